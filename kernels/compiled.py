@@ -1,8 +1,8 @@
 """How compiled kernels are kept and run on a CPU: machine code on disk, units of work shared out to threads.
 
 numba keeps machine code for as long as the file of its function is what it was; the files of what was compiled into it
-may have changed since. Here it lies in a folder named after the sources of all kernels, so that code of other sources
-is never found: not after a change anywhere, nor while another version runs.
+may have changed since. Here its files are named after the sources of all kernels, so that code of other sources is
+never found: not after a change anywhere, nor while another version runs.
 
 Each thread takes the next unit of work as it gets to it. Cut into equal parts, a kernel ends when its slowest thread
 does, and one that shares its core with other work, or with a thread of torch's that spins in wait for its next
@@ -12,7 +12,6 @@ caller waits for all of them, begun or not.
 
 import hashlib
 import os
-import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -23,56 +22,44 @@ from typing import Any
 
 import numba
 from filelock import FileLock
+from numba.core.caching import IndexDataCacheFile
 
-VERSIONS = 3  # of the sources whose machine code stays on disk
 TRIAL = 8  # calls with help that are judged together
 LEAST = 1.15  # times as fast as one: each computes a little slower beside another, so that 1 would be a loss
 PAUSE = (16, 256)  # calls without help after a trial that failed: at first, and at most, where trial after trial fails
-
-_config: Any = numba.config
 
 
 def jit(function: Callable[..., Any]) -> Any:
     """Compile without the interpreter lock; keep the machine code on disk where some folder can be written."""
     options: Any = {"nogil": True, "error_model": "numpy"}
     try:
-        folder = code_folder(Path(numba.njit(cache=True, **options)(function).stats.cache_path))
-    except RuntimeError:  # nowhere
-        return numba.njit(**options)(function)
-    before, _config.CACHE_DIR = _config.CACHE_DIR, str(folder)
-    try:
         kept = numba.njit(cache=True, **options)(function)
-    finally:
-        _config.CACHE_DIR = before
-    if folder not in Path(kept.stats.cache_path).parents or not hasattr(kept, "_cache"):
-        return numba.njit(**options)(function)  # sources in an archive, or a numba that keeps things in another way
-    save = kept._cache.save_overload
+        disk = kept._cache
+        name, stamp = f"{disk._impl.filename_base}-{_digest()}", disk._cache_file._source_stamp
+        disk._cache_file = IndexDataCacheFile(disk._cache_path, name, stamp)
+        save, folder = disk.save_overload, Path(disk._cache_path)
+    except (RuntimeError, AttributeError):  # nowhere, or a numba that keeps things in another way
+        return numba.njit(**options)(function)
 
     def in_turn(*overload: Any) -> None:
         """Save one after another: numba would let two processes give one file to two signatures."""
         with suppress(OSError, NotImplementedError):  # full disk, or one without locks: the next process compiles again
             folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder / "lock"):
+            with FileLock(folder / "kernels.lock"):
                 save(*overload)
 
-    kept._cache.save_overload = in_turn
+    disk.save_overload = in_turn
     return kept
 
 
 @cache
-def code_folder(parent: Path, sources: Path = Path(__file__).parent) -> Path:
-    """Return the folder in `parent` for the present sources, once older ones are removed."""
+def _digest() -> str:
+    """Return a name for the present sources of all kernels and the version of numba."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(sources.glob("**/*.py")):
-        digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
-    folder = parent / f"kernels-{digest.hexdigest()[:16]}"
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        os.utime(folder)
-        known = sorted(parent.glob("kernels-*"), key=lambda path: path.stat().st_mtime)
-        for old in known[:-VERSIONS]:
-            shutil.rmtree(old, ignore_errors=True)
-    return folder
+    folder = Path(__file__).parent
+    for path in sorted(folder.glob("**/*.py")):
+        digest.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def together(work: Callable[[], Any], threads: int) -> None:

@@ -1,11 +1,10 @@
-"""One recipe for the three operators: checked inputs, a chosen backend, derivatives, and one axis more for vmap.
+"""One recipe for the three operators: checked inputs, a chosen backend and gradients.
 
 A shape is a word of letters: B batch, T time, D channels, H heads, K key size, V value size.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from operator import eq
@@ -14,8 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from torch import Tensor
-from torch._functorch import eager_transforms
-from torch.autograd import Function, forward_ad
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 AXES = {"B": "batch", "T": "time", "D": "channels", "H": "heads", "K": "key size", "V": "value size"}
@@ -54,20 +52,10 @@ def sum_parts(parts: Tensor, like: Tensor) -> Tensor:
     return parts.sum(tuple(range(extra)), dtype=torch.float64).to(like.dtype)
 
 
-def on(device: torch.device) -> AbstractContextManager[object]:
-    """Make `device` current, because kernels are launched on the current device."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
 def gathered(outputs: list[Tensor], like: Tensor, carry: Tensor, state: Tensor) -> Results:
     """Results of a reference loop in the dtypes of `like` and `state`."""
     out = torch.stack(outputs, 1) if outputs else like
     return out.to(like.dtype), carry.to(state.dtype, copy=True)
-
-
-def active() -> bool:
-    """Return True under torch.func or forward mode, which operators of torch.library do not know."""
-    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def define(
@@ -79,13 +67,10 @@ def define(
     like: str,
     precise: Sequence[str],
     kept: Sequence[str] | None = None,
-    tangent: Callable[..., Any] | None = None,
-    again: Callable[..., Any] | None = None,
 ) -> Callable[..., Results]:
     """Define an operator of torch.library; return it as a function of its inputs and the name of a backend or None.
 
-    Without `again` and `tangent`, second derivatives and forward mode are refused, but for the reference, which is
-    differentiated by torch.
+    Its gradients are of first order. The reference, which torch differentiates, has every other derivative.
 
     Args:
         name: the package of the backends; `forward` of a backend takes the inputs, and `backward` what is kept and the
@@ -96,12 +81,8 @@ def define(
         like: the input that the first result is like; the second is like the state.
         precise: the inputs that may be float32 or float64 whatever the main one is.
         kept: the inputs that the backward pass reads, all if left out; "out" is the first result, in place of `like`.
-        tangent: rule of forward mode, called with what is kept, the backend and the tangents.
-        again: the backward pass in operations that are themselves differentiable.
     """
     letters = {one: shapes.split() for one, shapes in inputs.items()}
-    axes = {one: words[0].index("D" if "D" in words[0] else "H") - len(words[0]) for one, words in letters.items()}
-    axes["out"] = axes[like]
     saved = tuple(kept or inputs)
     gradients_like = tuple("out" if one == like and "out" in saved else one for one in inputs)
 
@@ -122,60 +103,26 @@ def define(
             return (*grads, grad_last.clone())
         return import_module(f"plkernel.kernels.{name}.{backend}").backward(*tensors, grad_out, grad_last)
 
-    run = _library_operator(name, forward, {one: axes[one] for one in inputs}, (like, "state"))
-    taken = {one: axes[one] for one in saved} | {"grad_out": axes["out"], "grad_last": axes["state"]}
-    run_back = _library_operator(f"{name}_backward", backward, taken, gradients_like)
+    run = _library_operator(name, forward, tuple(inputs), (like, "state"))
+    run_back = _library_operator(f"{name}_backward", backward, (*saved, "grad_out", "grad_last"), gradients_like)
 
-    def refuse(what: str, backend: str) -> NoReturn:
-        raise NotImplementedError(f"{name}: backend {backend!r} has {what}; backend='reference' does, slowly")
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+        *tensors, ctx.backend = inputs
+        ctx.set_materialize_grads(False)  # torch's zeros would start its threads
+        named = dict(zip((*letters, "out"), (*tensors, output[0]), strict=True))
+        ctx.save_for_backward(*(named[one] for one in saved))
 
-    class Back(Function):
-        generate_vmap_rule = True
+    def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        kept = dict(zip(saved, ctx.saved_tensors, strict=True))
+        results = kept["out" if "out" in saved else like], kept["state"]
+        incoming = (_zeros(x.shape, x) if grad is None else grad for grad, x in zip(grads, results, strict=True))
+        return *run_back(*ctx.saved_tensors, *incoming, ctx.backend), None
 
-        forward = staticmethod(run_back)
+    def refuse(*_: Any) -> NoReturn:
+        raise NotImplementedError(f"{name} has no second derivatives; backend='reference' has, slowly")
 
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            ctx.backend = inputs[-1]
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> NoReturn:
-            refuse("no second derivatives", ctx.backend)
-
-        jvp = backward
-
-    class Forth(Function):
-        generate_vmap_rule = True
-
-        forward = staticmethod(run)
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-            *tensors, ctx.backend = inputs
-            ctx.set_materialize_grads(False)  # torch's zeros would start its threads
-            named = dict(zip(axes, (*tensors, output[0]), strict=True))
-            ctx.save_for_backward(*(named[one] for one in saved))
-            if tangent and active():
-                ctx.save_for_forward(*(named[one] for one in saved))
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-            kept = dict(zip(saved, ctx.saved_tensors, strict=True))
-            like_results = kept["out" if "out" in saved else like], kept["state"]
-            grads = tuple(
-                _zeros(x.shape, x) if grad is None else grad for grad, x in zip(grads, like_results, strict=True)
-            )
-            if again and (torch.is_grad_enabled() or active()):
-                return *again(*ctx.saved_tensors, *grads, ctx.backend), None
-            return *call_back(*ctx.saved_tensors, *grads, ctx.backend), None
-
-        @staticmethod
-        def jvp(ctx: Any, *tangents: Any) -> Any:
-            if tangent is None:
-                refuse("no forward-mode derivatives", ctx.backend)
-            return tangent(*ctx.saved_tensors, ctx.backend, *tangents)
-
-    call, call_back = _differentiable(run, Forth), run_back if again else _differentiable(run_back, Back)
+    run.register_autograd(differentiate, setup_context=keep)
+    run_back.register_autograd(refuse)
 
     def checked(*arguments: Any) -> Results:
         *tensors, backend = arguments
@@ -184,10 +131,14 @@ def define(
         if chosen == "reference":
             _check_sign(name, given)
             return reference(*given.values())
+        if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+            raise NotImplementedError(  # torch would leave out tangents in silence
+                f"{name}: backend {chosen!r} has neither forward mode nor torch.func; backend='reference' has, slowly"
+            )
         for one, x in given.items():
             if chosen == "gpu" and x.dtype == torch.float64:
                 raise ValueError(f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16")
-        return call(*given.values(), chosen)
+        return run(*given.values(), chosen)
 
     return checked
 
@@ -253,52 +204,11 @@ def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
         raise ValueError(f"{name}: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0")
 
 
-def _library_operator(name: str, run: Callable[..., Any], axes: Mapping[str, int], like: Sequence[str]) -> Any:
-    """Register `run` with torch.library, under fake tensors and vmap too.
-
-    axes: for each tensor the axis along which it is many operators side by side, counted from the end: vmap folds its
-    own into it. like: the tensors that the results are like.
-    """
-
-    def vmapped(
-        info: Any, in_dims: tuple[int | None, ...], *arguments: Any
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        *tensors, backend = arguments
-        folded = []
-        for x, where, axis in zip(tensors, in_dims, axes.values(), strict=False):
-            x = x.expand(info.batch_size, *x.shape) if where is None else x.movedim(where, 0)
-            folded.append(x.movedim(0, axis - 1).flatten(axis - 1, axis))
-        results = [
-            x.unflatten(axes[one], (info.batch_size, x.shape[axes[one]] // info.batch_size)).movedim(axes[one] - 1, 0)
-            for x, one in zip(defined(*folded, backend), like, strict=True)
-        ]
-        return tuple(results), (0,) * len(like)
-
-    names = list(axes)
+def _library_operator(name: str, run: Callable[..., Any], names: Sequence[str], like: Sequence[str]) -> Any:
+    """Register `run` with torch.library, under fake tensors too; `like` names the inputs that the results are like."""
     takes, gives = ", ".join(f"Tensor {one}" for one in names), ", ".join(["Tensor"] * len(like))
     defined: Any = torch.library.custom_op(
         f"plkernel::{name}", run, mutates_args=(), schema=f"({takes}, str backend) -> ({gives})"
     )
     defined.register_fake(lambda *given: tuple(x.new_empty(x.shape) for x in (given[names.index(one)] for one in like)))
-    defined.register_vmap(vmapped)
     return defined
-
-
-def _differentiable(operator: Any, rule: Any) -> Callable[..., Any]:
-    """Return the operator, whose derivatives are those of its rule; while a transform is active, the rule itself.
-
-    torch drops the outer tangents inside a Function's own rule, so forward mode within forward mode is refused.
-    """
-    operator.register_autograd(rule.backward, setup_context=rule.setup_context)
-
-    def call(*arguments: Any) -> Any:
-        if not active():
-            return operator(*arguments)
-        if eager_transforms.JVP_NESTING > 1:
-            raise NotImplementedError(
-                f"{operator._name.removeprefix('plkernel::')}: no forward mode within forward mode; "
-                "for second derivatives use torch.func.hessian, or jacfwd of jacrev"
-            )
-        return rule.apply(*arguments)
-
-    return call

@@ -9,9 +9,8 @@ Parts are done in the order given until the minutes are over; left out, all of t
     SPEC     a study: a TOML file, or the name of one under runs/; its record has the rows as the runs end
 
 Needs no network and installs nothing. Packages come from this interpreter, or from runs/out/site-3.12 (the version of
-Python), a folder that `pip install --target` fills on another machine; a part that lacks some is skipped. The end of
-the minutes, Ctrl-C and SIGTERM leave every run saved; the same command goes on, on another machine too if it has the
-record.
+Python), a folder that `pip install --target` fills on another machine. The end of the minutes, Ctrl-C and SIGTERM leave
+every run saved; the same command goes on, on another machine too if it has the record.
 """
 
 import argparse
@@ -30,66 +29,37 @@ sys.path.insert(0, str(ROOT))
 sys.path.append(str(SITE))
 
 PARTS = ("tests", "bench", "memory-lags-gpu", "memory-text-gpu")
-SMALL = {"scan": (2, 64, 16), "wkv": (1, 64, 1, 16), "wkv7": (1, 64, 1, 16)}
+NEEDED = ("torch", "numba", "pydantic", "tyro", "safetensors", "filelock", "pytest")
+SMALL = {"scan": "2 64 16", "wkv": "1 64 1 16", "wkv7": "1 64 1 16"}
 """Shapes on a CPU, where the benchmarks only show that they run."""
-OF_A_STUDY = ("pydantic", "tyro", "safetensors", "filelock")
 RESERVE = 30.0
 """Seconds before the end at which runs are asked to save: a step, a checkpoint, the record."""
 POLL = 2.0
 
 
-def lacking(*packages: str) -> str:
-    """Say which packages are not installed; empty if all are."""
-    missing = [package for package in packages if find_spec(package) is None]
-    return f"skipped: {', '.join(missing)} not installed" if missing else ""
-
-
-def tests(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
-    """Run the tests of the kernels that need a GPU; return what failed."""
-    said = "they need a GPU" if device == "cpu" else lacking("pytest", *OF_A_STUDY)
-    failed: list[str] = []
-    if not said:
-        log, chosen = folder / "tests.log", "gpu and equal and not interpreted"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-k", chosen, "tests/kernels"]
+def check(part: str, device: str, folder: Path, left: Callable[[], float]) -> list[str]:
+    """Run the tests or the benchmarks, each in a process of its own; return what failed."""
+    chosen, small = "gpu and equal and not interpreted", device == "cpu"
+    commands = {"tests": ["pytest", "-q", "-m", "not slow", "-k", chosen, "tests/kernels"]}
+    if part == "bench":
+        options = ["--device", device, "--out", str(folder), "--rounds", "1" if small else "15"]
+        shapes = {name: ["--shapes", *shape.split()] for name, shape in SMALL.items() if small}
+        commands = {
+            f"bench {one}": ["plkernel.bench", one, *options, *shapes.get(one, [])] for one in (*SMALL, "train")
+        }
+    failed = []
+    for name, command in commands.items():
+        print(name, flush=True)
         try:
-            with log.open("w") as handle:
-                subprocess.run(command, cwd=ROOT, stdout=handle, stderr=handle, timeout=left(), check=True)
-            said = "passed"
-        except subprocess.SubprocessError:
-            said, failed = f"failed, see {log}", ["tests/kernels"]
-    print(f"tests/kernels: {said}", flush=True)
-    return failed
-
-
-def bench(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
-    """Time every operator and a training step; return what failed."""
-    from plkernel.benchmarks import operators
-
-    rounds, failed = 15 if device == "cuda" else 1, []
-    for name in ("scan", "wkv", "wkv7", "train"):
-        said = lacking(*OF_A_STUDY) if name == "train" else ""
-        print(f"bench {name}: {said}".removesuffix(": "), flush=True)
-        if said or left() <= 0:
-            continue
-        try:
-            if name == "train":
-                from plkernel.benchmarks.training import train
-
-                train(Path("quick"), 1, rounds, device, folder)  # type: ignore[arg-type]
-            else:
-                shapes = (SMALL[name],) if device == "cpu" else ()
-                operators.run(name, 1, shapes, rounds, device, folder)
-        except Exception as error:  # the studies come after it
-            print(f"bench {name}: {type(error).__name__}: {error}", flush=True)
-            failed.append(f"bench {name}")
+            subprocess.run([sys.executable, "-m", *command], cwd=ROOT, timeout=max(left(), 0), check=True)
+        except subprocess.SubprocessError as error:  # the studies come after it
+            print(f"{name}: {error}", flush=True)
+            failed.append(name)
     return failed
 
 
 def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], float]) -> list[str]:
     """Train what has not ended in a process of its own, and keep the record; return what failed."""
-    if said := lacking(*OF_A_STUDY):
-        print(f"{spec}: {said}; give them in {SITE}", flush=True)
-        return []
     from plkernel.common.files import RESULT, ROWS, SPEC
     from plkernel.config.reading import load_spec
     from plkernel.results.study import read_study, save_record
@@ -131,8 +101,8 @@ def main() -> None:
     def left() -> float:
         return end - time.monotonic()
 
-    if said := lacking("torch", "numba"):
-        sys.exit(f"nothing to do: {said}")
+    if missing := [package for package in NEEDED if find_spec(package) is None]:
+        sys.exit(f"nothing to do: {', '.join(missing)} not installed; give them in {SITE}")
     import torch
 
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -148,7 +118,7 @@ def main() -> None:
                 print(f"{part}: the minutes are over; the same command goes on", flush=True)
             elif part in ("tests", "bench"):
                 (record / "gpu").mkdir(parents=True, exist_ok=True)
-                failed += (tests if part == "tests" else bench)(options.device, record / "gpu", left)
+                failed += check(part, options.device, record / "gpu", left)
             else:
                 failed += study(part, options.device, out, record, left)
     except KeyboardInterrupt:

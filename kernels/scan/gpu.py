@@ -24,8 +24,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plkernel.kernels.operators import on
-
 ROWS = 16  # steps loaded before the first of them is used: hides the latency of memory
 BACKWARD_ROWS = 8  # the same in `_backward`, which loads from three tensors: 16 do not fit in registers
 LANES = 64  # channels of one program: two for each thread of its only warp
@@ -234,7 +232,7 @@ def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     fixed = a.dim() == 1
     lanes, length, chunks = plan(batch, time, channels)
     grid = (batch * chunks * triton.cdiv(channels, lanes),)
-    with on(b.device):
+    with torch.cuda.device_of(b):  # kernels are launched on the current device
         starts = _starts(a, b, state, lanes, length, chunks, reverse=False)
         _forward[grid](
             a, b, starts, h, last, time, channels, length, chunks, FIXED=fixed, LANES=lanes, ROWS=ROWS, **OPTIONS
@@ -251,7 +249,7 @@ def backward(a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Ten
     # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
     grad_a = a.new_empty((batch, chunks, channels), dtype=torch.float64) if fixed else torch.empty_like(a)
     grid = (batch * chunks * triton.cdiv(channels, lanes),)
-    with on(h.device):
+    with torch.cuda.device_of(h):  # kernels are launched on the current device
         starts = _starts(a, grad_h, grad_last, lanes, length, chunks, reverse=True)
         _backward[grid](
             a, grad_h, h, state, starts, grad_a, grad_b, grad_state, time, channels, length, chunks,

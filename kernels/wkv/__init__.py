@@ -17,9 +17,8 @@ def wkv(
 ) -> tuple[Tensor, Tensor]:
     """o_t = r_t (S_{t-1} + diag(u) k_t^T v_t), S_t = diag(w_t) S_{t-1} + k_t^T v_t, S_0 = state: every o_t and S_T.
 
-    `wkv` supports gradients through every input, also under torch.func (grad, vjp, jacrev, vmap). Only the reference
-    supports second derivatives and forward mode (torch.func.jvp, jacfwd, hessian). The carry is float64, on a
-    GPU from one chunk of 64 steps to the next.
+    `wkv` supports gradients through every input. Only the reference supports second derivatives, forward mode and
+    torch.func. The carry is float64, on a GPU from one chunk of 64 steps to the next.
 
     Args:
         r: receptance (B,T,H,K) in float32, float64, bfloat16 or float16; any T, also 0. Any strides.
@@ -38,7 +37,7 @@ def wkv(
     Raises:
         ValueError: shapes, dtypes or devices that do not fit, a log_decay above 0 (not looked for on a GPU, where
             looking would wait for it), or a backend that does not work here or not with these inputs.
-        NotImplementedError: second derivatives or forward mode of another backend than the reference.
+        NotImplementedError: second derivatives, forward mode or torch.func of another backend than the reference.
 
     Source: arXiv 2404.05892, section 4, equations 6, 8 and 9.
     """

@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plkernel.kernels.operators import on, sum_parts
+from plkernel.kernels.operators import sum_parts
 
 ROWS = 16  # steps of a sub-chunk: the least that tl.dot takes; what they see of each other costs ROWS**2
 CHUNK = 64  # steps between two kept states; the backward pass computes those inside anew: CHUNK**2 work
@@ -318,7 +318,7 @@ def forward(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state
         raise ValueError(f"wkv: r has key size {size}; the gpu backend takes at most {MOST_KEYS}")
     out, last = torch.empty_like(v), torch.empty_like(state)
     sizes, shapes, grid = launch(r, v, log_decay)
-    with on(r.device):
+    with torch.cuda.device_of(r):  # kernels are launched on the current device
         starts = chunk_states(k, v, log_decay, state, reverse=False)
         _forward[grid](r, k, v, log_decay, u, starts, out, last, *sizes, **shapes, **OPTIONS)
     return out, last
@@ -338,7 +338,7 @@ def backward(
     grad_u = r.new_empty((blocks, r.shape[0], chunks, *r.shape[2:]), dtype=torch.float64)
     if log_decay.dim() == 2:
         grad_w = torch.empty_like(grad_u)
-    with on(r.device):
+    with torch.cuda.device_of(r):  # kernels are launched on the current device
         starts = chunk_states(k, v, log_decay, state, reverse=False)
         ends = chunk_states(r, grad_out, log_decay, grad_last, reverse=True)
         _backward[grid](

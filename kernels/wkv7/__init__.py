@@ -18,9 +18,9 @@ def wkv7(
 ) -> tuple[Tensor, Tensor]:
     """S_t = S_{t-1} diag(w_t) + (S_{t-1} a_t) b_t^T + v_t k_t^T, o_t = S_t r_t, S_0 = state: every o_t and S_T.
 
-    `wkv7` supports gradients through every input, also under torch.func (grad, vjp, jacrev, vmap). Only the reference
-    supports second derivatives and forward mode (torch.func.jvp, jacfwd, hessian). The model has a = -kappa
-    and b = kappa times the in-context rate, kappa a normalised key; a = 0 leaves the state of WKV.
+    `wkv7` supports gradients through every input. Only the reference supports second derivatives, forward mode and
+    torch.func. The model has a = -kappa and b = kappa times the in-context rate, kappa a normalised key; a = 0 leaves
+    the state of WKV.
 
     Args:
         r: receptance (B,T,H,K) in float32, float64, bfloat16 or float16; any T, also 0. Any strides.
@@ -40,7 +40,7 @@ def wkv7(
     Raises:
         ValueError: shapes, dtypes or devices that do not fit, a log_decay above 0 (not looked for on a GPU, where
             looking would wait for it), or a backend that does not work here or not with these inputs.
-        NotImplementedError: second derivatives or forward mode of another backend than the reference.
+        NotImplementedError: second derivatives, forward mode or torch.func of another backend than the reference.
 
     Source: arXiv 2503.14456, section 4, equations 15 to 17.
     """

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plkernel.kernels.operators import on, sum_parts
+from plkernel.kernels.operators import sum_parts
 
 CHUNK = 16  # steps between two kept states
 TILE = 2048  # entries of the part of a state that one program holds
@@ -173,7 +173,7 @@ def forward(
     inputs = _taken(r, log_decay, k, v, a, b)
     out, last = torch.empty_like(v), torch.empty_like(state)
     sizes, shapes, grid = launch(r, v)
-    with on(r.device):
+    with torch.cuda.device_of(r):  # kernels are launched on the current device
         _forward[grid](*inputs, state, out, last, state, *sizes, KEEP=False, **shapes, **OPTIONS)
     return out, last
 
@@ -193,7 +193,7 @@ def backward(
     grad_r, grad_w, grad_k, grad_a, grad_b = grads
     kept = state.new_empty((batch, heads, triton.cdiv(time, CHUNK), values, size))
     inside = state.new_empty((batch, heads, CHUNK, values, size))
-    with on(r.device):
+    with torch.cuda.device_of(r):  # kernels are launched on the current device
         _forward[grid](*inputs, state, grad_v, grad_state, kept, *sizes, KEEP=True, **shapes, **OPTIONS)
         _backward[grid](
             *inputs, grad_out, grad_last, kept, inside, grad_r, grad_w, grad_k, grad_v, grad_a, grad_b, grad_state,

@@ -19,6 +19,8 @@ from torch.utils.benchmark import Timer
 from plkernel.common.cli import text_table
 from plkernel.common.environment import environment, installed
 from plkernel.common.files import check_folder, save_json
+from plkernel.models import Device
+from plkernel.training.build import choose_device
 
 Call = Callable[[], Any]
 OURS = "plkernel"
@@ -109,17 +111,14 @@ def relative_error(values: Iterable[Tensor], truths: Iterable[Tensor]) -> float:
     return worst
 
 
-def prepare(rounds: int, threads: int, device: str | None, out: Path | None) -> str:
+def prepare(rounds: int, threads: int, device: Device, out: Path | None) -> torch.device:
     """Check the arguments of a benchmark, set the threads of torch, and return the device."""
     for name, value in (("threads", threads), ("rounds", rounds)):
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be 1 or more")
-    devices = ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",)
-    if device not in (None, *devices):
-        raise ValueError(f"device is {device!r}; here it must be {' or '.join(devices)}")
     check_folder(out, "out")
     torch.set_num_threads(threads)
-    return device or devices[0]
+    return choose_device(device)
 
 
 def show(name: str, unit: str, rows: list[dict[str, Any]], out: Path | None, **more: Any) -> None:
@@ -246,19 +245,19 @@ def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
 
 
 def run(
-    name: str, threads: int, shapes: Sequence[tuple[int, ...]], rounds: int, device: str | None, out: Path | None
+    name: str, threads: int, shapes: Sequence[tuple[int, ...]], rounds: int, device: Device, out: Path | None
 ) -> None:
     """Check every contender of an operator against float64 and time those that are right, at each shape in turn."""
     if any(min(shape) < 1 for shape in shapes):
         raise ValueError(f"shapes has {shapes}; all must be 1 or more")
-    device, rows = prepare(rounds, threads, device, out), []
-    for shape in shapes or SHAPES[name][device]:
+    place, rows = prepare(rounds, threads, device, out).type, []
+    for shape in shapes or SHAPES[name][place]:
         progress(f"checking against float64 at {shape}")
-        given = problem(name, shape, device)
+        given = problem(name, shape, place)
         error = partial(relative_error, truths=truth(name, given))
         contenders = {
-            one: Contender(partial(make, given), error, LIMITS[name][device] if one == OURS else PEER_LIMITS[name])
-            for one, make in makers(name, device).items()
+            one: Contender(partial(make, given), error, LIMITS[name][place] if one == OURS else PEER_LIMITS[name])
+            for one, make in makers(name, place).items()
         }
-        rows += compare(contenders, rounds, shape[0] * shape[1], "x".join(map(str, shape)), device)
-    show(name, "steps/s", rows, out, device=device)
+        rows += compare(contenders, rounds, shape[0] * shape[1], "x".join(map(str, shape)), place)
+    show(name, "steps/s", rows, out, device=place)

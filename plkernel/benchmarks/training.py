@@ -15,7 +15,7 @@ from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.models import Device, rwkv, rwkv7, ssm
-from plkernel.training.build import build, build_optimizer, choose_device, initialise_
+from plkernel.training.build import build, build_optimizer, initialise_
 from plkernel.training.evaluate import autocast, next_byte_loss
 
 OPERATORS = {"ssm": (ssm, "scan"), "rwkv5": (rwkv, "wkv"), "rwkv6": (rwkv, "wkv"), "rwkv7": (rwkv7, "wkv7")}
@@ -25,8 +25,7 @@ OFF = 0.02
 
 def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | None) -> None:
     """Check the model of a spec against float64, then time forward, backward and optimiser step beside its peers."""
-    prepare(rounds, threads, None, out)
-    loaded, place = load_spec(spec), choose_device(device)
+    loaded, place = load_spec(spec), prepare(rounds, threads, device, out)
     kind, context, batch = loaded.model.kind, loaded.train.context, loaded.train.batch
     if kind not in OPERATORS:
         raise ValueError(f"spec {spec}: model kind {kind!r} is not timed here, only {', '.join(OPERATORS)}")

@@ -17,7 +17,7 @@ def _operator(name: str, shape: Any, axes: str) -> Callable[..., None]:
         threads: int = 1,
         shapes: tuple[shape, ...] = (),  # type: ignore[valid-type]
         rounds: int = 15,
-        device: str | None = None,
+        device: Device = "auto",
         out: Path | None = None,
     ) -> None:
         from plkernel.benchmarks.operators import run
@@ -32,7 +32,7 @@ def _operator(name: str, shape: Any, axes: str) -> Callable[..., None]:
         threads: threads of torch and of the CPU backend.
         shapes: {axes} of one problem after another; left out, some for a CPU and some for a GPU.
         rounds: how often each contender is timed; a slow one less often.
-        device: cpu or cuda; left out, cuda where there is one.
+        device: auto (a GPU if there is one), cpu or cuda.
         out: a folder for {name}.json.
     """
     return command

@@ -104,7 +104,6 @@ def test_a_wrong_gradient_is_noticed(name: str) -> None:
         (bench.scan, {"shapes": ((0, 64, 4),)}, "all must be 1 or more"),
         (bench.scan, {"rounds": 0}, "rounds is 0; it must be 1 or more"),
         (bench.train, {"threads": 0}, "threads is 0; it must be 1 or more"),
-        (bench.wkv7, {"device": "tpu"}, "device is 'tpu'; here it must be"),
     ],
 )
 def test_bad_arguments(command: Any, arguments: dict[str, Any], message: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from operators import CASES, LOG_DECAYS, NAMES, OPERATORS, SCAN, WKV, WKV7, Operator, Problem, loss, mild, strided
 from torch import Tensor, func
+from torch.autograd import forward_ad
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning")  # inside torch
 BACKENDS = ("reference", "cpu")
@@ -276,73 +277,32 @@ def test_compiled_code_has_no_graph_break_and_the_same_results(one: Operator, la
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def exact_call(one: Operator) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The loop, which torch differentiates."""
-    return partial(one.call, backend="reference")
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_derivatives_that_only_the_reference_has_are_refused(one: Operator) -> None:
+    """Forward mode, also by dual numbers, transforms of torch.func, second derivatives: none is wrong in silence."""
+    given = mild(one.problem("varying", one.small))
+    first, *others = (given[name] for name in one.inputs)
 
+    def dual(f: Callable[..., Tensor]) -> Tensor:
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(f(forward_ad.make_dual(first, first))).tangent
 
-def assert_equal(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-12)  # some hundred operations in float64
+    def twice(f: Callable[..., Tensor]) -> Tensor:
+        x = first.clone().requires_grad_()
+        return torch.autograd.grad(torch.autograd.grad(f(x), x, create_graph=True)[0].sum(), x)[0]
 
-
-@EVERY
-def test_derivatives_under_torch_func_and_vmap(one: Operator, layout: str) -> None:
-    given = mild(one.problem(layout, one.small, torch.float64))
-    inputs, every = [given[name] for name in one.inputs], tuple(range(len(one.inputs)))
-    found, exact = partial(loss, one.call), partial(loss, exact_call(one))
-    assert_equal(func.jacrev(found, every)(*inputs), func.grad(exact, every)(*inputs))
-    pairs = [torch.stack([x, x / 2]) for x in inputs]
-    assert_equal(torch.vmap(func.grad(found, every))(*pairs), torch.vmap(func.grad(exact, every))(*pairs))
-    for place in every:
-        where = tuple(-1 if i == place else None for i in every)
-        stacked = [torch.stack([x, x / 2, x / 3], -1) if i == place else x for i, x in enumerate(inputs)]
-        assert_equal(*(torch.vmap(f, where)(*stacked) for f in (one.call, exact_call(one))))
-
-
-TRANSFORMS: dict[str, Callable[..., Any]] = {
-    "jacfwd": func.jacfwd,
-    "hessian": func.hessian,
-    "reverse over forward": lambda f, argnums: func.jacrev(func.jacfwd(f, argnums), argnums),
-    "reverse over reverse": lambda f, argnums: func.jacrev(func.jacrev(f, argnums), argnums),
-}
-
-
-@pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("layout", SCAN.layouts)
-def test_scan_has_forward_mode_and_second_derivatives(layout: str, transform: str) -> None:
-    given = mild(SCAN.problem(layout, SCAN.small, torch.float64))
-    inputs = [given[name] for name in SCAN.inputs]
-    calls = (SCAN.call, exact_call(SCAN))
-    assert_equal(*(TRANSFORMS[transform](partial(loss, f), argnums=(0, 1, 2))(*inputs) for f in calls))
-
-
-@pytest.mark.parametrize(
-    ("one", "transform", "message"),
-    [
-        (SCAN, lambda f: func.jacfwd(func.jacfwd(f)), "scan: no forward mode within forward mode; .* jacfwd of jacrev"),
-        *((one, func.jacfwd, f"{one.name}: backend 'cpu' has no forward-mode derivatives") for one in OPERATORS[1:]),
-        *(
-            (one, lambda f: func.jacrev(func.jacrev(f)), f"{one.name}: backend 'cpu' has no second derivatives")
-            for one in OPERATORS[1:]
-        ),
-    ],
-)
-def test_missing_derivatives_are_refused(one: Operator, transform: Callable[..., Any], message: str) -> None:
-    given = mild(one.problem("varying", one.small, torch.float64))
-    inputs = [given[name] for name in one.inputs]
-    with pytest.raises(NotImplementedError, match=message):
-        transform(partial(loss, one.call))(*inputs)
-    assert transform(partial(loss, exact_call(one)))(*inputs).abs().max() > 0
-
-
-def test_double_backward_and_dual_numbers_are_refused() -> None:
-    given = mild(WKV.problem("varying", WKV.small, torch.float64))
-    leaves = [given[name].requires_grad_() for name in WKV.inputs]
-    (grad,) = torch.autograd.grad(loss(WKV.call, *leaves), leaves[:1], create_graph=True)
-    with pytest.raises(NotImplementedError, match="no second derivatives"):
-        grad.sum().backward()
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode"):
-        WKV.call(torch.autograd.forward_ad.make_dual(leaves[0].detach(), leaves[0].detach()), *leaves[1:])
+    transforms: list[Callable[..., Any]] = [
+        lambda f: func.jvp(f, (first,), (first,))[1],
+        lambda f: func.grad(f)(first),
+        lambda f: torch.vmap(f)(first[None]),
+        dual,
+        twice,
+    ]
+    for transform in transforms:
+        message = "no second derivatives" if transform is twice else "backend 'cpu' has neither forward mode nor"
+        with pytest.raises(NotImplementedError, match=f"{one.name}.* {message}"):
+            transform(lambda x: loss(one.call, x, *others))
+        assert transform(lambda x: loss(partial(one.call, backend="reference"), x, *others)).abs().max() > 0
 
 
 @pytest.mark.parametrize(
@@ -351,7 +311,6 @@ def test_double_backward_and_dual_numbers_are_refused() -> None:
         (SCAN, {"b": torch.ones(2, 3)}, r"scan: b is float32 \(2, 3\); it must be a floating-point tensor \(batch, ti"),
         (SCAN, {"a": torch.ones(4)}, r"a is float32 \(4,\); here it must be float32 or float64 \(3,\) or \(2, 5, 3\)"),
         (SCAN, {"a": torch.ones(3, dtype=torch.bfloat16)}, "a is bfloat16"),
-        (SCAN, {"state": torch.ones(2, 4)}, r"state is float32 \(2, 4\); here it must be float32 \(2, 3\)"),
         (SCAN, {"a": torch.ones(3, device="meta")}, "a is on meta and b on cpu"),
         (
             SCAN,
@@ -359,9 +318,7 @@ def test_double_backward_and_dual_numbers_are_refused() -> None:
             "backend 'gpu' does not work on meta; here: reference, cpu",
         ),
         (WKV, {"k": torch.ones(2, 5, 1, 4)}, r"k is float32 \(2, 5, 1, 4\); here it must be float32 \(2, 5, 1, 3\)"),
-        (WKV, {"v": torch.ones(2, 5, 1, 4).half()}, "v is float16"),
         (WKV, {"log_decay": torch.zeros(3)}, r"log_decay is .* \(2, 5, 1, 3\) or \(1, 3\)"),
-        (WKV7, {"log_decay": torch.zeros(1, 3)}, r"log_decay is .* here it must be .* \(2, 5, 1, 3\)"),
         (WKV7, {"state": torch.ones(2, 1, 3, 4)}, r"state is .* \(2, 1, 3, 4\); .* \(2, 1, 4, 3\)"),
         *((one, {"log_decay": torch.full((2, 5, 1, 3), 0.25)}, "log_decay reaches 0.25; .*") for one in OPERATORS[1:]),
         *((one, {"backend": "fast"}, f"{one.name}: backend 'fast' does not work on cpu; here:") for one in OPERATORS),

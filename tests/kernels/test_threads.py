@@ -226,16 +226,6 @@ def test_processes_that_write_at_once_keep_their_signatures_apart(toy: Path) -> 
     assert after[:2] == [[7, 7.0], 2]
 
 
-def test_of_older_sources_only_the_latest_stay(tmp_path: Path) -> None:
-    folders = []
-    for version in range(compiled.VERSIONS + 2):
-        (tmp_path / "helper.py").write_text(f"{version}")
-        compiled.code_folder.cache_clear()
-        folders.append(compiled.code_folder(tmp_path / "kept", tmp_path))
-    assert len(set(folders)) == len(folders)
-    assert set((tmp_path / "kept").iterdir()) == set(folders[2:])
-
-
 def test_it_compiles_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     njit = compiled.numba.njit
 

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from plkernel.benchmarks import operators
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -31,29 +29,30 @@ def call(out: Path, *parts: str) -> "subprocess.Popen[str]":
     return subprocess.Popen([*command, "--record", str(out / "record")], env=environment, **options)
 
 
-def test_a_benchmark_that_fails_is_named_and_the_others_go_on(
+def test_a_part_that_fails_is_named_and_the_others_go_on(
     gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu, "lacking", lambda *_: "skipped")
+    def broken(command: list[str], **_: Any) -> None:
+        raise subprocess.CalledProcessError(1, command[2:4])
 
-    def broken(*_: Any) -> None:
-        raise RuntimeError("no device")
+    monkeypatch.setattr(subprocess, "run", broken)
+    assert gpu.check("bench", "cpu", tmp_path, lambda: 1.0) == [
+        f"bench {one}" for one in ("scan", "wkv", "wkv7", "train")
+    ]
+    assert gpu.check("tests", "cuda", tmp_path, lambda: 1.0) == ["tests"]
+    assert "bench wkv: Command '['plkernel.bench', 'wkv']' returned" in capsys.readouterr().out
 
-    monkeypatch.setattr(operators, "run", broken)
-    assert gpu.bench("cpu", tmp_path, lambda: 1.0) == ["bench scan", "bench wkv", "bench wkv7"]
-    assert "bench wkv: RuntimeError: no device" in capsys.readouterr().out
 
-
-def test_it_does_nothing_without_a_gpu(
+def test_it_does_nothing_without_a_gpu_or_packages(
     gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["gpu.py"])
     gpu.main()
     assert capsys.readouterr().out.startswith("nothing to do: no GPU found")
-    monkeypatch.setattr(gpu, "OF_A_STUDY", ("json", "no_such_package"))
-    assert gpu.study("quick", "cpu", Path("out"), Path("record"), lambda: 1.0) == []
-    assert capsys.readouterr().out.startswith("quick: skipped: no_such_package not installed; give them in")
+    monkeypatch.setattr(gpu, "NEEDED", ("json", "no_such_package"))
+    with pytest.raises(SystemExit, match="nothing to do: no_such_package not installed; give them in"):
+        gpu.main()
 
 
 def rows(out: Path) -> dict[tuple[str, int], Any]:

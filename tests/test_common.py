@@ -54,7 +54,7 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (measure, ["stdlib", "--lags", "1"], "'--lags'. Expected 2 values"),
         (export, [], "PATH Folder of a run"),
         (gallery, ["--beta", "200"], "falls below 1e-300"),
-        (gallery, ["--max-lag", "31"], "max_lag must be at least 32"),
+        (gallery, ["--max-lag", "31"], "max_lag must be 32 to 65,536"),
         (corpus, ["stdlib", "--separator", "ab"], "separator 'ab': must be one byte"),
         (report, ["PLACE"], "error: folder PLACE: no such file or folder; did you mean NEAR?"),
         (inspect, ["PLACE"], "error: model PLACE: no such file or folder; did you mean NEAR?"),

@@ -56,7 +56,9 @@ def build(config: SSMConfig | RWKVConfig | RWKV7Config) -> Model:
         return initialise_(RWKV(config), "sp_torch_default", 0)
     if isinstance(config, RWKV7Config):
         return initialise_(RWKV7(config), "sp_torch_default", 0)
-    model = SSM(config).initialise_(0, place(config.dim, gain=config.gain, step=config.patch))
+    model = initialise_(SSM(config), "transformers_default", 0)
+    for recurrence in model.recurrences():
+        recurrence.place_(place(config.dim, gain=config.gain, step=config.patch))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:

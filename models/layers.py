@@ -2,10 +2,10 @@
 
 By default the layers are PyTorch's own, to the bit, under PyTorch's names of parameters, so that a `state_dict()` does
 not change where an option is off. Shapes: (...,D) are any leading dimensions and D channels. With f a branch, x the
-residual stream, t the multiplier and g the gate of the branch, a block computes
-    pre          x + g t f(norm(x))
-    post         norm(a x + g t f(x))                        DeepNorm (arXiv 2203.00555); no norm before the head
-    sandwich     x + g t post_norm(f(norm(x)))
+residual stream and t the multiplier of the branch, a block computes
+    pre          x + t f(norm(x))
+    post         norm(a x + t f(x))                          DeepNorm (arXiv 2203.00555); no norm before the head
+    sandwich     x + t post_norm(f(norm(x)))
     unit_scaled  (x + t f(norm(x))) / sqrt(1 + t**2)         u-muP (arXiv 2407.17465)
 """
 
@@ -20,9 +20,8 @@ from torch.nn import functional as F
 
 BYTES = 256
 NORM_EPS = 1e-5
-NormName = Literal["layer", "rms", "scale", "none"]
+NormName = Literal["layer", "rms"]
 Placement = Literal["pre", "post", "sandwich"]
-MULTIPLIERS = ("embedding", "logits", "residual")
 BRANCHES = ("mixer", "ffn")
 
 
@@ -30,11 +29,8 @@ BRANCHES = ("mixer", "ffn")
 class Structure:
     """Options of a model that initialisation schemes ask for; every one is off by default.
 
-    norm: LayerNorm, RMSNorm, ScaleNorm (g x / |x|, one learned g, sqrt(D) at first), or none at all. norm_offset: gains
-    are 1 + w. placement and `residual`, the a of post-norm: see above. embedding_norm: a norm after the embedding
-    (an RWKV always has it, as ln0). gate: one learned number per branch. fixnorm: rows of the embedding have length g,
-    one learned number, and rows of the head length 1. scalar_bias: x + b instead of x before every linear layer of a
-    branch, b one learned number (Fixup has one before every activation, too). tied: head and embedding are one matrix,
+    norm: LayerNorm or RMSNorm. norm_offset: gains are 1 + w. placement and `residual`, the a of post-norm: see above.
+    embedding_norm: a norm after the embedding (an RWKV always has it, as ln0). tied: head and embedding are one matrix,
     which `state_dict()` holds under both names.
 
     unit_scaled: weights of unit variance give activations of unit variance. Linear layers are multiplied by
@@ -51,46 +47,14 @@ class Structure:
     placement: Placement = "pre"
     residual: float = 1.0
     embedding_norm: bool = False
-    gate: bool = False
-    fixnorm: bool = False
-    scalar_bias: bool = False
     tied: bool = False
     unit_scaled: bool = False
     multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        norm, placement = self.norm, self.placement
         for name, valid in (("norm", get_args(NormName)), ("placement", get_args(Placement))):
             if getattr(self, name) not in valid:
                 raise ValueError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
-        for name, value in [("residual", self.residual), *self.multipliers.items()]:
-            if not math.isfinite(value):
-                raise ValueError(f"{name} must be a finite number, got {value}")
-        usual = norm in ("layer", "rms")
-        beside = [name for name in ("norm_offset", "gate", "fixnorm", "scalar_bias") if getattr(self, name)]
-        for wrong, message in (
-            (self.norm_offset and not usual, f"norm_offset goes with norm 'layer' or 'rms', got {norm!r}"),
-            (self.embedding_norm and norm == "none", "embedding_norm needs a norm, got norm 'none'"),
-            (placement != "pre" and norm == "none", f"placement {placement!r} needs a norm, got norm 'none'"),
-            (self.residual != 1 and placement != "post", f"residual {self.residual} goes with placement 'post'"),
-            (
-                self.unit_scaled and not (usual and placement == "pre"),
-                f"unit_scaled goes with norm 'layer' or 'rms' and placement 'pre', got {norm!r} and {placement!r}",
-            ),
-            (self.unit_scaled and beside, f"unit_scaled does not go with {', '.join(beside)}"),
-        ):
-            if wrong:
-                raise ValueError(message)
-
-    def check(self, layers: int) -> None:
-        """ValueError for a multiplier of something that a model of so many blocks does not have."""
-        known = {*MULTIPLIERS, *(f"{branch}.{layer}" for branch in BRANCHES for layer in range(layers))}
-        for name in self.multipliers:
-            if name not in known:
-                raise ValueError(
-                    f"multiplier {name!r} does not exist; valid: {', '.join(MULTIPLIERS)}, "
-                    f"and mixer.i and ffn.i with i below {layers}"
-                )
 
     def multiplier(self, name: str) -> float:
         """The multiplier of this name; of a branch with that of all branches."""
@@ -100,26 +64,6 @@ class Structure:
     def options(self) -> dict[str, Any]:
         """Everything but the multipliers, by name: what a scheme's needs are compared with."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "multipliers"}
-
-
-def structure_for(needs: Mapping[str, Any], forward: Mapping[str, float]) -> Structure:
-    """The structure that a scheme asks for by its `Rules.needs` and `Rules.forward`; ValueError for an unknown need."""
-    known = Structure().options()
-    for name in needs:
-        if name not in known:
-            raise ValueError(f"need {name!r} is no option of our models; valid: {', '.join(known)}")
-    return Structure(**needs, multipliers=dict(forward))
-
-
-class ScaleNorm(nn.Module):
-    """g x / |x| with one learned g, sqrt(D) at first (arXiv 1910.05895, equation 5)."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.full((1,), math.sqrt(dim)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weight * F.normalize(x, dim=-1, eps=NORM_EPS)
 
 
 class OffsetLayerNorm(nn.LayerNorm):
@@ -138,10 +82,6 @@ class OffsetRMSNorm(nn.RMSNorm):
 
 def norm_of(structure: Structure, dim: int) -> nn.Module:
     """A norm of the residual stream, (...,D) to (...,D)."""
-    if structure.norm == "none":
-        return nn.Identity()
-    if structure.norm == "scale":
-        return ScaleNorm(dim)
     if structure.norm_offset:
         return (OffsetLayerNorm if structure.norm == "layer" else OffsetRMSNorm)(dim, eps=NORM_EPS)
     kind = nn.LayerNorm if structure.norm == "layer" else nn.RMSNorm
@@ -156,7 +96,7 @@ def last_norm(structure: Structure, dim: int) -> nn.Module:
 class Join(nn.Module):
     """How a branch reads from the residual stream and is added to it; its norm is the block's, and passed in.
 
-    branch: its name among the multipliers, as "mixer.3". Gate and gains after the branch are 1 at first.
+    branch: its name among the multipliers, as "mixer.3".
     """
 
     def __init__(self, structure: Structure, dim: int, branch: str) -> None:
@@ -165,7 +105,6 @@ class Join(nn.Module):
         self.unit_scaled = structure.unit_scaled
         self.multiplier = structure.multiplier(branch)
         self.post_norm = norm_of(structure, dim) if structure.placement == "sandwich" else None
-        self.gate = nn.Parameter(torch.ones(1)) if structure.gate else None
 
     def read(self, x: Tensor, norm: nn.Module) -> Tensor:
         """The input of the branch."""
@@ -175,8 +114,6 @@ class Join(nn.Module):
         """The stream after the branch."""
         if self.post_norm is not None:
             branch = self.post_norm(branch)
-        if self.gate is not None:
-            branch = self.gate * branch
         if self.multiplier != 1:
             branch = self.multiplier * branch
         if self.unit_scaled:
@@ -185,50 +122,44 @@ class Join(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A linear layer of a branch: W (x + b) with scalar_bias, fan_in**-0.5 W x when unit_scaled."""
+    """A linear layer of a branch, W x, or fan_in**-0.5 W x when unit_scaled."""
 
     def __init__(self, structure: Structure, fan_in: int, fan_out: int, bias: bool = False) -> None:
         super().__init__(fan_in, fan_out, bias and not structure.unit_scaled)
-        self.shift = nn.Parameter(torch.zeros(1)) if structure.scalar_bias else None
         self.multiplier = fan_in**-0.5 if structure.unit_scaled else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        out = super().forward(x if self.shift is None else x + self.shift)
+        out = super().forward(x)
         return out if self.multiplier == 1 else out * self.multiplier
 
 
 class Embedding(nn.Embedding):
-    """Rows (...) to (...,D): of length g with fixnorm, times the multiplier, and a norm where `norm` is true."""
+    """Rows (...) to (...,D), times the multiplier, and a norm where `norm` is true."""
 
     def __init__(self, structure: Structure, rows: int, dim: int, norm: bool = False) -> None:
         super().__init__(rows, dim)
         self.multiplier = structure.multiplier("embedding")
-        self.fixnorm = ScaleNorm(dim) if structure.fixnorm else None
         self.norm = norm_of(structure, dim) if norm else None
 
     def forward(self, rows: Tensor) -> Tensor:
         x = super().forward(rows)
-        if self.fixnorm is not None:
-            x = self.fixnorm(x)
         if self.multiplier != 1:
             x = x * self.multiplier
         return x if self.norm is None else self.norm(x)
 
 
 class Head(nn.Linear):
-    """Logits (...,V) from (...,D): rows of length 1 with fixnorm; over D when unit_scaled, times the multiplier."""
+    """Logits (...,V) from (...,D), times the multiplier and over D when unit_scaled."""
 
     def __init__(self, structure: Structure, embedding: Embedding) -> None:
         rows, dim = embedding.weight.shape
         super().__init__(dim, rows, bias=False)
-        self.fixnorm = structure.fixnorm
         self.multiplier = structure.multiplier("logits") / (dim if structure.unit_scaled else 1)
         if structure.tied:
             self.weight = embedding.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = F.normalize(self.weight, dim=-1, eps=NORM_EPS) if self.fixnorm else self.weight
-        out = F.linear(x, weight)
+        out = super().forward(x)
         return out if self.multiplier == 1 else out * self.multiplier
 
 

@@ -70,7 +70,6 @@ class RWKVSizes:
             raise ValueError(
                 f"feed_forward must be at least 1, got {self.hidden}{official * (self.feed_forward is None)}"
             )
-        self.structure.check(self.layers)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
 from plkernel.models import NOT_CAUSAL, PatchingMode
-from plkernel.models.init.plan import initialise_
-from plkernel.models.init.power_law import apply_nodes_
+from plkernel.models.init.power_law import decays_, projection_
 from plkernel.models.layers import BYTES, Activation, Embedding, Head, Join, Linear, Structure, last_norm, norm_of
 
 
@@ -51,7 +50,6 @@ class SSMConfig:
         for name, valid in (("gain", get_args(Gain)), ("mode", get_args(PatchingMode))):
             if getattr(self, name) not in valid:
                 raise ValueError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
-        self.structure.check(self.layers)
         if self.structure.unit_scaled and self.patch > 1:
             raise ValueError(f"unit_scaled goes with patch 1 (means of patches have less variance), got {self.patch}")
 
@@ -171,7 +169,8 @@ class DiagonalSSM(nn.Module):
         """Set the decays, and the multipliers of the states: in `shape` if there is one, else in C_proj's columns."""
         if self.shape is not None:
             self.shape.fill_(1)
-        apply_nodes_(self.log_rate, self.C_proj.weight if self.shape is None else self.shape, nodes)
+        decays_(self.log_rate, nodes)
+        projection_(self.C_proj.weight if self.shape is None else self.shape, nodes)
 
 
 def input_gain(rate: Tensor, name: Gain) -> Tensor:
@@ -278,19 +277,6 @@ class SSM(nn.Module):
         zeros = self.head.weight.new_zeros(batch, self.config.dim)
         memory = zeros.to(torch.promote_types(zeros.dtype, torch.float32))
         return SSMState((memory,) * self.config.layers, Patches(zeros, zeros, 0))
-
-    def initialise_(self, seed: int, nodes: Nodes) -> "SSM":
-        """The scheme `transformers_default`, N(0.02), then `nodes` in every block, in place.
-
-        Each parameter has its own generator, so two node sets under one seed share every other weight. Raises
-        ValueError when the nodes assume another gain.
-        """
-        if nodes.gain != self.config.gain:
-            raise ValueError(f"nodes assume gain {nodes.gain!r}, but the model has gain {self.config.gain!r}")
-        initialise_(self, "transformers_default", seed)
-        for recurrence in self.recurrences():
-            recurrence.place_(nodes)
-        return self
 
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, ln 2 * P / lambda, (D,) float64 each."""

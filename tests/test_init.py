@@ -55,7 +55,7 @@ def test_every_scheme_shows_on_every_model_it_is_for(kind: ModelKind, capsys: Sh
         text = capsys.readouterr().out
         assert f"{name} on {kind}, width 64, 2 blocks" in text
         assert "asks of the model:" in text
-    wrong = {"ssm": "none", "rwkv5": "finch|rwkv7", "rwkv6": "eagle|rwkv7", "rwkv7": "finch|eagle|blinkdl|u_mup"}
+    wrong = {"ssm": "none", "rwkv5": "rwkv7", "rwkv6": "rwkv7", "rwkv7": "blinkdl|u_mup"}
     assert refused == {name for name in SCHEMES if re.search(wrong[kind], name)}
 
 
@@ -71,12 +71,11 @@ def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:
 
 
 def test_needs_are_told(capsys: Shown) -> None:
-    """Structure, multipliers, and gains that are tuned on a batch."""
+    """Structure and multipliers."""
     for scheme, words in [
-        ("fixup", "norm = 'none', gate = True"),
+        ("rwkv_naive", "norm = 'rms', tied = True"),
         ("trinity", "placement = 'sandwich', multiplier embedding = 8"),
         ("gpt2", "nothing"),
-        ("auto_init", "partial Jacobian norm of its\nbranch is 1"),
     ]:
         show(scheme, dim=64)
         assert words in capsys.readouterr().out.split("asks of the model:")[1]
@@ -93,7 +92,7 @@ def test_needs_are_told(capsys: Shown) -> None:
         (lambda: show("gpt2", dim=1), "dim"),
         (lambda: show("gpt2", "rwkv5", dim=48), "must be a multiple of head_size"),
         (lambda: show("gpt2", head_size=16), "head_size"),
-        (lambda: show("rwkv_eagle_paper", "rwkv6"), "not for RWKV-6"),
+        (lambda: show("rwkv7_official", "rwkv6"), "not for RWKV-6: use rwkv_blinkdl"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(action: Any, message: str, capsys: Shown) -> None:

@@ -1,26 +1,24 @@
 """Fillings of parameters: distributions as values that print, compare and save, and the vectors of an RWKV.
 
-With l the block of L, i the channel of D, r0 = l / (L - 1) (0 where L = 1) and r1 = 1 - l / L, every Eagle and Finch
-takes
+With l the block of L, i the channel of D, r0 = l / (L - 1) (0 where L = 1) and r1 = 1 - l / L, Eagle and Finch take
     mu = 1 - (i / D)**r1 for x, w, k and the channel mixing, less 0.3 r0 for v; 1 - (i / D)**(r1 / 2) for r and g
     time_decay = -6 + 5 (i / (D - 1))**(0.7 + 1.3 r0)
     u = r0 (1 - i / (D - 1)) + 0.1 ((i + 1) mod 3 - 1)
     ln_x.weight = ((1 + l) / L)**0.7
-(Eagle stores 1 - mu.) They differ in u, whose -1 the paper does not print (mean 0.1); in Finch's channel mixing, today
-1 - (i / D)**(r1**3); and in the low-rank maps w1 and w2: U(1e-4) both, today 0 and U(0.01).
-Goose (`rwkv7_official`), with y = i / (D - 1) and z = x |x|, x from -1 to 1 along every head:
+Eagle stores 1 - mu. Finch has 1 - (i / D)**(r1**3) in the channel mixing, and low-rank maps of 0 and U(0.01).
+Goose, with y = i / (D - 1) and z = x |x|, x from -1 to 1 along every head:
     mu = 1 - (i / D)**(p r1), p = 0.2 for r and g, 0.7 for k and v, 0.9 for w and a; 1 - (i / D)**(r1**4) in the channel
     mixing
     w0 = -5.5 + 6 y**(1 + r0**0.3) + 2.5 z,  a0 = -0.19 + 0.3 z + 0.4 (y - 1/2),  v0 = 0.73 - 0.4 (y - 1/2)
     k_k = 0.71 - 0.1 (y - 1/2),  k_a = 1.02,  r_k = -0.04
 and low-rank maps of 0 and of orthogonal rows of length 0.1 (columns 0.1 sqrt(rank / D) long where the rank is larger).
-Sources: the official code at three dates and arXiv 2404.05892, Appendix I; see `plkernel.models.init.rwkv`.
+Source: the official code of v6 since 2024-04-24 and of v7 at 118e451.
 """
 
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,19 +32,18 @@ SYMBOLS = {"normal": "N", "truncated": "T", "rescaled": "J", "uniform": "U", "or
 
 @dataclass(frozen=True)
 class Distribution:
-    """A kind with its `scale` s and, for some kinds, `cutoff` c or `name`.
+    """A kind with its `scale` s and, if it is truncated, `cutoff` c.
 
     normal N(s): standard deviation s. truncated T(s, c): normal of standard deviation s cut at +-c s and NOT rescaled,
     so that the draws have less (0.8796 s at c = 2). rescaled J(s): normal cut at 2 deviations and rescaled so that the
     draws have s, as in jax. uniform U(s): within +-s. orthogonal O(s): rows or columns, whichever are fewer, orthogonal
-    and of length s. constant C(s). keep: left as the model has it. vector: a known function of the channel, of the
-    version called `name`. Raises ValueError for a scale or cutoff that does not fit.
+    and of length s. constant C(s). keep: left as the model has it. vector: a known function of the channel of an RWKV.
+    Raises ValueError for a scale or cutoff that does not fit.
     """
 
     kind: Kind
     scale: float = 0.0
     cutoff: float | None = None
-    name: str | None = None
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.scale) or (self.scale < 0 and self.kind != "constant"):
@@ -56,14 +53,9 @@ class Distribution:
 
     def __str__(self) -> str:
         if self.kind in ("keep", "vector"):
-            return self.name or "as the model has it"
+            return "as the model has it" if self.kind == "keep" else "as in the official code"
         cut = f", {self.cutoff:g}" if self.cutoff is not None else ""
         return f"{SYMBOLS[self.kind]}({self.scale:.4g}{cut})"
-
-    @property
-    def is_zero(self) -> bool:
-        """True if every entry is zero."""
-        return self.kind not in ("keep", "vector") and self.scale == 0
 
     def times(self, factor: float) -> "Distribution":
         """The same distribution with `factor` times the scale."""
@@ -106,58 +98,34 @@ rescaled = partial(Distribution, "rescaled")
 uniform = partial(Distribution, "uniform")
 orthogonal = partial(Distribution, "orthogonal")
 constant = partial(Distribution, "constant")
-KEEP = Distribution("keep")
+KEEP, VECTOR = Distribution("keep"), Distribution("vector")
 ONE = constant(1)
 ZERO = constant(0)
 
 
-class Version(NamedTuple):
-    """Differences between versions: `models` 5 (Eagle), 6 (Finch), 7 (Goose), bounds of w1 and w2, the offset of u in
-    0.1 ((i + 1) mod 3 - offset), and the exponent of r1 in Finch's channel mixing."""
-
-    models: tuple[int, ...]
-    low_rank: tuple[float, float] = (1e-4, 1e-4)
-    u_offset: int = 1
-    ffn_power: int = 1
-
-
-VERSIONS = {
-    "rwkv_blinkdl": Version((5, 6), (0.0, 0.01), ffn_power=3),
-    "rwkv_eagle_code_2023": Version((5,)),
-    "rwkv_finch_code_2024_02": Version((6,)),
-    "rwkv_eagle_paper": Version((5,), u_offset=0),
-    "rwkv_finch_paper": Version((6,), u_offset=0),
-    "rwkv7_official": Version((7,)),
-}
 POWERS = {"r": 0.2, "g": 0.2, "k": 0.7, "v": 0.7, "w": 0.9, "a": 0.9}
 """Of Goose's token shift, by stream."""
 
 
-def of_rwkv(name: str, config: RWKVConfig | RWKV7Config, version: str) -> Distribution:
-    """The distribution of a parameter of an RWKV that is not a plain matrix, norm or embedding; `name` as in its state.
-
-    Raises ValueError for a version of another model: one of Eagle for Finch.
-    """
-    if config.version not in VERSIONS[version].models:
-        fitting = ", ".join(other for other, known in VERSIONS.items() if config.version in known.models)
-        raise ValueError(f"scheme {version!r} is not for RWKV-{config.version}: use one of {fitting}")
+def of_rwkv(name: str, config: RWKVConfig | RWKV7Config) -> Distribution:
+    """The distribution of a parameter of an RWKV that is the model's own; `name` as in the state dict."""
     if ".ln_x." in name:
         return constant(0.0 if name.endswith("bias") else ((1 + int(name.split(".")[1])) / config.layers) ** 0.7)
     if not name.endswith(("1", "2")):
-        return Distribution("vector", name=version)
+        return VECTOR
     if not isinstance(config, RWKV7Config):
-        return uniform(VERSIONS[version].low_rank[int(name[-1]) - 1])
+        return uniform(0.0 if name.endswith("1") else 0.01)
     rank = config.ranks["wavg".index(name[-2])]
     return ZERO if name.endswith("1") else orthogonal(0.1 * max(1.0, rank / config.dim) ** 0.5)
 
 
-def vector(name: str, config: RWKVConfig | RWKV7Config, version: str) -> Tensor:
+def vector(name: str, config: RWKVConfig | RWKV7Config) -> Tensor:
     """The values (D,) in float64 of a token-shift vector, decays, u or another vector; `name` as in the state dict."""
     _, block, branch, kind = name.split(".")
     r0 = int(block) / (config.layers - 1) if config.layers > 1 else 0.0
     r1 = 1 - int(block) / config.layers
     i = torch.arange(config.dim, dtype=torch.float64)
-    stream, known = kind[-1], VERSIONS[version]
+    stream = kind[-1]
     if isinstance(config, RWKV7Config):
         if kind.startswith("x_"):
             return 1 - (i / config.dim) ** (r1**4 if branch == "ffn" else POWERS[stream] * r1)
@@ -175,10 +143,9 @@ def vector(name: str, config: RWKVConfig | RWKV7Config, version: str) -> Tensor:
     if kind == "time_decay":
         return -6 + 5 * (i / (config.dim - 1)) ** (0.7 + 1.3 * r0)
     if kind == "time_faaaa":
-        return r0 * (1 - i / (config.dim - 1)) + 0.1 * ((i + 1) % 3 - known.u_offset)
+        return r0 * (1 - i / (config.dim - 1)) + 0.1 * ((i + 1) % 3 - 1)
+    power = r1 / 2 if stream in "rg" else r1
     if branch == "ffn":
-        power = r1**known.ffn_power if config.version == 6 else r1
-    else:
-        power = r1 / 2 if stream in "rg" else r1
+        power = r1**3 if config.version == 6 else r1
     share = (i / config.dim) ** power + (0.3 * r0 if stream == "v" else 0.0)
     return share if config.version == 5 else 1 - share

@@ -24,7 +24,6 @@ ffn_out     back to the residual stream (w2)
 norm        gain of a norm
 norm_bias   bias of a norm
 bias        bias of a matrix
-gate        one number that multiplies a residual branch
 own         what a scheme leaves as the model has it: decays, time steps, token shifts, low-rank maps, convolutions
 """
 
@@ -45,15 +44,15 @@ import torch
 from pydantic import BaseModel, StrictBool, ValidationError
 from torch import Tensor, nn
 
-from plkernel.models.init.distributions import KEEP, ONE, ZERO, Distribution, normal, of_rwkv, uniform, vector
-from plkernel.models.layers import Structure, structure_for
+from plkernel.models.init.distributions import KEEP, ONE, ZERO, Distribution, of_rwkv, vector
+from plkernel.models.layers import Structure
 
 M = TypeVar("M", bound=nn.Module)
 Role = Literal[
     "embedding", "position", "head",
     "query", "key", "value", "mixer_gate", "mixer_out",
     "ffn_gate", "ffn_up", "ffn_router", "ffn_out",
-    "norm", "norm_bias", "bias", "gate", "own",
+    "norm", "norm_bias", "bias", "own",
 ]  # fmt: skip
 INPUT: tuple[Role, ...] = ("query", "key", "value", "mixer_gate", "ffn_gate", "ffn_up", "ffn_router")
 OUTPUT: tuple[Role, ...] = ("mixer_out", "ffn_out")
@@ -120,13 +119,12 @@ SSM_ROLES = by_role(
     own="blocks.*.ssm.log_rate blocks.*.ssm.D",
     value="blocks.*.ssm.B.weight",
     mixer_out="blocks.*.ssm.C_proj.weight",
-    bias="blocks.*.ssm.C_proj.bias blocks.*.shift",
+    bias="blocks.*.ssm.C_proj.bias",
     ffn_gate="blocks.*.mlp.gate.weight",
     ffn_up="blocks.*.mlp.up.weight",
     ffn_out="blocks.*.mlp.down.weight",
-    norm="*norm?.weight norm.weight embedding.norm.weight embedding.fixnorm.weight blocks.*.join?.post_norm.weight",
+    norm="*norm?.weight norm.weight embedding.norm.weight blocks.*.join?.post_norm.weight",
     norm_bias="*norm?.bias norm.bias embedding.norm.bias blocks.*.join?.post_norm.bias",
-    gate="blocks.*.join?.gate",
 )
 RWKV_ROLES = by_role(
     embedding="emb.weight",
@@ -137,14 +135,14 @@ RWKV_ROLES = by_role(
     value="blocks.*.att.value.weight",
     mixer_gate="blocks.*.att.gate.weight",
     mixer_out="blocks.*.att.output.weight",
-    bias="blocks.*.shift",
     ffn_gate="blocks.*.ffn.key.weight",
     ffn_router="blocks.*.ffn.receptance.weight",
     ffn_out="blocks.*.ffn.value.weight",
-    norm="blocks.*.ln?.weight ln_out.weight emb.fixnorm.weight blocks.*.join?.post_norm.weight",
+    norm="blocks.*.ln?.weight ln_out.weight blocks.*.join?.post_norm.weight",
     norm_bias="blocks.*.ln?.bias ln_out.bias blocks.*.join?.post_norm.bias",
-    gate="blocks.*.join?.gate",
 )
+OFFICIAL = {"RWKV": "rwkv_blinkdl", "RWKV7": "rwkv7_official"}
+"""Schemes whose vectors belong to one kind of RWKV."""
 
 
 def kind_of(model: nn.Module) -> str:
@@ -158,7 +156,7 @@ def structure_of(model: Any) -> Structure:
     if not kind_of(model):
         return Structure()
     structure: Structure = model.config.structure
-    return structure if kind_of(model) == "SSM" else replace(structure, embedding_norm=structure.norm != "none")
+    return structure if kind_of(model) == "SSM" else replace(structure, embedding_norm=True)
 
 
 @dataclass(frozen=True)
@@ -243,10 +241,7 @@ class Rules:
     `input`, `output` and `head` are as `embedding` unless given. `roles` holds exceptions by role, which come first;
     position follows embedding. learning_rate, eps and weight_decay hold multipliers for Adam by role or by group
     (`input`, `output`), 1 elsewhere; weight decay is 0 on all but matrices unless said. `forward`: numbers that
-    multiply activations (embedding, logits, ...). `needs`: options that the model must have. `own`: the version of the
-    deterministic vectors of an RWKV, that of today's official code where it is empty. `calibration`: after the draws,
-    one gain per block is tuned on a batch until the partial Jacobian norm of its branch is this number (`calibrate_` of
-    plkernel.models.init.block_gains; a run does it by itself).
+    multiply activations (embedding, logits, ...). `needs`: options that the model must have.
     """
 
     embedding: Fill
@@ -257,14 +252,11 @@ class Rules:
     norm: Fill = ONE
     norm_bias: Fill = ZERO
     bias: Fill = ZERO
-    gate: Fill = ONE
     learning_rate: Mapping[str, Number] = field(default_factory=dict)
     eps: Mapping[str, Number] = field(default_factory=dict)
     weight_decay: Mapping[str, Number] = field(default_factory=dict)
     forward: Mapping[str, float] = field(default_factory=dict)
     needs: Mapping[str, Any] = field(default_factory=dict)
-    own: str = ""
-    calibration: float | None = None
 
     def fill(self, parameter: Parameter) -> Distribution:
         """The distribution of one parameter that is not the model's own."""
@@ -284,26 +276,6 @@ class Rules:
 def group(role: Role) -> str:
     """`input`, `output`, or the role itself."""
     return "input" if role in INPUT else "output" if role in OUTPUT else role
-
-
-def fan_in_normal(gain: float = 1.0) -> Callable[[Parameter], Distribution]:
-    """N(gain fan_in**-0.5): LeCun's at gain 1, He's at sqrt(2)."""
-    return lambda p: normal(gain * p.fan_in**-0.5)
-
-
-def fan_in_uniform(gain: float = 1.0) -> Callable[[Parameter], Distribution]:
-    """U(gain fan_in**-0.5): PyTorch's default for a linear layer, weight and bias alike, at gain 1."""
-    return lambda p: uniform(gain * p.fan_in**-0.5)
-
-
-def xavier_normal(gain: float = 1.0) -> Callable[[Parameter], Distribution]:
-    """N(gain sqrt(2 / (fan_in + fan_out)))."""
-    return lambda p: normal(gain * math.sqrt(2 / (p.fan_in + p.fan_out)))
-
-
-def xavier_uniform(gain: float = 1.0) -> Callable[[Parameter], Distribution]:
-    """U(gain sqrt(6 / (fan_in + fan_out)))."""
-    return lambda p: uniform(gain * math.sqrt(3) * math.sqrt(2 / (p.fan_in + p.fan_out)))
 
 
 @dataclass(frozen=True)
@@ -326,40 +298,28 @@ SCHEMES: dict[str, Scheme] = {}
 
 
 def add(source: str, name: str, about: str, rules: Callable[..., Rules]) -> None:
-    """Register a scheme."""
-    if name in SCHEMES:
-        raise ValueError(f"scheme {name!r} exists already")
+    """Register a function `(sizes, option=default, ...) -> Rules` as a scheme."""
     SCHEMES[name] = Scheme(name, source, about, rules)
 
 
-def scheme(source: str) -> Callable[[Callable[..., Rules]], Callable[..., Rules]]:
-    """Register a function `(sizes, *, option=default, ...) -> Rules` as the scheme of its name."""
-
-    def register(rules: Callable[..., Rules]) -> Callable[..., Rules]:
-        add(source, rules.__name__, inspect.getdoc(rules) or "", rules)
-        return rules
-
-    return register
+def scheme(source: str) -> Callable[[Callable[..., Rules]], None]:
+    """Register a function as the scheme of its name, described by its docstring."""
+    return lambda rules: add(source, rules.__name__, inspect.getdoc(rules) or "", rules)
 
 
-def find(name: str) -> Scheme:
-    """The scheme of this name; ValueError with the nearest ones."""
+def rules_at(name: str, sizes: Sizes, options: Mapping[str, float]) -> Rules:
+    """The rules of a scheme at these sizes; ValueError for an unknown name or option, or a value that no option has."""
     if name not in SCHEMES:
         near = get_close_matches(name, SCHEMES, n=3, cutoff=0.5)
         remedy = f"nearest: {', '.join(near)}" if near else "plkernel.init list names all, such as mup"
         raise ValueError(f"scheme {name!r} does not exist; {remedy}")
-    return SCHEMES[name]
-
-
-def rules_at(scheme: Scheme, sizes: Sizes, options: Mapping[str, float]) -> Rules:
-    """The rules of a scheme at these sizes; ValueError for an option that it does not have or of another value."""
-    for name, value in options.items():
-        if name not in scheme.options:
-            valid = ", ".join(scheme.options) or "it has none"
-            raise ValueError(f"scheme {scheme.name!r} has no option {name!r}; valid: {valid}")
+    known = SCHEMES[name].options
+    for option, value in options.items():
+        if option not in known:
+            raise ValueError(f"scheme {name!r} has no option {option!r}; valid: {', '.join(known) or 'it has none'}")
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} of scheme {scheme.name!r} must be a finite number of at least 0, got {value!r}")
-    return scheme.rules(sizes, **options)
+            raise ValueError(f"{option} of scheme {name!r} must be a finite number of at least 0, got {value!r}")
+    return SCHEMES[name].rules(sizes, **options)
 
 
 @dataclass(frozen=True)
@@ -375,10 +335,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Plan:
-    """The entries of a scheme on a model, in the order of its parameters, and what it asks of the forward pass.
-
-    calibration: what `calibrate_` has to tune the branches to after `apply_`, if anything.
-    """
+    """The entries of a scheme on a model, in the order of its parameters, and what it asks of the forward pass."""
 
     scheme: str
     options: Mapping[str, float]
@@ -386,7 +343,6 @@ class Plan:
     entries: tuple[Entry, ...]
     forward: Mapping[str, float]
     needs: Mapping[str, Any]
-    calibration: float | None = None
 
     def names(self) -> Iterator[tuple[str, list[Entry]]]:
         """The parameters, each with its slices."""
@@ -418,7 +374,7 @@ class Plan:
                     continue
                 if drawn.kind == "vector":
                     config: Any = model.config
-                    values = vector(name, config, drawn.name or "").view(parameter.shape)
+                    values = vector(name, config).view(parameter.shape)
                 elif parameter.transposed:
                     values = drawn.draw(parameter.shape[::-1], generator).mT
                 else:
@@ -461,12 +417,11 @@ def plan(
     caller's word that the model computes so. options: the scheme's free constants.
 
     Raises ValueError for an unknown scheme or option (with the nearest valid names), for a parameter with no role or
-    two, for a scheme that asks for heads where nobody said them, and for a need of the scheme, calibration among them,
-    that the model does not meet.
+    two, for a scheme that asks for heads where nobody said them, for one of another kind of RWKV, and for a need of the
+    scheme that the model does not meet.
     """
-    chosen = find(scheme)
     parameters, sizes = laid_out(model, roles, heads)
-    rules, has = rules_at(chosen, sizes, options), structure or structure_of(model)
+    rules, has = rules_at(scheme, sizes, options), structure or structure_of(model)
     built = has.options()
     missing = [f"{name} = {value!r}" for name, value in rules.needs.items() if built.get(name) != value]
     missing += [
@@ -476,37 +431,28 @@ def plan(
     ]
     if missing:
         raise ValueError(
-            f"scheme {scheme!r} needs a model with {', '.join(missing)}: build it so (structure_for), "
+            f"scheme {scheme!r} needs a model with {', '.join(missing)}: build it so (`asked`), "
             "or say with structure that it is so"
         )
-    if rules.calibration is not None:
-        check_calibration(has, rules.calibration)
-    default = {"RWKV": "rwkv_blinkdl", "RWKV7": "rwkv7_official"}.get(kind_of(model))
+    kind = kind_of(model)
+    if OFFICIAL.get(kind, scheme) != scheme and scheme in OFFICIAL.values():
+        version = cast(Any, model).config.version
+        raise ValueError(f"scheme {scheme!r} is not for RWKV-{version}: use {OFFICIAL[kind]}")
 
     def own(name: str) -> Distribution:
-        if kind_of(model) == "SSM":
+        if kind == "SSM":
             return ONE if name.endswith(".D") else KEEP  # decays are placed afterwards, by a node set
-        return of_rwkv(name, cast(Any, model).config, rules.own or default) if default else KEEP
+        return of_rwkv(name, cast(Any, model).config) if kind else KEEP
 
-    entries = [
+    entries = tuple(
         Entry(
             p,
             own(p.name) if p.role == "own" else rules.fill(p),
-            *(rules.multiplier(kind, p) for kind in ("learning_rate", "eps", "weight_decay")),
+            *(rules.multiplier(multiplier, p) for multiplier in ("learning_rate", "eps", "weight_decay")),
         )
         for p in parameters
-    ]
-    asks = (dict(rules.forward), dict(rules.needs), rules.calibration)
-    return Plan(scheme, {**chosen.options, **options}, sizes, tuple(entries), *asks)
-
-
-def check_calibration(structure: Structure, target: float) -> None:
-    """ValueError unless blocks are x + f(x), with an f that output projections scale, and the target is positive."""
-    if not (math.isfinite(target) and target > 0):
-        raise ValueError(f"target must be positive, got {target}")
-    if structure.placement != "pre" or structure.unit_scaled:
-        form = "unit_scaled" if structure.unit_scaled else f"placement {structure.placement!r}"
-        raise ValueError(f"calibration needs blocks x + f(x), got {form}, which norms or scales more: use 'pre'")
+    )
+    return Plan(scheme, {**SCHEMES[scheme].options, **options}, sizes, entries, dict(rules.forward), dict(rules.needs))
 
 
 def asked(
@@ -518,8 +464,8 @@ def asked(
     **options: float,
 ) -> Structure:
     """The structure that `scheme` asks for at the sizes of `model`: what `plan` compares with that of the model."""
-    rules = rules_at(find(scheme), laid_out(model, roles, heads)[1], options)
-    return structure_for(rules.needs, rules.forward)
+    rules = rules_at(scheme, laid_out(model, roles, heads)[1], options)
+    return Structure(**rules.needs, multipliers=dict(rules.forward))
 
 
 def initialise_(model: M, scheme: str, seed: int, roles: RoleTable | None = None, **options: Any) -> M:
@@ -529,25 +475,12 @@ def initialise_(model: M, scheme: str, seed: int, roles: RoleTable | None = None
 
 
 def laid_out(model: nn.Module, roles: RoleTable | None, heads: tuple[int, int] | None) -> tuple[list[Parameter], Sizes]:
-    """The parameters with their roles, and the sizes that the embedding and the numbers in the names say."""
-    parameters = described(model, roles)
-    config: Any = getattr(model, "config", None)
-    if heads is None and kind_of(model):
-        heads = (1, config.dim) if kind_of(model) == "SSM" else (config.heads, config.head_size)
-    if heads is not None and (len(heads) != 2 or min(heads) < 1):
-        raise ValueError(f"heads must be (number, size), both at least 1, got {heads}")
-    embeddings = [p for p in parameters if p.role == "embedding"]
-    if not embeddings:
-        raise ValueError("no parameter has the role 'embedding', whose shape gives width and vocabulary")
-    vocabulary, width = embeddings[0].shape
-    layers = max(len({p.layer for p in parameters if p.layer is not None}), 1)
-    branches = len({p.name for p in parameters if p.role in OUTPUT}) / layers
-    return parameters, Sizes(width, layers, vocabulary, heads, max(1, round(branches)))
+    """Every parameter, or slice of a fused one, with its role, layer and fans, and the sizes of the model.
 
-
-def described(model: nn.Module, roles: RoleTable | None = None) -> list[Parameter]:
-    """Every parameter, or slice of a fused one, with its role, layer and fans; `roles` where the model is not ours."""
-    table = roles or {"SSM": SSM_ROLES, "RWKV": RWKV_ROLES, "RWKV7": RWKV_ROLES}.get(kind_of(model))
+    Width and vocabulary are those of the embedding, layers the numbers in the names; `roles` and `heads` as in `plan`.
+    """
+    kind, config = kind_of(model), cast(Any, getattr(model, "config", None))
+    table = roles or {"SSM": SSM_ROLES, "RWKV": RWKV_ROLES, "RWKV7": RWKV_ROLES}.get(kind)
     if table is None:
         raise ValueError(f"roles must be given for a {type(model).__name__}: a table of patterns, as in a TOML file")
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
@@ -575,7 +508,16 @@ def described(model: nn.Module, roles: RoleTable | None = None) -> list[Paramete
         layer = int(block[1]) if block else None
         for number, role in enumerate(fused):
             parameters.append(Parameter(name, role, layer, each, *fans, (number, count), rule.transposed))
-    return parameters
+    if heads is None and kind:
+        heads = (1, config.dim) if kind == "SSM" else (config.heads, config.head_size)
+    if heads is not None and (len(heads) != 2 or min(heads) < 1):
+        raise ValueError(f"heads must be (number, size), both at least 1, got {heads}")
+    embedding = next((p.shape for p in parameters if p.role == "embedding"), None)
+    if embedding is None:
+        raise ValueError("no parameter has the role 'embedding', whose shape gives width and vocabulary")
+    layers = max(len({p.layer for p in parameters if p.layer is not None}), 1)
+    branches = len({p.name for p in parameters if p.role in OUTPUT}) / layers
+    return parameters, Sizes(embedding[1], layers, embedding[0], heads, max(1, round(branches)))
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:

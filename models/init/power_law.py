@@ -13,22 +13,14 @@ foreign model:
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from plkernel.analysis.nodes import (
-    HORIZON,
-    RWKV7_LARGEST_RATE,
-    Aim,
-    Bonus,
-    Nodes,
-    check_nodes,
-    output_std,
-)
+from plkernel.analysis.nodes import RWKV7_LARGEST_RATE, Nodes, output_std
 from plkernel.models.rwkv import RWKV, TimeMixing
-from plkernel.models.rwkv7 import RWKV7, GooseMixing
+from plkernel.models.rwkv7 import GooseMixing
 
 Parametrisation = Literal["log_rate", "exp_exp", "sigmoid", "a_log", "dt_bias", "exp_sigmoid", "bounded", "rg_lru"]
 
@@ -155,15 +147,24 @@ def decays_(
             "its last dimension or its number of elements must be equal"
         )
     rates = rates.to(tensor.device).expand(tensor.shape)
-    given = {name: _alongside(name, value, rates) for name, value in options.items()}
+    given = {}
+    for name, value in options.items():
+        one = torch.as_tensor(value, dtype=rates.dtype, device=rates.device)
+        try:
+            given[name] = one.broadcast_to(rates.shape)
+        except RuntimeError:
+            raise ValueError(
+                f"{name} of shape {tuple(one.shape)} does not broadcast to the tensor's shape {tuple(rates.shape)}: "
+                "Mamba's A_log needs dt_bias[:, None]"
+            ) from None
     slowest, fastest = (torch.as_tensor(limit).to(rates).expand(rates.shape) for limit in form.limits(**given))
     if (out := ~((rates > slowest) & (rates < fastest))).any():
-        one, least, most = (
+        first, least, most = (
             math.log(2) / values[out][0].clamp(min=1e-300).item() for values in (rates, fastest, slowest)
         )
         below = f" and below {most:.4g}" if most < 1e299 else ""
         raise ValueError(
-            f"nodes has a half-life of {one:.4g} steps, but {parametrisation} reaches only those above {least:.4g}"
+            f"nodes has a half-life of {first:.4g} steps, but {parametrisation} reaches only those above {least:.4g}"
             f"{below}"
         )
     filled = form.inverse(rates, **given).to(tensor.dtype)
@@ -177,18 +178,6 @@ def decays_(
             "0.01 and 1e7 steps, or a wider type"
         )
     return tensor.copy_(filled)
-
-
-def _alongside(name: str, value: Tensor | float, like: Tensor) -> Tensor:
-    """`value` in the shape, type and place of `like`."""
-    given = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-    try:
-        return given.to(like).broadcast_to(like.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"{name} of shape {tuple(given.shape)} does not broadcast to the tensor's shape {tuple(like.shape)}: "
-            "Mamba's A_log needs dt_bias[:, None]"
-        ) from None
 
 
 @torch.no_grad()
@@ -213,31 +202,14 @@ def projection_(weight: Tensor, nodes: Nodes, *, dim: int = -1, match: Nodes | N
     return weight.copy_(weight.to(precise) * multipliers.to(weight.device, precise).view(shape))
 
 
-def apply_nodes_(log_rate: Tensor, projection: Tensor, nodes: Nodes, *, match: Nodes | None = None) -> None:
-    """Set log_rate = ln(lambda) and multiply column i of `projection` by the node's multiplier, in place.
-
-    `log_rate` has shape (N,), `projection` (out, N) as in torch.nn.Linear, `nodes` N entries; `match` as in
-    `projection_`. Raises ValueError when the sizes differ. The decay is a = exp(-exp(log_rate)).
-    """
-    decays_(log_rate, nodes)
-    projection_(projection, nodes, match=match)
-
-
 @torch.no_grad()
-def power_law_(
-    model: RWKV,
-    nodes: Nodes,
-    aim: Aim | None = None,
-    max_lag: float | None = None,
-    *,
-    bonus: Bonus = "scheme",
-) -> RWKV:
+def power_law_(model: RWKV, nodes: Nodes, bonus: float | None = None) -> RWKV:
     """Write `nodes` into every head of an initialised Eagle, Finch or Goose, in place, and return the model.
 
     time_decay = ln(lambda) of the node, in Goose w0 = logit(lambda / exp(-1/2)); each row of the receptance times its
-    node's multiplier; the rest stays as the scheme has it, how the data move the decay included. With `bonus` "law"
-    also u = 2**exponent, which puts d = 1 on the law: there the decays would have to give 2**exponent times what they
-    give at d = 2. `max_lag`: how far the law must hold, 2048 bytes if left out.
+    node's multiplier; the rest stays as the scheme has it, how the data move the decay included. `bonus`, where given,
+    is the exponent in u = 2**exponent of Eagle and Finch, which puts d = 1 on the law: there the decays would have to
+    give 2**exponent times what they give at d = 2. `plkernel.analysis.nodes.check_nodes` says which nodes fit a model.
 
     Row i of a head's receptance reads the state's row i, whose decay is that of channel i. The output matrix cannot
     carry the shape: its columns belong to channels of the value, which do not decay apart, and it starts at zero.
@@ -246,18 +218,8 @@ def power_law_(
     `bonus` of `plkernel.analysis.nodes.Aim`). The key is not scaled by the decay (gain `none`) unless the
     K-clamp multiplies it by min(1, lambda) (gain `clamp`). Goose reads the state after the newest byte, through
     a**(d-1) (lag `distance`), and has no half-life below 1.143 bytes; what it erases comes on top of the decays.
-
-    Raises ValueError where the nodes do not fit the model (`check_nodes`), or where `bonus` is "law" without an `aim`.
     """
-    config, goose = model.config, isinstance(model, RWKV7)
-    if bonus not in get_args(Bonus):
-        raise ValueError(f"bonus must be one of {', '.join(get_args(Bonus))}, got {bonus!r}")
-    if bonus == "law" and aim is None:
-        raise ValueError("bonus 'law' needs an aim, whose exponent it takes: give one, or use 'scheme'")
-    if bonus == "law" and goose:
-        raise ValueError("bonus 'law' is not for RWKV-7, which sees distance 1 through its state: use 'scheme'")
-    size, clamp = config.head_size, config.k_clamp
-    check_nodes(nodes, aim, max_lag or HORIZON, head_size=size, k_clamp=clamp, goose=goose)
+    config = model.config
     every = replace(nodes, rates=nodes.rates * config.heads, projection=nodes.projection * config.heads)
     for mixing in model.mixings():
         projection_(mixing.receptance.weight, every, dim=0)
@@ -265,6 +227,6 @@ def power_law_(
             decays_(mixing.w0, every, "exp_sigmoid")
         elif isinstance(mixing, TimeMixing):
             decays_(mixing.time_decay, every, "exp_exp")
-            if bonus == "law" and aim is not None:
-                mixing.time_faaaa.fill_(2.0**aim.exponent)
+            if bonus is not None:
+                mixing.time_faaaa.fill_(2.0**bonus)
     return model

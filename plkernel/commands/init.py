@@ -99,9 +99,6 @@ def show(
     asks += [f"multiplier {name} = {value:.6g}" for name, value in chosen.forward.items()]
     needs = fill(f"asks of the model: {', '.join(asks) or 'nothing'}", 120)
     parts = [f"{title}; {options}" if options else title, text_table(header, table), LEGEND, needs]
-    if chosen.calibration:
-        norm = f"until the partial Jacobian norm of its\nbranch is {chosen.calibration:g}"
-        parts.append(f"then, on a batch: the output projections of every block times one gain, {norm}")
     print(*parts, sep="\n\n")
 
 

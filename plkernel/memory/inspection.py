@@ -107,7 +107,6 @@ def of_run(model: Path, corpus: str | None, windows: int, truncation: int) -> Pa
     import torch
 
     from plkernel.data.windows import fixed_windows, spread_windows
-    from plkernel.models.init.block_gains import scale_
     from plkernel.training import view as views
     from plkernel.training.checkpoint import load_checkpoint, open_model
     from plkernel.training.evaluate import label, patch_of, predictor
@@ -119,7 +118,6 @@ def of_run(model: Path, corpus: str | None, windows: int, truncation: int) -> Pa
     data = fixed_windows(validation, context, windows)
     now, start = views.view(trained, data), None
     if (untrained := views.at_initialisation(config)) is not None:
-        scale_(untrained, views.calibrated_gains(folder))
         start = views.view(untrained, data)
     step, causal = load_checkpoint(checkpoint, trained).step, trained.config.causal
     values: dict[str, Any] = {"model": str(model), "step": step, "corpus": name, "windows": len(data)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from plkernel.common.cli import check_consent
 from plkernel.config.condition import Condition
@@ -16,10 +16,9 @@ from plkernel.kernels.operators import choose
 from plkernel.memory import foreign
 from plkernel.memory.foreign import LONGEST, Foreign
 from plkernel.models import Device
-from plkernel.models.init.block_gains import Calibration, calibrate_
-from plkernel.models.init.plan import Plan, Rules, Sizes, find, grouped, is_matrix, plan, rules_at
+from plkernel.models.init.plan import Plan, Rules, Sizes, grouped, is_matrix, plan, rules_at
 from plkernel.models.init.power_law import power_law_
-from plkernel.models.layers import BYTES, structure_for
+from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig
@@ -67,7 +66,7 @@ class Prepared:
         multiplier = condition.arm.shape_on == "multiplier"
         facts = _facts(model, condition.scheme, tuple(options_of(condition).items()), multiplier)
         zeros = [
-            e.parameter.name for e in facts[1].entries if e.parameter.role == "mixer_out" and e.distribution.is_zero
+            e.parameter.name for e in facts[1].entries if e.parameter.role == "mixer_out" and e.distribution.scale == 0
         ]
         if zeros and not multiplier and model.kind == "ssm" and any(value != 1 for value in condition.nodes.projection):
             raise ValueError(
@@ -103,17 +102,15 @@ def _tried(model: str, arm: str, context: int, device: str) -> int:
 
 
 def options_of(condition: Condition) -> dict[str, Any]:
-    """The free constants of the scheme; some bound the embedding by the run's learning rate."""
-    known, train = find(condition.scheme).options, condition.train
-    run = {"learning_rate": train.learning_rate} if train and "learning_rate" in known else {}
-    return {**run, **(condition.arm.scheme_options or {})}
+    """The free constants of the scheme that the arm sets."""
+    return condition.arm.scheme_options or {}
 
 
 def rules_of(condition: Condition) -> Rules:
     """The rules of the scheme at these sizes, before there is a model; ValueError for an unknown name or option."""
     model = condition.model
     heads = (1, model.dim) if model.kind == "ssm" else (model.dim // model.head_size, model.head_size)
-    return rules_at(find(condition.scheme), Sizes(model.dim, model.layers, BYTES, heads), options_of(condition))
+    return rules_at(condition.scheme, Sizes(model.dim, model.layers, BYTES, heads), options_of(condition))
 
 
 def build(condition: Condition) -> Model:
@@ -126,7 +123,7 @@ def build(condition: Condition) -> Model:
         "dim": model.dim,
         "layers": model.layers,
         "backend": train.backend if train else None,
-        "structure": structure_for(needs, rules.forward),
+        "structure": Structure(**needs, multipliers=dict(rules.forward)),
     }
     if model.kind == "ssm":
         patching, multiplier = model.patching, condition.arm.shape_on == "multiplier"
@@ -157,8 +154,7 @@ def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyMod
 def initialise_(built: Model, condition: Condition, seed: int, plan: Plan | None = None) -> Model:
     """Fill the parameters in place: by the scheme, then the arm's decays and their shape, then the arm's function.
 
-    `tune_` follows where the scheme leaves gains to data. Raises ValueError for a shape on a projection that the scheme
-    sets to zero, and where code has no consent.
+    Raises ValueError for a shape on a projection that the scheme sets to zero, and where code has no consent.
     """
     check_consent(condition.code, condition.trusted)
     arm = condition.arm
@@ -167,7 +163,7 @@ def initialise_(built: Model, condition: Condition, seed: int, plan: Plan | None
         for recurrence in built.recurrences():
             recurrence.place_(condition.nodes)
     elif arm.places_nodes:
-        power_law_(built, condition.nodes, arm.law, arm.max_lag, bonus=arm.bonus or "scheme")
+        power_law_(built, condition.nodes, arm.law.exponent if arm.law and arm.bonus == "law" else None)
     _by_function_(built, arm, seed)
     return built
 
@@ -177,14 +173,6 @@ def _by_function_(built: Any, arm: Arm, seed: int) -> Any:
     if arm.init is not None:
         foreign.start_(built, arm.init, arm.init_options, seed)
     return built
-
-
-def tune_(built: nn.Module, condition: Condition, inputs: Tensor) -> Calibration | None:
-    """Calibrate a filled model on bytes (B,T) where its scheme asks for that; None where it does not."""
-    if isinstance(built, Foreign):
-        return None
-    wanted = rules_of(condition).calibration
-    return calibrate_(built, inputs, target=wanted) if wanted is not None else None
 
 
 def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None) -> torch.optim.AdamW:

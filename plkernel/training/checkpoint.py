@@ -151,7 +151,9 @@ def open_model(path: Path, trusted: bool | None = None) -> Any:
     try:
         if saved := [name for name in SAVED if name in content]:
             (built, sizes), values = SAVED[saved[0]], content[saved[0]]
-            model: AnyModel = built(sizes(**{**values, "structure": Structure(**values.get("structure", {}))}))
+            # Options that a structure no longer has are left out where they are off.
+            structure = {n: v for n, v in values.get("structure", {}).items() if v or hasattr(Structure, n)}
+            model: AnyModel = built(sizes(**{**values, "structure": Structure(**structure)}))
         elif code:
             model = started(from_config(content, trusted=True), int(content["seed"]))
         else:

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,6 @@ from plkernel.data.names import predictor_of
 from plkernel.data.windows import check_length, fixed_windows, training_windows
 from plkernel.memory.foreign import Foreign, origins
 from plkernel.models import NOT_CAUSAL
-from plkernel.models.init.block_gains import Calibration
 from plkernel.training.build import (
     Prepared,
     build_optimizer,
@@ -38,7 +37,6 @@ from plkernel.training.build import (
     choose_device,
     learning_rate,
     started,
-    tune_,
 )
 from plkernel.training.checkpoint import AVERAGE, load_checkpoint, save_checkpoint
 from plkernel.training.curves import Curves, LoggerName, logger_library
@@ -150,14 +148,12 @@ class Training:
         self.validation = fixed_windows(task.splits.validation, train.context, train.eval_windows)
         self.law = predictor_of(condition.corpus.name)
         self.floor = None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
-        self.progress, self.calibration = Progress(), cast(Calibration | None, None)
+        self.progress = Progress()
         if task.folder.checkpoint.exists():
             try:
                 self.progress = load_checkpoint(task.folder.checkpoint, self.model, self.optimizer, self.config)
             except ValueError as error:
                 raise ValueError(f"{error}: bring the run's own back, or remove it to start over") from error
-        else:
-            self.calibration = tune_(self.model, condition, self.windows(0)[:, :-1])
         self.unread: list[Tensor] = []
         self.compiled: nn.Module = self.model
         if train.compile:  # on a GPU its steps are replayed as CUDA graphs
@@ -240,8 +236,6 @@ class Training:
         if not self.model.config.causal:
             row["label"] = NOT_CAUSAL
         row |= memory(self.model, half_lives, train.context) | figures.to_row()
-        if self.calibration and done.step == 0:
-            row["calibration"] = asdict(self.calibration)
         self.curves.evaluation(row, half_lives, self.seconds, self.note)
         # Rows before the checkpoint: one too many after a kill is cut, one too few could not be made again.
         self.progress = replace(self.task.folder.append(row, done), loss_sum=0.0, loss_count=0)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from plkernel.common.cli import text_table
-from plkernel.common.files import METRICS, read_lines
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora
@@ -59,20 +57,13 @@ def view(model: Model, windows: Tensor) -> View:
 
 
 def at_initialisation(config: dict[str, Any]) -> Model | None:
-    """The model of a run before its first step, from its config.json, without the gains of a calibration.
+    """The model of a run before its first step, from its config.json.
 
     None if it was not trained here, and where code that is not imported here had a part in it.
     """
     if "seed" not in config or (condition := from_config(config)).code:
         return None
     return initialise_(build(condition), condition, config["seed"])
-
-
-def calibrated_gains(folder: Path) -> list[float]:
-    """The factors of a run's calibration, from its first row; none where its scheme asks for none."""
-    rows = read_lines(folder / METRICS)
-    gains: list[float] = rows[0].get("calibration", {}).get("gains", []) if rows else []
-    return gains
 
 
 def validation_text(config: dict[str, Any], corpus: str | None, option: str = "corpus") -> tuple[str, Bytes, int]:

@@ -13,8 +13,9 @@ from loops import MISTAKES, loops_of
 from scipy.integrate import quad
 from torch import Tensor, nn
 
-from plkernel.analysis.nodes import gain_at, log_kernel, place
-from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation, Structure, structure_for
+from plkernel.analysis.nodes import Nodes, gain_at, log_kernel, place
+from plkernel.models.init import initialise_
+from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig, mixtures
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig, input_gain, white_std
@@ -45,11 +46,8 @@ STRUCTURES = {
     "rms": TIED,
     "offset": Structure(norm_offset=True),
     "gemma": Structure(norm="rms", norm_offset=True, embedding_norm=True),
-    "tied fixnorm": Structure(norm="scale", fixnorm=True, tied=True),
-    "rezero": Structure(norm="none", gate=True),
-    "fixup": Structure(norm="none", gate=True, scalar_bias=True),
     "deepnorm": Structure(placement="post", residual=1.7, multipliers={"residual": 0.8}),
-    "sandwich": Structure(placement="sandwich", gate=True, embedding_norm=True, norm_offset=True),
+    "sandwich": Structure(placement="sandwich", embedding_norm=True, norm_offset=True),
     "multipliers": Structure(multipliers=MULTIPLIERS),
     "unit": Structure(unit_scaled=True, multipliers={"mixer.0": 0.5, "ffn.0": 0.7, "ffn.1": 0.3}),
 }
@@ -83,10 +81,18 @@ def build(config: Config) -> Model:
         elif parameter.shape[:2] == (1, 1) or name.endswith(("time_faaaa", "r_k")):
             noise = 0.5 + 0.5 * noise
         elif parameter.ndim == 1:
-            noise = 0.3 * noise + (0.8 if name.endswith(("weight", "gate")) else 0.0)
+            noise = 0.3 * noise + (0.8 if name.endswith("weight") else 0.0)
         elif not config.structure.unit_scaled and ("emb" not in name or config.structure.tied):
             noise = noise / math.sqrt(parameter.shape[-1])
         parameter.data.copy_(noise)
+    return model
+
+
+def placed(config: SSMConfig, seed: int, nodes: Nodes) -> SSM:
+    """N(0.02), then the nodes in every block."""
+    model = initialise_(SSM(config), "transformers_default", seed)
+    for recurrence in model.recurrences():
+        recurrence.place_(nodes)
     return model
 
 
@@ -279,25 +285,8 @@ def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
         (RWKVConfig, {"dim": 8, "head_size": 4}, r"feed_forward must be at least 1, got 0 \(for dim 8"),
         (RWKVConfig, {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         (RWKV7Config, {"structure": STRUCTURES["unit"]}, "unit_scaled is not for RWKV-7"),
-        (Structure, {"norm": "batch"}, "norm must be one of layer, rms, scale, none, got 'batch'"),
+        (Structure, {"norm": "batch"}, "norm must be one of layer, rms, got 'batch'"),
         (Structure, {"placement": "mid"}, "placement must be one of pre, post, sandwich"),
-        (Structure, {"norm": "scale", "norm_offset": True}, "norm_offset goes with norm 'layer' or 'rms', got 'scale'"),
-        (Structure, {"norm": "none", "placement": "post"}, "placement 'post' needs a norm"),
-        (Structure, {"norm": "none", "embedding_norm": True}, "embedding_norm needs a norm"),
-        (Structure, {"residual": 2.0}, "residual 2.0 goes with placement 'post'"),
-        (Structure, {"placement": "post", "residual": math.inf}, "residual must be a finite number"),
-        (Structure, {"unit_scaled": True, "gate": True}, "unit_scaled does not go with gate"),
-        (Structure, {"multipliers": {"logits": math.nan}}, "logits must be a finite number, got nan"),
-        *(
-            (
-                kind,
-                {"layers": 2, "structure": Structure(multipliers={name: 1.0})},
-                f"multiplier '{name}' does not exist",
-            )
-            for kind in (SSMConfig, RWKVConfig)
-            for name in ("head", "mixer.2", "mixer.x", "ffn", "residual.0")
-        ),
-        (lambda normal: structure_for({"normal": normal}, {}), {"normal": 1}, "need 'normal' is no option of our mod"),
     ],
 )
 def test_bad_configurations_name_the_field(kind: Any, options: dict[str, Any], message: str) -> None:
@@ -367,7 +356,7 @@ def test_kernel_of_an_ssm_is_the_rms_response_of_a_branch_to_an_impulse(
 def test_an_initialised_ssm_has_the_kernel_of_its_nodes_and_shares_all_other_weights() -> None:
     """Two node sets under one seed differ in the scale of C's columns alone; blocks do not depend on depth."""
     config, nodes = SSMConfig(256, 1, "ema"), place(256, gain="ema", projection="published")
-    shaped, uniform = (SSM(config).initialise_(5, one) for one in (nodes, place(256, gain="ema")))
+    shaped, uniform = (placed(config, 5, one) for one in (nodes, place(256, gain="ema")))
     [kernel] = shaped.kernels(torch.tensor([1, 8, 64, 512]))
     assert kernel.numpy() / 0.02**2 == pytest.approx(
         np.exp(log_kernel(nodes, "rms", [1, 8, 64, 512], "state")), rel=0.02
@@ -377,13 +366,11 @@ def test_an_initialised_ssm_has_the_kernel_of_its_nodes_and_shares_all_other_wei
             assert torch.allclose(b, a * torch.tensor(nodes.projection), rtol=1e-6)
         else:
             assert torch.equal(a, b)
-    deep = SSM(dataclasses.replace(config, layers=2)).initialise_(5, nodes)
+    deep = placed(dataclasses.replace(config, layers=2), 5, nodes)
     assert torch.equal(shaped.blocks[0].mlp.up.weight, deep.blocks[0].mlp.up.weight)
     assert not torch.equal(deep.blocks[0].mlp.up.weight, deep.blocks[1].mlp.up.weight)
-    with pytest.raises(ValueError, match="nodes assume gain 'none'"):
-        uniform.initialise_(0, place(256))
     with pytest.raises(ValueError, match="nodes has 4 channels"):
-        uniform.initialise_(0, place(4, gain="ema"))
+        placed(config, 0, place(4, gain="ema"))
 
 
 def test_mixtures_at_once_are_those_one_by_one_with_fewer_launches(
@@ -403,12 +390,8 @@ def test_mixtures_at_once_are_those_one_by_one_with_fewer_launches(
 
 
 def normed(x: Tensor, norm: nn.Module, structure: Structure) -> Tensor:
-    """The four norms, written out, with the parameters of `norm`."""
+    """Both norms, written out, with the parameters of `norm`."""
     weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
-    if structure.norm == "none":
-        return x
-    if structure.norm == "scale":
-        return weight * x / x.square().sum(-1, keepdim=True).sqrt()
     centred = x - x.mean(-1, keepdim=True) if structure.norm == "layer" else x
     out = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     gain = 1.0 if weight is None else weight + 1 if structure.norm_offset else weight
@@ -418,15 +401,14 @@ def normed(x: Tensor, norm: nn.Module, structure: Structure) -> Tensor:
 def joined(x: Tensor, branch: Any, norm: nn.Module, join: Any, structure: Structure, name: str) -> Tensor:
     """The formulas at the top of the module that has them; `branch` is a function."""
     t = structure.multipliers.get("residual", 1.0) * structure.multipliers.get(name, 1.0)
-    g = join.gate if structure.gate else 1.0
     if structure.unit_scaled:
         return (x + t * branch(normed(x, norm, structure))) / math.sqrt(1 + t * t)
     if structure.placement == "post":
-        return normed(structure.residual * x + g * t * branch(x), norm, structure)
+        return normed(structure.residual * x + t * branch(x), norm, structure)
     out = branch(normed(x, norm, structure))
     if structure.placement == "sandwich":
         out = normed(out, join.post_norm, structure)
-    return x + g * t * out
+    return x + t * out
 
 
 def branches(model: Model, place_: int) -> list[Callable[[Tensor], Tensor]]:
@@ -447,10 +429,6 @@ def branches(model: Model, place_: int) -> list[Callable[[Tensor], Tensor]]:
 def by_formula(model: Model, inputs: Tensor, s: Structure) -> Tensor:
     """Logits from the formulas of a structure, with the branches as functions of the model."""
     table, head = embedding_of(model).weight, model.head.weight
-    if s.fixnorm:
-        g = embedding_of(model).fixnorm.weight
-        table, head = (w / w.square().sum(1, keepdim=True).sqrt() for w in (table, head))
-        table = g * table
     x = s.multipliers.get("embedding", 1.0) * table[inputs]
     if isinstance(model, SSM) and s.embedding_norm:
         x = normed(x, model.embedding.norm, s)
@@ -502,19 +480,6 @@ def stream(dim: int = DIM, time: int = 9) -> Tensor:
 @torch.no_grad()
 def outputs(model: Model, x: Tensor) -> list[Tensor]:
     return [branch(x) for branch in branches(model, 0)]
-
-
-@EACH
-def test_scalar_biases_are_added_before_every_linear_layer_of_a_branch(kind: str) -> None:
-    """The same as adding them by hand to the inputs of PyTorch's layers."""
-    model, other = build(empty(kind, STRUCTURES["fixup"])), plain(empty(kind, STRUCTURES["rezero"])).double()
-    shifts = {name: value for name, value in model.state_dict().items() if name.endswith(".shift")}
-    assert len(shifts) == LAYERS * (5 if kind == "ssm" else 8)
-    other.load_state_dict({name: value for name, value in model.state_dict().items() if name not in shifts})
-    for name, value in shifts.items():
-        layer = other.get_submodule(name.removesuffix(".shift"))
-        layer.register_forward_pre_hook(lambda _layer, inputs, b=value: (inputs[0] + b,))
-    assert all(map(torch.equal, outputs(model, stream()), outputs(other, stream())))
 
 
 @EACH
@@ -575,7 +540,7 @@ def test_shape_multiplier_is_the_shape_in_another_place() -> None:
     """Equal outputs; part of the state dict only where it is used; a shape also where C_proj is zero."""
     nodes, inputs = place(DIM, placement="concentrated", projection="published"), some_bytes()
     configs = [SSMConfig(DIM, LAYERS, shape_multiplier=used) for used in (False, True)]
-    columns, shaped = (SSM(config).double().initialise_(0, nodes) for config in configs)
+    columns, shaped = (placed(config, 0, nodes).double() for config in configs)
     extra = shaped.state_dict().keys() - columns.state_dict().keys()
     assert extra == {f"blocks.{i}.ssm.shape" for i in range(LAYERS)}
     assert [*dict(shaped.named_parameters())] == [*dict(columns.named_parameters())]

@@ -1,4 +1,4 @@
-"""The models of specs: arms by scheme and placement, their optimiser, calibration, and refusals."""
+"""The models of specs: arms by scheme and placement, their optimiser, and refusals."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from plkernel.analysis.nodes import Aim, place
-from plkernel.commands.inspect import inspect
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.models.init.block_gains import calibrate_, scale_
 from plkernel.models.ssm import SSM
 from plkernel.training import check
 from plkernel.training.build import Model, Prepared, build, build_optimizer, initialise_
@@ -93,46 +91,6 @@ def test_a_fixed_multiplier_shapes_where_the_projection_starts_at_zero(spec_with
     assert model.blocks[0].ssm.C_proj.weight.abs().max() == 0
 
 
-@pytest.mark.parametrize("kind", ["ssm", "rwkv6"])
-def test_a_run_calibrates_what_its_scheme_leaves_to_data(
-    kind: str, spec_with: Callable[..., Spec], tmp_path: Path
-) -> None:
-    """Scheme, then the arm's nodes, then gains on the first step's windows, which bring every branch to the target."""
-    arm = 'scheme = "auto_init"\nscheme_options = { target = 0.5 }\nplacement = "log-spaced"'
-    spec = spec_with(arm if kind == "rwkv6" else f'{arm}\nprojection = "gain-corrected"', kind)
-    training = Training(prepare(spec, "power-law", 0, tmp_path / "out"))
-    tuned = training.calibration
-    assert tuned is not None
-    assert tuned.branches == pytest.approx([0.5, 0.5], rel=0.005)
-    assert calibrate_(training.model, training.windows(0)[:, :-1], target=0.5).gains == (1.0, 1.0)
-    model = filled(spec)
-    scale_(model, tuned.gains)
-    for name, values in training.model.named_parameters():
-        assert torch.allclose(values, model.get_parameter(name), rtol=1e-5), name
-    assert Training(prepare(spec, "uniform", 0, tmp_path / "out")).calibration is None
-
-
-def test_gains_are_recorded_once_and_a_resumed_run_keeps_them(
-    spec_with: Callable[..., Spec], stopped: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In the first row alone; a run that stopped half-way is not calibrated again, and ends in the same rows."""
-    spec = spec_with('scheme = "auto_init"')
-    whole = prepare(spec, "power-law", 0, tmp_path / "whole")
-    run_training(whole, progress_bar=False)
-    folder = stopped(spec, "power-law", tmp_path / "cut", 6)
-    cut = prepare(spec, "power-law", 0, tmp_path / "cut")
-    assert Training(cut).calibration is None
-    run_training(cut, progress_bar=False)
-    files = [path / "metrics.jsonl" for path in (whole.folder.path, folder)]
-    assert files[0].read_bytes() == files[1].read_bytes()
-    rows = read_lines(files[0])
-    assert ["calibration" in row for row in rows] == [True, *[False] * (len(rows) - 1)]
-    inspect(folder, windows=4, json=tmp_path / "views.json")
-    capsys.readouterr()
-    start = load_json(tmp_path / "views.json")["initialisation"]
-    assert start["bits_per_byte"] == pytest.approx(rows[0]["val_bpb"], rel=1e-5)
-
-
 MISFITS = [
     ("rwkv6", 'projection = "gain-corrected"', "head_size = 8", "gain-corrected needs a placement in an RWKV"),
     ("rwkv6", 'placement = "quantile"\nshape_on = "columns"', "head_size = 8", "must be receptance in an RWKV"),
@@ -141,11 +99,10 @@ MISFITS = [
     ("rwkv7", 'placement = "concentrated"', "head_size = 16", r"shortest 0.5 bytes, but .* no half-life is 1.143"),
     ("rwkv7", 'placement = "quantile"\nbonus = "law"', "head_size = 16", "bonus law belongs to model kinds rwkv5"),
     ("rwkv7", 'placement = "quantile"\ntempering = 1', "head_size = 8", "use a head_size above 8 or a smaller temp"),
-    ("rwkv6", 'scheme = "rwkv_eagle_paper"', "head_size = 8", "rwkv_eagle_paper"),
+    ("rwkv6", 'scheme = "rwkv7_official"', "head_size = 8", "'rwkv7_official' is not for RWKV-6: use rwkv_blinkdl"),
     ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
-    ("ssm", 'scheme = "fixup"\nprojection = "published"', "", "nothing to act on"),
+    ("ssm", 'scheme = "rwkv_blinkdl"\nprojection = "published"', "", "nothing to act on"),
     ("ssm", "", "k_clamp = true", "k_clamp does not belong to model kind 'ssm'"),
-    ("ssm", 'scheme = "auto_init"\nscheme_options = { target = 0 }', "", "target must be positive, got 0"),
     ("ssm", 'scheme = "megatron_defualt"', "", "scheme 'megatron_defualt' does not exist; nearest: megatron_d"),
 ]
 

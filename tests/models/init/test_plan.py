@@ -105,12 +105,8 @@ def test_a_parameter_without_exactly_one_role_is_refused(roles: dict[str, Any], 
         plan(Fused(), "megatron_default", RoleTable.from_dict(roles))
 
 
-def test_unknown_names_are_answered_with_the_nearest() -> None:
+def test_a_plan_is_for_one_model() -> None:
     model = SSM(SSMConfig(8, 1))
-    with pytest.raises(ValueError, match="nearest: megatron_default"):
-        plan(model, "megatron_defualt")
-    with pytest.raises(ValueError, match="has no option 'sd'; valid: std"):
-        plan(model, "megatron_default", sd=1)
     with pytest.raises(ValueError, match="roles must be given for a Fused"):
         plan(Fused(), "megatron_default")
     with pytest.raises(ValueError, match=r"blocks.1.* is in the plan, but not in the model"):

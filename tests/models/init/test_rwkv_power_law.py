@@ -43,9 +43,9 @@ def nodes_for(aim: Aim, head_size: int, k_clamp: bool, tempering: float = 0.5, *
     )
 
 
-def model_with(nodes: Nodes | None, aim: Aim | None, version: int, k_clamp: bool, **options: Any) -> RWKV:
+def model_with(nodes: Nodes | None, version: int, k_clamp: bool, bonus: float | None = None) -> RWKV:
     model = initialise_(RWKV(RWKVConfig(version, 256, 2, 64, k_clamp=k_clamp)), "rwkv_blinkdl", 0)
-    return model if nodes is None else power_law_(model, nodes, aim, **options)
+    return model if nodes is None else power_law_(model, nodes, bonus)
 
 
 def of_white_input(mixing: TimeMixing, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, ...]:
@@ -88,7 +88,7 @@ def exponent(response: np.ndarray, first: int = 4) -> float:
 )
 def test_time_mixing_has_the_promised_rms_memory(version: int, k_clamp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Impulse in k and v, read through r. Measured on distances 4..512: 0.566 to 0.591 where 0.575 is promised."""
-    model = model_with(nodes_for(DEFAULT, 64, k_clamp), DEFAULT, version, k_clamp)
+    model = model_with(nodes_for(DEFAULT, 64, k_clamp), version, k_clamp)
     for block in model.blocks:
         assert exponent(impulse(*of_white_input(block.att, monkeypatch))) == pytest.approx(0.575, abs=0.05)
 
@@ -96,7 +96,7 @@ def test_time_mixing_has_the_promised_rms_memory(version: int, k_clamp: bool, mo
 @pytest.mark.parametrize("k_clamp", [False, True])
 def test_coherent_memory_on_request(k_clamp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All signs equal: the size of every receptance row for r, the K-clamp's factor for k."""
-    model = model_with(nodes_for(COHERENT, 64, k_clamp), COHERENT, 6, k_clamp)
+    model = model_with(nodes_for(COHERENT, 64, k_clamp), 6, k_clamp)
     mixing = model.blocks[0].att
     r, _, v, log_decay, u = of_white_input(mixing, monkeypatch)
     sizes = mixing.receptance.weight.detach().norm(dim=1).view(u.shape)
@@ -108,23 +108,18 @@ def test_coherent_memory_on_request(k_clamp: bool, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("aim", [DEFAULT, COHERENT])
 def test_the_bonus_puts_distance_one_on_the_law(aim: Aim, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same r at every step, so that the two distances differ by u alone."""
-    model = model_with(nodes_for(aim, 64, False), aim, 6, False, bonus="law")
+    model = model_with(nodes_for(aim, 64, False), 6, False, aim.exponent)
     r, *rest = of_white_input(model.blocks[1].att, monkeypatch)
     response = impulse(r[:, :1].expand(r.shape).contiguous(), *rest)
     assert response[0] / response[1] == pytest.approx(2**aim.exponent, rel=1e-5)
-
-
-def goose_with(nodes: Nodes, aim: Aim | None, **options: Any) -> RWKV7:
-    model = initialise_(RWKV7(RWKV7Config(128, 2, 64)), "rwkv7_official", 0)
-    power_law_(model, nodes, aim, **options)
-    return model
 
 
 def test_goose_has_the_promised_memory_before_it_erases() -> None:
     """With erasing it forgets faster than any such law over the longest lags: what was written is overwritten."""
     aim = Aim(1.15, "correlation", "rms", "distance")
     nodes = nodes_for(aim, 64, False, fastest=RWKV7_LARGEST_RATE)
-    model, plain = goose_with(nodes, aim), initialise_(RWKV7(RWKV7Config(128, 2, 64)), "rwkv7_official", 0)
+    plain, model = (initialise_(RWKV7(RWKV7Config(128, 2, 64)), "rwkv7_official", 0) for _ in range(2))
+    power_law_(model, nodes)
     changed = {name.split(".", 2)[2] for name, x in plain.state_dict().items() if not x.equal(model.state_dict()[name])}
     assert changed == {"att.w0", "att.receptance.weight"}
     distances = torch.tensor([2**power for power in range(2, 9)])
@@ -146,12 +141,10 @@ def test_goose_refuses_what_it_cannot_be() -> None:
     with pytest.raises(
         ValueError, match=r"half-life of 0\.4\d+ bytes, but a decay of RWKV-7 is above .* use 1\.15 or more"
     ):
-        goose_with(nodes_for(aim, 64, False), aim)
-    nodes = nodes_for(aim, 64, False, fastest=RWKV7_LARGEST_RATE)
-    with pytest.raises(ValueError, match="bonus 'law' is not for RWKV-7"):
-        goose_with(nodes, aim, bonus="law")
+        check_nodes(nodes_for(aim, 64, False), aim, 2048, head_size=64, k_clamp=False, goose=True)
+    nodes = nodes_for(aim, 64, True, fastest=RWKV7_LARGEST_RATE)
     with pytest.raises(ValueError, match="gain 'clamp', but RWKV-7 scales its key by no decay"):
-        goose_with(nodes_for(aim, 64, True, fastest=RWKV7_LARGEST_RATE), aim)
+        check_nodes(nodes, aim, 2048, head_size=64, k_clamp=False, goose=True)
 
 
 @pytest.mark.parametrize(
@@ -175,15 +168,11 @@ def test_what_cannot_act_is_refused(options: dict[str, Any], message: str) -> No
     given = {"head_size": 64, "k_clamp": False, **options}
     with pytest.raises(ValueError, match=re.escape(message)):
         check_nodes(nodes_for(DEFAULT, 64, False), DEFAULT, 2048, **given)
-    with pytest.raises(ValueError, match="bonus must be one of scheme, law"):
-        power_law_(RWKV(RWKVConfig(6, 64, 1, 64)), nodes_for(DEFAULT, 64, False), DEFAULT, bonus="both")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="bonus 'law' needs an aim"):
-        power_law_(RWKV(RWKVConfig(6, 64, 1, 64)), nodes_for(DEFAULT, 64, False), bonus="law")
 
 
 def test_rms_slopes_of_the_official_heads() -> None:
     """The figures of docs/rwkv.md: the first block of width 256, head by head, on distances 4..512."""
-    decays = model_with(None, DEFAULT, 6, False).blocks[0].att.time_decay.detach().double().exp().view(4, 64)
+    decays = model_with(None, 6, False).blocks[0].att.time_decay.detach().double().exp().view(4, 64)
     heads = [Nodes(tuple(head.flip(0).tolist()), (1.0,) * 64, "none") for head in decays]
     lags = np.geomspace(4, 512, 200)
     found = [falling_exponent(lags, log_kernel(nodes, "rms", lags, "bonus")) for nodes in heads]

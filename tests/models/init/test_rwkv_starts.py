@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from plkernel.memory import formulas as starts
 from plkernel.models.init import initialise_, plan
-from plkernel.models.init.distributions import VERSIONS
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
@@ -17,9 +16,7 @@ from plkernel.models.ssm import SSM, SSMConfig
 
 D, L, HEAD = 64, 3, 16
 NAIVE = Structure(norm="rms", tied=True)
-OFFICIAL = [(scheme, model) for scheme, version in VERSIONS.items() for model in version.models if model < 7]
-EVERY = [*OFFICIAL, ("rwkv_naive", 5), ("rwkv_naive", 6), ("rwkv7_official", 7), ("megatron_default", 7)]
-PAPER = ("rwkv_eagle_paper", "rwkv_finch_paper")
+EVERY = [(scheme, version) for scheme in ("rwkv_blinkdl", "rwkv_naive") for version in (5, 6)]
 
 
 def build(scheme: str, version: int, dim: int = D, layers: int = L) -> RWKV:
@@ -28,15 +25,13 @@ def build(scheme: str, version: int, dim: int = D, layers: int = L) -> RWKV:
     return RWKV(RWKVConfig(version, dim, layers, HEAD, structure=NAIVE if scheme == "rwkv_naive" else Structure()))
 
 
-def drawn(
-    scheme: str, version: int, *, dim: int = D, layers: int = L, seed: int = 3, **options: float
-) -> dict[str, Tensor]:
+def drawn(scheme: str, version: int, *, dim: int = D, layers: int = L) -> dict[str, Tensor]:
     """The parameters by name; every one of them is set."""
     model = build(scheme, version, dim, layers)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(torch.nan)
-    initialise_(model, scheme, seed, **options)
+    initialise_(model, scheme, 3)
     values = {name: parameter.detach() for name, parameter in model.named_parameters()}
     assert all(value.isfinite().all() for value in values.values())
     return values
@@ -64,22 +59,21 @@ def bounded(values: Tensor, bound: float) -> bool:
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize(("scheme", "version"), [case for case in EVERY if case[1] < 7])
+@pytest.mark.parametrize(("scheme", "version"), EVERY)
 def test_vectors_are_those_of_the_formulas(scheme: str, version: int, layers: int) -> None:
     """Token shift of both mixings, decays, u and ln_x, channel by channel; Finch stores mu, Eagle 1 - mu."""
-    values, i = drawn(scheme, version, layers=layers), np.arange(D)
-    today, word = scheme in ("rwkv_blinkdl", "rwkv_naive"), "maa" if version == 6 else "mix"
+    values, i, word = drawn(scheme, version, layers=layers), np.arange(D), "maa" if version == 6 else "mix"
     for block in range(layers):
         r0, r1 = block / (layers - 1) if layers > 1 else 0.0, 1 - block / layers
         shares = {s: (i / D) ** (r1 * (0.5 if s in "rg" else 1)) + (0.3 * r0 if s == "v" else 0) for s in "xwkvrg"}
         for stream in "xwkvrg" if version == 6 else "kvrg":
             expected = 1 - shares[stream] if version == 6 else shares[stream]
             assert close(values[f"blocks.{block}.att.time_{word}_{stream}"], expected), stream
-        ffn = (i / D) ** (r1**3 if today and version == 6 else r1)
+        ffn = (i / D) ** (r1**3 if version == 6 else r1)
         for stream in "kr":
             assert close(values[f"blocks.{block}.ffn.time_{word}_{stream}"], 1 - ffn if version == 6 else ffn)
         assert close(values[f"blocks.{block}.att.time_decay"], -6 + 5 * (i / (D - 1)) ** (0.7 + 1.3 * r0))
-        u = r0 * (1 - i / (D - 1)) + 0.1 * ((i + 1) % 3 - (0 if scheme in PAPER else 1))
+        u = r0 * (1 - i / (D - 1)) + 0.1 * ((i + 1) % 3 - 1)
         assert close(values[f"blocks.{block}.att.time_faaaa"], u)
         assert close(values[f"blocks.{block}.att.ln_x.weight"], np.full(D, ((1 + block) / layers) ** 0.7))
         assert values[f"blocks.{block}.att.ln_x.bias"].abs().max() == 0
@@ -112,34 +106,24 @@ def test_vectors_of_goose_by_hand() -> None:
         assert w0.detach().flatten().double().numpy() == pytest.approx(starts.rwkv7_start((128,), block, L), abs=1e-6)
 
 
-@pytest.mark.parametrize(("scheme", "version"), OFFICIAL)
-def test_matrices_of_eagle_and_finch(scheme: str, version: int) -> None:
-    """ffn.key has gain sqrt(3.5) in the code of the time, 3.5 in the paper, 1 today; square ones are U in the paper."""
-    values, today, paper = drawn(scheme, version), scheme == "rwkv_blinkdl", scheme in PAPER
-    assert bounded(values["emb.weight"], 1e-4 if today else 6e-4)
-    if not today:
-        assert bounded(drawn(scheme, version, learning_rate=1e-5)["emb.weight"], 1e-5)
+@pytest.mark.parametrize("version", [5, 6])
+def test_matrices_of_eagle_and_finch(version: int) -> None:
+    values = drawn("rwkv_blinkdl", version)
+    assert bounded(values["emb.weight"], 1e-4)
     for block in range(L):
         get = {name.split(".", 2)[2]: value for name, value in values.items() if name.startswith(f"blocks.{block}.")}
-        assert gains(get["ffn.key.weight"]) == both(3.5 if paper else 1.0 if today else math.sqrt(3.5))
+        assert gains(get["ffn.key.weight"]) == both(1.0)
         for matrix in ("receptance", "key", "value", "gate"):
-            weight = get[f"att.{matrix}.weight"]
-            if paper:
-                assert bounded(weight, D**-0.5)
-            else:
-                assert gains(weight) == both(0.1 if today and matrix in ("key", "gate") else 1.0)
+            assert gains(get[f"att.{matrix}.weight"]) == both(0.1 if matrix in ("key", "gate") else 1.0)
         for name, value in get.items():
-            if name in ("att.output.weight", "ffn.value.weight", "ffn.receptance.weight"):
+            if name in ("att.output.weight", "ffn.value.weight", "ffn.receptance.weight") or name.endswith("_w1"):
                 assert value.abs().max() == 0, name
             elif name.startswith("ln"):
                 assert (value == float(name.endswith("weight"))).all(), name
-            elif name.endswith("_w1") and today:
-                assert value.abs().max() == 0
-            elif name.endswith(("_w1", "_w2")):
-                assert bounded(value, 0.01 if today else 1e-4)
+            elif name.endswith("_w2"):
+                assert bounded(value, 0.01)
     for dim, gain in ((64, 1.0), (256, 0.5), (512, 0.5)):  # of the head: 0.5 sqrt(256 / D) while D < 256
-        head = drawn(scheme, version, dim=dim, layers=1)["head.weight"]
-        assert gains(head) == both(0.5 if paper else gain)
+        assert gains(drawn("rwkv_blinkdl", version, dim=dim, layers=1)["head.weight"]) == both(gain)
 
 
 def test_matrices_of_goose() -> None:
@@ -174,7 +158,7 @@ def test_the_naive_start(version: int) -> None:
     assert all(torch.equal(values[name], official[name]) for name in kept), "as the official code has them"
 
 
-@pytest.mark.parametrize(("scheme", "version"), EVERY[:-1])
+@pytest.mark.parametrize(("scheme", "version"), [*EVERY, ("rwkv7_official", 7)])
 def test_rates_and_decay(scheme: str, version: int) -> None:
     """Today's code trains decays at twice the rate and decays true matrices; the naive side decays everything."""
     twice = {"rwkv_blinkdl": "time_decay", "rwkv7_official": ".w0"}.get(scheme, "nothing")
@@ -186,22 +170,18 @@ def test_rates_and_decay(scheme: str, version: int) -> None:
         assert entry.weight_decay == (1 if matrix or scheme == "rwkv_naive" else 0), name
 
 
-@pytest.mark.parametrize("scheme", [*dict(OFFICIAL), "rwkv7_official"])
+@pytest.mark.parametrize("scheme", ["rwkv_blinkdl", "rwkv7_official"])
 def test_on_an_ssm(scheme: str) -> None:
     """B is the value, gate and up are ffn.key, C_proj and down start at zero, and D and the decays are the model's."""
     model = SSM(SSMConfig(128, L, structure=Structure(embedding_norm=True)))
     for recurrence in model.recurrences():
         nn.init.constant_(recurrence.log_rate, -2.5)
     plan(model, scheme).apply_(model, seed=0)
-    ratio = 170 / 128
-    wider = 1.0 if scheme in ("rwkv_blinkdl", "rwkv7_official") else ratio if scheme in PAPER else math.sqrt(ratio)
     for name, weight in ((name, weight.detach()) for name, weight in model.named_parameters()):
-        if name.endswith(("gate.weight", "up.weight")):
-            assert gains(weight) == both(wider)
+        if name.endswith(("gate.weight", "up.weight", "ssm.B.weight")):
+            assert gains(weight) == both(1)
         elif name.endswith(("C_proj.weight", "C_proj.bias", "down.weight")):
             assert weight.abs().max() == 0
-        elif name.endswith("ssm.B.weight"):
-            assert bounded(weight, 128**-0.5) if scheme in PAPER else gains(weight) == both(1)
         elif name.endswith("log_rate"):
             assert torch.equal(weight, torch.full((128,), -2.5))
 
@@ -209,10 +189,8 @@ def test_on_an_ssm(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("scheme", "model", "message"),
     [
-        ("rwkv_eagle_paper", build("", 6), "'rwkv_eagle_paper' is not for RWKV-6: use one of rwkv_blinkdl"),
-        ("rwkv_finch_paper", build("", 5), "'rwkv_finch_paper' is not for RWKV-5: use one of rwkv_blinkdl, rwkv_eagle"),
-        ("rwkv_blinkdl", build("", 7), "'rwkv_blinkdl' is not for RWKV-7: use one of rwkv7_official"),
-        ("rwkv7_official", build("", 6), "'rwkv7_official' is not for RWKV-6: use one of rwkv_blinkdl"),
+        ("rwkv_blinkdl", build("", 7), "'rwkv_blinkdl' is not for RWKV-7: use rwkv7_official"),
+        ("rwkv7_official", build("", 6), "'rwkv7_official' is not for RWKV-6: use rwkv_blinkdl"),
         ("rwkv_naive", build("", 6), "'rwkv_naive' needs a model with norm = 'rms', tied = True"),
         ("rwkv_blinkdl", build("rwkv_naive", 6), "'rwkv_blinkdl' needs a model with norm = 'layer'"),
         ("rwkv_blinkdl", SSM(SSMConfig(16, 1)), "'rwkv_blinkdl' needs a model with embedding_norm = True"),

@@ -50,7 +50,7 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (fit, ["--beta"], "Missing value for argument '--beta'"),
         (fit, ["--no-figur"], "--no-figur; did you mean --figure or --no-figure?"),
         (fit, ["1.15"], "Unrecognized options: 1.15; see --help"),
-        (fit, ["--method", "mimax"], "'mimax' for argument '--method'. Expected one of"),
+        (fit, ["--gain", "emma"], "'emma' for argument '--gain'. Expected one of"),
         (measure, ["stdlib", "--lags", "1"], "'--lags'. Expected 2 values"),
         (export, [], "PATH Folder of a run"),
         (gallery, ["--beta", "200"], "falls below 1e-300"),

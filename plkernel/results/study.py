@@ -257,7 +257,7 @@ class Run:
         every = train.get("eval_every")
         wanted = expected_steps(every, self.result.steps) if isinstance(every, int) and every > 0 else steps
         ends = [(row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]]  # repr: NaN equals NaN
-        other = train.get("final_windows") or train.get("average")  # the result is of other windows or weights
+        other = bool(train.get("final_windows") or train.get("average"))  # the result is of other windows or weights
         return steps == wanted and (other or ends in ([], [(self.result.steps, repr(self.result.final_val_bpb))]))
 
 

@@ -1,17 +1,15 @@
 """A study in numbers: every measure of every arm, its paired difference to the baseline, and the evidence for it."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Any, NamedTuple
 
 from plkernel.results import statistics as stats
 from plkernel.results.registration import Declared, declared
-from plkernel.results.statistics import Cell, Contrast, Estimate, PairedDifference
+from plkernel.results.statistics import Estimate, PairedDifference
 from plkernel.results.study import Choice, Reference, Study, choices
 
 ALPHA = 0.05
@@ -54,41 +52,6 @@ class Block(NamedTuple):
     title: str
     slug: str
     arms: tuple[ArmResult, ...]
-
-
-@dataclass(frozen=True)
-class Effects:
-    """Main effects and two-way interactions in a complete part of a factorial design.
-
-    levels     of the factors that vary in this part: the first is what the others are compared with
-    fixed      the factors of which one level is left
-    left_out   the levels that are not in this part
-    causal     True if every cell gives a likelihood
-    cells      number of combinations
-    """
-
-    levels: Levels
-    fixed: Mapping[str, str]
-    left_out: Levels
-    causal: bool
-    cells: int
-    seeds: tuple[int, ...]
-    contrasts: tuple[Contrast, ...]
-
-    @property
-    def surviving(self) -> list[Contrast]:
-        """The contrasts that are significant after the correction, the largest first."""
-        kept = [one for one in self.contrasts if one.corrected < ALPHA]
-        return sorted(kept, key=lambda one: -abs(one.difference.mean))
-
-    def short(self, factor: str) -> str:
-        """A factor by the last part of its name."""
-        return short_factor(factor, [*self.levels, *self.fixed])
-
-    def title(self, contrast: Contrast) -> str:
-        """The subtraction: "projection: published - uniform", joined by x for an interaction."""
-        named = zip(contrast.factors, contrast.levels, strict=True)
-        return " x ".join(f"{self.short(factor)}: {level} - {self.levels[factor][0]}" for factor, level in named)
 
 
 @dataclass(frozen=True)
@@ -184,24 +147,6 @@ class Comparison:
         kept = [name for name, p in self.corrected.items() if p < ALPHA]
         return sorted(kept, key=lambda name: (self.leaks(self[name]), -abs(self.differences[name].mean)))
 
-    @cached_property
-    def effects(self) -> list[Effects]:
-        """Effects of the factors in the largest complete part of the design; where cells leak first without those.
-
-        Empty where the study has fewer than two factors, or too little of them is finished for the same seeds.
-        """
-        values, causal, levels = {}, set(), factor_levels(self.study)
-        for arm in self.arms:
-            own = self.study.levels(arm.name)
-            if len(levels) > 1 and levels.keys() <= own.keys():
-                cell = tuple(own[name] for name in levels)
-                known = arm.values[self.primary].items()
-                values[cell] = {seed: value for seed, value in known if math.isfinite(value)}
-                causal |= {cell} if arm.causal else set()
-        alone = {cell: of for cell, of in values.items() if cell in causal}
-        parts = (_effects(levels, of, causal) for of in ([alone] if len(alone) < len(values) else []) + [values])
-        return [one for one in parts if one is not None]
-
 
 def compare(study: Study) -> Comparison:
     """Every finished run of a study, compared; ValueError where no run is finished."""
@@ -272,47 +217,9 @@ def _arm(study: Study, name: str, values: Mapping[str, Mapping[str, Mapping[int,
     )
 
 
-def _effects(levels: Levels, values: Mapping[Cell, Mapping[int, float]], causal: set[Cell]) -> Effects | None:
-    """The effects within levels all of whose combinations share two seeds or more; None unless two factors vary.
-
-    The level with the largest share of missing combinations goes first, of equals the later one, until none misses.
-    """
-    left, present = (
-        {name: list(of) for name, of in levels.items()},
-        {cell for cell, of in values.items() if len(of) > 1},
-    )
-    while missing := set(product(*left.values())) - present:
-        shares = [
-            (sum(cell[place] == level for cell in missing) * len(of), index, name)
-            for place, (name, of) in enumerate(left.items())
-            for index, level in enumerate(of)
-            if len(of) > 1
-        ]
-        if not shares:
-            return None
-        _, index, name = max(shares)
-        del left[name][index]
-    cells, varying = list(product(*left.values())), {name: tuple(of) for name, of in left.items() if len(of) > 1}
-    seeds = sorted(set.intersection(*(set(values[cell]) for cell in cells)))
-    if len(seeds) < 2 or len(varying) < 2:
-        return None
-    places = [place for place, name in enumerate(left) if name in varying]
-    contrasts = stats.factorial_effects({tuple(cell[at] for at in places): values[cell] for cell in cells}, varying)
-    left_out = {name: tuple(level for level in of if level not in left[name]) for name, of in levels.items()}
-    return Effects(
-        levels=varying,
-        fixed={name: of[0] for name, of in left.items() if len(of) == 1},
-        left_out={name: of for name, of in left_out.items() if of},
-        causal=causal.issuperset(cells),
-        cells=len(cells),
-        seeds=tuple(seeds),
-        contrasts=tuple(contrasts),
-    )
-
-
 def table(comparison: Comparison) -> dict[str, Any]:
     """Every number of the report, for table.json: per arm and measure the values by seed, n, mean and interval."""
-    arms, effects = [], []
+    arms = []
     for arm in comparison.arms:
         measures = {key: {"per_seed": arm.values[key], **vars(estimate)} for key, estimate in arm.estimates.items()}
         for key, difference in arm.differences.items():
@@ -323,13 +230,6 @@ def table(comparison: Comparison) -> dict[str, Any]:
         row |= {"n": len(arm.seeds), "measures": measures, "p_corrected": p}
         known = {"survives_correction": name in comparison.surviving, "detectable_difference": found}
         arms.append({**row, "evidence": known if p is not None else None})
-    for of in comparison.effects:
-        contrasts = [
-            {"effect": of.title(one), "order": len(one.factors), **vars(one.difference), "p_corrected": one.corrected}
-            for one in of.contrasts
-        ]
-        names = ("levels", "fixed", "left_out", "causal", "cells", "seeds")
-        effects.append({**{name: getattr(of, name) for name in names}, "contrasts": contrasts})
     return {
         "study": comparison.study.name,
         "baseline": comparison.study.baseline,
@@ -340,5 +240,4 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "surviving_correction": comparison.surviving,
         "declared": comparison.declared and comparison.declared.to_dict(),
         "arms": arms,
-        "factorial": effects,
     }

@@ -16,7 +16,7 @@ from plkernel.common.cli import text_table, written
 from plkernel.common.files import FINISHED
 from plkernel.memory.diagnostics import outlasting
 from plkernel.models import NOT_CAUSAL
-from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison, Effects
+from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison
 from plkernel.results.figures import Drawing, label, one_baseline
 from plkernel.results.registration import counted, statement
 from plkernel.results.statistics import Estimate, Judgement
@@ -77,7 +77,6 @@ def sections(comparison: Comparison, figures: Mapping[str, list[Part]]) -> dict[
         "What was decided": [*_decided(comparison, figures.get("decided", []))],
         "Results": [_results(comparison)],
         "Differences": [*_differences(comparison, figures.get("differences", []))],
-        "Effects of the factors": [part for one in comparison.effects for part in _effects(comparison, one)],
         "Curves": figures.get("curves", []),
         "Worth of far context": figures.get("context", []),
         "Memory before and after training": figures.get("memory", []),
@@ -299,26 +298,6 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
     yield from figures
 
 
-def _effects(comparison: Comparison, one: Effects) -> list[Part]:
-    """Main effects and interactions of one complete part of a factorial design."""
-    groups: dict[str, list[list[str]]] = {"main effects": [], "interactions of two factors": []}
-    for each in one.contrasts:
-        row = [one.title(each), mean_text(each.difference), interval_text(each.difference)]
-        p = [p_text(each.difference.p_value), p_text(each.corrected)]
-        groups[list(groups)[len(each.factors) > 1]].append([*row, *p])
-    parts = {"over": one.levels, "fixed": {name: [level] for name, level in one.fixed.items()}}
-    parts["left out, leaking or not finished everywhere"] = one.left_out
-    told = (
-        f"{words}: " + ", ".join(f"{one.short(name)} {'/'.join(of)}" for name, of in levels.items())
-        for words, levels in parts.items()
-        if levels
-    )
-    header = ["effect", "mean", "95 % interval by t", "p", "corrected p"]
-    title = comparison.measures[comparison.primary].capitalize()
-    caption = f"{title}, bits per byte, {len(one.seeds)} seeds; {'; '.join(told)}."
-    return [_text("", effects_sentence(one)), _table(caption, header, groups)]
-
-
 # Design and runs
 
 
@@ -345,7 +324,7 @@ def _design(comparison: Comparison) -> Part:
 
 
 def overview(comparison: Comparison) -> list[str]:
-    """Sentences on the whole study: significant differences and the largest of them, power, and effects of factors."""
+    """Sentences on the whole study: significant differences, the largest of them, and power."""
     tested = [one.n for one in comparison.differences.values() if one.n > 1]
     kept, many, words = comparison.surviving, len(tested), list[str]()
     if not tested:
@@ -364,7 +343,7 @@ def overview(comparison: Comparison) -> list[str]:
             f"With {span(tested)} seeds and this spread, one comparison on its own finds a difference of "
             f"{median(sizes):.2g} bits per byte 8 times in 10 (median over arms; {span(sizes, '.2g')})."
         )
-    return words + [effects_sentence(one) for one in comparison.effects[:1]]
+    return words
 
 
 def memory_worth(comparison: Comparison) -> list[str]:
@@ -391,18 +370,6 @@ def memory_worth(comparison: Comparison) -> list[str]:
 
 def _size(count: int) -> str:
     return f"{count // 2**20} MB" if count >= 2**20 else f"{count // 2**10} kB"
-
-
-def effects_sentence(one: Effects) -> str:
-    """Number of significant effects of the factors, and the largest of them."""
-    kept = one.surviving
-    each = "; ".join(f"{one.title(each)} {mean_text(each.difference)} bits per byte" for each in kept[:FEW])
-    return (
-        f"Over the {one.cells} combinations of {listed(map(one.short, one.levels))}"
-        f"{'' if one.causal else f' ({NOT_CAUSAL})'}, {len(kept) or 'none'} of {len(one.contrasts)} main effects and "
-        f"interactions {'is' if len(kept) == 1 else 'are'} significant (Holm-corrected)"
-        f"{f', the largest: {each}' if kept else ''}."
-    )
 
 
 # Cautions

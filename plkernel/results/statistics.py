@@ -1,10 +1,10 @@
-"""Statistics of arms that share their seeds: paired differences, exact tests, claims, curves and effects."""
+"""Statistics of arms that share their seeds: paired differences, exact tests, claims and curves."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
-from itertools import combinations, product
+from itertools import product
 from typing import Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -301,52 +301,3 @@ def pointwise_band(curves: Sequence[Curve], confidence: float = 0.95) -> Band:
     values = np.array([[curve[x] for x in at] for curve in curves], dtype=np.float64).reshape(len(curves), len(at))
     mean, _, half = student_interval(values, confidence)
     return Band(np.array(at, dtype=np.int64), mean, mean - half, mean + half)
-
-
-# Factorial designs
-
-Cell = tuple[str, ...]
-"""One level of each factor, in the order of the factors."""
-
-
-class Contrast(NamedTuple):
-    """A main effect (one factor) or an interaction (several): `levels` against the first level of each factor.
-
-    corrected: p of the difference, adjusted for the number of contrasts (Holm).
-    """
-
-    factors: tuple[str, ...]
-    levels: tuple[str, ...]
-    difference: PairedDifference
-    corrected: float
-
-
-def factorial_effects(
-    values: Mapping[Cell, Mapping[int, float]], factors: Mapping[str, Sequence[str]]
-) -> list[Contrast]:
-    """Main effects, then interactions of two factors, each a contrast within seeds with a t interval over seeds.
-
-    With y[cell, seed] the effect of level b of factor A against its first level a is, per seed, the mean over the
-    cells of the other factors of y[b, ...] - y[a, ...]; the interaction of A and B is the mean over the rest of the
-    difference of differences (y[b, d] - y[a, d]) - (y[b, c] - y[a, c]). Each contrast brings its own error term, so no
-    sphericity is assumed (Maxwell and Delaney 2004, chapter 11).
-
-    values: a number per cell and seed, every combination of the levels in `factors`; seeds that a cell lacks are left
-    out.
-    """
-    cells = list(product(*factors.values()))
-    seeds = sorted(set.intersection(*(set(values[cell]) for cell in cells)))
-    table = np.array([[values[cell][seed] for seed in seeds] for cell in cells], dtype=np.float64)
-    contrasts = {}
-    for chosen in (names for order in (1, 2) for names in combinations(factors, order)):
-        for levels in product(*(factors[name][1:] for name in chosen)):
-            weights = np.ones(1)
-            for name, of in factors.items():
-                own = np.full(len(of), 1.0 / len(of))
-                if name in chosen:
-                    own = np.equal(of, levels[chosen.index(name)]).astype(float) - np.equal(of, of[0])
-                weights = np.outer(weights, own).ravel()
-            per_seed = dict(zip(seeds, (weights @ table).tolist(), strict=True))
-            contrasts[chosen, levels] = paired_difference(per_seed, dict.fromkeys(seeds, 0.0))
-    corrected = holm({key: one.p_value for key, one in contrasts.items()})
-    return [Contrast(*key, one, corrected[key]) for key, one in contrasts.items()]

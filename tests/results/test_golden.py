@@ -14,7 +14,7 @@ from plkernel.results.study import read_study
 RECORDS = Path(__file__).parents[2] / "runs" / "records"
 TABLES = sorted([*RECORDS.glob("*/report/table.json"), RECORDS / "quick/table.json", RECORDS / "schemes/table.json"])
 PROSE = {"summary", "sentences", "warnings", "would_have_changed_it", "label", "interval"}
-GONE = {"cost", "costs", "earlier", "excludes_zero", "excluding_zero", "references", "runs", "sign_flip"}
+GONE = {"factorial", "cost", "costs", "earlier", "excludes_zero", "excluding_zero", "references", "runs", "sign_flip"}
 GONE |= {"standardised_effect"}
 """Keys of the committed tables that tables have no longer."""
 

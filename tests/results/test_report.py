@@ -22,7 +22,7 @@ from plkernel.models import NOT_CAUSAL
 from plkernel.results import figures
 from plkernel.results.comparison import Comparison, compare
 from plkernel.results.figures import Drawing, ForestRow, differences, drawings, forest, memories
-from plkernel.results.page import overview, p_text, text_report, warnings
+from plkernel.results.page import p_text, text_report, warnings
 from plkernel.results.statistics import holm, mean_interval, pointwise_band
 from plkernel.results.study import read_study, save_record
 
@@ -74,37 +74,6 @@ def test_unequal_steps_are_compared_at_the_last_step_in_common(tmp_path: Path) -
     assert one.primary == "val_bpb_common_step"
     assert one["concentrated"].differences[one.primary].mean == pytest.approx(-0.05, abs=0.01)
     assert "Runs differ in the number of steps; they are compared at the last step that all reached." in warnings(one)
-
-
-def test_known_effects_of_factors_are_found_and_others_are_not_claimed(
-    blocked_study: Callable[..., Path], undrawn: None
-) -> None:
-    """Published projections gain 0.1, and 0.06 more under ema; placement does nothing."""
-
-    def effect(levels: Any, name: str) -> float:
-        published = levels.get("projection") == "published"
-        return -0.1 * published - 0.06 * (published and levels["model.gain"] == "ema")
-
-    one = of(blocked_study(effect))
-    likelihoods, every = one.effects
-    assert (likelihoods.causal, every.causal, likelihoods.cells, every.cells) == (True, False, 8, 16)
-    assert (likelihoods.left_out, likelihoods.fixed) == ({"patching": ("published",)}, {"patching": "bytes"})
-    assert {likelihoods.title(each): each.difference.mean for each in likelihoods.surviving} == {
-        "gain: ema - none": pytest.approx(-0.33, abs=0.01),
-        "projection: published - uniform": pytest.approx(-0.13, abs=0.01),
-        "projection: published - uniform x gain: ema - none": pytest.approx(-0.06, abs=0.015),
-    }
-    words = "Over the 8 combinations of placement, projection and gain, 3 of 6 main effects and interactions are"
-    assert overview(one)[-1].startswith(words)
-    assert [each.corrected for each in likelihoods.contrasts] == list(
-        holm({str(at): each.difference.p_value for at, each in enumerate(likelihoods.contrasts)}).values()
-    )
-    contrast, p = likelihoods.contrasts[1].difference, p_text(likelihoods.contrasts[1].corrected)
-    numbers = f"{contrast.mean:+.4f} {contrast.low:+.4f} to {contrast.high:+.4f} {p_text(contrast.p_value)} {p} "
-    assert (
-        f"projection: published - uniform {numbers}"
-        in Page(written(one)).text.partition("interactions of two factors")[0]
-    )
 
 
 # Words

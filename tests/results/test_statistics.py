@@ -168,20 +168,3 @@ def test_bands_pair_seeds_and_positions():
     assert band.at.tolist() == [10, 20]
     assert (band.mean[0], band.low[0], band.high[0]) == pytest.approx((wanted.mean, wanted.low, wanted.high))
     assert np.isnan(ours.pointwise_band([{0: 1.0, 5: 2.0}]).low).all()
-
-
-# Factorial designs
-
-FACTORS = {"placement": ["log", "quantile"], "gain": ["none", "ema"], "projection": ["uniform", "published", "other"]}
-
-
-def test_a_design_of_two_by_two_by_three_by_hand():
-    """One seed that all cells have; they count 0 to 11 in the order of the design, but for one that is raised by 12."""
-    values = {cell: {0: float(index)} for index, cell in enumerate(product(*FACTORS.values()))}
-    values["log", "none", "other"][1] = 5.0
-    values["quantile", "ema", "other"][0] += 12.0
-    contrasts = ours.factorial_effects(values, FACTORS)
-    by_hand = [6 + 2, 3 + 2, 1, 2 + 3, 4, 0, 6, 0, 6]
-    assert [one.difference.mean for one in contrasts] == pytest.approx(by_hand, abs=1e-13)
-    assert [len(one.factors) for one in contrasts] == [1] * 4 + [2] * 5
-    assert (contrasts[4].factors, contrasts[4].levels) == (("placement", "gain"), ("quantile", "ema"))

@@ -142,7 +142,7 @@ def declared_study(tmp_path: Path) -> Callable[..., Path]:
     """Writes a record of the arms base, better (by 0.05), same and untried, which declares what it is given.
 
     Each seed's losses spread by 0.001, half of an effect is there at step 20, test loss adds 0.1 to all, and the excess
-    over a floor is the loss less 1. With 4 bytes given the cost is 0.5, and of arm better less by ten times its effect.
+    over a floor is the loss less 1. With 4 bytes given the cost is 0.5, of better less by ten effects; with 1, NaN.
     """
     effects = {"base": 0.0, "better": -0.05, "same": 0.0, "untried": None}
 
@@ -162,7 +162,7 @@ def declared_study(tmp_path: Path) -> Callable[..., Path]:
                 if effect is not None:
                     row = synthetic_row(arm, seed, {"model.gain": "ema", "patching": "bytes"}, effect, own)
                     row["curve"]["excess_bpb"] = [value - 1.0 for value in row["curve"]["val_bpb"]]
-                    row["result"]["truncation"] = {"given": [1, 4, 64], "bpb": [9.0, 2.5 + 10 * effect, 2.0]}
+                    row["result"]["truncation"] = {"given": [1, 4, 64], "bpb": [None, 2.5 + 10 * effect, 2.0]}
                     rows.append(row)
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)

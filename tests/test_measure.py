@@ -32,7 +32,7 @@ def test_a_known_corpus_is_measured_printed_and_written(tmp_path: Path, capsys: 
     assert {1, 100, 500, 1000} <= set(curve.lags)
     text = capsys.readouterr().out
     interval = f"{law['beta']:.3f}  {law['low']:.3f} to {law['high']:.3f}"
-    for part in (interval, "verdict: lags 1 to", "600,000 bytes, 16 different"):
+    for part in (interval, "verdict: lags 1 to", "600,000 bytes, 16 different", "lags 100..1000 "):
         assert part in text
     for kind in ("pdf", "png", "svg"):
         assert (tmp_path / f"synthetic-beta-1-bytes-600k.{kind}").stat().st_size > 1000

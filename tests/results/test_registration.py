@@ -92,13 +92,13 @@ def test_every_metric_is_read_where_it_stands(declared_study: Writer) -> None:
     assert {one.n for one in judged} == {6}
 
 
-@pytest.mark.parametrize("given", [{"arm": "untried"}, {"metric": "truncation_cost", "bytes": 32}])
+@pytest.mark.parametrize("given", [{"arm": "untried"}, *({"metric": "truncation_cost", "bytes": n} for n in (1, 32))])
 def test_a_missing_measurement_is_undecided_and_counts_in_its_family(
     declared_study: Writer, given: dict[str, Any]
 ) -> None:
     helps, same = of(declared_study([HELPS, {**SAME, **given}])).outcomes
-    assert (same.per_seed, same.judgement.verdict) == ({}, "undecided")
-    assert helps.judgement.p_family == 2 / 64
+    assert [*map(math.isnan, same.per_seed.values())] == [True] * 6 * (given.get("bytes") == 1)
+    assert (same.judgement.verdict, helps.judgement.p_family) == ("undecided", 2 / 64)
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def test_power_is_the_share_of_drawn_studies_that_confirm(n, claim, margin, true
     if claim == "lower":
         exact = stats.nct.sf(stats.t.ppf(1 - alpha, n - 1), n - 1, 1.5 * math.sqrt(n))
         assert power == pytest.approx(exact, abs=1e-4)
-    needed = ours.effect_needed(n, 2)
-    assert ours.power("higher", 0.0, needed, 1.0, n, 2) == pytest.approx(0.8, abs=0.002)
+    powers = [ours.power("higher", 0.0, ours.effect_needed(many, 2), 1.0, many, 2) for many in (n, 9 * n)]
+    assert powers == pytest.approx([0.8, 0.8], abs=0.002)
     assert math.isnan(ours.power(claim, margin, true, 0.01, 1))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import plkernel
 from plkernel.commands.new import new
 from plkernel.config.reading import load_spec
 from plkernel.training.build import Prepared
@@ -30,3 +31,19 @@ def test_the_study_ends_in_its_report(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "arm minus spread" in done.stdout.lower()
     assert (tmp_path / "runs/out/study/report/report.html").is_file()
+
+
+@pytest.mark.slow
+def test_it_runs_from_python_after_consent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new(tmp_path)
+    path = tmp_path / "study.toml"
+    shorter = path.read_text().replace("= 300", "= 20").replace("eval_every = 100", "eval_every = 10")
+    path.write_text(shorter.replace('"stdlib"', '"synthetic:lags,alpha=0.7,longest=64,bytes=200kB"'))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mymodel", raising=False)  # of another folder
+    with pytest.raises(ValueError, match="kind 'mymodel:Model' would be imported"):
+        plkernel.run_study(path)
+    assert "mymodel" not in sys.modules
+    study = plkernel.run_study(plkernel.load_spec(path), only=["short"], trust_code=True)
+    assert [run.arm for run in study.finished()] == ["short"] * 3

@@ -287,7 +287,7 @@ class StudyResult(Result, Study):
 
     def _table(self) -> Any:
         key, rows = self.comparison.primary, []
-        for arm in self.comparison.arms:
+        for arm in (one for one in self.comparison.arms if key in one.estimates):
             row = {"arm": arm.name, "seeds": len(arm.seeds), "bits_per_byte": arm.estimates[key].mean}
             if other := arm.differences.get(key):
                 row |= {"difference": other.mean, "low": other.low, "high": other.high, "p": other.p_value}

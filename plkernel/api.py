@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plkernel.analysis.information.estimate import MAX_LAG, Estimator
-from plkernel.analysis.information.laws import STATED, Measurement, Named, Range, check_range, measure_corpus
+from plkernel.analysis.information.laws import Measurement, Named, Range, check_range, measure_corpus
 from plkernel.analysis.nodes import check_numbers
 from plkernel.analysis.results import Result
 from plkernel.common import cli
@@ -70,7 +70,7 @@ def measure(
     'none'
     """
     check_numbers(numbers.Integral, max_lag=max_lag, threads=threads)
-    stated = check_range((1, min(STATED[1], max_lag)) if lags is None else lags, max_lag)
+    stated = check_range(lags, max_lag)
     corpus, data = _read_text(text)
     count = threads or os.cpu_count() or 1
     options: Any = {"stated": stated, "max_lag": max_lag, "estimator": estimator, "threads": count}
@@ -280,12 +280,14 @@ class StudyResult(Result, Study):
     def _title(self) -> str:
         from plkernel.results.page import overview
 
-        told = overview(self.comparison)[0] if self.finished() else "no run has finished"
-        return f"{self.name}: {len(self.finished())} of {len(self.runs)} runs finished. {told}"
+        told = [overview(self.comparison)[0]] if self.finished() else ["no run has finished"]
+        if self.finished() and (declared := self.comparison.declared):
+            told.insert(0, declared.headline)
+        return f"{self.name}: {len(self.finished())} of {len(self.runs)} runs finished. {' '.join(told)}"
 
     def _table(self) -> Any:
         key, rows = self.comparison.primary, []
-        for arm in self.comparison.arms:
+        for arm in (one for one in self.comparison.arms if key in one.estimates):
             row = {"arm": arm.name, "seeds": len(arm.seeds), "bits_per_byte": arm.estimates[key].mean}
             if other := arm.differences.get(key):
                 row |= {"difference": other.mean, "low": other.low, "high": other.high, "p": other.p_value}
@@ -309,13 +311,15 @@ def run_study(
     *,
     workers: int | None = None,
     only: Sequence[str] = (),
+    trust_code: bool = False,
 ) -> StudyResult:
     """Run every arm of a study at every seed, as plkernel.experiment does, with a progress bar; go on where it stopped.
 
-    spec     a file, the name of one that comes with plkernel, or a `Spec` (plkernel.load_spec)
-    out      folder of the study, runs/out/NAME unless given
-    workers  runs at a time; on a CPU cores / train.threads unless given
-    only     names or patterns of arms
+    spec        a file, the name of one that comes with plkernel, or a `Spec` (plkernel.load_spec)
+    out         folder of the study, runs/out/NAME unless given
+    workers     runs at a time; on a CPU cores / train.threads unless given
+    only        names or patterns of arms
+    trust_code  import and run the code that the spec names
 
     Each run is a process of its own. Raises ValueError for a mistake in the spec, before anything is written; runs that
     fail or diverge are listed in the result.
@@ -325,7 +329,7 @@ def run_study(
     from plkernel.study.schedule import run_experiment
     from plkernel.training import check
 
-    chosen = spec if isinstance(spec, Spec) else load_spec(spec, check)
+    chosen = spec.trusting(trust_code or spec.trusted) if isinstance(spec, Spec) else load_spec(spec, check, trust_code)
     folder = Path("runs/out") / chosen.name if out is None else Path(out)
     run_experiment(chosen, folder, workers, only)
     return load_study(folder)

@@ -233,12 +233,3 @@ def test_units_are_bits(run: Run) -> None:
     assert measured.to_frame()["information"].iloc[0] == pytest.approx(2.0, abs=1e-3)
     assert measured.information.values[0] == pytest.approx(2.0 * np.log(2), abs=1e-3)
     assert run.to_frame()["val_bpb"].tolist() == run.metrics["val_bpb"].tolist()
-
-
-@pytest.mark.slow  # a process for the run
-def test_a_study_runs_from_python(tiny_spec: Callable[..., Path], tmp_path: Path) -> None:
-    spec = load_spec(tiny_spec()).model_copy(update={"seeds": (0,)})
-    study = plkernel.run_study(spec, tmp_path / "study", only=["uniform"])
-    assert {run.arm for run in study.finished()} == {"uniform"}
-    again = plkernel.load_study(tmp_path / "study")
-    assert again.to_frame().loc[0, "bits_per_byte"] == study.finished()[0].result.final_val_bpb  # type: ignore[union-attr]

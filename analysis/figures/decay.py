@@ -22,7 +22,7 @@ WIDEST_SLOPE = 1.0
 """Half the interval of a local slope that is still drawn: where a curve drowns in noise, its slope takes any value."""
 SLOPE_FRAME = (-0.5, 4.0)
 """The lower panel shows no more than this, and less when the slopes drawn need less."""
-LONGEST_LABEL = 53
+LONGEST_LABEL, LONGEST_TITLE = 53, 75
 """Characters in a line of a legend's entry that leave room for a second one beside it."""
 DOTS = (0, (1.2, 1.2))
 FIT, EXACT = COLOURS[1:3]
@@ -172,7 +172,7 @@ def _figure(
         if title is None:
             above.set_title(f"bands: {100 * CONFIDENCE:g} % intervals; dotted: floors", loc="right", fontsize=7)
         else:
-            above.set_title(title, fontsize=9, fontweight="bold")
+            above.set_title(fill(title, LONGEST_TITLE, break_on_hyphens=False), fontsize=9, fontweight="bold")
         keys, labels = above.get_legend_handles_labels()
         lines = [fill(label, LONGEST_LABEL, break_on_hyphens=False) for label in labels]
         figure.legend(keys, lines, loc="outside lower center", ncols=2, columnspacing=1.0)

@@ -465,8 +465,9 @@ class Measurement(Result):
 
 
 def check_range(lags: object, max_lag: int) -> Range:
-    """Return a first and a last lag; ValueError unless they ascend from 1 or more to `max_lag` at most."""
+    """Return a first and a last lag, STATED for None; ValueError unless they ascend from 1 or more to `max_lag`."""
     pair = tuple(lags) if isinstance(lags, tuple | list) else ()
+    pair = (1, min(STATED[1], max_lag)) if lags is None else pair
     if len(pair) != 2 or not all(isinstance(lag, Integral) for lag in pair) or not 1 <= pair[0] < pair[1] <= max_lag:
         raise ValueError(
             f"lags must be the first and the last, ascending from 1 or more to max_lag {max_lag} at most, such as "

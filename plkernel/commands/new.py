@@ -26,7 +26,7 @@ def new(folder: Annotated[Path, tyro.conf.Positional] = Path()) -> None:
         print(f"written: {folder / file.name}")
     command = f"{cli.program('plkernel.experiment')} study.toml --trust-code"
     print("\nNow:" if folder == Path() else f"\nNow:\ncd {folder}")
-    print(f"{command}     (four minutes on two cores)")
+    print(f"{command}     (three minutes on two cores)")
 
 
 if __name__ == "__main__":

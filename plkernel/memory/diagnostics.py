@@ -69,7 +69,7 @@ class Means(Curve):
 
 @dataclass(frozen=True, repr=False)
 class Truncation(Curve):
-    """Bits per byte, or per token, of the same ones when only the last `given` before them are known, ascending.
+    """Bits per byte, or per token, where the model sees only the last `given` of them.
 
     cost   loss against the last entry, the whole context: bpb - bpb[-1], with the standard error of these paired
            differences

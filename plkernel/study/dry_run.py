@@ -148,7 +148,8 @@ def text(forecast: Row) -> str:
     cells = []
     for row in rows:
         more = f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""
-        numbers = [*form.format(**row).split("|"), f"{row['flops']:.2e}", f"{row['memory'] / 1e9:.2f}"]
+        memory = f"{row['memory'] / 1e9:.2f}".replace("nan", "-")  # not known of a GPU that is not here
+        numbers = [*form.format(**row).split("|"), f"{row['flops']:.2e}", memory]
         cells.append([row["arms"][0] + more, *numbers, duration(row["seconds"])])
     header = ["arms", "runs", "parameters", "FLOPs/byte", "steps", "FLOPs", "memory GB", "time"]
     runs, flops = sum(row["runs"] for row in rows), sum(row["runs"] * row["flops"] for row in rows)

@@ -149,7 +149,7 @@ def _run(
     save_json(out / SPEC, spec.model_dump(mode="json"))
     lost = f", {len(diverged)} diverged before" if diverged and not retry else ""
     size = min(len(waiting), workers or engine.room(spec, jobs[0].device))
-    before = f"{len(finished)} finished before{lost}, {size} at a time, in {out.absolute()}"
+    before = f"{len(finished)} finished before{lost}, {size} at a time, in {out}"
     print(f"{spec.name}: {len(jobs)} runs, {before}", flush=True)
     try:
         with tqdm(total=len(waiting), unit="run", desc=spec.name, disable=None) as bar:
@@ -166,7 +166,7 @@ def _run(
                     if (result := run.result) and run.status == FINISHED:
                         bpb = f"{result['final_val_bpb']:.4f} bits per byte after {result['steps']} steps"
                         end = f": validation {bpb}, {result['seconds']:.0f} s{label(result['causal'])}"
-                    tqdm.write(job.name + end, file=sys.stderr)
+                    tqdm.write(job.name + end)
                     draw_mean(job.arm)
                     bar.update()
     except KeyboardInterrupt:

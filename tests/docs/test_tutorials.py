@@ -25,6 +25,7 @@ def words(notebook: object) -> list[int]:
 def test_it_runs_and_says_the_same(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore:IProgress")  # of tqdm, where ipywidgets is missing
     notebook = nbformat.read(page, as_version=4)
     shown = words(notebook)
     nbclient.NotebookClient(notebook, timeout=1200).execute()

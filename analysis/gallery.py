@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, gammaincinv
 
 from plkernel.analysis.exponentials import Floats, power_law, power_law_target, score
-from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, style
+from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, decades, style
 from plkernel.analysis.nodes import Summation, falling_exponent, gain_at
 
 if TYPE_CHECKING:
@@ -185,7 +185,6 @@ def gallery_figure(starts: Sequence[Initialisation], slopes: Sequence[float], be
     Beside each name stands one of `slopes`, that of its coherent kernel.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullLocator
 
     groups = [(family, list(one)) for family, one in groupby(starts, lambda start: start.family)]
     lags, told = np.geomspace(1, max_lag, 200), iter(slopes)
@@ -204,10 +203,7 @@ def gallery_figure(starts: Sequence[Initialisation], slopes: Sequence[float], be
             look: dict[str, Any] = {"fontsize": 6, "handlelength": 1.2, "labelspacing": 0.2, "borderaxespad": 0.1}
             axes.legend(loc="lower left", frameon=True, framealpha=0.8, edgecolor="none", borderpad=0.2, **look)
         grid[0, 0].set(xscale="log", yscale="log", xlim=(1, max_lag), ylim=(max_lag**-beta / 80, 1.5))
-        for axis in (grid[0, 0].xaxis, grid[0, 0].yaxis):
-            axis.set_major_locator(LogLocator(numticks=7))
-            axis.set_minor_locator(NullLocator())
-            axis.set_major_formatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
+        decades(grid[0, 0].xaxis, grid[0, 0].yaxis)
         for axes in grid[-1]:
             axes.set_xlabel("lag t (steps)")
         for axes in grid[:, 0]:

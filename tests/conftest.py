@@ -29,6 +29,7 @@ def pytest_sessionstart() -> None:
 def pytest_collection_finish() -> None:
     """From here the collector passes over the half a million objects of modules and tests, which stay to the end."""
     gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
     gc.enable()
 
 

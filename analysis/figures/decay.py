@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, line_style, plain_ticks, style
+from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, decades, line_style, plain_ticks, style
 from plkernel.analysis.information.estimate import DecayCurve, critical_value
 from plkernel.analysis.information.laws import CONFIDENCE, Measurement, ModelFit, PowerLaw, Verdict, local_slopes
 from plkernel.analysis.nodes import Nodes
@@ -26,7 +26,6 @@ LONGEST_LABEL, LONGEST_TITLE = 53, 75
 """Characters in a line of a legend's entry that leave room for a second one beside it."""
 DOTS = (0, (1.2, 1.2))
 FIT, EXACT = COLOURS[1:3]
-SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def decay_figure(
@@ -68,7 +67,6 @@ def kernels_figure(
 ) -> "Figure":
     """Left: kernels, each with its label and look, 1 at the first lag; right: a quantity over half-life."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter
 
     figure = Figure(figsize=(PAGE_WIDTH, 2.9))
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
@@ -77,9 +75,7 @@ def kernels_figure(
     left.set(xscale="log", yscale="log", xlabel="lag t (steps)", ylabel="k(t) / k(1)")
     right.plot(half_lives, heights, "o", color=COLOURS[0], ms=3.5)
     right.set(xscale="log", yscale="log", xlabel="half-life (steps)", ylabel=quantity)
-    for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
+    decades(left.xaxis, left.yaxis, right.xaxis, right.yaxis)
     figure.legend(loc="outside lower center", ncols=3)
     return figure
 
@@ -115,18 +111,6 @@ def known_slopes(curve: DecayCurve) -> tuple[Floats, Floats]:
     return both[0], both[1]
 
 
-def power_ticks(axes: "Axes") -> None:
-    """Powers of ten on the vertical axis; plain digits if there are fewer than two decades."""
-    from matplotlib.ticker import NullFormatter
-
-    bottom, top = axes.get_ylim()
-    if top < 100 * bottom:
-        plain_ticks(axes.yaxis)
-        return
-    axes.yaxis.set_major_formatter(lambda value, _: "10" + str(round(np.log10(value))).translate(SUPERSCRIPT))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-
-
 def _figure(
     curves: Mapping[str, DecayCurve],
     laws: Mapping[str, PowerLaw],
@@ -157,7 +141,7 @@ def _figure(
         below.set_ylim(*np.clip([np.nanmin(reach) - 0.2, np.nanmax(reach) + 0.2], *SLOPE_FRAME).tolist())
         below.axhline(0, color=INK, lw=0.5, zorder=0)
         plain_ticks(below.xaxis)
-        power_ticks(above)
+        decades(above.yaxis)
         figure.align_ylabels()
         for index, (name, curve) in enumerate(curves.items()):
             _draw(above, below, name, curve, laws.get(name), index)

@@ -94,6 +94,18 @@ def plain_ticks(axis: "Axis") -> None:
     axis.set_major_formatter("{x:g}")
 
 
+def decades(*log_axes: "Axis") -> None:
+    """Set ticks in plain digits: few, at powers of ten, or at 1, 2 and 5 of each if two do not fit."""
+    from matplotlib.ticker import LogLocator
+
+    for axis in log_axes:
+        plain_ticks(axis)
+        low, high = axis.get_view_interval()
+        if high > 50 * low:
+            axis.set_major_locator(LogLocator(numticks=7))
+        axis.set_major_formatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
+
+
 def headline(figure: "Figure", heading: str) -> None:
     """A bold heading over the figure, broken into as many lines as its width asks for: 12 characters to an inch."""
     lines = textwrap.fill(heading, int(12 * figure.get_figwidth()))

@@ -8,16 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plkernel.analysis.exponentials import power_law
-from plkernel.analysis.figures.decay import power_ticks
 from plkernel.analysis.figures.style import (
     COLOURS,
     COLUMN_WIDTH,
     INK,
     PAGE_WIDTH,
+    decades,
     headline,
     legend_below,
     line_style,
-    plain_ticks,
     rendered,
     style,
 )
@@ -28,7 +27,6 @@ from plkernel.memory.diagnostics import INFORMED, Floats, Influence, Means, Memo
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 KINDS = (".pdf", ".png", ".svg")
@@ -111,7 +109,7 @@ def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
         axes.set(xscale="log", yscale="log")
         lowest = min(lowest, float(expected[-1]) / 100)  # what has all but vanished takes no room
     grid[0].set_ylim(max(grid[0].get_ylim()[0], lowest), 1.6)
-    _decades(*(axis for axes in grid for axis in (axes.xaxis, axes.yaxis)))
+    decades(*(axis for axes in grid for axis in (axes.xaxis, axes.yaxis)))
     return figure
 
 
@@ -147,7 +145,7 @@ def model_figure(before: Memory | None, after: Memory, title: str = "", unit: st
             kernels.plot(memory.lags, np.exp(log_kernel), color=shade, label=label, **look)
     kernels.set(xscale="log", yscale="log")
     kernels.set_ylim(bottom=max(kernels.get_ylim()[0], FAINTEST))
-    _decades(kernels.xaxis, kernels.yaxis)
+    decades(kernels.xaxis, kernels.yaxis)
     dashed, grey = (f" ({look}: before)" if before is not None else "" for look in ("dashed", "grey"))
     kernels.set(xlabel=f"lag t ({unit})", ylabel="k(t) / k(1)", title=f"kernels{dashed}")
     _half_lives(half_lives, before, after, line_style(1)["color"])
@@ -215,18 +213,6 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
     return figure
 
 
-def _decades(*log_axes: "Axis") -> None:
-    """Set ticks in plain digits: few, at powers of ten, or at 1, 2 and 5 of each if two do not fit."""
-    from matplotlib.ticker import LogLocator
-
-    for axis in log_axes:
-        plain_ticks(axis)
-        low, high = axis.get_view_interval()
-        if high > 50 * low:
-            axis.set_major_locator(LogLocator(numticks=7))
-        axis.set_major_formatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
-
-
 def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str) -> None:
     """Draw boxes of every block's half-lives at its number, before training (left, grey) and after."""
     for memory, side, shade in ((before, -BOX_GAP, START), (after, BOX_GAP, colour)):
@@ -238,7 +224,7 @@ def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str)
             axes.hlines(median, at - BOX_WIDTH / 2, at + BOX_WIDTH / 2, color=shade, lw=1.6)
     ticks = range(0, after.blocks, 1 + (after.blocks - 1) // 8)
     axes.set(yscale="log", xticks=ticks, xlim=(-0.6, after.blocks - 0.4))
-    _decades(axes.yaxis)
+    decades(axes.yaxis)
 
 
 def _panels(
@@ -309,4 +295,4 @@ def _positive(axes: "Axes") -> None:
         top = float(np.nanmax(values))
         axes.set_yscale("log", nonpositive="clip")
         axes.set_ylim(max(float(values[values > 0].min()) / 2, FAINTEST * top), 2 * top)
-        power_ticks(axes)
+        decades(axes.yaxis)

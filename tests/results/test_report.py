@@ -267,7 +267,8 @@ def test_figures_are_drawn_from_the_rows(tmp_path: Path) -> None:
     one = of(write_study(tmp_path, seeds=range(5)))
     forest, convergence, difference = (drawing.figure for drawing in drawings(one))
     again = next(drawings(one)).figure
-    assert style.rendered(forest, ["pdf"]) == style.rendered(again, ["pdf"]), "the same study gives the same files"
+    files, same = (style.rendered(one, ["pdf", "svg"]) for one in (forest, again))
+    assert files == same, "the same study gives the same files"
     own, base = (one.study.curves(arm) for arm in ("concentrated", BASELINE))
     for axes, start in zip(convergence.axes, (1, 2), strict=True):
         thick = [line.get_xydata() for line in axes.lines if line.get_linewidth() == 1.5]

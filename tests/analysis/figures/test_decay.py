@@ -121,7 +121,7 @@ def test_a_comparison_holds_every_curve(steep, noise):
     name = "synthetic:beta=1.0,symbols=16,bytes=2000000,seed=7"
     curves = {name: steep, "flat": curve_of(0.2 * LAGS**-0.3), "noise": noise}
     laws = {key: fit_power_law(curves[key], (1, 60)) for key in (name, "flat")}
-    figure, *same = [comparison_figure(curves, laws) for _ in range(3)]
+    figure = comparison_figure(curves, laws)
     above = figure.axes[0]
     for index, (key, curve) in enumerate(curves.items()):
         colour = line_style(index)["color"]
@@ -131,7 +131,6 @@ def test_a_comparison_holds_every_curve(steep, noise):
         assert len(drawn(above, colour, "None")) == 1 + (key in laws), "the floor, and the fit where there is one"
     beta = f"beta = {laws['flat'].beta:.2f} ({laws['flat'].low:.2f} to {laws['flat'].high:.2f})"
     assert f"flat: {beta}, lags 1 to {LAGS[LAGS <= 60][-1]}" in legend_texts(figure)
-    assert rendered(same[0], ("svg",)) == rendered(same[1], ("svg",))
 
 
 def test_the_shape_of_the_verdict_is_drawn_and_not_the_law_that_it_rejects():

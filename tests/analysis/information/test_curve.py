@@ -88,10 +88,11 @@ def test_independent_symbols_many_of_them_rare_have_no_information():
 
 def test_replicates_are_the_estimates_without_a_block(known):
     data = known[0][:50_000]
-    information, _ = decay_curves(data, LAGS, estimator="shuffle")
-    cut = block_edges(data.size, int(LAGS[-1]), 40)
+    lags = LAGS[::4]
+    information, _ = decay_curves(data, lags, estimator="shuffle")
+    cut = block_edges(data.size, int(lags[-1]), 40)
     for block in (0, 17):
-        left = np.delete(count_pairs(data, LAGS, edges=cut), block, axis=1).sum(axis=1, dtype=np.int64)
+        left = np.delete(count_pairs(data, lags, edges=cut), block, axis=1).sum(axis=1, dtype=np.int64)
         remaining = np.bincount(data) - np.bincount(data[cut[block] : cut[block + 1]], minlength=16)
         floor = expected_information(remaining) * remaining.sum() / left.sum(axis=(-2, -1))
         expected = mutual_information(left) - floor

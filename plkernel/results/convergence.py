@@ -1,12 +1,16 @@
 """Spread over starts, before training and after, of half-lives and of the kernels that they make."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from plkernel.analysis.figures.style import PAGE_WIDTH, legend_below, line_style, style
 from plkernel.memory.diagnostics import Floats, Memory, memory_of
 from plkernel.results.study import Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Starts = Mapping[str, tuple[Memory, Memory]]
 """The memory of several starts before training and after."""
@@ -61,3 +65,29 @@ def convergence(starts: Starts) -> tuple[Spread, Spread]:
     pairs = starts.values()
     half_lives = [(np.log2(before.half_lives), np.log2(after.half_lives)) for before, after in pairs]
     return spread(half_lives), spread([(shapes(before), shapes(after)) for before, after in pairs])
+
+
+def kernels_figure(panels: Mapping[str, Starts]) -> "Figure":
+    """Draw kernels before training (above) and after, a column a group, geometric means over runs and blocks."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(arm.partition("_")[0] for starts in panels.values() for arm in starts))
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 4.3))
+        axes = figure.subplots(2, len(panels), sharex=True, sharey=True, squeeze=False)
+        for column, (title, starts) in zip(axes.T, panels.items(), strict=True):
+            half, shape = convergence(starts)
+            for time, (when, one) in enumerate(zip(("before", "after"), column, strict=True)):
+                for arm, memories in starts.items():
+                    values = np.exp(memories[time].log_kernels().mean(axis=0))
+                    one.plot(memories[time].lags, values, lw=1.3, **line_style(names.index(arm.partition("_")[0])))
+                one.set(xscale="log", yscale="log", xlim=(1, 256), ylim=(1e-4, 1.3), xticks=(1, 4, 16, 64, 256))
+                one.minorticks_off()
+                one.xaxis.set_major_formatter("{x:g}")
+                one.yaxis.set_major_formatter("{x:g}")
+                one.set_title(f"{title}, {when}\nkernel {shape[time]:.2f}, half-lives {half[time]:.2f}", fontsize=7)
+            column[1].set_xlabel("bytes back")
+        for one in axes[:, 0]:
+            one.set_ylabel("weight, 1 at one byte back")
+        legend_below(figure, names)
+    return figure

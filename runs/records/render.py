@@ -1,6 +1,7 @@
 """Render the marked tables of README.md and docs/ from the rows committed beside this script.
 
-python runs/records/render.py rewrites every part between <!-- record:NAME --> and <!-- end -->.
+python runs/records/render.py rewrites every part between <!-- record:NAME --> and <!-- end -->, and draws the kernels
+of several starts before training and after, convergence/kernels.png and .svg.
 """
 
 import json
@@ -10,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from plkernel.results.convergence import convergence, groups
+from plkernel.analysis.figures.style import rendered
+from plkernel.results.convergence import convergence, groups, kernels_figure
 from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
@@ -120,3 +122,8 @@ def render(text: str) -> str:
 if __name__ == "__main__":
     for document in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
         document.write_text(render(document.read_text()))
+    text, lags, markov = (groups(read_study(RECORDS / f"memory-{name}")) for name in ("text", "lags", "markov"))
+    panels = {"Source code, EMA": text["ema"], "Source code, LRU": text["lru"]}
+    drawn = rendered(kernels_figure(panels | {"Lags, 0.7": lags["lags-0.7"], "Markov chain": markov[""]}))
+    for kind in ("png", "svg"):
+        (RECORDS / "convergence" / f"kernels.{kind}").write_bytes(drawn[kind])

@@ -12,7 +12,7 @@ import pytest
 
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.memory.diagnostics import Memory
-from plkernel.results.convergence import Spread, Starts, convergence, groups, spread
+from plkernel.results.convergence import Spread, Starts, convergence, groups, kernels_figure, spread
 from plkernel.results.statistics import PairedDifference, detectable_difference, paired_difference
 from plkernel.results.study import read_study
 
@@ -99,6 +99,15 @@ def test_a_spread_has_the_divisor_of_the_starts_and_no_seeds_without_two() -> No
     assert np.isnan(spread(pair).seeds)
     noisy = [(np.zeros((2, 1, 1)), np.array([-1.0, 1.0])[:, None, None] + shift) for shift in (0.0, 0.0)]
     assert spread(noisy) == pytest.approx(Spread(0.0, 0.0, sqrt(0.5 * 2 / 2)))
+
+
+def test_the_figure_has_every_start_before_and_after() -> None:
+    starts = BLOCKS["memory-markov", ""]
+    above, below = kernels_figure({"Markov": starts}).axes
+    for time, axes in enumerate((above, below)):
+        for line, memories in zip(axes.get_lines(), starts.values(), strict=True):
+            values = np.asarray(line.get_ydata())
+            assert np.log(values) == pytest.approx(memories[time].log_kernels().mean(axis=0), abs=1e-9)
 
 
 def losses(name: str, arm: str, at: int | None = None) -> dict[int, float]:

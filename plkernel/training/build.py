@@ -191,8 +191,8 @@ def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None
     norms, token shifts, low-rank maps. `train.decay_multiplier`, where given, is the rate of the decays themselves, and
     `train.decay_weight_decay` their weight decay; a rate of 0 takes them out of training, and so out of the norm of the
     gradient. The decays are DECAYS, in other people's models `decay_names`: ValueError if there are none. An eps of
-    1e-18 is safe in float32: a gradient of zero moves nothing, and below 1e-18, where second moments underflow, the step
-    is at most about the rate.
+    1e-18 is safe in float32: a gradient of zero moves nothing, and below 1e-18, where second moments underflow, the
+    step is at most about the rate.
     """
     parameters = dict(model.named_parameters())
     multipliers = {name: (1.0, float(is_matrix(name, values)), 1.0) for name, values in parameters.items()}

@@ -101,7 +101,7 @@ def _tried(model: str, arm: str, context: int, device: str, named: bool) -> int:
     """
     condition = Condition(ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True)
     built = started(condition, 0)
-    if named:
+    if named and isinstance(built, Foreign):
         decay_names(built.module)
     parameters = sum(parameter.numel() for parameter in built.parameters())
     if built.config.causal and device != "meta":

@@ -140,7 +140,7 @@ class Condition:
         if model.is_foreign:
             if self.train:
                 reason = f"belongs to models of plkernel, got kind {model.kind!r}: leave it out"
-                self.train.refuse(["backend", "decay_multiplier"], reason, "train.")
+                self.train.refuse(["backend"], reason, "train.")
             return
         if model.kind == "ssm":
             if arm.shape_on not in (None, "columns", "multiplier"):

@@ -89,7 +89,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         **{"warmup_from": 0.01, "schedule": "cosine", "final_fraction": 0.1, "clip": 1.0, "l2wrap": 1e-4},
     }
 }
-OF_AN_ARM = (*RECIPES["blinkdl"], "dropout", "truncation_windows")
+OF_AN_ARM = (*RECIPES["blinkdl"], "decay_weight_decay", "dropout", "truncation_windows")
 """Options of [train] that may differ between the arms of a study; the learning rate is a field of the arm."""
 
 
@@ -229,7 +229,10 @@ class TrainSpec(Section):
     beta2: BelowOne = option("Second-moment decay of AdamW.", 0.999)
     eps: Number = option("Constant that AdamW adds to the root of the second moment.", 1e-8)
     decay_multiplier: AtLeastZero | None = None
-    """Learning rate of log_rate, time_decay or w0 as a multiple, 0 freezes them; the scheme's if left out."""
+    """Learning rate of log_rate, time_decay or w0 as a multiple, 0 freezes them; the scheme's if left out. In other
+    people's models of those decays that plkernel.watch finds."""
+    decay_weight_decay: AtLeastZero = 0.0
+    """Weight decay on these decays, as a multiple of weight_decay."""
     warmup: Natural = option("Steps of linear warm-up.", 0)
     warmup_from: Share | None = None
     """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it."""

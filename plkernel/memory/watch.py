@@ -205,9 +205,7 @@ def decay_param_groups(
     of Mamba marks A_log, D and dt_bias accordingly (`_no_weight_decay`), which no optimizer of torch reads. That this
     makes training better is not claimed.
     """
-    _, known = places_in(model)
-    names = {name for _, _, tensors in known for name in tensors.values()}
-    names |= {f"{module}.{one}" for module, _, _ in known for one in BESIDE}
+    names = decay_names(model)
     decays: dict[str, Any] = {"params": [], "weight_decay": 0.0} | ({} if decay_lr is None else {"lr": decay_lr})
     others: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
     for name, parameter in model.named_parameters():
@@ -256,6 +254,13 @@ def lightning_callback(**options: Any) -> Any:
                 module.log_dict(scalars)
 
     return WatchCallback()
+
+
+def decay_names(model: nn.Module) -> set[str]:
+    """Names of the parameters that half-lives are read from, and of D beside them; ValueError if no layer is known."""
+    _, known = places_in(model)
+    beside = {f"{module}.{one}" for module, _, _ in known for one in BESIDE}
+    return {name for _, _, tensors in known for name in tensors.values()} | beside
 
 
 def places_in(model: nn.Module) -> Any:

@@ -15,6 +15,7 @@ from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec, TrainSpec
 from plkernel.kernels.operators import choose
 from plkernel.memory import foreign
 from plkernel.memory.foreign import LONGEST, Foreign
+from plkernel.memory.watch import decay_names
 from plkernel.models import Device
 from plkernel.models.init.plan import Plan, Rules, Sizes, grouped, is_matrix, plan, rules_at
 from plkernel.models.init.power_law import power_law_
@@ -60,7 +61,10 @@ class Prepared:
                 device = "meta"  # it is trained, and tried, on another machine
             arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
             context = min(train.context, LONGEST) if train else LONGEST
-            tried = _tried(json.dumps(model.model_dump()), json.dumps(arm), context, device)
+            named = bool(
+                train and model.is_foreign and (train.decay_multiplier is not None or train.decay_weight_decay)
+            )
+            tried = _tried(json.dumps(model.model_dump()), json.dumps(arm), context, device, named)
         if model.is_foreign:
             return cls(condition, tried)
         multiplier = condition.arm.shape_on == "multiplier"
@@ -90,10 +94,15 @@ def _facts(
 
 
 @functools.cache
-def _tried(model: str, arm: str, context: int, device: str) -> int:
-    """Build and check a model of other people's code, once in a process; return its number of parameters."""
+def _tried(model: str, arm: str, context: int, device: str, named: bool) -> int:
+    """Build and check a model of other people's code, once in a process; return its number of parameters.
+
+    named: its decays must be known by name.
+    """
     condition = Condition(ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True)
     built = started(condition, 0)
+    if named and isinstance(built, Foreign):
+        decay_names(built.module)
     parameters = sum(parameter.numel() for parameter in built.parameters())
     if built.config.causal and device != "meta":
         name = ", ".join(f"{option} {name!r}" for option, name in condition.code.items())
@@ -179,18 +188,22 @@ def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None
     """AdamW with the multipliers of the plan for learning rate, weight decay and eps of every parameter.
 
     Without a plan all are 1, and weight decay acts on true matrices only (`is_matrix`): never on decays, gains, biases,
-    norms, token shifts, low-rank maps. `train.decay_multiplier`, where given, is the rate of the decays themselves
-    (DECAYS); 0 takes them out of training, and so out of the norm of the gradient. An eps of 1e-18 is safe in float32:
-    a gradient of zero moves nothing, and below 1e-18, where second moments underflow, the step is at most about the
-    rate.
+    norms, token shifts, low-rank maps. `train.decay_multiplier`, where given, is the rate of the decays themselves, and
+    `train.decay_weight_decay` their weight decay; a rate of 0 takes them out of training, and so out of the norm of the
+    gradient. The decays are DECAYS, in other people's models `decay_names`: ValueError if there are none. An eps of
+    1e-18 is safe in float32: a gradient of zero moves nothing, and below 1e-18, where second moments underflow, the
+    step is at most about the rate.
     """
     parameters = dict(model.named_parameters())
     multipliers = {name: (1.0, float(is_matrix(name, values)), 1.0) for name, values in parameters.items()}
     multipliers |= plan.multipliers() if plan else {}
-    for name in parameters:
-        if train.decay_multiplier is not None and name.endswith(DECAYS):
-            multipliers[name] = (train.decay_multiplier, *multipliers[name][1:])
-            parameters[name].requires_grad_(train.decay_multiplier > 0)
+    rate, shrink = train.decay_multiplier, train.decay_weight_decay
+    if rate is not None or shrink:
+        foreign_names = {f"module.{name}" for name in decay_names(model.module)} if isinstance(model, Foreign) else ()
+        for name in (name for name in parameters if name.endswith(DECAYS) or name in foreign_names):
+            given = multipliers[name]
+            multipliers[name] = (given[0] if rate is None else rate, shrink or given[1], given[2])
+            parameters[name].requires_grad_(rate != 0)
     groups = grouped(parameters, multipliers, train.learning_rate, train.weight_decay, train.eps)
     return torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
 

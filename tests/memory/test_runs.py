@@ -230,7 +230,7 @@ def test_consent_reaches_search_and_workers_and_is_in_no_file(
         ("somebodys.models:Plain", '{ see = "next" }', "", "is not causal: byte 1 changes the logits at byte 0"),
         (KIND, "{}", 'init = "somebodys.models:infinite_"', "its logits are not finite at the start"),
         (KIND, "{}", 'scheme = "mup_table8"', "scheme mup_table8 belongs to models of plkernel"),
-        (KIND, "{}", "train = { decay_multiplier = 2.0 }", "train.decay_multiplier 2.0 belongs to models of plkernel"),
+        (KIND, "{}", "train = { decay_multiplier = 2.0 }", "has no layer with known decays"),
         (KIND, "{}", 'init = "somebodys.models:smal_"', "has no attribute 'smal_'"),
     ],
 )

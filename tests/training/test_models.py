@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import built
 
 from plkernel.analysis.nodes import Aim, place
 from plkernel.common.files import load_json, read_lines, save_json
@@ -12,6 +13,7 @@ from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
+from plkernel.memory.foreign import Foreign
 from plkernel.models.ssm import SSM
 from plkernel.training import check
 from plkernel.training.build import Model, Prepared, build, build_optimizer, initialise_
@@ -48,8 +50,19 @@ def test_the_recipe_trains_the_decays_at_twice_the_rate(spec_with: Callable[...,
     twice = {id(parameter) for parameter in groups[2.0]["params"]}
     assert {name for name, p in model.named_parameters() if id(p) in twice} == {f"blocks.{i}.att.w0" for i in range(2)}
     assert (groups[2.0]["weight_decay"], groups[2.0]["eps"]) == (0.0, 1e-18)
+    shrunk = build_optimizer(model, train.model_copy(update={"decay_weight_decay": 0.5})).param_groups
+    assert [group["weight_decay"] for group in shrunk if group["lr_multiplier"] == 2.0] == [0.5e-3]
     build_optimizer(model, train.model_copy(update={"decay_multiplier": 0.0}))
     assert not model.get_parameter("blocks.0.att.w0").requires_grad
+
+
+def test_decays_of_other_peoples_models_have_a_rate_and_weight_decay_of_their_own() -> None:
+    model = Foreign("transformers:Mamba2ForCausalLM", built("Mamba2"))
+    train = TrainSpec(steps=1, learning_rate=1e-3, weight_decay=0.1, decay_multiplier=10, decay_weight_decay=1)
+    (group,) = (one for one in build_optimizer(model, train).param_groups if one["lr_multiplier"] == 10)
+    own = {id(parameter) for parameter in group["params"]}
+    names = {name.rpartition(".")[2] for name, one in model.named_parameters() if id(one) in own}
+    assert (names, group["weight_decay"]) == ({"A_log", "dt_bias", "D"}, 0.1)
 
 
 def test_an_arm_of_another_scheme_trains_and_says_so(spec_with: Callable[..., Spec], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,3 +194,14 @@ def synthetic_row(arm: str, seed: int, levels: Mapping[str, str], effect: float,
             "val_bpb": values,
         },
     }
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tensors of these sizes are slower on several threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -70,17 +70,6 @@ def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:
     assert re.search(r"blocks\.\*\.ssm\.B\.weight +0-95 +value +13312x13312 +N\(", text)
 
 
-def test_needs_are_told(capsys: Shown) -> None:
-    """Structure and multipliers."""
-    for scheme, words in [
-        ("rwkv_naive", "norm = 'rms', tied = True"),
-        ("trinity", "placement = 'sandwich', multiplier embedding = 8"),
-        ("gpt2", "nothing"),
-    ]:
-        show(scheme, dim=64)
-        assert words in capsys.readouterr().out.split("asks of the model:")[1]
-
-
 @pytest.mark.parametrize(
     ("action", "message"),
     [
@@ -89,9 +78,6 @@ def test_needs_are_told(capsys: Shown) -> None:
         (lambda: show("nonsense"), "'nonsense' does not exist; plkernel.init list names all"),
         (lambda: show("gpt2", option=(("sd", 1),)), "has no option 'sd'; valid: std, position_std"),
         (lambda: show("gpt2", option=(("std", -1),)), "must be a finite number of at least 0"),
-        (lambda: show("gpt2", dim=1), "dim"),
-        (lambda: show("gpt2", "rwkv5", dim=48), "must be a multiple of head_size"),
-        (lambda: show("gpt2", head_size=16), "head_size"),
         (lambda: show("rwkv7_official", "rwkv6"), "not for RWKV-6: use rwkv_blinkdl"),
     ],
 )

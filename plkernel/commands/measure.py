@@ -11,7 +11,7 @@ import tyro
 from plkernel import __version__
 from plkernel.analysis.information import laws
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
-from plkernel.analysis.information.laws import DRIFT_MULTIPLE, Measurement, local_slopes, measure_corpus
+from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, local_slopes, measure_corpus
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import check_folder, save_figure, save_json, unescape
@@ -25,7 +25,7 @@ BITS = 1 / np.log(2)
 def measure(
     names: Annotated[tuple[str, ...], tyro.conf.Positional],
     estimator: Estimator = "jackknife",
-    lags: tuple[int, int] | None = None,
+    lags: tuple[int, int] = STATED,
     max_lag: int = MAX_LAG,
     blocks: int = BLOCKS,
     max_bytes: str | None = None,
@@ -44,7 +44,7 @@ def measure(
         names: Corpora: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or folder (see plkernel.corpus).
         estimator: jackknife: plug-in less what the shuffled corpus shows and the jackknife finds beyond that; shuffle:
             less the first alone; plugin depends on the size of the corpus.
-        lags: First and last lag of the stated range; 1 and 500, or max_lag if that is less, if left out.
+        lags: First and last lag of the stated range; unless given, 1 and at most max_lag.
         max_lag: Longest lag measured.
         blocks: Blocks of the jackknife.
         max_bytes: Stop after so many bytes of each corpus, such as 500000 or 1MB.
@@ -56,7 +56,7 @@ def measure(
     """
     if not names:
         raise ValueError("names: give at least one corpus, e.g. stdlib")
-    stated = laws.check_range(lags, max_lag)
+    stated = laws.check_range(None if lags == STATED else lags, max_lag)
     check_folder(out, "out")
     most = None if max_bytes is None else byte_count(str(max_bytes))
     reading: Any = {"max_bytes": most, "separator": unescape(separator), "column": column}

@@ -94,7 +94,7 @@ def test_a_search_without_a_rate_says_what_ended_it(
     engine = Idle(results=iter([BROKEN, DIVERGED]))
     with pytest.raises(ValueError, match=r"tuning.rates: no learning rate for arm 'uniform', see .*tuning; mend"):
         run_experiment(load_spec(tiny_spec(head=SEARCH)), tmp_path / "out", only=["uniform"], engine=engine)
-    first, second = [line for line in capsys.readouterr().err.splitlines() if "_rate-" in line]
+    first, second = [line for line in capsys.readouterr().out.splitlines() if "_rate-" in line]
     assert "-0.001 seed 7 failed (RuntimeError: not enough memory), see " in first
     assert "-0.01 seed 7 diverged at step 3, see " in second
     assert engine.started == ["uniform_rate-0.001 seed 7", "uniform_rate-0.01 seed 7"]
@@ -183,7 +183,7 @@ def test_divergence_is_said_and_is_an_end(
 ) -> None:
     spec, out, lost = load_spec(tiny_spec()), tmp_path / "out", "uniform seed 0"
     assert run_experiment(spec, out, engine=Idle(results=iter([DIVERGED, RESULT, RESULT, RESULT]))) == [lost]
-    assert f"{lost} diverged at step 3, see {out / 'uniform/seed-0/log.txt'}\n" in capsys.readouterr().err
+    assert f"{lost} diverged at step 3, see {out / 'uniform/seed-0/log.txt'}\n" in capsys.readouterr().out
     again, asked = Idle(), Idle()
     assert run_experiment(spec, out, engine=again) == [lost]
     assert again.started == []

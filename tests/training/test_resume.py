@@ -37,7 +37,8 @@ def spec(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
     def write(kind: str = "ssm", **train: Any) -> Spec:
         backend = None if kind == "ssm" else "reference"  # nothing to compile
-        path = tiny_spec(**{"steps": 8, "eval_every": 2, "backend": backend} | train)
+        recipe = {"recipe": "blinkdl", "warmup": 2, "dropout": 0.2} if kind == "finch" else {}
+        path = tiny_spec(**{"steps": 8, "eval_every": 2, "backend": backend} | recipe | train)
         text = path.read_text().replace("[model]\n", f"[model]\n{MODELS[kind]}")
         path.write_text(text if kind == "ssm" else text.replace('projection = "published"', ""))
         return load_spec(path)

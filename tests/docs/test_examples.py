@@ -36,7 +36,6 @@ RUN = {
     "python -m plkernel.corpus README.md": False,
     "python -m plkernel.init show megatron_default --model rwkv6 --dim 4096 --layers 32": True,
     "python -m plkernel.experiment runs/quick.toml --dry-run": True,
-    "python -m plkernel.report runs/records/memory-lags": True,
 }
 """Commands that run, and whether they are slow."""
 
@@ -157,8 +156,6 @@ def test_a_wrong_option_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 @pytest.mark.parametrize("command", [pytest.param(one, marks=[pytest.mark.slow] * slow) for one, slow in RUN.items()])
 def test_commands_run(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command in SHELL.values(), "no page shows it any more"
-    if "runs/records" in command:
-        shutil.copytree(ROOT / "runs" / "records" / "memory-lags", here / "runs" / "records" / "memory-lags")
     run(command, monkeypatch)
 
 

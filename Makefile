@@ -44,7 +44,7 @@ docs: $(VENV)/installed-docs  ## the documentation, docs/_build/html/index.html;
 	@echo "written: docs/_build/html/index.html"
 
 tutorials: $(VENV)/installed-dev  ## run the notebooks in docs/tutorials again, with their outputs and figures (minutes)
-	PYTHONWARNINGS=ignore:IProgress PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter execute --inplace --NotebookClient.coalesce_streams=True --NotebookClient.record_timing=False docs/tutorials/*.ipynb
+	PYTHONWARNINGS=ignore:IProgress PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter execute --inplace docs/tutorials/*.ipynb
 
 demo: $(VENV)/installed  ## set up, run a study with registered hypotheses and name its page (5 minutes)
 	$(RUN) plkernel.experiment demo

@@ -133,7 +133,7 @@ def of_run(model: Path, corpus: str | None, windows: int, truncation: int) -> Pa
         curve = curve_of(predictor(trained, torch.device("cpu")), far, views.BATCH, step=patch_of(trained))
         parts.append(views.truncated(curve))
         values["truncation"] = curve.to_dict()
-    values |= {"initialisation": start.to_dict() if start else None, "now": now.to_dict()}
+    values |= {"initialisation": start.values if start else None, "now": now.values}
     return parts, values, (start.memory if start else None, now.memory), f"{model}, step {step:,}"
 
 

@@ -32,9 +32,6 @@ class View:
     memory: Memory
     values: dict[str, Any]
 
-    def to_dict(self) -> dict[str, Any]:
-        return self.values
-
 
 def view(model: Model, windows: Tensor) -> View:
     """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation on them.
@@ -103,7 +100,7 @@ def render(start: View | None, now: View, note: str = "") -> str:
 
     `note` follows the bits per byte.
     """
-    first, last = start.to_dict() if start else None, now.to_dict()
+    first, last = start.values if start else None, now.values
     times, blocks, kernel = (first, last), range(now.memory.blocks), last["kernel"]
     header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
     tables = [text_table(header, [[str(block), *_cells(times, block)] for block in blocks])]

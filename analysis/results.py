@@ -52,5 +52,5 @@ class Result:
         return f"{self._title()}\n{table}"
 
     def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(max_rows=2 * ROWS, float_format=DIGITS, border=0)
+        table = self.to_frame().to_html(index=False, max_rows=2 * ROWS, float_format=DIGITS, border=0)
         return f"<p>{escape(self._title())}</p>{table}"

@@ -7,6 +7,8 @@ import re
 import sys
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "extensions")]
 
@@ -30,3 +32,27 @@ html_title = "plkernel"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
 html_copy_source = html_show_sphinx = False
+
+
+# What screen readers and keyboards need and the theme leaves out, as a text and what takes its place.
+ACCESSIBLE = {
+    'class="caption" role="heading">': 'class="caption" role="heading" aria-level="2">',
+    '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Pages">',
+    '<aside class="toc-drawer': '<aside aria-label="On this page" class="toc-drawer',
+    "<pre>": '<pre tabindex="0">',
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+}
+
+
+def accessible(app: Sphinx, error: Exception | None) -> None:
+    """Let keyboards scroll what is wide, and give captions their level and regions their names."""
+    for file in () if error else Path(app.outdir).rglob("*.html"):
+        text = file.read_text()
+        for plain, better in ACCESSIBLE.items():
+            text = text.replace(plain, better)
+        file.write_text(text)
+
+
+def setup(app: Sphinx) -> None:
+    """Mend the pages once they are written."""
+    app.connect("build-finished", accessible)

@@ -89,7 +89,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         **{"warmup_from": 0.01, "schedule": "cosine", "final_fraction": 0.1, "clip": 1.0, "l2wrap": 1e-4},
     }
 }
-OF_AN_ARM = (*RECIPES["blinkdl"], "decay_weight_decay", "dropout", "truncation_windows")
+OF_AN_ARM = (*RECIPES["blinkdl"], "decay_weight_decay", "decay_dtype", "dropout", "truncation_windows")
 """Options of [train] that may differ between the arms of a study; the learning rate is a field of the arm."""
 
 
@@ -233,6 +233,8 @@ class TrainSpec(Section):
     people's models of those decays that plkernel.watch finds."""
     decay_weight_decay: AtLeastZero = 0.0
     """Weight decay on these decays, as a multiple of weight_decay."""
+    decay_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type these decays are kept in between steps; a bfloat16 has 8 bits, and AdamW computes in float32."""
     warmup: Natural = option("Steps of linear warm-up.", 0)
     warmup_from: Share | None = None
     """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it."""
@@ -265,6 +267,11 @@ class TrainSpec(Section):
     def total_steps(self) -> int:
         """Steps of the whole run."""
         return self.steps or (self.bytes or 0) // (self.batch * self.context)
+
+    @property
+    def changes_decays(self) -> bool:
+        """Whether decays are trained in another way than the rest or than their scheme says."""
+        return self.decay_multiplier is not None or self.decay_weight_decay > 0 or self.decay_dtype != "float32"
 
     @model_validator(mode="before")
     @classmethod

@@ -61,9 +61,7 @@ class Prepared:
                 device = "meta"  # it is trained, and tried, on another machine
             arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
             context = min(train.context, LONGEST) if train else LONGEST
-            named = bool(
-                train and model.is_foreign and (train.decay_multiplier is not None or train.decay_weight_decay)
-            )
+            named = bool(train and model.is_foreign and train.changes_decays)
             tried = _tried(json.dumps(model.model_dump()), json.dumps(arm), context, device, named)
         if model.is_foreign:
             return cls(condition, tried)
@@ -189,23 +187,34 @@ def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None
 
     Without a plan all are 1, and weight decay acts on true matrices only (`is_matrix`): never on decays, gains, biases,
     norms, token shifts, low-rank maps. `train.decay_multiplier`, where given, is the rate of the decays themselves, and
-    `train.decay_weight_decay` their weight decay; a rate of 0 takes them out of training, and so out of the norm of the
-    gradient. The decays are DECAYS, in other people's models `decay_names`: ValueError if there are none. An eps of
-    1e-18 is safe in float32: a gradient of zero moves nothing, and below 1e-18, where second moments underflow, the
-    step is at most about the rate.
+    `train.decay_weight_decay` their weight decay, `train.decay_dtype` the type to which they are rounded now and after
+    every step; a rate of 0 takes them out of training, and so out of the norm of the gradient. The decays are DECAYS,
+    in other people's models `decay_names`: ValueError if there are none. An eps of 1e-18 is safe in float32: a gradient
+    of zero moves nothing, and below 1e-18, where second moments underflow, the step is at most about the rate.
     """
     parameters = dict(model.named_parameters())
     multipliers = {name: (1.0, float(is_matrix(name, values)), 1.0) for name, values in parameters.items()}
     multipliers |= plan.multipliers() if plan else {}
-    rate, shrink = train.decay_multiplier, train.decay_weight_decay
-    if rate is not None or shrink:
+    rate, shrink, kept = train.decay_multiplier, train.decay_weight_decay, list[torch.nn.Parameter]()
+    if train.changes_decays:
         foreign_names = {f"module.{name}" for name in decay_names(model.module)} if isinstance(model, Foreign) else ()
         for name in (name for name in parameters if name.endswith(DECAYS) or name in foreign_names):
             given = multipliers[name]
             multipliers[name] = (given[0] if rate is None else rate, shrink or given[1], given[2])
             parameters[name].requires_grad_(rate != 0)
+            kept.append(parameters[name])
     groups = grouped(parameters, multipliers, train.learning_rate, train.weight_decay, train.eps)
-    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
+    optimizer = torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
+    if train.decay_dtype != "float32":
+
+        @torch.no_grad()
+        def rounded(*_: object) -> None:
+            for values in kept:
+                values.copy_(values.to(getattr(torch, train.decay_dtype)))
+
+        rounded()
+        optimizer.register_step_post_hook(rounded)
+    return optimizer
 
 
 def learning_rate(train: TrainSpec, step: int) -> float:

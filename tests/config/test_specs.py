@@ -46,7 +46,8 @@ DESIGN: dict[str, Any] = {
         "model.gain": ["none", "ema"],
     },
 }
-YOUNGER = (["final_windows", 0], ["average", 0.0], ["ahead_of", None], ["decay_weight_decay", 0.0])
+YOUNGER = [["final_windows", 0], ["average", 0.0], ["ahead_of", None], ["decay_weight_decay", 0.0]]
+YOUNGER += [["decay_dtype", "float32"]]
 """Options that specs of earlier versions do not have, at the defaults that change nothing."""
 
 

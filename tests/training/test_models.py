@@ -56,6 +56,25 @@ def test_the_recipe_trains_the_decays_at_twice_the_rate(spec_with: Callable[...,
     assert not model.get_parameter("blocks.0.att.w0").requires_grad
 
 
+@pytest.mark.parametrize(("rate", "moves"), [(1e-4, False), (1e-1, True)])
+def test_decays_kept_in_bfloat16_take_no_step_below_its_spacing(
+    spec_with: Callable[..., Spec], rate: float, moves: bool
+) -> None:
+    """AdamW's first step is the rate itself; bfloat16 values from 1 to 8 in size are 2**-7 to 2**-5 apart."""
+    model = build(resolve(spec_with(kind="rwkv7").model))
+    decays = model.get_parameter("blocks.0.att.w0")
+    torch.nn.init.uniform_(decays, -6.0, -2.0)
+    optimizer = build_optimizer(model, TrainSpec(steps=1, learning_rate=rate, decay_dtype="bfloat16"))
+    before = decays.detach().clone()
+    assert torch.equal(before, before.bfloat16().float())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert torch.equal(decays, decays.bfloat16().float())
+    assert bool((decays != before).all()) is moves
+    assert moves or torch.equal(decays, before)
+
+
 def test_decays_of_other_peoples_models_have_a_rate_and_weight_decay_of_their_own() -> None:
     model = Foreign("transformers:Mamba2ForCausalLM", built("Mamba2"))
     train = TrainSpec(steps=1, learning_rate=1e-3, weight_decay=0.1, decay_multiplier=10, decay_weight_decay=1)

@@ -78,17 +78,20 @@ def probe(
             f"text {name!r} has {read.size:,} {unit}s, fewer than one window of context + 1 = {length + 1:,}: "
             "give a longer text or a smaller --context"
         )
+    cut = fixed_windows(read, length, windows)
     result = probing.probe(
         opened.predict,
-        fixed_windows(read, length, windows),
+        cut,
         known,
         batch=batch,
         seed=seed,
         step=opened.step,
         unit=unit,
         bytes_per_token=min(data.size, opened.reads) / read.size,
-        trained=trained,
     )
+    if lengths > 1:
+        cost, apart = probing.beyond(opened.predict, cut, trained, batch, opened.step)
+        result = replace(result, trained=trained, cost=cost, divergence=apart)
     if unit == "byte" and data.size >= known[-1] + INFORMED:
         curve = decay_curves(data, known, blocks=INFORMED)[0]
         bits, errors = np.asarray(curve.values) / np.log(2), curve.standard_errors() / np.log(2)

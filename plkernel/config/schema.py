@@ -293,8 +293,7 @@ class TrainSpec(Section):
         unused = {"warmup_from": not self.warmup, "final_fraction": self.schedule == "constant"}
         unused["decay_weight_decay"] = not self.weight_decay or self.decay_multiplier == 0
         names = [name for name, is_unused in unused.items() if is_unused and getattr(self, name) != recipe.get(name)]
-        causes = "warmup 0, schedule 'constant', weight_decay 0 or decay_multiplier 0"
-        self.refuse(names, f"has no effect with {causes}: leave it out", "train.")
+        self.refuse(names, "has no effect with warmup 0, schedule 'constant' or no weight decay", "train.")
         return self
 
 

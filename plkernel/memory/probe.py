@@ -115,18 +115,11 @@ def probe(
     step: int = 1,
     unit: str = "token",
     bytes_per_token: float = 1.0,
-    trained: int | None = None,
 ) -> Probe:
-    """Apply `influence`, `token_losses` and `truncation` to `windows` (n,T+1), after `check_causal` has passed.
-
-    trained: the context of training; where T is more, `beyond` too.
-    """
+    """Apply `influence`, `token_losses` and `truncation` to `windows` (n,T+1), after `check_causal` has passed."""
     known = check_lags(lags, windows.shape[1] - 1)
     check_causal(predict, windows, batch, seed)
     losses = token_losses(predict, windows, batch)
-    cost = apart = None
-    if trained and trained < windows.shape[1] - 1:
-        cost, apart = beyond(predict, windows, trained, batch, step)
     return Probe(
         unit=unit,
         windows=len(windows),
@@ -136,9 +129,6 @@ def probe(
         influence=influence(predict, windows, known, batch, seed=seed),
         positions=by_position(losses),
         truncation=truncation(predict, windows, batch, step=step),
-        trained=trained if cost else None,
-        cost=cost,
-        divergence=apart,
     )
 
 

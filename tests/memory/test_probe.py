@@ -79,27 +79,6 @@ def test_the_prediction_from_the_true_past_comes_first() -> None:
         assert influence(lambda tokens: logits[tokens], windows, [1]).bits[0] == pytest.approx(expected)
 
 
-def test_a_linear_recurrence_falls_as_its_kernel() -> None:
-    """One sum y of inputs s weighs exp(-r d) at lag d, and the logits are (y, 0): KL ~ (dy)^2 p (1 - p) / 2 nats.
-
-    The ratio of two lags is that of squared kernels, and p (1 - p) does not depend on the lag, up to the cubic term.
-    """
-    rates, weights = torch.tensor([0.05, 0.5], dtype=torch.float64), torch.tensor([0.004, 0.02], dtype=torch.float64)
-
-    def predict(tokens: Tensor) -> Tensor:
-        state, out = torch.zeros(len(tokens), 2, dtype=torch.float64), []
-        for token in tokens.T:
-            state = state * torch.exp(-rates) + (2.0 * token[:, None] - 1)
-            out.append(state @ weights)
-        y = torch.stack(out, 1)
-        return torch.stack([y, torch.zeros_like(y)], -1)
-
-    lags = [1, 2, 4, 8, 16, 32]
-    kernel = torch.exp(-rates * (torch.tensor(lags)[:, None] - 1)) @ weights
-    found = influence(predict, text(symbols=2), lags)
-    assert found.bits == pytest.approx((2 * kernel.numpy()) ** 2 / 4 / 2 / math.log(2), rel=0.02)
-
-
 def test_the_best_predictor_of_a_law_has_its_exact_curve() -> None:
     """Wrapped as a model, the mixture of lags loses what it says: of one byte given ln S - I(1), of all the floor."""
     law = LagCorpus(longest=16, symbols=SYMBOLS, size=60_000)

@@ -230,7 +230,7 @@ class Run(Result):
     def _draw(self) -> "Figure":
         from plkernel.memory import figures, inspection
 
-        *_, (before, now), title = inspection.of_run(self.path, None, 4, 0)
+        *_, (before, now), title = inspection.of_run(self.path, None, 4)
         return figures.model_figure(before, now, title)
 
     @cached_property

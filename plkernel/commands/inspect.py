@@ -13,7 +13,6 @@ def inspect(
     model: tyro.conf.Positional[Path],
     corpus: str | None = None,
     windows: int = 16,
-    truncation: int = 256,
     json: Path | None = None,
     figure: Path | None = None,
     compare: Path | None = None,
@@ -22,7 +21,7 @@ def inspect(
     text: str | None = None,
     tokens: int = 2048,
 ) -> None:
-    """Print half-lives and kernels of a model; of a run also saturation, amplification and the worth of context.
+    """Print half-lives and kernels of a model; of a run also saturation and amplification.
 
     Of other people's checkpoints (Mamba, gated delta nets, RWKV, RetNet, xLSTM and more) only the decays are read, by
     name: half-lives in tokens, kernels, and findings such as decays that are zero, as they were initialised, or lost in
@@ -39,7 +38,6 @@ def inspect(
             .safetensors or .pth file, or hf:OWNER/NAME.
         corpus: Validation text, as plkernel.corpus names it; if left out that of the run.
         windows: How many windows of the run's context to evaluate.
-        truncation: At how many bytes to predict with less and less context; 0 leaves it out.
         json: Write the figures to this file too, kernels at every power of two up to the context.
         figure: Draw kernels and half-lives to this file: .pdf, .png or .svg.
         compare: Of other people's checkpoints, another one of the same model, which came before this one.
@@ -51,17 +49,17 @@ def inspect(
     from plkernel.memory import inspection
     from plkernel.memory.figures import check_options, deliver, model_figure
 
-    check_options(json, figure, windows=(windows, 1), truncation=(truncation, 0), tokens=(tokens, 2))
+    check_options(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
     other = inspection.is_other_software(model)
-    if other and (corpus, windows, truncation) != (None, 16, 256):
-        raise ValueError(f"corpus, windows and truncation are for runs of plkernel, which {model} is not")
+    if other and (corpus, windows) != (None, 16):
+        raise ValueError(f"corpus and windows are for runs of plkernel, which {model} is not")
     if not other and (strict or compare is not None):
         raise ValueError(f"compare and strict are for checkpoints of other software, which {model} is not")
     if other:
         parts, values, (before, now), title = inspection.of_checkpoint(model, compare)
     else:
-        parts, values, (before, now), title = inspection.of_run(model, corpus, windows, truncation)
+        parts, values, (before, now), title = inspection.of_run(model, corpus, windows)
     if text is not None:
         from plkernel.memory.probe import observe_text
 

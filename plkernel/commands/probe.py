@@ -14,6 +14,7 @@ def probe(
     text: str | None = None,
     windows: int = 64,
     context: int | None = None,
+    lengths: int = 1,
     lags: tuple[int, ...] = (),
     batch: int = 4,
     seed: int = 0,
@@ -37,6 +38,8 @@ def probe(
             tokenizer reads the first 4 MiB, as UTF-8, without special tokens.
         windows: How many disjoint windows, evenly spaced over the text.
         context: Tokens in a window; those of the run, or 512, if left out.
+        lengths: How many contexts a window has. With 16, bits beyond the context of training, and what it costs, or is
+            worth, to give all before instead of the last `context` alone.
         lags: Lags of the influence, ascending; 1, 2, 4 .. and the context if left out. More take no longer.
         batch: Windows that the model is given at once.
         seed: Of the tokens that are replaced, and of what replaces them.
@@ -55,7 +58,7 @@ def probe(
     from plkernel.memory.diagnostics import INFORMED, Influence
     from plkernel.memory.figures import check_options, deliver, probe_figure
 
-    check_options(json, figure, windows=(windows, 1), batch=(batch, 1), context=(context, 1))
+    check_options(json, figure, windows=(windows, 1), batch=(batch, 1), context=(context, 1), lengths=(lengths, 1))
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
     from plkernel.memory import probe as probing
@@ -65,7 +68,8 @@ def probe(
     refuse_study(target, "target")
     opened = probing.open_target(target, choose_device(device), trust_code)
     name, data = opened.text(text)
-    length, unit = context or opened.context, opened.unit
+    trained, unit = context or opened.context, opened.unit
+    length = trained * lengths
     if length > opened.most:
         raise ValueError(f"context must be at most {opened.most:,}, which is all that the model takes, got {length:,}")
     known, read = check_lags(lags, length), opened.encode(data)
@@ -74,9 +78,10 @@ def probe(
             f"text {name!r} has {read.size:,} {unit}s, fewer than one window of context + 1 = {length + 1:,}: "
             "give a longer text or a smaller --context"
         )
+    cut = fixed_windows(read, length, windows)
     result = probing.probe(
         opened.predict,
-        fixed_windows(read, length, windows),
+        cut,
         known,
         batch=batch,
         seed=seed,
@@ -84,6 +89,9 @@ def probe(
         unit=unit,
         bytes_per_token=min(data.size, opened.reads) / read.size,
     )
+    if lengths > 1:
+        cost, apart = probing.beyond(opened.predict, cut, trained, batch, opened.step)
+        result = replace(result, trained=trained, cost=cost, divergence=apart)
     if unit == "byte" and data.size >= known[-1] + INFORMED:
         curve = decay_curves(data, known, blocks=INFORMED)[0]
         bits, errors = np.asarray(curve.values) / np.log(2), curve.standard_errors() / np.log(2)

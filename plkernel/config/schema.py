@@ -298,8 +298,9 @@ class TrainSpec(Section):
             raise ValueError("final_fraction must be above 0 with schedule 'exponential', got 0.0: 'linear' reaches 0")
         recipe = RECIPES.get(self.recipe or "", {})
         unused = {"warmup_from": not self.warmup, "final_fraction": self.schedule == "constant"}
+        unused["decay_weight_decay"] = not self.weight_decay or self.decay_multiplier == 0
         names = [name for name, is_unused in unused.items() if is_unused and getattr(self, name) != recipe.get(name)]
-        self.refuse(names, "has no effect with warmup 0 or schedule 'constant': leave it out", "train.")
+        self.refuse(names, "has no effect with warmup 0, schedule 'constant' or no weight decay", "train.")
         return self
 
 

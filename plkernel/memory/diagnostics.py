@@ -192,6 +192,7 @@ class Probe:
     truncation       bits per token at the last token when only the last so many before it are given
     information      I(d) of the text in bits, at the lags of `influence`, from INFORMED blocks; None unless its tokens
                      are bytes, and enough
+    trained          context of training, where windows are longer; `cost` and `divergence` are those of `beyond` then
     """
 
     unit: str
@@ -203,6 +204,9 @@ class Probe:
     positions: Means
     truncation: Truncation
     information: Influence | None = None
+    trained: int | None = None
+    cost: Means | None = None
+    divergence: Means | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All curves in bits per token, for JSON."""

@@ -185,7 +185,7 @@ def curve_figure(curve: Influence | Truncation | Means) -> "Figure":
 
 @style()
 def probe_figure(probe: Probe, heading: str = "") -> "Figure":
-    """Influence against lag, bits by position, and the loss when only the last tokens are given.
+    """Influence against lag, bits by position, the loss when only the last tokens are given, and what reading on costs.
 
     Bands are 95 % t intervals over windows. Beside influence and loss, in the same bits, stands the text's own I(d) if
     it is known.
@@ -193,21 +193,25 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
     unit, text, t = probe.unit, probe.information, critical_value(probe.windows)
     near, along, cut = probe.influence, probe.positions, probe.truncation
     lost = (cut.given[:-1], cut.cost[:-1], cut.standard_error[:-1])
-    panels = (
+    panels = [
         (near.lags, near.bits, near.standard_error, f"one {unit} replaced", f"lag d ({unit}s)", "change, bits"),
         (along.given, along.bpb, along.standard_error, "by position", f"{unit}s before", f"bits per {unit}"),
         (*lost, "the rest taken away", f"d: {unit}s given", f"lost, bits per {unit}"),
-    )
-    figure, row = _row(3, PAGE_WIDTH, 2.7, 1, heading)
+    ]
+    if (far := probe.cost) is not None:
+        words = "reading on", f"{unit}s before", f"lost since {probe.trained:,}, bits per {unit}"
+        panels.append((far.given, far.bpb, far.standard_error, *words))
+    figure, row = _row(len(panels), PAGE_WIDTH * len(panels) / 3, 2.7, 1, heading)
+    ticks = [(4 if probe.context <= 1024 else 16) ** power for power in range(16)]
     for axes, (at, values, errors, title, below, left) in zip(row, panels, strict=True):
         _curve(axes, at, values, t * np.asarray(errors), lw=1.3, color=INK, label="model")
-        if axes is not row[1]:
+        if axes in row[:3:2]:
             if text is not None:
                 half = critical_value(INFORMED) * np.asarray(text.standard_error)
                 _curve(axes, text.lags, text.bits, half, lw=1.3, color=COLOURS[0], label="I(d) of the text")
             _positive(axes)
         axes.set(xlabel=below, ylabel=left, title=title, xlim=(1 / 1.3, 1.3 * probe.context))
-        axes.set_xticks([4**power for power in range(16) if 4**power <= probe.context], minor=False)
+        axes.set_xticks([tick for tick in ticks if tick <= probe.context], minor=False)
     if text is not None:
         row[0].legend()
     return figure

@@ -102,15 +102,12 @@ def of_checkpoint(model: Path, compare: Path | None) -> Parts:
     return [render(now, before)], {**now.to_dict(), "compare": before.to_dict()}, (before.memory, now.memory), now.name
 
 
-def of_run(model: Path, corpus: str | None, windows: int, truncation: int) -> Parts:
-    """Half-lives, kernels, predictions and the worth of context of a trained model."""
-    import torch
-
-    from plkernel.data.windows import fixed_windows, spread_windows
+def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
+    """Half-lives, kernels and predictions of a trained model."""
+    from plkernel.data.windows import fixed_windows
     from plkernel.training import view as views
     from plkernel.training.checkpoint import load_checkpoint, open_model
-    from plkernel.training.evaluate import label, patch_of, predictor
-    from plkernel.training.evaluate import truncation as curve_of
+    from plkernel.training.evaluate import label
 
     folder, checkpoint = (model, model / CHECKPOINT) if model.is_dir() else (model.parent, model)
     trained, config = open_model(model), load_json(folder / RUN_CONFIG)
@@ -128,11 +125,6 @@ def of_run(model: Path, corpus: str | None, windows: int, truncation: int) -> Pa
     ]
     if part := (config.get("arm_options") or {}).get("init"):
         parts.append(f"left out: its initialisation, which the code {part!r} had a part in; it is not imported here")
-    if truncation and causal:
-        far = spread_windows(validation, context, truncation)
-        curve = curve_of(predictor(trained, torch.device("cpu")), far, views.BATCH, step=patch_of(trained))
-        parts.append(views.truncated(curve))
-        values["truncation"] = curve.to_dict()
     values |= {"initialisation": start.values if start else None, "now": now.values}
     return parts, values, (start.memory if start else None, now.memory), f"{model}, step {step:,}"
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from plkernel.common import cli
 from plkernel.common.files import CHECKPOINT, CONFIG, load_json
 from plkernel.data import corpora
 from plkernel.data.windows import fixed_windows
-from plkernel.memory.diagnostics import INFORMED, Bytes, Probe, by_position, others
+from plkernel.memory.diagnostics import INFORMED, Bytes, Means, Probe, by_position, lengths, moments, others
 from plkernel.memory.files import HUB, of_tensors
 from plkernel.memory.foreign import without_gpu_code
 from plkernel.memory.formulas import BY_INPUT, Argument, Floats
@@ -33,8 +34,10 @@ from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import (
     Predict,
     check_lags,
+    divergence,
     influence,
     logits_of,
+    losses_per_byte,
     patch_of,
     predictor,
     replaced,
@@ -129,15 +132,42 @@ def probe(
     )
 
 
+def beyond(predict: Predict, windows: Tensor, context: int, batch: int = 4, step: int = 1) -> tuple[Means, Means]:
+    """What tokens further back than `context`, the length of training, cost: bits with all before, less those without.
+
+    Without them the model starts anew every context / 2 tokens, and is given the last context / 2 to `context`. Both by
+    position in `windows` (n,T+1), from `context` on: paired differences of bits at the same tokens, and KL(all || last
+    alone) of the predictions in bits. Memory: batch x T x V floats, V the alphabet.
+    """
+    length, half, rows = windows.shape[1] - 1, max(step, context // 2 // step * step), list[Tensor]()
+    for chunk in windows.split(batch):
+        whole, targets = logits_of(predict, chunk[:, :-1]), chunk[:, 1:]
+        found = torch.zeros(2, *targets.shape, dtype=torch.float64)
+        for start in range(half, length - context + half, half):
+            to = slice(start + context - half, min(start + context, length))
+            alone = logits_of(predict, chunk[:, start : to.stop])[:, context - half :]
+            bits = (losses_per_byte(one, targets[:, to].to(one.device)) for one in (whole[:, to], alone))
+            found[0, :, to] = torch.sub(*bits).cpu()
+            found[1, :, to] = divergence(whole[:, to], alone).cpu()
+        rows.append(found)
+    edges = [context, *(given for given in lengths(length) if given > context)]
+    both = (np.stack([one[:, a:b].mean(axis=1) for a, b in pairwise(edges)]) for one in torch.cat(rows, dim=1).numpy())
+    cost, apart = (Means(tuple(edges[1:]), *moments(one)) for one in both)
+    return cost, apart
+
+
 def render(result: Probe) -> str:
     """The quantities measured, their units, and a table: one row for every lag, or number of tokens given."""
     unit, per_token, text = result.unit, result.bytes_per_token, result.information
     near, along, cut, count = result.influence, result.positions, result.truncation, result.windows
+    far, apart = result.cost, result.divergence
     columns = [
         ("influence", near.lags, near.bits, ".2e", near.standard_error, count),
         ("by position", along.given, along.bpb, ".4f", along.standard_error, count),
         ("given alone", cut.given, cut.bpb, ".4f", np.zeros(len(cut.bpb)), count),
         ("cost", cut.given, cut.cost, "+.4f", cut.standard_error, count),
+        *([("reading on", far.given, far.bpb, "+.4f", far.standard_error, count)] if far else []),
+        *([("KL", apart.given, apart.bpb, ".2e", np.zeros(len(apart.bpb)), count)] if apart else []),
         *([("I(d) of the text", text.lags, text.bits, ".2e", text.standard_error, INFORMED)] if text else []),
     ]
     cells: dict[int, dict[str, str]] = {}
@@ -150,11 +180,12 @@ def render(result: Probe) -> str:
     whole = f"{count:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f} bits per {unit}"
     if unit != "byte":
         whole += f", {result.bits_per_token / per_token:.4f} bits per byte; a token is {per_token:.2f} bytes"
+    words = f"reading on: bits with all before less those with the last {result.trained} alone; KL: of both\n"
     return f"""{whole}
 influence: how far the prediction moves (KL, bits) when the {unit} so many before it is another
 by position: bits per {unit} where so many {unit}s of the window come before, since the row above
 given alone: bits at the last {unit} of each window when only so many are given; cost: against all
-+-: 95 % intervals over windows, and of I(d) over blocks of the text
+{words if far else ""}+-: 95 % intervals over windows, and of I(d) over blocks of the text
 
 {cli.text_table([f"{unit}s", *head], rows)}"""
 

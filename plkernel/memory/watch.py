@@ -148,6 +148,8 @@ class watch:
         """Scalars of the optimizer by the name of a tensor; what it does not train, or decays, is added to `seen`."""
         groups = {id(one): group for group in self.optimizer.param_groups for one in group["params"]}
         alike: dict[str, list[float]] = {}
+        scaled: dict[str, dict[str, np.ndarray]] = {}
+        told: list[tuple[Layer, str, str]] = []
         for module, role, name in ((module, *one) for module, _, names in self._places for one in names.items()):
             parameter = attrgetter(name)(self.model)
             if not isinstance(parameter, nn.Parameter):
@@ -168,17 +170,20 @@ class watch:
                 seen.append(Finding("half precision", name, f"{words} is rounded away", "notable"))
             if self.steps is not None and group.get("decoupled_weight_decay", True):
                 left = max(0, self.steps - self.step)
-                scale = values["scale_at_end"] = max(0.0, 1.0 - peak * decay) ** left
+                scale = values["scale_at_end"] = max(0.0, 1.0 - peak * decay) ** left if moves else 1.0
                 if scale < 1.0 and layer:
-                    after = layer.rates_of(**{role: layer.tensors[role].values * scale})
-                    spans = ["{:.3g} .. {:.3g}".format(*quantiles(one, (0.0, 1.0))) for one in (layer.rates, after)]
+                    scaled.setdefault(module, {})[role] = layer.tensors[role].values * scale
                     words = f"{decay:g} at a rate of {peak:g} multiplies it by {scale:.3g} in {left:,} steps"
-                    words += f", without any gradient: half-lives of {spans[0]} tokens become {spans[1]}"
-                    seen.append(Finding("weight decay", name, words, "notable"))
-            elif decay:
+                    told.append((layer, name, words))
+            elif decay and moves:
                 seen.append(Finding("weight decay", name, f"is {decay:g}, at a rate of {peak:g}", "notable"))
             for key, value in values.items():
                 alike.setdefault(f"decay/{name.removeprefix(f'{module}.')}/{key}", []).append(value)
+        for layer, name, words in told:
+            after = layer.rates_of(**scaled[layer.module])  # of all its tensors together
+            spans = ["{:.3g} .. {:.3g}".format(*quantiles(one, (0.0, 1.0))) for one in (layer.rates, after)]
+            words += f", without any gradient: half-lives of {spans[0]} tokens become {spans[1]}"
+            seen.append(Finding("weight decay", name, words, "notable"))
         join: dict[str, Callable[[list[float]], Any]] = {"frozen": np.mean, "scale_at_end": min}
         return {name: float(join.get(name.rpartition("/")[2], max)(values)) for name, values in alike.items()}
 
@@ -230,13 +235,18 @@ def trainer_callback(trainer: Any, **options: Any) -> Any:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
             if self.watch is not None and (scalars := self.watch(state.global_step)):
+                due = control.should_log
                 trainer.log(scalars)
+                control.should_log = due  # which each log takes back: the loss of this step is logged after it
 
     return WatchCallback()
 
 
 def lightning_callback(**options: Any) -> Any:
-    """Make a Lightning callback that logs the scalars of `watch` through `log_dict` of the module that trains."""
+    """Make a Lightning callback that gives the scalars of `watch` to the loggers of the trainer, at their step.
+
+    `log_dict` of the module would keep them until `log_every_n_steps`, and log them again with every later step.
+    """
     known = [name for name in ("lightning.pytorch", "pytorch_lightning") if find_spec(name.partition(".")[0])]
     base: Any = import_module(known[0]).Callback if known else object
 
@@ -251,7 +261,8 @@ def lightning_callback(**options: Any) -> Any:
 
         def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
             if self.watch is not None and (scalars := self.watch(trainer.global_step)):
-                module.log_dict(scalars)
+                for logger in trainer.loggers:
+                    logger.log_metrics(scalars, step=trainer.global_step)
 
     return WatchCallback()
 

@@ -241,11 +241,15 @@ def influence(
             after = logits_of(predict, changed)
             row, lag = np.nonzero(read[rows, index])
             read_at = torch.from_numpy(row), torch.from_numpy(at[start + row, index, lag])
-            log_p, log_q = (z[read_at].double().log_softmax(-1) for z in (before, after))  # far lags move little
-            p = log_p.exp()
-            divergence = torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1) / NATS_PER_BIT
-            bits[start + row, index, lag] = divergence.cpu().numpy()
+            bits[start + row, index, lag] = divergence(before[read_at], after[read_at]).cpu().numpy()
     return influence_of(known, bits)
+
+
+def divergence(before: Tensor, after: Tensor) -> Tensor:
+    """KL(P || Q) in bits (..), of logits (..,V) of P and Q; in float64, as far lags move little."""
+    log_p, log_q = (logits.double().log_softmax(-1) for logits in (before, after))
+    p = log_p.exp()
+    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1) / NATS_PER_BIT
 
 
 def worth_of_context(

@@ -14,7 +14,7 @@ from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
-from plkernel.memory.diagnostics import Memory, Truncation, kernel_exponents, memory_of, slope_range
+from plkernel.memory.diagnostics import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
 from plkernel.training.build import Model, build, initialise_
 from plkernel.training.evaluate import diagnose, memory
@@ -83,16 +83,6 @@ def validation_text(config: dict[str, Any], corpus: str | None, option: str = "c
     context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
     check_length(data.size, context, f"the validation split of corpus {section.name!r}")
     return section.name, data, context
-
-
-def truncated(curve: Truncation) -> str:
-    """The worth of the last bytes, as a table."""
-    rows = [
-        [f"{given:,}", f"{bpb:.4f}", f"{cost:+.4f} +- {1.96 * error:.4f}" if error else "-"]
-        for given, bpb, cost, error in zip(curve.given, curve.bpb, curve.cost, curve.standard_error, strict=True)
-    ]
-    title = f"bits per byte at {curve.windows:,} bytes with only so many bytes given before them, and the cost (95 %):"
-    return f"{title}\n{text_table(['given', 'bits per byte', 'cost'], rows)}"
 
 
 def render(start: View | None, now: View, note: str = "") -> str:

@@ -82,7 +82,7 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[...
     save_file({name: x for name, x in rwkv5().items() if name.startswith("blocks.0")}, tmp_path / "short.safetensors")
     (tmp_path / "run").mkdir()
     for arguments, message in [
-        ([file, "--windows", "3"], "corpus, windows and truncation are for runs of plkernel"),
+        ([file, "--windows", "3"], "corpus and windows are for runs of plkernel"),
         ([file, "--compare", tmp_path / "short.safetensors"], "has 1 layer with decays, but"),
         ([file, "--compare", tmp_path / "missing"], "no such file"),
         ([file, "--figure", "x.jpeg"], "figure must end in .pdf, .png, .svg, got 'x.jpeg'"),

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from plkernel.config.reading import load_spec
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import influence_of, places
 from plkernel.memory.foreign import NEED_A_GPU
-from plkernel.memory.probe import check_causal, open_target, probe
+from plkernel.memory.probe import beyond, check_causal, open_target, probe
 from plkernel.training import evaluate
 from plkernel.training.evaluate import PLACES, Predict, influence, truncation
 from plkernel.training.loop import prepare, run_training
@@ -39,7 +40,7 @@ def copying(lag: int, sure: float = 8.0) -> Predict:
 
     def predict(tokens: Tensor) -> Tensor:
         logits = torch.zeros(*tokens.shape, SYMBOLS)
-        logits[:, lag - 1 :].scatter_(2, tokens[:, : tokens.shape[1] - lag + 1, None], sure)
+        logits[:, lag - 1 :].scatter_(2, tokens[:, : max(0, tokens.shape[1] - lag + 1), None], sure)
         return logits
 
     return predict
@@ -78,27 +79,6 @@ def test_the_prediction_from_the_true_past_comes_first() -> None:
         assert influence(lambda tokens: logits[tokens], windows, [1]).bits[0] == pytest.approx(expected)
 
 
-def test_a_linear_recurrence_falls_as_its_kernel() -> None:
-    """One sum y of inputs s weighs exp(-r d) at lag d, and the logits are (y, 0): KL ~ (dy)^2 p (1 - p) / 2 nats.
-
-    The ratio of two lags is that of squared kernels, and p (1 - p) does not depend on the lag, up to the cubic term.
-    """
-    rates, weights = torch.tensor([0.05, 0.5], dtype=torch.float64), torch.tensor([0.004, 0.02], dtype=torch.float64)
-
-    def predict(tokens: Tensor) -> Tensor:
-        state, out = torch.zeros(len(tokens), 2, dtype=torch.float64), []
-        for token in tokens.T:
-            state = state * torch.exp(-rates) + (2.0 * token[:, None] - 1)
-            out.append(state @ weights)
-        y = torch.stack(out, 1)
-        return torch.stack([y, torch.zeros_like(y)], -1)
-
-    lags = [1, 2, 4, 8, 16, 32]
-    kernel = torch.exp(-rates * (torch.tensor(lags)[:, None] - 1)) @ weights
-    found = influence(predict, text(symbols=2), lags)
-    assert found.bits == pytest.approx((2 * kernel.numpy()) ** 2 / 4 / 2 / math.log(2), rel=0.02)
-
-
 def test_the_best_predictor_of_a_law_has_its_exact_curve() -> None:
     """Wrapped as a model, the mixture of lags loses what it says: of one byte given ln S - I(1), of all the floor."""
     law = LagCorpus(longest=16, symbols=SYMBOLS, size=60_000)
@@ -120,6 +100,26 @@ def test_the_best_predictor_of_a_law_has_its_exact_curve() -> None:
     error = 4 * 3 / math.sqrt(1000)  # losses spread over 3 bits or less
     assert (found.bpb[0], found.bpb[-1]) == pytest.approx((first, law.bits_per_byte()), abs=error)
     assert found.cost[0] == pytest.approx(first - law.bits_per_byte(), abs=4 * found.standard_error[0])
+
+
+def test_reading_on_costs_and_is_worth_what_closed_forms_say() -> None:
+    """Uniform, but sure of symbol 0 by 3 nats where more than 16 came before; then a copy that is right, of 20 back."""
+
+    def sure(tokens: Tensor) -> Tensor:
+        logits = torch.zeros(*tokens.shape, SYMBOLS, dtype=torch.float64)
+        logits[:, 16:, 0] = 3.0
+        return logits
+
+    windows, total = text(50, 100), math.exp(3) + SYMBOLS - 1
+    cost, apart = beyond(sure, windows, 16, batch=7)
+    zeros = [float((windows[:, a + 1 : b + 1] == 0).double().mean()) for a, b in pairwise((16, 32, 64, 100))]
+    assert cost.given == apart.given == (32, 64, 100)
+    assert cost.bpb == pytest.approx([(math.log(total / SYMBOLS) - 3 * share) / math.log(2) for share in zeros])
+    p, q = math.exp(3) / total, 1 / total
+    assert apart.bpb == pytest.approx([p * math.log2(p * SYMBOLS) + (1 - p) * math.log2(q * SYMBOLS)] * 3)
+    cost, _ = beyond(copying(20), text(9, 19).repeat(1, 7), 17, step=4)
+    assert cost.bpb[1:] == pytest.approx([math.log2(1 + (SYMBOLS - 1) * math.exp(-8)) - math.log2(SYMBOLS)] * 3)
+    assert set(beyond(markov, text(), 7)[0].bpb) == {0.0}
 
 
 @pytest.mark.parametrize("length", [16, 17])
@@ -241,7 +241,12 @@ def test_a_model_of_transformers_is_probed_in_tokens(
         assert torch.equal(target.predict(inputs), expected)
     config = transformers.GPT2Config.from_pretrained(gpt2, n_layer=0)
     transformers.GPT2LMHeadModel(config).save_pretrained(gpt2)
-    found = probed(tmp_path, gpt2, "--text", __file__, "--windows", 5)
+    further = ("--context", 8, "--lengths", 4, "--figure", tmp_path / "p.svg")
+    found = probed(tmp_path, gpt2, "--text", __file__, "--windows", 5, *further)
+    assert (found["trained"], found["context"], found["cost"]["given"]) == (8, 32, [16, 32])
+    assert all(bits > 0 for bits in found["divergence"]["bits"])  # of its positions
+    assert "lost since 8, bits per token" in (tmp_path / "p.svg").read_text()
+    assert "reading on: bits with all before less those with the last 8 alone" in capsys.readouterr().out
     assert found["influence"]["bits"][0] > 0
     assert found["influence"]["bits"][1:] == [0] * 5
 

@@ -78,7 +78,6 @@ def test_figures_are_those_of_the_run(
         assert found[time]["kernel"]["exponents_over_lags"] == [4, 32]
         for block, quantiles in zip(found[time]["half_lives"], row["half_life_quantiles"], strict=True):
             assert list(block.values()) == [quantiles[0], quantiles[3], quantiles[-1]]
-    assert found["truncation"]["given"] == [1, 2, 4, 8, 16, 32]
     assert ("amplification" in rows[0]) == (kind != "ssm")
     text = capsys.readouterr().out
     starting, now = (found[time]["kernel"] for time in ("initialisation", "now"))

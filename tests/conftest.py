@@ -5,8 +5,10 @@ import inspect
 import json
 import os
 import signal
+import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,50 @@ def pytest_collection_finish() -> None:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Corpora of a test are cached in its own folder."""
     monkeypatch.setenv("PLKERNEL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def without(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """Calls in a copy of this process that has plkernel to import anew, and cannot import packages of given names.
+
+    Gives exit status, standard output and standard error. A new process would load all the other packages again.
+    """
+
+    class Blocked:
+        def __init__(self, names: Collection[str]) -> None:
+            self.names = names
+
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+            if name.partition(".")[0] in self.names:
+                raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+    def run(names: Collection[str], action: Callable[[], object]) -> tuple[int, str, str]:
+        files = [tmp_path / name for name in ("stdout", "stderr")]
+        if child := os.fork():
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            return status, *(file.read_text() for file in files)  # type: ignore[return-value]
+        status, loaded = 1, sys.modules.copy()
+        try:
+            for number, file in enumerate(files, start=1):
+                os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w") for number in (1, 2))
+            for name in loaded:
+                if name.partition(".")[0] in {"plkernel", *names}:
+                    del sys.modules[name]
+            finders = [one for one in sys.meta_path if isinstance(one, type)]  # not that of pytest
+            sys.meta_path[:] = [Blocked(names), *finders]  # type: ignore[list-item]
+            action()
+            status = 0
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    return run
 
 
 @pytest.fixture

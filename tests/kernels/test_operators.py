@@ -247,7 +247,7 @@ def test_neither_repetition_nor_the_number_of_threads_changes_a_bit(
             assert all(torch.equal(alone[name], shared[name]) for name in one.results)
 
 
-@EVERY
+@pytest.mark.parametrize(("one", "layout"), [(one, one.layouts[0]) for one in OPERATORS])
 def test_the_operator_passes_the_checks_of_torch(one: Operator, layout: str) -> None:
     given = mild(one.problem(layout, one.small))
     leaves = [given[name].requires_grad_() for name in one.inputs]

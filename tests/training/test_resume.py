@@ -38,7 +38,8 @@ def spec(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     def write(kind: str = "ssm", **train: Any) -> Spec:
         backend = None if kind == "ssm" else "reference"  # nothing to compile
         recipe = {"recipe": "blinkdl", "warmup": 2, "dropout": 0.2} if kind == "finch" else {}
-        path = tiny_spec(**{"steps": 8, "eval_every": 2, "backend": backend} | recipe | train)
+        shape = {"context": 32 if kind == "ssm" else 12}
+        path = tiny_spec(**{"steps": 8, "eval_every": 2, "backend": backend} | shape | recipe | train)
         text = path.read_text().replace("[model]\n", f"[model]\n{MODELS[kind]}")
         path.write_text(text if kind == "ssm" else text.replace('projection = "published"', ""))
         return load_spec(path)
@@ -157,7 +158,7 @@ def test_a_kill_at_any_operation_on_a_file_changes_nothing(spec: Callable[..., S
 
 @pytest.mark.parametrize(
     ("kind", "place", "step"),
-    [("ssm", place, step) for place, step in (("append", 0), ("append", 4), ("step", 3), ("save", 4))]
+    [("ssm", place, step) for place, step in (("append", 0), ("append", 4))]
     + [("finch", "step", 5), ("goose", "save", 2)],
 )
 def test_a_run_that_ends_anywhere_goes_on_to_the_same(

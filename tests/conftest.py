@@ -10,12 +10,11 @@ import textwrap
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-
-from plkernel.config.reading import expanded, parse_spec
 
 if TYPE_CHECKING:
     from plkernel.config.study import Spec
@@ -48,29 +47,23 @@ def without(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
     Gives exit status, standard output and standard error. A new process would load all the other packages again.
     """
 
-    class Blocked:
-        def __init__(self, names: Collection[str]) -> None:
-            self.names = names
-
-        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-            if name.partition(".")[0] in self.names:
+    def run(names: Collection[str], action: Callable[[], object]) -> tuple[int, str, str]:
+        def blocked(name: str, path: Any = None, target: Any = None) -> None:
+            if name.partition(".")[0] in names:
                 raise ModuleNotFoundError(f"{name} is blocked", name=name)
 
-    def run(names: Collection[str], action: Callable[[], object]) -> tuple[int, str, str]:
         files = [tmp_path / name for name in ("stdout", "stderr")]
         if child := os.fork():
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            return status, *(file.read_text() for file in files)  # type: ignore[return-value]
+            return status, files[0].read_text(), files[1].read_text()
         status, loaded = 1, sys.modules.copy()
         try:
-            for number, file in enumerate(files, start=1):
-                os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
-            sys.stdout, sys.stderr = (os.fdopen(number, "w") for number in (1, 2))
+            sys.stdout, sys.stderr = (file.open("w", buffering=1) for file in files)
             for name in loaded:
                 if name.partition(".")[0] in {"plkernel", *names}:
                     del sys.modules[name]
             finders = [one for one in sys.meta_path if isinstance(one, type)]  # not that of pytest
-            sys.meta_path[:] = [Blocked(names), *finders]  # type: ignore[list-item]
+            sys.meta_path[:] = [SimpleNamespace(find_spec=blocked), *finders]  # type: ignore[list-item]
             action()
             status = 0
         except SystemExit as stop:
@@ -78,8 +71,6 @@ def without(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
             os._exit(status)
 
     return run
@@ -156,6 +147,7 @@ def blocked_study(tmp_path: Path) -> Callable[..., Path]:
     `effect(levels, name)` is the difference of an arm at the end, None for an arm that was not started; noise of
     standard deviation 0.01 is the arm's own, block and seed add theirs. Patching published leaks.
     """
+    from plkernel.config.reading import expanded
 
     def write(
         effect: Callable[[Mapping[str, str], str], float | None], seeds: int = 8, noise: float = 0.01, draw: int = 0
@@ -191,6 +183,8 @@ def declared_study(tmp_path: Path) -> Callable[..., Path]:
     Each seed's losses spread by 0.001, half of an effect is there at step 20, test loss adds 0.1 to all, and the excess
     over a floor is the loss less 1. With 4 bytes given the cost is 0.5, of better less by ten effects; with 1, NaN.
     """
+    from plkernel.config.reading import parse_spec
+
     effects = {"base": 0.0, "better": -0.05, "same": 0.0, "untried": None}
 
     def write(hypotheses: Sequence[object] = (), gates: Sequence[object] = (), seeds: int = 6, name: str = "s") -> Path:

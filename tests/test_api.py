@@ -41,22 +41,14 @@ def test_names_load_what_they_need_and_stay_functions_beside_commands_of_their_n
     without: Callable[..., tuple[int, str, str]],
 ) -> None:
     def act() -> None:
-        import plkernel
-        from plkernel import fit
-
-        for name in ("fit", "measure"):
-            importlib.import_module(f"plkernel.{name}")
-        from plkernel.commands.fit import fit as command
-
-        assert plkernel.fit is fit
-        assert command is not fit
-        assert callable(plkernel.measure)
-        import plkernel.fit as attribute
-
-        assert attribute is fit
-        assert importlib.import_module("plkernel.fit").fit.__doc__ == command.__doc__
-        assert plkernel.fit(1.15, terms=2).active.rates
-        assert plkernel.place(4).rates
+        load = importlib.import_module
+        anew = load("plkernel")
+        fit, modules = anew.fit, [load(f"plkernel.{name}") for name in ("fit", "measure", "commands.fit")]
+        assert anew.fit is fit is not modules[2].fit
+        assert callable(anew.measure)
+        assert modules[0].fit.__doc__ == modules[2].fit.__doc__
+        assert fit(1.15, terms=2).active.rates
+        assert anew.place(4).rates
 
     assert without(("torch",), act) == (0, "", "")
 

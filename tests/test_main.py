@@ -61,9 +61,10 @@ def test_threads_of_commands_sleep_and_those_of_other_programs_do_as_they_are_to
     """torch reads the policy as it loads, so it must be set before."""
     other = script.with_name("other")
     for path in (script, other):
-        path.write_text("import os, plkernel\nprint(os.environ.get('OMP_WAIT_POLICY'))\n")
-    told = [call(script), call(other), call(script, environment={"OMP_WAIT_POLICY": "ACTIVE"})]
-    assert [one.stdout.strip() for one in told] == ["PASSIVE", "None", "ACTIVE"]
+        path.write_text(code := "import os, plkernel\nprint(os.environ.get('OMP_WAIT_POLICY'))\n")
+    told = [call(script), call("-c", f"import sys; sys.argv = ['-m']\n{code}"), call(other)]
+    told += [call(script, environment=own) for own in ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "77"})]
+    assert [one.stdout.strip() for one in told] == ["PASSIVE", "PASSIVE", "None", "ACTIVE", "None"]
 
 
 def test_help_and_light_commands_need_no_large_package(

@@ -18,8 +18,7 @@ from plkernel.results.statistics import PairedDifference, detectable_difference,
 from plkernel.results.study import Study, read_study
 
 RECORDS = Path(__file__).parents[2] / "runs" / "records"
-WITHOUT = ("quick", "schemes", "memory-bible")
-"""Studies with no starts to compare."""
+WITHOUT = ("quick", "schemes", "memory-bible")  # studies with no starts to compare
 NAMES = sorted(path.parent.name for path in RECORDS.glob("*/rows.jsonl"))
 
 
@@ -62,7 +61,6 @@ def by_hand(rows: list[dict[str, Any]], arms: list[str], at: str, kernel: bool) 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT])
 def test_spreads_are_those_of_the_rows(name: str) -> None:
-    assert blocks(name)
     rows = [json.loads(line) for line in (RECORDS / name / "rows.jsonl").read_text().splitlines()]
     for starts in blocks(name).values():
         for kernel, one in enumerate(convergence(starts)):
@@ -192,34 +190,27 @@ def early(name: str, arm: str, law: str, at: int | None = None) -> float:
 @cache
 def sentences() -> dict[str, dict[str, list[float]]]:
     """The sentences of a page, and what the rows say of the numbers in it."""
-    six = spreads("memory-text", "ema", "quantile")
+    *six, alone = spreads("memory-text", "ema", "quantile")
     ema, lru = "log-spaced_ema", "log-spaced_lru"
     leads = [-change("memory-text", f"short_{gain}", f"log-spaced_{gain}").mean for gain in ("ema", "lru")]
     long = change("memory-length", "short_good", "log-spaced_good")
     scaled = change("exp013-audit", "power-law-at-baseline_none_bytes", "log-spaced_uniform_none_bytes")
     gaps = {2000: 0.071, 3000: 0.040, 4000: 0.031}  # printed by the published study
     trained = 0.9 * config("memory-length")["corpus"]["size"]
-    frozen = [
-        change("memory-lags", f"short-frozen_lags-{power}", f"log-spaced_lags-{power}").mean for power in ("0.7", "1.3")
-    ]
+    lags = ("lags-0.7", "lags-1.3")
+    frozen = [change("memory-lags", f"short-frozen_{one}", f"log-spaced_{one}").mean for one in lags]
     weighed = study("memory-text").reference(ema)
     bigram = study("exp013-audit").reference("log-spaced_uniform_none_bytes")
-
     law = study("memory-text").finished("law_ema")[0].config["arm_options"]["beta"]
     ends = {arm: exponents(after) for arm, (_, after) in blocks("memory-text")["ema"].items()}
     inner = np.concatenate([found for arm, found in ends.items() if arm not in ("short_ema", "quantile_ema")])
     five = [float(inner.min()), float(inner.max())]
     begin = {arm: [float(exponents(before).mean())] for arm, (before, _) in blocks("memory-text")["ema"].items()}
-    compared = [
-        change("memory-text", arm, lru if arm.endswith("lru") else ema)
-        for arm in study("memory-text").arms
-        if not arm.startswith("log-spaced")
-    ]
+    others = [arm for arm in study("memory-text").arms if not arm.startswith("log-spaced")]
+    compared = [change("memory-text", arm, lru if arm.endswith("lru") else ema) for arm in others]
 
     starts = {
-        "their spread goes from {:.2f} octaves to {:.2f}, that of the kernels they make from {:.2f} to {:.2f}.": six[
-            :4
-        ],
+        "their spread goes from {:.2f} octaves to {:.2f}, that of the kernels they make from {:.2f} to {:.2f}.": six,
         "keep costing, {:.3f} and {:.3f} bits per byte on lags": frozen,
         "a start with the right ones is worth {:.3f} or less after 2 or 3 MB": [
             early("memory-lags", "law_lags-0.7", "log-spaced_lags-0.7")
@@ -235,7 +226,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         ],
         "a model of {:.2f} M parameters": [config("memory-bible")["model"]["parameters"] / 1e6],
         "An SSM of {:.2f} M parameters": [config("memory-bible")["model"]["parameters"] / 1e6],
-        "starts goes from {:.2f} octaves to {:.2f}, that of the kernels from {:.2f} to {:.2f}.": six[:4],
+        "starts goes from {:.2f} octaves to {:.2f}, that of the kernels from {:.2f} to {:.2f}.": six,
         "end at d^-{:.2f} to d^-{:.2f} in both blocks": five,
         "most end, d^-{:.2f} to d^-{:.2f}": five,
         "log-spaced half-lives *begin* at d^-{:.2f}": begin["log-spaced_ema"],
@@ -256,7 +247,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             spreads("memory-dose", "lags-0.7, frozen, not learnt")[3],
             *spreads("memory-dose", "lags-0.7, learnt")[3:1:-1],
         ],
-        "seeds alone would leave {:.2f} on source code": six[4:],
+        "seeds alone would leave {:.2f} on source code": [alone],
         "on lags of exponent 0.7 by {:.3f} and on the Potts model by {:.3f}": [
             early("memory-lags", "information_lags-0.7", "law_lags-0.7", 200),
             early("memory-potts", "correlation", "predictive", 600),

@@ -35,6 +35,7 @@ from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.training.checkpoint import open_model, save_model
 from plkernel.training.loop import prepare, run_training
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TEXT = torch.tensor(list(inspect.getsource(inspect).encode()))
 EAGLE, FINCH = RWKVConfig(5, 24, 2, 8), RWKVConfig(6, 24, 2, 8, mix_rank=3, decay_rank=5)
 GOOSE = RWKV7Config(24, 2, 8, 3, 5, 2, 4)
@@ -47,15 +48,6 @@ SIZES = {
 PROMISE = {"rtol": 1e-4, "atol": 2e-5}
 MEASURED = {5: {"rtol": 3e-5, "atol": 6e-6}, 6: {"rtol": 3e-5, "atol": 6e-6}, 7: PROMISE}
 Logits = Callable[..., list[Any]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors of these sizes are slower on several threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def serve(pipe: Connection) -> None:

@@ -1,7 +1,7 @@
 """One template for the three operators: every backend against float64, autograd, torch.compile and its own promises."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,6 @@ BACKENDS = ("reference", "cpu")
 EVERY = pytest.mark.parametrize(("one", "layout"), CASES, ids=NAMES)
 HEADS = pytest.mark.parametrize(("one", "layout"), CASES[2:], ids=NAMES[2:])
 HALVES = (torch.bfloat16, torch.float16)
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    """Restore the number of threads that a test changes."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +208,8 @@ def test_a_nan_stays_in_its_channel_or_head_and_after_its_step(one: Operator, la
 
 
 @HEADS
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("one_thread")
 def test_a_nan_in_one_head_leaves_the_gradients_of_the_others_alone(one: Operator, layout: str) -> None:
-    torch.set_num_threads(1)  # the heads after it in the same room
     given = one.problem(layout, (2, 9, 3, 4, 5))
     clean = one.run("cpu", given)
     for name, letters in one.inputs.items():
@@ -232,7 +223,7 @@ def test_a_nan_in_one_head_leaves_the_gradients_of_the_others_alone(one: Operato
 
 
 @EVERY
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("one_thread")
 def test_neither_repetition_nor_the_number_of_threads_changes_a_bit(
     one: Operator, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

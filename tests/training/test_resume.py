@@ -120,12 +120,11 @@ def after(spec: Spec, out: Path, expected: dict[str, Any]) -> str:
 
 
 @kills
-@pytest.mark.parametrize(
-    ("kind", "times"),
-    [("ssm", 1), *(pytest.param(kind, 7, marks=pytest.mark.slow) for kind in MODELS)],
-)
-def test_kills_at_random_times_change_nothing(spec: Callable[..., Spec], tmp_path: Path, kind: str, times: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MODELS)
+def test_kills_at_random_times_change_nothing(spec: Callable[..., Spec], tmp_path: Path, kind: str) -> None:
     """Each run is killed up to three times, in its second sitting as well."""
+    times = 7
     run = spec(kind, steps=8 * times, average=0.6, final_windows=10**6)
     out, counts, draw = tmp_path / "out", Counter[str](), random.Random(times)
     train(run, tmp_path / "whole")  # in this process, so that its copies have loaded what they need
@@ -158,8 +157,7 @@ def test_a_kill_at_any_operation_on_a_file_changes_nothing(spec: Callable[..., S
 
 @pytest.mark.parametrize(
     ("kind", "place", "step"),
-    [("ssm", place, step) for place, step in (("append", 0), ("append", 4))]
-    + [("finch", "step", 5), ("goose", "save", 2)],
+    [("ssm", "append", 0), ("ssm", "append", 4), ("finch", "step", 5), ("goose", "save", 2)],
 )
 def test_a_run_that_ends_anywhere_goes_on_to_the_same(
     spec: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str, step: int

@@ -63,10 +63,10 @@ def test_correlation_is_q_of_the_potts_corpus():
 
 
 def test_far_lags_of_dependent_symbols_are_right_and_without_the_jackknife_too_high():
-    """Mixtures of lags, 100 kB each: the mean of 8 seeds at lags 200..400, against its own standard error."""
+    """Mixtures of lags, 200 kB each: the mean of 8 seeds at lags 200..400, against its own standard error."""
     lags, means = np.array([200, 280, 400]), {"jackknife": [], "shuffle": []}
     for seed in range(8):
-        mixture = LagCorpus(1.3, 400, 0.1, 32, 100_000, seed)
+        mixture = LagCorpus(1.3, 400, 0.1, 32, 200_000, seed)
         for estimator, values in means.items():
             values.append(np.mean(decay_curves(mixture.sequence(), lags, estimator=estimator)[0].values))
     exact = np.mean(mixture.mutual_information(lags))

@@ -1,6 +1,7 @@
 """Schemes on models of `transformers`, configured tiny, never downloaded, against what the library itself draws."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,13 +13,9 @@ from plkernel.models.init.distributions import Distribution, truncated_std
 from plkernel.models.init.plan import Plan
 from plkernel.models.layers import Structure
 
+hub = partial(pytest.importorskip, "transformers", reason="transformers holds the models")
 D, L = 96, 2
 SIZES = {"vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-
-
-def hub() -> Any:
-    """transformers, imported by the first test that needs it."""
-    return pytest.importorskip("transformers", reason="transformers holds the models")
 
 
 def gpt2(**options: Any) -> nn.Module:

@@ -54,7 +54,7 @@ def test_wkv7_equals_float64_where_a_key_is_kept_replaced_or_reflected(rate: flo
 
 
 @pytest.mark.parametrize(
-    ("one", "shape"), [(SCAN, (1, 4000, 7)), (WKV, (1, 1500, 1, 11, 4)), (WKV7, (1, 1500, 1, 3, 2))]
+    ("one", "shape"), [(SCAN, (1, 8000, 7)), (WKV, (1, 1500, 1, 11, 4)), (WKV7, (1, 1500, 1, 3, 2))]
 )
 def test_long_sequences_equal_float64(one: Operator, shape: Any) -> None:
     for layout in one.layouts:

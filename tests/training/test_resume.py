@@ -124,14 +124,13 @@ def after(spec: Spec, out: Path, expected: dict[str, Any]) -> str:
 @pytest.mark.parametrize("kind", MODELS)
 def test_kills_at_random_times_change_nothing(spec: Callable[..., Spec], tmp_path: Path, kind: str) -> None:
     """Each run is killed up to three times, in its second sitting as well."""
-    times = 7
-    run = spec(kind, steps=8 * times, average=0.6, final_windows=10**6)
-    out, counts, draw = tmp_path / "out", Counter[str](), random.Random(times)
+    run = spec(kind, steps=56, average=0.6, final_windows=10**6)
+    out, counts, draw = tmp_path / "out", Counter[str](), random.Random(7)
     train(run, tmp_path / "whole")  # in this process, so that its copies have loaded what they need
     expected, start = left(tmp_path / "whole"), time.monotonic()
     assert in_a_copy(lambda: train(run, out)) == 0
     whole = time.monotonic() - start
-    for _ in range(times):
+    for _ in range(7):
         shutil.rmtree(out, ignore_errors=True)
         for _ in range(draw.randint(1, 3)):
             in_a_copy(lambda: train(run, out), draw.uniform(0, whole))

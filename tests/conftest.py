@@ -5,15 +5,16 @@ import inspect
 import json
 import os
 import signal
+import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-
-from plkernel.config.reading import expanded, parse_spec
 
 if TYPE_CHECKING:
     from plkernel.config.study import Spec
@@ -37,6 +38,42 @@ def pytest_collection_finish() -> None:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Corpora of a test are cached in its own folder."""
     monkeypatch.setenv("PLKERNEL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def without(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """Calls in a copy of this process that has plkernel to import anew, and cannot import packages of given names.
+
+    Gives exit status, standard output and standard error. A new process would load all the other packages again.
+    """
+
+    def run(names: Collection[str], action: Callable[[], object]) -> tuple[int, str, str]:
+        def blocked(name: str, path: Any = None, target: Any = None) -> None:
+            if name.partition(".")[0] in names:
+                raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+        files = [tmp_path / name for name in ("stdout", "stderr")]
+        if child := os.fork():
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            return status, files[0].read_text(), files[1].read_text()
+        status, loaded = 1, sys.modules.copy()
+        try:
+            sys.stdout, sys.stderr = (file.open("w", buffering=1) for file in files)
+            for name in loaded:
+                if name.partition(".")[0] in {"plkernel", *names}:
+                    del sys.modules[name]
+            finders = [one for one in sys.meta_path if isinstance(one, type)]  # not that of pytest
+            sys.meta_path[:] = [SimpleNamespace(find_spec=blocked), *finders]  # type: ignore[list-item]
+            action()
+            status = 0
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    return run
 
 
 @pytest.fixture
@@ -110,6 +147,7 @@ def blocked_study(tmp_path: Path) -> Callable[..., Path]:
     `effect(levels, name)` is the difference of an arm at the end, None for an arm that was not started; noise of
     standard deviation 0.01 is the arm's own, block and seed add theirs. Patching published leaks.
     """
+    from plkernel.config.reading import expanded
 
     def write(
         effect: Callable[[Mapping[str, str], str], float | None], seeds: int = 8, noise: float = 0.01, draw: int = 0
@@ -145,6 +183,8 @@ def declared_study(tmp_path: Path) -> Callable[..., Path]:
     Each seed's losses spread by 0.001, half of an effect is there at step 20, test loss adds 0.1 to all, and the excess
     over a floor is the loss less 1. With 4 bytes given the cost is 0.5, of better less by ten effects; with 1, NaN.
     """
+    from plkernel.config.reading import parse_spec
+
     effects = {"base": 0.0, "better": -0.05, "same": 0.0, "untried": None}
 
     def write(hypotheses: Sequence[object] = (), gates: Sequence[object] = (), seeds: int = 6, name: str = "s") -> Path:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.benchmark import Timer
 
 from plkernel.common.cli import text_table
 from plkernel.common.environment import environment, installed
@@ -65,6 +64,8 @@ def compare(
     names = [name for name, (_, _, call) in outcomes.items() if call is not None]
     progress(f"{problem} timing {', '.join(names)}".strip())
     threads, repeat = torch.get_num_threads(), 10 if device == "cuda" else 1
+    from torch.utils.benchmark import Timer  # half a second, with the compilers of extensions
+
     timers = {name: Timer("call()", globals={"call": outcomes[name][2]}, num_threads=threads) for name in names}
     times = {name: np.full(rounds, np.nan) for name in names}
     for turn in range(rounds):

@@ -98,7 +98,7 @@ def test_state_is_carried_across_blocks(corpus, monkeypatch):
     monkeypatch.setattr(sequences, "BLOCK", 2)
     both = [same_draw(replace(corpus, seed=seed).sequence(), corpus.symbols)[:2] for seed in range(8)]
     monkeypatch.undo()
-    whole = same_draw(replace(corpus, size=2_000_000).sequence(), corpus.symbols)[:2]
+    whole = same_draw(replace(corpus, size=400_000).sequence(), corpus.symbols)[:2]
     error = np.std(both, axis=0, ddof=1) / np.sqrt(8)
     assert np.all(np.abs(np.mean(both, axis=0) - whole) < 5 * error)
     assert np.any(np.abs(whole) > 8 * error)
@@ -176,7 +176,7 @@ def test_the_predictor_of_a_mixture_is_that_of_bayes(mixture):
         if given in (0, 1, longest):
             np.testing.assert_allclose(losses, best, rtol=1e-7)
         assert -1e-9 < joint.ravel() @ (losses - best) < 2e-5
-    if mixture in TINY[:3]:
+    if mixture == TINY[1]:
         entropy = joint.ravel() @ bayes(joint, longest)
         assert mixture.bits_per_byte() == pytest.approx(entropy, abs=0.01)
 

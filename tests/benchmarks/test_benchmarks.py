@@ -1,7 +1,7 @@
 """Nothing wrong is timed, contenders take turns, and every peer is right."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,9 @@ from plkernel.commands import bench
 from plkernel.common.files import load_json
 from plkernel.config.reading import parse_spec
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # benchmarks set the threads of torch
 SHAPES = {"scan": (2, 50, 8), "wkv": (1, 64, 1, 8), "wkv7": (1, 64, 1, 8)}
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """Benchmarks set the threads of torch; other tests have theirs back."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def gives(value: Any) -> Contender:

@@ -10,8 +10,6 @@ import socket
 import subprocess
 import sys
 
-import datasets
-import huggingface_hub
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -156,6 +154,8 @@ def test_a_local_table_is_read_without_a_word_to_anybody_and_without_datasets(tm
 
 @pytest.fixture
 def no_network(tmp_path, monkeypatch):
+    import datasets  # a second, which the other tests do without
+
     def refuse(host, port):
         raise socket.gaierror(-2, f"no such host {host}")
 
@@ -198,6 +198,9 @@ def test_code_of_a_data_set_is_never_run(tmp_path):
 
 @pytest.mark.usefixtures("no_network")
 def test_without_a_network_what_datasets_has_cached_is_read(tmp_path):
+    import datasets
+    import huggingface_hub
+
     pq.write_table(pa.table({"id": [1, 2], "text": ["from", "cache"]}), tmp_path / "a.parquet")
     store = tmp_path / "hub cache"
     datasets.load_dataset("parquet", data_files=str(tmp_path / "a.parquet"))

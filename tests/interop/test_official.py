@@ -1,15 +1,19 @@
 """Official checkpoints of RWKV-5, 6 and 7: the same logits in the official package, the same numbers back."""
 
 import dataclasses
+import gc
+import importlib
 import inspect
 import json
+import multiprocessing
 import os
 import random
 import re
-import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,7 @@ from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.training.checkpoint import open_model, save_model
 from plkernel.training.loop import prepare, run_training
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TEXT = torch.tensor(list(inspect.getsource(inspect).encode()))
 EAGLE, FINCH = RWKVConfig(5, 24, 2, 8), RWKVConfig(6, 24, 2, 8, mix_rank=3, decay_rank=5)
 GOOSE = RWKV7Config(24, 2, 8, 3, 5, 2, 4)
@@ -42,69 +47,55 @@ SIZES = {
 }
 PROMISE = {"rtol": 1e-4, "atol": 2e-5}
 MEASURED = {5: {"rtol": 3e-5, "atol": 6e-6}, 6: {"rtol": 3e-5, "atol": 6e-6}, 7: PROMISE}
-OFFICIAL = """
-import gc, os, sys, torch
-gc.collect = lambda: 0
-torch.set_num_threads(1)
-for line in sys.stdin:  # RWKV_V7_ON, which the package reads as it is imported, cases and results
-    flag, cases, out = line.split()
-    if os.environ.get("RWKV_V7_ON") != flag:
-        os.environ["RWKV_V7_ON"] = flag
-        sys.modules.pop("rwkv.model", None)
-    from rwkv.model import RWKV
-    results = []
-    for path, inputs in torch.load(cases):
-        try:
-            model = RWKV(model=path, strategy="cpu fp32")
-            whole, _ = model.forward(inputs, None, full_output=True)
-            state, each = None, []
-            for byte in inputs:
-                logits, state = model.forward([byte], state)
-                each.append(logits.clone())
-            results.append((whole, torch.stack(each)))
-        except (RuntimeError, AttributeError):
-            results.append(None)
-    torch.save(results, out)
-    print(flush=True)
-    print("done", flag, flush=True)
-"""
 Logits = Callable[..., list[Any]]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors of these sizes are slower on several threads."""
-    before = torch.get_num_threads()
+def serve(pipe: Connection) -> None:
+    """The official package, which changes settings of torch in its process: answers what is asked through the pipe."""
+    warnings.simplefilter("ignore")
+    gc.collect = lambda generation=2: 0
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    os.environ |= {"RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}
+    while asked := pipe.recv():
+        flag, cases, bytewise = asked
+        if os.environ.get("RWKV_V7_ON") != flag:  # which the package reads as it is imported
+            os.environ["RWKV_V7_ON"] = flag
+            sys.modules.pop("rwkv.model", None)
+        official, results = importlib.import_module("rwkv.model").RWKV, []
+        for path, inputs in cases:
+            try:
+                model = official(model=path, strategy="cpu fp32")
+                found, state, each = [model.forward(inputs, None, full_output=True)[0]], None, []
+                for byte in inputs if bytewise else ():
+                    logits, state = model.forward([byte], state)
+                    each.append(logits.clone())
+                results.append([one.numpy() for one in found + ([torch.stack(each)] if each else [])])
+            except (RuntimeError, AttributeError):
+                results.append(None)
+        pipe.send(results)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator["subprocess.Popen[str]"]:
-    """A process with the official package, which would change settings of torch in this one."""
+def server() -> Iterator[Connection]:
+    """The end of the pipe to a copy of this process with the official package."""
     pytest.importorskip("rwkv", reason="the official inference package `rwkv` is not installed")
-    flags = {"RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}
-    command, pipe = [sys.executable, "-c", OFFICIAL], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **flags}) as process:
-        yield process
+    pipe, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=serve, args=(theirs,))
+    process.start()
+    theirs.close()  # or nothing would end if it fails
+    yield pipe
+    pipe.send(None)
+    process.join()
 
 
 @pytest.fixture
-def official(server: "subprocess.Popen[str]", tmp_path: Path) -> Logits:
-    """Logits (T,256) of bytes (T,) by the official package, whole and byte by byte."""
-    asked, told = server.stdin, server.stdout
-    assert asked is not None
-    assert told is not None
+def official(server: Connection) -> Logits:
+    """Logits (T,256) of bytes (T,) by the official package, whole and, unless told otherwise, byte by byte."""
 
-    def run(version: int, *cases: tuple[Path, Tensor]) -> list[Any]:
+    def run(version: int, *cases: tuple[Path, Tensor], bytewise: bool = True) -> list[Any]:
         names = [(str(path).removesuffix(".pth") if version == 7 else str(path), x.tolist()) for path, x in cases]
-        torch.save(names, tmp_path / "cases")
-        flag = int(version == 7)
-        print(flag, tmp_path / "cases", tmp_path / "results", file=asked, flush=True)
-        assert f"done {flag}\n" in iter(told.readline, ""), "the official package failed: see standard error"
-        results: list[Any] = torch.load(tmp_path / "results")
-        return results
+        server.send((str(int(version == 7)), names, bytewise))
+        return [each and [torch.from_numpy(logits) for logits in each] for each in server.recv()]
 
     return run
 
@@ -155,7 +146,7 @@ def save_torch(path: Path, content: Any) -> Path:
 @pytest.mark.parametrize("version", SIZES)
 def test_the_official_package_computes_the_logits_of_an_export(version: int, official: Logits, tmp_path: Path) -> None:
     """Whole and byte by byte; what is exported comes back bit for bit."""
-    inputs, cases = TEXT[1000:1080], []
+    inputs, cases = TEXT[1000:1050], []
     for number, config in enumerate(SIZES[version]):
         assert all(parameter.count_nonzero() == parameter.numel() for parameter in trained(config).parameters())
         save_model(tmp_path / f"model-{number}", trained(config), "a test")
@@ -183,7 +174,7 @@ def test_every_tensor_of_an_export_matters(version: int, official: Logits, tmp_p
         paths.append(
             save_torch(tmp_path / f"{number}.pth", {**state, name: value + (1.0 if version == 7 else 0.2) * noise})
         )
-    expected, *moved = (whole for whole, _ in official(version, *((path, inputs) for path in paths)))
+    expected, *moved = (one[0] for one in official(version, *((path, inputs) for path in paths), bytewise=False))
     for name, logits in zip(state, moved, strict=True):
         assert not torch.allclose(logits, expected, **PROMISE), name
 

@@ -18,11 +18,8 @@ import pytest
 import torch
 from operators import OPERATORS, SCAN, Operator
 
-import plkernel
 from plkernel.kernels import chunks, compiled
 from plkernel.kernels.scan import cpu as scan_cpu
-
-WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 @pytest.fixture
@@ -132,22 +129,6 @@ def test_threads_that_only_take_turns_are_left_out_ever_longer_until_they_help_a
     assert pause == most
     assert asked(2, 10 * compiled.TRIAL) == 10 * compiled.TRIAL
     assert asked(1, compiled.TRIAL + compiled.PAUSE[0] + 1) == compiled.TRIAL + 1  # the next pause is a short one
-
-
-@pytest.mark.parametrize(
-    ("program", "said", "policy"),
-    [
-        ("-m", {}, "PASSIVE"),  # a command
-        ("-m", {"GOMP_SPINCOUNT": "77"}, "None"),
-        ("train.py", {}, "None"),  # a program that imports the package
-    ],
-)
-def test_commands_let_idle_threads_sleep_unless_told_otherwise(program: str, said: dict[str, str], policy: str) -> None:
-    code = f"import os, sys; sys.argv = [{program!r}]; import plkernel; print(os.environ.get('OMP_WAIT_POLICY'))"
-    environment = {name: value for name, value in os.environ.items() if name not in WAITING} | said
-    environment["PYTHONPATH"] = str(Path(plkernel.__file__).parents[1])
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == policy
 
 
 KERNEL = """

@@ -1,10 +1,10 @@
 """Checkpoint files, whole and hostile: an answer or one line of error, and nothing in them is executed."""
 
+import importlib
 import json
 import os
 import pickle
 import struct
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -289,30 +289,29 @@ def test_the_bomb_works_and_a_plain_pickle_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "executed").exists()
 
 
-def test_safetensors_need_neither_torch_nor_transformers(tmp_path: Path) -> None:
+def test_safetensors_need_neither_torch_nor_transformers(
+    without: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With numpy, scipy, safetensors, matplotlib and tyro alone; a .pth says that it needs torch."""
     save_file(TENSORS, tmp_path / SINGLE)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     torch.save(TENSORS, tmp_path / "x.pth")
-    program = """if True:
-        import sys
-        class Absent:
-            def find_spec(self, name, path=None, target=None):
-                if name in ("torch", "numba", "triton", "datasets", "transformers", "pyarrow", "pydantic", "jinja2"):
-                    raise ModuleNotFoundError(name=name)
-        sys.meta_path.insert(0, Absent())
-        from plkernel.commands.inspect import inspect
-        from plkernel.common import cli
-        cli.main(inspect, [sys.argv[1], "--compare", sys.argv[1], "--json", "x.json"])
+
+    def act() -> None:
+        hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == "matplotlib"}
+        main = importlib.import_module("plkernel.common.cli").main
+        command = importlib.import_module("plkernel.commands.inspect").inspect
+        main(command, [".", "--compare", ".", "--json", "x.json"])
         assert "matplotlib" not in sys.modules
-        cli.main(inspect, [sys.argv[1], "--figure", "x.pdf"])
-        cli.main(inspect, ["x.pth"])
-    """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    line = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, cwd=tmp_path)
-    assert "4 layers with decays, nemotron_h" in done.stdout, done.stderr
-    assert done.stderr == "error: x.pth: reading this format needs torch, which is missing: pip install torch\n"
+        sys.modules.update(hidden)
+        main(command, [".", "--figure", "x.pdf"])
+        main(command, ["x.pth"])
+
+    monkeypatch.chdir(tmp_path)
+    absent = ("torch", "numba", "triton", "datasets", "transformers", "pyarrow", "pydantic", "jinja2")
+    _, printed, errors = without(absent, act)
+    assert "4 layers with decays, nemotron_h" in printed, errors
+    assert errors == "error: x.pth: reading this format needs torch, which is missing: pip install torch\n"
     assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
     layers = json.loads((tmp_path / "x.json").read_text())["layers"]
     expected = shown(str(tmp_path)).to_dict()["layers"]

@@ -56,7 +56,7 @@ def trained(tiny_spec: SpecWriter, tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-@pytest.mark.parametrize("kind", ["rwkv6", "rwkv7", "ssm"])
+@pytest.mark.parametrize("kind", [pytest.param("rwkv6", marks=pytest.mark.slow), "rwkv7", "ssm"])
 def test_figures_are_those_of_the_run(
     kind: str, trained: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,7 +120,7 @@ def test_one_sided_t_tests_and_equivalence_are_those_of_statsmodels(n, shift, ma
 @pytest.mark.parametrize(("n", "heavy"), [(3, False), (8, True)])
 def test_false_confirmations_and_refutations_of_a_family_stay_below_alpha(n, heavy):
     """Four claims on the border between true and false, over differences that share a baseline."""
-    rng, alpha, repetitions, margin = np.random.default_rng([n, heavy]), 0.1, 600, 0.5
+    rng, alpha, repetitions, margin = np.random.default_rng([n, heavy]), 0.1, 400, 0.5
     edges = {"lower": -margin, "higher": margin, "equal": margin, "lower by none": 0.0}
     false = {"confirmed": 0, "refuted": 0}
     for _ in range(repetitions):

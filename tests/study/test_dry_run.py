@@ -26,10 +26,10 @@ from plkernel.training.build import Prepared
 RUNS = Path(__file__).parents[2] / "runs"
 TRAIN = TrainSpec(context=64, batch=2, steps=1)
 MODELS: dict[str, dict[str, Any]] = {
-    "ssm": {"kind": "ssm", "dim": 24, "layers": 2},
+    "ssm": {"kind": "ssm", "dim": 24, "layers": 1},
     "patched": {"kind": "ssm", "dim": 24, "layers": 3, "patching": {"size": 3}},
-    "rwkv5": {"kind": "rwkv5", "dim": 32, "layers": 2, "head_size": 16},
-    "rwkv6": {"kind": "rwkv6", "dim": 32, "layers": 2, "head_size": 8},
+    "rwkv5": {"kind": "rwkv5", "dim": 32, "layers": 1, "head_size": 16},
+    "rwkv6": {"kind": "rwkv6", "dim": 32, "layers": 1, "head_size": 8},
     "rwkv7": {"kind": "rwkv7", "dim": 32, "layers": 2, "head_size": 8},
 }
 
@@ -59,8 +59,8 @@ def test_operations_are_those_of_matrices_and_of_recurrences(name: str) -> None:
 
 def test_a_model_of_any_size_is_counted_without_memory() -> None:
     train = TrainSpec(context=2048, batch=64, steps=1, backend="gpu")
-    large = ModelSpec.model_validate(MODELS["ssm"] | {"dim": 8192, "layers": 2})
-    assert operations(Prepared.of(resolve(large, Arm(), train)))[1] > 3e12
+    large = ModelSpec.model_validate(MODELS["ssm"] | {"dim": 8192})
+    assert operations(Prepared.of(resolve(large, Arm(), train)))[1] > 1.5e12
 
 
 @pytest.fixture

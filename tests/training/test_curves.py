@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from plkernel.commands.train import command
 from plkernel.common.files import read_lines
@@ -23,6 +22,8 @@ RUN = "uniform/seed-0"
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(folder), {"scalars": 0}).Reload()
     return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 

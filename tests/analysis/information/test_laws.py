@@ -105,10 +105,11 @@ def test_bad_requests_are_refused(options, message):
         compare_models(curve(LAGS**-1.0), (1, 5))
 
 
-SLOW = [(beta, seed) for beta in (0.45, 0.7, 1.0, 1.3, 1.6, 1.95) for seed in (1, 2, 3)]
+CASES = [(0.4, 0)] + [(beta, seed) for beta in (0.45, 0.7, 1.0, 1.3, 1.6, 1.95) for seed in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(("beta", "seed"), [(0.4, 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("beta", "seed"), CASES)
 def test_the_exponents_of_known_corpora_are_recovered(beta, seed):
     """10 MB of 16 symbols, on the lags whose exact information exceeds eight floors."""
     corpus = PottsCorpus(beta=beta, size=10_000_000, seed=seed)

@@ -1,6 +1,7 @@
 """Schemes on models of `transformers`, configured tiny, never downloaded, against what the library itself draws."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,19 +13,19 @@ from plkernel.models.init.distributions import Distribution, truncated_std
 from plkernel.models.init.plan import Plan
 from plkernel.models.layers import Structure
 
-hub = pytest.importorskip("transformers", reason="transformers holds the models")
+hub = partial(pytest.importorskip, "transformers", reason="transformers holds the models")
 D, L = 96, 2
 SIZES = {"vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
 def gpt2(**options: Any) -> nn.Module:
-    config = hub.GPT2Config(**{**SIZES, "n_positions": 64, "n_embd": D, "n_layer": L, "n_head": 4, **options})
-    return hub.GPT2LMHeadModel(config)  # type: ignore[no-any-return]
+    config = hub().GPT2Config(**{**SIZES, "n_positions": 64, "n_embd": D, "n_layer": L, "n_head": 4, **options})
+    return hub().GPT2LMHeadModel(config)
 
 
 def mamba(**options: Any) -> nn.Module:
-    config = hub.MambaConfig(**{**SIZES, "hidden_size": D, "state_size": 8, "num_hidden_layers": L, **options})
-    return hub.MambaForCausalLM(config)  # type: ignore[no-any-return]
+    config = hub().MambaConfig(**{**SIZES, "hidden_size": D, "state_size": 8, "num_hidden_layers": L, **options})
+    return hub().MambaForCausalLM(config)
 
 
 MODELS = {"gpt2": gpt2, "mamba": mamba}
@@ -115,16 +116,16 @@ def theirs(family: str) -> nn.Module:
         return mamba(hidden_size=128, num_hidden_layers=3)
     if family == "t5":
         shape = {"d_model": 128, "d_kv": 32, "num_heads": 6, "d_ff": 320, "num_layers": 3}
-        return hub.T5EncoderModel(hub.T5Config(feed_forward_proj="gated-gelu", **shape, **SIZES))  # type: ignore[no-any-return]
+        return hub().T5EncoderModel(hub().T5Config(feed_forward_proj="gated-gelu", **shape, **SIZES))
     name, options = {
         "clip": ("CLIPTextModelWithProjection", {"projection_dim": 128}),
         "modernbert": ("ModernBertForMaskedLM", {"cls_token_id": 1, "sep_token_id": 2}),
         "gemma": ("GemmaForCausalLM", {"num_key_value_heads": 4, "head_dim": 32}),
         "default": ("LlamaForCausalLM", {"num_key_value_heads": 4, "head_dim": 32}),
     }[family]
-    model = getattr(hub, name)
-    config = hub.CLIPTextConfig if family == "clip" else model.config_class
-    return model(config(**options, **wide))  # type: ignore[no-any-return]
+    model = getattr(hub(), name)
+    config = hub().CLIPTextConfig if family == "clip" else model.config_class
+    return model(config(**options, **wide))
 
 
 LLAMA = {

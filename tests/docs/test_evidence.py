@@ -1,4 +1,4 @@
-"""Sentences and figures of docs/evidence/ say what the committed rows say."""
+"""Sentences and figures of README.md and docs/ say what the committed rows say."""
 
 import json
 import re
@@ -57,33 +57,13 @@ def test_spreads_are_those_of_the_rows(name: str, block: str) -> None:
         assert one == pytest.approx((before, after, seeds), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "block", "half_lives", "kernel"),
-    [
-        ("memory-text", "ema", (1.66, 1.32), (3.04, 0.19)),
-        ("memory-text", "lru", (1.66, 1.77), (3.01, 0.52)),
-        ("memory-length", "good", (1.76, 1.33), (2.79, 0.15)),
-        ("memory-lags", "lags-0.7", (2.20, 1.39), (3.41, 0.59)),
-        ("memory-markov", "", (2.39, 2.38), (3.45, 3.29)),
-    ],
-)
-def test_kernels_converge_where_memory_matters_and_half_lives_do_not(
-    name: str, block: str, half_lives: tuple[float, float], kernel: tuple[float, float]
-) -> None:
-    half, shape = convergence(without(BLOCKS[name, block], "quantile"))
-    assert half[:2] == pytest.approx(half_lives, abs=0.005)
-    assert shape[:2] == pytest.approx(kernel, abs=0.005)
-
-
 def test_the_usual_start_is_where_learning_ends() -> None:
     starts = without(BLOCKS["memory-text", "ema"], "quantile")
     ends = {arm: exponents(after) for arm, (_, after) in starts.items()}
     inside = [arm for arm, found in ends.items() if ((found > 0.915) & (found < 1.035)).all()]
     assert len(starts) == 6
     assert set(starts) - set(inside) == {"short_ema"}
-    assert exponents(starts["log-spaced_ema"][0]) == pytest.approx([0.92, 0.92], abs=0.005)
     assert [row.index(max(row)) == 4 for row in doses(None)].count(True) == 5, "of six cases 1.6 is worst in five"
-    assert exponents(starts["law_ema"][0]) == pytest.approx([0.42, 0.42], abs=0.005)
 
 
 def test_starts_are_grouped_by_block_and_by_whether_they_are_learnt() -> None:
@@ -143,7 +123,7 @@ def doses(at: int | None) -> list[list[float]]:
 
 def best_exponents() -> list[float]:
     """Intervals of the best exponent at the end of frozen kernels, for predictors of 0.7 and of 1.4."""
-    rows = json.loads((RECORDS / "memory-dose" / "best.json").read_text())["rows"]
+    rows = record("memory-dose/best.json")["rows"]
     ends = {row["corpus"]: row["best"] for row in rows if row["decays"] == "frozen" and row["step"] is None}
     return [ends[corpus][bound] for corpus in ("lags-0.7", "lags-1.4") for bound in ("low", "high")]
 
@@ -167,6 +147,15 @@ def rate_or_length() -> list[float]:
     return [one.mean, one.low, one.high]
 
 
+def record(name: str) -> Any:
+    return json.loads((RECORDS / name).read_text())
+
+
+def ended(name: str, arms: tuple[str, ...], split: str) -> list[float]:
+    """Mean losses of some arms at the end."""
+    return [statistics.fmean(getattr(run.result, split) for run in STUDIES[name].finished(arm)) for arm in arms]
+
+
 def study(name: str) -> Any:
     return STUDIES[name].finished()[0].config
 
@@ -178,16 +167,13 @@ def early(name: str, arm: str, law: str, at: int | None = None) -> float:
 
 SIX = spreads("memory-text", "ema", "quantile")
 EMA, LRU = "log-spaced_ema", "log-spaced_lru"
-LEADS = [-change("memory-text", f"short_{gain}", f"log-spaced_{gain}").mean for gain in ("ema", "lru")]
+LEAD, LRU_LEAD = (change("memory-text", f"short_{gain}", f"log-spaced_{gain}") for gain in ("ema", "lru"))
 LONG = change("memory-length", "short_good", "log-spaced_good")
 SCALED = change("exp013-audit", "power-law-at-baseline_none_bytes", "log-spaced_uniform_none_bytes")
 GAPS = {2000: 0.071, 3000: 0.040, 4000: 0.031}  # printed by the published study
 TRAINED = 0.9 * study("memory-length")["corpus"]["size"]
-FROZEN = [
-    change("memory-lags", f"short-frozen_lags-{power}", f"log-spaced_lags-{power}").mean for power in ("0.7", "1.3")
-]
-WEIGHED = STUDIES["memory-text"].reference(EMA)
-BIGRAM = STUDIES["exp013-audit"].reference("log-spaced_uniform_none_bytes")
+COUNTED = ("memory-text", "memory-length", "exp013-audit")
+COUNTS = {name: record(f"{name}/references.json")["references"][0] for name in COUNTED}
 
 LAW = STUDIES["memory-text"].finished("law_ema")[0].config["arm_options"]["beta"]
 ENDS = {arm: exponents(after) for arm, (_, after) in BLOCKS["memory-text", "ema"].items()}
@@ -200,31 +186,70 @@ COMPARED = [
     if not arm.startswith("log-spaced")
 ]
 
+BARS = record("measure/coverage.json")
+ACCURATE = [(row["exact"], abs(row["estimate"] - row["exact"])) for row in record("measure/accuracy.json")["rows"]]
+EXACT, OFF = zip(*ACCURATE, strict=True)
+SIZES = [run.config["model"]["parameters"] / 1e6 for one in STUDIES.values() for run in one.finished()]
+READ = [run.result.bytes / 1e6 for one in STUDIES.values() for run in one.finished() if run.result]
+RANGES = [min(SIZES), max(SIZES), min(READ), max(READ)]
+BIBLE = [study("memory-bible")["model"]["parameters"] / 1e6, lost("memory-bible", "log-spaced_pt")]
+MARKOV = [arm for arm in STUDIES["memory-markov"].arms if arm != "log-spaced"]
+GOOD = tuple(arm for arm in STUDIES["memory-length"].arms if arm.endswith("_good"))
+LAGS = [
+    change("memory-lags", f"{start}_lags-{power}", f"log-spaced_lags-{power}").mean
+    for start in ("short-frozen", "short", "long")
+    for power in ("0.7", "1.3")
+]
+
 SENTENCES: dict[str, dict[str, list[float]]] = {
-    "starts": {
-        "their spread goes from {:.2f} octaves to {:.2f}, that of the kernels they make from {:.2f} to {:.2f}.": SIX[
-            :4
+    "README": {
+        "cost {:.3f} bits per byte if they are frozen, and {:.3f} if they are learnt": LAGS[:3:2],
+        "between t^-{:.2f} and t^-{:.2f} over lags 1 to 256": FIVE,
+        "begin (t^-{:.2f}; 7 seeds, 6 MB)": BEGIN["log-spaced_ema"],
+        "ahead by {:.3f} ({:.3f} to {:.3f}, not corrected": [-LEAD.mean, -LEAD.high, -LEAD.low],
+        "largest model with a record here has {:.1f} million parameters": RANGES[1:2],
+    },
+    "initialising": {
+        "cost {:.3f} and {:.3f} if they are frozen, and {:.3f} and {:.3f} if they are learnt": LAGS[:4],
+        "are still {:.3f} and {:.3f} behind there": LAGS[4:],
+    },
+    "faq": {
+        "have {:.2f} to {:.1f} million parameters and read {:.1f} to {:.0f} MB": RANGES,
+        "half-lives of 1 to 8 bytes are {:.3f} bits per byte behind after 2 MB, and {:.3f} if": LAGS[2::-2],
+    },
+    "evidence/measured": {
+        "with exact exponents from {:.2f} to {:.2f} the estimate": [min(EXACT), max(EXACT)],
+        "off by {:.4f} at most, {:.4f} on average": [max(OFF), statistics.fmean(OFF)],
+        "independent symbols in {:.0f}%:": [
+            100 * max(BARS["rows"][9]["methods"]["jackknife of the plug-in"]["covered"])
         ],
-        "keep costing, {:.3f} and {:.3f} bits per byte on lags": FROZEN,
+        "denied to be one in {:.0f}%, {:.0f}% and {:.0f}%": [100 * law["denied"] for law in BARS["laws"]],
+        "would be {:.0f}%, {:.0f}% and {:.0f}%": [100 * law["denied_before"] for law in BARS["laws"]],
+    },
+    "evidence/fits": {"(R1), it is {:.4f}": [record("fit/fit.json")["optimal"]["scores"]["r1"]]},
+    "evidence/starts": {
+        "spread goes from {:.2f} octaves to {:.2f}, that of the kernels they make from {:.2f} to {:.2f}": SIX[:4],
+        "keep costing, {:.3f} and {:.3f} bits per byte on lags": LAGS[:2],
         "a start with the right ones is worth {:.3f} or less after 2 or 3 MB": [
             early("memory-lags", "law_lags-0.7", "log-spaced_lags-0.7")
         ],
         "they differ by {:.3f} bits per byte at most at the end of 1 MB, and by {:.3f} at most after 0.4 MB": [
             max(max(row[:4]) - min(row[:4]) for row in doses(at)) for at in (None, 200)
         ],
-        "Short ones, learnt, end {:.3f} ahead under EMA after 6 MB and {:.3f} under LRU": LEADS,
+        "Short ones, learnt, end {:.3f} ahead under EMA after 6 MB and {:.3f} under LRU": [-LEAD.mean, -LRU_LEAD.mean],
         "they lead by {:.3f} ({:.3f} to {:.3f}), not told from none": [-LONG.mean, -LONG.high, -LONG.low],
         "the best arm needs {:.3f} bits per byte, counts of five bytes in the same 6 MB need {:.3f}": [
-            min(statistics.fmean(losses("memory-text", arm).values()) for arm in STUDIES["memory-text"].arms),
-            WEIGHED.val_bpb[WEIGHED.orders.index(5)] if WEIGHED else 0.0,
+            min(ended("memory-text", STUDIES["memory-text"].arms, "final_val_bpb")),
+            COUNTS["memory-text"]["val_bpb"][4],
         ],
-        "a model of {:.2f} M parameters": [study("memory-bible")["model"]["parameters"] / 1e6],
-        "An SSM of {:.2f} M parameters": [study("memory-bible")["model"]["parameters"] / 1e6],
-        "starts goes from {:.2f} octaves to {:.2f}, that of the kernels from {:.2f} to {:.2f}.": SIX[:4],
-        "end at d^-{:.2f} to d^-{:.2f} in both blocks": FIVE,
-        "most end, d^-{:.2f} to d^-{:.2f}": FIVE,
-        "log-spaced half-lives *begin* at d^-{:.2f}": BEGIN["log-spaced_ema"],
-        "begins at d^-{:.2f}.": BEGIN["law_ema"],
+        "at the good rate they need {:.3f} on validation text and {:.3f} on test text, counts {:.3f} and {:.3f}": [
+            *(min(ended("memory-length", GOOD, split)) for split in ("final_val_bpb", "test_bpb")),
+            *(COUNTS["memory-length"][split][4] for split in ("val_bpb", "test_bpb")),
+        ],
+        "a model of {:.2f} M parameters loses {:.3f} bits per byte or less": BIBLE,
+        "five of the six end, d^-{:.2f} to d^-{:.2f}": FIVE,
+        "*begin* at d^-{:.2f} and concentrated ones at d^-{:.2f}": BEGIN["log-spaced_ema"] + BEGIN["concentrated_ema"],
+        "measured on this text, {:.2f}, begins at d^-{:.2f}.": [LAW, *BEGIN["law_ema"]],
         "Under LRU half-lives move apart, {:.2f} to {:.2f}, and kernels from {:.2f} to {:.2f}, or to {:.2f} without": [
             *spreads("memory-text", "lru", "quantile")[:4],
             spreads("memory-text", "lru", "quantile", "short")[3],
@@ -248,8 +273,6 @@ SENTENCES: dict[str, dict[str, list[float]]] = {
         ],
         "best at {:.2f} to {:.2f} for a predictor of 0.7 and at {:.2f} to {:.2f} for one of 1.4": best_exponents(),
         "{:.0f} thousand parameters": [study("memory-text")["model"]["parameters"] / 1e3],
-        "measured on this text, {:.2f};": [LAW],
-        "measured on this text, d^-{:.2f},": [LAW],
         "the model loses {:.3f} bits per byte when it is given 32 bytes": [lost("memory-text", EMA)],
         "Seven seeds find differences of {:.3f} on their own": [
             statistics.median(detectable_difference(one.standard_deviation, 7) for one in COMPARED)
@@ -259,28 +282,36 @@ SENTENCES: dict[str, dict[str, list[float]]] = {
         "Medians halve there, {:.1f} to {:.1f} and {:.1f} bytes": medians("memory-length", "low", "log-spaced_low"),
         "they do not, {:.1f} to {:.1f} and {:.1f},": medians("memory-length", "good", "log-spaced_good"),
         "they rise, {:.1f} to {:.1f} and {:.1f}.": medians("memory-text", "ema", EMA),
-        "and {:.3f} bits per byte worse in Portuguese": [lost("memory-bible", "log-spaced_pt")],
+        "and {:.3f} bits per byte worse in Portuguese": BIBLE[1:],
+        "a start with long ones only is still {:.3f} to {:.3f} behind": LAGS[4:],
+        "no start is more than {:.4f} from": [
+            max(abs(change("memory-markov", arm, "log-spaced").mean) for arm in MARKOV)
+        ],
+        "the registered test, by {:.3f} bits per byte": [change("memory-text", "predictive_ema", EMA, 500).mean],
     },
-    "audit": {
+    "evidence/audit": {
         "is at {:+.3f} ({:+.3f} to {:+.3f})": [SCALED.mean, SCALED.low, SCALED.high],
         "({:.2f} M parameters, 200 steps)": [study("exp013-audit")["model"]["parameters"] / 1e6],
-        "counts of byte pairs do ({:.2f} bits per byte)": [BIGRAM.val_bpb[1] if BIGRAM else 0.0],
+        "counts of byte pairs do ({:.2f} bits per byte)": [COUNTS["exp013-audit"]["val_bpb"][1]],
         "{:.3f}, {:.3f} and {:.3f} bits per byte at 2,000, 3,000 and 4,000 steps": list(GAPS.values()),
         "about as steps^-{:.1f}": [-float(np.polyfit(np.log([*GAPS]), np.log([*GAPS.values()]), 1)[0])],
     },
 }
 """The sentences of a page, and what the rows say of the numbers in it."""
 DESIGN = {
-    "starts": {"0.7", "1.3", "1.4", "0.4", "0.6", "3.7", "0.01", "1.6"},
-    "audit": {"0.039"},
+    "evidence/measured": {"0.3"},
+    "evidence/fits": {"1.15", "0.9975"},
+    "evidence/speed": set(),
+    "evidence/starts": {"0.7", "1.3", "1.4", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02"},
+    "evidence/audit": {"0.039"},
 }
 """Numbers that are no results: exponents and lengths that were chosen, the published claim."""
 
 
 def prose(page: str) -> str:
-    """The text of a page without tables, commands, links' targets and figures, in one line."""
-    text = (RECORDS.parents[1] / "docs" / "evidence" / f"{page}.md").read_text()
-    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    """The text of a page without tables, rendered parts, commands, links' targets and figures, in one line."""
+    text = (RECORDS.parents[1] / ("README.md" if page == "README" else f"docs/{page}.md")).read_text()
+    text = re.sub(r"```.*?```|<!-- record.*?<!-- end -->", "", text, flags=re.DOTALL)
     text = re.sub(r"^\|.*$|^`python -m.*$|!\[.*?\]\(.*?\)", "", text, flags=re.MULTILINE)
     return " ".join(re.sub(r"\]\(\S+?\)", "]", text).split())
 
@@ -294,6 +325,6 @@ def test_sentences_say_what_the_rows_say(page: str, sentence: str) -> None:
 @pytest.mark.parametrize("page", DESIGN)
 def test_no_other_number_is_in_the_sentences(page: str) -> None:
     text = prose(page)
-    for sentence, values in SENTENCES[page].items():
+    for sentence, values in SENTENCES.get(page, {}).items():
         text = text.replace(sentence.format(*values), "")
     assert set(re.findall(r"\d+\.\d+", text)) <= DESIGN[page]

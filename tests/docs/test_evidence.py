@@ -160,16 +160,14 @@ def study(name: str) -> Any:
     return STUDIES[name].finished()[0].config
 
 
-def early(name: str, arm: str, law: str, at: int | None = None) -> float:
-    """How far a start is ahead of another at a step or at the end."""
-    return -change(name, arm, law, at).mean
-
-
 SIX = spreads("memory-text", "ema", "quantile")
 EMA, LRU = "log-spaced_ema", "log-spaced_lru"
 LEAD, LRU_LEAD = (change("memory-text", f"short_{gain}", f"log-spaced_{gain}") for gain in ("ema", "lru"))
 LONG = change("memory-length", "short_good", "log-spaced_good")
-SCALED = change("exp013-audit", "power-law-at-baseline_none_bytes", "log-spaced_uniform_none_bytes")
+SCALED, START, BASE = (
+    change("exp013-audit", f"{arm}_none_bytes", "log-spaced_uniform_none_bytes")
+    for arm in ("power-law-at-baseline", "concentrated_published", "baseline-at-concentrated")
+)
 GAPS = {2000: 0.071, 3000: 0.040, 4000: 0.031}  # printed by the published study
 TRAINED = 0.9 * study("memory-length")["corpus"]["size"]
 COUNTED = ("memory-text", "memory-length", "exp013-audit")
@@ -231,7 +229,7 @@ SENTENCES: dict[str, dict[str, list[float]]] = {
         "spread goes from {:.2f} octaves to {:.2f}, that of the kernels they make from {:.2f} to {:.2f}": SIX[:4],
         "keep costing, {:.3f} and {:.3f} bits per byte on lags": LAGS[:2],
         "a start with the right ones is worth {:.3f} or less after 2 or 3 MB": [
-            early("memory-lags", "law_lags-0.7", "log-spaced_lags-0.7")
+            -change("memory-lags", "law_lags-0.7", "log-spaced_lags-0.7").mean
         ],
         "they differ by {:.3f} bits per byte at most at the end of 1 MB, and by {:.3f} at most after 0.4 MB": [
             max(max(row[:4]) - min(row[:4]) for row in doses(at)) for at in (None, 200)
@@ -268,8 +266,8 @@ SENTENCES: dict[str, dict[str, list[float]]] = {
         ],
         "seeds alone would leave {:.2f} on source code": SIX[4:],
         "on lags of exponent 0.7 by {:.3f} and on the Potts model by {:.3f}": [
-            early("memory-lags", "information_lags-0.7", "law_lags-0.7", 200),
-            early("memory-potts", "correlation", "predictive", 600),
+            -change("memory-lags", "information_lags-0.7", "law_lags-0.7", 200).mean,
+            -change("memory-potts", "correlation", "predictive", 600).mean,
         ],
         "best at {:.2f} to {:.2f} for a predictor of 0.7 and at {:.2f} to {:.2f} for one of 1.4": best_exponents(),
         "{:.0f} thousand parameters": [study("memory-text")["model"]["parameters"] / 1e3],
@@ -290,6 +288,7 @@ SENTENCES: dict[str, dict[str, list[float]]] = {
         "the registered test, by {:.3f} bits per byte": [change("memory-text", "predictive_ema", EMA, 500).mean],
     },
     "evidence/audit": {
+        "recommended start, {:.3f}, the baseline at its scale has {:.3f}": [-START.mean, -BASE.mean],
         "is at {:+.3f} ({:+.3f} to {:+.3f})": [SCALED.mean, SCALED.low, SCALED.high],
         "({:.2f} M parameters, 200 steps)": [study("exp013-audit")["model"]["parameters"] / 1e6],
         "counts of byte pairs do ({:.2f} bits per byte)": [COUNTS["exp013-audit"]["val_bpb"][1]],

@@ -63,7 +63,8 @@ def table(path: str, title: str, line: str, cells: Mapping[str, str], rows: Sequ
             found[column] = f"{found[column]} → {cell}" if column in found else cell
     columns = list(dict.fromkeys(column for found in lines.values() for column in found))
     body = [[name, *(found.get(column, "-") for column in columns)] for name, found in lines.items()]
-    return markdown([title, *columns], body) + (f"\n\n{source(path)}" if path else "")
+    text = markdown([title, *columns], body).replace("- (- to -)", "-").replace("- to -", "not bounded")
+    return text + (f"\n\n{source(path)}" if path else "")
 
 
 def source(path: str) -> str:
@@ -75,27 +76,23 @@ def source(path: str) -> str:
     return f"`{environment['command']}`, commit {commit}, {device}, torch {environment['versions']['torch']}."
 
 
-def interval(one: Mapping[str, float]) -> str:
-    """Return a mean and its interval in four digits, without -0.0000."""
-    return "{} ({} to {})".format(*(f"{round(one[x], 4) + 0.0:+.4f}" for x in ("mean", "low", "high")))
+PAIRED = "{mean:+z.4f} ({low:+z.4f} to {high:+z.4f})"
 
 
-def small_study(path: str) -> str:
-    """Return the arms of a small study, one a line."""
-    lines = []
-    for arm in load(path)["arms"]:
-        final, test = arm["measures"]["final_val_bpb"], arm["measures"]["test_bpb"]
-        difference = interval(final["difference_to_baseline"]) if "difference_to_baseline" in final else "baseline"
-        lines.append([arm["arm"], str(final["n"]), f"{final['mean']:.4f}", f"{test['mean']:.4f}", difference])
-    return markdown(["arm", "seeds", "validation bits per byte", "test", "paired difference, 95 % interval"], lines)
-
-
-def goose() -> str:
-    """Return RWKV-7 from three starts, and RWKV-6 beside it."""
-    rows = load("goose/rows.jsonl")
-    sizes = " to ".join(f"{size:,}" for size in sorted({row["config"]["model"]["parameters"] for row in rows}))
-    note = f"{sizes} parameters, {rows[0]['result']['steps']} steps, {rows[0]['curve']['bytes'][-1] / 1e6:.1f} MB."
-    return f"{small_study('goose/report/table.json')}\n\n{note} {source('goose')}"
+def differences(study: str, *steps: int) -> str:
+    """Return the losses of the arms of a study, and their differences at some steps and at the end."""
+    rows, arms = load(f"{study}/rows.jsonl"), load(f"{study}/report/table.json")["arms"]
+    for arm in arms:
+        own = [row for row in rows if row["arm"] == arm["arm"] and row["status"] == "finished"]
+        given = [one for row in own if (one := row["result"].get("truncation"))]
+        arm["rate"] = own[0]["config"]["train"]["learning_rate"]
+        arm["lost"] = np.mean([one["cost"][one["given"].index(32)] for one in given]) if given else None
+    cells = {"rate": "{rate:g}", "bits per byte": "{measures[final_val_bpb][mean]:.4f}"}
+    measures = {f"difference, step {step}": f"val_bpb_step_{step}" for step in steps}
+    for name, measure in (measures | {"difference at the end": "final_val_bpb"}).items():
+        cells[name] = PAIRED.replace("{", f"{{measures[{measure}][difference_to_baseline][").replace(":", "]:")
+    cells["lost with 32 bytes"] = "{lost:z.3f}"
+    return f"{table('', 'arm', '{arm}', cells, arms)}\n\n{source(study)}"
 
 
 def declared(*studies: str) -> str:
@@ -109,7 +106,7 @@ def declared(*studies: str) -> str:
             lines.append([study, one["name"], claim, f"{one['mean']:.4f}", passed])
         for one in registered["hypotheses"]:
             claim = one["claim"] + (f", margin {one['margin']:g}" if one["margin"] else "")
-            lines.append([study, one["name"], claim, interval(one), f"**{one['verdict'].partition(':')[0]}**"])
+            lines.append([study, one["name"], claim, PAIRED.format(**one), f"**{one['verdict'].partition(':')[0]}**"])
     return markdown(["study", "hypothesis or gate", "claim", "bits per byte, 90 % interval", "verdict"], lines)
 
 
@@ -173,6 +170,10 @@ def threads(*names: str) -> str:
     return table("", "two threads, times as fast as one (quartiles)", "{work}", cells, rows)
 
 
+LENGTHS = {f"{size} MB": PAIRED.replace(":", f"[{at}]:") for at, size in enumerate(("0.4", "2.0", "8.2", "16.4"))}
+LENGTHS["falls as bytes^-p, p"] = "{exponent[at]:.2f} ({exponent[low]:.2f} to {exponent[high]:.2f})"
+DOSES = {"best exponent": "{best[at]:.2f}", "95 % interval": "{best[low]:.2f} to {best[high]:.2f}"}
+DOSES |= {f"of the {name}": f"{{expected[of the {name}]:.2f}}" for name in ("best predictor", "information")}
 RANGE = "{{fits[{0}][beta]:.2f}} ({{fits[{0}][low]:.2f}} to {{fits[{0}][high]:.2f}})".format
 TEXTS = {"1..100": RANGE(1), "1..500": RANGE(0), "100..1000": RANGE(2)}
 TEXTS |= {"stands out": "{verdict[first_lag]}..{verdict[last_lag]}: {verdict[kind]}"}
@@ -205,7 +206,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "counts": lambda: table("bench/mi.json", "counting pairs of bytes", "{contender}", COUNTS),
     "convergence": converging,
     "demo": lambda: f"{declared('demo')}\n\n{source('demo')}",
-    "goose": goose,
+    "goose": lambda: differences("goose"),
+    "lags": lambda: differences("memory-lags", 200),
+    "potts": lambda: differences("memory-potts", 600),
+    "markov": lambda: differences("memory-markov"),
+    "text": lambda: differences("memory-text", 500),
+    "doses": lambda: table("", "best", "{corpus}, {decays}, {step}", DOSES, load("memory-dose/best.json")["rows"]),
+    "lengths": lambda: table("", "start", "{arm}, {rate}", LENGTHS, load("memory-length/length.json")["rows"]),
+    "corners": lambda: table("", "at", "{what}", {"{arm}": PAIRED}, load("memory-length/length.json")["corners"]),
     "verdicts": lambda: declared("memory-lags", "memory-potts", "memory-markov", "memory-dose"),
     "text_verdicts": lambda: declared("memory-text"),
     "length_verdicts": lambda: declared("memory-length"),

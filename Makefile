@@ -89,7 +89,7 @@ bench: $(VENV)/installed-dev  ## kernels and a training step against their peers
 	$(RUN) plkernel.bench train --spec finch --out runs/out/bench
 	$(RUN) plkernel.bench train --spec goose --out runs/out/bench
 
-gpu:  ## on a GPU: equality tests, benchmarks and studies (or PARTS) that fit into MINUTES (40); installs nothing
+gpu:  ## on a GPU: benchmarks, studies and equality tests (or PARTS) that fit into MINUTES (40); installs nothing
 	$(PYTHON) runs/gpu.py $(if $(MINUTES),--minutes $(MINUTES)) $(PARTS)
 
 clean:  ## remove .venv and everything generated, but not runs/out

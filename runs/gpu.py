@@ -4,8 +4,8 @@
 
 Parts are done in the order given until the minutes are over; left out, all of these:
 
-    tests    the tests of tests/kernels that need a GPU: results and gradients of every operator against float64
     bench    scan, wkv, wkv7 and a training step beside their peers; checked before they are timed
+    tests    the tests of tests/kernels that need a GPU: results and gradients of every operator against float64
     SPEC     a study: a TOML file, or the name of one under runs/; its record has the rows as the runs end
 
 Needs no network and installs nothing. Packages come from this interpreter, or from runs/out/site-3.12 (the version of
@@ -28,7 +28,7 @@ SITE = ROOT / f"runs/out/site-{sys.version_info[0]}.{sys.version_info[1]}"
 sys.path.insert(0, str(ROOT))
 sys.path.append(str(SITE))
 
-PARTS = ("tests", "bench", "memory-lags-gpu", "memory-text-gpu")
+PARTS = ("bench", "published-gpu", "ladder-gpu", "tests", "memory-lags-gpu")
 NEEDED = ("torch", "numba", "pydantic", "tyro", "safetensors", "filelock", "pytest")
 SMALL = {"scan": "2 64 16", "wkv": "1 64 1 16", "wkv7": "1 64 1 16"}
 """Shapes on a CPU, where the benchmarks only show that they run."""

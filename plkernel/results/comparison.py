@@ -20,8 +20,6 @@ TITLES = {
     "test_bpb": "test",
     "excess_bpb": "final validation above the floor",
 }
-Levels = Mapping[str, tuple[str, ...]]
-"""The levels of every factor, by name."""
 
 
 @dataclass(frozen=True)
@@ -188,15 +186,6 @@ def short_factor(name: str, factors: Iterable[str]) -> str:
     """The last part of a factor's name, gain of model.gain, where no other factor ends likewise."""
     last = name.rpartition(".")[2]
     return last if sum(other.rpartition(".")[2] == last for other in factors) == 1 else name
-
-
-def factor_levels(study: Study) -> Levels:
-    """The levels of every factor in the order of the spec, those of the study's baseline first."""
-    levels: dict[str, dict[str, None]] = {}
-    for arm in (study.baseline, *study.arms):
-        for name, level in study.levels(arm).items():
-            levels.setdefault(name, {})[level] = None
-    return {name: tuple(of) for name, of in levels.items()}
 
 
 def _arm(study: Study, name: str, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> ArmResult:

@@ -9,7 +9,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from string import Formatter
 from typing import Any
+
+import numpy as np
 
 from plkernel.analysis.figures.style import rendered
 from plkernel.results.convergence import convergence, groups, kernels_figure
@@ -31,45 +34,65 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *lines])
 
 
-def source(study: str) -> str:
-    """Return command, commit, hardware and version of torch of a study in a line."""
-    environment = load(f"{study}/rows.jsonl")[0]["environment"]
+class Cells(Formatter):
+    """Formatting in which what a row does not have is a dash."""
+
+    def get_field(self, name: str, arguments: Any, row: Any) -> Any:
+        try:
+            return super().get_field(name, arguments, row)
+        except (KeyError, TypeError):
+            return None, name
+
+    def format_field(self, value: Any, spec: str) -> Any:
+        return "-" if value is None else super().format_field(value, spec)
+
+
+FORMAT = Cells().format
+
+
+def table(path: str, title: str, line: str, cells: Mapping[str, str], rows: Sequence[Any] = ()) -> str:
+    """Return a table of the rows of a JSON file and its source, or of `rows`.
+
+    `line` names the line of a row; `cells` has names of its columns and what is in them. All are format strings of the
+    row. Arrows join rows of one place.
+    """
+    lines: dict[str, dict[str, str]] = {}
+    for row in rows or load(path)["rows"]:
+        found = lines.setdefault(FORMAT(line, **row), {})
+        for column, cell in ((FORMAT(column, **row), FORMAT(cell, **row)) for column, cell in cells.items()):
+            found[column] = f"{found[column]} → {cell}" if column in found else cell
+    columns = list(dict.fromkeys(column for found in lines.values() for column in found))
+    body = [[name, *(found.get(column, "-") for column in columns)] for name, found in lines.items()]
+    text = markdown([title, *columns], body).replace("- (- to -)", "-").replace("- to -", "not bounded")
+    return text + (f"\n\n{source(path)}" if path else "")
+
+
+def source(path: str) -> str:
+    """Return command, commit, hardware and version of torch of a study or of a JSON file in a line."""
+    environment = (load(path) if path.endswith(".json") else load(f"{path}/rows.jsonl")[0])["environment"]
     place, threads = environment["hardware"], environment["threads"]
     device = place["gpu"] or f"{place['cpu']}, {threads} thread{'s' * (threads > 1)}"
     commit = environment["commit"][:10] + (" with changes" if environment["dirty"] else "")
     return f"`{environment['command']}`, commit {commit}, {device}, torch {environment['versions']['torch']}."
 
 
-def interval(one: Mapping[str, float]) -> str:
-    """Return a mean and its interval in four digits, without -0.0000."""
-    return "{} ({} to {})".format(*(f"{round(one[x], 4) + 0.0:+.4f}" for x in ("mean", "low", "high")))
+PAIRED = "{mean:+z.4f} ({low:+z.4f} to {high:+z.4f})"
 
 
-def small_study(path: str) -> str:
-    """Return the arms of a small study, one a line."""
-    lines = []
-    for arm in load(path)["arms"]:
-        final, test = arm["measures"]["final_val_bpb"], arm["measures"]["test_bpb"]
-        difference = interval(final["difference_to_baseline"]) if "difference_to_baseline" in final else "baseline"
-        lines.append([arm["arm"], str(final["n"]), f"{final['mean']:.4f}", f"{test['mean']:.4f}", difference])
-    return markdown(["arm", "seeds", "validation bits per byte", "test", "paired difference, 95 % interval"], lines)
-
-
-def quick() -> str:
-    """Return the comparison that `make demo` ends with."""
-    rows = load("quick/rows.jsonl")
-    minutes = sum(row["result"]["seconds"] for row in rows) / 60
-    sentences = "\n".join(f"- {sentence}" for sentence in load("quick/table.json")["summary"])
-    note = f"{len(rows)} runs, {minutes:.1f} minutes of training in all. {source('quick')}"
-    return f"{small_study('quick/table.json')}\n\n{sentences}\n\n{note}"
-
-
-def goose() -> str:
-    """Return RWKV-7 from three starts, and RWKV-6 beside it."""
-    rows = load("goose/rows.jsonl")
-    sizes = " to ".join(f"{size:,}" for size in sorted({row["config"]["model"]["parameters"] for row in rows}))
-    note = f"{sizes} parameters, {rows[0]['result']['steps']} steps, {rows[0]['curve']['bytes'][-1] / 1e6:.1f} MB."
-    return f"{small_study('goose/report/table.json')}\n\n{note} {source('goose')}"
+def differences(study: str, *steps: int) -> str:
+    """Return the losses of the arms of a study, and their differences at some steps and at the end."""
+    rows, arms = load(f"{study}/rows.jsonl"), load(f"{study}/report/table.json")["arms"]
+    for arm in arms:
+        own = [row for row in rows if row["arm"] == arm["arm"] and row["status"] == "finished"]
+        given = [one for row in own if (one := row["result"].get("truncation"))]
+        arm["rate"] = own[0]["config"]["train"]["learning_rate"]
+        arm["lost"] = np.mean([one["cost"][one["given"].index(32)] for one in given]) if given else None
+    cells = {"rate": "{rate:g}", "bits per byte": "{measures[final_val_bpb][mean]:.4f}"}
+    measures = {f"difference, step {step}": f"val_bpb_step_{step}" for step in steps}
+    for name, measure in (measures | {"difference at the end": "final_val_bpb"}).items():
+        cells[name] = PAIRED.replace("{", f"{{measures[{measure}][difference_to_baseline][").replace(":", "]:")
+    cells["lost with 32 bytes"] = "{lost:z.3f}"
+    return f"{table('', 'arm', '{arm}', cells, arms)}\n\n{source(study)}"
 
 
 def declared(*studies: str) -> str:
@@ -83,8 +106,8 @@ def declared(*studies: str) -> str:
             lines.append([study, one["name"], claim, f"{one['mean']:.4f}", passed])
         for one in registered["hypotheses"]:
             claim = one["claim"] + (f", margin {one['margin']:g}" if one["margin"] else "")
-            lines.append([study, one["name"], claim, interval(one), f"**{one['verdict'].partition(':')[0]}**"])
-    return markdown(["study", "hypothesis or gate", "claim", "bits per byte, interval", "verdict"], lines)
+            lines.append([study, one["name"], claim, PAIRED.format(**one), f"**{one['verdict'].partition(':')[0]}**"])
+    return markdown(["study", "hypothesis or gate", "claim", "bits per byte, 90 % interval", "verdict"], lines)
 
 
 @cache
@@ -103,10 +126,94 @@ def converging() -> str:
     return markdown(["record", "block", "starts", "half-lives", "kernel", "kernel without short"], lines)
 
 
+def coverage() -> str:
+    """Return the share of intervals that cover what is known, for two estimators."""
+    rows = load("measure/coverage.json")["rows"]
+    for row in rows:
+        for one in row["methods"].values():
+            one.update(mean=np.mean(one["covered"]), least=min(one["covered"]))
+        row["length"] = ", memory as long as a block" * row["limit"]
+    part = "{{methods[{0}][mean]:.0%}} ({{methods[{0}][least]:.0%}})".format
+    ends = "{{methods[{1}][exponents][{0}][covered]:.0%}}".format
+    cells = {f"I(d), `{name}`": part(name) for name in ("shuffle", "jackknife")}
+    cells |= {
+        f"beta, {lags}": f"{ends(lags, 'shuffle')} → {ends(lags, 'jackknife')}" for lags in ("1..100", "100..1000")
+    }
+    return table("measure/coverage.json", "intervals of 95 % cover in", "{process}{length}", cells, rows)
+
+
+def minimax() -> str:
+    """Return the least largest relative error of some numbers of terms."""
+    lags, terms = (512, 2048, 65536, 10**6), (4, 6, 8, 10, 12, 16)
+    rows = [row for row in load("minimax/table.json")["rows"] if row["max_lag"] in lags and row["terms"] in terms]
+    rows = [row for row in rows if row["beta"] == 1.15]
+    return table("minimax/table.json", "t^-1.15 on 1..T", "{max_lag:,}", {"K = {terms}": "{error:.1e}"}, rows)
+
+
+def operator(name: str) -> str:
+    """Return an operator beside its peers: times, errors under strong decays and peak memory."""
+    found = load(f"bench/{name}.json")
+    strong = "memory_shape" in found
+    unit, size, error = ("MB", 1e6, "strong_error") if strong else ("tensors of the shape of an input", 1, "error")
+    cells = {"{shape}": "{ratio[median]:.1f}", "error at {shape}": f"{{{error}:.0e}}"}
+    peaks = "; ".join(f"{peer} {peak / size:.0f}" for peer, peak in found["memory"].items())
+    note = f"Peak memory in {unit}: {peaks}."
+    return f"{table(f'bench/{name}.json', 'time over ours', '{contender}', cells)}\n\n{note}"
+
+
+def threads(*names: str) -> str:
+    """Return how much faster two threads are than one, from several records."""
+    rows = [row for name in names for row in load(f"bench/{name}.json")["threads"]]
+    for row in rows:
+        row["beside"] = ", beside a busy process" * row["neighbours"]
+    cells = {"{processor}{beside}": "{speedup[median]:.2f} ({speedup[low]:.2f} to {speedup[high]:.2f})"}
+    return table("", "two threads, times as fast as one (quartiles)", "{work}", cells, rows)
+
+
+LENGTHS = {f"{size} MB": PAIRED.replace(":", f"[{at}]:") for at, size in enumerate(("0.4", "2.0", "8.2", "16.4"))}
+LENGTHS["falls as bytes^-p, p"] = "{exponent[at]:.2f} ({exponent[low]:.2f} to {exponent[high]:.2f})"
+DOSES = {"best exponent": "{best[at]:.2f}", "95 % interval": "{best[low]:.2f} to {best[high]:.2f}"}
+DOSES |= {f"of the {name}": f"{{expected[of the {name}]:.2f}}" for name in ("best predictor", "information")}
+RANGE = "{{fits[{0}][beta]:.2f}} ({{fits[{0}][low]:.2f}} to {{fits[{0}][high]:.2f}})".format
+TEXTS = {"1..100": RANGE(1), "1..500": RANGE(0), "100..1000": RANGE(2)}
+TEXTS |= {"stands out": "{verdict[first_lag]}..{verdict[last_lag]}: {verdict[kind]}"}
+TEXTS |= {"equal weights": "{equal_weights[beta]:.2f} ({equal_weights[low]:.2f} to {equal_weights[high]:.2f})"}
+TEXTS |= {"published, every lag": "{fits[5][beta]:.2f}", "log-spaced": "{fits[6][beta]:.2f}"}
+GALLERY = {"half-lives, steps": "{initialisation[half_lives][0]:.4g} to {initialisation[half_lives][1]:.4g}"}
+GALLERY |= {"slope, lags 4..512": "{slope:.2f}", "rms slope": "{slope_rms:.2f}", "Elog": "{scores[e_log]:.2f}"}
+GALLERY |= {"layer": "{initialisation[family]}"}
+STEP = {"parameters": "{parameters:,}", "bytes/s": "{bytes_per_second:,.0f}", "time over ours": "{ratio[median]:.2f}"}
+CHIP = "{registers}, {spilled}, {occupancy:.0%}"
+COUNTS = {"work": "{work}", "MB per second and lag": "{rate:,.0f}", "time over ours": "{ratio[median]:.1f}"}
+
 PARTS: dict[str, Callable[[], str]] = {
+    "texts": lambda: table("measure/texts.json", "text", "{corpus[name]}", TEXTS, load("measure/texts.json")["texts"]),
+    "stability": lambda: table("measure/stability.json", "beta", "{corpus}", {"{estimator}": "{beta:.2f}"}),
+    "coverage": coverage,
+    "minimax": minimax,
+    "gallery": lambda: table(
+        "", "initialisation", "{initialisation[name]}", GALLERY, load("gallery/gallery.json")["entries"]
+    ),
+    "scan": lambda: operator("scan"),
+    "wkv": lambda: operator("wkv"),
+    "wkv7": lambda: operator("wkv7"),
+    "train": lambda: table("bench/train.json", "training step", "{contender}", STEP),
+    "finch_step": lambda: table("bench/train-rwkv6.json", "training step of Finch", "{contender}", STEP),
+    "goose_step": lambda: table("bench/train-rwkv7.json", "training step of Goose", "{contender}", STEP),
+    "threads": lambda: threads("wkv", "scan", "train"),
+    "threads_before": lambda: threads("threads-before"),
+    "compiled": lambda: table("bench/compiled.json", "kernel", "{kernel}", {"sm_{chip}": CHIP}),
+    "counts": lambda: table("bench/mi.json", "counting pairs of bytes", "{contender}", COUNTS),
     "convergence": converging,
-    "quick": quick,
-    "goose": goose,
+    "demo": lambda: f"{declared('demo')}\n\n{source('demo')}",
+    "goose": lambda: differences("goose"),
+    "lags": lambda: differences("memory-lags", 200),
+    "potts": lambda: differences("memory-potts", 600),
+    "markov": lambda: differences("memory-markov"),
+    "text": lambda: differences("memory-text", 500),
+    "doses": lambda: table("", "best", "{corpus}, {decays}, {step}", DOSES, load("memory-dose/best.json")["rows"]),
+    "lengths": lambda: table("", "start", "{arm}, {rate}", LENGTHS, load("memory-length/length.json")["rows"]),
+    "corners": lambda: table("", "at", "{what}", {"{arm}": PAIRED}, load("memory-length/length.json")["corners"]),
     "verdicts": lambda: declared("memory-lags", "memory-potts", "memory-markov", "memory-dose"),
     "text_verdicts": lambda: declared("memory-text"),
     "length_verdicts": lambda: declared("memory-length"),

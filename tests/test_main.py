@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPT = "import sys\nfrom plkernel.__main__ import main\nsys.exit(main())\n"
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 HEAVY = ("torch", "scipy", "numpy", "numba", "pydantic", "tyro", "matplotlib")
-LARGE = ("torch", "triton", "tensorboard", "datasets", "pandas", "pyarrow", "transformers", "ray")
+LARGE = ("torch", "triton", "tensorboard", "datasets", "pandas", "pyarrow", "transformers")
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from plkernel.config.study import Spec
 from plkernel.results.registration import place_of, power_text, powers
 from plkernel.results.registration import register as register_study
 from plkernel.results.study import read_study, restore
-from plkernel.study.engine import EngineName
 from plkernel.training import check
 from plkernel.training.curves import LoggerName
 
@@ -78,8 +77,6 @@ def command(
     dry_run: bool = False,
     report: bool = True,
     retry: bool = False,
-    engine: EngineName = "local",
-    ray_address: str | None = None,
     record: Path | None = None,
     register: tuple[Path, ...] | None = None,
     pilot: Path | None = None,
@@ -94,14 +91,11 @@ def command(
 
     Args:
         out: Folder of the study; runs/out/NAME if left out.
-        workers: Runs at a time; if left out, on a CPU cores / train.threads, on GPUs one each. On a cluster what does
-            not fit waits for room.
+        workers: Runs at a time; if left out, on a CPU cores / train.threads, on GPUs one each.
         only: Run these arms only: names or patterns such as 'quantile*'.
         dry_run: Train and write nothing: say what it would take.
         report: Write the report at the end.
         retry: Try again what diverged, from the last checkpoints.
-        engine: ray: on a Ray cluster (extra dist), with the same results; OUT must be on storage that all share.
-        ray_address: Of a running cluster, such as HOST:6379 or auto; RAY_ADDRESS if left out, or Ray is started here.
         record: Take the runs of this record, and train the rest.
         register: Only write down what is declared, in this file or runs/registered/NAME.json.
         pilot: Of --register and --dry-run: a study or record whose paired differences show the spread, from which the
@@ -110,8 +104,6 @@ def command(
         logger: Give the scalars of the learning curves to this library too (extra of its name).
         trust_code: Import and run the code that the spec names.
     """
-    if ray_address is not None and engine != "ray":
-        raise ValueError(f"ray_address {ray_address!r} belongs to engine 'ray', got engine {engine!r}: leave it out")
     folder = out or Path("runs/out") / spec.name
     if register is not None:
         if len(register) > 1:
@@ -123,17 +115,13 @@ def command(
         return
     if dry_run:
         print("\n".join([forecast(spec, only, workers), *_power(spec, pilot)]))
-        if engine != "local":
-            print("times, memory and runs at a time are those of this machine, not of the cluster")
         return
-    from plkernel.study.engine import opened
     from plkernel.study.schedule import run_experiment
 
     check_folder(folder, "out")
     if record is not None:
         print(f"{spec.name}: {restore(record, folder)} runs taken from {record}", flush=True)
-    with opened(engine, ray_address) as trainer:
-        failed = run_experiment(spec, folder, workers, only, trainer, retry, logger)
+    failed = run_experiment(spec, folder, workers, only, retry=retry, logger=logger)
     if report and read_study(folder).finished():
         from plkernel.commands.report import report as print_report
 

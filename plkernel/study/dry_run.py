@@ -29,7 +29,7 @@ from plkernel.config.schema import CorpusSpec
 from plkernel.config.study import Spec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.study.engine import LocalEngine
+from plkernel.study.engine import Engine
 from plkernel.training.build import Prepared, build, started
 from plkernel.training.evaluate import next_byte_loss
 from plkernel.training.folder import RunFolder
@@ -53,7 +53,7 @@ def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None)
     present, wanted = torch.cuda.is_available(), spec.train.device
     device = "cuda" if wanted == "cuda" or (wanted == "auto" and present) else "cpu"
     local, rows = device == "cpu" or present, dict[Any, Row]()
-    at_once = workers or max(1, LocalEngine().room(spec, device))
+    at_once = workers or max(1, Engine().room(spec, device))
     for phase, study in [("tuning: ", search), ("", spec)] if search else [("", spec)]:
         for arm in study.arms:
             prepared = Prepared.of(study.condition(arm))

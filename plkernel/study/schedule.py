@@ -42,7 +42,7 @@ from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.memory.diagnostics import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
 from plkernel.results.registration import changes, keep, registration_of
 from plkernel.results.study import REFERENCE_KEY, choices, reference_entries
-from plkernel.study.engine import POLL_SECONDS, Job, LocalEngine
+from plkernel.study.engine import POLL_SECONDS, Engine, Job
 from plkernel.training.build import Prepared
 from plkernel.training.curves import LoggerName, logger_library, save_mean
 from plkernel.training.evaluate import label
@@ -63,22 +63,22 @@ def run_experiment(
     out: Path,
     workers: int | None = None,
     only: Sequence[str] = (),
-    engine: LocalEngine | None = None,
+    engine: Engine | None = None,
     retry: bool = False,
     logger: LoggerName | None = None,
 ) -> list[str]:
     """Run every arm at every seed that has not ended yet; returns the names of the runs that failed or diverged.
 
     workers: runs at a time, by default as many as the engine has room for. only: patterns of arm names, by default all
-    arms. engine: this machine by default. retry: go on with runs that diverged, from their last checkpoints. logger: a
-    library that receives the scalars of the curves too.
+    arms. retry: go on with runs that diverged, from their last checkpoints. logger: a library that receives the scalars
+    of the curves too.
 
     Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning. A study may grow by
     seeds and arms; a run that another configuration made is refused, and so is a folder in which another experiment
     is under way. A registration of its name is copied to the folder. Raises ValueError on bad input before anything is
     written, KeyboardInterrupt after Ctrl-C with every run saved.
     """
-    arms, engine = chosen_arms(spec, only), engine or LocalEngine()
+    arms, engine = chosen_arms(spec, only), engine or Engine()
     if logger:
         logger_library(logger)
     registration = registration_of(spec, out)
@@ -90,8 +90,6 @@ def run_experiment(
         jobs = _jobs(search, wanted, out / TUNING, engine, logger)
     else:
         jobs = _jobs(spec, arms, out, engine, logger)
-    if not (workers or engine.room(spec, jobs[0].device)):
-        raise ValueError(f"train.threads {spec.train.threads}: no machine has so many cores; lower it, or give workers")
     refuse_links(*(out / name for name in LINKED))
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, f"out {out}"):
@@ -115,7 +113,7 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
     return [arm for arm in spec.arms if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only)]
 
 
-def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: LocalEngine, logger: LoggerName | None) -> list[Job]:
+def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: Engine, logger: LoggerName | None) -> list[Job]:
     """The runs, seed by seed, each checked against its corpus, the machine and the content of its folder."""
     prepared = [Prepared.of(spec.condition(arm)) for arm in arms]
     devices = [engine.device(ready.condition) for ready in prepared]
@@ -133,7 +131,7 @@ def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: LocalEngine, logge
 
 
 def _run(
-    spec: Spec, jobs: Sequence[Job], out: Path, workers: int | None, engine: LocalEngine, retry: bool = False
+    spec: Spec, jobs: Sequence[Job], out: Path, workers: int | None, engine: Engine, retry: bool = False
 ) -> list[str]:
     """Run those of `jobs` that have not ended; return the names of those that fail or diverge."""
     finished, diverged = ([one for one in jobs if RunFolder(one.folder).status == end] for end in (FINISHED, DIVERGED))
@@ -154,7 +152,6 @@ def _run(
     try:
         with tqdm(total=len(waiting), unit="run", desc=spec.name, disable=None) as bar:
             while waiting or active:
-                # The room is asked for each time: machines of a cluster come and go.
                 while waiting and len(active) < (workers or engine.room(spec, waiting[0].device)):
                     active.append(waiting.pop(0))
                     engine.start(active[-1])

@@ -20,7 +20,7 @@ from plkernel.config.study import Spec
 from plkernel.results.registration import place_of, register
 from plkernel.study import dry_run
 from plkernel.study import engine as engines
-from plkernel.study.engine import Job, LocalEngine, start_process
+from plkernel.study.engine import Engine, Job, start_process
 from plkernel.study.schedule import run_experiment
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import prepare, run_training
@@ -119,7 +119,7 @@ def test_a_run_on_a_gpu_sees_the_idlest_alone(monkeypatch: pytest.MonkeyPatch) -
         return SimpleNamespace(poll=lambda: polls.get(job.name))
 
     monkeypatch.setattr(engines, "start_process", start)
-    engine, jobs = LocalEngine(), [Job(Path("out"), "uniform", seed, "cuda", 1, {}) for seed in range(4)]
+    engine, jobs = Engine(), [Job(Path("out"), "uniform", seed, "cuda", 1, {}) for seed in range(4)]
     for job in jobs[:3]:
         engine.start(job)
     polls[jobs[1].name] = 0
@@ -230,17 +230,15 @@ def test_a_folder_of_another_spec_and_a_damaged_result_are_refused(
     [
         ({"corpus": "missing.txt"}, "missing.txt"),
         ({"context": 100_000}, "the validation split of corpus .* bytes, fewer than one window"),
-        ({"threads": 64}, "train.threads 64: no machine has so many cores"),
     ],
 )
 def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     spec = load_spec(tiny_spec(**options))
     with pytest.raises(ValueError, match=message):
-        run_experiment(spec, tmp_path / "out", engine=Idle(places=0))
+        run_experiment(spec, tmp_path / "out", engine=Idle())
     assert not (tmp_path / "out").exists()
-    if "threads" not in options:
-        with pytest.raises(ValueError, match=message):
-            forecast(spec, (), 1)
+    with pytest.raises(ValueError, match=message):
+        forecast(spec, (), 1)
 
 
 @pytest.mark.parametrize(
@@ -325,8 +323,7 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tiny_spec: SpecWriter, tmp_pa
 @pytest.mark.slow
 def test_a_dry_run_writes_nothing_and_counts_the_search(tiny_spec: SpecWriter, tmp_path: Path, start: Start) -> None:
     spec = tiny_spec(head=SEARCH)
-    printed = finish(start(spec, tmp_path / "out", "--dry-run", "--workers", "1", "--engine", "ray"))
+    printed = finish(start(spec, tmp_path / "out", "--dry-run", "--workers", "1"))
     assert not (tmp_path / "out").exists()
     assert "tiny: 8 runs, 1 at a time" in printed
     assert "tuning: uniform_rate-0.001 and 3 more" in printed
-    assert "those of this machine, not of the cluster" in printed

@@ -16,7 +16,7 @@ from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams
 from plkernel.results.study import Choice, choices, read_study
 from plkernel.study import schedule
-from plkernel.study.engine import Job, LocalEngine
+from plkernel.study.engine import Engine, Job
 from plkernel.study.schedule import compressed, run_experiment, save_references, search_of, tuned
 from plkernel.training.loop import Training, open_corpus, prepare
 
@@ -99,7 +99,7 @@ def test_the_lowest_mean_wins_once_every_run_has_ended(tiny_spec: SpecWriter, tm
     assert choices({"uniform": (1e-4, 1e-3)}, tmp_path) == {}  # nothing was trained at 1e-3
 
 
-class Stopped(LocalEngine):
+class Stopped(Engine):
     """Trains nothing."""
 
     def start(self, job: Job) -> None:

@@ -34,7 +34,7 @@ html_css_files = ["style.css"]
 html_copy_source = html_show_sphinx = False
 
 
-# What screen readers and keyboards need and the theme leaves out, as a text and what takes its place.
+# The theme lacks these for screen readers and keyboards: a text of its pages, and the text that replaces it.
 ACCESSIBLE = {
     'class="caption" role="heading">': 'class="caption" role="heading" aria-level="2">',
     '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Pages">',

@@ -270,7 +270,7 @@ class TrainSpec(Section):
 
     @property
     def changes_decays(self) -> bool:
-        """Whether decays are trained in another way than the rest or than their scheme says."""
+        """True if decays are trained in another way than the rest or than their scheme says."""
         return self.decay_multiplier is not None or self.decay_weight_decay > 0 or self.decay_dtype != "float32"
 
     @model_validator(mode="before")
@@ -297,10 +297,14 @@ class TrainSpec(Section):
         if self.schedule == "exponential" and self.final_fraction == 0:
             raise ValueError("final_fraction must be above 0 with schedule 'exponential', got 0.0: 'linear' reaches 0")
         recipe = RECIPES.get(self.recipe or "", {})
-        unused = {"warmup_from": not self.warmup, "final_fraction": self.schedule == "constant"}
-        unused["decay_weight_decay"] = not self.weight_decay or self.decay_multiplier == 0
-        names = [name for name, is_unused in unused.items() if is_unused and getattr(self, name) != recipe.get(name)]
-        self.refuse(names, "has no effect with warmup 0, schedule 'constant' or no weight decay", "train.")
+        for name, is_unused, cause in (
+            ("warmup_from", not self.warmup, "warmup 0"),
+            ("final_fraction", self.schedule == "constant", "schedule 'constant'"),
+            ("decay_weight_decay", not self.weight_decay, "weight_decay 0"),
+            ("decay_weight_decay", self.decay_multiplier == 0, "decay_multiplier 0"),
+        ):
+            if is_unused and getattr(self, name) != recipe.get(name):
+                self.refuse([name], f"has no effect with {cause}: leave it out", "train.")
         return self
 
 

@@ -133,11 +133,12 @@ def probe(
 
 
 def beyond(predict: Predict, windows: Tensor, context: int, batch: int = 4, step: int = 1) -> tuple[Means, Means]:
-    """What tokens further back than `context`, the length of training, cost: bits with all before, less those without.
+    """Compare predictions with all tokens before and with the last `context`, the length of training, alone.
 
-    Without them the model starts anew every context / 2 tokens, and is given the last context / 2 to `context`. Both by
-    position in `windows` (n,T+1), from `context` on: paired differences of bits at the same tokens, and KL(all || last
-    alone) of the predictions in bits. Memory: batch x T x V floats, V the alphabet.
+    For the latter the model starts anew every context / 2 tokens, and is given the last context / 2 to `context`.
+    Returns two means by position in `windows` (n,T+1), from `context` on: bits with all tokens less bits with the last
+    alone, paired by token, and KL(all || last alone) of the predictions in bits. Memory: batch x T x V floats, V the
+    alphabet.
     """
     length, half, rows = windows.shape[1] - 1, max(step, context // 2 // step * step), list[Tensor]()
     for chunk in windows.split(batch):

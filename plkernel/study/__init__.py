@@ -1,1 +1,1 @@
-"""Many runs: their schedule and engines, the search for learning rates before them, and their price."""
+"""Many runs: their schedule, the processes that train them, the search for learning rates, and the price."""

@@ -153,7 +153,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"train.steps": True}, "train.steps: must be a number, not true or false, got True"),
     ({"train.bytes": 1000}, "exactly one of steps and bytes"),
     ({"train.schedule": "exponential", "train.final_fraction": 0.0}, "final_fraction must be above 0 with schedule"),
-    ({"train.weight_decay": 0, "train.decay_weight_decay": 1}, "train.decay_weight_decay 1.0 has no effect with"),
+    (
+        {"train.weight_decay": 0, "train.decay_weight_decay": 1},
+        "train.decay_weight_decay 1.0 has no effect with weight_decay 0: leave it out",
+    ),
     ({"train.dropout": 0.1}, "arms.uniform: train.dropout 0.1 belongs to RWKVs, got kind 'ssm'"),
     ({"train.steps": None, "train.bytes": 100}, "bytes must be a step or more, batch * context 128, got 100"),
     ({"baseline": "unifrom"}, "baseline 'unifrom' is not an arm; did you mean 'uniform'"),

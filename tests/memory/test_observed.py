@@ -159,14 +159,14 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tiny Mamba-2 with a tokenizer of 31 bytes and one for all others, as transformers saves them."""
+    """A tiny model, of no type that fla takes over once imported, and a tokenizer of 31 bytes and one for all others."""
     transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
     letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())[:31]
     known = {letter: at for at, letter in enumerate([*letters, "other"])}
     words = tokenizers.Tokenizer(tokenizers.models.BPE(known, [], unk_token="other"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "model")
-    built("Mamba2").save_pretrained(tmp_path / "model")
+    built("FalconMamba").save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 

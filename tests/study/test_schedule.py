@@ -40,7 +40,6 @@ class Idle:
     broken: the arm whose runs end without a result. error: raised in place of ending.
     """
 
-    places: int = 2
     results: Any = None
     broken: str | None = None
     error: BaseException | None = None
@@ -53,7 +52,7 @@ class Idle:
         return "cpu"
 
     def room(self, spec: Spec, device: str) -> int:
-        return self.places
+        return 2
 
     def start(self, job: Job) -> None:
         self.active.append(job)

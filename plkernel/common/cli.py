@@ -93,6 +93,10 @@ def parse(
     """
     import tyro
 
+    flags = [word.partition("=")[0] for word in (sys.argv[1:] if args is None else args) if word.startswith("--")]
+    for name, parameter in inspect.signature(command).parameters.items():  # the last would win, without a word
+        if (times := flags.count(flag := f"--{name}")) > 1 and "Append" not in str(parameter.annotation):
+            raise ValueError(f"{flag} is given {times} times, expected once, with all of its values")
     about = (inspect.getdoc(getattr(command, "func", command)) or "").partition("\n\nArgs:")[0]
     options: dict[str, Any] = {"args": args, "prog": prog, "return_unknown_args": not whole}
     parsed = _in_one_line(lambda: tyro.cli(_bound(command), description=f"{about}\n\n{more}".strip(), **options))

@@ -291,6 +291,8 @@ def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ())
             close = ends or difflib.get_close_matches(name, [*known, *(one.replace("_", "-") for one in others)], n=1)
             hint = f"did you mean {' or '.join(f'--{one}' for one in close)}?" if close else "--help lists the options"
             raise ValueError(f"unknown option {token}; {hint}")
+        if (times := [one for one, _ in groups].count(token)) > 1:
+            raise ValueError(f"{token} is given {times} times, expected once, with all of its values")
         place, kind = known[name]
         several = "tuple" in str(kind)
         if not (several or len(texts) == 1 or (not texts and kind is bool)):

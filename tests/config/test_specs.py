@@ -282,6 +282,7 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
         (["--train.stepps", "5"], "unknown option --train.stepps; did you mean --train.steps?"),
         (["--steps", "5"], "unknown option --steps; did you mean --train.steps or --tuning.steps?"),
         (["--arms.powr.beta", "1"], "unknown option --arms.powr.beta; did you mean --arms.power.beta?"),
+        (["--seeds", "1", "--seeds", "2"], "--seeds is given 2 times, expected once"),
         (["--train.steps"], "--train.steps: expected one value, got nothing"),
         (["--train.steps", "5", "6"], "--train.steps: expected one value, got 5 6"),
         (["--arms.uniform.scheme-options", "std"], "unknown option --arms.uniform.scheme-options"),

@@ -159,7 +159,7 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tiny model, of no type that fla takes over once imported, and a tokenizer of 31 bytes and one for all others."""
+    """A tiny model of a type that fla does not take over, and a tokenizer of 31 bytes and one for all others."""
     transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
     letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())[:31]
     known = {letter: at for at, letter in enumerate([*letters, "other"])}

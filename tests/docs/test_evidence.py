@@ -280,6 +280,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
                 *spreads("memory-dose", "lags-0.7, learnt")[3:1:-1],
             ],
             "seeds alone would leave {:.2f} on source code": six[4:],
+            "with it kernels go from {:.2f} to {:.2f}": spreads("memory-text", "ema")[2:4],
             "on lags of exponent 0.7 by {:.3f} and on the Potts model by {:.3f}": [
                 -change("memory-lags", "information_lags-0.7", "law_lags-0.7", 200).mean,
                 -change("memory-potts", "correlation", "predictive", 600).mean,

@@ -145,6 +145,7 @@ def test_the_correction_counts_every_member_of_the_family():
         assert (judged["a"].p, judged["a"].p_family, judged["a"].verdict) == (1 / 64, p, "confirmed")
     four = ours.judge({"a": one, **missing, "d": short})
     assert (four["a"].test, four["a"].verdict) == ("t", "confirmed"), "4 / 64 > 0.05: the sign flips could not reject"
+    assert ours.judge({"a": Claimed("lower", 0.0, [-0.02, -0.0201])})["a"].verdict == "confirmed", "two differ enough"
     for judged in (four["b"], four["d"], ours.judge({"a": Claimed("lower", 0.0, [0.1, nan])})["a"]):
         assert (judged.verdict, math.isnan(judged.p_family), math.isnan(judged.low)) == ("undecided", True, True)
 

@@ -301,7 +301,11 @@ def test_derivatives_that_only_the_reference_has_are_refused(one: Operator) -> N
     [
         (SCAN, {"b": torch.ones(2, 3)}, r"scan: b is float32 \(2, 3\); it must be a floating-point tensor \(batch, ti"),
         (SCAN, {"a": torch.ones(4)}, r"a is float32 \(4,\); here it must be float32 or float64 \(3,\) or \(2, 5, 3\)"),
-        (SCAN, {"a": torch.ones(3, dtype=torch.bfloat16)}, "a is bfloat16"),
+        (
+            SCAN,
+            {"a": torch.ones(3).bfloat16(), "b": torch.ones(2, 5, 3).bfloat16()},
+            r"a is bfloat16 \(3,\); .* float32 or",
+        ),
         (SCAN, {"a": torch.ones(3, device="meta")}, "a is on meta and b on cpu"),
         (
             SCAN,

@@ -170,6 +170,50 @@ def threads(*names: str) -> str:
     return table("", "two threads, times as fast as one (quartiles)", "{work}", cells, rows)
 
 
+def medians() -> str:
+    """Return the median half-lives of the study of length, at the start and at the end in both blocks."""
+    lines, read = [], read_study(RECORDS / "memory-length")
+    for arm, memories in (of for rate in ("good", "low") for of in groups(read)[rate].items()):
+        before, after = (np.exp(np.log(one.half_lives[..., 3]).mean(axis=0)) for one in memories)
+        lost = np.mean([run.result.truncation_cost(32) for run in read.finished(arm) if run.result])
+        lines.append({"start": arm.replace("_", ", "), "before": before[0], "after": after, "lost": lost})
+    cells = {"median half-life": "{before:.1f}", "after 16 MB, block 1": "{after[0]:.1f}"}
+    cells |= {"after 16 MB, block 2": "{after[1]:.1f}", "lost with 32 bytes": "{lost:.3f}"}
+    return table("", "start", "{start}", cells, lines)
+
+
+def transfer() -> str:
+    """Return the best learning rate of every width, under two parametrisations."""
+    best = load("mup/transfer.json")["best"]
+    rows = [{"scheme": name, "width": width} | one for name, of in best.items() for width, one in of.items()]
+    cells = {"width {width}": "2^{log2_rate:.2f} ({bits_per_byte:.3f})"}
+    return table("mup/transfer.json", "best learning rate (bits per byte)", "{scheme}", cells, rows)
+
+
+def five_schemes() -> str:
+    """Return five schemes, each with and without a power law."""
+    arms = load("schemes/table.json")["arms"]
+    rate = {row["arm"]: row["config"]["train"]["learning_rate"] for row in load("schemes/rows.jsonl")}
+    pairs = [{"rate": rate[own["arm"]], "own": own, "law": law} for own, law in zip(arms[::2], arms[1::2], strict=True)]
+    ends = "{{{}[measures][final_val_bpb][mean]:.4f}}".format
+    cells = {"learning rate": "{rate:g}", "validation bits per byte": ends("own"), "with a power law": ends("law")}
+    pair = PAIRED.replace("{", "{law[measures][final_val_bpb][difference_to_baseline][").replace(":", "]:")
+    text = table("", "scheme", "{own[arm]}", cells | {"difference, 95 % interval": pair}, pairs)
+    return f"{text}\n\n{source('schemes')}"
+
+
+def saturation() -> str:
+    """Return the logits of RWKV-6 from two starts, beside those of a published ablation."""
+    found = load("saturation/table.json")
+    columns = {f"{arm}, step {of[at]['step']}": of[at] for arm, of in found["arms"].items() for at in ("start", "end")}
+    columns |= {f"published {arm}": found["published"][arm] for arm in ("official", "naive")}
+    body = [[name, *(FORMAT(cell, **of) for of in columns.values())] for name, cell in LOGITS.items()]
+    return f"{markdown(['RWKV-6', *columns], body)}\n\n{source('saturation/table.json')}"
+
+
+LOGITS = {"loss, nats": "{loss:.2f}", "smallest logit": "{logit_min:.1f}", "largest logit": "{logit_max:.1f}"}
+LOGITS |= {"largest probability": "{peak_probability:.3f}", "entropy, nats": "{entropy:.2f}"}
+LOGITS |= {"saturated positions": "{saturated_share:.1%}", "amplification per block": "{amplification:.2f}"}
 LENGTHS = {f"{size} MB": PAIRED.replace(":", f"[{at}]:") for at, size in enumerate(("0.4", "2.0", "8.2", "16.4"))}
 LENGTHS["falls as bytes^-p, p"] = "{exponent[at]:.2f} ({exponent[low]:.2f} to {exponent[high]:.2f})"
 DOSES = {"best exponent": "{best[at]:.2f}", "95 % interval": "{best[low]:.2f} to {best[high]:.2f}"}
@@ -214,6 +258,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "doses": lambda: table("", "best", "{corpus}, {decays}, {step}", DOSES, load("memory-dose/best.json")["rows"]),
     "lengths": lambda: table("", "start", "{arm}, {rate}", LENGTHS, load("memory-length/length.json")["rows"]),
     "corners": lambda: table("", "at", "{what}", {"{arm}": PAIRED}, load("memory-length/length.json")["corners"]),
+    "medians": medians,
+    "mup": transfer,
+    "schemes": five_schemes,
+    "saturation": saturation,
     "verdicts": lambda: declared("memory-lags", "memory-potts", "memory-markov", "memory-dose"),
     "text_verdicts": lambda: declared("memory-text"),
     "length_verdicts": lambda: declared("memory-length"),

@@ -216,6 +216,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "between t^-{:.2f} and t^-{:.2f} over lags 1 to 256": five,
             "begin (t^-{:.2f}; 7 seeds, 6 MB)": begin["log-spaced_ema"],
             "ahead by {:.3f} ({:.3f} to {:.3f}, not corrected": [-lead.mean, -lead.high, -lead.low],
+            "exponent 0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
             "largest model with a record here has {:.1f} million parameters": ranges[1:2],
         },
         "initialising": {
@@ -226,6 +227,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "have {:.2f} to {:.1f} million parameters and read {:.1f} to {:.0f} MB": ranges,
             "half-lives of 1 to 8 bytes are {:.3f} bits per byte behind after 2 MB, and {:.3f} if": lags[2::-2],
         },
+        "rwkv": {"at as many parameters, {:.2f} million": [study("goose")["model"]["parameters"] / 1e6]},
         "evidence/measured": {
             "with exact exponents from {:.2f} to {:.2f} the estimate": [min(exact), max(exact)],
             "off by {:.4f} at most, {:.4f} on average": [max(off), statistics.fmean(off)],
@@ -312,6 +314,18 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "about as steps^-{:.1f}": [-float(np.polyfit(np.log([*gaps]), np.log([*gaps.values()]), 1)[0])],
         },
     }
+
+
+def test_slopes_and_drift_of_texts_are_as_the_page_on_measuring_tells_them() -> None:
+    texts = {one["corpus"]["name"]: one for one in record("measure/texts.json")["texts"]}
+    source = texts.pop("stdlib")["information"]
+    for name, one in texts.items():
+        slopes = dict(zip(one["local_slopes"]["lags"], one["local_slopes"]["slopes"], strict=True))
+        assert [slopes[2], slopes[10]] == pytest.approx([1.4, 3.0], abs=0.15), name
+        assert max(slope for lag, slope in slopes.items() if 100 <= lag <= 500) < 1, name
+    at = source["values"][source["lags"].index(139)]
+    assert source["drift"] / at == pytest.approx(0.5, abs=0.05)
+    assert source["drift"] > source["values"][-1] / 2
 
 
 DESIGN = {

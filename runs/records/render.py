@@ -1,7 +1,7 @@
 """Render the marked tables of README.md and docs/ from the rows committed beside this script.
 
-python runs/records/render.py rewrites every part between <!-- record:NAME --> and <!-- end -->, and draws the kernels
-of several starts before training and after, convergence/kernels.png and .svg.
+python runs/records/render.py rewrites every part between <!-- record:NAME STUDY .. --> and <!-- end -->, and draws the
+kernels of several starts before training and after, convergence/kernels.png and .svg.
 """
 
 import json
@@ -20,7 +20,7 @@ from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
 ROOT = RECORDS.parents[1]
-PART = re.compile(r"(<!-- record:([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PART = re.compile(r"(<!-- record:([\w -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def load(name: str) -> Any:
@@ -79,7 +79,7 @@ def source(path: str) -> str:
 PAIRED = "{mean:+z.4f} ({low:+z.4f} to {high:+z.4f})"
 
 
-def differences(study: str, *steps: int) -> str:
+def differences(study: str, *steps: str) -> str:
     """Return the losses of the arms of a study, and their differences at some steps and at the end."""
     rows, arms = load(f"{study}/rows.jsonl"), load(f"{study}/report/table.json")["arms"]
     for arm in arms:
@@ -170,16 +170,17 @@ def threads(*names: str) -> str:
     return table("", "two threads, times as fast as one (quartiles)", "{work}", cells, rows)
 
 
-def medians() -> str:
-    """Return the median half-lives of the study of length, at the start and at the end in both blocks."""
-    lines, read = [], read_study(RECORDS / "memory-length")
-    for arm, memories in (of for rate in ("good", "low") for of in groups(read)[rate].items()):
-        before, after = (np.exp(np.log(one.half_lives[..., 3]).mean(axis=0)) for one in memories)
-        lost = np.mean([run.result.truncation_cost(32) for run in read.finished(arm) if run.result])
-        lines.append({"start": arm.replace("_", ", "), "before": before[0], "after": after, "lost": lost})
-    cells = {"median half-life": "{before:.1f}", "after 16 MB, block 1": "{after[0]:.1f}"}
-    cells |= {"after 16 MB, block 2": "{after[1]:.1f}", "lost with 32 bytes": "{lost:.3f}"}
-    return table("", "start", "{start}", cells, lines)
+def half_lives(study: str) -> str:
+    """Return median and longest half-life of the arms of a study, at the start and at the end in both blocks."""
+    lines, read = [], read_study(RECORDS / study)
+    for arm, memories in (pair for of in groups(read).values() for pair in of.items()):
+        before, after = (np.exp(np.log(one.half_lives[..., [3, 6]]).mean(axis=0)) for one in memories)
+        lost = [run.result.truncation_cost(32) for run in read.finished(arm) if run.result]
+        given = None if None in lost else np.mean(lost)
+        lines.append({"arm": arm.replace("_", ", "), "before": before, "after": after, "lost": given})
+    pair = "{{{0}[{1}][0]:.1f}}, {{{0}[{1}][1]:,.0f}}".format
+    cells = {f"{at}, block {block + 1}": pair(at, block) for at in ("before", "after") for block in (0, 1)}
+    return table("", "median and longest half-life", "{arm}", cells | {"lost with 32 bytes": "{lost:.3f}"}, lines)
 
 
 def transfer() -> str:
@@ -230,48 +231,42 @@ STEP = {"parameters": "{parameters:,}", "bytes/s": "{bytes_per_second:,.0f}", "t
 CHIP = "{registers}, {spilled}, {occupancy:.0%}"
 COUNTS = {"work": "{work}", "MB per second and lag": "{rate:,.0f}", "time over ours": "{ratio[median]:.1f}"}
 
-PARTS: dict[str, Callable[[], str]] = {
-    "texts": lambda: table("measure/texts.json", "text", "{corpus[name]}", TEXTS, load("measure/texts.json")["texts"]),
-    "stability": lambda: table("measure/stability.json", "beta", "{corpus}", {"{estimator}": "{beta:.2f}"}),
+PARTS: dict[str, Callable[..., str]] = {
+    "declared": declared,
+    "differences": differences,
+    "half-lives": half_lives,
+    "source": source,
+    "convergence": converging,
+    "schemes": five_schemes,
+    "widths": transfer,
+    "saturation": saturation,
     "coverage": coverage,
     "minimax": minimax,
+    "operator": operator,
+    "threads": threads,
+    "step": lambda of: table(f"bench/{of}.json", "training step", "{contender}", STEP),
+    "compiled": lambda: table("bench/compiled.json", "kernel", "{kernel}", {"sm_{chip}": CHIP}),
+    "counts": lambda: table("bench/mi.json", "counting pairs of bytes", "{contender}", COUNTS),
+    "texts": lambda: table("measure/texts.json", "text", "{corpus[name]}", TEXTS, load("measure/texts.json")["texts"]),
+    "stability": lambda: table("measure/stability.json", "beta", "{corpus}", {"{estimator}": "{beta:.2f}"}),
     "gallery": lambda: table(
         "", "initialisation", "{initialisation[name]}", GALLERY, load("gallery/gallery.json")["entries"]
     ),
-    "scan": lambda: operator("scan"),
-    "wkv": lambda: operator("wkv"),
-    "wkv7": lambda: operator("wkv7"),
-    "train": lambda: table("bench/train.json", "training step", "{contender}", STEP),
-    "finch_step": lambda: table("bench/train-rwkv6.json", "training step of Finch", "{contender}", STEP),
-    "goose_step": lambda: table("bench/train-rwkv7.json", "training step of Goose", "{contender}", STEP),
-    "threads": lambda: threads("wkv", "scan", "train"),
-    "threads_before": lambda: threads("threads-before"),
-    "compiled": lambda: table("bench/compiled.json", "kernel", "{kernel}", {"sm_{chip}": CHIP}),
-    "counts": lambda: table("bench/mi.json", "counting pairs of bytes", "{contender}", COUNTS),
-    "convergence": converging,
-    "demo": lambda: f"{declared('demo')}\n\n{source('demo')}",
-    "goose": lambda: differences("goose"),
-    "lags": lambda: differences("memory-lags", 200),
-    "potts": lambda: differences("memory-potts", 600),
-    "markov": lambda: differences("memory-markov"),
-    "text": lambda: differences("memory-text", 500),
     "doses": lambda: table("", "best", "{corpus}, {decays}, {step}", DOSES, load("memory-dose/best.json")["rows"]),
     "lengths": lambda: table("", "start", "{arm}, {rate}", LENGTHS, load("memory-length/length.json")["rows"]),
     "corners": lambda: table("", "at", "{what}", {"{arm}": PAIRED}, load("memory-length/length.json")["corners"]),
-    "medians": medians,
-    "mup": transfer,
-    "schemes": five_schemes,
-    "saturation": saturation,
-    "verdicts": lambda: declared("memory-lags", "memory-potts", "memory-markov", "memory-dose"),
-    "text_verdicts": lambda: declared("memory-text"),
-    "length_verdicts": lambda: declared("memory-length"),
-    "prose_verdicts": lambda: f"{declared('memory-bible')}\n\n{source('memory-bible')}",
 }
+"""What a marker may name: NAME and what it is called with."""
 
 
 def render(text: str) -> str:
     """Return a document with its marked parts rendered from the records."""
-    return PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}\n{match[3]}", text)
+
+    def part(match: re.Match[str]) -> str:
+        name, *given = match[2].split()
+        return f"{match[1]}{PARTS[name](*given)}\n{match[3]}"
+
+    return PART.sub(part, text)
 
 
 if __name__ == "__main__":

@@ -198,32 +198,6 @@ def cerebras_mup(
     return Rules(cut(std, 2), *matrices, normal(0.02), learning_rate=hidden(1 / m), forward=forward)
 
 
-@scheme(LM_ENGINE)
-def lm_engine_mup(
-    s: Sizes,
-    *,
-    std: float = 0.02,
-    base_width: float = 256,
-    embedding_multiplier: float = 1,
-    residual_multiplier: float = 1,
-) -> Rules:
-    """muP as lm-engine has it: hidden matrices over sqrt(m), outputs over sqrt(2 L) besides, logits times 1/m.
-
-    With params_group_method=mup: the rate over m for all of a block but norms and biases, decays and convolutions too,
-    which then also get the weight decay they are spared otherwise.
-    """
-    m = s.ratio(base_width)
-    head_norm = ".ln_x."  # norm of an RWKV's heads
-    return Rules(
-        normal(std),
-        normal(std / math.sqrt(m)),
-        normal(std / math.sqrt(2 * s.layers * m)),
-        learning_rate={**hidden(1 / m), "own": lambda p: 1.0 if head_norm in p.name else 1 / m},
-        weight_decay={"own": lambda p: float(head_norm not in p.name)},
-        forward={"logits": 1 / m, "embedding": embedding_multiplier, "residual": residual_multiplier},
-    )
-
-
 @scheme("code:MaxText, github.com/AI-Hypercomputer/maxtext")
 def maxtext(s: Sizes, *, tied: bool = False) -> Rules:
     """Mixer N(fan_in**-0.5), queries over sqrt(d_head) besides; feed-forward and head J(fan_in**-0.5); whatever depth.

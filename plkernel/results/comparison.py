@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any, NamedTuple
 
 from plkernel.results import statistics as stats
@@ -26,7 +27,8 @@ TITLES = {
 class ArmResult:
     """The finished runs of one arm: values by measure and seed, their means, and differences to `against`.
 
-    `against` is None for a baseline, which has no differences; a measure without a common seed has none either.
+    `against` is None for a baseline, which has no differences; a measure without a common seed has none either. `bytes`
+    are those at which a run reaches the final loss of `against`, over the bytes that it took there; infinite if never.
     """
 
     name: str
@@ -38,6 +40,7 @@ class ArmResult:
     values: Mapping[str, Mapping[int, float]]
     estimates: Mapping[str, Estimate]
     differences: Mapping[str, PairedDifference]
+    bytes: Mapping[int, float]
 
 
 class Block(NamedTuple):
@@ -191,6 +194,8 @@ def short_factor(name: str, factors: Iterable[str]) -> str:
 def _arm(study: Study, name: str, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> ArmResult:
     runs, against, own = study.finished(name), study.against(name), values[name]
     other = values[against] if against else {}
+    ends = {run.seed: run.evaluations[-1] for run in study.finished(against) if run.evaluations} if against else {}
+    curves = {run.seed: {row.bytes: row.val_bpb for row in run.evaluations} for run in runs if run.seed in ends}
     return ArmResult(
         name=name,
         against=against,
@@ -203,6 +208,7 @@ def _arm(study: Study, name: str, values: Mapping[str, Mapping[str, Mapping[int,
         differences={
             key: stats.paired_difference(own[key], of) for key, of in other.items() if of.keys() & own[key].keys()
         },
+        bytes={seed: stats.reached(of, ends[seed].val_bpb) / ends[seed].bytes for seed, of in curves.items()},
     )
 
 
@@ -216,6 +222,7 @@ def table(comparison: Comparison) -> dict[str, Any]:
         name, p, found = arm.name, comparison.corrected.get(arm.name), comparison.detectable.get(arm.name)
         row: dict[str, Any] = {"arm": name, "block": comparison.levels(name), "levels": comparison.study.levels(name)}
         row |= {key: getattr(arm, key) for key in ("against", "causal", "seeds", "parameters", "steps")}
+        row["bytes_to_baseline"] = {seed: one if one < inf else None for seed, one in arm.bytes.items()}
         row |= {"n": len(arm.seeds), "measures": measures, "p_corrected": p}
         known = {"survives_correction": name in comparison.surviving, "detectable_difference": found}
         arms.append({**row, "evidence": known if p is not None else None})

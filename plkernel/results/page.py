@@ -19,7 +19,7 @@ from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison
 from plkernel.results.figures import Drawing, label, one_baseline
 from plkernel.results.registration import counted, statement
-from plkernel.results.statistics import Estimate, Judgement
+from plkernel.results.statistics import Estimate, Judgement, mean_interval
 
 WIDTH, NAME = 120, 48
 """Columns of a terminal, and of them at most for the first column of a table."""
@@ -279,7 +279,7 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
         return
     title = comparison.measures[comparison.primary]
     others = {key: title for key, title in comparison.measures.items() if key != comparison.primary}
-    header = ["arm", "mean", "95 % interval by t", "p", "corrected p", *others.values()]
+    header = ["arm", "mean", "95 % interval by t", "p", "corrected p", *others.values(), "bytes"]
 
     def cells(arm: ArmResult) -> list[str]:
         if (one := comparison.differences.get(arm.name)) is None:
@@ -287,12 +287,19 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
         p = map(p_text, (one.p_value, comparison.corrected[arm.name]))
         more = (_plus_minus(arm.differences.get(key), "+.4f", len(arm.seeds)) for key in others)
         few = "" if one.n == len(arm.seeds) else f" (n = {one.n})"
-        return [f"{mean_text(one)}{few}", interval_text(one), *p, *more]
+        if late := sum(map(math.isinf, arm.bytes.values())):
+            reached = f"not reached in {late} of {len(arm.bytes)}"
+        else:
+            logs = mean_interval(map(math.log, arm.bytes.values()))
+            ratio = Estimate(logs.n, *map(math.exp, (logs.mean, logs.low, logs.high)), math.nan)
+            reached = f"{mean_text(ratio, '.2f')} ({interval_text(ratio, '.2f')})".removesuffix(" ()")
+        return [f"{mean_text(one)}{few}", interval_text(one), *p, *more, reached]
 
     caption = (
         f"Arm minus {one_baseline(comparison) or 'the one it is compared with'}, {title}, paired "
         "by seed, in bits per byte (below zero is better): t interval, p of the paired t test, corrected by Holm for "
-        f"all {len(comparison.corrected)}; the same difference in other measures."
+        f"all {len(comparison.corrected)}; the same difference in other measures. Bytes: at which the arm reaches the "
+        "other's final loss, over those that the other took: geometric mean with a 95 % interval by t."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
     yield from figures

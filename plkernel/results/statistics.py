@@ -292,6 +292,16 @@ def difference_curves(arm: Mapping[int, Curve], baseline: Mapping[int, Curve]) -
     }
 
 
+def reached(curve: Curve, loss: float) -> float:
+    """The position where a curve is first at or below `loss`, linear in the logarithm of it; infinite if nowhere."""
+    at = sorted(position for position in curve if position > 0)
+    first = next((k for k, position in enumerate(at) if curve[position] <= loss), None)
+    if first is None:
+        return math.inf
+    ends = at[max(first - 1, 0)], at[first]
+    return math.exp(np.interp(-loss, [-curve[end] for end in ends], np.log(ends)))
+
+
 def pointwise_band(curves: Sequence[Curve], confidence: float = 0.95) -> Band:
     """Mean and t interval of the curves at each position on its own; bounds are NaN for one curve.
 

@@ -191,18 +191,6 @@ def transfer() -> str:
     return table("mup/transfer.json", "best learning rate (bits per byte)", "{scheme}", cells, rows)
 
 
-def five_schemes() -> str:
-    """Return five schemes, each with and without a power law."""
-    arms = load("schemes/table.json")["arms"]
-    rate = {row["arm"]: row["config"]["train"]["learning_rate"] for row in load("schemes/rows.jsonl")}
-    pairs = [{"rate": rate[own["arm"]], "own": own, "law": law} for own, law in zip(arms[::2], arms[1::2], strict=True)]
-    ends = "{{{}[measures][final_val_bpb][mean]:.4f}}".format
-    cells = {"learning rate": "{rate:g}", "validation bits per byte": ends("own"), "with a power law": ends("law")}
-    pair = PAIRED.replace("{", "{law[measures][final_val_bpb][difference_to_baseline][").replace(":", "]:")
-    text = table("", "scheme", "{own[arm]}", cells | {"difference, 95 % interval": pair}, pairs)
-    return f"{text}\n\n{source('schemes')}"
-
-
 def saturation() -> str:
     """Return the logits of RWKV-6 from two starts, beside those of a published ablation."""
     found = load("saturation/table.json")
@@ -237,7 +225,6 @@ PARTS: dict[str, Callable[..., str]] = {
     "half-lives": half_lives,
     "source": source,
     "convergence": converging,
-    "schemes": five_schemes,
     "widths": transfer,
     "saturation": saturation,
     "coverage": coverage,

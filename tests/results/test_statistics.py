@@ -169,3 +169,10 @@ def test_bands_pair_seeds_and_positions():
     assert band.at.tolist() == [10, 20]
     assert (band.mean[0], band.low[0], band.high[0]) == pytest.approx((wanted.mean, wanted.low, wanted.high))
     assert np.isnan(ours.pointwise_band([{0: 1.0, 5: 2.0}]).low).all()
+
+
+def test_a_curve_reaches_a_loss_between_two_of_its_points_or_never():
+    curve = {0: 9.0, 100: 3.0, 400: 2.0, 1600: 2.2}
+    assert ours.reached(curve, 2.5) == pytest.approx(200.0)  # half of the fall, half of the way from ln 100 to ln 400
+    assert [ours.reached(curve, loss) for loss in (2.0, 3.0, 4.0)] == pytest.approx([400.0, 100.0, 100.0])
+    assert ours.reached(curve, 1.9) == math.inf

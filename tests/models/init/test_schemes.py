@@ -85,9 +85,6 @@ transformers_mamba(); N(0.1); N(0.1); U(fi**-0.5); N(0.1)
 transformers_mamba(rescale=True); N(0.1); N(0.1); U(fi**-0.5/sqrt(2*L)); N(0.1)
 lm_engine_normal(); N(0.02); N(0.02); N(0.02/sqrt(2*L)); N(0.02)
 lm_engine_fan_in(); N(0.02); N(fi**-0.5); N(fi**-0.5/sqrt(2*L)); N(0.02)
-lm_engine_mup(base_width=64, embedding_multiplier=12, residual_multiplier=0.22); N(0.02); N(0.02/sqrt(m));
-    N(0.02/(sqrt(2*L)*sqrt(m))); N(0.02); lr in, lr out, x logits, lr own: 1/m; wd own: 1; x embedding: 12;
-    x residual: 0.22
 nanotron_random_init(); N(0.025); N(0.025); N(0.025/sqrt(2*L)); N(0.025)
 nanotron_spectral_mup(); N(1); N(fi**-0.5*min(1,sqrt(fo/fi))); N(fi**-0.5*min(1,sqrt(fo/fi)));
     N(fi**-0.5*min(1,sqrt(fo/fi))); lr in, lr out: fo/fi; lr head: V/d
@@ -273,7 +270,7 @@ def failing(kind: str, cells: dict[str, str], model: nn.Module, chosen: Plan) ->
 
 def test_every_scheme_is_in_the_table() -> None:
     assert {name for name, _, _ in ROWS} == {name for name in SCHEMES if not name.startswith("rwkv")}
-    assert len(SCHEMES) == 44
+    assert len(SCHEMES) == 43
 
 
 @pytest.mark.parametrize(("kind", "number"), CASES, ids=[f"{IDS[i]}-{kind}" for kind, i in CASES])

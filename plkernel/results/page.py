@@ -277,8 +277,8 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
     """Every arm minus the one it is compared with, and the evidence for it."""
     if not comparison.differences:
         return
-    title = comparison.measures[comparison.primary]
-    others = {key: title for key, title in comparison.measures.items() if key != comparison.primary}
+    title, told = comparison.measures[comparison.primary], (comparison.primary, "best_val_bpb")
+    others = {key: title for key, title in comparison.measures.items() if key not in told}
     header = ["arm", "mean", "95 % interval by t", "p", "corrected p", *others.values(), "bytes"]
 
     def cells(arm: ArmResult) -> list[str]:

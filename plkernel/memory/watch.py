@@ -207,8 +207,11 @@ def decay_param_groups(
 
     Weight decay pulls a parameter to 0, where nothing makes a decay simpler: A_log = 0 is a rate of 1, and all heads
     meet there; dt_bias = 0 is a step of ln 2, 7 to 700 times the 0.001 .. 0.1 that Mamba starts with. The official code
-    of Mamba marks A_log, D and dt_bias accordingly (`_no_weight_decay`), which no optimizer of torch reads. That this
-    makes training better is not claimed.
+    of Mamba marks A_log, D and dt_bias accordingly (`_no_weight_decay`), which no optimizer of torch reads.
+
+    Measured (runs/records/decays-train): with weight decay on its decays too, a small diagonal SSM ends 0.022 bits per
+    byte worse; small models of RWKV-7 and Mamba-2 lose 0.0011 or less, as the input makes up for parameters that end at
+    half-lives of about 3 tokens. Decays at rates from 0 to 10 times the others' end within 0.0009 of the baseline.
     """
     names = decay_names(model)
     decays: dict[str, Any] = {"params": [], "weight_decay": 0.0} | ({} if decay_lr is None else {"lr": decay_lr})

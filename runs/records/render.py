@@ -61,7 +61,7 @@ def table(path: str, title: str, line: str, cells: Mapping[str, str], rows: Sequ
         found = lines.setdefault(FORMAT(line, **row), {})
         for column, cell in ((FORMAT(column, **row), FORMAT(cell, **row)) for column, cell in cells.items()):
             found[column] = f"{found[column]} → {cell}" if column in found else cell
-    columns = list(dict.fromkeys(column for found in lines.values() for column in found))
+    columns = list(dict.fromkeys(column for found in lines.values() for column, cell in found.items() if cell != "-"))
     body = [[name, *(found.get(column, "-") for column in columns)] for name, found in lines.items()]
     text = markdown([title, *columns], body).replace("- (- to -)", "-").replace("- to -", "not bounded")
     return text + (f"\n\n{source(path)}" if path else "")
@@ -110,6 +110,10 @@ def declared(*studies: str) -> str:
     return markdown(["study", "hypothesis or gate", "claim", "bits per byte, 90 % interval", "verdict"], lines)
 
 
+SAME = 0.1
+"""Octaves between kernels of one start that is trained in several ways; in bfloat16 it is rounded."""
+
+
 @cache
 def converging() -> str:
     """Return the spread over starts of half-lives and kernels in every record that has them."""
@@ -120,6 +124,8 @@ def converging() -> str:
             for of in (starts, some) if len(some) < len(starts) else (starts,):
                 few = {arm: memories for arm, memories in of.items() if not arm.startswith("short")}
                 spreads = [*convergence(of), *([convergence(few)[1]] if 1 < len(few) < len(of) else [])]
+                if spreads[1].before < SAME:
+                    continue
                 told = [f"{one.before:.2f} to {one.after:.2f} ({one.seeds:.2f})" for one in spreads]
                 name = block + ", without quantile" * (of is not starts)
                 lines.append([path.parent.name, name, str(len(of)), *told, *[""] * (3 - len(told))])
@@ -212,6 +218,7 @@ TEXTS = {"1..100": RANGE(1), "1..500": RANGE(0), "100..1000": RANGE(2)}
 TEXTS |= {"stands out": "{verdict[first_lag]}..{verdict[last_lag]}: {verdict[kind]}"}
 TEXTS |= {"equal weights": "{equal_weights[beta]:.2f} ({equal_weights[low]:.2f} to {equal_weights[high]:.2f})"}
 TEXTS |= {"published, every lag": "{fits[5][beta]:.2f}", "log-spaced": "{fits[6][beta]:.2f}"}
+OBSERVED = {kind: f"{{{kind}[0]:.1f}}, {{{kind}[1]:.1f}}, {{{kind}[2]:,.1f}}" for kind in ("static", "observed")}
 GALLERY = {"half-lives, steps": "{initialisation[half_lives][0]:.4g} to {initialisation[half_lives][1]:.4g}"}
 GALLERY |= {"slope, lags 4..512": "{slope:.2f}", "rms slope": "{slope_rms:.2f}", "Elog": "{scores[e_log]:.2f}"}
 GALLERY |= {"layer": "{initialisation[family]}"}
@@ -226,6 +233,9 @@ PARTS: dict[str, Callable[..., str]] = {
     "source": source,
     "convergence": converging,
     "widths": transfer,
+    "observed": lambda: table(
+        "decays-train/observed.json", "5, 50 and 95 % of half-lives", "{model}, block {block}, {arm}", OBSERVED
+    ),
     "saturation": saturation,
     "coverage": coverage,
     "minimax": minimax,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import plkernel
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.memory.diagnostics import Memory
 from plkernel.results.convergence import Spread, Starts, convergence, groups, kernels_figure, spread
@@ -101,9 +102,9 @@ def test_the_figure_has_every_start_before_and_after() -> None:
 def losses(name: str, arm: str, at: int | None = None) -> dict[int, float]:
     """Validation bits per byte of an arm by seed, at a step or at the end."""
     runs = studies()[name].finished(arm)
-    return {
-        run.seed: {row.step: row.val_bpb for row in run.evaluations}[at or run.evaluations[-1].step] for run in runs
-    }
+    if at is None:
+        return {run.seed: run.result.final_val_bpb for run in runs if run.result}
+    return {run.seed: {row.step: row.val_bpb for row in run.evaluations}[at] for run in runs}
 
 
 def change(name: str, arm: str, against: str, at: int | None = None) -> PairedDifference:
@@ -120,6 +121,12 @@ def medians(name: str, block: str, arm: str) -> list[float]:
     """Median half-life in bytes at the start, and at the end in both blocks; geometric means over seeds."""
     before, after = (np.exp(np.log(one.half_lives[..., 3]).mean(axis=0)) for one in blocks()[name, block][arm])
     return [float(before[0]), *after.tolist()]
+
+
+def longest(arm: str) -> list[float]:
+    """Longest half-life of an arm of decays-train at its end, in both blocks; geometric means over seeds."""
+    ends = [[block[-1] for block in run.last["half_life_quantiles"]] for run in studies()["decays-train"].finished(arm)]
+    return list(np.exp(np.log(ends).mean(axis=0)))
 
 
 def doses(at: int | None) -> list[list[float]]:
@@ -210,13 +217,54 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         for power in ("0.7", "1.3")
     ]
 
+    full = change("decays-train", "all_ssm", "matrices_ssm")
+    decayed = [change("decays-train", f"all_{one}", f"matrices_{one}").mean for one in ("goose", "mamba2")]
+    rows = [row for row in record("decays-train/observed.json")["rows"] if row["arm"] == "all"]
+    seen = {f"{row['model']} {row['block']}": [row["observed"][2], row["static"][2]] for row in rows}
+    rated = [
+        abs(change("decays-train", f"{arm}_{one}", f"matrices_{one}").mean)
+        for arm in ("frozen", "slow", "fast", "bfloat16")
+        for one in ("ssm", "goose", "mamba2")
+    ]
+
     return {
+        "evidence/decays": {
+            "costs the SSM {:.3f} bits per byte** ({:.3f} to {:.3f})": [full.mean, full.low, full.high],
+            "end at {:.0f} and {:.0f} bytes in the two blocks, and at {:,.0f} and {:,.0f} with": [
+                *longest("all_ssm"),
+                *longest("matrices_ssm"),
+            ],
+            "end {:+.4f} and {:+.4f} from their baselines": decayed,
+            "longest half-lives of {:.0f} and {:.0f} bytes": [
+                max(longest(f"all_{one}")) for one in ("goose", "mamba2")
+            ],
+            "first block are above {:.0f} bytes, where its parameters say {:.1f}": seen["mamba2 1"],
+            "second above {:.0f}, where they say {:.1f}": seen["goose 2"],
+            "end within {:.4f} of the baseline": [max(rated[:9])],
+            "neither does that: {:.4f} at most": [max(rated[9:])],
+            "models of more than {:.2f} million parameters": [
+                max(run.config["model"]["parameters"] for run in studies()["decays-train"].finished()) / 1e6
+            ],
+        },
+        "training": {
+            "cost a small SSM {:.3f} bits per byte": [full.mean],
+            "Small models of RWKV-7 and Mamba-2 lost {:.4f} or less": [max(decayed)],
+            "rates from 0 to 10 times the others' ended within {:.4f} of": [max(rated[:9])],
+        },
+        "decay_param_groups": {
+            "{:.3f} bits per byte worse; small models of RWKV-7 and Mamba-2 lose {:.4f} or less": [
+                full.mean,
+                max(decayed),
+            ],
+            "rates from 0 to 10 times the others' end within {:.4f}": [max(rated[:9])],
+        },
         "README": {
             "cost {:.3f} bits per byte if they are frozen, and {:.3f} if they are learnt": lags[:3:2],
             "between t^-{:.2f} and t^-{:.2f} over lags 1 to 256": five,
             "begin (t^-{:.2f}; 7 seeds, 6 MB)": begin["log-spaced_ema"],
             "ahead by {:.3f} ({:.3f} to {:.3f}, not corrected": [-lead.mean, -lead.high, -lead.low],
             "exponent 0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
+            "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.3f} or less": [full.mean, max(decayed)],
             "largest model with a record here has {:.1f} million parameters": ranges[1:2],
         },
         "initialising": {
@@ -330,6 +378,7 @@ def test_slopes_and_drift_of_texts_are_as_the_page_on_measuring_tells_them() -> 
 
 DESIGN = {
     "evidence/measured": {"0.3"},
+    "evidence/decays": {"0.1", "0.5"},
     "evidence/fits": {"1.15", "0.9975"},
     "evidence/speed": set(),
     "evidence/starts": {"0.7", "1.3", "1.4", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02"},
@@ -340,10 +389,18 @@ DESIGN = {
 
 def prose(page: str) -> str:
     """The text of a page without tables, rendered parts, commands, links' targets and figures, in one line."""
-    text = (RECORDS.parents[1] / ("README.md" if page == "README" else f"docs/{page}.md")).read_text()
+    path = RECORDS.parents[1] / ("README.md" if page == "README" else f"docs/{page}.md")
+    text = path.read_text() if path.is_file() else str(getattr(plkernel, page).__doc__)
     text = re.sub(r"```.*?```|<!-- record.*?<!-- end -->", "", text, flags=re.DOTALL)
     text = re.sub(r"^\|.*$|^`python -m.*$|!\[.*?\]\(.*?\)", "", text, flags=re.MULTILINE)
     return " ".join(re.sub(r"\]\(\S+?\)", "]", text).split())
+
+
+def test_in_bfloat16_the_longer_half_of_the_half_lives_of_the_ssm_does_not_move() -> None:
+    for run in studies()["decays-train"].finished("bfloat16_ssm"):
+        for before, after in zip(*(at["half_life_quantiles"] for at in (run.first, run.last)), strict=True):
+            assert before[3:] == after[3:]
+            assert before[:3] != after[:3]
 
 
 def test_sentences_say_what_the_rows_say() -> None:

@@ -4,7 +4,7 @@ import json
 import re
 import statistics
 from functools import cache
-from math import log2, sqrt
+from math import log, log2, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import plkernel
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.memory.diagnostics import Memory
 from plkernel.results.convergence import Spread, Starts, convergence, groups, kernels_figure, spread
-from plkernel.results.statistics import PairedDifference, detectable_difference, paired_difference
+from plkernel.results.statistics import PairedDifference, detectable_difference, mean_interval, paired_difference
 from plkernel.results.study import Study, read_study
 
 RECORDS = Path(__file__).parents[2] / "runs" / "records"
@@ -123,9 +123,9 @@ def medians(name: str, block: str, arm: str) -> list[float]:
     return [float(before[0]), *after.tolist()]
 
 
-def longest(arm: str) -> list[float]:
-    """Longest half-life of an arm of decays-train at its end, in both blocks; geometric means over seeds."""
-    ends = [[block[-1] for block in run.last["half_life_quantiles"]] for run in studies()["decays-train"].finished(arm)]
+def longest(arm: str, name: str = "decays-train") -> list[float]:
+    """Longest half-life of an arm of a study at its end, in both blocks; geometric means over seeds."""
+    ends = [[block[-1] for block in run.last["half_life_quantiles"]] for run in studies()[name].finished(arm)]
     return list(np.exp(np.log(ends).mean(axis=0)))
 
 
@@ -221,6 +221,9 @@ def sentences() -> dict[str, dict[str, list[float]]]:
     decayed = [change("decays-train", f"all_{one}", f"matrices_{one}").mean for one in ("goose", "mamba2")]
     rows = [row for row in record("decays-train/observed.json")["rows"] if row["arm"] == "all"]
     seen = {f"{row['model']} {row['block']}": [row["observed"][2], row["static"][2]] for row in rows}
+    short, far, frozen = (change("memory-far", arm, "log-spaced") for arm in ("short", "long", "short-frozen"))
+    shares = record("memory-far/report/table.json")["arms"][2]["bytes_to_baseline"].values()
+    sooner = mean_interval(log(share) for share in shares)
     rated = [
         abs(change("decays-train", f"{arm}_{one}", f"matrices_{one}").mean)
         for arm in ("frozen", "slow", "fast", "bfloat16")
@@ -265,13 +268,19 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "ahead by {:.3f} ({:.3f} to {:.3f}, not corrected": [-lead.mean, -lead.high, -lead.low],
             "exponent 0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
             "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.3f} or less": [full.mean, max(decayed)],
+            "still end {:.3f} behind, and long ones {:.3f} ahead (16 MB)": [short.mean, -far.mean],
             "largest model with a record here has {:.1f} million parameters": ranges[1:2],
         },
         "initialising": {
+            "end {:.3f} behind after 16 MB, and a start at 256 to 4,096 leads by {:.3f}:": [
+                short.mean,
+                -far.mean,
+            ],
             "cost {:.3f} and {:.3f} if they are frozen, and {:.3f} and {:.3f} if they are learnt": lags[:4],
             "are still {:.3f} and {:.3f} behind there": lags[4:],
         },
         "faq": {
+            "ends {:.3f} behind, and one with half-lives of 256 to 4,096 bytes {:.3f} ahead": [short.mean, -far.mean],
             "have {:.2f} to {:.1f} million parameters and read {:.1f} to {:.0f} MB": ranges,
             "half-lives of 1 to 8 bytes are {:.3f} bits per byte behind after 2 MB, and {:.3f} if": lags[2::-2],
         },
@@ -287,6 +296,15 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         },
         "evidence/fits": {"(R1), it is {:.4f}": [record("fit/fit.json")["optimal"]["scores"]["r1"]]},
         "evidence/starts": {
+            "are {:.3f} ({:.3f} to {:.3f}) behind log-spaced ones after 16 MB": [short.mean, short.low, short.high],
+            "at 256 to 4,096 lead by {:.3f} ({:.3f} to {:.3f})": [-far.mean, -far.high, -far.low],
+            "after {:.2f} ({:.2f} to {:.2f}) of the bytes": list(np.exp([sooner.mean, sooner.low, sooner.high])),
+            "they are {:.3f} behind after 6 MB and {:.3f} at the end": [
+                change("memory-far", "short", "log-spaced", 750).mean,
+                short.mean,
+            ],
+            "the longest end at {:.0f} and {:.0f} bytes": longest("short", "memory-far"),
+            "Frozen, they are {:.3f} behind": [frozen.mean],
             "spread goes from {:.2f} octaves to {:.2f}, that of the kernels they make from {:.2f} to {:.2f}": six[:4],
             "keep costing, {:.3f} and {:.3f} bits per byte on lags": lags[:2],
             "a start with the right ones is worth {:.3f} or less after 2 or 3 MB": [

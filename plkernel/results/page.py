@@ -143,7 +143,7 @@ def _table(caption: str, header: Sequence[str], groups: Mapping[str, Rows]) -> P
         "caption": caption,
         "header": [header[at] for at in kept],
         "groups": {title: [[row[at] for at in kept] for row in rows] for title, rows in groups.items() if rows},
-        "numeric": [all(re.match(r"[-+<\d]|$", cell) for cell in columns[at]) for at in kept],
+        "numeric": [all(re.match(r"[-+<>\d]|$", cell) for cell in columns[at]) for at in kept],
     }
 
 
@@ -277,9 +277,9 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
     """Every arm minus the one it is compared with, and the evidence for it."""
     if not comparison.differences:
         return
-    title, told = comparison.measures[comparison.primary], (comparison.primary, "best_val_bpb")
+    title, told = comparison.measures[comparison.primary], (comparison.primary, "best_val_bpb", "excess_bpb")
     others = {key: title for key, title in comparison.measures.items() if key not in told}
-    header = ["arm", "mean", "95 % interval by t", "p", "corrected p", *others.values(), "bytes"]
+    header = ["arm", "mean", "95 % interval by t", "p", "corrected p", "bytes", *others.values()]
 
     def cells(arm: ArmResult) -> list[str]:
         if (one := comparison.differences.get(arm.name)) is None:
@@ -288,18 +288,18 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
         more = (_plus_minus(arm.differences.get(key), "+.4f", len(arm.seeds)) for key in others)
         few = "" if one.n == len(arm.seeds) else f" (n = {one.n})"
         if late := sum(map(math.isinf, arm.bytes.values())):
-            reached = f"not reached in {late} of {len(arm.bytes)}"
+            reached = f"> 1 in {late} of {len(arm.bytes)}"
         else:
             logs = mean_interval(map(math.log, arm.bytes.values()))
             ratio = Estimate(logs.n, *map(math.exp, (logs.mean, logs.low, logs.high)), math.nan)
             reached = f"{mean_text(ratio, '.2f')} ({interval_text(ratio, '.2f')})".removesuffix(" ()")
-        return [f"{mean_text(one)}{few}", interval_text(one), *p, *more, reached]
+        return [f"{mean_text(one)}{few}", interval_text(one), *p, reached, *more]
 
     caption = (
         f"Arm minus {one_baseline(comparison) or 'the one it is compared with'}, {title}, paired "
         "by seed, in bits per byte (below zero is better): t interval, p of the paired t test, corrected by Holm for "
         f"all {len(comparison.corrected)}; the same difference in other measures. Bytes: at which the arm reaches the "
-        "other's final loss, over those that the other took: geometric mean with a 95 % interval by t."
+        "other's final loss, over those that the other took: geometric mean and 95 % t interval, or how many never do."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
     yield from figures

@@ -291,7 +291,7 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
             reached = f"> 1 in {late} of {len(arm.bytes)}"
         else:
             logs = mean_interval(map(math.log, arm.bytes.values()))
-            ratio = Estimate(logs.n, *map(math.exp, (logs.mean, logs.low, logs.high)), math.nan)
+            ratio = Estimate(logs.n, math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), math.nan)
             reached = f"{mean_text(ratio, '.2f')} ({interval_text(ratio, '.2f')})".removesuffix(" ()")
         return [f"{mean_text(one)}{few}", interval_text(one), *p, reached, *more]
 

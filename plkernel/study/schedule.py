@@ -180,9 +180,10 @@ def search_of(spec: Spec) -> Spec:
         changes |= {"steps": spec.tuning.steps, "bytes": None}
     alone = {"rates": None, "match": None, "against": None, "levels": None}
     arms = {
-        name_at(name, rate): arm.model_copy(update={"learning_rate": rate, **alone})
+        name_at(name, rate): arm.model_copy(update={"learning_rate": rate, "train": own or None, **alone})
         for name, arm in spec.arms.items()
         if arm.learning_rate is None
+        for own in [{option: value for option, value in (arm.train or {}).items() if option not in changes}]
         for rate in spec.rates_of(name)
     }
     sections: dict[str, Any] = {"corpus": spec.corpus, "model": spec.model, "seeds": spec.tuning.seeds, "arms": arms}

@@ -176,11 +176,12 @@ def patch_of(model: AnyModel) -> int:
 
 def token_losses(predict: Predict, windows: Tensor, batch: int, first: int = 0) -> np.ndarray:
     """Bits (n,T-first) at tokens `first` + 1 .. T of `windows` (n,T+1), given those before."""
-    rows = []
-    for chunk in windows.split(batch):
+    losses = np.empty((len(windows), windows.shape[1] - 1 - first))  # arrays kept batch by batch would split the heap
+    for start in range(0, len(windows), batch):
+        chunk = windows[start : start + batch]
         logits = logits_of(predict, chunk[:, :-1])[:, first:]
-        rows.append(losses_per_byte(logits, chunk[:, 1 + first :].to(logits.device)).cpu().numpy())
-    return np.concatenate(rows)
+        losses[start : start + batch] = losses_per_byte(logits, chunk[:, 1 + first :].to(logits.device)).cpu().numpy()
+    return losses
 
 
 def truncation(predict: Predict, windows: Tensor, batch: int, floor: Losses | None = None, step: int = 1) -> Truncation:

@@ -281,18 +281,18 @@ class Training:
             with torch.no_grad():
                 for parameter, state in self.optimizer.state.items():
                     parameter.copy_(state[AVERAGE])
-        final, windows, means = {"final_val_bpb": last["val_bpb"]}, self.validation, list[Tensor]()
+        final, windows, means = {"final_val_bpb": last["val_bpb"]}, self.validation, list[float]()
         if train.final_windows:
             windows = fixed_windows(self.task.splits.validation, train.context, train.final_windows)
         if train.average or train.final_windows:
 
             def watch(logits: Tensor, targets: Tensor) -> None:
-                means.append(losses_per_byte(logits, targets).mean(1))
+                means.extend(losses_per_byte(logits, targets).mean(1).tolist())
 
             final = {"final_val_bpb": bits_per_byte(self.model, windows, train.batch, self.device, watch)}
             _check_finite(final["final_val_bpb"], self.progress.step)
             if len(windows) > 1:
-                final["final_val_error"] = torch.cat(means).double().std().item() / math.sqrt(len(windows))
+                final["final_val_error"] = float(np.std(means, ddof=1)) / math.sqrt(len(windows))
         windows = fixed_windows(text, train.context, train.test_windows)
         result: dict[str, Any] = {
             "status": FINISHED,

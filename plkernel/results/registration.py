@@ -393,12 +393,12 @@ def declared(study: Study) -> Declared | None:
 
 
 def _gate(study: Study, one: Gate, seeds: Sequence[int], rule: str) -> GateOutcome:
-    """The result of a gate; ahead of n-grams its limit is their loss, NaN if none were counted."""
+    """The result of a gate; ahead of n-grams its limit is the best of their losses, NaN if not all were counted."""
     errors = list[float]()
     if one.ahead_of:
         counts = study.reference(one.arm)
         losses = getattr(counts, one.metric)[: one.ahead_of] if counts else []
-        one = one.model_copy(update={"at_most": losses[-1] if len(losses) == one.ahead_of else math.nan})
+        one = one.model_copy(update={"at_most": min(losses) if len(losses) == one.ahead_of else math.nan})
     for result in (run.result for run in study.finished(one.arm) if run.result and run.seed in seeds):
         known, error = result.truncation, None
         if one.metric == "truncation_cost" and known:

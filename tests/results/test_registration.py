@@ -153,7 +153,8 @@ def test_gates_registered_by_their_mean_keep_their_verdict_and_are_told(name: st
         ({"at_least": 2.3}, None, (False, True)),
         ({"ahead_of": 2}, None, (False, True)),
         ({"ahead_of": 1}, None, (True, True)),
-        ({"ahead_of": 3}, None, (False, False)),
+        ({"ahead_of": 3}, None, (False, True)),  # trigrams are worse than bigrams
+        ({"ahead_of": 4}, None, (False, False)),
         ({"metric": "truncation_cost", "bytes": 4, "at_least": 0.4}, 0.04, (True, True)),
         ({"metric": "truncation_cost", "bytes": 4, "at_least": 0.4}, 0.06, (False, True)),
     ],
@@ -178,8 +179,8 @@ def test_a_gate_is_passed_by_the_rule_that_was_registered(
         del content["sha256"], content["gate_rule"]
         save_json(folder / "registered.json", {**content, "sha256": registration.fingerprint(content)})
     rows = [json.loads(row) for row in (folder / "rows.jsonl").read_text().splitlines()]
-    entry = {"corpus": rows[0]["config"]["corpus"], "train": {}, "orders": [1, 2]}
-    save_json(folder / "references.json", {"references": [{**entry, "val_bpb": [2.8, 2.45], "test_bpb": [0.0, 0.0]}]})
+    entry = {"corpus": rows[0]["config"]["corpus"], "train": {}, "orders": [1, 2, 3], "test_bpb": [0.0] * 3}
+    save_json(folder / "references.json", {"references": [{**entry, "val_bpb": [2.8, 2.45, 2.6]}]})
     (one,) = of(folder).gates
     assert one.passed == passed[rule == "mean"]
 

@@ -99,15 +99,15 @@ def test_the_figure_has_every_start_before_and_after() -> None:
             assert np.log(values) == pytest.approx(memories[time].log_kernels().mean(axis=0), abs=1e-9)
 
 
-def losses(name: str, arm: str, at: int | None = None) -> dict[int, float]:
-    """Validation bits per byte of an arm by seed, at a step or at the end."""
+def losses(name: str, arm: str, at: int | str | None = None) -> dict[int, float]:
+    """Bits per byte of an arm by seed: validation at a step, or that of a name at the end, validation unless told."""
     runs = studies()[name].finished(arm)
-    if at is None:
-        return {run.seed: run.result.final_val_bpb for run in runs if run.result}
+    if not isinstance(at, int):
+        return {run.seed: getattr(run.result, at or "final_val_bpb") for run in runs}
     return {run.seed: {row.step: row.val_bpb for row in run.evaluations}[at] for run in runs}
 
 
-def change(name: str, arm: str, against: str, at: int | None = None) -> PairedDifference:
+def change(name: str, arm: str, against: str, at: int | str | None = None) -> PairedDifference:
     return paired_difference(losses(name, arm, at), losses(name, against, at))
 
 
@@ -127,6 +127,15 @@ def longest(arm: str, name: str = "decays-train") -> list[float]:
     """Longest half-life of an arm of a study at its end, in both blocks; geometric means over seeds."""
     ends = [[block[-1] for block in run.last["half_life_quantiles"]] for run in studies()[name].finished(arm)]
     return list(np.exp(np.log(ends).mean(axis=0)))
+
+
+def apart(name: str, block: str, first: int, last: int, *left: str) -> float:
+    """Spread over starts at the end, in octaves, of kernels over some lags, 1 at one byte back."""
+    shapes = []
+    for _, after in (pair for arm, pair in blocks()[name, block].items() if arm not in left):
+        inside = (after.lags >= first) & (after.lags <= last)
+        shapes.append(np.log2(after.kernels[..., inside] / after.kernels[..., :1]).mean(axis=0))
+    return float(np.std(shapes, axis=0).mean())
 
 
 def doses(at: int | None) -> list[list[float]]:
@@ -181,7 +190,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
     six = spreads("memory-text", "ema", "quantile")
     ema, lru = "log-spaced_ema", "log-spaced_lru"
     lead, lru_lead = (change("memory-text", f"short_{gain}", f"log-spaced_{gain}") for gain in ("ema", "lru"))
-    long = change("memory-length", "short_good", "log-spaced_good")
+    long, slow = (change("memory-length", f"short_{rate}", f"log-spaced_{rate}") for rate in ("good", "low"))
     scaled, start, base = (
         change("exp013-audit", f"{arm}_none_bytes", "log-spaced_uniform_none_bytes")
         for arm in ("power-law-at-baseline", "concentrated_published", "baseline-at-concentrated")
@@ -211,6 +220,9 @@ def sentences() -> dict[str, dict[str, list[float]]]:
     bible = [study("memory-bible")["model"]["parameters"] / 1e6, lost("memory-bible", "log-spaced_pt")]
     markov = [arm for arm in studies()["memory-markov"].arms if arm != "log-spaced"]
     good = tuple(arm for arm in studies()["memory-length"].arms if arm.endswith("_good"))
+    length = [min(ended("memory-length", good, split)) for split in ("final_val_bpb", "test_bpb")]
+    length += [counts["memory-length"][split][4] for split in ("val_bpb", "test_bpb")]
+    best = min(ended("memory-text", studies()["memory-text"].arms, "final_val_bpb"))
     lags = [
         change("memory-lags", f"{start}_lags-{power}", f"log-spaced_lags-{power}").mean
         for start in ("short-frozen", "short", "long")
@@ -218,15 +230,24 @@ def sentences() -> dict[str, dict[str, list[float]]]:
     ]
 
     full = change("decays-train", "all_ssm", "matrices_ssm")
-    decayed = [change("decays-train", f"all_{one}", f"matrices_{one}").mean for one in ("goose", "mamba2")]
+    others = [change("decays-train", f"all_{one}", f"matrices_{one}") for one in ("goose", "mamba2")]
+    decayed, told = [one.mean for one in others], [end for one in others for end in (one.mean, one.low, one.high)]
+    coarse = change("decays-train", "bfloat16_ssm", "matrices_ssm")
     rows = [row for row in record("decays-train/observed.json")["rows"] if row["arm"] == "all"]
-    seen = {f"{row['model']} {row['block']}": [row["observed"][2], row["static"][2]] for row in rows}
+    seen = {name: [row["observed"][2] for row in rows if row["model"] == name] for name in ("goose", "mamba2")}
     short, far, frozen = (change("memory-far", arm, "log-spaced") for arm in ("short", "long", "short-frozen"))
     shares = record("memory-far/report/table.json")["arms"][2]["bytes_to_baseline"].values()
     sooner = mean_interval(log(share) for share in shares)
+    (tested,) = {round(abs(change("memory-far", arm, "log-spaced", "test_bpb").mean), 3) for arm in ("short", "long")}
+    tuning = map(json.loads, (RECORDS / "memory-far/tuning/rows.jsonl").read_text().splitlines())
+    searched = {row["arm"]: row["result"]["final_val_bpb"] for row in tuning}
+    beside = {
+        arm: [searched[f"{arm}_rate-{rate}"] - searched[f"{arm}_rate-0.002"] for rate in (0.001, 0.004)]
+        for arm in ("log-spaced", "long", "short")
+    }
     rated = [
         abs(change("decays-train", f"{arm}_{one}", f"matrices_{one}").mean)
-        for arm in ("frozen", "slow", "fast", "bfloat16")
+        for arm in ("frozen", "slow", "fast")
         for one in ("ssm", "goose", "mamba2")
     ]
 
@@ -237,14 +258,15 @@ def sentences() -> dict[str, dict[str, list[float]]]:
                 *longest("all_ssm"),
                 *longest("matrices_ssm"),
             ],
-            "end {:+.4f} and {:+.4f} from their baselines": decayed,
+            "end {:+.4f} ({:z.4f} to {:.4f}) and {:+.4f} ({:.4f} to {:.4f}) from their baselines": told,
+            "takes the longest to {:.0f} and {:.0f}.": longest("tenth_ssm"),
             "longest half-lives of {:.0f} and {:.0f} bytes": [
                 max(longest(f"all_{one}")) for one in ("goose", "mamba2")
             ],
-            "first block are above {:.0f} bytes, where its parameters say {:.1f}": seen["mamba2 1"],
-            "second above {:.0f}, where they say {:.1f}": seen["goose 2"],
-            "end within {:.4f} of the baseline": [max(rated[:9])],
-            "neither does that: {:.4f} at most": [max(rated[9:])],
+            "Mamba-2's two blocks are above {:.0f} and {:.0f} bytes": seen["mamba2"],
+            "of RWKV-7's above {:.0f} and {:.0f}.": seen["goose"],
+            "end within {:.4f} of the baseline": [max(rated)],
+            "costs the SSM {:.4f} ({:.4f} to {:.4f}), and the others nothing": [coarse.mean, coarse.low, coarse.high],
             "models of more than {:.2f} million parameters": [
                 max(run.config["model"]["parameters"] for run in studies()["decays-train"].finished()) / 1e6
             ],
@@ -252,32 +274,37 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         "training": {
             "cost a small SSM {:.3f} bits per byte": [full.mean],
             "Small models of RWKV-7 and Mamba-2 lost {:.4f} or less": [max(decayed)],
-            "rates from 0 to 10 times the others' ended within {:.4f} of": [max(rated[:9])],
+            "rates from 0 to 10 times the others' ended within {:.4f} of": [max(rated)],
         },
         "decay_param_groups": {
             "{:.3f} bits per byte worse; small models of RWKV-7 and Mamba-2 lose {:.4f} or less": [
                 full.mean,
                 max(decayed),
             ],
-            "rates from 0 to 10 times the others' end within {:.4f}": [max(rated[:9])],
+            "rates from 0 to 10 times the others' end within {:.4f}": [max(rated)],
         },
         "README": {
             "cost {:.3f} bits per byte if they are frozen, and {:.3f} if they are learnt": lags[:3:2],
             "between t^-{:.2f} and t^-{:.2f} over lags 1 to 256": five,
-            "begin (t^-{:.2f}; 7 seeds, 6 MB)": begin["log-spaced_ema"],
-            "ahead by {:.3f} ({:.3f} to {:.3f}, not corrected": [-lead.mean, -lead.high, -lead.low],
+            "begin there (t^-{:.2f}; 7 seeds, 6 MB)": begin["log-spaced_ema"],
+            "ahead by {:.3f} ({:.3f} to {:.3f}), not significant among": [-lead.mean, -lead.high, -lead.low],
             "exponent 0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
             "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.3f} or less": [full.mean, max(decayed)],
-            "still end {:.3f} behind, and long ones {:.3f} ahead (16 MB)": [short.mean, -far.mean],
-            "largest model with a record here has {:.1f} million parameters": ranges[1:2],
+            "learnt short ones still end {:.3f} behind": [short.mean],
+            "4,096 end {:.3f} ahead (16 MB; on test text {:.3f} each)": [-far.mean, tested],
+            "after 6 MB ({:.3f} and {:.3f} bits per byte)": [counts["memory-text"]["val_bpb"][4], best],
+            "the best model is {:.3f} behind them on validation text, and {:.3f} ahead on test text": [
+                *(sign * (model - count) for sign, model, count in zip((1, -1), length[:2], length[2:], strict=True))
+            ],
+            "largest model in a study here has {:.1f} million parameters": ranges[1:2],
         },
         "initialising": {
             "end {:.3f} behind after 16 MB, and a start at 256 to 4,096 leads by {:.3f}:": [
                 short.mean,
                 -far.mean,
             ],
-            "cost {:.3f} and {:.3f} if they are frozen, and {:.3f} and {:.3f} if they are learnt": lags[:4],
-            "are still {:.3f} and {:.3f} behind there": lags[4:],
+            "{:.3f} and {:.3f} (lags of exponents 0.7 and 1.3) if they are frozen, and {:.3f} and {:.3f} if": lags[:4],
+            "are still {:.3f} and {:.3f} behind.": lags[4:],
         },
         "faq": {
             "ends {:.3f} behind, and one with half-lives of 256 to 4,096 bytes {:.3f} ahead": [short.mean, -far.mean],
@@ -296,18 +323,28 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         },
         "evidence/fits": {"(R1), it is {:.4f}": [record("fit/fit.json")["optimal"]["scores"]["r1"]]},
         "evidence/starts": {
-            "are {:.3f} ({:.3f} to {:.3f}) behind log-spaced ones after 16 MB": [short.mean, short.low, short.high],
-            "at 256 to 4,096 lead by {:.3f} ({:.3f} to {:.3f})": [-far.mean, -far.high, -far.low],
+            "learnt, are {:.3f} ({:.3f} to {:.3f}) behind log-spaced ones": [short.mean, short.low, short.high],
+            "at 256 to 4,096 lead by {:.3f} ({:.3f} to {:.3f}). On test text both differences are {:.3f}.": [
+                *(-far.mean, -far.high, -far.low, tested)
+            ],
             "after {:.2f} ({:.2f} to {:.2f}) of the bytes": list(np.exp([sooner.mean, sooner.low, sooner.high])),
-            "they are {:.3f} behind after 6 MB and {:.3f} at the end": [
-                change("memory-far", "short", "log-spaced", 750).mean,
+            "they are {:.3f} behind after 6 MB, {:.3f} after 8 and {:.3f} at the end": [
+                *(change("memory-far", "short", "log-spaced", at).mean for at in (750, 1000)),
                 short.mean,
             ],
-            "the longest end at {:.0f} and {:.0f} bytes": longest("short", "memory-far"),
-            "Frozen, they are {:.3f} behind": [frozen.mean],
+            "The longest have grown to {:.0f} and {:.0f} bytes": longest("short", "memory-far"),
+            "than 0.05 if they are frozen ({:.3f})": [frozen.mean],
+            "kernels end {:.1f} octaves apart, without the short start {:.1f}": [
+                apart("memory-far", "", 512, 2048, *left) for left in ((), ("short",))
+            ],
+            "half-lives are {:.3f} and {:.3f} worse at the rates beside it, long ones {:.3f} at most": [
+                *beside["log-spaced"],
+                max(beside["long"]),
+            ],
+            "only {:.3f} worse at 4e-3": beside["short"][1:],
             "spread goes from {:.2f} octaves to {:.2f}, that of the kernels they make from {:.2f} to {:.2f}": six[:4],
-            "keep costing, {:.3f} and {:.3f} bits per byte on lags": lags[:2],
-            "a start with the right ones is worth {:.3f} or less after 2 or 3 MB": [
+            "that are frozen cost {:.3f} and {:.3f} bits per byte on lags": lags[:2],
+            "of the best predictor lowers the loss by {:.3f} or less after 2 or 3 MB": [
                 -change("memory-lags", "law_lags-0.7", "log-spaced_lags-0.7").mean
             ],
             "they differ by {:.3f} bits per byte at most at the end of 1 MB, and by {:.3f} at most after 0.4 MB": [
@@ -317,16 +354,16 @@ def sentences() -> dict[str, dict[str, list[float]]]:
                 -lead.mean,
                 -lru_lead.mean,
             ],
-            "they lead by {:.3f} ({:.3f} to {:.3f}), not told from none": [-long.mean, -long.high, -long.low],
+            "they lead by {:.3f} ({:.3f} to {:.3f}) at a constant rate of 6e-3": [-long.mean, -long.high, -long.low],
+            "and by {:.3f} ({:.3f} to {:.3f}) at 1e-3": [-slow.mean, -slow.high, -slow.low],
             "the best arm needs {:.3f} bits per byte, counts of five bytes in the same 6 MB need {:.3f}": [
-                min(ended("memory-text", studies()["memory-text"].arms, "final_val_bpb")),
+                best,
                 counts["memory-text"]["val_bpb"][4],
             ],
-            "at the good rate they need {:.3f} on validation text and {:.3f} on test text, counts {:.3f} and {:.3f}": [
-                *(min(ended("memory-length", good, split)) for split in ("final_val_bpb", "test_bpb")),
-                *(counts["memory-length"][split][4] for split in ("val_bpb", "test_bpb")),
-            ],
-            "a model of {:.2f} M parameters loses {:.3f} bits per byte or less": bible,
+            "models need {:.3f} on validation text and {:.3f} on test text, counts {:.3f} and {:.3f}": length,
+            "there a model of {:.2f} M parameters predicts": bible[:1],
+            "as from 512, to within {:.3f} bits per byte": bible[1:],
+            "A model of {:.2f} M parameters reads 4 MB": bible[:1],
             "five of the six end, d^-{:.2f} to d^-{:.2f}": five,
             "*begin* at d^-{:.2f} and concentrated ones at d^-{:.2f}": begin["log-spaced_ema"]
             + begin["concentrated_ema"],
@@ -343,26 +380,24 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "of block 2 end at {:.0f} bytes from short ones, {:.0f} from log-spaced ones and {:.0f} from long ones": [
                 medians("memory-lags", "lags-0.7", f"{one}_lags-0.7")[2] for one in ("short", "log-spaced", "long")
             ],
-            "kernels end {:.2f} apart, with learnt half-lives {:.2f}, from {:.2f}": [
-                spreads("memory-dose", "lags-0.7, frozen, not learnt")[3],
-                *spreads("memory-dose", "lags-0.7, learnt")[3:1:-1],
-            ],
+            "kernels from {:.2f} to {:.2f} octaves": spreads("memory-dose", "lags-0.7, frozen, not learnt")[2:4],
+            "with learnt ones they come to {:.2f}": spreads("memory-dose", "lags-0.7, learnt")[3:4],
             "seeds alone would leave {:.2f} on source code": six[4:],
             "with it kernels go from {:.2f} to {:.2f}": spreads("memory-text", "ema")[2:4],
             "on lags of exponent 0.7 by {:.3f} and on the Potts model by {:.3f}": [
                 -change("memory-lags", "information_lags-0.7", "law_lags-0.7", 200).mean,
                 -change("memory-potts", "correlation", "predictive", 600).mean,
             ],
-            "best at {:.2f} to {:.2f} for a predictor of 0.7 and at {:.2f} to {:.2f} for one of 1.4": best_exponents(),
+            "end: {:.2f} to {:.2f} for a predictor of 0.7, and {:.2f} to {:.2f} for one of 1.4": best_exponents(),
             "{:.0f} thousand parameters": [study("memory-text")["model"]["parameters"] / 1e3],
             "the model loses {:.3f} bits per byte when it is given 32 bytes": [lost("memory-text", ema)],
-            "Seven seeds find differences of {:.3f} on their own": [
+            "Seven seeds find a difference of {:.3f} if it is the only one compared": [
                 statistics.median(detectable_difference(one.standard_deviation, 7) for one in compared)
             ],
             "{:.1f} passes over {:.1f} MB of training text": [16.384e6 / trained, trained / 1e6],
             "larger by {:.3f} ({:.3f} to {:.3f})": rate_or_length(),
-            "Medians halve there, {:.1f} to {:.1f} and {:.1f} bytes": medians("memory-length", "low", "log-spaced_low"),
-            "they do not, {:.1f} to {:.1f} and {:.1f},": medians("memory-length", "good", "log-spaced_good"),
+            "at the low rate, {:.1f} to {:.1f} and {:.1f} bytes": medians("memory-length", "low", "log-spaced_low"),
+            "they do not, {:.1f} to {:.1f} and {:.1f}, and": medians("memory-length", "good", "log-spaced_good"),
             "they rise, {:.1f} to {:.1f} and {:.1f}.": medians("memory-text", "ema", ema),
             "and {:.3f} bits per byte worse in Portuguese": bible[1:],
             "a start with long ones only is still {:.3f} to {:.3f} behind": lags[4:],

@@ -94,6 +94,7 @@ def run_experiment(
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, f"out {out}"):
         keep(registration, out)
+        save_json(out / SPEC, spec.model_dump(mode="json"))  # so that a record may be kept while rates are searched
         if untuned:
             _run(search, jobs, out / TUNING, workers, engine)
         if spec.tuning.rates:

@@ -14,7 +14,7 @@ from plkernel.config.reading import load_spec, parse_spec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams
-from plkernel.results.study import Choice, choices, read_study
+from plkernel.results.study import Choice, choices, read_study, restore, save_record
 from plkernel.study import schedule
 from plkernel.study.engine import Engine, Job
 from plkernel.study.schedule import compressed, run_experiment, save_references, search_of, tuned
@@ -114,6 +114,15 @@ class Stopped(Engine):
 
     def start(self, job: Job) -> None:
         raise KeyboardInterrupt
+
+
+def test_a_study_stopped_in_its_search_can_be_kept(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    spec, out, record = load_spec(tiny_spec(head=HEAD)), tmp_path / "out", tmp_path / "record"
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(spec, out, engine=Stopped())
+    save_record(read_study(out), record)
+    assert (load_spec(record / SPEC), load_spec(record / TUNING / SPEC)) == (spec, search_of(spec))
+    assert restore(record, tmp_path / "elsewhere") == 0
 
 
 def entry(out: Path) -> dict[str, Any]:

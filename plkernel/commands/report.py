@@ -10,7 +10,7 @@ from plkernel.common import cli
 from plkernel.common.files import REPORT, ROWS, atomic_write, check_folder, refuse_links, save_json
 from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.page import overview, page, text_report, warnings
-from plkernel.results.registration import keep
+from plkernel.results.registration import declared, keep
 from plkernel.results.study import read_study, save_record, save_rows
 from plkernel.results.study import record as run_record
 
@@ -35,10 +35,13 @@ def report(
     out = out or _place(folder)
     check_folder(out, "out")
     check_folder(record, "record")
-    comparison = compare(study)
     if record is not None:
         save_record(study, record)
-        keep(comparison.declared.registration if comparison.declared else None, record)
+        keep(stated.registration if (stated := declared(study)) else None, record)
+        print(f"record: {record}", flush=True)
+        if not study.finished():  # rates are still searched
+            return
+    comparison = compare(study)
     print(text_report(comparison), flush=True)
     print(f"\nreport: {write_comparison(comparison, out)}")
     if csv:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plkernel.commands import report
 from plkernel.common.files import REFERENCES, ROWS, SPEC, TUNING, load_json, name_at, read_lines
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams
-from plkernel.results.study import Choice, choices, read_study, restore, save_record
+from plkernel.results.study import Choice, choices, read_study, restore
 from plkernel.study import schedule
 from plkernel.study.engine import Engine, Job
 from plkernel.study.schedule import compressed, run_experiment, save_references, search_of, tuned
@@ -120,7 +121,7 @@ def test_a_study_stopped_in_its_search_can_be_kept(tiny_spec: SpecWriter, tmp_pa
     spec, out, record = load_spec(tiny_spec(head=HEAD)), tmp_path / "out", tmp_path / "record"
     with pytest.raises(KeyboardInterrupt):
         run_experiment(spec, out, engine=Stopped())
-    save_record(read_study(out), record)
+    report.report(out, record=record)
     assert (load_spec(record / SPEC), load_spec(record / TUNING / SPEC)) == (spec, search_of(spec))
     assert restore(record, tmp_path / "elsewhere") == 0
 

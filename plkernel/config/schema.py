@@ -421,7 +421,7 @@ class Gate(Measured):
 
     at_least: Number | None = option("The least that the mean may be.")
     at_most: Number | None = option("The most.")
-    ahead_of: Annotated[int, Field(ge=1, le=5)] | None = option("Instead: at most the loss of the best n-grams to this order.")
+    ahead_of: Annotated[int, Field(ge=1, le=5)] | None = option("Instead: no worse than n-grams up to this order.")
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:

@@ -263,6 +263,8 @@ class Training:
         with closing(self.curves), tqdm(total=total, disable=None if progress_bar else True, **shown) as bar:
             while self.progress.step < total:
                 self.step()
+                if self.device.type == "cpu":
+                    self.settle()  # there is nothing to wait for, and small tensors that are kept split the heap
                 bar.update()
                 if self.progress.step % every == 0 or self.progress.step == total:
                     row = self.evaluate()

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -108,24 +108,9 @@ class RWKVConfig(RWKVSizes):
         return int(3.5 * self.dim // 32 * 32) if self.feed_forward is None else self.feed_forward
 
 
-class LayerState(NamedTuple):
-    """Memory of one block: the last inputs (B,D) of its two branches, and the WKV state (B,H,N,N), at least float32."""
-
-    att_shift: Tensor
-    wkv: Tensor
-    ffn_shift: Tensor
-
-
-@dataclass(frozen=True)
-class RWKVState:
-    """Memory of the model, one entry per block: constant in the number of bytes seen."""
-
-    layers: tuple[LayerState, ...]
-
-
-def previous(x: Tensor, last: Tensor) -> Tensor:
-    """x_{t-1} at every t, from x (B,T,D) and the input `last` (B,D) before the first."""
-    return torch.cat((last[:, None], x), dim=1)[:, :-1]
+def previous(x: Tensor) -> Tensor:
+    """x_{t-1} at every t of x (B,T,D), zero before the first."""
+    return torch.cat((torch.zeros_like(x[:, :1]), x), dim=1)[:, :-1]
 
 
 def vector(dim: int) -> nn.Parameter:
@@ -243,14 +228,14 @@ class TimeMixing(Mixing):
         by_data = torch.tanh(x_w @ self.time_decay_w1) @ self.time_decay_w2
         return x_r, x_k, x_v, x_g, self.split(w_raw + by_data.to(w_raw.dtype))
 
-    def forward(self, x: Tensor, last: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        x_r, x_k, x_v, x_g, w_raw = self.streams(x, previous(x, last))
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        x_r, x_k, x_v, x_g, w_raw = self.streams(x, previous(x))
         r, k, v = self.split(self.receptance(x_r)), self.split(self.key(x_k)), self.split(self.value(x_v))
         rate = w_raw.exp()
         if self.k_clamp:
             k = k * w_raw.clamp(max=0).exp().to(k.dtype)
-        out, state = wkv(r, k, v, -rate, self.time_faaaa, state, backend=self.backend)
-        return self.output(self.normed(out) * self.silu(self.gate(x_g))), state
+        out, _ = wkv(r, k, v, -rate, self.time_faaaa, backend=self.backend)
+        return (self.output(self.normed(out) * self.silu(self.gate(x_g))),)
 
     def rates(self) -> Tensor:
         return self.time_decay.detach().double().exp().reshape(self.heads, -1)
@@ -272,8 +257,8 @@ class ChannelMixing(nn.Module):
         self.sigmoid = Activation(config.structure, torch.sigmoid)
         self.squared_relu = Activation(config.structure, squared_relu)
 
-    def forward(self, x: Tensor, last: Tensor) -> Tensor:
-        before = previous(x, last)
+    def forward(self, x: Tensor) -> Tensor:
+        before = previous(x)
         start, end = (before, x) if self.eagle else (x, before)
         x_k, x_r = (torch.lerp(start, end, getattr(self, name)) for name in self.names)
         return self.sigmoid(self.receptance(x_r)) * self.value(self.squared_relu(self.key(x_k)))
@@ -294,15 +279,12 @@ class Block(nn.Module):
         self.att, self.ffn = att, ffn
         self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
-    def forward(self, x: Tensor, state: LayerState, *carried: Tensor) -> tuple[Any, ...]:
+    def forward(self, x: Tensor, *carried: Tensor) -> tuple[Tensor, ...]:
         if self.ln0 is not None:
             x = self.ln0(x)
-        att_in = self.join1.read(x, self.ln1)
-        branch, memory, *carried = self.att(att_in, state.att_shift, state.wkv, *carried)
+        branch, *carried = self.att(self.join1.read(x, self.ln1), *carried)
         x = self.drop(self.join1.add(x, branch, self.ln1))
-        ffn_in = self.join2.read(x, self.ln2)
-        x = self.drop(self.join2.add(x, self.ffn(ffn_in, state.ffn_shift), self.ln2))
-        return x, LayerState(att_in[:, -1], memory, ffn_in[:, -1]), *carried
+        return self.drop(self.join2.add(x, self.ffn(self.join2.read(x, self.ln2)), self.ln2)), *carried
 
 
 class RWKV(nn.Module):
@@ -328,21 +310,12 @@ class RWKV(nn.Module):
         return self.decode(self.emb(inputs))
 
     def decode(self, embedded: Tensor) -> Tensor:
-        """Logits (B,T,256) from byte embeddings (B,T,D), with nothing before them."""
-        return self._decode(embedded, self.initial_state(embedded.shape[0]))[0]
-
-    def resume(self, inputs: Tensor, state: RWKVState) -> tuple[Tensor, RWKVState]:
-        """Logits (B,T,256) of bytes (B,T) that continue what `state` has seen, and the next state.
-
-        Windows of one text, each with the state of the one before, give the logits of the whole. Gradients flow
-        through the state: detach it to train window by window.
-        """
-        return self._decode(self.emb(inputs), state)
-
-    def step(self, inputs: Tensor, state: RWKVState) -> tuple[Tensor, RWKVState]:
-        """One byte (B,) and a state to logits (B,256) and the next state; equal to `forward`, byte by byte."""
-        logits, state = self.resume(inputs[:, None], state)
-        return logits[:, 0], state
+        """Logits (B,T,256) from byte embeddings (B,T,D)."""
+        x = self.drop(embedded)
+        carried: list[Tensor] = []  # torch.compile knows no list[Tensor]()
+        for block in self.blocks if x.shape[1] else ():
+            x, *carried = block(x, *carried)  # Goose's blocks hand on the values of the first
+        return self.head(self.ln_out(x))
 
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, ln 2 / rate, (D,) float64; in Finch and Goose the data move them."""
@@ -355,24 +328,3 @@ class RWKV(nn.Module):
     def mixings(self) -> list[Mixing]:
         """The time mixing of every block, from the first."""
         return [module for module in self.modules() if isinstance(module, Mixing)]
-
-    def initial_state(self, batch: int) -> RWKVState:
-        """The state before the first byte: zero."""
-        config = self.config
-        shift = self.head.weight.new_zeros(batch, config.dim)
-        memory = shift.new_zeros(
-            (batch, config.heads, config.head_size, config.head_size),
-            dtype=torch.promote_types(shift.dtype, torch.float32),
-        )
-        return RWKVState((LayerState(shift, memory, shift),) * config.layers)
-
-    def _decode(self, x: Tensor, state: RWKVState) -> tuple[Tensor, RWKVState]:
-        layers: list[LayerState] = []
-        carried: list[Tensor] = []  # torch.compile knows no list[Tensor]()
-        x = self.drop(x)
-        if x.shape[1] == 0:
-            return self.head(self.ln_out(x)), state
-        for block, memory in zip(self.blocks, state.layers, strict=True):
-            x, memory, *carried = block(x, memory, *carried)  # Goose's blocks hand on the values of the first
-            layers.append(memory)
-        return self.head(self.ln_out(x)), RWKVState(tuple(layers))

@@ -94,10 +94,8 @@ class GooseMixing(Mixing):
         self.k_k, self.k_a = vector(config.dim), vector(config.dim)
         self.r_k = nn.Parameter(torch.empty(config.heads, config.head_size))
 
-    def forward(
-        self, x: Tensor, last: Tensor, state: Tensor | None, first: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        change = previous(x, last) - x
+    def forward(self, x: Tensor, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        change = previous(x) - x
         r, log_decay, k, a, b = self.addressed(x, change)
         x_v, x_g = x + change * self.x_v, x + change * self.x_g
         v = self.value(x_v)
@@ -107,9 +105,9 @@ class GooseMixing(Mixing):
             v = torch.lerp(v, first, torch.sigmoid(self.v0 + x_v @ self.v1 @ self.v2).to(v.dtype))
         v = self.split(v)
         gate = torch.sigmoid(x_g @ self.g1) @ self.g2
-        out, state = wkv7(r, log_decay, k, v, a, b, state, backend=self.backend)
+        out, _ = wkv7(r, log_decay, k, v, a, b, backend=self.backend)
         newest = (r * k * self.r_k).sum(-1, keepdim=True) * v
-        return self.output((self.normed(out) + newest.flatten(2)) * gate), state, first
+        return self.output((self.normed(out) + newest.flatten(2)) * gate), first
 
     def addressed(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t; ln w is at least float32."""
@@ -141,7 +139,7 @@ class GooseMixing(Mixing):
         longest, like = int(lags.max()), self.key.weight
         x = torch.randn((SEQUENCES, longest + IMPULSES, like.shape[1]), generator=torch.Generator().manual_seed(seed))
         x = x.to(like)
-        r, log_decay, k, a, b = self.addressed(x, previous(x, torch.zeros_like(x[:, 0])) - x)
+        r, log_decay, k, a, b = self.addressed(x, previous(x) - x)
         impulses = torch.eye(longest + IMPULSES, IMPULSES).to(r)[:, None].expand(*r.shape[:3], -1)
         out, _ = wkv7(r, log_decay, k, impulses, a if erase else torch.zeros_like(a), b, backend=self.backend)
         found = [out[:, i:, :, i][:, lags.to(out.device)] for i in range(IMPULSES)]
@@ -158,12 +156,12 @@ class GooseChannelMixing(nn.Module):
         self.value = Linear(config.structure, config.hidden, config.dim)
         self.squared_relu = Activation(config.structure, squared_relu)
 
-    def forward(self, x: Tensor, last: Tensor) -> Tensor:
-        return self.value(self.squared_relu(self.key(torch.lerp(x, previous(x, last), self.x_k))))
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value(self.squared_relu(self.key(torch.lerp(x, previous(x), self.x_k))))
 
 
 class RWKV7(RWKV):
-    """Next-byte logits of Goose, with the methods of Eagle and Finch: `forward`, `resume`, `step`, `half_lives`, ..."""
+    """Next-byte logits of Goose, with the methods of Eagle and Finch."""
 
     config: RWKV7Config  # type: ignore[assignment]  # has all that the parent reads of it
 

@@ -11,7 +11,7 @@ each patch state goes back to bytes, where the byte's own embedding is added. Mo
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
-from plkernel.models import NOT_CAUSAL, PatchingMode
+from plkernel.models import PatchingMode
 from plkernel.models.init.power_law import decays_, projection_
 from plkernel.models.layers import BYTES, Activation, Embedding, Head, Join, Linear, Structure, last_norm, norm_of
 
@@ -59,28 +59,6 @@ class SSMConfig:
         return self.patch == 1 or self.mode == "causal"
 
 
-class Patches(NamedTuple):
-    """Memory of `causal` patching between two windows of one text: constant in the number of bytes seen.
-
-    total: (B,D) sum of the embeddings of the unfinished patch; last: (B,D) state of the last completed patch, zero
-    before there is one; position: bytes in the unfinished patch, 0..P-1.
-    """
-
-    total: Tensor
-    last: Tensor
-    position: int
-
-
-class SSMState(NamedTuple):
-    """Memory of the recurrent mode: constant in the number of bytes seen.
-
-    layers: one (B,D) state per block, at least float32; patches: what the unfinished patch needs.
-    """
-
-    layers: tuple[Tensor, ...]
-    patches: Patches
-
-
 def pool(x: Tensor, size: int) -> Tensor:
     """Mean of every `size` consecutive embeddings: (B,T,D) -> (B,ceil(T/size),D); a last short patch is zero-padded.
 
@@ -100,30 +78,8 @@ def unpool(patches: Tensor, size: int, time: int, mode: PatchingMode) -> Tensor:
     return (F.pad(repeated, (0, 0, size - 1, 0)) if mode == "causal" else repeated)[:, :time]
 
 
-def pool_on(x: Tensor, size: int, before: Patches) -> Tensor:
-    """Means of the patches that bytes x (B,T,D) complete after `before`: (B,(position + T) // size,D)."""
-    count = (before.position + x.shape[1]) // size
-    if count == 0:
-        return x[:, :0]
-    sums = F.pad(x, (0, 0, before.position, 0))[:, : count * size].unflatten(1, (count, size)).sum(dim=2)
-    return torch.cat((sums[:, :1] + before.total[:, None], sums[:, 1:]), dim=1) / size
-
-
-def unpool_on(patches: Tensor, x: Tensor, size: int, before: Patches) -> tuple[Tensor, Patches]:
-    """The state of the last completed patch on each of the bytes x (B,T,D), and the memory after them.
-
-    patches: (B,N,D), what the blocks made of the patches that `pool_on` gave. Window by window this is `unpool` in
-    mode `causal`.
-    """
-    count, end = patches.shape[1], before.position + x.shape[1]
-    known = torch.cat((before.last[:, None], patches), dim=1)
-    number = torch.arange(before.position + 1, end + 1, device=x.device) // size
-    rest = x[:, count * size - before.position :].sum(dim=1) if count else before.total + x.sum(dim=1)
-    return known[:, number], Patches(rest, known[:, -1], end % size)
-
-
 class DiagonalSSM(nn.Module):
-    """The SSM branch: (B,T,D) and a state (B,D) to (B,T,D) and the next state."""
+    """The SSM branch: (B,T,D) to (B,T,D)."""
 
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
@@ -136,18 +92,18 @@ class DiagonalSSM(nn.Module):
         self.shape: Tensor | None
         self.register_buffer("shape", torch.ones(dim) if config.shape_multiplier else None)
 
-    def forward(self, u: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, u: Tensor) -> Tensor:
         rate = self.log_rate.to(torch.promote_types(self.log_rate.dtype, torch.float32)).exp()
         driven = self.B(u)
         if self.gain != "none":
             driven = driven * input_gain(rate, self.gain).to(driven.dtype)
-        states, last = scan(torch.exp(-rate), driven, state, backend=self.backend)
+        states, _ = scan(torch.exp(-rate), driven, backend=self.backend)
         if self.shape is not None:
             states = states * self.shape
         if self.unit_scaled:
             states = states / white_std(rate, self.gain).to(states.dtype)
-            return (self.C_proj(states) + self.D * u) / math.sqrt(2), last
-        return self.C_proj(states) + self.D * u, last
+            return (self.C_proj(states) + self.D * u) / math.sqrt(2)
+        return self.C_proj(states) + self.D * u
 
     def kernel(self, steps: Tensor) -> Tensor:
         """Root mean square over the entries of C diag(g a**t) B after t steps of the recurrence, (T,) float64.
@@ -215,10 +171,9 @@ class Block(nn.Module):
         self.norm2, self.join2 = norm_of(structure, dim), Join(structure, dim, f"ffn.{layer}")
         self.mlp = SwiGLU(dim, structure)
 
-    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        branch, state = self.ssm(self.join1.read(x, self.norm1), state)
-        x = self.join1.add(x, branch, self.norm1)
-        return self.join2.add(x, self.mlp(self.join2.read(x, self.norm2)), self.norm2), state
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.join1.add(x, self.ssm(self.join1.read(x, self.norm1)), self.norm1)
+        return self.join2.add(x, self.mlp(self.join2.read(x, self.norm2)), self.norm2)
 
 
 class SSM(nn.Module):
@@ -242,41 +197,10 @@ class SSM(nn.Module):
         size, time = self.config.patch, embedded.shape[1]
         x = pool(embedded, size) if size > 1 else embedded
         for block in self.blocks:
-            x, _ = block(x)
+            x = block(x)
         if size > 1:
             x = unpool(x, size, time, self.config.mode) + embedded
         return self.head(self.norm(x))
-
-    def resume(self, inputs: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
-        """Logits (B,T,256) of bytes (B,T) that continue what `state` has seen, and the next state.
-
-        Windows of one text, each with the state of the one before, give the logits of the whole, wherever a window
-        cuts a patch. Raises ValueError for `published` patching, whose outputs need bytes that are not known yet.
-        """
-        if not self.config.causal:
-            raise ValueError(f"mode 'published' has no recurrent form ({NOT_CAUSAL}): use mode 'causal'")
-        embedded, size, layers = self.embedding(inputs), self.config.patch, state.layers
-        x = pool_on(embedded, size, state.patches)
-        if x.shape[1] > 0:
-            after = []
-            for block, memory in zip(self.blocks, layers, strict=True):
-                x, memory = block(x, memory)
-                after.append(memory)
-            layers = tuple(after)
-        x, patches = unpool_on(x, embedded, size, state.patches)
-        x = x + embedded if size > 1 else x
-        return self.head(self.norm(x)), SSMState(layers, patches)
-
-    def step(self, inputs: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
-        """One byte (B,) and a state to logits (B,256) and the next state; equal to `forward`, byte by byte."""
-        logits, state = self.resume(inputs[:, None], state)
-        return logits[:, 0], state
-
-    def initial_state(self, batch: int) -> SSMState:
-        """The recurrent state before the first byte."""
-        zeros = self.head.weight.new_zeros(batch, self.config.dim)
-        memory = zeros.to(torch.promote_types(zeros.dtype, torch.float32))
-        return SSMState((memory,) * self.config.layers, Patches(zeros, zeros, 0))
 
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, ln 2 * P / lambda, (D,) float64 each."""

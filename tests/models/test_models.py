@@ -128,7 +128,7 @@ def test_an_ssm_branch_is_the_recurrence_it_says(name: Any) -> None:
     for t in range(9):
         state = a * state + factor * (u[:, t] @ ssm.B.weight.T)
         outputs.append(state @ ssm.C_proj.weight.T + ssm.C_proj.bias + ssm.D * u[:, t])
-    torch.testing.assert_close(ssm(u)[0], torch.stack(outputs, 1), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(ssm(u), torch.stack(outputs, 1), rtol=1e-11, atol=1e-11)
     rates = torch.logspace(-2, 1, 20, dtype=torch.float64)
     torch.testing.assert_close(input_gain(rates, name).numpy(), gain_at(rates.numpy(), name), rtol=1e-13, atol=0)
     kernel = input_gain(rates, name) * torch.exp(-rates * torch.arange(3000)[:, None])
@@ -167,49 +167,10 @@ def test_no_prediction_sees_a_later_byte(config: Config) -> None:
 
 
 @pytest.mark.parametrize("config", LEAKING)
-def test_published_patching_sees_its_own_target_and_has_no_recurrent_form(config: SSMConfig) -> None:
+def test_published_patching_sees_its_own_target(config: SSMConfig) -> None:
     model = build(config)
     assert not config.causal
     assert leaks(model, 9) == (True, True)
-    with pytest.raises(ValueError, match="not causal, not a likelihood"):
-        model.step(torch.tensor([1]), model.initial_state(1))
-
-
-def numbers(state: Any) -> list[Tensor]:
-    """The tensors of a state."""
-    layers = [x for layer in state.layers for x in (layer if isinstance(layer, tuple) else [layer])]
-    return [*layers, *([state.patches.total, state.patches.last] if hasattr(state, "patches") else [])]
-
-
-@ALL
-@pytest.mark.parametrize("sizes", [[1] * 17, [1, 11, 5], [4, 4, 9], [17]])
-def test_windows_with_carried_state_are_one_text(config: Config, sizes: list[int]) -> None:
-    """Byte by byte or wherever a window cuts a patch; the state is constant in size."""
-    model, inputs = build(config), some_bytes(3, 17)
-    with torch.no_grad():
-        state, found = model.initial_state(3), []
-        start = [x.shape for x in numbers(state)]
-        for window in inputs.split(sizes, dim=1):
-            logits, state = model.resume(window, state) if len(sizes) < 17 else model.step(window[:, 0], state)
-            found.append(logits.view(3, -1, 256))
-        whole = model(inputs)
-        forgotten, _ = model.resume(inputs[:, 8:], model.initial_state(3))
-    torch.testing.assert_close(torch.cat(found, 1), whole, rtol=1e-12, atol=1e-12)
-    assert (forgotten - whole[:, 8:]).abs().max() > 1e-3, "the state must matter, or the test cannot fail"
-    assert [x.shape for x in numbers(state)] == start
-
-
-@ONE_EACH
-def test_gradients_flow_through_the_carried_state(config: Config) -> None:
-    """The loss of a second window has the gradients of the same loss in one window."""
-    model, inputs = build(config), some_bytes(2, 12)
-    model(inputs)[:, 5:].square().sum().backward()
-    whole = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    model.zero_grad()
-    _, state = model.resume(inputs[:, :5], model.initial_state(2))
-    model.resume(inputs[:, 5:], state)[0].square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert (parameter.grad - whole[name]).abs().max() <= 1e-12 * whole[name].abs().max() > 0, name
 
 
 @pytest.mark.parametrize("config", [EAGLE, FINCH, GOOSE])
@@ -346,7 +307,7 @@ def test_kernel_of_an_ssm_is_the_rms_response_of_a_branch_to_an_impulse(
             ssm.shape.copy_(torch.linspace(0.5, 2, 8))
     impulses = torch.zeros(8, 33, 8, dtype=torch.float64)
     impulses[torch.arange(8), 0, torch.arange(8)] = 1
-    found = (ssm(impulses)[0] - ssm.C_proj.bias)[:, [0, 1, 5, 32]].square().mean(dim=(0, 2)).sqrt()
+    found = (ssm(impulses) - ssm.C_proj.bias)[:, [0, 1, 5, 32]].square().mean(dim=(0, 2)).sqrt()
     [kernel] = model.kernels(patch * torch.tensor([0, 1, 5, 32]))
     torch.testing.assert_close(kernel, found, rtol=1e-6, atol=0)
     [half_lives] = model.half_lives()
@@ -412,17 +373,16 @@ def joined(x: Tensor, branch: Any, norm: nn.Module, join: Any, structure: Struct
 
 
 def branches(model: Model, place_: int) -> list[Callable[[Tensor], Tensor]]:
-    """The two branches of a block without a past."""
+    """The two branches of a block."""
     block, first = model.blocks[place_], model.__dict__.setdefault("_first", [])
     if isinstance(model, SSM):
-        return [lambda u: block.ssm(u)[0], block.mlp]
-    state = model.initial_state(2).layers[place_]
+        return [block.ssm, block.mlp]
 
     def mix(u: Tensor) -> Tensor:
-        out, _, *first[:] = block.att(u, state.att_shift, state.wkv, *(first if place_ else []))
+        out, *first[:] = block.att(u, *(first if place_ else []))
         return out
 
-    return [mix, lambda u: block.ffn(u, state.ffn_shift)]
+    return [mix, block.ffn]
 
 
 @torch.no_grad()
@@ -447,7 +407,7 @@ def by_formula(model: Model, inputs: Tensor, s: Structure) -> Tensor:
 @EVERY
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_option_is_its_formula(kind: str, structure: Structure) -> None:
-    """In both modes, causal, copied and saved whole."""
+    """Causal, copied and saved whole."""
     if kind == "rwkv7" and structure.unit_scaled:
         return
     model, inputs = build(empty(kind, structure)), some_bytes()
@@ -458,9 +418,6 @@ def test_every_option_is_its_formula(kind: str, structure: Structure) -> None:
         again.load_state_dict(model.state_dict())
         assert torch.equal(again(inputs), found)
         assert torch.equal(copy.deepcopy(model)(inputs), found)
-        first, state = model.resume(inputs[:, :6], model.initial_state(2))
-        rest, _ = model.resume(inputs[:, 6:], state)
-        assert (torch.cat([first, rest], 1) - found).abs().max() < 1e-13 * found.abs().max()
     if kind in ("ssm", "rwkv6"):  # blocks are joined alike in all versions
         assert leaks(model, 5) == (False, False)
 

@@ -39,7 +39,7 @@ def impulse_power(nodes: Nodes, distances: int, seeds: int = 2, inputs: int = 32
         u[torch.arange(inputs), 0, torch.arange(inputs)] = 1
         with torch.no_grad():
             branch.D.zero_()
-            power += branch(u)[0].double().square().mean((0, 2))
+            power += branch(u).double().square().mean((0, 2))
     return np.asarray(power / seeds)
 
 
@@ -104,7 +104,7 @@ def test_matched_projections_keep_the_output_of_the_baseline(gain: str) -> None:
             branch.D.zero_()
             decays_(branch.log_rate, nodes)
             projection_(branch.C_proj.weight, nodes, match=match)
-            return float(branch(noise)[0][:, 6144:].std())
+            return float(branch(noise)[:, 6144:].std())
 
     assert std(shaped, match=baseline) == pytest.approx(std(baseline), rel=0.03)
     ratio = output_std(shaped) / output_std(baseline)

@@ -59,7 +59,7 @@ def of_white_input(mixing: TimeMixing, monkeypatch: pytest.MonkeyPatch) -> tuple
     monkeypatch.setattr(rwkv_module, "wkv", note)
     x = torch.randn(16, DISTANCES, 256, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        mixing(x, torch.zeros(16, 256), None)
+        mixing(x)
     return taken[0]
 
 

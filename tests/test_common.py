@@ -120,20 +120,6 @@ def test_no_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixture[s
         assert capsys.readouterr().err.startswith(f"error: out of memory, {type(error).__name__}")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
-@pytest.mark.parametrize("command", [["plkernel.inspect", "none"], ["plkernel.experiment", "quick", "--dry-run"]])
-def test_too_little_memory_is_said_before_anything_is_loaded(command: list[str]) -> None:
-    def limited() -> None:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_DATA, (100 << 20, resource.RLIM_INFINITY))
-
-    options: dict[str, Any] = {"preexec_fn": limited, "timeout": 60, "capture_output": True, "text": True}
-    ended = subprocess.run([sys.executable, "-W", "default", "-m", *command], **options)
-    said = "error: this process may have 100 MiB of memory (ulimit -d, -v), expected 640 or more\n"
-    assert (ended.returncode, ended.stderr) == (2, said)
-
-
 def test_help_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -28,8 +28,6 @@ _IDENTIFIERS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
 ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Control characters, which names in other people's files may hold and terminals obey, as they are printed."""
-LEAST_MEMORY = 640 << 20
-"""Bytes below which compiled libraries abort or wait forever as they are loaded."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -158,7 +156,6 @@ def report_errors(action: Callable[[], Any]) -> None:
     out, err = cast(Any, _Escaping(sys.stdout)), cast(Any, _Escaping(sys.stderr, bars=True))
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            check_memory()
             action()
     except (*USER_ERRORS, MemoryError, RuntimeError) as error:
         message = str(error)
@@ -180,18 +177,6 @@ def report_errors(action: Callable[[], Any]) -> None:
         said = f": {interrupt}" if str(interrupt) else ""
         print(f"\ninterrupted{said.translate(ESCAPES)}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
-
-
-def check_memory() -> None:
-    """Raise ValueError if this process may have less than LEAST_MEMORY."""
-    if sys.platform != "win32":
-        import resource
-
-        limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
-        least = min(limit % 2**64 for limit in limits)  # -1 is no limit
-        if least < LEAST_MEMORY:
-            needed = f"expected {LEAST_MEMORY >> 20} or more"
-            raise ValueError(f"this process may have {least >> 20} MiB of memory (ulimit -d, -v), {needed}")
 
 
 def program(module: str | None = None) -> str:
@@ -276,7 +261,3 @@ def written(value: float, form: str, *sizes: float) -> str:
             form = f"{form[: form.index('.') + 1]}{min(9, 1 - math.floor(math.log10(size)))}f"
     text = f"{value:{form}}"
     return text if float(text) else text.lstrip("+-")
-
-
-if any(argument.startswith("plkernel.") for argument in sys.orig_argv):  # -m plkernel.fit, before numpy is loaded
-    report_errors(check_memory)

@@ -23,7 +23,8 @@ RECORDS = Path(__file__).parents[2] / "runs" / "records"
 
 @cache
 def studies() -> dict[str, Study]:
-    return {path.parent.name: read_study(path.parent) for path in sorted(RECORDS.glob("*/rows.jsonl"))}
+    ended = (path.parent for path in sorted(RECORDS.glob("*/rows.jsonl")) if path.stat().st_size)
+    return {folder.name: read_study(folder) for folder in ended}
 
 
 @cache

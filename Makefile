@@ -3,7 +3,8 @@ VENV ?= .venv
 # TORCH=cpu takes PyTorch from its own index of builds without CUDA, as its install selector says; INDEX names any other.
 TORCH ?=
 INDEX ?= $(if $(TORCH),https://download.pytorch.org/whl/$(TORCH))
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Bytecode of what is imported is written then: of all that is installed, it would take longer than the tests need.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 # Set in many containers: then every process of the tests compiles all it imports anew, a second each.

@@ -12,6 +12,8 @@ import lzma
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -248,12 +250,15 @@ def compressed(splits: Splits) -> dict[str, list[Any]]:
     The difference of two sizes, with and without the validation text; at least 1 MiB of training text comes before it.
     """
     known: dict[str, list[Any]] = {"windows": WINDOWS, "val_bpb": []}
-    for window in WINDOWS:
-        before, text = bytes(splits.train[-max(window, 2**20) :]), bytes(splits.validation)
-        size = max(WINDOWS[0], min(window, len(before) + len(text)))  # a larger one only costs memory
-        how = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": size}]
-        whole, half = (len(lzma.compress(part, lzma.FORMAT_RAW, filters=how)) for part in (before + text, before))
-        known["val_bpb"].append(8 * (whole - half) / len(text))
+    with cli.progress_bar("LZMA") as advance, ThreadPoolExecutor(2) as pool:
+        for window in WINDOWS:
+            before, text = bytes(splits.train[-max(window, 2**20) :]), bytes(splits.validation)
+            size = max(WINDOWS[0], min(window, len(before) + len(text)))  # a larger one only costs memory
+            how = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": size}]
+            encode = partial(lzma.compress, format=lzma.FORMAT_RAW, filters=how)
+            whole, half = map(len, pool.map(encode, (before + text, before)))
+            known["val_bpb"].append(8 * (whole - half) / len(text))
+            advance(1 / len(WINDOWS))
     return known
 
 

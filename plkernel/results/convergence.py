@@ -56,7 +56,8 @@ def spread(values: Sequence[tuple[Floats, Floats]]) -> Spread:
     end alike but for seeds of variance v_a would have mean_lt sqrt((A - 1)/A mean_a(v_a / S)); NaN for one seed.
     """
     before, after = (float(np.stack([pair[at].mean(axis=0) for pair in values]).std(axis=0).mean()) for at in (0, 1))
-    errors = [pair[1].var(axis=0, ddof=1) / len(pair[1]) if len(pair[1]) > 1 else np.nan for pair in values]
+    one = np.full_like(values[0][1][0], np.nan)
+    errors = [pair[1].var(axis=0, ddof=1) / len(pair[1]) if len(pair[1]) > 1 else one for pair in values]
     return Spread(before, after, float(np.sqrt((1 - 1 / len(values)) * np.mean(errors, axis=0)).mean()))
 
 

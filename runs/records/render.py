@@ -118,8 +118,8 @@ SAME = 0.1
 def converging() -> str:
     """Return the spread over starts of half-lives and kernels in every record that has them."""
     lines = []
-    for path in sorted(RECORDS.glob("*/rows.jsonl")):
-        for block, starts in groups(read_study(path.parent)).items():
+    for record in sorted(path.parents[1] for path in RECORDS.glob("*/report/table.json")):
+        for block, starts in groups(read_study(record)).items():
             some = {arm: memories for arm, memories in starts.items() if not arm.startswith("quantile")}
             for of in (starts, some) if len(some) < len(starts) else (starts,):
                 few = {arm: memories for arm, memories in of.items() if not arm.startswith("short")}
@@ -128,7 +128,7 @@ def converging() -> str:
                     continue
                 told = [f"{one.before:.2f} to {one.after:.2f} ({one.seeds:.2f})" for one in spreads]
                 name = block + ", without quantile" * (of is not starts)
-                lines.append([path.parent.name, name, str(len(of)), *told, *[""] * (3 - len(told))])
+                lines.append([record.name, name, str(len(of)), *told, *[""] * (3 - len(told))])
     return markdown(["record", "block", "starts", "half-lives", "kernel", "kernel without short"], lines)
 
 

@@ -23,7 +23,7 @@ RECORDS = Path(__file__).parents[2] / "runs" / "records"
 
 @cache
 def studies() -> dict[str, Study]:
-    ended = (path.parent for path in sorted(RECORDS.glob("*/rows.jsonl")) if path.stat().st_size)
+    ended = [path.parents[1] for path in sorted(RECORDS.glob("*/report/table.json"))]
     return {folder.name: read_study(folder) for folder in ended}
 
 
@@ -89,6 +89,9 @@ def test_a_spread_has_the_divisor_of_the_starts_and_no_seeds_without_two() -> No
     assert np.isnan(spread(pair).seeds)
     noisy = [(np.zeros((2, 1, 1)), np.array([-1.0, 1.0])[:, None, None] + shift) for shift in (0.0, 0.0)]
     assert spread(noisy) == pytest.approx(Spread(0.0, 0.0, sqrt(0.5 * 2 / 2)))
+    mixed = [(np.zeros((runs, 2, 3)), np.ones((runs, 2, 3))) for runs in (1, 2)]  # an arm has two seeds, the other one
+    assert spread(mixed)[:2] == (0.0, 0.0)
+    assert np.isnan(spread(mixed).seeds)
 
 
 def test_the_figure_has_every_start_before_and_after() -> None:

@@ -42,9 +42,13 @@ def test_committed_table_is_reproduced(path: Path, tmp_path: Path) -> None:
     }
 
 
-def test_every_study_with_rows_is_compared() -> None:
-    studies = {path.parent.name for path in RECORDS.glob("*/rows.jsonl") if path.stat().st_size}
-    assert {path.parts[-3] for path in TABLES} == studies
+def test_every_study_with_rows_is_compared_or_under_way() -> None:
+    compared = {path.parts[-3] for path in TABLES}
+    log = (RECORDS.parent / "LOG.md").read_text()
+    assert compared >= {"memory-text", "memory-far", "exp013-audit"}
+    for path in RECORDS.glob("*/rows.jsonl"):
+        under_way = f"Under way: `{path.parent.name}.toml`" in log
+        assert (path.parent.name in compared) is not under_way, path.parent.name
 
 
 def test_bytes_are_those_at_which_an_arm_is_where_the_baseline_ends() -> None:

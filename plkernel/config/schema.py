@@ -137,7 +137,9 @@ class CorpusSpec(Section):
     """Which bytes, and how they are divided into train, validation and test blocks."""
 
     name: str = option(
-        "stdlib, packages:NAME==VERSION,.., a path, hf:NAME[:CONFIG[:SPLIT]], wiki-pt or fineweb.", "stdlib"
+        "stdlib, packages:NAME==VERSION,.., a path, bible:LANGUAGE, synthetic:LAW,.., hf:NAME[:CONFIG[:SPLIT]], "
+        "wiki-pt or fineweb.",
+        "stdlib",
     )
     max_bytes: Positive | None = option("Take no more than this many bytes.")
     separator: str = option("The byte between documents.", "\n")
@@ -176,7 +178,9 @@ class ModelSpec(Section):
     """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch, Goose. module:attribute: yours; needs --trust-code."""
     dim: Whole = option("Width, also the state size.", 96, ge=2, le=WIDEST)
     layers: Positive = option("Number of blocks.", 4, le=2**10)
-    gain: nodes.Gain = option("Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2).", "none")
+    gain: nodes.Gain = option(
+        "Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1, lambda).", "none"
+    )
     patching: PatchingSpec = PatchingSpec()
     head_size: Width = option("RWKV: channels of a head; dim must be a multiple.", 32)
     k_clamp: bool = option("RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain.", False)
@@ -419,8 +423,8 @@ class Hypothesis(Measured):
 class Gate(Measured):
     """A bound that the mean of an arm over its seeds must keep before any hypothesis is answered."""
 
-    at_least: Number | None = option("The least that the mean may be.")
-    at_most: Number | None = option("The most.")
+    at_least: Number | None = option("Both 95 % intervals of the mean must lie at or above it.")
+    at_most: Number | None = option("Both must lie at or below it.")
     ahead_of: Annotated[int, Field(ge=1, le=5)] | None = option("Instead: no worse than n-grams up to this order.")
 
     @model_validator(mode="after")

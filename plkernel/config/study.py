@@ -43,7 +43,7 @@ class Spec(Section):
     name: str = Field(pattern=f"^{FOLDER_NAME}$", description="Names the output folder, runs/out/NAME.")
     description: str = option("One sentence for the report.", "")
     baseline: str
-    """The arm that the others are compared with; with factors, if left out, the first level of each."""
+    """The arm that the others are compared with. Required without [factors]; with them the first level of each."""
     within: tuple[str, ...] = ()
     """Factors within whose levels arms are compared, each with the first levels of the other factors."""
     factors: dict[str, Any] = Field(default_factory=dict)
@@ -54,7 +54,9 @@ class Spec(Section):
     model: ModelSpec = ModelSpec()
     train: TrainSpec
     tuning: TuningSpec = TuningSpec()
-    arms: dict[str, Arm] = Field(max_length=schema.MOST_ARMS, description="The conditions, by name.")
+    arms: dict[str, Arm] = Field(
+        max_length=schema.MOST_ARMS, description="The conditions, by name. Required without [factors]."
+    )
     hypotheses: tuple[Hypothesis, ...] = option("The claims that the study is to decide.", ())
     gates: tuple[Gate, ...] = option("Conditions that must hold before it decides anything.", ())
     _trusted: bool = PrivateAttr(default=False)  # consent of the person who runs it; no field, so no file can say it

@@ -292,7 +292,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "between t^-{:.2f} and t^-{:.2f} over lags 1 to 256": five,
             "begin there (t^-{:.2f}; 7 seeds, 6 MB)": begin["log-spaced_ema"],
             "ahead by {:.3f} ({:.3f} to {:.3f}), not significant among": [-lead.mean, -lead.high, -lead.low],
-            "exponent 0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
+            "~ d^-0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
             "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.3f} or less": [full.mean, max(decayed)],
             "learnt short ones still end {:.3f} behind": [short.mean],
             "4,096 end {:.3f} ahead (16 MB; on test text {:.3f} each)": [-far.mean, tested],
@@ -301,14 +301,6 @@ def sentences() -> dict[str, dict[str, list[float]]]:
                 *(sign * (model - count) for sign, model, count in zip((1, -1), length[:2], length[2:], strict=True))
             ],
             "largest model in a study here has {:.1f} million parameters": ranges[1:2],
-        },
-        "initialising": {
-            "end {:.3f} behind after 16 MB, and a start at 256 to 4,096 leads by {:.3f}:": [
-                short.mean,
-                -far.mean,
-            ],
-            "{:.3f} and {:.3f} (lags of exponents 0.7 and 1.3) if they are frozen, and {:.3f} and {:.3f} if": lags[:4],
-            "are still {:.3f} and {:.3f} behind.": lags[4:],
         },
         "faq": {
             "ends {:.3f} behind, and one with half-lives of 256 to 4,096 bytes {:.3f} ahead": [short.mean, -far.mean],
@@ -341,12 +333,12 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "kernels end {:.1f} octaves apart, without the short start {:.1f}": [
                 apart("memory-far", "", 512, 2048, *left) for left in ((), ("short",))
             ],
-            "half-lives are {:.3f} and {:.3f} worse at the rates beside it, long ones {:.3f} at most": [
+            "half-lives are {:.3f} and {:.3f} worse, long ones {:.3f} at most": [
                 *beside["log-spaced"],
                 max(beside["long"]),
             ],
             "only {:.3f} worse at 4e-3": beside["short"][1:],
-            "spread goes from {:.2f} octaves to {:.2f}, that of the kernels they make from {:.2f} to {:.2f}": six[:4],
+            "half-lives goes from {:.2f} to {:.2f} octaves, that of kernels from {:.2f} to {:.2f}": six[:4],
             "that are frozen cost {:.3f} and {:.3f} bits per byte on lags": lags[:2],
             "of the best predictor lowers the loss by {:.3f} or less after 2 or 3 MB": [
                 -change("memory-lags", "law_lags-0.7", "log-spaced_lags-0.7").mean
@@ -372,7 +364,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "*begin* at d^-{:.2f} and concentrated ones at d^-{:.2f}": begin["log-spaced_ema"]
             + begin["concentrated_ema"],
             "measured on this text, {:.2f}, begins at d^-{:.2f}.": [law, *begin["law_ema"]],
-            "half-lives move apart, {:.2f} to {:.2f}, and kernels from {:.2f} to {:.2f}, or to {:.2f} without": [
+            "half-lives grows, {:.2f} to {:.2f}; that of kernels falls from {:.2f} to {:.2f}, or to {:.2f} without": [
                 *spreads("memory-text", "lru", "quantile")[:4],
                 spreads("memory-text", "lru", "quantile", "short")[3],
             ],
@@ -411,7 +403,10 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "the registered test, by {:.3f} bits per byte": [change("memory-text", "predictive_ema", ema, 500).mean],
         },
         "evidence/audit": {
-            "recommended start, {:.3f}, the baseline at its scale has {:.3f}": [-start.mean, -base.mean],
+            "recommended start leads by {:.3f}, the baseline at the scale of that start by {:.3f}": [
+                -start.mean,
+                -base.mean,
+            ],
             "is at {:+.3f} ({:+.3f} to {:+.3f})": [scaled.mean, scaled.low, scaled.high],
             "({:.2f} M parameters, 200 steps)": [study("exp013-audit")["model"]["parameters"] / 1e6],
             "counts of byte pairs do ({:.2f} bits per byte)": [counts["exp013-audit"]["val_bpb"][1]],

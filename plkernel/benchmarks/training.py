@@ -15,7 +15,7 @@ from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.models import Device, rwkv, rwkv7, ssm
-from plkernel.training.build import build, build_optimizer, initialise_
+from plkernel.training.build import build_optimizer, started
 from plkernel.training.evaluate import autocast, next_byte_loss
 
 OPERATORS = {"ssm": (ssm, "scan"), "rwkv5": (rwkv, "wkv"), "rwkv6": (rwkv, "wkv"), "rwkv7": (rwkv7, "wkv7")}
@@ -71,8 +71,7 @@ def check(spec: Spec, device: torch.device) -> float:
 
 
 def _model(spec: Spec, device: torch.device) -> nn.Module:
-    condition = resolve(spec.model)
-    return initialise_(build(condition), condition, seed=0).to(device)
+    return started(resolve(spec.model), 0).to(device)
 
 
 def _windows(context: int, batch: int, device: torch.device) -> Tensor:

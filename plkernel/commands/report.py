@@ -10,15 +10,14 @@ from plkernel.common import cli
 from plkernel.common.files import REPORT, ROWS, atomic_write, check_folder, refuse_links, save_json
 from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.page import overview, page, text_report, warnings
-from plkernel.results.registration import declared, keep
-from plkernel.results.study import read_study, save_record, save_rows
+from plkernel.results.study import read_study, save_record
 from plkernel.results.study import record as run_record
 
 
 def report(
     folder: tyro.conf.Positional[Path], record: Path | None = None, out: Path | None = None, csv: bool = False
 ) -> None:
-    """Compare the arms of a study: print the tables, write FOLDER/report (page, figures, JSON, rows).
+    """Compare the arms of a study: print the tables, write FOLDER/report (page, figures, JSON).
 
     Arms are compared with the baseline seed by seed, each difference with its 95 % t interval. Runs that failed or have
     not finished are listed, never counted. A record stays as it is: its report goes to runs/out/NAME-record.
@@ -37,7 +36,6 @@ def report(
     check_folder(record, "record")
     if record is not None:
         save_record(study, record)
-        keep(stated.registration if (stated := declared(study)) else None, record)
         print(f"record: {record}", flush=True)
         if not study.finished():  # rates are still searched
             return
@@ -55,19 +53,17 @@ def _place(folder: Path) -> Path:
 
 
 def write_comparison(comparison: Comparison, out: Path) -> Path:
-    """Write report.html, table.json, figures as PDF and PNG, and of a study rows.jsonl to `out`; return the page."""
+    """Write report.html, table.json, and figures as PDF and PNG to `out`; return the page."""
     from plkernel.analysis.figures.style import rendered
     from plkernel.results.figures import drawings
 
-    study, drawn = comparison.study, []
+    drawn = []
     refuse_links(out)
     for one in tqdm(drawings(comparison), desc="figures", unit="figure", leave=False, disable=None):
         files = rendered(one.figure)
         drawn.append((one, files.pop("svg")))
         for kind, content in files.items():
             atomic_write(out / f"{one.name}.{kind}", content)
-    if not (study.folder / ROWS).exists():
-        save_rows(study, out / ROWS)
     words = {"summary": overview(comparison), "warnings": warnings(comparison)}
     save_json(out / "table.json", table(comparison) | words)
     atomic_write(out / "report.html", page(comparison, drawn))

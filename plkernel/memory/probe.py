@@ -40,7 +40,6 @@ from plkernel.training.evaluate import (
     losses_per_byte,
     patch_of,
     predictor,
-    replaced,
     token_losses,
     truncation,
 )
@@ -95,7 +94,8 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 
     limit = ROUNDING * max(float(row[row.isfinite()].abs().max()) for row in known)
     rng = np.random.default_rng(seed)
     for place in sorted({length - 1, length - 2, length // 2, length // 2 - 1} & set(range(1, length)), reverse=True):
-        changed = replaced(inputs, place, others(windows.numpy(), inputs[:, place].numpy(), rng))
+        changed = inputs.clone()
+        changed[:, place] = torch.as_tensor(others(windows.numpy(), inputs[:, place].numpy(), rng))
         moved = (logits_of(predict, changed) - known)[:, :place].nan_to_num_().abs_().amax(dim=(0, 2))
         if len(seen := torch.nonzero(moved > limit)):
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -111,7 +111,9 @@ class Comparison:
         for levels, arms in groups.items():
             against = Counter(arm.against for arm in arms if arm.against)
             base = max(against, key=against.__getitem__, default=arms[0].name)
-            title = ", ".join(f"{short_factor(name, dict(levels))} {level}" for name, level in levels)
+            ends = [name.rpartition(".")[2] for name, _ in levels]  # gain of model.gain
+            names = [end if ends.count(end) == 1 else name for end, (name, _) in zip(ends, levels, strict=True)]
+            title = ", ".join(f"{name} {level}" for name, (_, level) in zip(names, levels, strict=True))
             slug = "".join(f"-{re.sub(r'[^A-Za-z0-9.-]+', '-', level)}" for _, level in levels)
             blocks.append(Block(title, slug, tuple(sorted(arms, key=lambda arm: arm.name != base))))
         return blocks
@@ -183,12 +185,6 @@ def compare(study: Study) -> Comparison:
         tuning=choices({name: study.spec["arms"][name].get("rates") or rates for name in names}, study.folder),
         declared=declared(study),
     )
-
-
-def short_factor(name: str, factors: Iterable[str]) -> str:
-    """The last part of a factor's name, gain of model.gain, where no other factor ends likewise."""
-    last = name.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in factors) == 1 else name
 
 
 def _arm(study: Study, name: str, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> ArmResult:

@@ -21,7 +21,7 @@ from plkernel.analysis.figures.style import (
     plain_ticks,
     style,
 )
-from plkernel.memory.diagnostics import SLOPE_LAGS, Memory, memory_of, slope_range
+from plkernel.memory.diagnostics import SLOPE_LAGS, memory_of, slope_range
 from plkernel.memory.figures import Curves, Panel, half_life_figure, influence_figure, kernel_figure, truncation_figure
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Block, Comparison
@@ -122,7 +122,9 @@ def _of_block(comparison: Comparison, part: Block) -> dict[str, tuple[Callable[[
     for arm in filter(lambda arm: arm.seeds, part.arms):
         options = comparison.study.spec["arms"][arm.name]
         exponent = float(options.get("beta") or 1.15) / (2 if options.get("target") == "correlation" else 1)
-        panels.append(Panel(comparison.short(arm.name), *memories(comparison, arm), exponent))
+        runs = comparison.study.finished(arm.name)
+        before, after = memory_of([run.first for run in runs]), memory_of([run.last for run in runs])
+        panels.append(Panel(comparison.short(arm.name), before, after, exponent))
     kernels = [one for one in panels if one.before.kernels.size and one.after.kernels.size]
     return {
         "convergence": (convergence, {name: [*curves[arm.name].values()] for name, arm in arms.items()}),
@@ -170,12 +172,6 @@ def context_of(comparison: Comparison, arm: ArmResult, kind: str) -> Curves | No
     laws = [getattr(curve, law) for curve in same if getattr(curve, law)]
     best = tuple(np.array(laws, dtype=float).mean(axis=0).tolist()) if laws else None
     return Curves(tuple(getattr(same[0], at)), np.array([getattr(curve, values) for curve in same], float), best)
-
-
-def memories(comparison: Comparison, arm: ArmResult) -> tuple[Memory, Memory]:
-    """Memory of an arm's finished runs before training and after."""
-    runs = comparison.study.finished(arm.name)
-    return memory_of([run.first for run in runs]), memory_of([run.last for run in runs])
 
 
 # Differences at a glance

@@ -154,12 +154,6 @@ def registration_of(spec: Spec, out: Path) -> Registration | None:
     return one
 
 
-def keep(one: Registration | None, out: Path) -> None:
-    """Write a registration, if there is one, to the folder of a study or a record."""
-    if one is not None:
-        save_json(out / REGISTERED, {**one.content, "sha256": one.sha256})
-
-
 def read_registration(path: Path, intact: str = "") -> Registration:
     """The registration at `path`; ValueError, naming the file, where there is none.
 

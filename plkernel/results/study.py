@@ -6,9 +6,7 @@ and nothing is required that a reader can do without.
 
 import json
 import math
-import os
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -187,41 +185,6 @@ def validated(path: Path, kind: type[Part], value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-# Rows of a run, metrics.jsonl
-
-
-def expected_steps(every: int, last: int) -> list[int]:
-    """The steps of a run's rows up to step `last`: at the start, every `every` steps, and at the end."""
-    return sorted({*range(0, last + 1, every), last})
-
-
-def append_row(path: Path, row: Mapping[str, Any], crc: int) -> tuple[int, int]:
-    """Add a row, flushed to disk; return the file's length in bytes and its CRC-32, which was `crc` before."""
-    line = json.dumps(row, allow_nan=False).encode() + b"\n"
-    with files.naming(path), path.open("ab") as handle:
-        handle.write(line)
-        handle.flush()
-        os.fsync(handle.fileno())
-        return handle.tell(), zlib.crc32(line, crc)
-
-
-def check_rows(path: Path, length: int, crc: int, steps: Sequence[int]) -> None:
-    """Raise ValueError unless the first `length` bytes have this CRC-32, as after the last of `steps`."""
-    kept = path.read_bytes()[:length] if path.exists() else b""
-    if zlib.crc32(kept) != crc:
-        raise ValueError(
-            f"{path} is not as the run left it at the step {steps[-1]} of its last evaluation (its content has been "
-            f"changed): bring it back, or remove {path.parent} to start over"
-        )
-
-
-def cut_rows(path: Path, length: int) -> None:
-    """Drop all but the first `length` bytes."""
-    if path.exists():
-        with path.open("rb+") as handle:
-            handle.truncate(length)
-
-
 # Runs and studies
 
 
@@ -255,10 +218,11 @@ class Run:
             return True
         train, steps = self.config.get("train") or {}, [row.step for row in self.evaluations]
         every = train.get("eval_every")
-        wanted = expected_steps(every, self.result.steps) if isinstance(every, int) and every > 0 else steps
+        last = self.result.steps
+        wanted = sorted({*range(0, last + 1, every), last}) if isinstance(every, int) and every > 0 else steps
         ends = [(row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]]  # repr: NaN equals NaN
         other = bool(train.get("final_windows") or train.get("average"))  # the result is of other windows or weights
-        return steps == wanted and (other or ends in ([], [(self.result.steps, repr(self.result.final_val_bpb))]))
+        return steps == wanted and (other or ends in ([], [(last, repr(self.result.final_val_bpb))]))
 
 
 @dataclass(frozen=True)
@@ -423,12 +387,6 @@ def record(study: Study, run: Run) -> dict[str, Any]:
     return {"study": study.name, **told, "result": result, "curve": curve, "first": run.first, "last": run.last}
 
 
-def save_rows(study: Study, path: Path) -> None:
-    """Write the ended runs of a study to `path`, one JSON object per line."""
-    rows = (json.dumps(from_json(to_json(record(study, run), inf_nan_mode="null"))) for run in study.ended)
-    files.atomic_write(path, "".join(f"{row}\n" for row in rows))
-
-
 def save_record(study: Study, out: Path) -> None:
     """Write a record of a study, and of its search for learning rates, to the folder `out`; `read_study` reads it.
 
@@ -437,9 +395,11 @@ def save_record(study: Study, out: Path) -> None:
     if out.resolve() == study.folder.resolve():
         raise ValueError(f"record must be another folder than the study's, got {out}")
     files.save_json(out / SPEC, study.spec)
-    save_rows(study, out / ROWS)
-    if study.references:
-        files.save_json(out / files.REFERENCES, files.load_json(study.folder / files.REFERENCES))
+    rows = (json.dumps(from_json(to_json(record(study, run), inf_nan_mode="null"))) for run in study.ended)
+    files.atomic_write(out / ROWS, "".join(f"{row}\n" for row in rows))
+    for path in (study.folder / name for name in (files.REFERENCES, files.REGISTERED)):
+        if path.exists():
+            files.save_json(out / path.name, files.load_json(path))
     if (study.folder / TUNING / SPEC).exists():
         save_record(read_study(study.folder / TUNING), out / TUNING)
 

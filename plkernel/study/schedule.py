@@ -42,7 +42,7 @@ from plkernel.data.corpora import Splits
 from plkernel.data.names import known_sequence
 from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.memory.diagnostics import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
-from plkernel.results.registration import changes, keep, registration_of
+from plkernel.results.registration import changes, registration_of
 from plkernel.results.study import REFERENCE_KEY, choices, reference_entries
 from plkernel.study.engine import POLL_SECONDS, Engine, Job
 from plkernel.training.build import Prepared
@@ -95,7 +95,8 @@ def run_experiment(
     refuse_links(*(out / name for name in LINKED))
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, f"out {out}"):
-        keep(registration, out)
+        if registration:
+            save_json(out / REGISTERED, {**registration.content, "sha256": registration.sha256})
         save_json(out / SPEC, spec.model_dump(mode="json"))  # so that a record may be kept while rates are searched
         if untuned:
             _run(search, jobs, out / TUNING, workers, engine)

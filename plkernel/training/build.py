@@ -17,7 +17,7 @@ from plkernel.memory import foreign
 from plkernel.memory.foreign import LONGEST, Foreign
 from plkernel.memory.watch import decay_names
 from plkernel.models import Device
-from plkernel.models.init.plan import Plan, Rules, Sizes, grouped, is_matrix, plan, rules_at
+from plkernel.models.init.plan import Plan, Sizes, grouped, is_matrix, plan, rules_at
 from plkernel.models.init.power_law import power_law_
 from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
@@ -66,7 +66,8 @@ class Prepared:
         if model.is_foreign:
             return cls(condition, tried)
         multiplier = condition.arm.shape_on == "multiplier"
-        facts = _facts(model, condition.scheme, tuple(options_of(condition).items()), multiplier)
+        options = tuple((condition.arm.scheme_options or {}).items())
+        facts = _facts(model, condition.scheme, options, multiplier)
         zeros = [
             e.parameter.name for e in facts[1].entries if e.parameter.role == "mixer_out" and e.distribution.scale == 0
         ]
@@ -108,21 +109,15 @@ def _tried(model: str, arm: str, context: int, device: str, named: bool) -> int:
     return parameters
 
 
-def options_of(condition: Condition) -> dict[str, Any]:
-    """The free constants of the scheme that the arm sets."""
-    return condition.arm.scheme_options or {}
-
-
-def rules_of(condition: Condition) -> Rules:
-    """The rules of the scheme at these sizes, before there is a model; ValueError for an unknown name or option."""
-    model = condition.model
-    heads = (1, model.dim) if model.kind == "ssm" else (model.dim // model.head_size, model.head_size)
-    return rules_at(condition.scheme, Sizes(model.dim, model.layers, BYTES, heads), options_of(condition))
-
-
 def build(condition: Condition) -> Model:
-    """The model of plkernel that scheme and protocol need, its parameters not yet set."""
-    model, train, rules = condition.model, condition.train, rules_of(condition)
+    """The model of plkernel that scheme and protocol need, its parameters not yet set.
+
+    Raises ValueError for an unknown name or option of the scheme.
+    """
+    model, train = condition.model, condition.train
+    heads = (1, model.dim) if model.kind == "ssm" else (model.dim // model.head_size, model.head_size)
+    sizes = Sizes(model.dim, model.layers, BYTES, heads)
+    rules = rules_at(condition.scheme, sizes, condition.arm.scheme_options or {})
     needs = dict(rules.needs)
     if model.kind != "ssm":
         needs.pop("embedding_norm", None)  # every RWKV has it, as ln0
@@ -144,42 +139,28 @@ def build(condition: Condition) -> Model:
 
 def plan_of(built: Model, condition: Condition) -> Plan:
     """The plan of the scheme for every parameter."""
-    return plan(built, condition.scheme, **options_of(condition))
+    options: dict[str, Any] = condition.arm.scheme_options or {}
+    return plan(built, condition.scheme, **options)
 
 
 def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyModel:
-    """A model of any kind before its first step; ValueError where it needs code without consent.
+    """A model of any kind before its first step: by the scheme, the arm's decays and their shape, then its function.
 
-    plan: of its parameters, where it is known.
-    """
-    if not condition.model.is_foreign:
-        return initialise_(build(condition), condition, seed, plan)
-    check_consent(condition.code, condition.trusted)
-    return _by_function_(foreign.build(condition.model.kind, condition.model.config, seed), condition.arm, seed)
-
-
-def initialise_(built: Model, condition: Condition, seed: int, plan: Plan | None = None) -> Model:
-    """Fill the parameters in place: by the scheme, then the arm's decays and their shape, then the arm's function.
-
-    Raises ValueError for a shape on a projection that the scheme sets to zero, and where code has no consent.
+    plan: of its parameters, where it is known. Raises ValueError where the model needs code without consent.
     """
     check_consent(condition.code, condition.trusted)
-    arm = condition.arm
-    (plan or plan_of(built, condition)).apply_(built, seed)
-    if isinstance(built, SSM):
-        for recurrence in built.recurrences():
-            recurrence.place_(condition.nodes)
-    elif arm.places_nodes:
-        power_law_(built, condition.nodes, arm.law.exponent if arm.law and arm.bonus == "law" else None)
-    _by_function_(built, arm, seed)
-    return built
-
-
-def _by_function_(built: Any, arm: Arm, seed: int) -> Any:
-    """Apply the function that `arm.init` names, if any."""
+    model, arm = condition.model, condition.arm
+    built: Any = foreign.build(model.kind, model.config, seed) if model.is_foreign else build(condition)
+    if not model.is_foreign:
+        (plan or plan_of(built, condition)).apply_(built, seed)
+        if isinstance(built, SSM):
+            for recurrence in built.recurrences():
+                recurrence.place_(condition.nodes)
+        elif arm.places_nodes:
+            power_law_(built, condition.nodes, arm.law.exponent if arm.law and arm.bonus == "law" else None)
     if arm.init is not None:
         foreign.start_(built, arm.init, arm.init_options, seed)
-    return built
+    return built  # type: ignore[no-any-return]
 
 
 def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None) -> torch.optim.AdamW:

@@ -280,13 +280,6 @@ def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:
     return known
 
 
-def replaced(tokens: Tensor, place: int, by: Any) -> Tensor:
-    """`tokens` (B,T) with `by` (B,) at `place`."""
-    changed = tokens.clone()
-    changed[:, place] = torch.as_tensor(by)
-    return changed
-
-
 def logits_of(predict: Predict, tokens: Tensor) -> Tensor:
     """Logits without a graph of gradients, those of half types as float32."""
     with torch.no_grad():

@@ -1,6 +1,7 @@
 """The folder of one run: its configuration, rows and result, and the lock that keeps other processes out."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
+from zlib import crc32
 
 from filelock import FileLock, Timeout
 
@@ -25,11 +27,11 @@ from plkernel.common.files import (
     differences,
     load_json,
     load_object,
+    naming,
     refuse_links,
     save_json,
 )
 from plkernel.config.study import with_defaults
-from plkernel.results.study import append_row, check_rows, cut_rows, expected_steps
 
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
 
@@ -123,18 +125,25 @@ class RunFolder:
             yield
 
     def append(self, row: Mapping[str, Any], progress: Progress) -> Progress:
-        """Add a row to metrics.jsonl, flushed to disk; return `progress` with its new length."""
-        length, crc = append_row(self.path / METRICS, row, progress.metrics_crc)
-        return replace(progress, metrics_bytes=length, metrics_crc=crc)
+        """Add a row to metrics.jsonl, flushed to disk; return `progress` with its new length and CRC-32."""
+        path, line = self.path / METRICS, json.dumps(row, allow_nan=False).encode() + b"\n"
+        with naming(path), path.open("ab") as handle:
+            handle.write(line)
+            handle.flush()
+            os.fsync(handle.fileno())
+            return replace(progress, metrics_bytes=handle.tell(), metrics_crc=crc32(line, progress.metrics_crc))
 
-    def cut(self, progress: Progress, every: int) -> None:
-        """Drop the rows written after the checkpoint of `progress`.
-
-        Raises ValueError, and drops nothing, where the rows are not those of a run evaluated `every` so many steps.
-        """
-        steps = expected_steps(every, progress.step - progress.loss_count)
-        check_rows(self.path / METRICS, progress.metrics_bytes, progress.metrics_crc, steps)
-        cut_rows(self.path / METRICS, progress.metrics_bytes)
+    def cut(self, progress: Progress) -> None:
+        """Drop the rows written after the checkpoint of `progress`; ValueError, and all stay, where others changed."""
+        path = self.path / METRICS
+        kept = path.read_bytes()[: progress.metrics_bytes] if path.exists() else b""
+        if crc32(kept) != progress.metrics_crc:
+            raise ValueError(
+                f"{path} is not as the run left it at the step {progress.step - progress.loss_count} of its last "
+                f"evaluation (its content has been changed): bring it back, or remove {self.path} to start over"
+            )
+        if path.exists():
+            os.truncate(path, progress.metrics_bytes)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Record how the run ended."""

@@ -86,16 +86,11 @@ class Task:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Everything that determines the run's numbers; the run folder refuses another."""
-        config = self.condition.config
-        return {
-            "study": config["study"],
-            "arm": config["arm"],
-            "seed": self.seed,
-            "corpus": {**config["corpus"], "size": self.corpus.size, "sha256": self.corpus.sha256},
-            "model": {**config["model"], "parameters": self.prepared.parameters},
-            "arm_options": config["arm_options"],
-            "train": {**config["train"], "device": self.device},
-        }
+        config = self.condition.config | {"seed": self.seed}
+        config["corpus"] |= {"size": self.corpus.size, "sha256": self.corpus.sha256}
+        config["model"] |= {"parameters": self.prepared.parameters}
+        config["train"] |= {"device": self.device}
+        return config
 
 
 def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
@@ -160,7 +155,7 @@ class Training:
             mode = "reduce-overhead" if self.device.type == "cuda" else None
             self.compiled = cast(nn.Module, torch.compile(self.model, mode=mode))
         # After the checkpoint was read: where that is refused, the rows stay as they are.
-        task.folder.cut(self.progress, train.eval_every)
+        task.folder.cut(self.progress)
         self.rows = read_lines(task.folder.path / METRICS)
         known = self.progress.step + 1 if self.rows else 0  # later points of the curves are taken back
         self.curves = Curves(task.folder.path, known, self.config, logger)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
 from plkernel.memory.diagnostics import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
-from plkernel.training.build import Model, build, initialise_
+from plkernel.training.build import Model, started
 from plkernel.training.evaluate import diagnose, memory
 
 BATCH = 4
@@ -60,7 +60,7 @@ def at_initialisation(config: dict[str, Any]) -> Model | None:
     """
     if "seed" not in config or (condition := from_config(config)).code:
         return None
-    return initialise_(build(condition), condition, config["seed"])
+    return cast(Model, started(condition, config["seed"]))
 
 
 def validation_text(config: dict[str, Any], corpus: str | None, option: str = "corpus") -> tuple[str, Bytes, int]:

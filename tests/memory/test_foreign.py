@@ -16,8 +16,7 @@ from torch.nn import functional as F
 from plkernel.config.condition import resolve
 from plkernel.config.schema import ModelSpec, TrainSpec
 from plkernel.memory.foreign import Foreign, build, check_model, log_spaced_, power_law_, start_
-from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.training.build import build_optimizer, initialise_
+from plkernel.training.build import build_optimizer, started
 
 KIND = "somebodys.models:Recurrent"
 MAMBA2 = "transformers:Mamba2ForCausalLM"
@@ -88,7 +87,7 @@ def test_causal_models_pass(package: Path) -> None:
     """Also where they are causal up to rounding, as a convolution through Fourier space."""
     tried("Plain")
     tried("Plain", see="fourier")
-    check_model(initialise_(SSM(SSMConfig(16, 2)), resolve(ModelSpec(dim=16, layers=2)), 0), "kind", 64, CPU)
+    check_model(started(resolve(ModelSpec(dim=16, layers=2)), 0), "kind", 64, CPU)
 
 
 @pytest.mark.parametrize("zero", [False, True], ids=["", "from a head of zeros, which shows nothing yet"])

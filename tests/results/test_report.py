@@ -18,10 +18,11 @@ from plkernel.analysis.figures import style
 from plkernel.analysis.figures.style import COLOURS, line_style
 from plkernel.commands.report import report, write_comparison
 from plkernel.common import cli
+from plkernel.memory.diagnostics import memory_of
 from plkernel.models import NOT_CAUSAL
 from plkernel.results import figures
 from plkernel.results.comparison import Comparison, compare
-from plkernel.results.figures import Drawing, ForestRow, differences, drawings, forest, memories
+from plkernel.results.figures import Drawing, ForestRow, differences, drawings, forest
 from plkernel.results.page import p_text, text_report, warnings
 from plkernel.results.statistics import holm, mean_interval, pointwise_band
 from plkernel.results.study import read_study, save_record
@@ -251,7 +252,7 @@ def test_the_page_holds_every_figure_and_hostile_names_stay_text(
     path = written(of(folder))
     names = ["forest", "convergence", "difference", "truncation", "influence", "kernels", "half-lives"]
     files = {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
-    assert {one.name for one in path.parent.iterdir()} == files | {"report.html", "table.json", "rows.jsonl"}
+    assert {one.name for one in path.parent.iterdir()} == files | {"report.html", "table.json"}
     page, head = Page(path), "data:image/svg+xml;base64,"
     pictures = [attributes for tag, attributes in page.tags if tag == "img"]
     assert len({one["alt"] for one in pictures}) == len(names)
@@ -338,7 +339,8 @@ def test_memory_is_read_from_the_first_and_last_rows(tmp_path: Path) -> None:
         first, *rest = path.read_text().splitlines()
         path.write_text("\n".join([json.dumps(json.loads(first) | state(1.15, 64.0)), *rest, ""]))
     one = of(folder)
-    before, after = memories(one, one[BASELINE])
+    runs = one.study.finished(BASELINE)
+    before, after = (memory_of([getattr(run, at) for run in runs]) for at in ("first", "last"))
     assert (before.half_lives.max(), after.half_lives.max()) == (64.0, 640.0)
     kernels = next(drawing.figure for drawing in drawings(one) if drawing.name == "kernels")
     titles = [axes.get_title("left") for axes in kernels.axes]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from studies import BASELINE, REFERENCE, change, save, write_study
 
-from plkernel.results.study import append_row, check_rows, cut_rows, expected_steps, read_study, restore, save_record
+from plkernel.results.study import read_study, restore, save_record
+from plkernel.training.folder import Progress, RunFolder
 
 RUN = f"{BASELINE}/seed-0"
 
@@ -137,18 +138,16 @@ def test_a_record_from_elsewhere_writes_nowhere_else(study: Path, tmp_path: Path
 
 
 def test_rows_are_added_checked_and_cut_and_others_refused(tmp_path: Path) -> None:
-    path, crc = tmp_path / "metrics.jsonl", 0
+    folder, path, progress = RunFolder(tmp_path), tmp_path / "metrics.jsonl", Progress(step=10)
     for step in (0, 10):
-        length, crc = append_row(path, {"step": step}, crc)
+        progress = folder.append({"step": step}, progress)
     kept = path.read_bytes()
     with pytest.raises(ValueError, match="JSON"):
-        append_row(path, {"step": 20, "loss": math.nan}, crc)
+        folder.append({"step": 20, "loss": math.nan}, progress)
     for content in (None, kept[:12], kept.replace(b"\n", b"\r\n"), kept.replace(b"10", b"11"), kept[:-1]):
         path.unlink() if content is None else path.write_bytes(content)
         with pytest.raises(ValueError, match=r"as the run left it at the step 10 .*its content has been changed"):
-            check_rows(path, length, crc, [0, 10])
+            folder.cut(progress)
     path.write_bytes(kept + b'{"step": 20}\n')
-    check_rows(path, length, crc, [0, 10])
-    cut_rows(path, length)
+    folder.cut(progress)
     assert path.read_bytes() == kept
-    assert expected_steps(10, 25) == [0, 10, 20, 25]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from plkernel.config.study import Spec
 from plkernel.memory.foreign import Foreign
 from plkernel.models.ssm import SSM
 from plkernel.training import check
-from plkernel.training.build import Model, Prepared, build, build_optimizer, initialise_
+from plkernel.training.build import Prepared, build, build_optimizer, started
 from plkernel.training.loop import Training, prepare, run_training
 
 RUNS = Path(__file__).parents[2] / "runs"
@@ -36,10 +37,9 @@ def spec_with(tiny_spec: Callable[..., Path]) -> Callable[..., Spec]:
     return make
 
 
-def filled(spec: Spec, arm: str = "power-law") -> Model:
+def filled(spec: Spec, arm: str = "power-law") -> Any:
     """The model of an arm at its start."""
-    condition = resolve(spec.model, spec.arm(arm))
-    return initialise_(build(condition), condition, 0)
+    return started(resolve(spec.model, spec.arm(arm)), 0)
 
 
 def test_the_recipe_trains_the_decays_at_twice_the_rate(spec_with: Callable[..., Spec]) -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from plkernel.config.condition import resolve
 from plkernel.config.schema import Arm, ModelSpec
 from plkernel.models import ModelKind
-from plkernel.training.build import build, initialise_, plan_of
+from plkernel.training.build import plan_of, started
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LICENSE = Path(__file__).parents[3] / "LICENSE"
@@ -49,7 +49,7 @@ def filled(kind: ModelKind, dim: int, layers: int, scheme: str, options: Options
     """A filled model and its plan."""
     arm = Arm(scheme=scheme, scheme_options=dict(options))
     condition = resolve(ModelSpec(kind=kind, dim=dim, layers=layers), arm)
-    model = initialise_(build(condition), condition, seed)
+    model = started(condition, seed)
     return model, plan_of(model, condition)
 
 

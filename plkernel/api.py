@@ -238,7 +238,7 @@ class Run(Result):
         """The model, on the CPU and in evaluation mode: bytes (B,T) int64 to logits (B,T,256)."""
         from plkernel.training.checkpoint import open_model
 
-        return open_model(self.path)
+        return open_model(self.path)[0]
 
     @property
     def config(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def export(model: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path], d
 
     path = out if out.suffix == ".pth" else out.with_name(f"{out.name}.pth")
     check_file(path, "out")
-    opened = open_model(model)
+    opened, *_ = open_model(model)
     if not isinstance(opened, RWKV):
         raise ValueError(f"{model} is a model of kind 'ssm': rwkv5, rwkv6 and rwkv7 are exported")
     write_official(path, to_official(opened), dtype)

@@ -154,7 +154,7 @@ def model_figure(before: Memory | None, after: Memory, title: str = "", unit: st
     return figure
 
 
-def truncation_figure(arms: Mapping[str, Curves], heading: str = "", confidence: float = 0.95) -> "Figure":
+def truncation_figure(arms: Mapping[str, Curves], heading: str = "") -> "Figure":
     """Left bits per byte against the bytes given, right the loss against the whole context; means over seeds.
 
     The first of `arms` is the baseline. Bands are t intervals of the mean over seeds. The broad grey line is the best
@@ -165,19 +165,19 @@ def truncation_figure(arms: Mapping[str, Curves], heading: str = "", confidence:
         for name, (at, bits, best) in arms.items()
     }
     panels = [(arms, "bytes given", "bits per byte"), (lost, "bytes given", "bits per byte lost by the rest")]
-    return _over_seeds(panels, heading, confidence)
+    return _over_seeds(panels, heading)
 
 
-def influence_figure(arms: Mapping[str, Curves], heading: str = "", confidence: float = 0.95) -> "Figure":
+def influence_figure(arms: Mapping[str, Curves], heading: str = "") -> "Figure":
     """Change of the prediction in bits when the byte at a lag is another, and I(d) of the text if its law is known."""
-    return _over_seeds([(arms, "lag d (bytes)", "change of the prediction, bits")], heading, confidence)
+    return _over_seeds([(arms, "lag d (bytes)", "change of the prediction, bits")], heading)
 
 
 def curve_figure(curve: Influence | Truncation | Means) -> "Figure":
     """Draw the influence, the worth of context, or the loss by position, of one model."""
     if isinstance(curve, Means):
         arms = {"model": Curves(curve.given, np.array([curve.bpb]))}
-        return _over_seeds([(arms, "bytes before, in the window", "bits per byte")], "", 0.95)
+        return _over_seeds([(arms, "bytes before, in the window", "bits per byte")], "")
     if isinstance(curve, Influence):
         return influence_figure({"model": Curves(curve.lags, np.array([curve.bits]))})
     return truncation_figure({"model": Curves(curve.given, np.array([curve.bpb]), curve.floor)})
@@ -266,13 +266,13 @@ def _row(
 
 
 @style()
-def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str, confidence: float) -> "Figure":
+def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str) -> "Figure":
     """Means over seeds with bands, and the best that is known; panels: curves by arm, labels of the axes."""
     arms, width = list(panels[0][0]), len(panels)
     figure, row = _row(width, width * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // (1 + width)), 1, heading)
     for axes, (curves, below, left) in zip(row, panels, strict=True):
         for index, arm in enumerate(curves.values()):
-            mean, _, half = student_interval(arm.bits, confidence)
+            mean, _, half = student_interval(arm.bits, 0.95)
             _curve(axes, arm.at, mean, half, lw=1.5, **line_style(index))
         if best := next(((arm.at, arm.best) for arm in curves.values() if arm.best is not None), None):
             axes.plot(*best, **LAW)

@@ -33,7 +33,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,14 +64,6 @@ NOISE, NOISE_OF_ZEROS = 0.1, 0.02
 """Standard deviation of the noise, as a share of a parameter's root mean square; for a zero parameter, itself."""
 
 
-class ForeignConfig(NamedTuple):
-    """The configuration that a run needs of any model."""
-
-    kind: str
-    patch: int = 1
-    causal: bool = True
-
-
 class Foreign(nn.Module):
     """`module`, built by the code that `kind` names, with the methods that a run needs of a model."""
 
@@ -79,7 +72,7 @@ class Foreign(nn.Module):
         patch = getattr(module, "patch", 1)
         if not isinstance(patch, int) or patch < 1:
             raise ValueError(f"kind {kind!r}: patch must be a whole number of bytes, at least 1, got {patch!r}")
-        self.config = ForeignConfig(kind, patch)
+        self.config = SimpleNamespace(patch=patch, causal=True)
         self.module: Any = module
 
     def forward(self, inputs: Tensor) -> Any:

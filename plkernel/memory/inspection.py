@@ -9,8 +9,7 @@ import numpy as np
 
 from plkernel.analysis.results import Result
 from plkernel.common.cli import existing, text_table
-from plkernel.common.files import CHECKPOINT, load_json
-from plkernel.common.files import CONFIG as RUN_CONFIG
+from plkernel.common.files import CHECKPOINT
 from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.memory.figures import DRAWN, model_figure
 from plkernel.memory.files import HUB, open_checkpoint
@@ -106,17 +105,16 @@ def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
     """Half-lives, kernels and predictions of a trained model."""
     from plkernel.data.windows import fixed_windows
     from plkernel.training import view as views
-    from plkernel.training.checkpoint import load_checkpoint, open_model
+    from plkernel.training.checkpoint import open_model
     from plkernel.training.evaluate import label
 
-    folder, checkpoint = (model, model / CHECKPOINT) if model.is_dir() else (model.parent, model)
-    trained, config = open_model(model), load_json(folder / RUN_CONFIG)
+    trained, config, step = open_model(model)
     name, validation, context = views.validation_text(config, corpus)
     data = fixed_windows(validation, context, windows)
     now, start = views.view(trained, data), None
     if (untrained := views.at_initialisation(config)) is not None:
         start = views.view(untrained, data)
-    step, causal = load_checkpoint(checkpoint, trained).step, trained.config.causal
+    causal = trained.config.causal
     values: dict[str, Any] = {"model": str(model), "step": step, "corpus": name, "windows": len(data)}
     values |= {"context": context, "causal": causal}
     parts = [

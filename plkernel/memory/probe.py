@@ -291,10 +291,9 @@ def open_target(path: Path, device: torch.device, trusted: bool = False) -> Targ
     """
     cli.existing(path, "target")
     if path.is_file() or (path / CHECKPOINT).is_file():
-        model = open_model(path, trusted).to(device)
-        config = load_json((path if path.is_dir() else path.parent) / CONFIG)
+        model, config, _ = open_model(path, trusted)
         context = (config.get("train") or {}).get("context", UNTRAINED_CONTEXT)
-        predict, step = predictor(model, device), patch_of(model)
+        predict, step = predictor(model.to(device), device), patch_of(model)
         return Target(model, predict, lambda text: text, "byte", context, step=step, config=config)
     content = load_json(path / CONFIG) if (path / CONFIG).is_file() else None
     if isinstance(content, dict) and "model_type" in content:

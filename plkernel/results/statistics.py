@@ -302,12 +302,12 @@ def reached(curve: Curve, loss: float) -> float:
     return math.exp(np.interp(-loss, [-curve[end] for end in ends], np.log(ends)))
 
 
-def pointwise_band(curves: Sequence[Curve], confidence: float = 0.95) -> Band:
+def pointwise_band(curves: Sequence[Curve]) -> Band:
     """Mean and t interval of the curves at each position on its own; bounds are NaN for one curve.
 
-    A whole curve leaves such a band more often than 1 - confidence.
+    A whole curve leaves such a band more often than in 5 of 100 cases.
     """
     at = sorted(set.intersection(*map(set, curves)))
     values = np.array([[curve[x] for x in at] for curve in curves], dtype=np.float64).reshape(len(curves), len(at))
-    mean, _, half = student_interval(values, confidence)
+    mean, _, half = student_interval(values, 0.95)
     return Band(np.array(at, dtype=np.int64), mean, mean - half, mean + half)

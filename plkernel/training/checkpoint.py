@@ -128,8 +128,8 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
             raise ValueError(f"{name} is {kind(tensor)}, the model's {kind(known[name])}")
 
 
-def open_model(path: Path, trusted: bool | None = None) -> Any:
-    """The trained model of a folder, or of a checkpoint file in it, on the CPU and set to evaluation.
+def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, Any], int]:
+    """The trained model of a folder, or of a checkpoint in it, on the CPU and set to evaluation; its config and step.
 
     trusted: the user has consented to other people's code; None where their models are of no use. Raises ValueError
     when there is no model, it is damaged, or code without consent builds it.
@@ -160,8 +160,8 @@ def open_model(path: Path, trusted: bool | None = None) -> Any:
             model = build(from_config({**content, "train": None}))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a model ({error})") from error
-    load_checkpoint(checkpoint, model, config=content)
-    return model.eval()
+    step = load_checkpoint(checkpoint, model, config=content).step
+    return model.eval(), content, step
 
 
 def check_free(folder: Path) -> None:

@@ -239,12 +239,12 @@ def test_a_run_goes_out_and_comes_back_by_the_commands(
     run_training(task, progress_bar=False)
     cli.main(export, [str(task.folder.path / CHECKPOINT), str(tmp_path / "official.pth")])
     assert "rwkv6: 2 layers of width 16, 2 heads of 8" in capsys.readouterr().out
-    model, inputs = open_model(task.folder.path), TEXT[1000:1050]
+    model, inputs = open_model(task.folder.path)[0], TEXT[1000:1050]
     ((whole, _),) = official(6, (tmp_path / "official.pth", inputs))
     assert torch.allclose(whole, logits_of(model, inputs), **MEASURED[6])
     folder = tmp_path / "loaded"
     cli.main(load, [str(tmp_path / "official.pth"), str(folder)])
-    assert_equal(open_model(folder), model)
+    assert_equal(open_model(folder)[0], model)
     assert json.loads((folder / "config.json").read_text())["source"] == str(tmp_path / "official.pth")
     with pytest.raises(ValueError, match="already: choose another folder"):
         load(tmp_path / "official.pth", folder)

@@ -66,7 +66,7 @@ def test_figures_are_those_of_the_run(
     picture = tmp_path / "memory.png" if kind == "ssm" else None
     inspect(folder, windows=4, json=tmp_path / "figures.json", figure=picture)
     assert (folder / "checkpoint.safetensors").read_bytes() == before
-    assert not open_model(folder).training
+    assert not open_model(folder)[0].training
     assert picture is None or picture.read_bytes().startswith(b"\x89PNG")
     found, rows = load_json(tmp_path / "figures.json"), read_lines(folder / "metrics.jsonl")
     assert (found["step"], found["windows"], found["context"], found["causal"]) == (12, 4, 32, True)

@@ -25,7 +25,11 @@ class TuningSpec(Section):
     """The search for the learning rate of every arm that gives none: the same budget for each."""
 
     rates: tuple[schema.PositiveNumber, ...] = option("Peak learning rates to try; none is no search.", ())
-    seeds: tuple[Seed, ...] = option("Seeds of the search, none of those that are compared.", (100,), min_length=1)
+    seeds: tuple[Seed, ...] = option(
+        "Seeds of the search, none of those that are compared; one may not tell neighbouring rates apart.",
+        (100,),
+        min_length=1,
+    )
     steps: schema.Positive | None = option("Steps of a run of the search; those of [train] if left out.")
 
     @model_validator(mode="after")

@@ -28,15 +28,19 @@ def groups(study: Study) -> dict[str, Starts]:
     """Arms of a block of a study that differ in their start alone, two or more; those not learnt are a group apart.
 
     An arm counts if its finished runs hold half-lives and kernels of both times; half-lives are not learnt if they end
-    where they began. A block is named by its levels of `within`.
+    where they began. A block is named by its levels of `within`, and by the gain where SSMs of several are compared.
     """
     found: dict[str, dict[str, tuple[Memory, Memory]]] = {}
+    models = [run.config["model"] for run in study.finished()]
+    gains = {model.get("gain") for model in models if model.get("kind", "ssm") == "ssm"}
     for arm in study.arms:
         runs = study.finished(arm)
         before, after = memory_of([run.first for run in runs]), memory_of([run.last for run in runs])
         if runs and all(one.half_lives.size and one.kernels.size for one in (before, after)):
             levels, kind = study.levels(arm), runs[0].config["model"].get("kind", "ssm")
             name = [levels[factor] for factor in study.spec.get("within") or ()] + [kind] * (kind != "ssm")
+            gain = runs[0].config["model"].get("gain")
+            name += [gain] * (kind == "ssm" and len(gains) > 1 and gain not in name)
             name += ["not learnt"] * np.array_equal(before.half_lives, after.half_lives)
             found.setdefault(", ".join(name), {})[arm] = before, after
     return {name: starts for name, starts in found.items() if len(starts) > 1}

@@ -386,6 +386,9 @@ def warnings(comparison: Comparison) -> list[str]:
     """Cautions before any number is believed: leaks, unequal runs, damage."""
     study, arms, runs = comparison.study, comparison.arms, comparison.study.finished()
     edge = {name: f"{choice.rate:g}" for name, choice in comparison.tuning.items() if choice.at_edge}
+    spreads = [one.standard_deviation for one in comparison.differences.values() if one.standard_deviation > 0]
+    noise = median(spreads) if spreads else math.nan
+    unsure = [name for name, choice in comparison.tuning.items() if choice.rivals(noise)]
     digests, of_arms, lost = dict[str, set[Any]](), list[str](), list[str]()
     for arm in arms:
         for run in study.finished(arm.name)[:1]:
@@ -405,6 +408,7 @@ def warnings(comparison: Comparison) -> list[str]:
         (leaking, f"{NOT_CAUSAL}: a prediction sees part of its own target, so the loss says little about the model"),
         (idle, "the same loss as the baseline to the last digit in every seed: its options do nothing"),
         (list(edge), f"learning rate {rates} is the first or last tried"),
+        (unsure, f"the search cannot tell the best rate, seeds differ by {noise:.2g}: more tuning.seeds would"),
         (absent, "no run of this baseline is finished, there is nothing to compare with"),
         (damaged, "the rows are not those of the result: bring metrics.jsonl back, or train the run again"),
         (lost, "the loss is not finite, so the arm has no mean"),

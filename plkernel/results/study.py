@@ -1,4 +1,4 @@
-"""A study and its runs, read from its folder or from a record of it, and written as a record; the rows of a run.
+"""A study and its runs, read from its folder or from a record of it, and written as a record.
 
 Files of earlier versions hold less and those of later ones more: the models below name only what a report relies on,
 and nothing is required that a reader can do without.
@@ -344,15 +344,25 @@ def _run(path: Path, row: Mapping[str, Any]) -> Run:
 
 @dataclass(frozen=True)
 class Choice:
-    """The rate given to an arm: `losses` are mean validation bits per byte by rate, infinite if a run diverged."""
+    """The rate given to an arm: `losses` are mean validation bits per byte by rate, infinite if a run diverged.
+
+    They are means over `seeds` runs.
+    """
 
     rate: float
     losses: Mapping[float, float]
+    seeds: int
 
     @property
     def at_edge(self) -> bool:
         """True if a rate beyond the grid might be better still."""
         return self.rate in (min(self.losses), max(self.losses))
+
+    def rivals(self, noise: float) -> list[float]:
+        """Rates that are no neighbours of the chosen one and lose no more than noise / sqrt(seeds) against it."""
+        order, bound = sorted(self.losses), self.losses[self.rate] + noise / math.sqrt(self.seeds)
+        at = order.index(self.rate)
+        return [rate for place, rate in enumerate(order) if abs(place - at) > 1 and self.losses[rate] <= bound]
 
 
 def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice]:
@@ -368,7 +378,7 @@ def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice
                 for rate, of in each.items()
             }
             if min(losses.values(), default=math.inf) < math.inf:
-                chosen[name] = Choice(min(losses, key=lambda rate: losses[rate]), losses)
+                chosen[name] = Choice(min(losses, key=lambda rate: losses[rate]), losses, min(map(len, each.values())))
     return chosen
 
 

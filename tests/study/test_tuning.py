@@ -103,11 +103,19 @@ def test_the_lowest_mean_wins_once_every_run_has_ended(tiny_spec: SpecWriter, tm
     folder = tmp_path / TUNING
     folder.mkdir()
     (folder / SPEC).write_text(search_of(spec).model_dump_json())
-    best = Choice(1e-4, {1e-4: 4.0, 1e-2: 4.25, 1e4: math.inf})
+    best = Choice(1e-4, {1e-4: 4.0, 1e-2: 4.25, 1e4: math.inf}, 2)
     for kept, expected in ((rows[:-1], {}), (rows, {"uniform": best})):
         (folder / ROWS).write_text("".join(json.dumps(row) + "\n" for row in kept))
         assert choices({"uniform": grid}, tmp_path) == expected
     assert choices({"uniform": (1e-4, 1e-3)}, tmp_path) == {}  # nothing was trained at 1e-3
+
+
+def test_rivals_are_rates_far_from_the_best_that_seeds_alone_could_put_behind_it() -> None:
+    losses = {0.004: 2.29, 0.008: 2.229, 0.011: 2.23, 0.016: 2.234, 0.023: 2.225, 0.032: math.inf}
+    assert Choice(0.023, losses, 1).rivals(0.006) == [0.008, 0.011]
+    assert Choice(0.023, losses, 4).rivals(0.006) == []
+    assert Choice(0.023, losses, 4).rivals(0.008) == [0.008]
+    assert Choice(0.023, losses, 1).rivals(math.nan) == []
 
 
 class Stopped(Engine):

@@ -1,7 +1,8 @@
 """Render the marked tables of README.md and docs/ from the rows committed beside this script.
 
 python runs/records/render.py rewrites every part between <!-- record:NAME STUDY .. --> and <!-- end -->, and draws the
-kernels of several starts before training and after, convergence/kernels.png and .svg.
+kernels of several starts before training and after, convergence/kernels.png and .svg, and what short half-lives are
+worth, memory-shortness/dose.png and .svg.
 """
 
 import json
@@ -13,9 +14,11 @@ from string import Formatter
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from plkernel.analysis.figures.style import rendered
+from plkernel.analysis.figures.style import INK, PAGE_WIDTH, legend_below, line_style, rendered, style
 from plkernel.results.convergence import convergence, groups, kernels_figure
+from plkernel.results.statistics import difference_curves, pointwise_band
 from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
@@ -266,11 +269,45 @@ def render(text: str) -> str:
     return PART.sub(part, text)
 
 
+def dose_figure() -> Figure:
+    """Draw the worth of short half-lives over their share of the channels, and, up to 8 bytes, over bytes read.
+
+    Differences to half-lives up to 2,000 bytes under the same gain on the windows of the curves, with 95 % t intervals.
+    The last series is the EMA baseline at the rate of memory-text, whose runs read the same bytes from the same start.
+    """
+    study, other = (read_study(RECORDS / f"memory-{name}") for name in ("shortness", "text"))
+    series = {"EMA, own scale": "_ema", "EMA, scale of the baseline": "-matched_ema", "LRU": "_lru"}
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 2.6))
+        early, late, over = figure.subplots(1, 3, sharey=True)
+        for look, (name, tail) in enumerate((series | {"EMA baseline at 1.13e-2": ""}).items()):
+            doses = np.array([256, 32, 8, 4] if tail else [2000])
+            arms = [study.curves(f"{one}{tail}") for one in doses] if tail else [other.curves("log-spaced_ema")]
+            base = study.curves("2000_lru" if name == "LRU" else "2000_ema")
+            bands = [pointwise_band([*difference_curves(arm, base).values()]) for arm in arms]
+            mean, low, _ = (np.array(ends) for ends in zip(*(band[1:] for band in bands), strict=True))
+            read, up_to_8 = bands[0].at[1:] / 1e6, min(2, len(bands) - 1)
+            shares, bars = np.log(4) / np.log(doses) + 0.012 * look, mean - low  # beside each other
+            kind = {"lw": 1.2, "elinewidth": 0.8, "capsize": 2, **line_style(look)}
+            for axes, at in ((early, 1), (late, -1)):
+                axes.errorbar(shares, mean[:, at], bars[:, at], marker="" if tail else "o", ms=4, **kind)
+                axes.set(title=f"after {bands[0].at[at] / 1e6:.0f} MB", xlabel="share of channels under 4 bytes")
+            over.errorbar(read + 0.06 * look, mean[up_to_8, 1:], bars[up_to_8, 1:], **kind)
+        for axes in (early, late, over):
+            axes.axhline(0.0, color=INK, lw=0.6)
+        early.set_ylabel("bits per byte minus longest 2,000")
+        over.set(title="half-lives up to 8 bytes", xlabel="training bytes read (MB)")
+        legend_below(figure, [*series, "EMA baseline at 1.13e-2"])
+    return figure
+
+
 if __name__ == "__main__":
     for document in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
         document.write_text(render(document.read_text()))
     text, lags, markov = (groups(read_study(RECORDS / f"memory-{name}")) for name in ("text", "lags", "markov"))
     panels = {"Source code, EMA": text["ema"], "Source code, LRU": text["lru"]}
-    drawn = rendered(kernels_figure(panels | {"Lags, 0.7": lags["lags-0.7"], "Markov chain": markov[""]}))
-    for kind in ("png", "svg"):
-        (RECORDS / "convergence" / f"kernels.{kind}").write_bytes(drawn[kind])
+    panels |= {"Lags, 0.7": lags["lags-0.7"], "Markov chain": markov[""]}
+    figures = {"convergence/kernels": kernels_figure(panels), "memory-shortness/dose": dose_figure()}
+    for name, figure in figures.items():
+        for kind, content in rendered(figure, ("png", "svg")).items():
+            (RECORDS / f"{name}.{kind}").write_bytes(content)

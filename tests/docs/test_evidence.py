@@ -80,6 +80,7 @@ def test_starts_are_grouped_by_block_and_by_whether_they_are_learnt() -> None:
     assert [block for name, block in blocks() if name == "memory-lags"] == ["lags-0.7", "lags-1.3"]
     assert "short-frozen_lags-0.7" not in blocks()["memory-lags", "lags-0.7"]
     assert len(blocks()["memory-dose", "lags-0.7, frozen, not learnt"]) == 6
+    assert [len(blocks()["memory-shortness", gain]) for gain in ("ema", "lru")] == [9, 5]
     assert {name for name, _ in blocks()} == studies().keys() - {"quick", "schemes", "memory-bible"}
 
 
@@ -113,6 +114,26 @@ def losses(name: str, arm: str, at: int | str | None = None) -> dict[int, float]
 
 def change(name: str, arm: str, against: str, at: int | str | None = None) -> PairedDifference:
     return paired_difference(losses(name, arm, at), losses(name, against, at))
+
+
+def against_other_rate(arm: str, step: int | str) -> PairedDifference:
+    """An EMA arm of memory-shortness against its baseline's start at the rate of memory-text, on the same windows."""
+    return paired_difference(losses("memory-shortness", arm, step), losses("memory-text", "log-spaced_ema", step))
+
+
+def fall(arm: str, against: str) -> list[float]:
+    """p where the lead over an arm of memory-shortness falls as bytes**-p from 1 to 4 MB, and a jackknife interval."""
+    steps = (500, 1000, 2000)
+    leads = np.array([[*change("memory-shortness", arm, against, step).per_seed.values()] for step in steps])
+    n, parts = leads.shape[1], [leads, *(np.delete(leads, seed, axis=1) for seed in range(leads.shape[1]))]
+    p, *without_one = (-float(np.polyfit(np.log(steps), np.log(-part.mean(axis=1)), 1)[0]) for part in parts)
+    one = mean_interval(n * p - (n - 1) * other for other in without_one)
+    return [p, one.low, one.high]
+
+
+def lead(one: PairedDifference) -> list[float]:
+    """How far an arm is below the other, and the interval."""
+    return [-one.mean, -one.high, -one.low]
 
 
 def lost(name: str, arm: str) -> float:
@@ -193,7 +214,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
     """Return the sentences of every page, and what the rows say of the numbers in them."""
     six = spreads("memory-text", "ema", "quantile")
     ema, lru = "log-spaced_ema", "log-spaced_lru"
-    lead, lru_lead = (change("memory-text", f"short_{gain}", f"log-spaced_{gain}") for gain in ("ema", "lru"))
+    first, lru_first = (change("memory-text", f"short_{gain}", f"log-spaced_{gain}") for gain in ("ema", "lru"))
     long, slow = (change("memory-length", f"short_{rate}", f"log-spaced_{rate}") for rate in ("good", "low"))
     scaled, start, base = (
         change("exp013-audit", f"{arm}_none_bytes", "log-spaced_uniform_none_bytes")
@@ -249,6 +270,12 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         arm: [searched[f"{arm}_rate-{rate}"] - searched[f"{arm}_rate-0.002"] for rate in (0.001, 0.004)]
         for arm in ("log-spaced", "long", "short")
     }
+    begun = {one: change("memory-shortness", one, f"2000_{one[-3:]}") for one in ("8_lru", "32_lru", "8-matched_ema")}
+    bad = [against_other_rate("2000_ema", step) for step in (3000, 500, "test_bpb")]
+    few = [f"{longest}{scale}_ema" for longest in (32, 8, 4) for scale in ("", "-matched")]
+    late, soon = ([lead(against_other_rate(arm, step)) for arm in few] for step in (3000, 500))
+    assert [sum(low > 0 for _, low, _ in of) for of in (late, soon)] == [3, 0]
+    ahead, early = (sorted(mean for mean, *_ in of) for of in (late, soon))
     rated = [
         abs(change("decays-train", f"{arm}_{one}", f"matrices_{one}").mean)
         for arm in ("frozen", "slow", "fast")
@@ -291,7 +318,8 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "cost {:.3f} bits per byte if they are frozen, and {:.3f} if they are learnt": lags[:3:2],
             "between t^-{:.2f} and t^-{:.2f} over lags 1 to 256": five,
             "begin there (t^-{:.2f}; 7 seeds, 6 MB)": begin["log-spaced_ema"],
-            "ahead by {:.3f} ({:.3f} to {:.3f}), not significant among": [-lead.mean, -lead.high, -lead.low],
+            "ahead by {:.3f} ({:.3f} to {:.3f}), not significant among": lead(first),
+            "are ahead by {:.3f} ({:.3f} to {:.3f}) of those up to 2,000 under LRU": lead(begun["8_lru"]),
             "~ d^-0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
             "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.3f} or less": [full.mean, max(decayed)],
             "learnt short ones still end {:.3f} behind": [short.mean],
@@ -321,7 +349,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         "evidence/starts": {
             "learnt, are {:.3f} ({:.3f} to {:.3f}) behind log-spaced ones": [short.mean, short.low, short.high],
             "at 256 to 4,096 lead by {:.3f} ({:.3f} to {:.3f}). On test text both differences are {:.3f}.": [
-                *(-far.mean, -far.high, -far.low, tested)
+                *(*lead(far), tested)
             ],
             "after {:.2f} ({:.2f} to {:.2f}) of the bytes": list(np.exp([sooner.mean, sooner.low, sooner.high])),
             "they are {:.3f} behind after 6 MB, {:.3f} after 8 and {:.3f} at the end": [
@@ -347,11 +375,25 @@ def sentences() -> dict[str, dict[str, list[float]]]:
                 max(max(row[:4]) - min(row[:4]) for row in doses(at)) for at in (None, 200)
             ],
             "Short ones, learnt, end {:.3f} ahead under EMA after 6 MB and {:.3f} under LRU": [
-                -lead.mean,
-                -lru_lead.mean,
+                *(-first.mean, -lru_first.mean)
             ],
-            "they lead by {:.3f} ({:.3f} to {:.3f}) at a constant rate of 6e-3": [-long.mean, -long.high, -long.low],
-            "and by {:.3f} ({:.3f} to {:.3f}) at 1e-3": [-slow.mean, -slow.high, -slow.low],
+            "[they are ahead under LRU], by {:.3f}": lead(begun["8_lru"])[:1],
+            "up to 8 bytes by {:.3f} ({:.3f} to {:.3f}) after 6 MB, up to 32 by {:.3f} ({:.3f} to {:.3f})": [
+                *lead(begun["8_lru"]),
+                *lead(begun["32_lru"]),
+            ],
+            "lead by {:.3f} ({:.3f} to {:.3f}) at equal scale": lead(begun["8-matched_ema"]),
+            "ends {:.3f} ({:.3f} to {:.3f}) lower, on test text {:.3f}, and is {:.3f} lower after 1 MB": [
+                *(bad[0].mean, bad[0].low, bad[0].high, bad[2].mean, bad[1].mean)
+            ],
+            "lead by {:.3f} to {:.3f} after 6 MB (three of six intervals exclude zero)": [ahead[0], ahead[-1]],
+            "and by {:.3f} to {:.3f} after 1 MB (none does)": [early[0], early[-1]],
+            "p is {:.2f} ({:.2f} to {:.2f}) under LRU, and {:.2f} ({:.2f} to {:.2f}) under EMA": [
+                *fall("8_lru", "2000_lru"),
+                *fall("8-matched_ema", "2000_ema"),
+            ],
+            "they lead by {:.3f} ({:.3f} to {:.3f}) at a constant rate of 6e-3": lead(long),
+            "and by {:.3f} ({:.3f} to {:.3f}) at 1e-3": lead(slow),
             "the best arm needs {:.3f} bits per byte, counts of five bytes in the same 6 MB need {:.3f}": [
                 best,
                 counts["memory-text"]["val_bpb"][4],
@@ -433,7 +475,22 @@ DESIGN = {
     "evidence/decays": {"0.1", "0.5"},
     "evidence/fits": {"1.15", "0.9975"},
     "evidence/speed": set(),
-    "evidence/starts": {"0.7", "1.3", "1.4", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02"},
+    "evidence/starts": {
+        "0.7",
+        "1.3",
+        "1.4",
+        "0.4",
+        "0.6",
+        "3.7",
+        "0.01",
+        "1.6",
+        "1.2",
+        "0.02",
+        "2.26",
+        "1.13",
+        "0.5",
+        "0.8",
+    },
     "evidence/audit": {"0.039"},
 }
 """Numbers that are no results: exponents and lengths that were chosen, the published claim."""

@@ -277,10 +277,11 @@ def dose_figure() -> Figure:
     """
     study, other = (read_study(RECORDS / f"memory-{name}") for name in ("shortness", "text"))
     series = {"EMA, own scale": "_ema", "EMA, scale of the baseline": "-matched_ema", "LRU": "_lru"}
+    series["EMA baseline at 1.13e-2"] = ""
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, 2.6))
         early, late, over = figure.subplots(1, 3, sharey=True)
-        for look, (name, tail) in enumerate((series | {"EMA baseline at 1.13e-2": ""}).items()):
+        for look, (name, tail) in enumerate(series.items()):
             doses = np.array([256, 32, 8, 4] if tail else [2000])
             arms = [study.curves(f"{one}{tail}") for one in doses] if tail else [other.curves("log-spaced_ema")]
             base = study.curves("2000_lru" if name == "LRU" else "2000_ema")
@@ -297,7 +298,7 @@ def dose_figure() -> Figure:
             axes.axhline(0.0, color=INK, lw=0.6)
         early.set_ylabel("bits per byte minus longest 2,000")
         over.set(title="half-lives up to 8 bytes", xlabel="training bytes read (MB)")
-        legend_below(figure, [*series, "EMA baseline at 1.13e-2"])
+        legend_below(figure, [*series])
     return figure
 
 

@@ -21,7 +21,7 @@ The constructor draws from the global generators of torch, numpy and random, see
 like, anew at every step, so that a run that was killed resumes to the same numbers. State beside parameters and buffers
 is lost with the process. Parameters are float32 or float64; on a GPU a run is in bfloat16 autocast.
 `init = "mypackage.mymodule:function"` of an arm names `function(model, generator, **init_options)`, called after all
-else, which changes the model in place; `power_law_` and `log_spaced_` here are such functions for Mamba-2.
+else, which changes the model in place; `power_law_`, `log_spaced_` and `unit_a_` here are such functions for Mamba-2.
 
 Nothing is imported before the person has said --trust-code.
 """
@@ -41,7 +41,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import place
+from plkernel.analysis.nodes import Nodes, place
 from plkernel.common.cli import MARK, imported, nearest, told
 from plkernel.common.environment import installed
 from plkernel.memory.files import of_tensors
@@ -269,29 +269,40 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
 def power_law_(
     model: nn.Module, generator: torch.Generator | None = None, beta: float = 1.15, max_lag: float = 2048.0
 ) -> None:
-    """Put the heads of a Mamba2ForCausalLM at the quantiles of t**-beta up to `max_lag` bytes, in place."""
-    _start_heads_(model, placement="quantile", beta=beta, max_lag=max_lag)
+    """Put the heads of a Mamba2ForCausalLM at the quantiles of t**-beta up to `max_lag` bytes, with A = 1, in place."""
+    for layer in _mamba2_layers(model):
+        _unit_a_(layer, place(len(layer.dt_bias), gain="clamp", placement="quantile", beta=beta, max_lag=max_lag))
 
 
 def log_spaced_(
     model: nn.Module, generator: torch.Generator | None = None, shortest: float = 1.0, longest: float = 2000.0
 ) -> None:
-    """Space half-lives of the heads of a Mamba2ForCausalLM evenly in their logarithm, in bytes, in place."""
-    _start_heads_(model, shortest=shortest, longest=longest)
+    """Space half-lives of a Mamba2ForCausalLM evenly in their logarithm, in bytes, with A = 1, in place."""
+    for layer in _mamba2_layers(model):
+        _unit_a_(layer, place(len(layer.dt_bias), gain="clamp", shortest=shortest, longest=longest))
 
 
-def _start_heads_(model: nn.Module, **options: Any) -> None:
-    """Set A_log = 0 and dt = lambda in every layer, the same nodes in all.
+def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
+    """Set A = 1 in a Mamba2ForCausalLM and keep its decays, in place: heads write A times what they wrote."""
+    for layer in _mamba2_layers(model):
+        rates = F.softplus(layer.dt_bias.double()) * layer.A_log.double().exp()
+        _unit_a_(layer, Nodes(rates.tolist(), [1.0] * len(rates), "clamp"))
+
+
+def _mamba2_layers(model: nn.Module) -> list[Any]:
+    layers = [one for one in model.modules() if hasattr(one, "A_log") and hasattr(one, "dt_bias")]
+    if not layers:
+        raise ValueError(f"a {type(model).__name__} has no layer with A_log and dt_bias: Mamba2ForCausalLM has")
+    return layers
+
+
+@torch.no_grad()
+def _unit_a_(layer: Any, nodes: Nodes) -> None:
+    """Set A_log = 0 and dt = lambda.
 
     A head decays by a = exp(-dt exp(A_log)) per byte and takes its input times dt, dt = softplus(dt_bias) without an
     input (arXiv 2405.21060). With A_log = 0 a head of rate lambda has dt = lambda, and its kernel lambda
     exp(-lambda t) is the gain `clamp` for lambda up to 1: the law goes into the density of the heads.
     """
-    layers: list[Any] = [one for one in model.modules() if hasattr(one, "A_log") and hasattr(one, "dt_bias")]
-    if not layers:
-        raise ValueError(f"a {type(model).__name__} has no layer with A_log and dt_bias: Mamba2ForCausalLM has")
-    for layer in layers:
-        nodes = place(len(layer.dt_bias), gain="clamp", **options)
-        with torch.no_grad():
-            layer.A_log.zero_()
-            decays_(layer.dt_bias, nodes, "dt_bias", a_log=layer.A_log)
+    layer.A_log.zero_()
+    decays_(layer.dt_bias, nodes, "dt_bias", a_log=layer.A_log)

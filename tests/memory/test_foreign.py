@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from plkernel.config.condition import resolve
 from plkernel.config.schema import ModelSpec, TrainSpec
-from plkernel.memory.foreign import Foreign, build, check_model, log_spaced_, power_law_, start_
+from plkernel.memory.foreign import Foreign, build, check_model, log_spaced_, power_law_, start_, unit_a_
 from plkernel.training.build import build_optimizer, started
 
 KIND = "somebodys.models:Recurrent"
@@ -159,6 +159,10 @@ def test_the_heads_carry_the_kernel_of_the_nodes(mamba2: Foreign, start: Callabl
     # 32 heads with 5 % of the kernel beyond either end: within 0.1 of the law in the middle of its range
     assert slopes == pytest.approx([-1.15 if start is power_law_ else -1.0] * 3, abs=0.1)
     torch.testing.assert_close(mamba2.half_lives()[0], math.log(2) / (dt * mixer.A_log.double().exp()))
+    nn.init.uniform_(mixer.A_log, 0.0, 2.0)
+    drawn = mamba2.half_lives()[0]
+    unit_a_(mamba2.module)
+    assert not mixer.A_log.any() and torch.allclose(mamba2.half_lives()[0], drawn, rtol=1e-5)
 
 
 class Glance(nn.Module):

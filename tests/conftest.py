@@ -8,7 +8,7 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -141,42 +141,6 @@ def launches() -> "Callable[[Callable[[], object]], int]":
 
 
 @pytest.fixture
-def blocked_study(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a record of a factorial design in blocks, 20 arms in four blocks, without training anything.
-
-    `effect(levels, name)` is the difference of an arm at the end, None for an arm that was not started; noise of
-    standard deviation 0.01 is the arm's own, block and seed add theirs. Patching published leaks.
-    """
-    from plkernel.config.reading import expanded
-
-    def write(
-        effect: Callable[[Mapping[str, str], str], float | None], seeds: int = 8, noise: float = 0.01, draw: int = 0
-    ) -> Path:
-        published = {"model": {"patching": {"mode": "published", "size": 2}}}
-        factors = {
-            "placement": ["log-spaced", "concentrated"],
-            "projection": ["uniform", "published"],
-            "model.gain": ["none", "ema"],
-            "patching": {"bytes": {}, "published": published},
-        }
-        spec = {"name": "audit", "within": ["model.gain", "patching"], "factors": factors, "seeds": list(range(seeds))}
-        spec["arms"] = {"wrong-sign": {"projection": "published", "beta": 0.85}}
-        spec = expanded(spec)
-        rng = np.random.default_rng(draw)
-        rows = [
-            synthetic_row(name, seed, arm["levels"], found, rng.normal(0.0, noise))
-            for name, arm in spec["arms"].items()
-            if (found := effect(arm["levels"], name)) is not None
-            for seed in range(seeds)
-        ]
-        (tmp_path / "spec.json").write_text(json.dumps(spec))
-        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return tmp_path
-
-    return write
-
-
-@pytest.fixture
 def declared_study(tmp_path: Path) -> Callable[..., Path]:
     """Writes a record of the arms base, better (by 0.05), same and untried, which declares what it is given.
 
@@ -201,10 +165,7 @@ def declared_study(tmp_path: Path) -> Callable[..., Path]:
             for arm, effect in effects.items():
                 own = rng.normal(0.0, 0.001)
                 if effect is not None:
-                    row = synthetic_row(arm, seed, {"model.gain": "ema", "patching": "bytes"}, effect, own)
-                    row["curve"]["excess_bpb"] = [value - 1.0 for value in row["curve"]["val_bpb"]]
-                    row["result"]["truncation"] = {"given": [1, 4, 64], "bpb": [None, 2.5 + 10 * effect, 2.0]}
-                    rows.append(row)
+                    rows.append(declared_row(arm, seed, effect, own))
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         (folder / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
@@ -214,25 +175,27 @@ def declared_study(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def synthetic_row(arm: str, seed: int, levels: Mapping[str, str], effect: float, noise: float) -> dict[str, Any]:
+def declared_row(arm: str, seed: int, effect: float, noise: float) -> dict[str, Any]:
     """A finished run of 40 steps whose loss falls to 2.15 plus what is its own."""
-    level = 2.0 + 0.1 * seed + {"none": 0.3, "ema": 0.0}[levels["model.gain"]]
-    values = [level + 6 / (1 + step) + (effect + noise) * step / 40 for step in range(0, 41, 10)]
-    result = {"steps": 40, "bytes": 40 * 2048, "final_val_bpb": values[-1], "best_val_bpb": values[-1]}
+    steps = list(range(0, 41, 10))
+    values = [2.0 + 0.1 * seed + 6 / (1 + step) + (effect + noise) * step / 40 for step in steps]
+    result = {"steps": 40, "bytes": 40 * 2048, "final_val_bpb": values[-1], "best_val_bpb": values[-1], "causal": True}
     result |= {"best_step": 40, "test_bpb": values[-1] + 0.1, "seconds": 9.0}
-    environment = {"commit": "3f9a", "dirty": False, "threads": 2, "hardware": {"cpu": "a processor", "gpu": None}}
+    result["truncation"] = {"given": [1, 4, 64], "bpb": [None, 2.5 + 10 * effect, 2.0]}
+    excess = [value - 1.0 for value in values]
     return {
         "arm": arm,
         "seed": seed,
         "status": "finished",
         "config": {"corpus": {"name": "stdlib", "sha256": "9f"}, "model": {"parameters": 1000}},
-        "environment": environment,
-        "result": result | {"causal": levels["patching"] == "bytes"},
-        "curve": {
-            "step": list(range(0, 41, 10)),
-            "bytes": [step * 2048 for step in range(0, 41, 10)],
-            "val_bpb": values,
+        "environment": {
+            "commit": "3f9a",
+            "dirty": False,
+            "threads": 2,
+            "hardware": {"cpu": "a processor", "gpu": None},
         },
+        "result": result,
+        "curve": {"step": steps, "bytes": [step * 2048 for step in steps], "val_bpb": values, "excess_bpb": excess},
     }
 
 

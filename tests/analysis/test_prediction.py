@@ -21,8 +21,6 @@ from plkernel.analysis.prediction import (
 )
 from plkernel.analysis.sequences import LagCorpus, PottsCorpus
 
-LAGS = np.arange(1, 257)
-
 
 def test_it_is_the_autocorrelation_of_indicator_vectors() -> None:
     """The jackknife's correction spelled out, on the vectors themselves, in 5 blocks."""

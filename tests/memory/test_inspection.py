@@ -29,12 +29,6 @@ def rwkv5() -> State:
     return state | {f"blocks.{layer}.att.ln_x.weight": torch.ones(16) for layer in range(2)}
 
 
-def healthy(layers: int = 2) -> State:
-    """Layers of Mamba-2, half-lives of 14 to 700 tokens."""
-    values = {"A_log": torch.linspace(-0.5, 0.5, HEADS), "dt_bias": torch.linspace(-3.3, -6.5, HEADS)}
-    return {MIXER.format(layer, name): values[name] + 0.1 * layer for layer in range(layers) for name in values}
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     save_file(rwkv5(), tmp_path / "model.safetensors")

@@ -1,7 +1,6 @@
 """Runs of plkernel, also of anybody's model: inspected, trained after consent, killed and resumed, read without it."""
 
 import hashlib
-import inspect as standard_inspect
 import json
 import operator
 import os
@@ -32,7 +31,6 @@ from plkernel.training import check
 from plkernel.training.checkpoint import open_model
 from plkernel.training.loop import Training, prepare, run_training
 
-LIBRARY = str(Path(standard_inspect.__file__))
 KIND = "somebodys.models:Recurrent"
 SpecWriter = Callable[..., Path]
 

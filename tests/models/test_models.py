@@ -39,7 +39,6 @@ RWKVS = [
 SSMS = [SSMConfig(16, 2), SSMConfig(16, 2, "ema"), SSMConfig(16, 2, "lru", patch=2), SSMConfig(16, 1, patch=3)]
 LEAKING = [SSMConfig(16, 2, patch=2, mode="published"), SSMConfig(16, 1, patch=3, mode="published")]
 ALL = pytest.mark.parametrize("config", [*SSMS, *RWKVS])
-ONE_EACH = pytest.mark.parametrize("config", [SSMS[3], EAGLE, FINCH, GOOSE])
 MULTIPLIERS = {"embedding": 3.0, "logits": 0.5, "residual": 0.8, "mixer.0": 0.5, "ffn.1": 2.0}
 STRUCTURES = {
     "default": Structure(),
@@ -154,10 +153,6 @@ def leaks(model: Model, time: int) -> tuple[bool, bool]:
             by_perturbation |= not torch.equal(after[:, :t], before[:, :t])
             assert not torch.equal(after[:, t], before[:, t])
     return by_perturbation, by_gradient
-
-
-def unpatched(config: Config) -> bool:
-    return not isinstance(config, SSMConfig) or config.patch == 1
 
 
 @ALL

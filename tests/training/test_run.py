@@ -26,11 +26,6 @@ from plkernel.training.loop import Training, prepare, run_training, stop_request
 SpecWriter = Callable[..., Path]
 RUN = "uniform/seed-0"
 MARKOV = "synthetic:markov,symbols=4,bytes=20k,seed=1"
-MODELS = {
-    "ssm": "",
-    "patches": '[model.patching]\nsize = 2\nmode = "causal"\n',
-    "finch": '[model]\nkind = "rwkv6"\nhead_size = 8\n',
-}
 
 
 def train(path: Path, out: Path, arm: str = "uniform", seed: int = 0) -> dict[str, Any]:
@@ -41,9 +36,8 @@ def opened(tiny_spec: SpecWriter, kind: str, out: Path, **train: object) -> Trai
     path = tiny_spec(**train)
     text = path.read_text().replace("= True", "= true").replace("= False", "= false")
     if kind == "finch":
-        text = text.replace("[model]\n", MODELS[kind]).replace('projection = "published"\n', "")
-    else:
-        text += MODELS[kind]
+        text = text.replace("[model]\n", '[model]\nkind = "rwkv6"\nhead_size = 8\n')
+        text = text.replace('projection = "published"\n', "")
     path.write_text(text)
     return Training(prepare(load_spec(path), "uniform", 0, out / f"{kind} {train}"))
 

@@ -286,7 +286,7 @@ def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
     """Set A = 1 in a Mamba2ForCausalLM and keep its decays, in place: heads write A times what they wrote."""
     for layer in _mamba2_layers(model):
         rates = F.softplus(layer.dt_bias.double()) * layer.A_log.double().exp()
-        _unit_a_(layer, Nodes(rates.tolist(), [1.0] * len(rates), "clamp"))
+        _unit_a_(layer, Nodes(tuple(rates.tolist()), (1.0,) * len(rates), "clamp"))
 
 
 def _mamba2_layers(model: nn.Module) -> list[Any]:

@@ -283,13 +283,17 @@ def log_spaced_(
 
 
 def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Set A = 1 in a Mamba2ForCausalLM and keep its decays, in place: heads write A times what they wrote."""
+    """Set A = 1 in a Mamba2ForCausalLM and keep its decays without an input, in place: dt becomes A dt.
+
+    Heads then write A times what they wrote. An input moves the decays as before where dt is small against 1.
+    """
     for layer in _mamba2_layers(model):
         rates = F.softplus(layer.dt_bias.double()) * layer.A_log.double().exp()
         _unit_a_(layer, Nodes(tuple(rates.tolist()), (1.0,) * len(rates), "clamp"))
 
 
 def _mamba2_layers(model: nn.Module) -> list[Any]:
+    """Return the layers with A_log and dt_bias; ValueError for a model that has none."""
     layers = [one for one in model.modules() if hasattr(one, "A_log") and hasattr(one, "dt_bias")]
     if not layers:
         raise ValueError(f"a {type(model).__name__} has no layer with A_log and dt_bias: Mamba2ForCausalLM has")
@@ -298,7 +302,7 @@ def _mamba2_layers(model: nn.Module) -> list[Any]:
 
 @torch.no_grad()
 def _unit_a_(layer: Any, nodes: Nodes) -> None:
-    """Set A_log = 0 and dt = lambda.
+    """Set A_log = 0 and dt = lambda in a layer, one node for each head.
 
     A head decays by a = exp(-dt exp(A_log)) per byte and takes its input times dt, dt = softplus(dt_bias) without an
     input (arXiv 2405.21060). With A_log = 0 a head of rate lambda has dt = lambda, and its kernel lambda

@@ -87,6 +87,12 @@ def test_committed_specs_expand_to_the_same_conditions(name: str) -> None:
     assert from_config(json.loads(json.dumps(conditions[arm]))).config == conditions[arm]
 
 
+def test_the_arm_of_the_decays_alone_has_those_of_the_power_law_start() -> None:
+    alone, both = (nodes_of(load_spec(RUNS / "models-goose.toml"), arm) for arm in ("power-law-decays", "power-law"))
+    assert alone.rates == pytest.approx(both.rates, rel=5e-5)  # five digits
+    assert set(alone.projection) == {1.0}
+
+
 def test_no_committed_spec_is_left_out_and_each_fits_its_scheme() -> None:
     files = {path for pattern in ("*.toml", "records/**/spec.json") for path in RUNS.glob(pattern)}
     assert {str(path.relative_to(RUNS)) for path in files} == set(GOLDEN)

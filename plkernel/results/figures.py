@@ -293,7 +293,7 @@ def differences(arms: Arms, heading: str = "") -> "Figure":
     """
     from matplotlib.figure import Figure
 
-    last, columns = _last(arms), min(3, len(arms))
+    last, columns = _last(arms), 2 if len(arms) == 4 else min(3, len(arms))
     unit, unit_name = byte_unit(last)
     rows, spans = -(-len(arms) // columns), list[list[float]]()
     with style():

@@ -154,12 +154,12 @@ def longest(arm: str, name: str = "decays-train") -> list[float]:
     return list(np.exp(np.log(ends).mean(axis=0)))
 
 
-def apart(name: str, block: str, first: int, last: int, *left: str) -> float:
-    """Spread over starts at the end, in octaves, of kernels over some lags, 1 at one byte back."""
+def apart(time: int, *left: str) -> float:
+    """Spread over starts of memory-far, before or after, in octaves, of kernels over its lags, 1 at one byte back."""
     shapes = []
-    for _, after in (pair for arm, pair in blocks()[name, block].items() if arm not in left):
-        inside = (after.lags >= first) & (after.lags <= last)
-        shapes.append(np.log2(after.kernels[..., inside] / after.kernels[..., :1]).mean(axis=0))
+    for one in (pair[time] for arm, pair in blocks()["memory-far", ""].items() if arm not in left):
+        inside = (one.lags >= 512) & (one.lags <= 2048)
+        shapes.append(np.log2(one.kernels[..., inside] / one.kernels[..., :1]).mean(axis=0))
     return float(np.std(shapes, axis=0).mean())
 
 
@@ -220,6 +220,9 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         change("exp013-audit", f"{arm}_none_bytes", "log-spaced_uniform_none_bytes")
         for arm in ("power-law-at-baseline", "concentrated_published", "baseline-at-concentrated")
     )
+    own = change("exp013-audit", "concentrated-at-baseline_none_bytes", "log-spaced_uniform_none_bytes")
+    rows = record("exp013-audit/report/table.json")["arms"]
+    (corrected,) = (row["p_corrected"] for row in rows if row["arm"] == "concentrated-at-baseline_none_bytes")
     gaps = {2000: 0.071, 3000: 0.040, 4000: 0.031}  # printed by the published study
     trained = 0.9 * study("memory-length")["corpus"]["size"]
     counted = ("memory-text", "memory-length", "exp013-audit")
@@ -289,9 +292,9 @@ def sentences() -> dict[str, dict[str, list[float]]]:
                 *longest("all_ssm"),
                 *longest("matrices_ssm"),
             ],
-            "end {:+.4f} ({:z.4f} to {:.4f}) and {:+.4f} ({:.4f} to {:.4f}) from their baselines": told,
+            "are {:+.4f} ({:z.4f} to {:.4f}) and {:+.4f} ({:.4f} to {:.4f}) from their baselines": told,
             "takes the longest to {:.0f} and {:.0f}.": longest("tenth_ssm"),
-            "longest half-lives of {:.0f} and {:.0f} bytes": [
+            "their longest half-lives end at {:.0f} and {:.0f} bytes": [
                 max(longest(f"all_{one}")) for one in ("goose", "mamba2")
             ],
             "Mamba-2's two blocks are above {:.0f} and {:.0f} bytes": seen["mamba2"],
@@ -321,7 +324,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "ahead by {:.3f} ({:.3f} to {:.3f}), not significant among": lead(first),
             "are ahead by {:.3f} ({:.3f} to {:.3f}) of those up to 2,000 under LRU": lead(begun["8_lru"]),
             "~ d^-0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
-            "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.3f} or less": [full.mean, max(decayed)],
+            "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.4f} or less": [full.mean, max(decayed)],
             "learnt short ones still end {:.3f} behind": [short.mean],
             "4,096 end {:.3f} ahead (16 MB; on test text {:.3f} each)": [-far.mean, tested],
             "after 6 MB ({:.3f} and {:.3f} bits per byte)": [counts["memory-text"]["val_bpb"][4], best],
@@ -335,6 +338,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "have {:.2f} to {:.1f} million parameters and read {:.1f} to {:.0f} MB": ranges,
             "half-lives of 1 to 8 bytes are {:.3f} bits per byte behind after 2 MB, and {:.3f} if": lags[2::-2],
         },
+        "initialising": {"half-lives do, by {:.3f} bits per byte under LRU": lead(begun["8_lru"])[:1]},
         "rwkv": {"at as many parameters, {:.2f} million": [study("goose")["model"]["parameters"] / 1e6]},
         "evidence/measured": {
             "with exact exponents from {:.2f} to {:.2f} the estimate": [min(exact), max(exact)],
@@ -358,8 +362,8 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             ],
             "The longest have grown to {:.0f} and {:.0f} bytes": longest("short", "memory-far"),
             "than 0.05 if they are frozen ({:.3f})": [frozen.mean],
-            "kernels end {:.1f} octaves apart, without the short start {:.1f}": [
-                apart("memory-far", "", 512, 2048, *left) for left in ((), ("short",))
+            "falls from {:.1f} to {:.1f} octaves, without the short start from {:.1f} to {:.1f}": [
+                apart(at, *left) for left in ((), ("short",)) for at in (0, 1)
             ],
             "half-lives are {:.3f} and {:.3f} worse, long ones {:.3f} at most": [
                 *beside["log-spaced"],
@@ -401,13 +405,14 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "as from 512, to within {:.3f} bits per byte": bible[1:],
             "A model of {:.2f} M parameters reads 4 MB": bible[:1],
             "five of the six end, d^-{:.2f} to d^-{:.2f}": five,
+            "starts end at d^-{:.2f} to d^-{:.2f} in both blocks": five,
             "*begin* at d^-{:.2f} and concentrated ones at d^-{:.2f}": begin["log-spaced_ema"]
             + begin["concentrated_ema"],
             "measured on this text, {:.2f}, begins at d^-{:.2f}.": [law, *begin["law_ema"]],
-            "half-lives grows, {:.2f} to {:.2f}; that of kernels falls from {:.2f} to {:.2f}, or to {:.2f} without": [
-                *spreads("memory-text", "lru", "quantile")[:4],
-                spreads("memory-text", "lru", "quantile", "short")[3],
-            ],
+            "grows, {:.2f} to {:.2f}; that of kernels falls from {:.2f} to {:.2f},": spreads(
+                "memory-text", "lru", "quantile"
+            )[:4],
+            "at far lags, from {:.2f} to {:.2f}": spreads("memory-text", "lru", "quantile", "short")[2:4],
             "kernels go from {:.2f} to {:.2f} at the good rate and to {:.2f} at the low one": [
                 *spreads("memory-length", "good")[2:4],
                 spreads("memory-length", "low")[3],
@@ -448,6 +453,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
                 -base.mean,
             ],
             "is at {:+.3f} ({:+.3f} to {:+.3f})": [scaled.mean, scaled.low, scaled.high],
+            "leads by {:.3f} ({:.3f} to {:.3f}, corrected p {:.2f})": [*lead(own), corrected],
             "({:.2f} M parameters, 200 steps)": [study("exp013-audit")["model"]["parameters"] / 1e6],
             "counts of byte pairs do ({:.2f} bits per byte)": [counts["exp013-audit"]["val_bpb"][1]],
             "{:.3f}, {:.3f} and {:.3f} bits per byte at 2,000, 3,000 and 4,000 steps": list(gaps.values()),

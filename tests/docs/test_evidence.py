@@ -170,13 +170,6 @@ def doses(at: int | None) -> list[list[float]]:
     return [[statistics.fmean(losses("memory-dose", f"{one}_{kind}", at).values()) for one in powers] for kind in kinds]
 
 
-def best_exponents() -> list[float]:
-    """Intervals of the best exponent at the end of frozen kernels, for predictors of 0.7 and of 1.4."""
-    rows = record("memory-dose/best.json")["rows"]
-    ends = {row["corpus"]: row["best"] for row in rows if row["decays"] == "frozen" and row["step"] is None}
-    return [ends[corpus][bound] for corpus in ("lags-0.7", "lags-1.4") for bound in ("low", "high")]
-
-
 def spreads(name: str, block: str, *left: str) -> list[float]:
     """Half-lives before and after, kernels before and after, and kernels by seeds alone."""
     starts = blocks()[name, block]
@@ -421,15 +414,12 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "of block 2 end at {:.0f} bytes from short ones, {:.0f} from log-spaced ones and {:.0f} from long ones": [
                 medians("memory-lags", "lags-0.7", f"{one}_lags-0.7")[2] for one in ("short", "log-spaced", "long")
             ],
-            "kernels from {:.2f} to {:.2f} octaves": spreads("memory-dose", "lags-0.7, frozen, not learnt")[2:4],
-            "with learnt ones they come to {:.2f}": spreads("memory-dose", "lags-0.7, learnt")[3:4],
             "seeds alone would leave {:.2f} on source code": six[4:],
             "with it kernels go from {:.2f} to {:.2f}": spreads("memory-text", "ema")[2:4],
             "on lags of exponent 0.7 by {:.3f} and on the Potts model by {:.3f}": [
                 -change("memory-lags", "information_lags-0.7", "law_lags-0.7", 200).mean,
                 -change("memory-potts", "correlation", "predictive", 600).mean,
             ],
-            "end: {:.2f} to {:.2f} for a predictor of 0.7, and {:.2f} to {:.2f} for one of 1.4": best_exponents(),
             "{:.0f} thousand parameters": [study("memory-text")["model"]["parameters"] / 1e3],
             "the model loses {:.3f} bits per byte when it is given 32 bytes": [lost("memory-text", ema)],
             "Seven seeds find a difference of {:.3f} if it is the only one compared": [
@@ -479,7 +469,7 @@ DESIGN = {
     "evidence/decays": {"0.1", "0.5"},
     "evidence/fits": {"1.15", "0.9975"},
     "evidence/speed": set(),
-    "evidence/starts": {"0.7", "1.3", "1.4", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02"}
+    "evidence/starts": {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02"}
     | {"2.26", "1.13", "0.5", "0.8"},
     "evidence/audit": {"0.039"},
 }

@@ -29,7 +29,10 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     sections = dict.fromkeys(chosen.corpus_of(arm) for arm in chosen.arms)
     unread = [section.name for section in sections if not check_ahead(section, spec.train.context)]
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
-    lines = [text(estimate(chosen, workers, search=search_of(chosen) if searched else None)), *_cautions(chosen)]
+    lines = [
+        text(estimate(chosen, workers, search=search_of(chosen) if searched else None)),
+        *_cautions(spec, *chosen.arms),
+    ]
     return "\n".join([*lines, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)])
 
 
@@ -41,8 +44,8 @@ def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
         yield f"power of {row['name']!r}: {power_text(row)}"
 
 
-def _cautions(spec: Spec) -> Iterator[str]:
-    """Yield what a study lacks: a gate of a text, arms of equal output scale, decays that move within a window."""
+def _cautions(spec: Spec, *arms: str) -> Iterator[str]:
+    """Yield what `arms`, by default all, lack: a gate of a text, equal output scale, decays that move in a window."""
     from plkernel.analysis.nodes import output_std
     from plkernel.data.names import known_sequence
     from plkernel.memory.diagnostics import outlasting
@@ -50,7 +53,7 @@ def _cautions(spec: Spec) -> Iterator[str]:
     if spec.hypotheses and known_sequence(spec.corpus.name) is None and not any(one.ahead_of for one in spec.gates):
         yield "no gate asks that a model is ahead of counts of a few bytes: add a [[gates]] with ahead_of = 5"
     conditions = {name: spec.condition(name) for name in spec.arms}
-    for name, condition in conditions.items():
+    for name, condition in ((name, conditions[name]) for name in arms or conditions):
         other = conditions.get(spec.against(name) or "")
         if other is not None and condition.model == other.model and other.model.kind == "ssm":
             scale = output_std(condition.nodes) / output_std(other.nodes)

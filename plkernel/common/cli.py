@@ -67,14 +67,14 @@ def main(command: Callable[..., Any], args: Sequence[str] | None = None, prog: s
     report_errors(lambda: parse(command, args, prog)[0]())
 
 
-def main_of(commands: Mapping[str, Callable[..., Any]], description: str, args: Sequence[str] | None = None) -> None:
+def main_of(commands: Mapping[str, Callable[..., Any]], description: str) -> None:
     """Run the one of `commands` that the first argument names, as `main` does."""
 
     def run() -> None:
         from tyro.extras import subcommand_cli_from_dict
 
         bound = {name: _bound(command) for name, command in commands.items()}
-        given = list(sys.argv[1:] if args is None else args)
+        given = sys.argv[1:]
         if given and given[0] not in (*commands, "-h", "--help"):
             raise ValueError(f"no subcommand {given[0]!r}; {nearest(given[0], commands)}")
         _in_one_line(lambda: subcommand_cli_from_dict(bound, prog=program(), description=description, args=given))()

@@ -64,7 +64,7 @@ def atomic(path: Path) -> Iterator[Path]:
     head = f".{path.name}.{socket.gethostname()}."
     path.parent.mkdir(parents=True, exist_ok=True)
     for remains in path.parent.glob(f"{escape(head)}*"):
-        with suppress(ValueError, PermissionError):
+        with suppress(ValueError, OverflowError, PermissionError):
             try:
                 os.kill(int(remains.name.removeprefix(head).partition(".")[0]), 0)
             except ProcessLookupError:
@@ -146,15 +146,18 @@ def load_object(path: Path) -> dict[str, Any]:
     return _object(load_json(path), str(path))
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path, whole: bool = False) -> list[dict[str, Any]]:
     """Read the rows of a JSON-lines file, none if it is missing, without an unfinished last line.
 
-    Raises ValueError naming the file and the line where another line is damaged or no object.
+    Raises ValueError naming the file and the line where another line is damaged or no object, and, if the file is to
+    be `whole`, where the last line is unfinished.
     """
     if not path.exists():
         return []
-    whole = read_bytes(path)
-    lines = enumerate(whole[: whole.rfind(b"\n") + 1].splitlines(), 1)
+    content = read_bytes(path)
+    if whole and content[-1:] not in (b"", b"\n"):
+        raise ValueError(f"{path}: its last line is cut off, bring the file back")
+    lines = enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1)
     named = ((line, f"{path}: line {number}") for number, line in lines)
     return [_object(parsed(json.loads, line, place), place) for line, place in named]
 

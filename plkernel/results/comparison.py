@@ -191,6 +191,7 @@ def _arm(study: Study, name: str, values: Mapping[str, Mapping[str, Mapping[int,
     runs, against, own = study.finished(name), study.against(name), values[name]
     other = values[against] if against else {}
     ends = {run.seed: run.evaluations[-1] for run in study.finished(against) if run.evaluations} if against else {}
+    ends = {seed: row for seed, row in ends.items() if row.bytes > 0}
     curves = {run.seed: {row.bytes: row.val_bpb for row in run.evaluations} for run in runs if run.seed in ends}
     return ArmResult(
         name=name,

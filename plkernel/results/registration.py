@@ -16,7 +16,7 @@ from plkernel.config.schema import Gate, Hypothesis, Measured, families
 from plkernel.config.study import Spec, with_defaults
 from plkernel.results import statistics as stats
 from plkernel.results.statistics import MOST_FLIPPED, Estimate, Judgement
-from plkernel.results.study import Count, Study, StudyFile, part, read_study, validated
+from plkernel.results.study import Count, Run, Study, StudyFile, part, read_study, validated
 
 LEAST_POWER, LEAST_TARGETS = 0.5, 16_000
 RULES = (
@@ -25,6 +25,7 @@ RULES = (
     f"rejected and {MOST_FLIPPED} at most, else the paired t test.",
     "Holm's correction is over all hypotheses of a family, for confirmations and for refutations apart.",
     "Confirmed if p against its opposite is at most alpha, refuted if p against it is, else undecided.",
+    "Seeds of which a run fails, diverges or takes another number of steps are left out, and named.",
     f"A gate is passed if both 95 % intervals of its mean, over seeds (t) and over target bytes where rows tell it, "
     f"lie within its limits, over at least {LEAST_TARGETS:,} target bytes.",
     "If a gate is not passed, or not known, nothing is answered.",
@@ -104,8 +105,9 @@ def register(spec: Spec, path: Path, out: Path, pilot: Path | None = None, under
     `path` holds another registration, and unless `underpowered` where for the spread of `pilot` an equivalence has a
     power below LEAST_POWER.
     """
-    if not spec.hypotheses:
-        raise ValueError(f"register: spec {spec.name!r} declares nothing to decide; give it [[hypotheses]]")
+    if not spec.hypotheses or len(spec.seeds) < 2:
+        lacks = "declares nothing to decide; give it [[hypotheses]]" if spec.seeds[1:] else "has one seed; give it two"
+        raise ValueError(f"register: spec {spec.name!r} {lacks}")
     stated_power = powers(spec, pilot) if pilot else None
     for row in stated_power or ():
         if row["needed"] is None and row["power"] < LEAST_POWER and not underpowered:
@@ -264,7 +266,9 @@ class Declared:
 
     registration  None where there is none
     changes       the differences of the study's spec from the registered one, in words
-    waiting       number of runs behind a hypothesis that have not ended: until then no verdict is final
+    waiting       number of runs behind a hypothesis or gate that have not ended: until then no verdict is final
+    lost          number of such runs that failed, diverged or took another number of steps than the spec says
+    before        number of runs that had ended or begun when the study was registered
     """
 
     outcomes: tuple[Outcome, ...]
@@ -272,6 +276,8 @@ class Declared:
     registration: Registration | None
     changes: tuple[str, ...]
     waiting: int = 0
+    lost: int = 0
+    before: int = 0
 
     @property
     def registered(self) -> bool:
@@ -301,13 +307,17 @@ class Declared:
         if not self.outcomes:
             return "No hypothesis is declared."
         verdicts = [one.judgement.verdict for one in self.outcomes]
-        many = f"{counted(len(verdicts))} declared {'before the runs' if self.registered else 'in the spec'}"
+        ahead = self.registered and not self.before
+        many = f"{counted(len(verdicts))} declared {'before the runs' if ahead else 'in the spec'}"
+        early = f"Preliminary, {counted(self.waiting, 'run is', 'runs are')} still to end: " if self.waiting else ""
         if self.closed:
             gates = ", ".join(f"gate {name!r} is not passed" for name in self.closed)
-            return f"The study cannot answer its {many}: {gates}."
-        counts = (f"{verdicts.count(verdict)} {verdict}" for verdict in ("confirmed", "refuted", "undecided"))
-        early = f"Preliminary, {counted(self.waiting, 'run is', 'runs are')} still to end: of" if self.waiting else "Of"
-        return f"{early} {many}: {', '.join(counts)}."
+            text = f"{early}the study cannot answer its {many}: {gates}."
+        else:
+            counts = (f"{verdicts.count(verdict)} {verdict}" for verdict in ("confirmed", "refuted", "undecided"))
+            text = f"{early}of {many}: {', '.join(counts)}."
+        left = f" Without {counted(self.lost, 'run', 'runs')} that did not end as planned." if self.lost else ""
+        return text[0].upper() + text[1:] + left
 
     @property
     def provenance(self) -> list[str]:
@@ -324,8 +334,10 @@ class Declared:
         made = "".join(f", {name} {told[name][:12]}" for name in ("commit", "plkernel") if told.get(name))
         same = "" if self.changes else "; the spec is as it was registered"
         texts = [f"Registered: sha256 {one.sha256[:12]}, verified{made}{same}."]
-        if told["runs_before"]:
-            texts.append(f"{counted(told['runs_before'], 'run', 'runs')} had ended before it, so results were at hand.")
+        if self.before:
+            texts.append(
+                f"{counted(self.before, 'run', 'runs')} had ended or begun before: results may have been known."
+            )
         if fallen := [f"{gate.gate.name!r} ({gate.margin})" for gate in self.gates if gate.passed and not gate.holds]:
             texts.append(
                 "Its gates go by their means, as registered. By the limits of their 95 % intervals, over at least "
@@ -377,18 +389,32 @@ def declared(study: Study) -> Declared | None:
         for one in members:
             causal = all(run.result.causal for run in study.finished() if run.result and run.arm in _pair(study, one))
             outcomes[one.name] = Outcome(one, judgements[one.name], paired[one.name], causal)
-    ended = {(run.arm, run.seed) for run in study.ended}
-    arms = {arm for one in hypotheses for arm in _pair(study, one) if arm}
-    waiting = sum((arm, seed) not in ended for arm in arms for seed in seeds)
+    arms = {arm for one in hypotheses for arm in _pair(study, one) if arm} | {one.arm for one in gates}
+    runs = {(run.arm, run.seed): run for run in study.ended if run.arm in arms}
+    waiting = sum((arm, seed) not in runs for arm in arms for seed in seeds)
+    lost = sum(not _whole(study, run) for run in runs.values() if run.seed in seeds)
+    before = intact.content["runs_before"] if intact else 0
+    before += sum(run.environment.get("registration", intact.sha256) != intact.sha256 for run in study.ended if intact)
     rule = intact.content.get("gate_rule", "mean") if intact else "limit"
-    passed = (_gate(study, one, seeds, rule) for one in gates)
+    passed = (_gate(study, stated, one, rule) for one in gates)
     judged = tuple(outcomes[one.name] for one in hypotheses)
-    return Declared(judged, tuple(passed), registration, tuple(differing), waiting)
+    return Declared(judged, tuple(passed), registration, tuple(differing), waiting, lost, before)
 
 
-def _gate(study: Study, one: Gate, seeds: Sequence[int], rule: str) -> GateOutcome:
+def _whole(study: Study, run: Run) -> bool:
+    """True if a run finished after as many steps as the spec of the study says."""
+    train = _train(study.spec, run.arm)
+    steps = train.get("steps") or (train.get("bytes") or 0) // ((train.get("batch") or 1) * (train.get("context") or 1))
+    return run.result is not None and run.result.steps == (steps or run.result.steps)
+
+
+def _train(spec: Mapping[str, Any], arm: str) -> dict[str, Any]:
+    return (spec.get("train") or {}) | (spec["arms"].get(arm, {}).get("train") or {})
+
+
+def _gate(study: Study, stated: Mapping[str, Any], one: Gate, rule: str) -> GateOutcome:
     """The result of a gate; ahead of n-grams its limit is the best of their losses, NaN if not all were counted."""
-    errors = list[float]()
+    errors, seeds = list[float](), stated["seeds"]
     if one.ahead_of:
         counts = study.reference(one.arm)
         losses = getattr(counts, one.metric)[: one.ahead_of] if counts else []
@@ -401,16 +427,25 @@ def _gate(study: Study, one: Gate, seeds: Sequence[int], rule: str) -> GateOutco
             error = result.final_val_error
         errors += [] if error is None else [error]
     estimate = stats.mean_interval(_values(study, one.arm, one, seeds).values())
-    return GateOutcome(one, estimate, float(np.mean(errors)) if errors else math.nan, _targets(study.spec, one), rule)
+    targets = _targets(stated, one, *(run.config["corpus"] for run in study.finished(one.arm)[:1]))
+    return GateOutcome(one, estimate, float(np.mean(errors)) if errors else math.nan, targets, rule)
 
 
-def _targets(spec: Mapping[str, Any], one: Gate) -> int:
-    """The number of bytes that a run predicts for a gate: one of a window for the cost of truncation, else all."""
-    number = {"truncation_cost": "truncation_windows", "test_bpb": "test_windows"}.get(one.metric, "eval_windows")
-    train = (spec.get("train") or {}) | (spec["arms"].get(one.arm, {}).get("train") or {})
+def _targets(spec: Mapping[str, Any], one: Gate, corpus: Mapping[str, Any] | None = None) -> int:
+    """The number of bytes that a run predicts for a gate: one of a window for the cost of truncation, else all.
+
+    corpus: of a run, which tells its size; windows beyond it do not exist.
+    """
+    name = {"truncation_cost": "truncation_windows", "test_bpb": "test_windows"}.get(one.metric, "eval_windows")
+    train, corpus = _train(spec, one.arm), corpus or {}
     if one.metric == "val_bpb" and one.step is None and train.get("final_windows"):
-        number = "final_windows"
-    return int(train.get(number) or 0) * (1 if one.metric == "truncation_cost" else int(train.get("context") or 0))
+        name = "final_windows"
+    number, context = int(train.get(name) or 0), int(train.get("context") or 0)
+    share = corpus.get("validation" if name in ("final_windows", "eval_windows") else "test")
+    if share and corpus.get("size"):
+        size = int(share * corpus["size"])
+        number = min(number, size - context if one.metric == "truncation_cost" else size // (context + 1))
+    return number * (1 if one.metric == "truncation_cost" else context)
 
 
 def _pair(study: Study, one: Hypothesis) -> tuple[str, str | None]:
@@ -423,6 +458,8 @@ def _values(study: Study, arm: str | None, one: Measured, seeds: Sequence[int]) 
     values = {}
     for run in (run for run in study.finished() if run.arm == arm and run.seed in seeds):
         result: Any = run.result
+        if one.step is None and not _whole(study, run):
+            continue
         row = {row.step: row for row in run.evaluations}.get(result.steps if one.step is None else one.step)
         if one.metric in ("test_bpb", "truncation_cost"):
             values[run.seed] = result.test_bpb if one.metric == "test_bpb" else result.truncation_cost(one.bytes or 0)

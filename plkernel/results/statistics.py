@@ -261,14 +261,14 @@ def power(claim: str, margin: float, true: float, sd: float, n: int, m: int = 1,
 
 
 @cache
-def effect_needed(n: int, m: int = 1, alpha: float = 0.05, sought: float = 0.8) -> float:
-    """The true difference beyond the margin, in units of sd, that confirms lower or higher with power `sought`."""
+def effect_needed(n: int, m: int = 1, alpha: float = 0.05) -> float:
+    """The true difference beyond the margin, in units of sd, that confirms lower or higher with power 0.8."""
     low, high = 0.0, 1.0
-    while power("higher", 0.0, high, 1.0, n, m, alpha) < sought:
+    while power("higher", 0.0, high, 1.0, n, m, alpha) < 0.8:
         low, high = high, 2.0 * high
     for _ in range(10):
         middle = (low + high) / 2
-        low, high = (low, middle) if power("higher", 0.0, middle, 1.0, n, m, alpha) >= sought else (middle, high)
+        low, high = (low, middle) if power("higher", 0.0, middle, 1.0, n, m, alpha) >= 0.8 else (middle, high)
     return high
 
 

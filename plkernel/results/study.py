@@ -218,11 +218,12 @@ class Run:
             return True
         train, steps = self.config.get("train") or {}, [row.step for row in self.evaluations]
         every = train.get("eval_every")
-        last = self.result.steps
-        wanted = sorted({*range(0, last + 1, every), last}) if isinstance(every, int) and every > 0 else steps
+        last, whole = self.result.steps, True
+        if isinstance(every, int) and every > 0:
+            whole = len(steps) - last // every in (1, 2) and steps == sorted({*range(0, last + 1, every), last})
         ends = [(row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]]  # repr: NaN equals NaN
         other = bool(train.get("final_windows") or train.get("average"))  # the result is of other windows or weights
-        return steps == wanted and (other or ends in ([], [(last, repr(self.result.final_val_bpb))]))
+        return whole and (other or ends in ([], [(last, repr(self.result.final_val_bpb))]))
 
 
 @dataclass(frozen=True)
@@ -283,8 +284,10 @@ def read_study(folder: Path | str) -> Study:
     for place, arm in {"baseline": spec["baseline"], **against}.items():
         if arm is not None and arm not in spec["arms"]:
             raise ValueError(f"{path}: {place} is {files.shown(arm)}, none of the arms")
-    kept = {(run.arm, run.seed): run for run in (_run(rows, _of_record(row)) for row in files.read_lines(rows))}
-    runs = []
+    recorded = [_run(rows, _of_record(row)) for row in files.read_lines(rows, whole=True)]
+    kept, runs = {(run.arm, run.seed): run for run in recorded}, list[Run]()
+    if len(kept) < len(recorded):
+        raise ValueError(f"{rows}: holds two rows of one run")
     for pair in [(arm, seed) for arm in spec["arms"] for seed in spec["seeds"]]:
         own = files.run_folder(folder, *pair)
         if not rows.exists() and (own / CONFIG).exists():
@@ -404,7 +407,10 @@ def save_record(study: Study, out: Path) -> None:
     """
     if out.resolve() == study.folder.resolve():
         raise ValueError(f"record must be another folder than the study's, got {out}")
-    files.save_json(out / SPEC, study.spec)
+    kept = out / SPEC
+    if kept.exists() and (not (out / ROWS).exists() or files.load_object(kept).get("name") != study.name):
+        raise ValueError(f"record: {out} holds another study, give another folder")
+    files.save_json(kept, study.spec)
     rows = (json.dumps(from_json(to_json(record(study, run), inf_nan_mode="null"))) for run in study.ended)
     files.atomic_write(out / ROWS, "".join(f"{row}\n" for row in rows))
     for path in (study.folder / name for name in (files.REFERENCES, files.REGISTERED)):
@@ -420,13 +426,20 @@ def restore(record: Path, study: Path) -> int:
     They have no checkpoint and no curves for TensorBoard. Raises ValueError where a row is damaged or there is none.
     """
     path, missing = record / ROWS, list[dict[str, Any]]()
-    for row in map(_of_record, files.read_lines(path)):
+    for row in map(_of_record, files.read_lines(path, whole=True)):
         run = _run(path, row)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", run.arm) or run.seed < 0:  # it might lead elsewhere
             raise ValueError(f"{path}: {files.shown(run.arm)} and {run.seed} are no arm and seed")
-        missing += [row] if not (files.run_folder(study, run.arm, run.seed) / CONFIG).exists() else []
+        if run.status == FINISHED and not run.evaluations:
+            raise ValueError(f"{path}: {run.name} is recorded as finished, and has no curve")
+        folder = files.run_folder(study, run.arm, run.seed)
+        begun = (folder / CONFIG).exists() and ((folder / RESULT).exists() or (folder / files.CHECKPOINT).exists())
+        missing += [] if begun else [row]
     if not path.is_file():
         raise ValueError(f"record: {record} holds no {ROWS}, give a folder that plkernel.report --record wrote")
+    for name in (files.REFERENCES, files.REGISTERED):
+        if (record / name).exists() and not (study / name).exists():
+            files.save_json(study / name, files.load_json(record / name))
     for row in missing:
         folder, points = files.run_folder(study, row["arm"], row["seed"]), row["evaluations"]
         for point, state in zip(points[:1] + points[-1:], (row.get("first"), row.get("last")), strict=False):

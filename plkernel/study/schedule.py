@@ -88,6 +88,8 @@ def run_experiment(
         print(f"note: otherwise than registered: {'; '.join(differing[:3])}", file=sys.stderr)
     untuned = [arm for arm in arms if spec.tuning.rates and spec.arm(arm).learning_rate is None]
     if untuned:
+        settled = tuned(spec, out)  # whose runs are refused before the search, not after it
+        _jobs(settled, [arm for arm in arms if settled.arm(arm).learning_rate is not None], out, engine, logger)
         search, wanted = search_of(spec), [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)]
         jobs = _jobs(search, wanted, out / TUNING, engine, logger)
     else:
@@ -99,11 +101,11 @@ def run_experiment(
             save_json(out / REGISTERED, {**registration.content, "sha256": registration.sha256})
         save_json(out / SPEC, spec.model_dump(mode="json"))  # so that a record may be kept while rates are searched
         if untuned:
-            _run(search, jobs, out / TUNING, workers, engine)
+            _run(search, jobs, out / TUNING, workers, engine, retry)
         if spec.tuning.rates:
             spec = tuned(spec, out)
         if lost := [arm for arm in untuned if spec.arm(arm).learning_rate is None]:
-            remedy = "mend the cause, or try lower rates, and run the same command again"
+            remedy = "mend the cause and run the same command again with --retry, or try lower rates"
             raise ValueError(f"tuning.rates: no learning rate for arm {lost[0]!r}, see {out / TUNING}; {remedy}")
         if untuned:
             jobs = _jobs(spec, arms, out, engine, logger)

@@ -88,9 +88,10 @@ def save_mean(arm: Path, seeds: Sequence[int]) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     refuse_links(arm, arm / MEAN)
-    target = arm / MEAN / f"{EVENTS}{zlib.crc32(repr(sorted(seeds)).encode()):08x}"
-    folders = [arm / f"seed-{seed}" for seed in seeds]
-    if target.exists() or not all(any(folder.glob(f"{EVENTS}*")) for folder in folders):
+    folders = [arm / f"seed-{seed}" for seed in sorted(seeds)]
+    known = [[(file.name, file.stat().st_size) for file in sorted(folder.glob(f"{EVENTS}*"))] for folder in folders]
+    target = arm / MEAN / f"{EVENTS}{zlib.crc32(repr([folders, known]).encode()):08x}"
+    if target.exists() or not all(known):
         return
     tb_logging.get_logger().setLevel("ERROR")  # it warns of every run that was resumed
     points = defaultdict[tuple[int, str], list[float]](list)
@@ -106,5 +107,5 @@ def save_mean(arm: Path, seeds: Sequence[int]) -> None:
                     writer.add_scalar(tag, fmean(values), step)
         [file] = Path(made).iterdir()
         atomic_write(target, file.read_bytes())
-    for old in set(target.parent.glob(f"{EVENTS}*")) - {target}:  # of fewer seeds
+    for old in set(target.parent.glob(f"{EVENTS}*")) - {target}:  # of fewer seeds, or of other runs
         old.unlink()

@@ -104,8 +104,8 @@ class RunFolder:
     def open(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Create the folder, or check that it belongs to the run of `config`; forget a failed attempt.
 
-        The `environment` of an earlier sitting is replaced, but for the time when the run was started; that of a run
-        that has finished stays.
+        The `environment` of an earlier sitting is replaced, but for the time when the run was started and the
+        registration that it was started under; that of a run that has finished stays.
         """
         self.check(config)
         if self.status == FINISHED:
@@ -114,7 +114,8 @@ class RunFolder:
         if not (self.path / CONFIG).exists():
             save_json(self.path / CONFIG, config)
         before = load_object(place) if (place := self.path / ENVIRONMENT).exists() else {}
-        save_json(place, {**environment, **{name: before[name] for name in ("started",) if name in before}})
+        kept = {name: before[name] for name in ("started", "registration") if name in before}
+        save_json(place, {**environment, **kept})
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ import pytest
 from plkernel.commands.experiment import command
 from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.schema import Gate
 from plkernel.config.study import Spec
 from plkernel.results import registration
 from plkernel.results.registration import (
@@ -118,9 +119,19 @@ def test_a_closed_gate_leaves_everything_without_an_answer(
     (gate,) = one.gates
     assert gate.passed == passed
     assert (gate.estimate.n, math.isnan(gate.estimate.mean)) == ((0, True) if "arm" in limits else (6, False))
-    assert set(verdicts(one).values()) == ({"confirmed", "refuted"} if passed else {"cannot answer: learnt"})
+    assert set(verdicts(one).values()) == (
+        {"confirmed", "refuted"} if passed else {"cannot answer: learnt" + " so far" * ("arm" in limits)}
+    )
     if not passed:
-        assert one.headline.startswith("The study cannot answer its 2 hypotheses declared in the spec: gate 'learnt'")
+        assert "he study cannot answer its 2 hypotheses declared in the spec: gate 'learnt'" in one.headline
+
+
+def test_a_gate_counts_no_windows_beyond_the_corpus() -> None:
+    spec = {"train": {"context": 99, "final_windows": 10**6}, "arms": {}}
+    found = [
+        registration._targets(spec, Gate(**LEARNT), {"size": 50_000, "validation": 0.1, "test": of}) for of in (0, 1)
+    ]
+    assert found == 2 * [50 * 99]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +219,10 @@ def test_a_changed_registration_counts_for_nothing(declared_study: Writer) -> No
     folder = declared_study([HELPS])
     save_json(folder / "base/seed-0/result.json", {})
     path = registered(folder)
-    assert "1 run had ended before it, so results were at hand." in of(folder).provenance
+    rows = (folder / "rows.jsonl").read_text()
+    (folder / "rows.jsonl").write_text(rows.replace('"environment": {', '"environment": {"registration": null, ', 1))
+    assert "2 runs had ended or begun before: results may have been known." in of(folder).provenance
+    assert of(folder).headline.startswith("Of 1 hypothesis declared in the spec")
     path.write_text(path.read_text().replace('"margin": 0.01', '"margin": 0.02'))
     one = of(folder)
     assert (one.registered, one.outcomes[0].hypothesis.margin) == (False, 0.01)
@@ -220,11 +234,14 @@ def test_while_runs_are_to_come_verdicts_are_preliminary(declared_study: Writer)
     registered(folder)
     rows = [json.loads(row) for row in (folder / "rows.jsonl").read_text().splitlines()]
     kept = [row for row in rows if row["arm"] != "better" or row["seed"] <= 3]
+    kept[0]["result"]["steps"] += 1
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in kept))
     one = of(folder)
     assert one.waiting == 2
     assert verdicts(one)["helps"].endswith(" so far")
     assert one.headline.startswith("Preliminary, 2 runs are still to end: of 1 hypothesis declared before the runs")
+    assert one.headline.endswith("Without 1 run that did not end as planned.")
+    assert (len(one.outcomes[0].per_seed), one.gates[0].estimate.n) == (3, 5)
 
 
 # Registrations
@@ -259,7 +276,9 @@ def test_one_changed_word_and_another_registration_are_noticed(
     spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    register(other(spec, seeds=[0]), tmp_path / "other/registered.json", tmp_path)
+    with pytest.raises(ValueError, match="spec 'claims' has one seed; give it two"):
+        register(other(spec, seeds=[0]), tmp_path / "r.json", tmp_path)
+    register(other(spec, seeds=[0, 1]), tmp_path / "other/registered.json", tmp_path)
     assert registration_of(spec, tmp_path / "other") is None
     command(spec, register=())
     path = registration.place_of(spec)

@@ -76,6 +76,8 @@ ROW = {"arm": BASELINE, "seed": 0, "status": "finished", "config": {"corpus": {}
         (f"{RUN}/metrics.jsonl", '{"step": 0\n{}\n', "metrics.jsonl: line 1"),
         ("rows.jsonl", '{"arm": "a", "seed": 0}\n', "rows.jsonl: status is missing; config is missing"),
         ("rows.jsonl", json.dumps(ROW) + "\n", "rows.jsonl: holds no result, although the run is recorded"),
+        ("rows.jsonl", json.dumps(ROW), "its last line is cut off"),
+        ("rows.jsonl", 2 * (json.dumps({**ROW, "status": "failed"}) + "\n"), "holds two rows of one run"),
         ("rows.jsonl", json.dumps({**ROW, "curve": {"step": [1, 2], "bytes": [1]}}) + "\n", "must be of one length"),
     ],
 )
@@ -110,11 +112,13 @@ def test_a_record_is_the_study_and_restores_it(study: Path, tmp_path: Path) -> N
         assert (tmp_path / "third" / name).read_bytes() == (record / name).read_bytes()
     with pytest.raises(ValueError, match="record must be another folder"):
         save_record(kept, record)
+    with pytest.raises(ValueError, match="holds another study"):
+        save_record(kept, study)
     again = tmp_path / "again"
     assert restore(record, again) == 4
-    (again / RUN / "config.json").unlink()
+    (again / RUN / "result.json").unlink()  # killed while it was written
     assert [restore(record, again), restore(record, again)] == [1, 0]
-    for name in ("spec.json", "references.json", "tuning/spec.json"):
+    for name in ("spec.json", "tuning/spec.json"):
         save(again / name, json.loads((record / name).read_text()))
     save_record(read_study(again), tmp_path / "fourth")
     assert (tmp_path / "fourth/rows.jsonl").read_bytes() == (record / "rows.jsonl").read_bytes()

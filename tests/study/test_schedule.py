@@ -263,6 +263,7 @@ def test_a_dry_run_says_what_a_study_cannot_know(tiny_spec: SpecWriter, monkeypa
         forecast(spec, ("uniform",), 1)
         == "the table\ncorpus 'hf:some/text' is not read yet: nothing is known of its size"
     )
+    assert "power-law: starts at 0.61 times the output of uniform" in forecast(spec, ("power-law",), 1)
     path = tiny_spec()
     slow = "[arms.slow]\nplacement = 'quantile'\nbeta = 0.456\nlag = 'distance'\n"
     path.write_text(path.read_text().replace("[model]\n", "[model]\ngain = 'ema'\n") + slow)

@@ -100,7 +100,8 @@ def command(
         report: Write the report at the end.
         retry: Try again what diverged, from the last checkpoints.
         record: Take the runs of this record, and train the rest.
-        register: Only write down what is declared, in this file or runs/registered/NAME.json.
+        register: Only write down what is declared, in runs/registered/NAME.json, where a study finds it, or in this
+            file.
         pilot: Of --register and --dry-run: a study or record whose paired differences show the spread, from which the
             power of every hypothesis follows. An equivalence with a power below 0.5 is not registered.
         underpowered: Register it all the same.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import chdtri
 
 from plkernel.common.environment import installed, source_state
 from plkernel.common.files import REGISTERED, RESULT, check_file, differences, load_json, run_folder, save_json
@@ -59,31 +60,39 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
     """The power of every hypothesis of `spec`, corrected for its family, for the spread that the study `pilot` shows.
 
     sd      standard deviation of paired differences: of the same two arms, else the median over all that are compared
+    seeds   the number of differences behind it
+    up_to   upper 95 % limit of it, by chi square with seeds - 1 degrees
     true    the difference assumed: 0 for equal, else twice the margin
     power   the chance of a confirmation then; that of lower and higher without a margin is alpha, so None
+    least   the same where the standard deviation is `up_to`
     needed  of lower and higher, the difference that is confirmed 8 times in 10; None for equal
     """
     study, rows = read_study(pilot), list[dict[str, Any]]()
     of_family, n = families(spec.hypotheses), len(spec.seeds)
 
-    def spread(one: Measured, arm: str, other: str | None) -> float:
+    def spread(one: Measured, arm: str, other: str | None) -> tuple[float, int]:
         own, base = (_values(study, name, one, study.seeds) for name in (arm, other))
-        found = stats.paired_difference(own, base).standard_deviation
-        return found if found > 0 or one.step is None else spread(one.model_copy(update={"step": None}), arm, other)
+        found = stats.paired_difference(own, base)
+        if found.standard_deviation > 0 or one.step is None:
+            return found.standard_deviation, found.n
+        return spread(one.model_copy(update={"step": None}), arm, other)
 
     for one in spec.hypotheses:
-        sd = spread(one, *_pair(study, one))
+        sd, seeds = spread(one, *_pair(study, one))
         if not sd > 0:
-            known = (spread(one, arm, study.against(arm)) for arm in study.arms)
-            sd = float(np.median([value for value in known if value > 0] or [math.nan]))
+            known = [of for arm in study.arms if (of := spread(one, arm, study.against(arm)))[0] > 0]
+            sd = float(np.median([one for one, _ in known] or [math.nan]))
+            seeds = min((number for _, number in known), default=0)
         if not sd > 0 or n < 2:
             raise ValueError(
                 f"pilot {pilot}: no spread for {one.name!r}; it takes two seeds there, and two in the spec"
             )
         sign, m = {"lower": -1.0, "equal": 0.0, "higher": 1.0}[one.claim], len(of_family[one.family])
         row: dict[str, Any] = {"name": one.name, "sd": sd, "true": 2 * sign * one.margin, "power": None, "needed": None}
+        row |= {"seeds": seeds, "up_to": sd * math.sqrt((seeds - 1) / chdtri(seeds - 1, 0.95)), "least": None}
         if one.margin:
-            row["power"] = stats.power(one.claim, one.margin, row["true"], sd, n, m, one.alpha)
+            given = ((key, row[of]) for key, of in (("power", "sd"), ("least", "up_to")))
+            row |= {key: stats.power(one.claim, one.margin, row["true"], of, n, m, one.alpha) for key, of in given}
         if sign:
             row["needed"] = sign * (one.margin + sd * stats.effect_needed(n, m, one.alpha))
         rows.append(row)
@@ -91,11 +100,13 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
 
 
 def power_text(row: Mapping[str, Any]) -> str:
-    """The power of a hypothesis in words: "0.18 if the difference is 0; spread 0.014"."""
+    """The power of a hypothesis in words: "0.18 if the difference is 0; spread 0.01 of 4 seeds, up to 0.03: then 0"."""
     true = f"{row['true']:+g}" if row["true"] else "0"
     known = "" if row["power"] is None else f"{row['power']:.2f} if the difference is {true}"
     found = f"0.80 if it is {row['needed']:+.2g}" if row["needed"] is not None else ""
-    return "; ".join(filter(None, [known, found, f"spread {row['sd']:.2g}"]))
+    then = "" if row["least"] is None else f": then {row['least']:.2f}"
+    of = f"spread {row['sd']:.2g} of {row['seeds']} seeds, up to {row['up_to']:.2g}{then}"
+    return "; ".join(filter(None, [known, found, of]))
 
 
 def register(spec: Spec, path: Path, out: Path, pilot: Path | None = None, underpowered: bool = False) -> bool:

@@ -356,6 +356,15 @@ def test_equivalences_of_committed_studies_could_hardly_be_confirmed(name: str, 
     assert (round(min(chances), 2), round(max(chances), 2)) == (least, most)
 
 
+def test_two_seeds_hardly_tell_a_spread() -> None:
+    row = powers(load_spec(RUNS / "models-goose.toml"), RUNS / "records/goose")[0]
+    assert (row["seeds"], row["power"]) == (2, 1.0)
+    assert row["up_to"] == pytest.approx(15.947 * row["sd"], rel=1e-4), (
+        "chi square of one degree exceeds 0.003932 in 95 %"
+    )
+    assert row["least"] < 0.5
+
+
 def test_an_equivalence_nobody_could_confirm_is_not_registered(
     declared_study: Writer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -371,7 +380,9 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
     command(spec, register=(path,), pilot=pilot, underpowered=True)
     told = capsys.readouterr().out
     assert re.search(r"power of 'helps': 1.00 if the difference is -0.02; 0.80 if it is -0.01\d; spread 0.00", told)
-    assert re.search(r"power of 'worse': 0.80 if it is \+0.00\d+; spread 0.00", told)
+    assert re.search(
+        r"power of 'worse': 0.80 if it is \+0.00\d+; spread 0.00\d+ of 6 seeds, up to 0.00\d+$", told, re.M
+    )
     assert [row["name"] for row in load_json(path)["power"]] == ["helps", "same", "narrow", "worse"]
     command(spec, register=(path,))
     assert "power: not known; --pilot FOLDER takes" in capsys.readouterr().out

@@ -1,6 +1,5 @@
 """Mistakes on the command line: one line that names what was wrong and what would work, before anything slow."""
 
-import json
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -13,22 +12,6 @@ from plkernel.study.dry_run import duration
 from plkernel.training import build, check, loop
 
 Shown = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A study, a run in it, a model of transformers and a short text, in the working folder."""
-    for name, content in {
-        "study/spec.json": {},
-        "study/arm/seed-0/config.json": {},
-        "model/config.json": {"model_type": "mamba"},
-        "model/model.safetensors": {},
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(json.dumps(content))
-    (tmp_path / "short.txt").write_text("short text")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def refused(name: str, *words: str, shown: Shown) -> str:
@@ -62,8 +45,13 @@ def refused(name: str, *words: str, shown: Shown) -> str:
     ],
 )
 def test_mistakes_are_told_at_once(
-    words: str, message: str, folders: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+    words: str, message: str, tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In a folder with a study, a run in it and a short text."""
+    monkeypatch.chdir(tmp_path)
+    Path("study/arm/seed-0").mkdir(parents=True)
+    for name in ("study/spec.json", "study/arm/seed-0/config.json", "short.txt"):
+        Path(name).write_text("{}")
     if words.startswith("experiment"):  # no arm may have been resolved
 
         def fail(*_: object) -> None:

@@ -131,10 +131,7 @@ def test_windows_are_those_of_recorded_runs():
 
 def test_a_corpus_that_cannot_be_read_leaves_nothing(folder, cache, monkeypatch):
     opened = Path.open
-    for name, data, message in (
-        ("empty.csv", b"text\n", "is empty"),
-        ("bad.gz", b"text", "bad.gz: Not a gzipped"),
-    ):
+    for name, data, message in (("empty.csv", b"text\n", "is empty"), ("bad.gz", b"text", "bad.gz: Not a gzipped")):
         (folder.parent / name).write_bytes(data)
         with pytest.raises((ValueError, OSError), match=message):
             load(str(folder.parent / name), cache=cache)

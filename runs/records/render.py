@@ -1,8 +1,8 @@
 """Render the marked tables of README.md and docs/ from the rows committed beside this script.
 
 python runs/records/render.py rewrites every part between <!-- record:NAME STUDY .. --> and <!-- end -->, and draws the
-kernels of several starts before training and after, convergence/kernels.png and .svg, and what short half-lives are
-worth, memory-shortness/dose.png and .svg.
+kernels of several starts before training and after, convergence/kernels.png and .svg, what short half-lives are worth,
+memory-shortness/dose.png and .svg, and what starts of RWKV-7 are worth, models-goose/starts.png and .svg.
 """
 
 import json
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, legend_below, line_style, rendered, style
 from plkernel.results.convergence import convergence, groups, kernels_figure
+from plkernel.results.figures import differences as differences_figure
 from plkernel.results.statistics import difference_curves, pointwise_band
 from plkernel.results.study import read_study
 
@@ -302,6 +303,15 @@ def dose_figure() -> Figure:
     return figure
 
 
+def starts_figure() -> Figure:
+    """Draw the losses of the arms of models-goose minus that of the baseline over bytes read."""
+    study, paired = read_study(RECORDS / "models-goose"), {}
+    base = study.curves(str(study.baseline))
+    for arm in (arm for arm in study.arms if arm != study.baseline):
+        paired[f"{arm} minus {study.baseline}"] = [*difference_curves(study.curves(arm), base).values()]
+    return differences_figure(paired)
+
+
 if __name__ == "__main__":
     for document in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
         document.write_text(render(document.read_text()))
@@ -309,6 +319,7 @@ if __name__ == "__main__":
     panels = {"Source code, EMA": text["ema"], "Source code, LRU": text["lru"]}
     panels |= {"Lags, 0.7": lags["lags-0.7"], "Markov chain": markov[""]}
     figures = {"convergence/kernels": kernels_figure(panels), "memory-shortness/dose": dose_figure()}
+    figures["models-goose/starts"] = starts_figure()
     for name, figure in figures.items():
         for kind, content in rendered(figure, ("png", "svg")).items():
             (RECORDS / f"{name}.{kind}").write_bytes(content)

@@ -106,7 +106,7 @@ def declared(*studies: str) -> str:
         registered = load(f"{study}/report/table.json")["declared"]
         for one in registered["gates"]:
             edge = "at most" if one["at_least"] is None else "at least"
-            claim, passed = f"{edge} {one[edge.replace(' ', '_')]:g}", "passed" if one["passed"] else "**failed**"
+            claim, passed = f"{edge} {one[edge.replace(' ', '_')]:.4g}", "passed" if one["passed"] else "**failed**"
             lines.append([study, one["name"], claim, f"{one['mean']:.4f}", passed])
         for one in registered["hypotheses"]:
             claim = one["claim"] + (f", margin {one['margin']:g}" if one["margin"] else "")

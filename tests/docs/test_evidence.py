@@ -131,6 +131,16 @@ def fall(arm: str, against: str) -> list[float]:
     return [p, one.low, one.high]
 
 
+def goose(arm: str, *at: int | str | None) -> list[float]:
+    """Differences of an arm of models-goose to the official start, with their intervals."""
+    return [value for one in at for value in interval(change("models-goose", arm, "official", one))]
+
+
+def interval(one: PairedDifference) -> list[float]:
+    """A difference and its interval."""
+    return [one.mean, one.low, one.high]
+
+
 def lead(one: PairedDifference) -> list[float]:
     """How far an arm is below the other, and the interval."""
     return [-one.mean, -one.high, -one.low]
@@ -185,8 +195,7 @@ def rate_or_length() -> list[float]:
         change("memory-length", f"concentrated-published_{rate}", f"log-spaced_{rate}", 1800).per_seed
         for rate in ("low", "good")
     )
-    one = paired_difference(good, low)
-    return [one.mean, one.low, one.high]
+    return interval(paired_difference(good, low))
 
 
 def record(name: str) -> Any:
@@ -200,6 +209,9 @@ def ended(name: str, arms: tuple[str, ...], split: str) -> list[float]:
 
 def study(name: str) -> Any:
     return studies()[name].finished()[0].config
+
+
+PAIR = "{:+.3f} ({:+.3f} to {:+.3f})"
 
 
 @cache
@@ -252,7 +264,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
 
     full = change("decays-train", "all_ssm", "matrices_ssm")
     others = [change("decays-train", f"all_{one}", f"matrices_{one}") for one in ("goose", "mamba2")]
-    decayed, told = [one.mean for one in others], [end for one in others for end in (one.mean, one.low, one.high)]
+    decayed, told = [one.mean for one in others], [end for one in others for end in interval(one)]
     coarse = change("decays-train", "bfloat16_ssm", "matrices_ssm")
     rows = [row for row in record("decays-train/observed.json")["rows"] if row["arm"] == "all"]
     seen = {name: [row["observed"][2] for row in rows if row["model"] == name] for name in ("goose", "mamba2")}
@@ -266,6 +278,10 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         arm: [searched[f"{arm}_rate-{rate}"] - searched[f"{arm}_rate-0.002"] for rate in (0.001, 0.004)]
         for arm in ("log-spaced", "long", "short")
     }
+    reached = record("models-goose/report/table.json")["arms"][1]["bytes_to_baseline"].values()
+    pilot = [row["sd"] for row in record("models-goose/registered.json")["power"][:2]]
+    held = record("models-goose/references.json")["references"][0]
+    learning = (blocks()["models-goose", "rwkv7"][arm] for arm in ("official", "power-law"))
     begun = {one: change("memory-shortness", one, f"2000_{one[-3:]}") for one in ("8_lru", "32_lru", "8-matched_ema")}
     bad = [against_other_rate("2000_ema", step) for step in (3000, 500, "test_bpb")]
     few = [f"{longest}{scale}_ema" for longest in (32, 8, 4) for scale in ("", "-matched")]
@@ -280,7 +296,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
 
     return {
         "evidence/decays": {
-            "costs the SSM {:.3f} bits per byte** ({:.3f} to {:.3f})": [full.mean, full.low, full.high],
+            "costs the SSM {:.3f} bits per byte** ({:.3f} to {:.3f})": interval(full),
             "end at {:.0f} and {:.0f} bytes in the two blocks, and at {:,.0f} and {:,.0f} with": [
                 *longest("all_ssm"),
                 *longest("matrices_ssm"),
@@ -293,7 +309,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "Mamba-2's two blocks are above {:.0f} and {:.0f} bytes": seen["mamba2"],
             "of RWKV-7's above {:.0f} and {:.0f}.": seen["goose"],
             "end within {:.4f} of the baseline": [max(rated)],
-            "costs the SSM {:.4f} ({:.4f} to {:.4f}), and the others nothing": [coarse.mean, coarse.low, coarse.high],
+            "costs the SSM {:.4f} ({:.4f} to {:.4f}), and the others nothing": interval(coarse),
             "models of more than {:.2f} million parameters": [
                 max(run.config["model"]["parameters"] for run in studies()["decays-train"].finished()) / 1e6
             ],
@@ -319,9 +335,10 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "~ d^-0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
             "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.4f} or less": [full.mean, max(decayed)],
             "learnt short ones still end {:.3f} behind": [short.mean],
+            f"from its official start: {PAIR}": goose("power-law", None),
             "4,096 end {:.3f} ahead (16 MB; on test text {:.3f} each)": [-far.mean, tested],
             "after 6 MB ({:.3f} and {:.3f} bits per byte)": [counts["memory-text"]["val_bpb"][4], best],
-            "the best model is {:.3f} behind them on validation text, and {:.3f} ahead on test text": [
+            "the best SSM is {:.3f} behind them on validation text, and {:.3f} ahead on test text": [
                 *(sign * (model - count) for sign, model, count in zip((1, -1), length[:2], length[2:], strict=True))
             ],
             "largest model in a study here has {:.1f} million parameters": ranges[1:2],
@@ -332,7 +349,6 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "half-lives of 1 to 8 bytes are {:.3f} bits per byte behind after 2 MB, and {:.3f} if": lags[2::-2],
         },
         "initialising": {"half-lives do, by {:.3f} bits per byte under LRU": lead(begun["8_lru"])[:1]},
-        "rwkv": {"at as many parameters, {:.2f} million": [study("goose")["model"]["parameters"] / 1e6]},
         "evidence/measured": {
             "with exact exponents from {:.2f} to {:.2f} the estimate": [min(exact), max(exact)],
             "off by {:.4f} at most, {:.4f} on average": [max(off), statistics.fmean(off)],
@@ -344,7 +360,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         },
         "evidence/fits": {"(R1), it is {:.4f}": [record("fit/fit.json")["optimal"]["scores"]["r1"]]},
         "evidence/starts": {
-            "learnt, are {:.3f} ({:.3f} to {:.3f}) behind log-spaced ones": [short.mean, short.low, short.high],
+            "learnt, are {:.3f} ({:.3f} to {:.3f}) behind log-spaced ones": interval(short),
             "at 256 to 4,096 lead by {:.3f} ({:.3f} to {:.3f}). On test text both differences are {:.3f}.": [
                 *(*lead(far), tested)
             ],
@@ -437,12 +453,34 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             ],
             "the registered test, by {:.3f} bits per byte": [change("memory-text", "predictive_ema", ema, 500).mean],
         },
+        "evidence/models": {
+            f"ends at {PAIR}, on test text at {PAIR}": goose("power-law", None, "test_bpb"),
+            f"They end at {PAIR}, on test text at {PAIR}": goose("power-law-decays", None, "test_bpb"),
+            f"is at {PAIR} after 0.5 MB and at {PAIR} after 1 MB": goose("power-law", 250, 500),
+            f"Against them the power law is at {PAIR}": interval(
+                change("models-goose", "power-law", "power-law-decays")
+            ),
+            "needs {:.3f} bits per byte, counts of five bytes in the same 2 MB {:.3f}": [
+                *(*ended("models-goose", ("official",), "final_val_bpb"), held["val_bpb"][4])
+            ],
+            "final loss in {:.0f} of 6 seeds": [sum(share is not None for share in reached)],
+            "LZMA needs {:.2f} with a window of 4 kB and {:.2f} with 16 MB": held["lzma"]["val_bpb"][::3],
+            "it predicts {:.3f} better than with the last 32": [lost("models-goose", "official")],
+            "spread by {:.3f} and {:.3f}, those of two seeds of the pilot by {:.4f} and {:.4f}": [
+                *(change("models-goose", f"power-law{one}", "official").standard_deviation for one in ("", "-decays")),
+                *pilot,
+            ],
+            "d^-{:.2f} to d^-{:.2f} from the official start, and d^-{:.2f} to d^-{:.2f} from": [
+                float(exponents(at).mean()) for pair in learning for at in pair
+            ],
+            "had the power law {:.3f} ahead": lead(change("goose", "power-law", "official"))[:1],
+        },
         "evidence/audit": {
             "recommended start leads by {:.3f}, the baseline at the scale of that start by {:.3f}": [
                 -start.mean,
                 -base.mean,
             ],
-            "is at {:+.3f} ({:+.3f} to {:+.3f})": [scaled.mean, scaled.low, scaled.high],
+            "is at {:+.3f} ({:+.3f} to {:+.3f})": interval(scaled),
             "leads by {:.3f} ({:.3f} to {:.3f}, corrected p {:.2f})": [*lead(own), corrected],
             "({:.2f} M parameters, 200 steps)": [study("exp013-audit")["model"]["parameters"] / 1e6],
             "counts of byte pairs do ({:.2f} bits per byte)": [counts["exp013-audit"]["val_bpb"][1]],
@@ -471,6 +509,7 @@ DESIGN = {
     "evidence/speed": set(),
     "evidence/starts": {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02"}
     | {"2.26", "1.13", "0.5", "0.8"},
+    "evidence/models": {"1.15", "0.5", "0.4", "0.03", "0.01"},
     "evidence/audit": {"0.039"},
 }
 """Numbers that are no results: exponents and lengths that were chosen, the published claim."""

@@ -26,7 +26,7 @@ RULES = (
     f"rejected and {MOST_FLIPPED} at most, else the paired t test.",
     "Holm's correction is over all hypotheses of a family, for confirmations and for refutations apart.",
     "Confirmed if p against its opposite is at most alpha, refuted if p against it is, else undecided.",
-    "Seeds of which a run fails, diverges or takes another number of steps are left out, and named.",
+    "Seeds of which a run fails, diverges or takes another number of steps are left out, and counted.",
     f"A gate is passed if both 95 % intervals of its mean, over seeds (t) and over target bytes where rows tell it, "
     f"lie within its limits, over at least {LEAST_TARGETS:,} target bytes.",
     "If a gate is not passed, or not known, nothing is answered.",

@@ -214,10 +214,10 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
     levels = " or ".join(dict.fromkeys(f"{100 * (1 - 2 * each.hypothesis.alpha):.4g} %" for each in one.outcomes))
     kinds = " or ".join(dict.fromkeys(each.judgement.test for each in one.outcomes))
     header = ["hypothesis", "verdict", "difference", f"{levels} interval by {kinds}", "n", "p confirming", "p refuting"]
+    late = "Hypotheses registered after runs had begun" if one.registered else "Hypotheses of the spec, not registered"
     caption = (
-        f"{'Pre-registered hypotheses' if one.registered else 'Hypotheses of the spec, not registered'}. Differences "
-        "are paired by seed, in bits per byte, each with its own interval; p is Holm-corrected over the family. "
-        f"Rows of {_origin(comparison)}."
+        f"{'Pre-registered hypotheses' if one.ahead else late}. Differences are paired by seed, in bits per byte, "
+        f"each with its own interval; p is Holm-corrected over the family. Rows of {_origin(comparison)}."
     )
     if groups:
         yield _table(caption, header, groups)

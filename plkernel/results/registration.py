@@ -313,13 +313,17 @@ class Declared:
         return f"family {family}: {counted(len(members))}, alpha {members[0].hypothesis.alpha:g}, by {test}"
 
     @property
+    def ahead(self) -> bool:
+        """True if what was declared is registered, and no run had begun before."""
+        return self.registered and not self.before
+
+    @property
     def headline(self) -> str:
         """The number of hypotheses by verdict, in one sentence."""
         if not self.outcomes:
             return "No hypothesis is declared."
         verdicts = [one.judgement.verdict for one in self.outcomes]
-        ahead = self.registered and not self.before
-        many = f"{counted(len(verdicts))} declared {'before the runs' if ahead else 'in the spec'}"
+        many = f"{counted(len(verdicts))} declared {'before the runs' if self.ahead else 'in the spec'}"
         early = f"Preliminary, {counted(self.waiting, 'run is', 'runs are')} still to end: " if self.waiting else ""
         if self.closed:
             gates = ", ".join(f"gate {name!r} is not passed" for name in self.closed)

@@ -128,10 +128,7 @@ def _drawn() -> Iterator[tuple[Any, ...]]:
     """
     levels, weights = _quantiles(32)
     steps = np.exp(np.log(STEPS[0]) + np.log(STEPS[1] / STEPS[0]) * levels)
-    for name, poles in (
-        ("s4d-real", -np.arange(1, 33) + 0j),
-        ("s4d-lin", -0.5 + 1j * np.pi * np.arange(32)),
-    ):
+    for name, poles in (("s4d-real", -np.arange(1, 33) + 0j), ("s4d-lin", -0.5 + 1j * np.pi * np.arange(32))):
         exponents, ends = np.outer(poles, steps), (-poles.real.min() * STEPS[1], -poles.real.max() * STEPS[0])
         yield name, "S4D", -exponents.real, np.abs(np.expm1(exponents) / poles[:, None]), weights, ends
 

@@ -615,13 +615,7 @@ def check_largest_rate(rate: float, what: str = "nodes have a half-life of") -> 
 
 
 def check_nodes(
-    nodes: Nodes,
-    aim: Aim | None,
-    max_lag: float,
-    *,
-    head_size: int,
-    k_clamp: bool,
-    goose: bool = False,
+    nodes: Nodes, aim: Aim | None, max_lag: float, *, head_size: int, k_clamp: bool, goose: bool = False
 ) -> None:
     """ValueError, with the reason, where `nodes` cannot give the heads of an RWKV the memory that `aim` speaks of.
 

@@ -59,11 +59,7 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )
 def test_wrong_arguments_are_one_line(
-    command: Callable[..., None],
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: Callable[..., None], arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "quick").mkdir()
     place, near = str(tmp_path / "quik" / "x"), str(tmp_path / "quick")

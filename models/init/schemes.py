@@ -180,12 +180,7 @@ foundry("xavier_uniform", f"U(gain sqrt(6 / (fan_in + fan_out))), {EMBEDDING} an
 
 @scheme(CEREBRAS)
 def cerebras_mup(
-    s: Sizes,
-    *,
-    std: float = 0.08,
-    base_width: float = 256,
-    embedding_multiplier: float = 1,
-    logits_alpha: float = 1,
+    s: Sizes, *, std: float = 0.08, base_width: float = 256, embedding_multiplier: float = 1, logits_alpha: float = 1
 ) -> Rules:
     """muP: T(0.08, 2), hidden matrices over sqrt(m), outputs over sqrt(2 L) besides, rates over m.
 
@@ -438,10 +433,7 @@ def u_mup(s: Sizes, *, residual_mult: float = 1.0, residual_attn_ratio: float = 
             **dict.fromkeys(vectors, by_depth),
             **hidden(lambda p: (p.fan_in * s.layers) ** -0.5),
         },
-        weight_decay={
-            **dict.fromkeys(ends, 1 / s.width**-0.5),
-            **hidden(lambda p: 1 / (p.fan_in * s.layers) ** -0.5),
-        },
+        weight_decay={**dict.fromkeys(ends, 1 / s.width**-0.5), **hidden(lambda p: 1 / (p.fan_in * s.layers) ** -0.5)},
         forward=branch_scales(s, residual_mult, residual_attn_ratio),
         needs={"unit_scaled": True},
     )

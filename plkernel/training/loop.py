@@ -30,14 +30,7 @@ from plkernel.data.names import predictor_of
 from plkernel.data.windows import check_length, fixed_windows, training_windows
 from plkernel.memory.foreign import Foreign, origins
 from plkernel.models import NOT_CAUSAL
-from plkernel.training.build import (
-    Prepared,
-    build_optimizer,
-    check_machine,
-    choose_device,
-    learning_rate,
-    started,
-)
+from plkernel.training.build import Prepared, build_optimizer, check_machine, choose_device, learning_rate, started
 from plkernel.training.checkpoint import AVERAGE, load_checkpoint, save_checkpoint
 from plkernel.training.curves import Curves, LoggerName, logger_library
 from plkernel.training.evaluate import (

@@ -42,10 +42,7 @@ def rms_forms() -> dict[str, tuple[np.ndarray, float]]:
     """The rms kernel, likewise."""
     b = 2 * LAGS[:, None] * np.arange(1, 17)
     low, high = ((1 + b * x) * np.exp(-b * x) / b**2 for x in (1e-3, 1e-1))
-    return {
-        "mamba-1": (np.sqrt((low - high).sum(axis=1)), 1e-14),
-        "lru": (1 / np.sqrt((LAGS + 1) * (LAGS + 2)), 2e-13),
-    }
+    return {"mamba-1": (np.sqrt((low - high).sum(axis=1)), 1e-14), "lru": (1 / np.sqrt((LAGS + 1) * (LAGS + 2)), 2e-13)}
 
 
 def ratio(log_kernel: np.ndarray, closed_form: np.ndarray) -> float:

@@ -8,13 +8,7 @@ import pytest
 from mixtures import Mixture
 
 from plkernel.analysis import sequences
-from plkernel.analysis.sequences import (
-    BLOCK,
-    CHANCES,
-    LagCorpus,
-    MarkovChain,
-    PottsCorpus,
-)
+from plkernel.analysis.sequences import BLOCK, CHANCES, LagCorpus, MarkovChain, PottsCorpus
 
 POTTS = [
     PottsCorpus(beta=0.5),
@@ -90,8 +84,7 @@ def test_bytes_are_determined_by_the_seed_in_blocks_and_shorter_ones_are_beginni
 
 
 @pytest.mark.parametrize(
-    "corpus",
-    [LagCorpus(1.0, 7, 0.3, 3, 2000), MarkovChain(3, 0.5, 2000), PottsCorpus(0.5, 2, 1500, 0, 4.0, 2)],
+    "corpus", [LagCorpus(1.0, 7, 0.3, 3, 2000), MarkovChain(3, 0.5, 2000), PottsCorpus(0.5, 2, 1500, 0, 4.0, 2)]
 )
 def test_state_is_carried_across_blocks(corpus, monkeypatch):
     """In blocks of two bytes no pair at lag 2 lies within one."""

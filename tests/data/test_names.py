@@ -172,12 +172,7 @@ def test_the_keys_of_cached_corpora_stay(name, key, flat):
 
 
 @pytest.mark.parametrize(
-    ("rest", "expected"),
-    [
-        ("beta=1", "cea600819cd8aa6b"),
-        ("lags", "cc0b703ed8e9a994"),
-        ("markov", "cc075ba64a944147"),
-    ],
+    ("rest", "expected"), [("beta=1", "cea600819cd8aa6b"), ("lags", "cc0b703ed8e9a994"), ("markov", "cc075ba64a944147")]
 )
 def test_a_change_of_the_bytes_is_a_change_of_the_format(rest, expected, tmp_path):
     """Another digest here means other bytes under the name of old ones: `GENERATOR` and this table have to change."""

@@ -241,8 +241,7 @@ def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path, options
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
-    [("memory-lags", {"short": "1.60", "short-frozen": "1.60", "long": "0.20"}), ("memory-far", {})],
+    ("spec", "said"), [("memory-lags", {"short": "1.60", "short-frozen": "1.60", "long": "0.20"}), ("memory-far", {})]
 )
 def test_arms_of_unequal_scale_are_named(spec: str, said: dict[str, str]) -> None:
     """Those of the second spec are matched."""

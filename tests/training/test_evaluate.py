@@ -10,15 +10,7 @@ from plkernel.models.init import initialise_
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.training.evaluate import (
-    bits_per_byte,
-    diagnose,
-    influence,
-    patch_of,
-    predictor,
-    token_losses,
-    truncation,
-)
+from plkernel.training.evaluate import bits_per_byte, diagnose, influence, patch_of, predictor, token_losses, truncation
 
 CPU = torch.device("cpu")
 NAIVE = Structure(norm="rms", tied=True)

@@ -155,8 +155,7 @@ def test_a_kill_at_any_operation_on_a_file_changes_nothing(spec: Callable[..., S
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "step"),
-    [("ssm", "append", 0), ("ssm", "append", 4), ("finch", "step", 5), ("goose", "save", 2)],
+    ("kind", "place", "step"), [("ssm", "append", 0), ("ssm", "append", 4), ("finch", "step", 5), ("goose", "save", 2)]
 )
 def test_a_run_that_ends_anywhere_goes_on_to_the_same(
     spec: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str, step: int

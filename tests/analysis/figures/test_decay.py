@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from plkernel.analysis.figures.decay import (
-    EXACT,
-    FIT,
-    WIDEST_SLOPE,
-    comparison_figure,
-    decay_figure,
-    known_slopes,
-)
+from plkernel.analysis.figures.decay import EXACT, FIT, WIDEST_SLOPE, comparison_figure, decay_figure, known_slopes
 from plkernel.analysis.figures.style import INK, line_style, rendered
 from plkernel.analysis.information.estimate import DecayCurve, log_lags
 from plkernel.analysis.information.laws import compare_models, fit_power_law, judge, local_slopes

@@ -5,12 +5,7 @@ import pytest
 
 from plkernel.analysis.information import estimate as module
 from plkernel.analysis.information.counts import block_edges, count_pairs
-from plkernel.analysis.information.estimate import (
-    decay_curves,
-    expected_information,
-    log_lags,
-    mutual_information,
-)
+from plkernel.analysis.information.estimate import decay_curves, expected_information, log_lags, mutual_information
 from plkernel.analysis.sequences import LagCorpus, PottsCorpus
 
 LAGS = log_lags(500, 24)

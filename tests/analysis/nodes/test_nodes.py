@@ -8,13 +8,7 @@ import pytest
 import torch
 from scipy.integrate import quad
 
-from plkernel.analysis.exponentials import (
-    ExponentialSum,
-    array_target,
-    integer_lags,
-    lag_target,
-    power_law_target,
-)
+from plkernel.analysis.exponentials import ExponentialSum, array_target, integer_lags, lag_target, power_law_target
 from plkernel.analysis.nodes import (
     FASTEST,
     HALF_LIVES,

@@ -248,4 +248,4 @@ def run_folder(study: Path, arm: str, seed: int) -> Path:
 
 def name_at(arm: str, rate: float) -> str:
     """Return the name of an arm at a learning rate, in the search for rates."""
-    return f"{arm}_rate-{rate:g}"
+    return f"{arm}_rate-{rate if rate % 1 else int(rate)}"

@@ -97,6 +97,11 @@ def test_a_search_without_a_rate_says_what_ended_it(
     assert "-0.001 seed 7 failed (RuntimeError: not enough memory), see " in first
     assert "-0.01 seed 7 diverged at step 3, see " in second
     assert engine.started == ["uniform_rate-0.001 seed 7", "uniform_rate-0.01 seed 7"]
+    for retry, tried in ((False, engine.started[:1]), (True, engine.started)):  # what failed, and what diverged too
+        again = Idle(results=iter([BROKEN, DIVERGED]))
+        with pytest.raises(ValueError, match="no learning rate for arm 'uniform'"):
+            run_experiment(load_spec(tiny_spec(head=SEARCH)), tmp_path / "out", 2, ["uniform"], again, retry)
+        assert again.started == tried
 
 
 def test_an_error_stops_the_engine(tiny_spec: SpecWriter, tmp_path: Path) -> None:

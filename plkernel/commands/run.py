@@ -20,7 +20,7 @@ def run(
 
     Args:
         config: STUDY/ARM/seed-K/config.json.
-        stop_with: Stop, saved, when this parent process has ended.
+        stop_with: Stop, saved, when this parent process has ended. It has tried the code that the run names.
         trust_code: The code that it names may be imported and run.
         logger: Give the scalars of the learning curves to this library too (extra of its name).
     """
@@ -34,7 +34,7 @@ def run(
         condition, seed = from_config(values, trust_code), int(values["seed"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a run ({error})") from error
-    task = open_run(condition, seed, config.parent)
+    task = open_run(condition, seed, config.parent, checked=stop_with is not None)
     print(summary(task.name, run_training(task, False, stop_with, logger)))
     print(f"written: {task.folder.path}", file=sys.stderr)
 

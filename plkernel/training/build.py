@@ -45,11 +45,12 @@ class Prepared:
     config: Config | None = None
 
     @classmethod
-    def of(cls, condition: Condition) -> "Prepared":
+    def of(cls, condition: Condition, checked: bool = False) -> "Prepared":
         """Check a condition; arms that share a model and a scheme share its facts.
 
-        Other people's code in it is imported and tried: it must build a model that trains and is causal. Raises
-        ValueError where the scheme does not fit the model, the arm or AdamW, and where code has no consent.
+        Other people's code in it is imported and, unless `checked`, tried: it must build a model that trains and is
+        causal. Raises ValueError where the scheme does not fit the model, the arm or AdamW, and where code has no
+        consent.
         """
         check_consent(condition.code, condition.trusted)
         model, train = condition.model, condition.train
@@ -57,8 +58,8 @@ class Prepared:
         if condition.code:
             wanted = train.device if train else "cpu"
             device = "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
-            if (device, wanted) == ("cpu", "cuda"):
-                device = "meta"  # it is trained, and tried, on another machine
+            if checked or (device, wanted) == ("cpu", "cuda"):
+                device = "meta"  # it was tried before, or is trained, and tried, on another machine
             arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
             context = min(train.context, LONGEST) if train else LONGEST
             named = bool(train and model.is_foreign and train.changes_decays)

@@ -91,15 +91,15 @@ def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
     return open_run(spec.condition(arm), seed, run_folder(out, arm, seed))
 
 
-def open_run(condition: Condition, seed: int, folder: Path) -> Task:
+def open_run(condition: Condition, seed: int, folder: Path, checked: bool = False) -> Task:
     """Check the condition, the machine and the corpus of a run in `folder`; ValueError for bad input.
 
-    Nothing is written yet.
+    checked: a study has tried the code that the condition names. Nothing is written yet.
     """
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
     device = check_machine(condition)
-    prepared = Prepared.of(condition)
+    prepared = Prepared.of(condition, checked)
     return Task(prepared, seed, *open_corpus(condition.corpus, condition.protocol.context), RunFolder(folder), device)
 
 

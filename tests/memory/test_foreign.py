@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from plkernel.config.condition import resolve
 from plkernel.config.schema import ModelSpec, TrainSpec
 from plkernel.memory.foreign import Foreign, build, check_model, log_spaced_, power_law_, start_, unit_a_
-from plkernel.training.build import build_optimizer, started
+from plkernel.training.build import Prepared, build_optimizer, started
 
 KIND = "somebodys.models:Recurrent"
 MAMBA2 = "transformers:Mamba2ForCausalLM"
@@ -102,6 +102,13 @@ def test_causal_models_pass(package: Path) -> None:
 def test_a_model_that_cheats_is_refused_with_the_byte(package: Path, see: str, message: str, zero: bool) -> None:
     with pytest.raises(ValueError, match=message):
         tried("Plain", see=see, zero=zero)
+
+
+def test_a_process_that_a_study_starts_does_not_try_again(package: Path) -> None:
+    condition = resolve(ModelSpec(kind="somebodys.models:Plain", config={"see": "next"}), trusted=True)
+    assert Prepared.of(condition, checked=True).parameters
+    with pytest.raises(ValueError, match="is not causal"):
+        Prepared.of(condition)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.analysis.nodes import Nodes, place
-from plkernel.common.cli import MARK, imported, nearest, told
+from plkernel.common.cli import MARK, imported, nearest, progress_bar, told
 from plkernel.common.environment import installed
 from plkernel.memory.files import of_tensors
 from plkernel.memory.layers import half_lives, kernel, known_layers
@@ -211,6 +211,7 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
         if not isinstance(logits, Tensor) or tuple(logits.shape) != expected or not logits.is_floating_point():
             got = f"{logits.dtype} of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {given}"
             raise ValueError(f"{name}: gave {got}, expected logits {expected}")
+        advance(1 / 11)
         return logits
 
     def far(one: Tensor, other: Tensor, units: float) -> Tensor:
@@ -236,7 +237,7 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
                 changes = f"the logits at byte {int(moved.nonzero()[0])} change"
                 raise ValueError(f"{name}: is not causal: {changes} when the bytes from {kept} on are left out")
 
-    with seeded(0, name):
+    with seeded(0, name), progress_bar(f"checking {name}") as advance:
         with one_line(name, f"moving it to {device.type}"):
             model.to(device)
         inputs = torch.randint(BYTES, (1, length)).repeat(1 + len(places), 1).to(device)  # a row for every place

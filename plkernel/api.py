@@ -5,7 +5,8 @@ Each is thin over what the command of the same purpose does. torch is imported b
 
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -159,14 +160,14 @@ def evaluate(
     context  T: a window has T + 1 bytes; that of the run, or 512
     windows  largest number of windows
 
-    A torch module is put into evaluation mode; what it returns may hold the logits as `.logits`. Raises ValueError for
-    a model that sees ahead or returns something else, and a text shorter than a window.
+    A torch module is in evaluation mode meanwhile; what it returns may hold the logits as `.logits`. Raises ValueError
+    for a model that sees ahead or returns something else, and a text shorter than a window.
     """
     from plkernel.memory.diagnostics import moments
     from plkernel.training.evaluate import token_losses
 
-    predict, data, _ = _opened(model, text, context, windows, batch)
-    losses = token_losses(predict, data, batch)
+    with _opened(model, text, context, windows, batch) as (predict, data, _):
+        losses = token_losses(predict, data, batch)
     (mean,), (error,) = moments(losses.mean(axis=1, dtype=np.float64)[None])
     return Evaluation(mean, error, losses)
 
@@ -180,8 +181,8 @@ def truncation(
     """
     from plkernel.training import evaluate as measures
 
-    predict, data, step = _opened(model, text, context, windows, batch, disjoint=False)
-    return measures.truncation(predict, data, batch, step=step)
+    with _opened(model, text, context, windows, batch, disjoint=False) as (predict, data, step):
+        return measures.truncation(predict, data, batch, step=step)
 
 
 def influence(
@@ -201,8 +202,8 @@ def influence(
     """
     from plkernel.training import evaluate as measures
 
-    predict, data, _ = _opened(model, text, context, windows, batch)
-    return measures.influence(predict, data, lags, batch, seed=seed)
+    with _opened(model, text, context, windows, batch) as (predict, data, _):
+        return measures.influence(predict, data, lags, batch, seed=seed)
 
 
 @dataclass(frozen=True, repr=False)
@@ -365,9 +366,10 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
     return Named("array" if isinstance(text, np.ndarray) else "bytes", "given"), data.astype(np.uint8, copy=False)
 
 
+@contextmanager
 def _opened(
     model: "Subject", text: Text | None, context: int | None, windows: int, batch: int, disjoint: bool = True
-) -> "tuple[Predict, Tensor, int]":
+) -> "Iterator[tuple[Predict, Tensor, int]]":
     """The model as a callable, windows of the text (n, context + 1), and the bytes of a patch."""
     import torch
 
@@ -387,11 +389,16 @@ def _opened(
     check_length(data.size, length, "text")
     taken = (fixed_windows if disjoint else spread_windows)(data, length, windows)
     opened: Any = model.model if isinstance(model, Run) else model
-    if isinstance(opened, Model):
-        return predictor(opened, torch.device("cpu")), taken, patch_of(opened)
-    predict = _checked(opened)
-    check_causal(predict, taken, batch)
-    return predict, taken, 1
+    before = {one: one.training for one in opened.modules()} if isinstance(opened, torch.nn.Module) else {}
+    try:
+        if isinstance(opened, Model):
+            yield predictor(opened, next(opened.parameters()).device), taken, patch_of(opened)
+        else:
+            check_causal(predict := _checked(opened), taken, batch)
+            yield predict, taken, 1
+    finally:
+        for one, training in before.items():
+            one.training = training
 
 
 def _checked(model: Any) -> "Predict":

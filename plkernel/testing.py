@@ -121,7 +121,7 @@ def _move(model: Any, decays: Arrays) -> Arrays:
 def _initialised_again(model: Any, fill: Fill, first: Arrays) -> Readings:
     if hasattr(model, "init_weights"):
         model.init_weights()
-        yield "", model, first
+        yield "", model, first if hasattr(model, "save_pretrained") else None  # which transformers leaves as they are
     fill(model)
     yield "", model, None
 
@@ -256,6 +256,6 @@ def _initialise(model: Any) -> None:
         elif hasattr(model, "_init_weights"):
             model.apply(model._init_weights)
         else:
-            for module in model.modules():
+            for module in reversed(list(model.modules())):  # a parent after what it holds, as they are built
                 if hasattr(module, "reset_parameters"):
                     module.reset_parameters()

@@ -130,8 +130,10 @@ def test_any_callable_is_evaluated_on_any_text() -> None:
         def forward(self, tokens: Tensor) -> SimpleNamespace:
             return SimpleNamespace(logits=torch.nn.functional.dropout(copies(tokens), 0.5, self.training).bfloat16())
 
-    for model in (Dropping(), lambda x: copies(x).half()):
+    dropping = Dropping()
+    for model in (dropping, lambda x: copies(x).half()):
         assert plkernel.influence(model, text, context=32, lags=[1, 2, 3], windows=8).bits[1:] == (0.0, 0.0)
+    assert dropping.training
     assert plkernel.truncation(copies, text, context=32).cost == pytest.approx([0.0] * 6, abs=1e-6)
 
 

@@ -105,6 +105,13 @@ class Redrawn(Model):
                 module.dt_bias += 3.0
 
 
+class Anew(Model):
+    """Draws its steps again, by a function of its own without arguments."""
+
+    def init_weights(self) -> None:
+        self.apply(self._init_weights)
+
+
 class Forgetful(Model):
     """Does not load what it has saved."""
 
@@ -156,6 +163,7 @@ def test_what_every_step_notices(factory: Callable[[], nn.Module], step: str, me
 
 
 def test_promises() -> None:
+    assert_decays_survive(Anew, steps=["initialised again"])
     with pytest.raises(AssertionError, match=r"built: layers.2.A_log\[1\] is 0.693147, promised 0 \(7 of 8 differ\)"):
         assert_decays_survive(Model, promised={"layers.2.A_log": torch.zeros(8)}, steps=[])
     with pytest.raises(ValueError, match="promised must name decays, got head"):

@@ -20,6 +20,7 @@ from torch.distributed.fsdp import fully_shard
 
 import plkernel
 from plkernel.memory.watch import lightning_callback, trainer_callback
+from plkernel.models.ssm import SSM, SSMConfig
 
 RATES = np.log(2) / np.array([0.5, 2.0, 8.0, 32.0])
 """Half-lives of 1/2, 2, 8 and 32 tokens."""
@@ -124,9 +125,12 @@ def test_optimizer_and_the_end_of_the_schedule() -> None:
     assert ("frozen", "layers.0.mixer.A_log", "notable") in found
     assert ("not in the optimizer", "layers.1.mixer.dt_bias", "wrong") in found
     assert ("weight decay", "layers.1.mixer.A_log", "notable") in found
-    coupled = plkernel.watch(watched, torch.optim.Adam(watched.parameters(), weight_decay=0.1), steps=9)
-    assert "decay/A_log/scale_at_end" not in coupled.read()  # its decay passes through the moments
-    assert "weight decay" in {one.name for one in coupled.findings}
+    kinds = {"Adam": {}, "SGD": {"momentum": 0.9}, "RMSprop": {}, "Adagrad": {}}
+    for kind, options in kinds.items():  # weight decay passes through their moments
+        optimizer = getattr(torch.optim, kind)(watched.parameters(), lr=1e-3, weight_decay=0.1, **options)
+        coupled = plkernel.watch(watched, optimizer, steps=9)
+        assert "decay/A_log/scale_at_end" not in coupled.read()
+        assert "weight decay" in {one.name for one in coupled.findings}
     warm = adamw(watched.parameters())
     torch.optim.lr_scheduler.LambdaLR(warm, lambda step: 0.0)
     assert plkernel.watch(watched, warm, steps=100_000).read()["decay/A_log/lr"] == 0.0
@@ -151,12 +155,13 @@ def test_weight_decay_alone_ends_where_it_was_said_to() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_groups_of_parameters() -> None:
-    watched = model()
-    watched.layers[0].mixer.dt_bias.requires_grad_(False)  # type: ignore[union-attr, index]
+    watched: Any = model()
+    watched.layers[0].mixer.dt_bias.requires_grad_(False)
+    watched.tied = watched.layers[1].mixer.dt_bias
     groups = plkernel.decay_param_groups(watched, weight_decay=0.1, decay_lr=1e-2)
     names = {id(one): name for name, one in watched.named_parameters()}
     held = [sorted(names[id(one)].removeprefix("layers.") for one in group["params"]) for group in groups]
-    decays = ["0.mixer.A_log", "0.mixer.D", "1.mixer.A_log", "1.mixer.D", "1.mixer.dt_bias"]
+    decays = ["0.mixer.A_log", "0.mixer.D", "1.mixer.A_log", "1.mixer.D", "tied"]
     assert held == [["0.mixer.in_proj.weight", "1.mixer.in_proj.weight"], decays]
     assert [(group["weight_decay"], group.get("lr")) for group in groups] == [(0.1, None), (0.0, 1e-2)]
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
@@ -229,6 +234,15 @@ def test_bugs_of_others_are_seen_at_the_start(
         watch = plkernel.watch(found, adamw(groups, **options), steps=10_000)
         seen.append((finding, True) in {(one.name, one.tensor.endswith(tensor)) for one in watch.findings})
     assert seen == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_configuration_is_that_of_the_model() -> None:
+    """Whatever a module around it calls its own; there, half-lives end at 13.9 tokens."""
+    around: Any = nn.Module()
+    around.config, around.inner = {"lr": 1e-3, 1: 2}, tiny("Mamba2", time_step_limit=(0.05, math.inf))
+    assert max(plkernel.watch(around).read().values()) < 100
+    assert "decay/layer0/half_life_max" in plkernel.watch(SSM(SSMConfig(16, 2))).read()
 
 
 FLA = {
@@ -320,6 +334,10 @@ def test_the_trainer_of_transformers_gets_scalars_through_its_logs() -> None:
     assert [step for step, _ in received] == [10, 20, 30, 40]
     scales = [logs["decay/A_log/scale_at_end"] for _, logs in received]
     assert scales == pytest.approx([(1 - 3e-5) ** left for left in (30, 20, 10, 0)], rel=1e-9)
+    state.global_step = 30  # of a run that goes on
+    handler.on_train_begin(args, state, control)
+    told = [one.seen for one in callback.watch.findings if one.name == "weight decay"]
+    assert [" in 10 steps, " in one for one in told] == [True, True]
 
 
 def test_loggers_of_lightning_get_scalars_of_their_step() -> None:
@@ -327,7 +345,7 @@ def test_loggers_of_lightning_get_scalars_of_their_step() -> None:
     watched = model(1)
     logger = SimpleNamespace(log_metrics=lambda scalars, step: received.append((step, scalars)))
     trainer = SimpleNamespace(optimizers=[adamw(watched.parameters())], estimated_stepping_batches=math.inf)
-    trainer.loggers = [logger]
+    trainer.loggers, trainer.global_step = [logger], 0
     callback = lightning_callback(every=2)
     callback.on_train_start(trainer, watched)
     for batch in range(8):  # two batches to a step

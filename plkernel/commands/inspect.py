@@ -52,6 +52,8 @@ def inspect(
     check_options(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
     other = inspection.is_other_software(model)
+    if notable and not strict:
+        raise ValueError("notable goes with strict: give --strict --notable")
     if other and (corpus, windows) != (None, 16):
         raise ValueError(f"corpus and windows are for runs of plkernel, which {model} is not")
     if not other and (strict or compare is not None):

@@ -97,6 +97,10 @@ def of_checkpoint(model: Path, compare: Path | None) -> Parts:
         return [render(now)], now.to_dict(), (None, now.memory), now.name
     if len(before.layers) != len(now.layers):
         raise ValueError(f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}")
+    for old, new in zip(before.layers, now.layers, strict=True):
+        if old.rates.shape != new.rates.shape:
+            shapes = f"has {old.rates.shape} decays in {old.module}, but {now.name} has {new.rates.shape}"
+            raise ValueError(f"compare {before.name}: {shapes}")
     now = replace(now, findings=(*now.findings, *redrawn(before.layers, now.layers)))
     return [render(now, before)], {**now.to_dict(), "compare": before.to_dict()}, (before.memory, now.memory), now.name
 

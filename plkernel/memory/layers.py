@@ -153,14 +153,18 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
     for name in {layer.family.name: None for layer in moved}:
         alike = [layer for layer in layers if layer.family.name == name]
         if len(alike) > 1 and all(np.array_equal(alike[0].rates, one.rates) for one in alike):
-            seen.append(Finding("identical layers", alike[0].module, f"all {len(alike)} layers have the same decays"))
+            even = (
+                np.ptp(np.diff(np.sort(np.log(np.abs(alike[0].rates.ravel()))))) < NEARLY_EQUAL
+            )  # as log-spaced starts
+            words = f"all {len(alike)} layers have the same decays"
+            seen.append(Finding("identical layers", alike[0].module, words, "notable" if even else "wrong"))
     taken = {name for layer in layers for name in layer.names.values()}
     seen += [
         Finding("unread", name, "is named like a decay, but no formula is known for it")
         for name in checkpoint.names
         if name.rpartition(".")[2] in DECAYS and name not in taken
     ]
-    seen += _of_names(checkpoint)
+    seen += _of_names(checkpoint, [layer.module for layer in layers])
     return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
 
 
@@ -177,7 +181,7 @@ def grouped(seen: Iterable[Finding], severity: str) -> list[str]:
 
 def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
     """Families drawn anew: log rates before, relative to layer means, explain under a quarter of those now."""
-    pairs = [(old, new) for old, new in zip(before, now, strict=True) if old.rates.shape == new.rates.shape]
+    pairs = list(zip(before, now, strict=True))
     for name in {new.family.name: None for _, new in pairs if new.family.fixed is None}:
         logs = []
         for old, new in ((old, new) for old, new in pairs if new.family.name == name):
@@ -202,12 +206,13 @@ def _started(layer: Layer, count: int) -> dict[str, str]:
     return started
 
 
-def _of_names(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """Layers without any tensor: between others, or at the end by the number of layers in config.json."""
+def _of_names(checkpoint: Checkpoint, modules: Sequence[str]) -> Iterator[Finding]:
+    """Layers without any tensor: between others with decays, or at the end by the number of layers in config.json."""
     numbers: dict[str, set[int]] = {}
     for name in checkpoint.names:
         if match := NUMBERED.search(name):
             numbers.setdefault(name[: match.start(1) - 1], set()).add(int(match[1]))
+    numbers = {one: known for one, known in numbers.items() if any(name.startswith(f"{one}.") for name in modules)}
     for prefix, known in numbers.items():
         most = max(known)
         if len(known) <= most:
@@ -256,7 +261,7 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
             return
     if stored.eps < 1e-6:
         numbers, times = np.unique(stored.values, return_counts=True)
-        if 4 * times.max() >= stored.values.size and times.max() > 1:
+        if 4 * times.max() >= stored.values.size and times.max() > times.min():
             words = f"{times.max():,} of {stored.values.size:,} numbers are {numbers[times.argmax()]:g}"
             yield Finding("reset", name, words)
 

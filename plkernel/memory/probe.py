@@ -89,7 +89,7 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 
     """
     inputs = windows[:batch, :-1]
     length, known = inputs.shape[1], logits_of(predict, inputs)
-    if bool(known.isnan().any()):
+    if not bool(known.isfinite().flatten(1).any(dim=1).all()) or bool(known.isnan().any()):
         raise ValueError("the logits of the model are not numbers: has its training diverged?")
     limit = ROUNDING * max(float(row[row.isfinite()].abs().max()) for row in known)
     rng = np.random.default_rng(seed)

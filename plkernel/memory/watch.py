@@ -45,6 +45,7 @@ class watch:
     every      steps between two readings
     steps      length of the schedule, for what weight decay alone makes of the decays by then; None if unknown
     context    tokens of a training window, for the share of half-lives beyond it; None if unknown
+    step       steps that came before, in a run that goes on
 
     Call it after each step: it returns {} or, every `every` steps, floats by name. In each layer, over its channels:
 
@@ -77,11 +78,12 @@ class watch:
         steps: int | None = None,
         *,
         context: int | None = None,
+        step: int = 0,
     ) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         self.model, self.optimizer, self.every, self.steps, self.context = model, optimizer, every, steps, context
-        self.step, self.findings, self.unseen = 0, list[Finding](), dict[str, str]()
+        self.step, self.findings, self.unseen = step, list[Finding](), dict[str, str]()
         self._checkpoint, self._places = places_in(model)
         modules = [module for module, _, _ in self._places]
         short = [f"layer{match[1]}" if (match := NUMBERED.search(one)) else one for one in modules]
@@ -117,8 +119,10 @@ class watch:
         if self.unseen:  # no tensor of these layers was read
             names = {name for _, _, tensors in self._places for name in tensors.values()}
             seen = [one for one in seen if one.name != "unread" or one.tensor not in names]
+        beside = ["identical layers", "missing layers"]  # starts may be, and stages of a pipeline have some layers
         if any(hasattr(parameter, "to_local") for parameter in self.model.parameters()):
-            seen = [one for one in seen if one.name not in ("shape", "not as defined")]  # of all shards together
+            beside += ["shape", "not as defined"]  # of all shards together
+        seen = [one for one in seen if one.name not in beside]
         if self.optimizer is not None:
             scalars |= self._settings(layers, seen)
         self._report(seen)
@@ -168,7 +172,8 @@ class watch:
                 lost = (spacing(stored.values, stored.dtype) / 2 > peak).sum()
                 words = f"is {stored.dtype}: in {lost:,} of {stored.values.size:,} numbers a step of {peak:g}"
                 seen.append(Finding("half precision", name, f"{words} is rounded away", "notable"))
-            if self.steps is not None and group.get("decoupled_weight_decay", True):
+            coupled = group.get("momentum") or {"alpha", "rho", "lr_decay"} & group.keys()  # SGD, RMSprop, Adagrad ..
+            if self.steps is not None and group.get("decoupled_weight_decay", not coupled):
                 left = max(0, self.steps - self.step)
                 scale = values["scale_at_end"] = max(0.0, 1.0 - peak * decay) ** left if moves else 1.0
                 if scale < 1.0 and layer:
@@ -214,11 +219,12 @@ def decay_param_groups(
     half-lives of about 3 tokens. Decays at rates from 0 to 10 times the others' end within 0.0009 of the baseline.
     """
     names = decay_names(model)
+    known = {id(one) for name, one in model.named_parameters(remove_duplicate=False) if name in names}  # tied ones too
     decays: dict[str, Any] = {"params": [], "weight_decay": 0.0} | ({} if decay_lr is None else {"lr": decay_lr})
     others: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
-    for name, parameter in model.named_parameters():
+    for parameter in model.parameters():
         if parameter.requires_grad:
-            (decays if name in names else others)["params"].append(parameter)
+            (decays if id(parameter) in known else others)["params"].append(parameter)
     return [group for group in (others, decays) if group["params"]]
 
 
@@ -234,7 +240,8 @@ def trainer_callback(trainer: Any, **options: Any) -> Any:
         watch: Any = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            self.watch = watch(parts["model"], parts.get("optimizer"), **{"steps": state.max_steps, **options})
+            given = {"steps": state.max_steps, "step": state.global_step, **options}
+            self.watch = watch(parts["model"], parts.get("optimizer"), **given)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
             if self.watch is not None and (scalars := self.watch(state.global_step)):
@@ -259,7 +266,7 @@ def lightning_callback(**options: Any) -> Any:
         def on_train_start(self, trainer: Any, module: nn.Module) -> None:
             groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
             steps = trainer.estimated_stepping_batches
-            given = {"steps": int(steps) if np.isfinite(steps) else None, **options}
+            given = {"steps": int(steps) if np.isfinite(steps) else None, "step": trainer.global_step, **options}
             self.watch = watch(module, SimpleNamespace(param_groups=groups), **given)
 
         def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
@@ -279,9 +286,10 @@ def decay_names(model: nn.Module) -> set[str]:
 
 def places_in(model: nn.Module) -> Any:
     """Names and configuration of a live model as a checkpoint, and its layers with decays; ValueError if none."""
-    config: Any = next((one.config for one in model.modules() if hasattr(one, "config")), None)
-    given = config.to_dict() if hasattr(config, "to_dict") else config
-    settings = {key: value for key, value in given.items() if "dtype" not in key} if isinstance(given, Mapping) else {}
+    configs = (one.config for one in model.modules() if hasattr(one, "config"))
+    given = [one.to_dict() if hasattr(one, "to_dict") else one for one in configs]
+    maps = sorted((one for one in given if isinstance(one, Mapping)), key=lambda one: "model_type" not in one)
+    settings = {key: value for key, value in maps[0].items() if "dtype" not in str(key)} if maps else {}
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
     checkpoint = of_tensors(dict.fromkeys(names), settings)

@@ -113,6 +113,7 @@ STARTS: dict[str, Tensors] = {
     "trained": {},
     "transformers": {"A_log": COUNTED, "dt_bias": torch.ones(HEADS)},
     "the authors": {"A_log": COUNTED},
+    "log-spaced": {"A_log": torch.linspace(-3.0, 1.0, HEADS), "dt_bias": torch.ones(HEADS)},
 }
 
 
@@ -127,7 +128,9 @@ def test_a_healthy_checkpoint_is_not_wrong(start: str, tmp_path: Path) -> None:
 def test_decays_that_are_equal_by_construction_are_not_wrong(tmp_path: Path) -> None:
     """HGRN's first layer has no lower bounds, whatever they are."""
     bounds = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
-    tensors = {"model.lower_bounds": bounds} | {f"model.layers.{i}.attn.f_proj.weight": torch.ones(1) for i in range(3)}
+    tensors = {"model.lower_bounds": bounds, "head.layers.2.weight": bounds} | {
+        f"model.layers.{i}.attn.f_proj.weight": torch.ones(1) for i in range(3)
+    }
     found = shown(str(write(tmp_path, tensors, model_type="hgrn", num_hidden_layers=3)))
     assert len(found.layers) == 3
     assert not [one for one in found.findings if one.severity == "wrong"]

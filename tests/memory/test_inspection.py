@@ -74,10 +74,13 @@ def test_before_and_after(file: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     save_file({name: x for name, x in rwkv5().items() if name.startswith("blocks.0")}, tmp_path / "short.safetensors")
+    save_file({name: x[:1].contiguous() for name, x in rwkv5().items()}, tmp_path / "narrow.safetensors")
     (tmp_path / "run").mkdir()
     for arguments, message in [
         ([file, "--windows", "3"], "corpus and windows are for runs of plkernel"),
         ([file, "--compare", tmp_path / "short.safetensors"], "has 1 layer with decays, but"),
+        ([file, "--compare", tmp_path / "narrow.safetensors"], "decays in blocks.0.att, but"),
+        ([file, "--notable"], "notable goes with strict"),
         ([file, "--compare", tmp_path / "missing"], "no such file"),
         ([file, "--figure", "x.jpeg"], "figure must end in .pdf, .png, .svg, got 'x.jpeg'"),
         ([file, "--tokens", "1"], "tokens must be at least 2, got 1"),

@@ -286,7 +286,7 @@ def decay_names(model: nn.Module) -> set[str]:
 
 def places_in(model: nn.Module) -> Any:
     """Names and configuration of a live model as a checkpoint, and its layers with decays; ValueError if none."""
-    configs = (one.config for one in model.modules() if hasattr(one, "config"))
+    configs: Any = (one.config for one in model.modules() if hasattr(one, "config"))
     given = [one.to_dict() if hasattr(one, "to_dict") else one for one in configs]
     maps = sorted((one for one in given if isinstance(one, Mapping)), key=lambda one: "model_type" not in one)
     settings = {key: value for key, value in maps[0].items() if "dtype" not in str(key)} if maps else {}

@@ -42,6 +42,7 @@ from plkernel.analysis.nodes import (
     check_numbers,
     check_rates,
     half_lives_of,
+    log_kernel,
     node_scores,
     place,
     smooth_nodes,
@@ -551,8 +552,13 @@ def place_channels(
     return nodes, node_scores(nodes, target, kernel, lag)
 
 
-def fit_figure(result: FitResult, nodes: Nodes | None = None) -> "Figure":
-    """Left: kernels of target, optimum and channels, if given, 1 at the first lag; right: weight over half-life."""
+def fit_figure(
+    result: FitResult, nodes: Nodes | None = None, kernel: Summation = "coherent", lag: Lag = "state"
+) -> "Figure":
+    """Left: kernels of target, optimum and channels, if given, 1 at the first lag; right: weight over half-life.
+
+    kernel, lag: how channels are read; of rms all are squares.
+    """
     from plkernel.analysis.figures.decay import kernels_figure
 
     active, known = result.active, result.target.integer_lags()
@@ -562,7 +568,8 @@ def fit_figure(result: FitResult, nodes: Nodes | None = None) -> "Figure":
         (result.optimal.kernel, {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1}),
     ]
     if nodes is not None:
-        look = {"label": f"channels written, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}
-        drawn.append((nodes.kernel().kernel, look))
+        squared = ", squared" * (kernel == "rms")
+        look = {"label": f"channels written{squared}, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}
+        drawn.append((lambda at: np.exp(POWERS[kernel] * log_kernel(nodes, kernel, at, lag)), look))
     shares = np.asarray(active.weights) / sum(active.weights)
     return kernels_figure(drawn, lags, active.half_lives(), shares, "share of weight")

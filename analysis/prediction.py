@@ -80,7 +80,11 @@ def information(
 
     Raises ValueError for a corpus whose information does not decay as any power.
     """
-    found = measure_corpus(corpus, data, threads=threads, progress=progress)
+    try:
+        found = measure_corpus(corpus, data, threads=threads, progress=progress)
+    except ValueError as error:
+        remedy = "to fit one of less lags, give --beta as plkernel.measure --max-lag finds it"
+        raise ValueError(f"corpus {corpus.name!r}: {error}; {remedy}") from error
     fitted, verdict = found.law, found.verdict
     if fitted is None or verdict.kind == "none":
         raise ValueError(f"corpus {corpus.name!r}: no exponent to fit, {verdict.sentence}; give --beta")

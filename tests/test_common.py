@@ -49,7 +49,7 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (fit, ["--beta", "x"], "--beta: "),
         (fit, ["--beta"], "Missing value for argument '--beta'"),
         (fit, ["--no-figur"], "--no-figur; did you mean --figure or --no-figure?"),
-        (fit, ["--beta", "1", "--beta=2"], "--beta is given 2 times, expected once"),
+        (fit, ["--max-lag", "9", "--max_lag=8"], "--max-lag is given 2 times, expected once"),
         (fit, ["--gain", "emma"], "'emma' for argument '--gain'. Expected one of"),
         (gallery, ["--max-lag", "31"], "max_lag must be 32 to 65,536"),
         (export, [], "PATH Folder of a run"),

@@ -51,7 +51,6 @@ def change(found: nn.Module, name: str, number: Any, layer: int = 1) -> None:
         getattr(found.layers[layer].mixer, name).copy_(torch.as_tensor(number))  # type: ignore[union-attr, index]
 
 
-@pytest.mark.filterwarnings("ignore")  # its two layers are alike
 def test_scalars_by_hand() -> None:
     watched = model()
     watch = plkernel.watch(watched, context=10)
@@ -97,16 +96,6 @@ def test_rates_that_are_no_rates(role: str, numbers: list[float], finding: str, 
         assert (watch(), bool(watch()), len(told)) == ({}, True, count)  # warned of once
     head = f"decays at step 2: {finding}: layers.0.mixer.{role}"
     assert sum(head in str(one.message) for one in told) == bool(finding)
-
-
-def test_growth_is_reported() -> None:
-    one = nn.Module()
-    one.layer = nn.Module()
-    one.layer.Lambda_re = nn.Parameter(torch.tensor([-0.5, 0.5]))  # type: ignore[union-attr]
-    one.layer.log_step = nn.Parameter(torch.tensor([-3.0, -2.0]))  # type: ignore[union-attr]
-    with pytest.warns(UserWarning, match="grow with time"):
-        watch = plkernel.watch(one)
-    assert watch.read()["decay/layer/invalid"] == 0.5
 
 
 @pytest.mark.filterwarnings("ignore")

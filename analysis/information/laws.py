@@ -400,6 +400,9 @@ def judge(curve: DecayCurve) -> Verdict:
         sentence = f"only {span} stand out from a shuffled corpus: too few to tell a power law from other decays"
         return Verdict("too short", sentence, first, last, ())
     models, law = compare_models(curve, (first, last)), fit_power_law(curve, (first, last))
+    if law.low <= 0:
+        sentence = f"{span}: information does not decay, beta {law.beta:.2g} ({law.low:.2g} to {law.high:.2g})"
+        return Verdict("none", sentence, first, last, models)
     best, straight = models[0], next(fit for fit in models if fit.name == "power law")
     kind = best.name
     if straight.excess_p >= SIGNIFICANT and not law.curvature_p < SIGNIFICANT:
@@ -466,6 +469,8 @@ class Measurement(Result):
 
 def check_range(lags: object, max_lag: int) -> Range:
     """Return a first and a last lag, STATED for None; ValueError unless they ascend from 1 or more to `max_lag`."""
+    if max_lag < 2:
+        raise ValueError(f"max_lag must be at least 2, got {max_lag}")
     pair = tuple(lags) if isinstance(lags, tuple | list) else ()
     pair = (1, min(STATED[1], max_lag)) if lags is None else pair
     if len(pair) != 2 or not all(isinstance(lag, Integral) for lag in pair) or not 1 <= pair[0] < pair[1] <= max_lag:

@@ -54,8 +54,9 @@ def fit(
             alone (minimax; least squares where the target has errors); without, the published fit, by non-negative
             least squares on 256 half-lives from 1 to 2048.
         gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp min(1, lambda).
-        nodes: log-spaced or concentrated (published), gain-corrected, or fitted where the target is no power law;
-            quantile: at the quantiles of the law's own measure; terms: shared out among the fitted exponentials.
+        nodes: log-spaced or concentrated, as published, with a projection that is gain-corrected, or fitted where the
+            target is no power law; quantile: at the quantiles of the law's own measure; terms: shared out among the
+            fitted exponentials.
         channels: How many, the width of the model.
         tempering: quantile and terms: 1 puts the law into the density of channels, 0 into the projection; 0.5 if
             left out.
@@ -77,11 +78,11 @@ def fit(
         f"{min(placed.half_lives()):.3g} to {max(placed.half_lives()):.4g}, projection range "
         f"{max(placed.projection) / min(placed.projection):.4g}, R1 / R* / Elog {_scores(scores)}"
     )
-    print(f"{render(result)}\n{SCORES}\n\n{text}", flush=True)
+    print(f"{render(result, 'square of the rms kernel, ' * (kernel == 'rms'))}\n{SCORES}\n\n{text}", flush=True)
     content = {
         "plkernel": __version__,
         "beta": law and law.beta,
-        "exponent": result.target.beta,
+        "exponent": shape.beta,
         "kernel": None if law else asdict(shape),
         "target": target,
         "gain": gain,
@@ -106,7 +107,7 @@ def fit(
     save_json(out / "fit.json", content)
     print(f"\nwritten: {out / 'fit.json'}", flush=True)
     if figure:
-        save_figure(out, "fit", fits.fit_figure(result, placed))
+        save_figure(out, "fit", fits.fit_figure(result, placed, kernel, lag))
 
 
 def _kernel(
@@ -132,8 +133,8 @@ def _kernel(
     return found._replace(measured={"corpus": asdict(loaded), **(found.measured or {})})
 
 
-def render(result: fits.FitResult) -> str:
-    """The table that `fit` prints."""
+def render(result: fits.FitResult, of: str = "") -> str:
+    """The table that `fit` prints; `of` what its target is."""
     best, active, target, proof = result.optimal_scores, result.active, result.target, result.certificate
     half_lives, count = result.optimal.half_lives(), len(result.optimal.rates)
     figures = {
@@ -151,7 +152,7 @@ def render(result: fits.FitResult) -> str:
         figures[f"smallest of {proof.needed} alternating errors over the largest"] = f"{proof.ratio:.5f}, {level}"
     figures["uniform weights: R1 / R* / Elog"] = _scores(result.uniform_scores)
     figures[f"uniform over true kernel at t = {target.max_lag:.0f}"] = f"{result.uniform_excess:.1f}x"
-    title = f"{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f} by {result.method}: {count} half-lives"
+    title = f"{of}{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f} by {result.method}: {count} half-lives"
     return cli.text_table([f"{title} up to {half_lives[-1]:.4g}", "value"], list(figures.items()))
 
 

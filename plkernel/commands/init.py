@@ -74,11 +74,13 @@ def show(
     from plkernel.common.cli import text_table
     from plkernel.config.condition import resolve
     from plkernel.config.schema import Arm, ModelSpec
+    from plkernel.config.study import heading
     from plkernel.training.build import build, plan_of
 
     sizes = {"dim": dim, "layers": layers, **({} if head_size is None else {"head_size": head_size})}
     arm = Arm(scheme=scheme, scheme_options=dict(option))
-    condition = resolve(ModelSpec.model_validate({"kind": model, **sizes}), arm)
+    with heading("", "model"):
+        condition = resolve(ModelSpec.model_validate({"kind": model, **sizes}), arm)
     with torch.device("meta"):  # nothing is allocated
         chosen = plan_of(build(condition), condition)
     count = sum(prod(entry.parameter.shape) for entry in chosen.entries)

@@ -10,11 +10,13 @@ import tyro
 
 from plkernel import __version__
 from plkernel.analysis.information import laws
+from plkernel.analysis.information.counts import check_data
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
 from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, local_slopes, measure_corpus
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import check_folder, save_figure, save_json, unescape
+from plkernel.config.study import heading
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
 
@@ -57,33 +59,36 @@ def measure(
     if not names:
         raise ValueError("names: give at least one corpus, e.g. stdlib")
     stated = laws.check_range(None if lags == STATED else lags, max_lag)
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
     check_folder(out, "out")
     most = None if max_bytes is None else byte_count(str(max_bytes))
     reading: Any = {"max_bytes": most, "separator": unescape(separator), "column": column}
-    loaded = {name: corpora.load(name, **reading) for name in names}  # all before the first is measured
+    loaded = {name: corpora.load(name, **reading) for name in names}
+    for name, corpus in loaded.items():  # all before the first is measured
+        with heading(f"{name}: "):
+            check_data(corpus.bytes, max_lag, blocks)
     options: Any = {"estimator": estimator, "stated": stated, "max_lag": max_lag, "blocks": blocks}
     results = []
     for name, corpus in loaded.items():
         sequence = known_sequence(name)
         options["exact"] = sequence.mutual_information if sequence else None
-        try:
-            with cli.progress_bar(name) as progress:
-                result = measure_corpus(corpus, corpus.bytes, threads=threads, progress=progress, **options)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-        results.append(result)
-        print(render(result), end="\n\n", flush=True)
+        with heading(f"{name}: "), cli.progress_bar(name) as progress:
+            results.append(measure_corpus(corpus, corpus.bytes, threads=threads, progress=progress, **options))
+        print(render(results[-1]), end="\n\n", flush=True)
+        save_json(out / "measure.json", {"plkernel": __version__, "corpora": [item.to_dict() for item in results]})
     if len(results) > 1:
         rows = []
         for name, law, kind in ((item.corpus.name, item.law, item.verdict.kind) for item in results):
             rows.append([name, *([f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}"] if law else "--"), kind])
         print(text_table(["corpus", "beta", "95 % interval", "shape"], rows), end="\n\n", flush=True)
-    save_json(out / "measure.json", {"plkernel": __version__, "corpora": [item.to_dict() for item in results]})
     print(f"written: {out / 'measure.json'}", flush=True)
     if not figure:
         return
+    taken = ["comparison"]
     for item in results:
-        save_figure(out, re.sub(r"[^A-Za-z0-9.]+", "-", item.corpus.name).strip("-.") or "corpus", item.plot())
+        taken.append(stem := re.sub(r"[^\w.]+", "-", item.corpus.name).strip("-.") or "corpus")
+        save_figure(out, f"{stem}-{times}" if (times := taken.count(stem)) > 1 else stem, item.plot())
     if len(results) > 1:
         from plkernel.analysis.figures.decay import comparison_figure
 

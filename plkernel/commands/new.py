@@ -17,7 +17,7 @@ def new(folder: Annotated[Path, tyro.conf.Positional] = Path()) -> None:
         folder: Where to; the current folder if left out. Files that are there are never replaced.
     """
     check_folder(folder, "folder")
-    templates = sorted((FOLDER / "new").iterdir())
+    templates = sorted(path for path in (FOLDER / "new").iterdir() if path.is_file())
     for file in templates:
         if (folder / file.name).exists():
             raise ValueError(f"folder {folder}: {file.name} is there and is not replaced; name another folder")

@@ -91,9 +91,11 @@ def parse(
     """
     import tyro
 
-    flags = [word.partition("=")[0] for word in (sys.argv[1:] if args is None else args) if word.startswith("--")]
+    given = sys.argv[1:] if args is None else args
+    flags = [word.partition("=")[0].replace("_", "-") for word in given if word.startswith("--")]
     for name, parameter in inspect.signature(command).parameters.items():  # the last would win, without a word
-        if (times := flags.count(flag := f"--{name}")) > 1 and "Append" not in str(parameter.annotation):
+        flag = f"--{name.replace('_', '-')}"
+        if (times := flags.count(flag)) > 1 and "Append" not in str(parameter.annotation):
             raise ValueError(f"{flag} is given {times} times, expected once, with all of its values")
     about = (inspect.getdoc(getattr(command, "func", command)) or "").partition("\n\nArgs:")[0]
     options: dict[str, Any] = {"args": args, "prog": prog, "return_unknown_args": not whole}

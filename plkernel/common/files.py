@@ -238,7 +238,10 @@ def shown(value: Any) -> str:
 
 def unescape(text: str) -> str:
     r"""Return a separator as typed in a shell: '\n' a line feed, '\xff' byte 255; one character is itself."""
-    return text if len(text) < 2 else text.encode("latin-1").decode("unicode_escape")
+    try:
+        return text if len(text) < 2 else text.encode("latin-1").decode("unicode_escape")
+    except UnicodeError as error:
+        raise ValueError(rf"separator must be one byte such as '\n', '\0' or '\xff', got {text!r}") from error
 
 
 def run_folder(study: Path, arm: str, seed: int) -> Path:

@@ -239,8 +239,8 @@ class Training:
         self._clock = time.perf_counter()
         save_checkpoint(self.task.folder.checkpoint, self.model, self.optimizer, self.progress, self.config)
 
-    def run(self, stopped: Callable[[], bool], progress_bar: bool) -> dict[str, Any]:
-        """Train and evaluate to the last step; returns the result.
+    def run(self, stopped: Callable[[], bool], progress_bar: bool) -> None:
+        """Train and evaluate to the last step.
 
         Raises KeyboardInterrupt, with the last step saved, once `stopped` is true, and FloatingPointError.
         """
@@ -261,7 +261,6 @@ class Training:
                 if stopped():
                     self.save()
                     raise KeyboardInterrupt(f"step {self.progress.step} is saved; run the same command again to go on")
-        return self.result()
 
     def result(self) -> dict[str, Any]:
         """The end of the run: final and best validation, and the one test figure, all in bits per byte."""
@@ -319,7 +318,9 @@ def run_training(
             return cast(dict[str, Any], folder.result)
         try:
             with stop_requests(stop_with) as stopped:
-                result = Training(task, logger).run(stopped, progress_bar)
+                training = Training(task, logger)
+                training.run(stopped, progress_bar)
+            result = training.result()  # which Ctrl-C ends at once: the last step is saved
         except Exception as error:
             status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
             folder.finish({"status": status, "error": "".join(traceback.format_exception(error))})

@@ -189,6 +189,16 @@ def test_a_run_stops_after_a_signal_or_the_end_of_its_parent(monkeypatch: pytest
             assert stopped()
 
 
+def test_a_signal_ends_the_evaluation_at_the_end_at_once(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "result", lambda _: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_spec(), tmp_path)
+    assert train(tiny_spec(), tmp_path)["steps"] == 12
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.filterwarnings("default")

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import io
 import json
 import logging
 import math
@@ -114,18 +113,6 @@ def test_no_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixture[s
         cli.main(command, [], prog="test")
     if str(error) != "else":
         assert capsys.readouterr().err.startswith(f"error: out of memory, {type(error).__name__}")
-
-
-def test_help_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    with pytest.raises(SystemExit):
-        cli.main(fit, ["--help"])
-    assert "\x1b[" in terminal.getvalue()
 
 
 def test_a_source_tree_without_git_has_a_digest_but_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def is_other_software(model: Path) -> bool:
     if str(model).startswith(HUB):
         return True
     if existing(model, "model").is_dir():
-        weights = (*model.glob("model*.safetensors*"), *model.glob("pytorch_model*.bin*"))
+        weights = (*model.glob("*.safetensors*"), *model.glob("*.bin*"), *model.glob("*.pth"))
         return not (model / CHECKPOINT).exists() and bool(weights)
     return model.name != CHECKPOINT
 

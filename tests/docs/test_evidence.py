@@ -3,7 +3,7 @@
 import json
 import re
 import statistics
-from functools import cache
+from functools import cache, partial
 from math import log, log2, sqrt
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,8 @@ def by_hand(rows: list[dict[str, Any]], arms: list[str], at: str, kernel: bool) 
                 values = [one["kernel"]["blocks"] if kernel else one["half_life_quantiles"] for one in own]
                 curves = [one[block] for one in values]
                 seeds.append([log2(one[place] / one[0]) if kernel else log2(one[place]) for one in curves])
-            found.append(statistics.pstdev(statistics.fmean(one) for one in seeds))
-            variance = statistics.fmean(statistics.variance(one) / len(one) for one in seeds)
+            found.append(float(np.std([statistics.fmean(one) for one in seeds])))
+            variance = statistics.fmean(float(np.var(one, ddof=1)) / len(one) for one in seeds)
             alone.append(sqrt(variance * (len(arms) - 1) / len(arms)))
     return statistics.fmean(found), statistics.fmean(alone)
 
@@ -131,9 +131,13 @@ def fall(arm: str, against: str) -> list[float]:
     return [p, one.low, one.high]
 
 
-def goose(arm: str, *at: int | str | None) -> list[float]:
-    """Differences of an arm of models-goose to the official start, with their intervals."""
-    return [value for one in at for value in interval(change("models-goose", arm, "official", one))]
+def started(name: str, arm: str, *at: int | str | None) -> list[float]:
+    """Differences of an arm of a study to its baseline, with their intervals."""
+    base = str(studies()[name].baseline)
+    return [value for one in at for value in interval(change(name, arm, base, one))]
+
+
+goose = partial(started, "models-goose")
 
 
 def interval(one: PairedDifference) -> list[float]:

@@ -17,7 +17,7 @@ def test_the_spec_fits_the_model_and_nothing_is_replaced(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path / "mine")
     monkeypatch.syspath_prepend(tmp_path / "mine")
     spec = load_spec("study.toml", trusted=True)
-    assert {Prepared.of(spec.condition(arm)).parameters for arm in spec.arms} == {57_600}
+    assert {Prepared.of(spec.condition(arm), checked=True).parameters for arm in spec.arms} == {57_600}
     with pytest.raises(ValueError, match=r"mymodel\.py is there and is not replaced"):
         new(Path())
 

@@ -557,7 +557,7 @@ def fit_figure(
 ) -> "Figure":
     """Left: kernels of target, optimum and channels, if given, 1 at the first lag; right: weight over half-life.
 
-    kernel, lag: how channels are read; of rms all are squares.
+    kernel, lag: how channels are read. With rms, all three are squares of kernels.
     """
     from plkernel.analysis.figures.decay import kernels_figure
 

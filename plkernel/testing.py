@@ -121,7 +121,7 @@ def _move(model: Any, decays: Arrays) -> Arrays:
 def _initialised_again(model: Any, fill: Fill, first: Arrays) -> Readings:
     if hasattr(model, "init_weights"):
         model.init_weights()
-        yield "", model, first if hasattr(model, "save_pretrained") else None  # which transformers leaves as they are
+        yield "", model, first if hasattr(model, "save_pretrained") else None  # transformers leaves filled tensors
     fill(model)
     yield "", model, None
 

@@ -401,7 +401,9 @@ def judge(curve: DecayCurve) -> Verdict:
         return Verdict("too short", sentence, first, last, ())
     models, law = compare_models(curve, (first, last)), fit_power_law(curve, (first, last))
     if law.low <= 0:
-        sentence = f"{span}: information does not decay, beta {law.beta:.2g} ({law.low:.2g} to {law.high:.2g})"
+        sentence = (
+            f"{span}: no decay of the information is significant, beta {law.beta:.2g} ({law.low:.2g} to {law.high:.2g})"
+        )
         return Verdict("none", sentence, first, last, models)
     best, straight = models[0], next(fit for fit in models if fit.name == "power law")
     kind = best.name

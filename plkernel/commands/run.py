@@ -20,7 +20,7 @@ def run(
 
     Args:
         config: STUDY/ARM/seed-K/config.json.
-        stop_with: Stop, saved, when this parent process has ended. It has tried the code that the run names.
+        stop_with: Stop, saved, when this parent process has ended; the parent has checked the code that the run names.
         trust_code: The code that it names may be imported and run.
         logger: Give the scalars of the learning curves to this library too (extra of its name).
     """

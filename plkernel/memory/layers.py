@@ -153,9 +153,9 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
     for name in {layer.family.name: None for layer in moved}:
         alike = [layer for layer in layers if layer.family.name == name]
         if len(alike) > 1 and all(np.array_equal(alike[0].rates, one.rates) for one in alike):
-            even = (
-                np.ptp(np.diff(np.sort(np.log(np.abs(alike[0].rates.ravel()))))) < NEARLY_EQUAL
-            )  # as log-spaced starts
+            with np.errstate(divide="ignore", invalid="ignore"):  # a rate may be 0 or infinite
+                steps = np.diff(np.sort(np.log(np.abs(alike[0].rates.ravel()))))
+                even = len(steps) > 1 and np.ptp(steps) < NEARLY_EQUAL  # as log-spaced starts are
             words = f"all {len(alike)} layers have the same decays"
             seen.append(Finding("identical layers", alike[0].module, words, "notable" if even else "wrong"))
     taken = {name for layer in layers for name in layer.names.values()}

@@ -52,6 +52,7 @@ def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
     spec = load_spec(tiny_spec(head=HEAD))
     search = search_of(spec)
     assert search.seeds == (7,)
+    assert name_at("own", 0.01) != name_at("own", 0.01 + 1e-9)
     assert search.train.total_steps == 8
     assert list(search.arms) == [name_at(arm, rate) for arm in spec.arms for rate in spec.tuning.rates]
     for name, arm in search.arms.items():

@@ -1,6 +1,6 @@
 """make gpu: what only a GPU shows, in the minutes that are given.
 
-    python runs/gpu.py [PART ...] [--minutes 40] [--record FOLDER] [--out FOLDER] [--device cuda]
+    python runs/gpu.py [PART ...] [--minutes 40] [--workers N] [--record FOLDER] [--out FOLDER] [--device cuda]
 
 Parts are done in the order given until the minutes are over; left out, all of these:
 
@@ -58,7 +58,7 @@ def check(part: str, device: str, folder: Path, left: Callable[[], float]) -> li
     return failed
 
 
-def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], float]) -> list[str]:
+def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], float], workers: int) -> list[str]:
     """Train what has not ended in a process of its own, and keep the record; return what failed."""
     from plkernel.common.files import RESULT, ROWS, SPEC
     from plkernel.config.reading import load_spec
@@ -67,7 +67,12 @@ def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], fl
     name = load_spec(Path(spec)).name
     out, record = out / name, record / name
     command = [sys.executable, "-m", "plkernel.experiment", spec, "--train.device", device, "--out", str(out)]
-    command += ["--no-report", *(["--record", str(record)] if (record / ROWS).exists() else [])]
+    command += [
+        "--workers",
+        str(workers),
+        "--no-report",
+        *(["--record", str(record)] if (record / ROWS).exists() else []),
+    ]
     process = subprocess.Popen(command, cwd=ROOT, process_group=0)  # Ctrl-C reaches it through this process alone
     kept = -1
     try:
@@ -95,6 +100,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=ROOT / "runs/records")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/out/gpu")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small, to see that it runs")
+    parser.add_argument("--workers", type=int, default=1, help="runs of a study at a time, on one GPU too (default: 1)")
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes - RESERVE
 
@@ -120,7 +126,7 @@ def main() -> None:
                 (record / "gpu").mkdir(parents=True, exist_ok=True)
                 failed += check(part, options.device, record / "gpu", left)
             else:
-                failed += study(part, options.device, out, record, left)
+                failed += study(part, options.device, out, record, left, options.workers)
     except KeyboardInterrupt:
         print("stopped: every run is saved, the same command goes on", flush=True)
     if failed:

@@ -30,10 +30,6 @@ INFORMED = 40
 """Blocks of a text from which the errors of its I(d) are estimated."""
 FEWEST_PLACES = 4
 """Replaced tokens in a window from which on every lag has a reading."""
-SATURATED = 0.99
-"""A position is saturated if its largest probability exceeds this."""
-ROWS = 256  # rows of logits at a time, which stay in the cache
-LEAST_EXPONENT = -746.0  # exp of it is 0 in float64
 AT_ONCE = 2**22
 """Bytes that are counted, or judged, at a time."""
 
@@ -216,45 +212,6 @@ class Probe:
                 columns = value.to_dict().items()
                 values[name] = {"bits" if key == "bpb" else key: column for key, column in columns if key != "windows"}
         return values
-
-
-def saturation(logits: ArrayLike, targets: ArrayLike) -> dict[str, float]:
-    """Figures of logits (..., V) with targets (...), integers in 0..V-1; in float64, p their softmax.
-
-    positions                how many predictions
-    loss                     mean of -ln p(target), nats
-    logit_min, logit_max     over all positions and symbols
-    largest_probability      mean over positions of max p
-    peak_probability         maximum over positions of max p
-    entropy                  mean of -sum p ln p, nats; ln V for equal logits
-    saturated_share          share of positions with max p > 0.99
-
-    A logit of -inf is a probability of 0 (and infinite loss at the target); NaN gives NaN figures.
-    """
-    z = np.asarray(logits)
-    z, symbols = z.reshape(-1, z.shape[-1]), np.asarray(targets).reshape(-1)
-    parts = []
-    with np.errstate(invalid="ignore"):  # NaN and infinite logits, of a run that diverged
-        for start in range(0, len(z), ROWS):
-            block, peak = z[start : start + ROWS], z[start : start + ROWS].max(axis=1)
-            below = np.subtract(block, peak[:, None], dtype=np.float64)
-            of_target = below[np.arange(len(block)), symbols[start : start + ROWS]]
-            np.maximum(below, LEAST_EXPONENT, out=below)
-            weights = np.exp(below)
-            total = weights.sum(axis=1)
-            largest = 1.0 / total
-            part = {
-                "positions": len(block),
-                "loss": (np.log(total) - of_target).mean(),
-                "logit_min": block.min(),
-                "logit_max": peak.max(),
-                "largest_probability": largest.mean(),
-                "peak_probability": largest.max(),
-                "entropy": (np.log(total) - np.einsum("nv,nv->n", weights, below) / total).mean(),
-                "saturated_share": (largest > SATURATED).mean(),
-            }
-            parts.append({name: value if name == "positions" else float(value) for name, value in part.items()})
-        return merged(parts)
 
 
 def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

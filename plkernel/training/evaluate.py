@@ -28,7 +28,6 @@ from plkernel.memory.diagnostics import (
     merged,
     others,
     places,
-    saturation,
     truncation_of,
 )
 from plkernel.memory.foreign import Foreign
@@ -45,6 +44,10 @@ Predict = Callable[[Tensor], Tensor]
 PLACES = 16
 """Tokens replaced in each window, unless asked otherwise: with half as many, most errors at far lags are too small."""
 NATS_PER_BIT = math.log(2)
+SATURATED = 0.99
+"""A position is saturated if its largest probability exceeds this."""
+CACHED = 256  # rows of logits at a time, which stay in the cache of a CPU
+LEAST_EXPONENT = -746.0  # exp of it is 0 in float64
 
 
 def next_byte_loss(model: Callable[[Tensor], Tensor], windows: Tensor, l2wrap: float = 0.0) -> Tensor:
@@ -126,6 +129,43 @@ class Diagnosis:
         return {**row, "positions": by_position(self.losses).to_dict()}
 
 
+def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
+    """Figures of logits (..., V) with targets (...), integers in 0..V-1; in float64, p their softmax.
+
+    positions                how many predictions
+    loss                     mean of -ln p(target), nats
+    logit_min, logit_max     over all positions and symbols
+    largest_probability      mean over positions of max p
+    peak_probability         maximum over positions of max p
+    entropy                  mean of -sum p ln p, nats; ln V for equal logits
+    saturated_share          share of positions with max p > 0.99
+
+    A logit of -inf is a probability of 0 (and infinite loss at the target); NaN gives NaN figures.
+    """
+    z, symbols = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1, 1)
+    rows = CACHED if z.device.type == "cpu" else max(1, len(z))
+    parts = []
+    for block, symbol in zip(z.split(rows), symbols.split(rows), strict=True):
+        peak = block.amax(1, keepdim=True)
+        below = block.double() - peak
+        of_target = below.gather(1, symbol)
+        weights = below.clamp_(min=LEAST_EXPONENT).exp()
+        total = weights.sum(1, keepdim=True)
+        largest, log_total = 1 / total, total.log()
+        figures = {
+            "loss": (log_total - of_target).mean(),
+            "logit_min": block.amin(),
+            "logit_max": peak.amax(),
+            "largest_probability": largest.mean(),
+            "peak_probability": largest.amax(),
+            "entropy": (log_total - (weights * below).sum(1, keepdim=True) / total).mean(),
+            "saturated_share": (largest > SATURATED).double().mean(),
+        }
+        values = torch.stack([figure.double() for figure in figures.values()]).tolist()
+        parts.append({"positions": len(block), **dict(zip(figures, values, strict=True))})
+    return merged(parts)
+
+
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
     """The figures of one pass over `windows` (n, context + 1); leaves the model in eval mode, without hooks.
 
@@ -135,7 +175,7 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
     losses: list[Tensor] = []
 
     def watch(logits: Tensor, targets: Tensor) -> None:
-        parts.append(saturation(logits.cpu().numpy(), targets.cpu().numpy()))
+        parts.append(saturation(logits, targets))
         losses.append(losses_per_byte(logits, targets))
 
     def note(batches: list[tuple[Tensor, int]], _: nn.Module, __: Any, output: Any) -> None:
@@ -254,19 +294,25 @@ def divergence(before: Tensor, after: Tensor) -> Tensor:
 
 
 def worth_of_context(
-    predict: Predict, text: np.ndarray, train: TrainSpec, corpus: str, floor: Losses | None = None, step: int = 1
+    predict: Predict,
+    text: np.ndarray,
+    train: TrainSpec,
+    batch: int,
+    corpus: str,
+    floor: Losses | None = None,
+    step: int = 1,
 ) -> dict[str, Any]:
-    """`truncation` and `influence` on windows of `text`, as far as `train` asks for them, for JSON.
+    """`truncation` and `influence` on windows of `text`, `batch` at a time, as far as `train` asks for them, for JSON.
 
     Beside the influence stands I(d) in bits where the law of `corpus` is known.
     """
     worth = dict[str, Any]()
     if train.truncation_windows:
         windows = spread_windows(text, train.context, train.truncation_windows)
-        worth["truncation"] = truncation(predict, windows, train.batch, floor, step).to_dict()
+        worth["truncation"] = truncation(predict, windows, batch, floor, step).to_dict()
     if train.probe_windows:
         windows, law = fixed_windows(text, train.context, train.probe_windows), known_sequence(corpus)
-        near = influence(predict, windows, batch=train.batch)
+        near = influence(predict, windows, batch=batch)
         known = {} if law is None else {"information": (law.mutual_information(near.lags) / NATS_PER_BIT).tolist()}
         worth["influence"] = {"windows": len(windows), **near.to_dict(), **known}
     return worth

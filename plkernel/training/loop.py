@@ -50,6 +50,8 @@ from plkernel.training.folder import Progress, RunFolder
 
 CURVE_EVERY = 10
 """Steps between two training losses of the curves."""
+EVALUATED = 8
+"""Batches that a GPU evaluates at a time: without gradients they fit where one is trained."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ class Training:
         train, condition = self.train, task.condition
         torch.set_num_threads(train.threads)
         self.device = choose_device(train.device)
+        self.at_once = train.batch * (EVALUATED if self.device.type == "cuda" else 1)
         self.model = started(condition, task.seed, task.prepared.plan).to(self.device)
         self.optimizer = build_optimizer(self.model, train, task.prepared.plan)
         self.validation = fixed_windows(task.splits.validation, train.context, train.eval_windows)
@@ -208,7 +211,7 @@ class Training:
         """Evaluate, write a row to the file and to the curves, and save a checkpoint; returns the row."""
         self.settle()
         train, done = self.train, self.progress
-        figures = diagnose(self.model, self.validation, train.batch, self.device)
+        figures = diagnose(self.model, self.validation, self.at_once, self.device)
         half_lives = [values.cpu().numpy() for values in self.model.half_lives()]  # infinite where a rate became zero
         usable = figures.finite and all(((values > 0) & np.isfinite(values)).all() for values in half_lives)
         _check_finite(figures.bits_per_byte if usable else math.nan, done.step)
@@ -278,7 +281,7 @@ class Training:
             def watch(logits: Tensor, targets: Tensor) -> None:
                 means.extend(losses_per_byte(logits, targets).mean(1).tolist())
 
-            final = {"final_val_bpb": bits_per_byte(self.model, windows, train.batch, self.device, watch)}
+            final = {"final_val_bpb": bits_per_byte(self.model, windows, self.at_once, self.device, watch)}
             _check_finite(final["final_val_bpb"], self.progress.step)
             if len(windows) > 1:
                 final["final_val_error"] = float(np.std(means, ddof=1)) / math.sqrt(len(windows))
@@ -290,12 +293,12 @@ class Training:
             **final,
             "best_val_bpb": best["val_bpb"],
             "best_step": best["step"],
-            "test_bpb": bits_per_byte(self.model, windows, train.batch, self.device),
+            "test_bpb": bits_per_byte(self.model, windows, self.at_once, self.device),
         }
         if causal:
             name, floor = self.task.condition.corpus.name, None if self.law is None else self.law.losses
             predict = predictor(self.model, self.device)
-            result |= worth_of_context(predict, text, train, name, floor, patch_of(self.model))
+            result |= worth_of_context(predict, text, train, self.at_once, name, floor, patch_of(self.model))
         return {**result, "seconds": self.seconds, "causal": causal, "error": None}
 
 

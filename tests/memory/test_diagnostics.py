@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import logsumexp, softmax
 
 from plkernel.analysis.nodes import falling_exponent
@@ -23,10 +24,10 @@ from plkernel.memory.diagnostics import (
     n_grams,
     others,
     places,
-    saturation,
     slope_range,
     truncation_of,
 )
+from plkernel.training.evaluate import saturation
 
 LAGS = 2.0 ** np.arange(10)
 
@@ -111,19 +112,21 @@ def test_saturation_is_its_definition(scale: float) -> None:
         "entropy": -(p * logs).sum(axis=1).mean(),
         "saturated_share": (p.max(axis=1) > 0.99).mean(),
     }
-    assert saturation(logits, targets) == pytest.approx(expected, rel=2e-14, abs=1e-14)
+    assert saturation(torch.from_numpy(logits), torch.from_numpy(targets)) == pytest.approx(
+        expected, rel=2e-14, abs=1e-14
+    )
 
 
 def test_impossible_symbols_and_diverged_models() -> None:
-    logits = np.full((3, 256), -np.inf, np.float32)
+    logits = torch.full((3, 256), -math.inf)
     logits[:, :2] = 0
-    half = saturation(logits, np.array([0, 1, 1]))
+    half = saturation(logits, torch.tensor([0, 1, 1]))
     assert (half["entropy"], half["loss"]) == pytest.approx((math.log(2), math.log(2)), rel=1e-15)
-    assert saturation(logits, np.array([0, 1, 9]))["loss"] == math.inf
-    for bad in (np.nan, np.inf):
-        logits = np.zeros((3, 256), np.float32)
+    assert saturation(logits, torch.tensor([0, 1, 9]))["loss"] == math.inf
+    for bad in (math.nan, math.inf):
+        logits = torch.zeros(3, 256)
         logits[1, 4] = bad
-        diverged = saturation(logits, np.array([0, 1, 4]))
+        diverged = saturation(logits, torch.tensor([0, 1, 4]))
         assert math.isnan(diverged["loss"])
         assert math.isnan(diverged["entropy"])
 

@@ -91,7 +91,7 @@ bench: $(VENV)/installed-dev  ## kernels and a training step against their peers
 	$(RUN) plkernel.bench train --spec goose --out runs/out/bench
 
 gpu:  ## on a GPU: benchmarks, studies and equality tests (or PARTS) that fit into MINUTES (40); installs nothing
-	$(PYTHON) runs/gpu.py $(if $(MINUTES),--minutes $(MINUTES)) $(PARTS)
+	$(PYTHON) runs/gpu.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(WORKERS),--workers $(WORKERS)) $(PARTS)
 
 clean:  ## remove .venv and everything generated, but not runs/out
 	rm -rf docs/_build docs/api docs/studies/_options.md .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

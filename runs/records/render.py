@@ -228,6 +228,8 @@ GALLERY |= {"slope, lags 4..512": "{slope:.2f}", "rms slope": "{slope_rms:.2f}",
 GALLERY |= {"layer": "{initialisation[family]}"}
 STEP = {"parameters": "{parameters:,}", "bytes/s": "{bytes_per_second:,.0f}", "time over ours": "{ratio[median]:.2f}"}
 CHIP = "{registers}, {spilled}, {occupancy:.0%}"
+GPU = {"{problem} time over ours": "{ratio[median]:.2f}", "{problem} per second": "{rate:.2e}"}
+GPU |= {"{problem} error": "{error:.0e}"}
 COUNTS = {"work": "{work}", "MB per second and lag": "{rate:,.0f}", "time over ours": "{ratio[median]:.1f}"}
 
 PARTS: dict[str, Callable[..., str]] = {
@@ -246,6 +248,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "operator": operator,
     "threads": threads,
     "step": lambda of: table(f"bench/{of}.json", "training step", "{contender}", STEP),
+    "gpu": lambda of: table(f"bench/h200/{of}.json", "contender", "{contender}", GPU),
     "compiled": lambda: table("bench/compiled.json", "kernel", "{kernel}", {"sm_{chip}": CHIP}),
     "counts": lambda: table("bench/mi.json", "counting pairs of bytes", "{contender}", COUNTS),
     "texts": lambda: table("measure/texts.json", "text", "{corpus[name]}", TEXTS, load("measure/texts.json")["texts"]),

@@ -234,7 +234,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
     (corrected,) = (row["p_corrected"] for row in rows if row["arm"] == "concentrated-at-baseline_none_bytes")
     gaps = {2000: 0.071, 3000: 0.040, 4000: 0.031}  # printed by the published study
     trained = 0.9 * study("memory-length")["corpus"]["size"]
-    counted = ("memory-text", "memory-length", "exp013-audit")
+    counted = ("memory-text", "memory-length", "exp013-audit", "published-gpu")
     counts = {name: record(f"{name}/references.json")["references"][0] for name in counted}
 
     law = studies()["memory-text"].finished("law_ema")[0].config["arm_options"]["beta"]
@@ -282,6 +282,14 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         arm: [searched[f"{arm}_rate-{rate}"] - searched[f"{arm}_rate-0.002"] for rate in (0.001, 0.004)]
         for arm in ("log-spaced", "long", "short")
     }
+    pair, rates = ("concentrated-published", "short"), ("low", "good")
+    at_size = {(rate, at): [change("published-gpu", f"{arm}_{rate}", f"log-spaced_{rate}", at) for arm in pair]
+               for rate in rates for at in (500, 2000, None)}  # fmt: skip
+    of_rate = [
+        ended("published-gpu", tuple(f"{one}_{rate}" for one in ("log-spaced", *pair)), "final_val_bpb")
+        for rate in rates
+    ]
+    better = [low - good for low, good in zip(*of_rate, strict=True)]
     reached = record("models-goose/report/table.json")["arms"][1]["bytes_to_baseline"].values()
     pilot = [row["sd"] for row in record("models-goose/registered.json")["power"][:2]]
     held = record("models-goose/references.json")["references"][0]
@@ -334,17 +342,16 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "cost {:.3f} bits per byte if they are frozen, and {:.3f} if they are learnt": lags[:3:2],
             "between t^-{:.2f} and t^-{:.2f} over lags 1 to 256": five,
             "begin there (t^-{:.2f}; 7 seeds, 6 MB)": begin["log-spaced_ema"],
-            "ahead by {:.3f} ({:.3f} to {:.3f}), not significant among": lead(first),
+            "leads by {:.3f} ({:.3f} to {:.3f}) at the published learning rate": lead(at_size["low", None][0]),
+            "half-lives of 1 to 8 bytes by {:.3f} ({:.3f} to {:.3f}). At a rate": lead(at_size["low", None][1]),
+            "all end {:.3f} or more lower": [min(better)],
             "are ahead by {:.3f} ({:.3f} to {:.3f}) of those up to 2,000 under LRU": lead(begun["8_lru"]),
             "~ d^-0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
             "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.4f} or less": [full.mean, max(decayed)],
             "learnt short ones still end {:.3f} behind": [short.mean],
             f"from its official start: {PAIR}": goose("power-law", None),
             "4,096 end {:.3f} ahead (16 MB; on test text {:.3f} each)": [-far.mean, tested],
-            "after 6 MB ({:.3f} and {:.3f} bits per byte)": [counts["memory-text"]["val_bpb"][4], best],
-            "the best SSM is {:.3f} behind them on validation text, and {:.3f} ahead on test text": [
-                *(sign * (model - count) for sign, model, count in zip((1, -1), length[:2], length[2:], strict=True))
-            ],
+            "bytes ({:.3f} and {:.3f} bits per byte after 6 MB)": [best, counts["memory-text"]["val_bpb"][4]],
             "largest model in a study here has {:.1f} million parameters": ranges[1:2],
         },
         "faq": {
@@ -486,6 +493,20 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             ],
             "is at {:+.3f} ({:+.3f} to {:+.3f})": interval(scaled),
             "leads by {:.3f} ({:.3f} to {:.3f}, corrected p {:.2f})": [*lead(own), corrected],
+            f"it is at {PAIR} and half-lives of 1 to 8 bytes at {PAIR}; they end at {PAIR} and {PAIR}.": [
+                value for at in (2000, None) for one in at_size["low", at] for value in interval(one)
+            ],
+            f"they end at {PAIR} and {PAIR}, and every": [
+                end for one in at_size["good", None] for end in interval(one)
+            ],
+            "{:.3f} to {:.3f} lower than at the published rate": [min(better), max(better)],
+            "it was {:+.3f} and {:+.3f} after 500 steps": [one.mean for one in at_size["low", 500]],
+            "trains {:.2f} million parameters": [study("published-gpu")["model"]["parameters"] / 1e6],
+            "needs {:.3f} bits per byte, counts of five bytes {:.3f}. With the last 32 bytes alone it loses {:.3f}": [
+                *(of_rate[1][0], counts["published-gpu"]["val_bpb"][4], lost("published-gpu", "log-spaced_good"))
+            ],
+            "window of 16 MB needs {:.2f}": counts["published-gpu"]["lzma"]["val_bpb"][3:],
+            "find a lead of {:.3f} at 2,000 steps": [-record("published-gpu/registered.json")["power"][1]["needed"]],
             "({:.2f} M parameters, 200 steps)": [study("exp013-audit")["model"]["parameters"] / 1e6],
             "counts of byte pairs do ({:.2f} bits per byte)": [counts["exp013-audit"]["val_bpb"][1]],
             "{:.3f}, {:.3f} and {:.3f} bits per byte at 2,000, 3,000 and 4,000 steps": list(gaps.values()),
@@ -514,7 +535,7 @@ DESIGN = {
     "evidence/starts": {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02"}
     | {"2.26", "1.13", "0.5", "0.8"},
     "evidence/models": {"1.15", "0.5", "0.4", "0.03", "0.01"},
-    "evidence/audit": {"0.039"},
+    "evidence/audit": {"0.039", "0.071", "2.5", "1.8", "0.1", "0.4", "1.7"},
 }
 """Numbers that are no results: exponents and lengths that were chosen, the published claim."""
 

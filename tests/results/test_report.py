@@ -15,7 +15,7 @@ from pandas import read_csv
 from studies import BASELINE, CORPUS, REFERENCE, change, save, write_study
 
 from plkernel.analysis.figures import style
-from plkernel.analysis.figures.style import COLOURS, line_style
+from plkernel.analysis.figures.style import COLOURS
 from plkernel.commands.report import report, write_comparison
 from plkernel.common import cli
 from plkernel.memory.diagnostics import memory_of
@@ -388,8 +388,3 @@ def test_an_outlier_does_not_flatten_the_other_differences() -> None:
     low, high = differences({"a": arm(0.01), "b": arm(0.02), "c": arm(0.015), "diverged": arm(5.0)}).axes[0].get_ylim()
     assert 0.02 < high < 0.2
     assert -0.2 < low < -0.02
-
-
-def test_lines_of_neighbours_differ_in_colour_and_dashes() -> None:
-    looks = [tuple(map(str, line_style(index).values())) for index in range(1 + len(COLOURS))]
-    assert all(len(set(column)) == len(looks) for column in zip(*looks, strict=True))

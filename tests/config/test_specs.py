@@ -138,13 +138,6 @@ def test_an_arm_of_another_kind_takes_what_both_kinds_have(
     assert spec.condition("uniform").model == spec.model
 
 
-def test_conditions_are_keys() -> None:
-    one, other = (tiny(projection="published") for _ in range(2))
-    assert len({spec.condition(arm) for spec in (one, other) for arm in spec.arms}) == 2
-    with pytest.raises(ValueError, match="frozen"):
-        one.name = "other"
-
-
 # Bad input ----------------------------------------------------------------------------------------------------------
 
 RWKV = {"kind": "rwkv6", "dim": 16, "head_size": 8}

@@ -140,7 +140,7 @@ def started(name: str, arm: str, *at: int | str | None) -> list[float]:
 goose = partial(started, "models-goose")
 
 
-def interval(one: PairedDifference) -> list[float]:
+def interval(one: Any) -> list[float]:
     """A difference and its interval."""
     return [one.mean, one.low, one.high]
 
@@ -148,6 +148,12 @@ def interval(one: PairedDifference) -> list[float]:
 def lead(one: PairedDifference) -> list[float]:
     """How far an arm is below the other, and the interval."""
     return [-one.mean, -one.high, -one.low]
+
+
+def saved(name: str, place: int) -> list[float]:
+    """Share of the bytes after which an arm reaches the other's final loss: geometric mean and interval."""
+    shares = record(f"{name}/report/table.json")["arms"][place]["bytes_to_baseline"].values()
+    return list(np.exp(interval(mean_interval(log(share) for share in shares))))
 
 
 def lost(name: str, arm: str) -> float:
@@ -273,8 +279,6 @@ def sentences() -> dict[str, dict[str, list[float]]]:
     rows = [row for row in record("decays-train/observed.json")["rows"] if row["arm"] == "all"]
     seen = {name: [row["observed"][2] for row in rows if row["model"] == name] for name in ("goose", "mamba2")}
     short, far, frozen = (change("memory-far", arm, "log-spaced") for arm in ("short", "long", "short-frozen"))
-    shares = record("memory-far/report/table.json")["arms"][2]["bytes_to_baseline"].values()
-    sooner = mean_interval(log(share) for share in shares)
     (tested,) = {round(abs(change("memory-far", arm, "log-spaced", "test_bpb").mean), 3) for arm in ("short", "long")}
     tuning = map(json.loads, (RECORDS / "memory-far/tuning/rows.jsonl").read_text().splitlines())
     searched = {row["arm"]: row["result"]["final_val_bpb"] for row in tuning}
@@ -375,7 +379,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "at 256 to 4,096 lead by {:.3f} ({:.3f} to {:.3f}). On test text both differences are {:.3f}.": [
                 *(*lead(far), tested)
             ],
-            "after {:.2f} ({:.2f} to {:.2f}) of the bytes": list(np.exp([sooner.mean, sooner.low, sooner.high])),
+            "after {:.2f} ({:.2f} to {:.2f}) of the bytes": saved("memory-far", 2),
             "they are {:.3f} behind after 6 MB, {:.3f} after 8 and {:.3f} at the end": [
                 *(change("memory-far", "short", "log-spaced", at).mean for at in (750, 1000)),
                 short.mean,
@@ -500,6 +504,9 @@ def sentences() -> dict[str, dict[str, list[float]]]:
                 end for one in at_size["good", None] for end in interval(one)
             ],
             "{:.3f} to {:.3f} lower than at the published rate": [min(better), max(better)],
+            "after {:.2f} ({:.2f} to {:.2f}) and {:.2f} ({:.2f} to {:.2f}) of their bytes": [
+                *(*saved("published-gpu", 5), *saved("published-gpu", 4))
+            ],
             "it was {:+.3f} and {:+.3f} after 500 steps": [one.mean for one in at_size["low", 500]],
             "trains {:.2f} million parameters": [study("published-gpu")["model"]["parameters"] / 1e6],
             "needs {:.3f} bits per byte, counts of five bytes {:.3f}. With the last 32 bytes alone it loses {:.3f}": [

@@ -349,13 +349,6 @@ def test_changes_are_named_but_not_younger_options_rounding_and_searched_rates(s
 # Power
 
 
-@pytest.mark.parametrize(("name", "least", "most"), [("memory-length", 0.0, 0.23), ("memory-text", 0.01, 0.08)])
-def test_equivalences_of_committed_studies_could_hardly_be_confirmed(name: str, least: float, most: float) -> None:
-    rows = powers(load_spec(RUNS / f"{name}.toml"), RUNS / "records" / name)
-    chances = [row["power"] for row in rows if row["needed"] is None]
-    assert (round(min(chances), 2), round(max(chances), 2)) == (least, most)
-
-
 def test_two_seeds_hardly_tell_a_spread() -> None:
     row = powers(load_spec(RUNS / "models-goose.toml"), RUNS / "records/goose")[0]
     assert (row["seeds"], row["power"]) == (2, 1.0)

@@ -1,13 +1,8 @@
-"""Numbers that say how a model uses its context: influence, truncation, saturation, n-grams, memory over runs.
-
-A softmax with logits far apart puts all probability on one symbol, whatever the text; its gradient vanishes there, or
-is large where the symbol is wrong. A good start predicts nearly uniformly: entropy ln 256 = 5.545 nats for bytes.
-"""
+"""Numbers that say how a model uses its context: influence, truncation, n-grams, memory over runs."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -212,20 +207,6 @@ class Probe:
                 columns = value.to_dict().items()
                 values[name] = {"bits" if key == "bpb" else key: column for key, column in columns if key != "windows"}
         return values
-
-
-def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The figures of `saturation` of all sets of positions together."""
-    whole, *rest = map(dict, parts)
-    join: dict[str, Any] = {"positions": add, "logit_min": min, "logit_max": max, "peak_probability": max}
-    for part in rest:
-        total = whole["positions"] + part["positions"]
-        mine, other = whole["positions"] / total, part["positions"] / total
-        whole = {
-            name: join[name](value, part[name]) if name in join else mine * value + other * part[name]
-            for name, value in whole.items()
-        }
-    return whole
 
 
 @dataclass(frozen=True)

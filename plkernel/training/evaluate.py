@@ -1,11 +1,12 @@
 """Objective and evaluation: bits per byte, by position and with context taken away; influence and saturation."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from plkernel.memory.diagnostics import (
     influence_of,
     is_read,
     lengths,
-    merged,
     others,
     places,
     truncation_of,
@@ -140,7 +140,9 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
     entropy                  mean of -sum p ln p, nats; ln V for equal logits
     saturated_share          share of positions with max p > 0.99
 
-    A logit of -inf is a probability of 0 (and infinite loss at the target); NaN gives NaN figures.
+    A softmax with logits far apart puts all probability on one symbol; its gradient vanishes there, or is large where
+    the symbol is wrong. A good start predicts nearly uniformly: entropy ln 256 = 5.545 nats for bytes. A logit of -inf
+    is a probability of 0 (and infinite loss at the target); NaN gives NaN figures.
     """
     z, symbols = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1, 1)
     rows = CACHED if z.device.type == "cpu" else max(1, len(z))
@@ -164,6 +166,20 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
         values = torch.stack([figure.double() for figure in figures.values()]).tolist()
         parts.append({"positions": len(block), **dict(zip(figures, values, strict=True))})
     return merged(parts)
+
+
+def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The figures of `saturation` of all sets of positions together."""
+    whole, *rest = map(dict, parts)
+    join: dict[str, Any] = {"positions": add, "logit_min": min, "logit_max": max, "peak_probability": max}
+    for part in rest:
+        total = whole["positions"] + part["positions"]
+        mine, other = whole["positions"] / total, part["positions"] / total
+        whole = {
+            name: join[name](value, part[name]) if name in join else mine * value + other * part[name]
+            for name, value in whole.items()
+        }
+    return whole
 
 
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:

@@ -51,7 +51,7 @@ from plkernel.training.folder import Progress, RunFolder
 CURVE_EVERY = 10
 """Steps between two training losses of the curves."""
 EVALUATED = 8
-"""Batches that a GPU evaluates at a time: without gradients they fit where one is trained."""
+"""Batches that a GPU evaluates at a time: with one it waits for Python."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ SLOWEST = 0.999
 class Predictor(Protocol):
     """The prediction of each next byte by the law that the bytes were drawn from: no model is better on average."""
 
-    def losses(self, windows: Windows, given: int | None = None) -> Floats:
-        """-log2 P(x[t+1] | x[t], x[t-1] .. x[t+1-c]) in bits, (n, T), for `windows` x (n, T + 1), t = 0..T-1.
+    def losses(self, windows: Windows, given: int | None = None, first: int = 0) -> Floats:
+        """-log2 P(x[t+1] | x[t], x[t-1] .. x[t+1-c]) in bits, t = first..T-1, (n, T - first), for windows x (n, T + 1).
 
         c is `given`, but at most the t + 1 bytes that the window has; None for all of them. A byte in the context that
         is no symbol, such as a separator, counts as not known. Raises ValueError where one is to be predicted.
@@ -281,7 +281,7 @@ class LagCorpus(Sequence):
                 yield data[far:]
             warming -= 1
 
-    def losses(self, windows: Windows, given: int | None = None) -> Floats:
+    def losses(self, windows: Windows, given: int | None = None, first: int = 0) -> Floats:
         """`Predictor.losses`, with K = len(chances) and c bytes given, by
 
             P(x) = 1 / S + sum_{k<=c} a_k ([x[t+1-k] = x] - 1 / S) ,  sum_{j<=c} a_j q(|i - j|) = q(i), i = 1..c .
@@ -295,12 +295,14 @@ class LagCorpus(Sequence):
         share = (before < self.symbols) / self.symbols  # 0 where a byte is no symbol and says nothing
         chance, weights = np.full(after.shape, 1 / self.symbols), np.zeros(0)
         for count, weights in enumerate(linear_weights(self._near[: most + 1]), start=1):  # as a window begins
-            alike = (before[:, :count] == after[:, count - 1 : count]) - share[:, :count]
-            chance[:, count - 1] += alike[:, ::-1] @ weights
+            if count > first:
+                alike = (before[:, :count] == after[:, count - 1 : count]) - share[:, :count]
+                chance[:, count - 1] += alike[:, ::-1] @ weights
+        begin = max(most, first)
         for lag, weight in enumerate(weights, start=1):
-            source = slice(most + 1 - lag, steps + 1 - lag)
-            chance[:, most:] += weight * ((before[:, source] == after[:, most:]) - share[:, source])
-        return -np.log2(chance)
+            source = slice(begin + 1 - lag, steps + 1 - lag)
+            chance[:, begin:] += weight * ((before[:, source] == after[:, begin:]) - share[:, source])
+        return -np.log2(chance[:, first:])
 
     def bits_per_byte(self) -> float:
         """The mean entropy of the next byte's distribution, over 512 KiB of `blocks`."""
@@ -376,13 +378,13 @@ class MarkovChain(Sequence):
 
         return float(self.stationary @ entr(self.transitions / CHANCES).sum(axis=1)) / math.log(2)
 
-    def losses(self, windows: Windows, given: int | None = None) -> Floats:
+    def losses(self, windows: Windows, given: int | None = None, first: int = 0) -> Floats:
         """`Predictor.losses`: by the transition from the last byte, or by the stationary shares where it is unknown."""
         known = self._given(windows, given)
         last = np.minimum(windows[:, :-1].astype(np.intp), self.symbols if known else 0)
         with np.errstate(divide="ignore"):
             bits = -np.log2(np.vstack([self.transitions / CHANCES, self.stationary]))
-        return np.asarray(bits[last if known else self.symbols, windows[:, 1:]])
+        return np.asarray(bits[last if known else self.symbols, windows[:, 1:]][:, first:])
 
     def _endless(self) -> Iterator[Bytes]:
         rng = np.random.default_rng(self.seed)

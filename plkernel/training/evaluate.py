@@ -37,8 +37,8 @@ from plkernel.models.rwkv import RWKV
 from plkernel.models.ssm import SSM
 from plkernel.training.build import AnyModel
 
-Losses = Callable[[np.ndarray, int | None], np.ndarray]
-"""Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before them."""
+Losses = Callable[[np.ndarray, int | None, int], np.ndarray]
+"""Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before them, from a byte on."""
 Predict = Callable[[Tensor], Tensor]
 """Tokens (B,T), int64 on the CPU, to logits (B,T,V), float32: those at t predict the token after t from all up to t."""
 PLACES = 16
@@ -253,7 +253,7 @@ def truncation(predict: Predict, windows: Tensor, batch: int, floor: Losses | No
         token_losses(predict, part, batch * context // length, length - 1)[:, 0]
         for length, part in zip(given, cut, strict=True)
     ]
-    least = [floor(part.numpy(), n)[:, -1] for n, part in zip(given, cut, strict=True)] if floor else None
+    least = [floor(part.numpy(), n, n - 1)[:, 0] for n, part in zip(given, cut, strict=True)] if floor else None
     return truncation_of(given, np.stack(losses), None if least is None else np.stack(least))
 
 

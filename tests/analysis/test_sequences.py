@@ -111,6 +111,8 @@ def test_a_prediction_rests_on_what_is_given_alone_and_its_chances_add_up_to_one
     whole, part = corpus.losses(windows), corpus.losses(windows, 4)
     assert whole.shape == part.shape == (40, 25)
     np.testing.assert_array_equal(corpus.losses(windows, 1000), whole)
+    for first in (3, 24):
+        np.testing.assert_array_equal(corpus.losses(windows, 4, first), part[:, first:])
     np.testing.assert_allclose(part[:, :4], whole[:, :4], rtol=1e-12)
     np.testing.assert_allclose(corpus.losses(windows[:, 6:11])[:, 3], part[:, 9], rtol=1e-12)
     other = ((windows.astype(int) + 1) % corpus.symbols).astype(np.uint8)

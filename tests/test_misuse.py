@@ -8,7 +8,6 @@ import pytest
 
 from plkernel.common import cli
 from plkernel.config import reading
-from plkernel.study.dry_run import duration
 from plkernel.training import build, check, loop
 
 Shown = pytest.CaptureFixture[str]
@@ -66,7 +65,3 @@ def test_mistakes_are_told_at_once(
     said = refused(*words.split(), shown=capsys)
     assert message in said
     assert len(said.splitlines()) == 1 + words.startswith("train")
-
-
-def test_a_price_is_never_nothing() -> None:
-    assert [duration(seconds) for seconds in (0.0, 0.4, 0.6, 61.0)] == ["under 1 s"] * 2 + ["0:00:01", "0:01:01"]

@@ -2,7 +2,8 @@
 
 python runs/records/render.py rewrites every part between <!-- record:NAME STUDY .. --> and <!-- end -->, and draws the
 kernels of several starts before training and after, convergence/kernels.png and .svg, what short half-lives are worth,
-memory-shortness/dose.png and .svg, and what starts of RWKV-7 are worth, models-goose/starts.png and .svg.
+memory-shortness/dose.png and .svg, and what starts of RWKV-7 and Mamba-2 are worth, starts.png and .svg in
+models-goose and models-mamba2.
 """
 
 import json
@@ -72,12 +73,16 @@ def table(path: str, title: str, line: str, cells: Mapping[str, str], rows: Sequ
 
 
 def source(path: str) -> str:
-    """Return command, commit, hardware and version of torch of a study or of a JSON file in a line."""
-    environment = (load(path) if path.endswith(".json") else load(f"{path}/rows.jsonl")[0])["environment"]
-    place, threads = environment["hardware"], environment["threads"]
-    device = place["gpu"] or f"{place['cpu']}, {threads} thread{'s' * (threads > 1)}"
-    commit = environment["commit"][:10] + (" with changes" if environment["dirty"] else "")
-    return f"`{environment['command']}`, commit {commit}, {device}, torch {environment['versions']['torch']}."
+    """Return command, commits, hardware and version of torch of a study or of a JSON file in a line."""
+    rows = [load(path)] if path.endswith(".json") else load(f"{path}/rows.jsonl")
+    commits, devices = dict[str, None](), dict[str, None]()
+    for environment in (row["environment"] for row in rows):
+        place, threads = environment["hardware"], environment["threads"]
+        devices[place["gpu"] or f"{place['cpu']}, {threads} thread{'s' * (threads > 1)}"] = None
+        commits[environment["commit"][:10] + (" with changes" if environment["dirty"] else "")] = None
+    first, word = rows[0]["environment"], f"commit{'s' * (len(commits) > 1)}"
+    where = f"{word} {' and '.join(commits)}, {' and '.join(devices)}"
+    return f"`{first['command']}`, {where}, torch {first['versions']['torch']}."
 
 
 PAIRED = "{mean:+z.4f} ({low:+z.4f} to {high:+z.4f})"
@@ -306,9 +311,9 @@ def dose_figure() -> Figure:
     return figure
 
 
-def starts_figure() -> Figure:
-    """Draw the losses of the arms of models-goose minus that of the baseline over bytes read."""
-    study, paired = read_study(RECORDS / "models-goose"), {}
+def starts_figure(name: str) -> Figure:
+    """Draw the losses of the arms of a study minus that of the baseline over bytes read."""
+    study, paired = read_study(RECORDS / name), {}
     base = study.curves(str(study.baseline))
     for arm in (arm for arm in study.arms if arm != study.baseline):
         paired[f"{arm} minus {study.baseline}"] = [*difference_curves(study.curves(arm), base).values()]
@@ -322,7 +327,7 @@ if __name__ == "__main__":
     panels = {"Source code, EMA": text["ema"], "Source code, LRU": text["lru"]}
     panels |= {"Lags, 0.7": lags["lags-0.7"], "Markov chain": markov[""]}
     figures = {"convergence/kernels": kernels_figure(panels), "memory-shortness/dose": dose_figure()}
-    figures["models-goose/starts"] = starts_figure()
+    figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
     for name, figure in figures.items():
         for kind, content in rendered(figure, ("png", "svg")).items():
             (RECORDS / f"{name}.{kind}").write_bytes(content)

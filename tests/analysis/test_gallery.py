@@ -85,21 +85,6 @@ def test_a_wrong_exponent_fails() -> None:
     assert wrong < 0.7
 
 
-def test_mamba_as_another_implementation_draws_it() -> None:
-    """2,048 channels of mambapy: kernels within 7 %, sampling error included."""
-    torch = pytest.importorskip("torch")
-    peer = pytest.importorskip("mambapy.mamba", reason="mambapy is a peer of the benchmark")
-    torch.manual_seed(0)
-    layer = peer.MambaBlock(peer.MambaConfig(d_model=1024, n_layers=1))
-    steps = torch.nn.functional.softplus(layer.dt_proj.bias.double()).detach().numpy()[:, None]
-    poles = layer.A_log.double().exp().detach().numpy()
-    lags = np.array([1.0, 10, 100, 1000])
-    terms = np.array([steps * np.exp(-poles * steps * t) for t in lags])
-    mamba = ENTRIES["mamba-1"]
-    assert np.exp(mamba.log_kernel(lags)) == pytest.approx(terms.mean(axis=(1, 2)), rel=0.07)
-    assert np.exp(mamba.log_kernel(lags, "rms")) == pytest.approx(np.sqrt((terms**2).mean(axis=(1, 2))), rel=0.07)
-
-
 def test_layers_of_deep_models() -> None:
     """RWKV's ln(-ln a) runs from -6 to -1 and is -6 + 5 / 2**p halfway; RWKV-7 rises by 5 in each head about a ramp.
 

@@ -14,7 +14,7 @@ import pytest
 import plkernel
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.memory.diagnostics import Memory
-from plkernel.results.convergence import Spread, Starts, convergence, groups, kernels_figure, spread
+from plkernel.results.convergence import Starts, convergence, groups, kernels_figure, spread
 from plkernel.results.statistics import PairedDifference, detectable_difference, mean_interval, paired_difference
 from plkernel.results.study import Study, read_study
 
@@ -84,12 +84,7 @@ def test_starts_are_grouped_by_block_and_by_whether_they_are_learnt() -> None:
     assert {name for name, _ in blocks()} == studies().keys() - {"quick", "schemes", "memory-bible"}
 
 
-def test_a_spread_has_the_divisor_of_the_starts_and_no_seeds_without_two() -> None:
-    pair = [(np.full((1, 1, 1), value), np.full((1, 1, 1), end)) for value, end in ((0.0, 1.0), (2.0, 1.0))]
-    assert spread(pair)[:2] == (1.0, 0.0)
-    assert np.isnan(spread(pair).seeds)
-    noisy = [(np.zeros((2, 1, 1)), np.array([-1.0, 1.0])[:, None, None] + shift) for shift in (0.0, 0.0)]
-    assert spread(noisy) == pytest.approx(Spread(0.0, 0.0, sqrt(0.5 * 2 / 2)))
+def test_a_spread_tells_nothing_of_seeds_without_two() -> None:
     mixed = [(np.zeros((runs, 2, 3)), np.ones((runs, 2, 3))) for runs in (1, 2)]  # an arm has two seeds, the other one
     assert spread(mixed)[:2] == (0.0, 0.0)
     assert np.isnan(spread(mixed).seeds)
@@ -137,7 +132,7 @@ def started(name: str, arm: str, *at: int | str | None) -> list[float]:
     return [value for one in at for value in interval(change(name, arm, base, one))]
 
 
-goose = partial(started, "models-goose")
+goose, mamba = partial(started, "models-goose"), partial(started, "models-mamba2")
 
 
 def interval(one: Any) -> list[float]:
@@ -240,7 +235,7 @@ def sentences() -> dict[str, dict[str, list[float]]]:
     (corrected,) = (row["p_corrected"] for row in rows if row["arm"] == "concentrated-at-baseline_none_bytes")
     gaps = {2000: 0.071, 3000: 0.040, 4000: 0.031}  # printed by the published study
     trained = 0.9 * study("memory-length")["corpus"]["size"]
-    counted = ("memory-text", "memory-length", "exp013-audit", "published-gpu")
+    counted = ("memory-text", "memory-length", "exp013-audit", "published-gpu", "ladder-gpu")
     counts = {name: record(f"{name}/references.json")["references"][0] for name in counted}
 
     law = studies()["memory-text"].finished("law_ema")[0].config["arm_options"]["beta"]
@@ -293,11 +288,29 @@ def sentences() -> dict[str, dict[str, list[float]]]:
         ended("published-gpu", tuple(f"{one}_{rate}" for one in ("log-spaced", *pair)), "final_val_bpb")
         for rate in rates
     ]
+    ladder = [(f"concentrated-published_{size}", f"log-spaced_{size}") for size in ("0.1M", "0.4M", "1.7M")]
+    tables = {row["arm"]: row["p_corrected"] for row in record("ladder-gpu/report/table.json")["arms"]}
+    growing = [*(change("ladder-gpu", *pair).mean for pair in ladder), at_size["good", None][0].mean]
+    assert growing == sorted(growing)
+    assert growing[-1] < 0
     better = [low - good for low, good in zip(*of_rate, strict=True)]
-    reached = record("models-goose/report/table.json")["arms"][1]["bytes_to_baseline"].values()
+    reached, kept = (
+        [
+            share is not None
+            for share in record(f"models-{one}/report/table.json")["arms"][1]["bytes_to_baseline"].values()
+        ]
+        for one in ("goose", "mamba2")
+    )
     pilot = [row["sd"] for row in record("models-goose/registered.json")["power"][:2]]
     held = record("models-goose/references.json")["references"][0]
-    learning = (blocks()["models-goose", "rwkv7"][arm] for arm in ("official", "power-law"))
+    learning, learnt = (
+        [
+            float(exponents(at).mean())
+            for arm in (str(studies()[name].baseline), "power-law")
+            for at in blocks()[name, block][arm]
+        ]
+        for name, block in (("models-goose", "rwkv7"), ("models-mamba2", "transformers:Mamba2ForCausalLM"))
+    )
     begun = {one: change("memory-shortness", one, f"2000_{one[-3:]}") for one in ("8_lru", "32_lru", "8-matched_ema")}
     bad = [against_other_rate("2000_ema", step) for step in (3000, 500, "test_bpb")]
     few = [f"{longest}{scale}_ema" for longest in (32, 8, 4) for scale in ("", "-matched")]
@@ -353,7 +366,9 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "~ d^-0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
             "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.4f} or less": [full.mean, max(decayed)],
             "learnt short ones still end {:.3f} behind": [short.mean],
-            f"from its official start: {PAIR}": goose("power-law", None),
+            f"start of RWKV-7, {PAIR}, nor from that of Mamba-2, {PAIR};": [
+                of for m in (goose, mamba) for of in m("power-law", None)
+            ],
             "4,096 end {:.3f} ahead (16 MB; on test text {:.3f} each)": [-far.mean, tested],
             "bytes ({:.3f} and {:.3f} bits per byte after 6 MB)": [best, counts["memory-text"]["val_bpb"][4]],
             "largest model in a study here has {:.1f} million parameters": ranges[1:2],
@@ -478,16 +493,26 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "needs {:.3f} bits per byte, counts of five bytes in the same 2 MB {:.3f}": [
                 *(*ended("models-goose", ("official",), "final_val_bpb"), held["val_bpb"][4])
             ],
-            "final loss in {:.0f} of 6 seeds": [sum(share is not None for share in reached)],
+            "final loss in {:.0f} of 6 seeds": [sum(reached)],
             "LZMA needs {:.2f} with a window of 4 kB and {:.2f} with 16 MB": held["lzma"]["val_bpb"][::3],
             "it predicts {:.3f} better than with the last 32": [lost("models-goose", "official")],
             "spread by {:.3f} and {:.3f}, those of two seeds of the pilot by {:.4f} and {:.4f}": [
                 *(change("models-goose", f"power-law{one}", "official").standard_deviation for one in ("", "-decays")),
                 *pilot,
             ],
-            "d^-{:.2f} to d^-{:.2f} from the official start, and d^-{:.2f} to d^-{:.2f} from": [
-                float(exponents(at).mean()) for pair in learning for at in pair
+            "d^-{:.2f} to d^-{:.2f} from the official start, and d^-{:.2f} to d^-{:.2f} from": learning,
+            "d^-{:.2f} to d^-{:.2f} from the own start and from d^-{:.2f} to d^-{:.2f} from": learnt,
+            f"It is at {PAIR}, on test text at {PAIR}, and": mamba("unit-A", None, "test_bpb"),
+            "final loss in {:.0f} of 8 seeds": [sum(kept)],
+            f"it is behind, at {PAIR}, as": mamba("power-law", 250),
+            f"ends at {PAIR}, on test text at {PAIR}; that": mamba("power-law", None, "test_bpb"),
+            f"Against A = 1 alone it is at {PAIR} at the end and at {PAIR} after 0.5 MB": [
+                end for at in (None, 250) for end in interval(change("models-mamba2", "power-law", "unit-A", at))
             ],
+            "needs {:.3f} bits per byte, counts of five bytes in the same 2 MB {:.3f}, and LZMA {:.2f} and {:.2f}": [
+                *(*ended("models-mamba2", ("own",), "final_val_bpb"), held["val_bpb"][4], *held["lzma"]["val_bpb"][::3])
+            ],
+            "it predicts {:.3f} better than with the last 32.": [lost("models-mamba2", "own")],
             "had the power law {:.3f} ahead": lead(change("goose", "power-law", "official"))[:1],
         },
         "evidence/audit": {
@@ -508,6 +533,21 @@ def sentences() -> dict[str, dict[str, list[float]]]:
                 *(*saved("published-gpu", 5), *saved("published-gpu", 4))
             ],
             "it was {:+.3f} and {:+.3f} after 500 steps": [one.mean for one in at_size["low", 500]],
+            "trains {:.2f}, {:.2f} and {:.2f} million parameters": [
+                next(iter(studies()["ladder-gpu"].finished(base))).config["model"]["parameters"] / 1e6
+                for _, base in ladder
+            ],
+            f"It is at {PAIR}, {PAIR} and {PAIR}. No": [
+                end for pair in ladder for end in interval(change("ladder-gpu", *pair))
+            ],
+            "corrected p {:.2f}, {:.2f} and {:.2f}": [tables[arm] for arm, _ in ladder],
+            "after 500 steps it was at {:+.3f}, {:+.3f} and {:+.3f}.": [
+                change("ladder-gpu", *pair, 500).mean for pair in ladder
+            ],
+            "needs {:.3f} bits per byte, counts of five bytes {:.3f}. With the last 32 bytes alone it loses {:.3f}.": [
+                *ended("ladder-gpu", ladder[2][1:], "final_val_bpb"),
+                *(counts["ladder-gpu"]["val_bpb"][4], lost("ladder-gpu", ladder[2][1])),
+            ],
             "trains {:.2f} million parameters": [study("published-gpu")["model"]["parameters"] / 1e6],
             "needs {:.3f} bits per byte, counts of five bytes {:.3f}. With the last 32 bytes alone it loses {:.3f}": [
                 *(of_rate[1][0], counts["published-gpu"]["val_bpb"][4], lost("published-gpu", "log-spaced_good"))
@@ -541,8 +581,8 @@ DESIGN = {
     "evidence/speed": set(),
     "evidence/starts": {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02"}
     | {"2.26", "1.13", "0.5", "0.8"},
-    "evidence/models": {"1.15", "0.5", "0.4", "0.03", "0.01"},
-    "evidence/audit": {"0.039", "0.071", "2.5", "1.8", "0.1", "0.4", "1.7"},
+    "evidence/models": {"1.15", "0.5", "0.4", "0.03", "0.01", "0.40", "0.1", "0.001", "0.02", "0.23"},
+    "evidence/audit": {"0.039", "0.071", "2.5", "1.8"},
 }
 """Numbers that are no results: exponents and lengths that were chosen, the published claim."""
 

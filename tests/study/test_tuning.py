@@ -61,16 +61,6 @@ def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
     assert parse_spec(search.model_dump(mode="json"), "again") == search
 
 
-def test_a_search_evaluates_no_context_whatever_an_arm_asks(tiny_spec: SpecWriter) -> None:
-    spec = load_spec(tiny_spec(head=HEAD))
-    own = {"train": {"truncation_windows": 8, "probe_windows": 8, "weight_decay": 0.5}}
-    arms = {name: arm.model_copy(update=own) for name, arm in spec.arms.items()}
-    search = search_of(spec.model_copy(update={"arms": arms}))
-    for name in search.arms:
-        train = search.condition(name).protocol
-        assert (train.truncation_windows, train.probe_windows, train.weight_decay) == (0, 0, 0.5)
-
-
 def test_an_arm_may_have_rates_of_its_own(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     """The spec of a tuned study, which has the rates and the one that was chosen, is read back."""
     spec = load_spec(tiny_spec(head=OWN))

@@ -1,14 +1,11 @@
-"""Diagnostics against their definitions: curves over windows, saturation, memory over runs, n-grams."""
+"""Diagnostics against their definitions: curves over windows, memory over runs, n-grams."""
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
-from scipy.special import logsumexp, softmax
 
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.memory import diagnostics
@@ -27,7 +24,6 @@ from plkernel.memory.diagnostics import (
     slope_range,
     truncation_of,
 )
-from plkernel.training.evaluate import saturation
 
 LAGS = 2.0 ** np.arange(10)
 
@@ -93,42 +89,6 @@ def test_json_has_no_nan() -> None:
     assert kept["truncation"] == {"given": [1, 2], "bits": [1, 1], "cost": [0, 0], "standard_error": [None, None]}
     assert "information" not in kept
     assert list(curves[2].to_dict()) == ["windows", "given", "bpb", "cost", "standard_error"]
-
-
-@pytest.mark.parametrize("scale", [0.01, 12.0, 3000.0])
-def test_saturation_is_its_definition(scale: float) -> None:
-    """As scipy has softmax."""
-    rng = np.random.default_rng(0)
-    logits, targets = (scale * rng.standard_normal((600, 256))).astype(np.float32), rng.integers(0, 256, 600)
-    z = logits.astype(np.float64)
-    p, logs = softmax(z, axis=1), z - logsumexp(z, axis=1, keepdims=True)
-    expected = {
-        "positions": 600,
-        "loss": -logs[np.arange(600), targets].mean(),
-        "logit_min": logits.min(),
-        "logit_max": logits.max(),
-        "largest_probability": p.max(axis=1).mean(),
-        "peak_probability": p.max(),
-        "entropy": -(p * logs).sum(axis=1).mean(),
-        "saturated_share": (p.max(axis=1) > 0.99).mean(),
-    }
-    assert saturation(torch.from_numpy(logits), torch.from_numpy(targets)) == pytest.approx(
-        expected, rel=2e-14, abs=1e-14
-    )
-
-
-def test_impossible_symbols_and_diverged_models() -> None:
-    logits = torch.full((3, 256), -math.inf)
-    logits[:, :2] = 0
-    half = saturation(logits, torch.tensor([0, 1, 1]))
-    assert (half["entropy"], half["loss"]) == pytest.approx((math.log(2), math.log(2)), rel=1e-15)
-    assert saturation(logits, torch.tensor([0, 1, 9]))["loss"] == math.inf
-    for bad in (math.nan, math.inf):
-        logits = torch.zeros(3, 256)
-        logits[1, 4] = bad
-        diverged = saturation(logits, torch.tensor([0, 1, 4]))
-        assert math.isnan(diverged["loss"])
-        assert math.isnan(diverged["entropy"])
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.575, 3.0])

@@ -1,16 +1,26 @@
-"""One pass over windows: the same bits per byte, the residual stream measured where it says, both starts as known."""
+"""One pass over windows: the same bits per byte, saturation by definition, residual stream, both starts as known."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp, softmax
 
 from plkernel.models.init import initialise_
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
-from plkernel.training.evaluate import bits_per_byte, diagnose, influence, patch_of, predictor, token_losses, truncation
+from plkernel.training.evaluate import (
+    bits_per_byte,
+    diagnose,
+    influence,
+    patch_of,
+    predictor,
+    saturation,
+    token_losses,
+    truncation,
+)
 
 CPU = torch.device("cpu")
 NAIVE = Structure(norm="rms", tied=True)
@@ -25,6 +35,42 @@ def test_one_pass_gives_the_same_bits_per_byte_and_leaves_no_hook() -> None:
     assert found.bits_per_byte == bits_per_byte(model, windows, 2, CPU)
     assert found.saturation["loss"] == pytest.approx(found.bits_per_byte * math.log(2), rel=1e-6)
     assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("scale", [0.01, 12.0, 3000.0])
+def test_saturation_is_its_definition(scale: float) -> None:
+    """As scipy has softmax."""
+    rng = np.random.default_rng(0)
+    logits, targets = (scale * rng.standard_normal((600, 256))).astype(np.float32), rng.integers(0, 256, 600)
+    z = logits.astype(np.float64)
+    p, logs = softmax(z, axis=1), z - logsumexp(z, axis=1, keepdims=True)
+    expected = {
+        "positions": 600,
+        "loss": -logs[np.arange(600), targets].mean(),
+        "logit_min": logits.min(),
+        "logit_max": logits.max(),
+        "largest_probability": p.max(axis=1).mean(),
+        "peak_probability": p.max(),
+        "entropy": -(p * logs).sum(axis=1).mean(),
+        "saturated_share": (p.max(axis=1) > 0.99).mean(),
+    }
+    assert saturation(torch.from_numpy(logits), torch.from_numpy(targets)) == pytest.approx(
+        expected, rel=2e-14, abs=1e-14
+    )
+
+
+def test_impossible_symbols_and_diverged_models() -> None:
+    logits = torch.full((3, 256), -math.inf)
+    logits[:, :2] = 0
+    half = saturation(logits, torch.tensor([0, 1, 1]))
+    assert (half["entropy"], half["loss"]) == pytest.approx((math.log(2), math.log(2)), rel=1e-15)
+    assert saturation(logits, torch.tensor([0, 1, 9]))["loss"] == math.inf
+    for bad in (math.nan, math.inf):
+        logits = torch.zeros(3, 256)
+        logits[1, 4] = bad
+        diverged = saturation(logits, torch.tensor([0, 1, 4]))
+        assert math.isnan(diverged["loss"])
+        assert math.isnan(diverged["entropy"])
 
 
 def test_amplification_is_measured_where_it_says() -> None:

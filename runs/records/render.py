@@ -106,9 +106,10 @@ def differences(study: str, *steps: str) -> str:
 
 def declared(*studies: str) -> str:
     """Return a table of the gates and hypotheses of studies as they were registered, and what became of them."""
-    lines = []
+    lines, tests = [], dict[str, None]()
     for study in studies:
         registered = load(f"{study}/report/table.json")["declared"]
+        tests |= {one["test"]: None for one in registered["hypotheses"]}
         for one in registered["gates"]:
             edge = "at most" if one["at_least"] is None else "at least"
             claim, passed = f"{edge} {one[edge.replace(' ', '_')]:.4g}", "passed" if one["passed"] else "**failed**"
@@ -116,7 +117,8 @@ def declared(*studies: str) -> str:
         for one in registered["hypotheses"]:
             claim = one["claim"] + (f", margin {one['margin']:g}" if one["margin"] else "")
             lines.append([study, one["name"], claim, PAIRED.format(**one), f"**{one['verdict'].partition(':')[0]}**"])
-    return markdown(["study", "hypothesis or gate", "claim", "bits per byte, 90 % interval", "verdict"], lines)
+    kind = f"bits per byte, 90 % interval by {' or '.join(tests)}"
+    return markdown(["study", "hypothesis or gate", "claim", kind, "verdict"], lines)
 
 
 SAME = 0.1

@@ -1,4 +1,4 @@
-"""Kernels at the start: the committed table, closed forms, other implementations, and the lines of the figure."""
+"""Kernels at the start: the committed table, closed forms and layers of deep models."""
 
 import json
 import math
@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import beta as beta_function
 
-from plkernel.analysis.exponentials import power_law
-from plkernel.analysis.gallery import gallery_figure, initialisations, profile
+from plkernel.analysis.gallery import initialisations, profile
 
 RECORD = Path(__file__).parents[2] / "runs/records/gallery/gallery.json"
 LAGS = np.array([1.0, 2, 7, 50, 333, 2048])
@@ -110,17 +109,3 @@ def test_layers_of_deep_models() -> None:
         hgrn = ENTRIES[f"hgrn-{name}"]
         assert np.exp(-hgrn.rates[0]) == pytest.approx((1 + bound) / 2)
         assert hgrn.gains[0] == pytest.approx(1 - np.exp(-hgrn.rates[0]))
-
-
-def test_figure_draws_the_kernels() -> None:
-    """Every panel: the target first, then the rms and the coherent kernel of each member, 1 at lag 1."""
-    lags, panels = np.geomspace(1, 2048, 200), dict[str, list[np.ndarray]]()
-    for start in ENTRIES.values():
-        kernels = [np.exp(log - log[0]) for log in (start.log_kernel(lags, "rms"), start.log_kernel(lags))]
-        panels[start.family] = [*panels.get(start.family, [power_law(lags, 1.15)]), *kernels]
-    figure = gallery_figure(list(ENTRIES.values()), [-0.5] * len(ENTRIES), 1.15, 2048)
-    for axes, (family, expected) in zip(figure.axes, panels.items(), strict=True):
-        assert axes.get_title(loc="left") == family
-        for line, values in zip(axes.lines, expected, strict=True):
-            assert pytest.approx(np.array([lags, values])) == line.get_xydata().T
-        assert all(text.get_text().endswith("  -0.50") for text in axes.get_legend().get_texts())

@@ -145,6 +145,14 @@ def test_commands_are_taken(command: str, monkeypatch: pytest.MonkeyPatch) -> No
         run(command, monkeypatch)
 
 
+@pytest.mark.usefixtures("parsing_only")
+def test_a_wrong_option_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("python -m plkernel.fit --bet 1.15", "python -m plkernel.experiment runs/quick.toml --worker 2"):
+        with pytest.raises(SystemExit):
+            run(command, monkeypatch)
+        assert "did you mean" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [pytest.param(one, marks=[pytest.mark.slow] * slow) for one, slow in RUN.items()])
 def test_commands_run(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command in SHELL.values(), "no page shows it any more"

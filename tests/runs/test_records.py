@@ -24,6 +24,12 @@ def test_documents_are_rendered_from_the_records(renderer: ModuleType) -> None:
     assert [renderer.render(text) for text in texts] == texts
 
 
+def test_a_changed_number_is_noticed(renderer: ModuleType) -> None:
+    text = (ROOT / "docs" / "evidence" / "tables.md").read_text()
+    assert "-0.0168" in text
+    assert renderer.render(text.replace("(-0.0168", "(-0.0169")) == text
+
+
 def test_the_demo_decides_and_no_arm_of_it_is_worse_than_counts_of_two_bytes() -> None:
     one = compare(read_study(ROOT / "runs/records/demo"))
     assert one.declared

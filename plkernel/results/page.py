@@ -384,11 +384,13 @@ def _size(count: int) -> str:
 
 def warnings(comparison: Comparison) -> list[str]:
     """Cautions before any number is believed: leaks, unequal runs, damage."""
-    study, arms, runs = comparison.study, comparison.arms, comparison.study.finished()
-    edge = {name: f"{choice.rate:g}" for name, choice in comparison.tuning.items() if choice.at_edge}
+    study, arms, runs, tuned = comparison.study, comparison.arms, comparison.study.finished(), comparison.tuning
+    edge = {name: f"{choice.rate:g}" for name, choice in tuned.items() if choice.at_edge}
     spreads = [one.standard_deviation for one in comparison.differences.values() if one.standard_deviation > 0]
     noise = median(spreads) if spreads else math.nan
-    unsure = [name for name, choice in comparison.tuning.items() if choice.rivals(noise)]
+    unsure = [name for name, choice in tuned.items() if choice.rivals(noise)]
+    pairs = [(arm.name, str(arm.against)) for arm in comparison.others if arm.name in tuned]
+    apart = [arm for arm, base in pairs if base in tuned and tuned[arm].apart(tuned[base], noise)]
     digests, of_arms, lost = dict[str, set[Any]](), list[str](), list[str]()
     for arm in arms:
         for run in study.finished(arm.name)[:1]:
@@ -403,12 +405,14 @@ def warnings(comparison: Comparison) -> list[str]:
     idle = [name for name, one in comparison.differences.items() if not any(one.per_seed.values())]
     absent = [base.name for base in comparison.baselines if not base.seeds]
     damaged = [run.name for run in runs if not run.agrees]
+    told = f"seeds differ by {noise:.2g}: more tuning.seeds would"
     leaking, rates = [arm.name for arm in arms if not arm.causal], listed(dict.fromkeys(edge.values()))
     named = [
         (leaking, f"{NOT_CAUSAL}: a prediction sees part of its own target, so the loss says little about the model"),
         (idle, "the same loss as the baseline to the last digit in every seed: its options do nothing"),
         (list(edge), f"learning rate {rates} is the first or last tried"),
-        (unsure, f"the search cannot tell the best rate, seeds differ by {noise:.2g}: more tuning.seeds would"),
+        (unsure, f"the search cannot tell the best rate, {told}"),
+        (apart, f"not at its baseline's learning rate; the search cannot tell which is better, {told}"),
         (absent, "no run of this baseline is finished, there is nothing to compare with"),
         (damaged, "the rows are not those of the result: bring metrics.jsonl back, or train the run again"),
         (lost, "the loss is not finite, so the arm has no mean"),

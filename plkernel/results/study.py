@@ -361,11 +361,19 @@ class Choice:
         """True if a rate beyond the grid might be better still."""
         return self.rate in (min(self.losses), max(self.losses))
 
+    def may_be(self, rate: float, noise: float) -> bool:
+        """True if `rate` was tried and loses no more than noise / sqrt(seeds) against the chosen one."""
+        return self.losses.get(rate, math.inf) <= self.losses[self.rate] + noise / math.sqrt(self.seeds)
+
+    def apart(self, other: "Choice", noise: float) -> bool:
+        """True if the two rates differ, although one of them may be right for both."""
+        return other.rate != self.rate and (self.may_be(other.rate, noise) or other.may_be(self.rate, noise))
+
     def rivals(self, noise: float) -> list[float]:
-        """Rates that are no neighbours of the chosen one and lose no more than noise / sqrt(seeds) against it."""
-        order, bound = sorted(self.losses), self.losses[self.rate] + noise / math.sqrt(self.seeds)
+        """Rates that may be, and are no neighbours of the chosen one."""
+        order = sorted(self.losses)
         at = order.index(self.rate)
-        return [rate for place, rate in enumerate(order) if abs(place - at) > 1 and self.losses[rate] <= bound]
+        return [rate for place, rate in enumerate(order) if abs(place - at) > 1 and self.may_be(rate, noise)]
 
 
 def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice]:

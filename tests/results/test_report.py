@@ -135,6 +135,11 @@ def test_rates_at_the_edge_n_grams_of_other_windows_and_idle_options(tmp_path: P
             own, other = (tmp_path / arm / f"seed-{seed}" / name for arm in (BASELINE, "concentrated"))
             other.write_bytes(own.read_bytes())
     assert "concentrated: the same loss as the baseline to the last digit in every seed" in warnings(of(folder))[0]
+    record = Path(__file__).parents[2] / "runs/records/models-mamba2"
+    assert warnings(of(record)) == [
+        "unit-A: not at its baseline's learning rate; the search cannot tell which is better, seeds differ by 0.016: "
+        "more tuning.seeds would."
+    ]
 
 
 def test_the_page_begins_with_n_grams_and_what_memory_is_worth(tmp_path: Path, undrawn: None) -> None:

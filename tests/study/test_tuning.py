@@ -107,6 +107,9 @@ def test_rivals_are_rates_far_from_the_best_that_seeds_alone_could_put_behind_it
     assert Choice(0.023, losses, 4).rivals(0.006) == []
     assert Choice(0.023, losses, 4).rivals(0.008) == [0.008]
     assert Choice(0.023, losses, 1).rivals(math.nan) == []
+    other = {0.016: 2.2, 0.023: 2.3}
+    assert [Choice(0.023, losses, n).apart(Choice(0.016, other, n), 0.01) for n in (1, 4)] == [True, False]
+    assert not Choice(0.023, losses, 1).apart(Choice(0.023, other, 1), 1.0)
 
 
 class Stopped(Engine):

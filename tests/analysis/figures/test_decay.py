@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from plkernel.analysis.figures.decay import EXACT, FIT, WIDEST_SLOPE, comparison_figure, decay_figure, known_slopes
-from plkernel.analysis.figures.style import INK, line_style, rendered
+from plkernel.analysis.figures.decay import EXACT, FIT, WIDEST_SLOPE, decay_figure, known_slopes
+from plkernel.analysis.figures.style import INK, rendered
 from plkernel.analysis.information.estimate import DecayCurve, log_lags
 from plkernel.analysis.information.laws import compare_models, fit_power_law, judge, local_slopes
 
@@ -108,22 +108,6 @@ def test_an_exact_curve_lies_on_a_curve_without_error():
     above, below = decay_figure(curve_of(LAGS**-0.5, quantity="correlation"), None, title="").axes
     assert drawn(above, INK, "o")[0][1] == pytest.approx(LAGS**-0.5, rel=1e-14), "a correlation as it is"
     assert (above.get_ylabel(), below.get_xlabel()) == ("correlation q(d)", "lag d (bytes)")
-
-
-def test_a_comparison_holds_every_curve(steep, noise):
-    name = "synthetic:beta=1.0,symbols=16,bytes=2000000,seed=7"
-    curves = {name: steep, "flat": curve_of(0.2 * LAGS**-0.3), "noise": noise}
-    laws = {key: fit_power_law(curves[key], (1, 60)) for key in (name, "flat")}
-    figure = comparison_figure(curves, laws)
-    above = figure.axes[0]
-    for index, (key, curve) in enumerate(curves.items()):
-        colour = line_style(index)["color"]
-        [(_, values)] = drawn(above, colour, "o")
-        shown = np.isfinite(values)
-        assert values[shown] == pytest.approx(np.array(curve.values)[shown] * BITS, rel=1e-14)
-        assert len(drawn(above, colour, "None")) == 1 + (key in laws), "the floor, and the fit where there is one"
-    beta = f"beta = {laws['flat'].beta:.2f} ({laws['flat'].low:.2f} to {laws['flat'].high:.2f})"
-    assert f"flat: {beta}, lags 1 to {LAGS[LAGS <= 60][-1]}" in legend_texts(figure)
 
 
 def test_the_shape_of_the_verdict_is_drawn_and_not_the_law_that_it_rejects():

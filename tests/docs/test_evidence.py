@@ -275,8 +275,13 @@ def sentences() -> dict[str, dict[str, list[float]]]:
     seen = {name: [row["observed"][2] for row in rows if row["model"] == name] for name in ("goose", "mamba2")}
     short, far, frozen = (change("memory-far", arm, "log-spaced") for arm in ("short", "long", "short-frozen"))
     (tested,) = {round(abs(change("memory-far", arm, "log-spaced", "test_bpb").mean), 3) for arm in ("short", "long")}
-    tuning = map(json.loads, (RECORDS / "memory-far/tuning/rows.jsonl").read_text().splitlines())
-    searched = {row["arm"]: row["result"]["final_val_bpb"] for row in tuning}
+    searched, tried = (
+        {
+            row["arm"]: row["result"]["final_val_bpb"]
+            for row in map(json.loads, (RECORDS / name).read_text().splitlines())
+        }
+        for name in ("memory-far/tuning/rows.jsonl", "models-mamba2/tuning/rows.jsonl")
+    )
     beside = {
         arm: [searched[f"{arm}_rate-{rate}"] - searched[f"{arm}_rate-0.002"] for rate in (0.001, 0.004)]
         for arm in ("log-spaced", "long", "short")
@@ -502,8 +507,15 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             ],
             "d^-{:.2f} to d^-{:.2f} from the official start, and d^-{:.2f} to d^-{:.2f} from": learning,
             "d^-{:.2f} to d^-{:.2f} from the own start and from d^-{:.2f} to d^-{:.2f} from": learnt,
-            f"It is at {PAIR}, on test text at {PAIR}, and": mamba("unit-A", None, "test_bpb"),
+            f"chose it is at {PAIR}, on test text at {PAIR}, and": mamba("unit-A", None, "test_bpb"),
             "final loss in {:.0f} of 8 seeds": [sum(kept)],
+            f"it is at {PAIR} at 4e-3 and at {PAIR} at 8e-3": [
+                end
+                for rate in ("4e-3", "8e-3")
+                for end in interval(change("models-mamba2-rates", f"unit-A_{rate}", f"own_{rate}"))
+            ],
+            "ends {:.3f} ({:.3f} to {:.3f}) higher": interval(change("models-mamba2-rates", "own_8e-3", "own_4e-3")),
+            "other way round, {:.3f} against {:.3f}": [tried[f"own_rate-{rate}"] for rate in (0.008, 0.004)],
             f"it is behind, at {PAIR}, as": mamba("power-law", 250),
             f"ends at {PAIR}, on test text at {PAIR}; that": mamba("power-law", None, "test_bpb"),
             f"Against A = 1 alone it is at {PAIR} at the end and at {PAIR} after 0.5 MB": [

@@ -515,6 +515,11 @@ def sentences() -> dict[str, dict[str, list[float]]]:
                 for end in interval(change("models-mamba2-rates", f"unit-A_{rate}", f"own_{rate}"))
             ],
             "ends {:.3f} ({:.3f} to {:.3f}) higher": interval(change("models-mamba2-rates", "own_8e-3", "own_4e-3")),
+            "{:.3f} and {:.3f}, those of the pilot's three seeds by {:.3f}, from which followed a power of {:.2f}": [
+                *(change("models-mamba2", arm, "own").standard_deviation for arm in ("unit-A", "power-law")),
+                *(record("models-mamba2/registered.json")["power"][0][of] for of in ("sd", "power")),
+            ],
+            "finds a lead of {:.3f} in": [-record("models-mamba2-rates/registered.json")["power"][0]["needed"]],
             "other way round, {:.3f} against {:.3f}": [tried[f"own_rate-{rate}"] for rate in (0.008, 0.004)],
             f"it is behind, at {PAIR}, as": mamba("power-law", 250),
             f"ends at {PAIR}, on test text at {PAIR}; that": mamba("power-law", None, "test_bpb"),

@@ -14,7 +14,7 @@ import pytest
 import plkernel
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.memory.diagnostics import Memory
-from plkernel.results.convergence import Starts, convergence, groups, kernels_figure, spread
+from plkernel.results.convergence import Starts, convergence, groups, kernels_figure
 from plkernel.results.statistics import PairedDifference, detectable_difference, mean_interval, paired_difference
 from plkernel.results.study import Study, read_study
 
@@ -82,12 +82,6 @@ def test_starts_are_grouped_by_block_and_by_whether_they_are_learnt() -> None:
     assert len(blocks()["memory-dose", "lags-0.7, frozen, not learnt"]) == 6
     assert [len(blocks()["memory-shortness", gain]) for gain in ("ema", "lru")] == [9, 5]
     assert {name for name, _ in blocks()} == studies().keys() - {"quick", "schemes", "memory-bible"}
-
-
-def test_a_spread_tells_nothing_of_seeds_without_two() -> None:
-    mixed = [(np.zeros((runs, 2, 3)), np.ones((runs, 2, 3))) for runs in (1, 2)]  # an arm has two seeds, the other one
-    assert spread(mixed)[:2] == (0.0, 0.0)
-    assert np.isnan(spread(mixed).seeds)
 
 
 def test_the_figure_has_every_start_before_and_after() -> None:

@@ -365,8 +365,8 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             "~ d^-0.7, 8 seeds, {:.0f} thousand parameters": [study("memory-lags")["model"]["parameters"] / 1e3],
             "SSM {:.3f} bits per byte on copied bytes, RWKV-7 and Mamba-2 {:.4f} or less": [full.mean, max(decayed)],
             "learnt short ones still end {:.3f} behind": [short.mean],
-            f"start of RWKV-7, {PAIR}, nor from that of Mamba-2, {PAIR};": [
-                of for m in (goose, mamba) for of in m("power-law", None)
+            f"start of RWKV-7, {PAIR}, nor ahead of that of Mamba-2, {PAIR}": [
+                *(*goose("power-law", None), *started("models-mamba2-rates", "power-law_4e-3", None))
             ],
             "4,096 end {:.3f} ahead (16 MB; on test text {:.3f} each)": [-far.mean, tested],
             "bytes ({:.3f} and {:.3f} bits per byte after 6 MB)": [best, counts["memory-text"]["val_bpb"][4]],
@@ -515,10 +515,13 @@ def sentences() -> dict[str, dict[str, list[float]]]:
             ],
             "finds a lead of {:.3f} in": [-record("models-mamba2-rates/registered.json")["power"][0]["needed"]],
             "other way round, {:.3f} against {:.3f}": [tried[f"own_rate-{rate}"] for rate in (0.008, 0.004)],
-            f"it is behind, at {PAIR}, as": mamba("power-law", 250),
+            f"is behind after 0.5 MB, at {PAIR}, as": mamba("power-law", 250),
             f"ends at {PAIR}, on test text at {PAIR}; that": mamba("power-law", None, "test_bpb"),
-            f"Against A = 1 alone it is at {PAIR} at the end and at {PAIR} after 0.5 MB": [
-                end for at in (None, 250) for end in interval(change("models-mamba2", "power-law", "unit-A", at))
+            f"it ends at {PAIR} at 4e-3 and at {PAIR} at 8e-3, and against A = 1 alone at {PAIR} and {PAIR}.": [
+                end
+                for one in ("own", "unit-A")
+                for rate in ("4e-3", "8e-3")
+                for end in interval(change("models-mamba2-rates", f"power-law_{rate}", f"{one}_{rate}"))
             ],
             "needs {:.3f} bits per byte, counts of five bytes in the same 2 MB {:.3f}, and LZMA {:.2f} and {:.2f}": [
                 *(*ended("models-mamba2", ("own",), "final_val_bpb"), held["val_bpb"][4], *held["lzma"]["val_bpb"][::3])

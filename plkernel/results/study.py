@@ -370,7 +370,7 @@ class Choice:
         return other.rate != self.rate and (self.may_be(other.rate, noise) or other.may_be(self.rate, noise))
 
     def rivals(self, noise: float) -> list[float]:
-        """Rates that may be, and are no neighbours of the chosen one."""
+        """Rates for which `may_be` holds, without the neighbours of the chosen one."""
         order = sorted(self.losses)
         at = order.index(self.rate)
         return [rate for place, rate in enumerate(order) if abs(place - at) > 1 and self.may_be(rate, noise)]

@@ -79,7 +79,7 @@ lint: $(VENV)/installed-dev  ## style of the code
 types: $(VENV)/installed-dev  ## static types
 	$(BIN)/mypy
 
-size:  ## lines of source and tests in each room, beside its budget
+size:  ## lines of source and tests in each folder
 	@$(PYTHON) tests/size.py
 
 bench: $(VENV)/installed-dev  ## kernels and a training step against their peers, checked before timed

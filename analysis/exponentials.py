@@ -1,4 +1,6 @@
-"""Sums of decaying exponentials, the kernels they are fitted to, and scores of how close the two are."""
+"""Sums of decaying exponentials, the kernels they are fitted to, and scores of how close the two
+are.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +12,9 @@ Floats = NDArray[np.float64]
 
 MAX_DESIGN_ENTRIES = 50_000_000
 ACCURACY_FLOOR = 1e-9
-"""The relative error below which float64 cannot tell sums of exponentials apart; more terms are refused."""
+"""The relative error below which float64 cannot tell sums of exponentials apart; more terms are
+refused.
+"""
 FEWEST_LAGS = 3
 SMALLEST_VALUE = 1e-300
 """The least value of a target: below it float64 loses relative accuracy."""
@@ -22,9 +26,10 @@ FLATTEST = 1e-6
 class Scores:
     """Closeness of a kernel k(t) to a target y(t), both positive, on the same lags.
 
-    r0: log-log R² of the kernel as it stands; r1: with both divided by their value at the first lag; r_star: after
-    the best common scale; e_log: half the range of ln(k/y), the error in e-folds that no scale removes; r_linear: R²
-    of k against y as they are; max_relative_error: max |k/y - 1|, reached at `worst_lag`.
+    r0: log-log R² of the kernel as it stands; r1: with both divided by their value at the first
+    lag; r_star: after the best common scale; e_log: half the range of ln(k/y), the error in e-folds
+    that no scale removes; r_linear: R² of k against y as they are; max_relative_error: max |k/y -
+    1|, reached at `worst_lag`.
     """
 
     r0: float
@@ -38,7 +43,9 @@ class Scores:
 
 @dataclass(frozen=True)
 class ExponentialSum:
-    """k(t) = sum_i weights_i exp(-rates_i t), with rates per step and non-negative weights, fastest rate first."""
+    """k(t) = sum_i weights_i exp(-rates_i t), with rates per step and non-negative weights, fastest
+    rate first.
+    """
 
     rates: tuple[float, ...]
     weights: tuple[float, ...]
@@ -90,7 +97,9 @@ def integer_lags(max_lag: int) -> Floats:
 
 
 def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
-    """Scores of a kernel given by its logarithm against `target` on `lags`; all of shape (T,), target positive."""
+    """Scores of a kernel given by its logarithm against `target` on `lags`; all of shape (T,),
+    target positive.
+    """
     log_k, y, t = (np.asarray(values, dtype=float) for values in (log_kernel, target, lags))
     log_y = np.log(y)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -101,11 +110,21 @@ def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
         r_linear = 1 - float(np.sum((kernel - y) ** 2) / np.sum((y - y.mean()) ** 2))
         relative = np.abs(np.expm1(difference))
         worst = int(np.argmax(relative))
-        return Scores(r0, r1, r_star, float(np.ptp(difference)) / 2, r_linear, float(relative[worst]), float(t[worst]))
+        return Scores(
+            r0,
+            r1,
+            r_star,
+            float(np.ptp(difference)) / 2,
+            r_linear,
+            float(relative[worst]),
+            float(t[worst]),
+        )
 
 
 def check_design(max_lag: int, nodes: int) -> None:
-    """ValueError when the matrix of a linear fit, max_lag x nodes, would be too large for memory."""
+    """ValueError when the matrix of a linear fit, max_lag x nodes, would be too large for
+    memory.
+    """
     if nodes * max_lag > MAX_DESIGN_ENTRIES:
         raise ValueError(
             f"max_lag {max_lag} times {nodes} nodes exceeds {MAX_DESIGN_ENTRIES:,} matrix entries: "
@@ -115,14 +134,17 @@ def check_design(max_lag: int, nodes: int) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """A positive kernel on the lags from the first to the last, known at every lag between or at some only.
+    """A positive kernel on the lags from the first to the last, known at every lag between or at
+    some only.
 
     label      its name in messages and figures
-    lags       (L,) ascending, in steps: where it is known, or where the pieces of a continuous one join
+    lags       (L,) ascending, in steps: where it is known, or where the pieces of a continuous one
+    join
     values     (L,) positive
-    exponents  (L-1,) of a continuous target: value(lags[i]) (t / lags[i])**-exponents[i] between lags i and i+1;
-               None: the target is known at `lags` only
-    errors     (L,) relative standard errors of the values, the weights of a fit; None: all lags count the same
+    exponents  (L-1,) of a continuous target: value(lags[i]) (t / lags[i])**-exponents[i] between
+               lags i and i+1; None: the target is known at `lags` only
+    errors     (L,) relative standard errors of the values, the weights of a fit; None: all lags
+    count the same
     """
 
     label: str
@@ -146,13 +168,22 @@ class Target:
 
         Raises ValueError at lags where the target is not known.
         """
-        t, knots, values = np.asarray(lags, dtype=float), np.asarray(self.lags), np.asarray(self.values)
+        t, knots, values = (
+            np.asarray(lags, dtype=float),
+            np.asarray(self.lags),
+            np.asarray(self.values),
+        )
         if self.exponents is not None:
             piece = np.clip(np.searchsorted(knots, t, side="right") - 1, 0, len(self.exponents) - 1)
-            return np.asarray(values[piece] * (t / knots[piece]) ** -np.asarray(self.exponents)[piece])
+            return np.asarray(
+                values[piece] * (t / knots[piece]) ** -np.asarray(self.exponents)[piece]
+            )
         at = np.minimum(np.searchsorted(knots, t), knots.size - 1)
         if (knots[at] != t).any():
-            raise ValueError(f"target {self.label!r} is known at its own {knots.size} lags only, not between them")
+            raise ValueError(
+                f"target {self.label!r} is known at its own {knots.size} lags only, not between"
+                " them"
+            )
         return np.asarray(values[at])
 
     def integer_lags(self) -> Floats:
@@ -162,45 +193,61 @@ class Target:
         return np.arange(np.ceil(self.lags[0]), np.floor(self.max_lag) + 1)
 
     def judged_lags(self) -> Floats:
-        """The lags on which fits are judged: all of a discrete target; 4096 and the knots of a continuous one."""
-        return np.asarray(self.lags if self.exponents is None else np.union1d(self.spread_lags(4096)[0], self.lags))
+        """The lags on which fits are judged: all of a discrete target; 4096 and the knots of a
+        continuous one.
+        """
+        return np.asarray(
+            self.lags
+            if self.exponents is None
+            else np.union1d(self.spread_lags(4096)[0], self.lags)
+        )
 
     def spread_lags(self, count: int, evenly: float = 0.0) -> tuple[Floats, Floats]:
-        """Lags from first to last, Chebyshev-Lobatto in ln t, and the number of the `count` points each stands for.
+        """Lags from first to last, Chebyshev-Lobatto in ln t, and the number of the `count` points
+        each stands for.
 
         A target that is not continuous takes, for each point, the nearest of its lags.
 
-        evenly  0: Chebyshev-Lobatto; 1: evenly spaced in ln t; between: the mean of both, so weighted
+        evenly  0: Chebyshev-Lobatto; 1: evenly spaced in ln t; between: the mean of both, so
+            weighted
         """
         low, high = np.log(self.lags[0]), np.log(self.max_lag)
         even = np.arange(count) / (count - 1)
         logs = low + (high - low) * (evenly * even + (1 - evenly) * np.sin(np.pi / 2 * even) ** 2)
         if self.exponents is None:
             known = np.log(self.lags)
-            at, counts = np.unique(np.searchsorted((known[1:] + known[:-1]) / 2, logs), return_counts=True)
+            at, counts = np.unique(
+                np.searchsorted((known[1:] + known[:-1]) / 2, logs), return_counts=True
+            )
             return np.asarray(self.lags)[at], counts.astype(float)
         lags = np.exp(logs)
         lags[[0, -1]] = self.lags[0], self.max_lag
         return lags, np.ones(count)
 
     def raised(self, power: float) -> "Target":
-        """The target to a positive power, with the relative errors that it then has, to first order."""
+        """The target to a positive power, with the relative errors that it then has, to first
+        order.
+        """
         if power == 1:
             return self
         if self.beta is not None:
             return power_law_target(power * self.beta, self.max_lag)
         values = tuple((np.asarray(self.values) ** power).tolist())
-        scaled = (given and tuple(power * value for value in given) for given in (self.exponents, self.errors))
+        scaled = (
+            given and tuple(power * value for value in given)
+            for given in (self.exponents, self.errors)
+        )
         return Target(f"({self.label})**{power:g}", self.lags, values, *scaled)
 
 
 def power_law_target(
     beta: float, max_lag: float, beta_2: float | None = None, break_lag: float | None = None
 ) -> Target:
-    """t**-beta on every real lag from 1 to max_lag; with beta_2, in proportion to t**-beta_2 from break_lag on.
+    """t**-beta on every real lag from 1 to max_lag; with beta_2, in proportion to t**-beta_2 from
+    break_lag on.
 
-    Raises ValueError unless all exponents are positive, max_lag is at least 3 and break_lag between 1 and max_lag, and
-    where the law is flat or vanishes in float64.
+    Raises ValueError unless all exponents are positive, max_lag is at least 3 and break_lag between
+    1 and max_lag, and where the law is flat or vanishes in float64.
     """
     label, betas, lags = f"t**-{beta:g}", [float(beta)], [1.0, float(max_lag)]
     if beta_2 is not None and break_lag is not None:
@@ -218,34 +265,50 @@ def power_law_target(
         raise ValueError(f"{label} is flat up to max_lag {max_lag:g}: use a larger beta or max_lag")
     if falls.sum() > -np.log(SMALLEST_VALUE):
         raise ValueError(
-            f"{label} falls below {SMALLEST_VALUE:g} before max_lag {max_lag:g}: use a smaller beta or max_lag"
+            f"{label} falls below {SMALLEST_VALUE:g} before max_lag {max_lag:g}: use a smaller beta"
+            " or max_lag"
         )
     values = np.exp(-np.concatenate([[0.0], np.cumsum(falls)]))
     return Target(label, tuple(lags), tuple(values.tolist()), tuple(betas))
 
 
 def array_target(values: ArrayLike, label: str = "array") -> Target:
-    """Values (T,) at the lags t = 1..T, known there only. Raises ValueError unless positive, finite and T >= 3."""
+    """Values (T,) at the lags t = 1..T, known there only. Raises ValueError unless positive, finite
+    and T >= 3.
+    """
     return lag_target(integer_lags(np.size(values)), values, label=label)
 
 
-def lag_target(lags: ArrayLike, values: ArrayLike, errors: ArrayLike | None = None, label: str = "values") -> Target:
-    """Values (L,) at ascending lags (L,), known there only, with relative errors (L,) as the weights of a fit.
+def lag_target(
+    lags: ArrayLike, values: ArrayLike, errors: ArrayLike | None = None, label: str = "values"
+) -> Target:
+    """Values (L,) at ascending lags (L,), known there only, with relative errors (L,) as the
+    weights of a fit.
 
-    Raises ValueError for fewer than three lags, values below 1e-300 and anything that is not positive and finite.
+    Raises ValueError for fewer than three lags, values below 1e-300 and anything that is not
+    positive and finite.
     """
     given: dict[str, Any] = {"lags": lags, "values": values, "errors": errors}
-    arrays = {name: np.asarray(array, dtype=float) for name, array in given.items() if array is not None}
+    arrays = {
+        name: np.asarray(array, dtype=float) for name, array in given.items() if array is not None
+    }
     shapes, t = [array.shape for array in arrays.values()], arrays["lags"]
     if t.ndim != 1 or len(set(shapes)) > 1:
-        raise ValueError(f"lags, values and errors must be of one length, got shapes {', '.join(map(str, shapes))}")
+        raise ValueError(
+            "lags, values and errors must be of one length, got shapes"
+            f" {', '.join(map(str, shapes))}"
+        )
     if t.size < FEWEST_LAGS:
         raise ValueError(f"target {label!r}: {t.size} lags, at least {FEWEST_LAGS} are needed")
     for name, array in arrays.items():
         if (bad := array[~(np.isfinite(array) & (array > 0))]).size:
-            raise ValueError(f"target {label!r}: {name} must be positive and finite, got {bad[0]:g} among them")
+            raise ValueError(
+                f"target {label!r}: {name} must be positive and finite, got {bad[0]:g} among them"
+            )
     if (least := arrays["values"].min()) < SMALLEST_VALUE:
-        raise ValueError(f"target {label!r}: values must be at least {SMALLEST_VALUE:g}, got {least:g}")
+        raise ValueError(
+            f"target {label!r}: values must be at least {SMALLEST_VALUE:g}, got {least:g}"
+        )
     if (np.diff(t) <= 0).any():
         raise ValueError(f"target {label!r}: lags must ascend")
     return Target(label, **{name: tuple(array.tolist()) for name, array in arrays.items()})

@@ -1,12 +1,14 @@
-"""Fits of exponential sums to a target, on given half-lives or with K free terms, and channels that carry the result.
+"""Fits of exponential sums to a target, on given half-lives or with K free terms, and channels that
+carry the result.
 
-minimax        K terms with the least largest relative error, by Remez exchanges; `certificate` proves it
+minimax        K terms with the least largest relative error, by Remez exchanges; `certificate`
+proves it
 least-squares  K terms with the least sum of squared logarithmic errors, for targets with errors
 nnls           weights on the published half-lives, on the linear scale: the published fit
 
-Free terms have the parameters (ln rates, ln weights), shape (2K,), so that both stay positive; rates are per first lag
-of the target. Their errors are ln(kernel / target): near 0 they are the relative error, and they grow without end as a
-kernel vanishes, which relative errors do not.
+Free terms have the parameters (ln rates, ln weights), shape (2K,), so that both stay positive;
+rates are per first lag of the target. Their errors are ln(kernel / target): near 0 they are the
+relative error, and they grow without end as a kernel vanishes, which relative errors do not.
 """
 
 import numbers
@@ -60,18 +62,20 @@ PUBLISHED_BETA, PUBLISHED_MAX_LAG = 1.15, 512
 PUBLISHED_HALF_LIVES = (1.0, 2048.0, 256)
 FEWEST_POINTS, POINTS_PER_TERM = 40, 6
 EVENLY = 0.3
-"""How far the points of the least squares lean from Chebyshev's towards evenly spaced in ln t. Chebyshev's alone leave
-the ends with half the error of the middle."""
+"""How far the points of the least squares lean from Chebyshev's towards evenly spaced in ln t.
+Chebyshev's alone leave the ends with half the error of the middle."""
 TOLERANCE, EVALUATIONS = 1e-6, 200
 SETTLED, PATIENT_EVALUATIONS = 1e-14, 2000
-"""Tolerance and evaluations where the above end too early, in the long valleys of short targets with many terms."""
+"""Tolerance and evaluations where the above end too early, in the long valleys of short targets
+with many terms.
+"""
 WORTHWHILE = 1e-6
 """A further term is refused when it lowers the sum of squares by no more than this, relative."""
 SEED_SHARE = 0.05
 """The largest share of the kernel that an inserted term starts with."""
 LEAST_LOG_RATE, MOST_LOG_RATE = -100.0, 6.0
-"""Per first lag. A term that the target does not need may drift off; beyond these it changes no more, and its weight
-stays a number."""
+"""Per first lag. A term that the target does not need may drift off; beyond these it changes no
+more, and its weight stays a number."""
 UNSEEN = 1e-14
 """A term is left out when it is nowhere more than this share of the kernel."""
 
@@ -81,32 +85,41 @@ NEWTON_STEPS = 8
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
 """Parts of the way to level errors that one exchange tries, until Newton's method arrives."""
 ARRIVED, LARGEST_LOG = 0.01, 300.0
-"""Newton's method may miss by this share of the largest error, and has failed where a parameter is larger than that."""
+"""Newton's method may miss by this share of the largest error, and has failed where a parameter is
+larger than that.
+"""
 LEVEL_RATIO = 0.999
-"""The errors of a sum count as level from this ratio of the smallest to the largest of 2K + 1 alternating extrema on:
-then no sum of K exponentials has an error that is smaller by more than 0.1 %."""
+"""The errors of a sum count as level from this ratio of the smallest to the largest of 2K + 1
+alternating extrema on: then no sum of K exponentials has an error that is smaller by more than 0.1
+%."""
 LEVEL, NEARLY_LEVEL = 1e-6, 0.05
-"""Exchanges end when the alternating extrema of ln(kernel / target) differ by no more than LEVEL, relative; when they
-end with more than NEARLY_LEVEL, linear programs take over."""
+"""Exchanges end when the alternating extrema of ln(kernel / target) differ by no more than LEVEL,
+relative; when they end with more than NEARLY_LEVEL, linear programs take over."""
 PROGRAM_WORTHWHILE = 1e-4
-"""Linear programs end when the next would lower the largest error by no more than this, relative."""
+"""Linear programs end when the next would lower the largest error by no more than this, relative.
+"""
 PROGRAMS, PROGRAM_POINTS = 60, 150
 FIRST_RADIUS, LEAST_RADIUS = 0.1, 1e-8
 
 CHANNEL_TEMPERING = 0.5
 LONGEST_HALF_LIFE = 1000.0
-"""In multiples of the last lag, up to which such a channel loses 0.07 % and cannot be told from one that keeps all."""
+"""In multiples of the last lag, up to which such a channel loses 0.07 % and cannot be told from one
+that keeps all.
+"""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Distance of a sum of K exponentials from the best: its errors k/target - 1 alternate from extremum to extremum.
+    """Distance of a sum of K exponentials from the best: its errors k/target - 1 alternate from
+    extremum to extremum.
 
-    alternations  how many extrema alternate in sign; the best sum of K has at least 2K + 1 ("equi-oscillation")
+    alternations  how many extrema alternate in sign; the best sum of K has at least 2K + 1
+    ("equi-oscillation")
     needed        2K + 1
     largest       the largest relative error
-    smallest      the smallest of `needed` alternating extrema; 0 when there are fewer. By de la Vallee Poussin's
-                  theorem no sum of K exponentials, of any signs, has a smaller largest error, up to rounding
+    smallest      the smallest of `needed` alternating extrema; 0 when there are fewer. By de la
+                  Vallee Poussin's theorem no sum of K exponentials, of any signs, has a smaller
+                  largest error, up to rounding
     ratio         smallest / largest: 1 for the best sum
     level         the sum is the best, to `LEVEL_RATIO`
 
@@ -123,7 +136,9 @@ class Certificate:
 
 @dataclass(frozen=True, repr=False)
 class FitResult(Result):
-    """`optimal` against `uniform` weights on the same decays, both scored against `target` on its integer lags."""
+    """`optimal` against `uniform` weights on the same decays, both scored against `target` on its
+    integer lags.
+    """
 
     target: Target
     method: Method
@@ -136,9 +151,17 @@ class FitResult(Result):
     _figure = "plkernel.analysis.fit:fit_figure"
 
     def _title(self) -> str:
-        scores, span = self.optimal_scores, f"t = {self.target.lags[0]:g}..{self.target.max_lag:.0f}"
-        error = f"largest relative error {scores.max_relative_error:.2%} at t = {scores.worst_lag:.0f}"
-        return f"{self.target.label} on {span} by {self.method}: {len(self.active.rates)} half-lives, {error}"
+        scores, span = (
+            self.optimal_scores,
+            f"t = {self.target.lags[0]:g}..{self.target.max_lag:.0f}",
+        )
+        error = (
+            f"largest relative error {scores.max_relative_error:.2%} at t = {scores.worst_lag:.0f}"
+        )
+        return (
+            f"{self.target.label} on {span} by {self.method}: {len(self.active.rates)} half-lives,"
+            f" {error}"
+        )
 
     def _table(self) -> Any:
         terms, weights = self.active, np.asarray(self.active.weights)
@@ -170,19 +193,23 @@ def fit(
     max_lag: float | None = None,
     terms: int | None = None,
 ) -> FitResult:
-    """Fit sum_k w_k exp(-lambda_k t), all w_k >= 0, to t**-beta on t = 1..max_lag, or to the values of another kernel.
+    """Fit sum_k w_k exp(-lambda_k t), all w_k >= 0, to t**-beta on t = 1..max_lag, or to the values
+    of another kernel.
 
     beta        of t**-beta, 1.15 unless given
-    values      (T,) positive values of a kernel at t = 1..T instead of beta, or a `Target`, such as a measured curve
+    values      (T,) positive values of a kernel at t = 1..T instead of beta, or a `Target`, such as
+    a measured curve
     max_lag     512 unless given; with values it is theirs
-    terms       K exponentials, with the least largest relative error (minimax) over the real lags 1..max_lag; over
-                the integers alone, values=np.arange(1.0, max_lag + 1) ** -beta, it can be a third of that for many
-                terms. Of a target with errors the weighted least squares. Without, the published fit by nnls
+    terms       K exponentials, with the least largest relative error (minimax) over the real lags
+                1..max_lag; over the integers alone, values=np.arange(1.0, max_lag + 1) ** -beta, it
+                can be a third of that for many terms. Of a target with errors the weighted least
+                squares. Without, the published fit by nnls
 
-    Of the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in steps, `optimal_scores`
-    how close they are. place(N, placement="terms", terms=result.active) shares them among channels. Warns if most
-    half-lives are longer than max_lag. Raises ValueError for options that contradict each other. Published fit: Lawson
-    & Hanson, chapter 23; minimax: Braess & Hackbusch (2005).
+    Of the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in
+    steps, `optimal_scores` how close they are. place(N, placement="terms", terms=result.active)
+    shares them among channels. Warns if most half-lives are longer than max_lag. Raises ValueError
+    for options that contradict each other. Published fit: Lawson & Hanson, chapter 23; minimax:
+    Braess & Hackbusch (2005).
 
     >>> [len(fit(1.15, terms=count).active.rates) for count in (4, 6)]
     [4, 6]
@@ -190,15 +217,22 @@ def fit(
     check_numbers(beta=beta, max_lag=max_lag)
     check_numbers(numbers.Integral, terms=terms)
     if values is not None and (beta is not None or max_lag is not None):
-        raise ValueError("values are the kernel at their own lags: leave out beta and max_lag, or values")
+        raise ValueError(
+            "values are the kernel at their own lags: leave out beta and max_lag, or values"
+        )
     if isinstance(values, Target):
         target = values
     elif values is not None:
         target = array_target(values)
     else:
-        law = (PUBLISHED_BETA if beta is None else beta, PUBLISHED_MAX_LAG if max_lag is None else max_lag)
+        law = (
+            PUBLISHED_BETA if beta is None else beta,
+            PUBLISHED_MAX_LAG if max_lag is None else max_lag,
+        )
         target = power_law_target(*law)
-    method: Method = "nnls" if terms is None else "minimax" if target.errors is None else "least-squares"
+    method: Method = (
+        "nnls" if terms is None else "minimax" if target.errors is None else "least-squares"
+    )
     if terms is None:
         optimal = nnls(target)
     else:
@@ -213,11 +247,12 @@ def fit(
 
 
 def nnls(target: Target) -> ExponentialSum:
-    """Weights >= 0 with the least sum of (k - target)**2 over the integer lags, or those of a discrete target.
+    """Weights >= 0 with the least sum of (k - target)**2 over the integer lags, or those of a
+    discrete target.
 
-    On the published half-lives, 256 from 1 to 2048. The first lags decide. A target with errors is fitted at all its
-    lags, each difference over its error. Source: Lawson & Hanson, "Solving Least Squares Problems" (1974), chapter 23,
-    as in scipy.optimize.nnls.
+    On the published half-lives, 256 from 1 to 2048. The first lags decide. A target with errors is
+    fitted at all its lags, each difference over its error. Source: Lawson & Hanson, "Solving Least
+    Squares Problems" (1974), chapter 23, as in scipy.optimize.nnls.
     """
     from scipy.optimize import nnls as solve
 
@@ -228,13 +263,17 @@ def nnls(target: Target) -> ExponentialSum:
     design = np.exp(-np.outer(lags, rates)) * scale[:, None]
     weights = solve(design, values * scale, maxiter=30 * rates.size)[0]
     if not weights.any():
-        raise ValueError(f"{target.label}: every half-life up to 2048 is too short to be seen at its first lag")
+        raise ValueError(
+            f"{target.label}: every half-life up to 2048 is too short to be seen at its first lag"
+        )
     return exponential_sum(rates, weights)
 
 
 @dataclass(frozen=True)
 class Lags:
-    """Where errors are taken: lags (T,) per first lag of the target, ln target (T,), and the weight of each (T,)."""
+    """Where errors are taken: lags (T,) per first lag of the target, ln target (T,), and the weight
+    of each (T,).
+    """
 
     lags: Floats
     logs: Floats
@@ -261,18 +300,24 @@ class Lags:
     def logs_and_shares(self, parameters: Floats) -> tuple[Floats, Floats]:
         """ln(kernel / target), (T,), and each term over the kernel, (T, K)."""
         log_rates, log_weights = parameters.reshape(2, -1)
-        exponents = log_weights - np.outer(self.lags, _bounded_rates(log_rates)) - self.logs[:, None]
+        exponents = (
+            log_weights - np.outer(self.lags, _bounded_rates(log_rates)) - self.logs[:, None]
+        )
         highest = exponents.max(axis=1)
         parts = np.exp(exponents - highest[:, None])  # neither overflows nor vanishes altogether
         total = parts.sum(axis=1)
         return highest + np.log(total), parts / total[:, None]
 
-    def least_squares(self, start: Floats, tolerance: float = TOLERANCE, evaluations: int = EVALUATIONS) -> Floats:
+    def least_squares(
+        self, start: Floats, tolerance: float = TOLERANCE, evaluations: int = EVALUATIONS
+    ) -> Floats:
         """The parameters with the least sum of squared errors, from `start`."""
         from scipy.optimize import least_squares
 
         stop = {name: tolerance for name in ("ftol", "xtol", "gtol")}
-        solved = least_squares(self.errors, start, self.jacobian, method="lm", max_nfev=evaluations, **stop)
+        solved = least_squares(
+            self.errors, start, self.jacobian, method="lm", max_nfev=evaluations, **stop
+        )
         return np.asarray(solved.x, np.float64)
 
 
@@ -288,7 +333,9 @@ def judged(target: Target) -> Lags:
 
 
 def _fitted(target: Target, terms: int) -> Lags:
-    """All lags of a target that has errors; of others lags spread in ln t, each weighted by its number of points."""
+    """All lags of a target that has errors; of others lags spread in ln t, each weighted by its
+    number of points.
+    """
     if target.errors is not None:
         lags, scale = np.asarray(target.lags), 1 / np.asarray(target.errors)
     else:
@@ -298,7 +345,9 @@ def _fitted(target: Target, terms: int) -> Lags:
 
 
 def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> ExponentialSum:
-    """`scale` times the sum with these parameters, fastest rate first, without the terms that are nowhere seen."""
+    """`scale` times the sum with these parameters, fastest rate first, without the terms that are
+    nowhere seen.
+    """
     _, shares = judged(target).logs_and_shares(parameters)
     seen = parameters.reshape(2, -1)[:, shares.max(axis=0) > UNSEEN]
     log_rates, log_weights = seen[:, np.argsort(-seen[0])]
@@ -306,24 +355,27 @@ def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> Exponenti
 
 
 def least_squares_terms(target: Target, terms: int) -> ExponentialSum:
-    """`terms` free exponentials with the least sum of squares of ln(kernel / target) over the target's errors.
+    """`terms` free exponentials with the least sum of squares of ln(kernel / target) over the
+    target's errors.
 
-    A target without errors counts alike all along ln t. Raises ValueError for more terms than lower the sum, naming the
-    largest number that does: noise supports few.
+    A target without errors counts alike all along ln t. Raises ValueError for more terms than lower
+    the sum, naming the largest number that does: noise supports few.
     """
     return _as_sum(_grown(target, terms), target)
 
 
 def minimax(target: Target, terms: int) -> ExponentialSum:
-    """The k(t) of `terms` exponentials with the least max |k(t) / target(t) - 1| over the target's lags.
+    """The k(t) of `terms` exponentials with the least max |k(t) / target(t) - 1| over the target's
+    lags.
 
-    `certificate` of the result bounds its distance from the least error. Kinks and noise set a floor that no number of
-    terms passes, and near it the errors of the best sum need not alternate: linear programs take over from the
-    exchanges, and the certificate cannot tell how near they came. The lags of a continuous target are real: the least
-    error on integers alone, `array_target`, is smaller. Deterministic. Raises ValueError for more terms than float64 or
-    the target supports, naming the largest number that works.
-    Source: Hackbusch, "Computation of best L-infinity exponential sums for 1/x by Remez' algorithm", Comput. Vis.
-    Sci. 20 (2019), for the exchanges.
+    `certificate` of the result bounds its distance from the least error. Kinks and noise set a
+    floor that no number of terms passes, and near it the errors of the best sum need not alternate:
+    linear programs take over from the exchanges, and the certificate cannot tell how near they
+    came. The lags of a continuous target are real: the least error on integers alone,
+    `array_target`, is smaller. Deterministic. Raises ValueError for more terms than float64 or the
+    target supports, naming the largest number that works.
+    Source: Hackbusch, "Computation of best L-infinity exponential sums for 1/x by Remez'
+    algorithm", Comput. Vis. Sci. 20 (2019), for the exchanges.
 
     >>> law = power_law_target(1.15, 512)
     >>> round(certificate(minimax(law, 6), law).largest, 5)
@@ -331,8 +383,8 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
     """
     if target.exponents is None and terms > (most := (len(target.lags) - 1) // 2):
         raise ValueError(
-            f"terms {terms}: {target.label} up to lag {target.max_lag:g} supports at most {most}, half its "
-            f"{len(target.lags)} lags"
+            f"terms {terms}: {target.label} up to lag {target.max_lag:g} supports at most {most},"
+            f" half its {len(target.lags)} lags"
         )
     start, lags = _grown(target, terms), judged(target)
     if _reference(lags.errors(start), start.size + 1) is None:
@@ -340,21 +392,29 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
     best, level = _exchanged(start, lags)
     if not level and np.ptp(lags.errors(best)) > 2 * ACCURACY_FLOOR:
         best, _ = _exchanged(_descended(best, lags), lags)
-    errors = lags.errors(best)  # of the logarithm; the scale makes the largest relative errors of both signs equal
+    errors = lags.errors(
+        best
+    )  # of the logarithm; the scale makes the largest relative errors of both signs equal
     return _as_sum(best, target, scale=2 / float(np.exp(errors.max()) + np.exp(errors.min())))
 
 
 def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
-    """The alternating extrema of `kernel` / `target` - 1, and the bound on every other sum that follows from them."""
+    """The alternating extrema of `kernel` / `target` - 1, and the bound on every other sum that
+    follows from them.
+    """
     errors, needed = kernel.errors(target), 2 * len(kernel.rates) + 1
     at, largest = _reference(errors, needed), float(np.abs(errors).max())
     smallest = 0.0 if at is None else float(np.abs(errors[at]).min())
     ratio = smallest / largest if largest else 1.0
-    return Certificate(_extrema(errors).size, needed, largest, smallest, ratio, ratio >= LEVEL_RATIO)
+    return Certificate(
+        _extrema(errors).size, needed, largest, smallest, ratio, ratio >= LEVEL_RATIO
+    )
 
 
 def _grown(target: Target, terms: int) -> Floats:
-    """Least-squares parameters of `terms` terms, grown from one; ValueError, with their number, when no more help."""
+    """Least-squares parameters of `terms` terms, grown from one; ValueError, with their number,
+    when no more help.
+    """
     if terms < 1:
         raise ValueError(f"terms must be at least 1, got {terms}")
     check_design(int(target.judged_lags().size), terms)
@@ -368,19 +428,28 @@ def _grown(target: Target, terms: int) -> Floats:
         if np.ptp(lags.errors(parameters)) >= 2 * ACCURACY_FLOOR:
             lags = _fitted(target, k)
             enough = (1 - WORTHWHILE) * lags.squares(parameters)
-            start = np.array([0.0, -np.log(span), *(heights + 0.5)]) if k == 2 else _stretched(parameters)
+            start = (
+                np.array([0.0, -np.log(span), *(heights + 0.5)])
+                if k == 2
+                else _stretched(parameters)
+            )
             further = lags.least_squares(start)
             if not lags.squares(further) < enough:
                 inserted = _inserted(parameters, lags)
                 further = None if inserted is None else lags.least_squares(inserted)
         if further is None or not lags.squares(further) < enough:
-            raise ValueError(f"terms {terms}: {target.label} supports at most {k - 1}, more do not come nearer to it")
+            raise ValueError(
+                f"terms {terms}: {target.label} supports at most {k - 1}, more do not come nearer"
+                " to it"
+            )
         parameters = further
     return parameters
 
 
 def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
-    """With a small term at the rate where the sum of squares falls fastest with its share; None when it never falls."""
+    """With a small term at the rate where the sum of squares falls fastest with its share; None
+    when it never falls.
+    """
     errors = lags.errors(parameters) * lags.scale
     log_rates = np.linspace(-np.log(10 * lags.lags[-1]), 3.0, 400)
     log_kernel = lags.errors(parameters) / lags.scale + lags.logs
@@ -395,7 +464,9 @@ def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
 
 
 def _stretched(parameters: Floats) -> Floats:
-    """One term more: the terms, evenly numbered, are read off at one more place on a slightly longer range."""
+    """One term more: the terms, evenly numbered, are read off at one more place on a slightly
+    longer range.
+    """
     terms = parameters.size // 2
     order = np.argsort(-parameters[:terms])
     old, new = ((np.arange(k) + 0.5) / k for k in (terms, terms + 1))
@@ -411,10 +482,11 @@ def _stretched(parameters: Floats) -> Floats:
 
 
 def _exchanged(parameters: Floats, lags: Lags) -> tuple[Floats, bool]:
-    """The best parameters met while the errors are levelled on their extrema, then on the extrema of the result.
+    """The best parameters met while the errors are levelled on their extrema, then on the extrema
+    of the result.
 
-    Also True if they are nearly level. The errors at 2K + 1 lags become level, +E, -E, +E ..., or go as far on the way
-    there as Newton's method arrives.
+    Also True if they are nearly level. The errors at 2K + 1 lags become level, +E, -E, +E ..., or
+    go as far on the way there as Newton's method arrives.
     """
     best, least, level, idle = parameters, np.inf, False, 0
     for remaining in range(EXCHANGES, -1, -1):
@@ -423,7 +495,12 @@ def _exchanged(parameters: Floats, lags: Lags) -> tuple[Floats, bool]:
         ratio = 0.0 if at is None else np.abs(errors[at]).min() / np.abs(errors).max()
         idle += 1
         if np.ptp(errors) < least:
-            best, least, level, idle = parameters, float(np.ptp(errors)), ratio > 1 - NEARLY_LEVEL, 0
+            best, least, level, idle = (
+                parameters,
+                float(np.ptp(errors)),
+                ratio > 1 - NEARLY_LEVEL,
+                0,
+            )
         if not remaining or at is None or ratio > 1 - LEVEL or idle == PATIENCE:
             break
         tried = (_newton(parameters, lags.at(at), share) for share in SHARES)
@@ -435,16 +512,20 @@ def _exchanged(parameters: Floats, lags: Lags) -> tuple[Floats, bool]:
 
 
 def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
-    """Newton's method, in the parameters and E, for errors (1 - share) e + share E sign(e) of those at the start, e.
+    """Newton's method, in the parameters and E, for errors (1 - share) e + share E sign(e) of those
+    at the start, e.
 
-    None where it does not arrive. The steps are not damped: the first overshoots many times over, since it leaves a
-    curved valley, and the next come back; steps that never exceed the old errors take hundreds.
+    None where it does not arrive. The steps are not damped: the first overshoots many times over,
+    since it leaves a curved valley, and the next come back; steps that never exceed the old errors
+    take hundreds.
     """
     moved, start = parameters, lags.errors(parameters)
     kept, signs = (1 - share) * start, share * np.sign(start)
     for _ in range(NEWTON_STEPS):
         try:
-            step = np.linalg.solve(np.column_stack([lags.jacobian(moved), -signs]), kept - lags.errors(moved))
+            step = np.linalg.solve(
+                np.column_stack([lags.jacobian(moved), -signs]), kept - lags.errors(moved)
+            )
         except np.linalg.LinAlgError:
             return None
         moved = moved + step[:-1]
@@ -455,10 +536,12 @@ def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
 
 
 def _descended(parameters: Floats, lags: Lags) -> Floats:
-    """Linear programs for the step that lowers the largest error most, within a radius that follows their success.
+    """Linear programs for the step that lowers the largest error most, within a radius that follows
+    their success.
 
     Slower than exchanges, but needs no alternation to start from.
-    Source: Madsen, "An algorithm for minimax solution of overdetermined systems", J. Inst. Maths Applics 16 (1975).
+    Source: Madsen, "An algorithm for minimax solution of overdetermined systems", J. Inst. Maths
+    Applics 16 (1975).
     """
     from scipy.optimize import linprog
 
@@ -518,12 +601,14 @@ def place_channels(
     tempering: float | None = None,
     loss: float | None = None,
 ) -> tuple[Nodes, Scores]:
-    """`channels` nodes that carry `target` under `gain`, read as `kernel` and `lag` of an `Aim` say, and their scores.
+    """`channels` nodes that carry `target` under `gain`, read as `kernel` and `lag` of an `Aim`
+    say, and their scores.
 
-    law        the target as an `Aim`, where it is a power law: placements but terms are quantile or gain-corrected for
-               it, and for other targets fitted (`smooth_nodes`)
-    terms      of the target to the power that adds up, for placement terms. A plateau is fitted by a half-life without
-               end; channels get `LONGEST_HALF_LIFE` times max_lag at most, or the longest that float32 holds
+    law        the target as an `Aim`, where it is a power law: placements but terms are quantile or
+               gain-corrected for it, and for other targets fitted (`smooth_nodes`)
+    terms      of the target to the power that adds up, for placement terms. A plateau is fitted by
+               a half-life without end; channels get `LONGEST_HALF_LIFE` times max_lag at most, or
+               the longest that float32 holds
     tempering  of placements quantile and terms, 0.5 if left out
     loss       of placement quantile, 0.05 if left out
 
@@ -534,18 +619,25 @@ def place_channels(
     if placement == "terms":
         longest = min(LONGEST_HALF_LIFE * target.max_lag, HALF_LIVES[1])
         rates = np.maximum(terms.rates, POWERS[kernel] * np.log(2) / longest)
-        nodes = place(channels, terms=replace(terms, rates=tuple(rates.tolist())), tempering=tempering, **options)
+        nodes = place(
+            channels,
+            terms=replace(terms, rates=tuple(rates.tolist())),
+            tempering=tempering,
+            **options,
+        )
     elif law is not None:
         quantile = {"tempering": tempering, "loss": loss, "max_lag": target.max_lag}
         shape = quantile if placement == "quantile" else {"projection": "gain-corrected"}
         nodes = place(channels, beta=law.beta, target=law.target, **shape, **options)
     elif placement == "quantile":
         raise ValueError(
-            f"nodes 'quantile' lie at the quantiles of a power law's own measure, and {target.label} is none: use "
-            "nodes 'terms' or 'log-spaced'"
+            "nodes 'quantile' lie at the quantiles of a power law's own measure, and"
+            f" {target.label} is none: use nodes 'terms' or 'log-spaced'"
         )
     else:
-        nodes = smooth_nodes(np.log(2) / half_lives_of(placement, channels), target, gain, kernel, lag)
+        nodes = smooth_nodes(
+            np.log(2) / half_lives_of(placement, channels), target, gain, kernel, lag
+        )
     check_rates("nodes:", nodes.rates, 1)
     if placement != "quantile":  # of which `place` warns
         warn_outlasting(nodes.half_lives(), target.max_lag)
@@ -553,23 +645,39 @@ def place_channels(
 
 
 def fit_figure(
-    result: FitResult, nodes: Nodes | None = None, kernel: Summation = "coherent", lag: Lag = "state"
+    result: FitResult,
+    nodes: Nodes | None = None,
+    kernel: Summation = "coherent",
+    lag: Lag = "state",
 ) -> "Figure":
-    """Left: kernels of target, optimum and channels, if given, 1 at the first lag; right: weight over half-life.
+    """Left: kernels of target, optimum and channels, if given, 1 at the first lag; right: weight
+    over half-life.
 
     kernel, lag: how channels are read. With rms, all three are squares of kernels.
     """
     from plkernel.analysis.figures.decay import kernels_figure
 
     active, known = result.active, result.target.integer_lags()
-    lags = known[np.unique(np.geomspace(1, known.size, min(200, known.size)).round().astype(int)) - 1]
+    lags = known[
+        np.unique(np.geomspace(1, known.size, min(200, known.size)).round().astype(int)) - 1
+    ]
     drawn: list[tuple[Callable[[Floats], Floats], dict[str, Any]]] = [
-        (result.target.value, {"label": f"target {result.target.label}", "color": INK, "lw": 3, "alpha": 0.25}),
-        (result.optimal.kernel, {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1}),
+        (
+            result.target.value,
+            {"label": f"target {result.target.label}", "color": INK, "lw": 3, "alpha": 0.25},
+        ),
+        (
+            result.optimal.kernel,
+            {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1},
+        ),
     ]
     if nodes is not None:
         squared = ", squared" * (kernel == "rms")
-        look = {"label": f"channels written{squared}, gain '{nodes.gain}'", "lw": 1.1, **line_style(1)}
+        look = {
+            "label": f"channels written{squared}, gain '{nodes.gain}'",
+            "lw": 1.1,
+            **line_style(1),
+        }
         drawn.append((lambda at: np.exp(POWERS[kernel] * log_kernel(nodes, kernel, at, lag)), look))
     shares = np.asarray(active.weights) / sum(active.weights)
     return kernels_figure(drawn, lags, active.half_lives(), shares, "share of weight")

@@ -1,13 +1,15 @@
-"""N channels of a diagonal recurrence: where their decays lie, and what their projections are multiplied by.
+"""N channels of a diagonal recurrence: where their decays lie, and what their projections are
+multiplied by.
 
-A channel with rate lambda and input gain g(lambda) adds C g(lambda) exp(-lambda t) to the kernel. Since
-t**-beta = 1/Gamma(beta) * integral of lambda**(beta-1) exp(-lambda t) dlambda, log-spaced channels carry the power law
-when C is proportional to lambda**beta / g(lambda): lambda**beta without gain, about lambda**(beta-1/2) under the LRU
-gain and lambda**(beta-1) under the EMA gain. More generally the density of the nodes over ln(lambda) times C is that.
+A channel with rate lambda and input gain g(lambda) adds C g(lambda) exp(-lambda t) to the kernel.
+Since t**-beta = 1/Gamma(beta) * integral of lambda**(beta-1) exp(-lambda t) dlambda, log-spaced
+channels carry the power law when C is proportional to lambda**beta / g(lambda): lambda**beta
+without gain, about lambda**(beta-1/2) under the LRU gain and lambda**(beta-1) under the EMA gain.
+More generally the density of the nodes over ln(lambda) times C is that.
 
-With random signs, as at initialisation, squares add up and the number of nodes counts half: with node density
-lambda**r dln(lambda), gain lambda**gamma and C ~ lambda**s, the coherent kernel (all signs equal) falls with the
-exponent gamma + s + r and the rms kernel with gamma + s + r/2.
+With random signs, as at initialisation, squares add up and the number of nodes counts half: with
+node density lambda**r dln(lambda), gain lambda**gamma and C ~ lambda**s, the coherent kernel (all
+signs equal) falls with the exponent gamma + s + r and the rms kernel with gamma + s + r/2.
 """
 
 import math
@@ -65,18 +67,22 @@ PLACEMENTS_OF: dict[str, tuple[Placement, ...]] = {
 }
 """The placements that an option has an effect on."""
 CELLS, ORDER, NEWTON_STEPS = 2048, 6, 4
-"""Cells of the cumulative of quantile nodes, Gauss-Legendre points in each, and steps that invert it."""
+"""Cells of the cumulative of quantile nodes, Gauss-Legendre points in each, and steps that invert
+it.
+"""
 CLOSE = 0.1
-"""The relative error to which `smooth_nodes` follows a target, besides its own. Less lets the projections of channels
-that are all too slow, or too fast, span thousands to little avail: half-lives from 1 on miss t**-1.15 by 17 % instead
-of 13 %."""
+"""The relative error to which `smooth_nodes` follows a target, besides its own. Less lets the
+projections of channels that are all too slow, or too fast, span thousands to little avail:
+half-lives from 1 on miss t**-1.15 by 17 % instead of 13 %."""
 STIFFNESS = 1.0
-"""How much the slope of ln(density) is expected to change from one knot, an octave wide, to the next."""
+"""How much the slope of ln(density) is expected to change from one knot, an octave wide, to the
+next.
+"""
 
 SLOWEST, FASTEST = 2.0**-24, 126 * math.log(2)
-"""Rates per step that a float32 decay holds: 1 - 2**-24 is the largest float32 below 1, and half a step further on
-(2**-25) exp(-rate) is 1; 2**-126 is the least that has all its digits, and below 2**-150 exp(-rate) is 0. In half-lives
-1/126 to 2**24 ln 2 = 1.16e7 steps."""
+"""Rates per step that a float32 decay holds: 1 - 2**-24 is the largest float32 below 1, and half a
+step further on (2**-25) exp(-rate) is 1; 2**-126 is the least that has all its digits, and below
+2**-150 exp(-rate) is 0. In half-lives 1/126 to 2**24 ln 2 = 1.16e7 steps."""
 HALF_LIVES = math.log(2) / FASTEST, math.log(2) / SLOWEST
 LARGEST_MULTIPLIER = 2.0**64
 """A norm squares what it gets, and float32 ends at 2**128."""
@@ -99,7 +105,10 @@ class Nodes(Result):
 
     def _title(self) -> str:
         lives = self.half_lives()
-        return f"{lives.size} channels, gain {self.gain!r}, half-lives {lives.min():.3g} to {lives.max():.5g} steps"
+        return (
+            f"{lives.size} channels, gain {self.gain!r}, half-lives {lives.min():.3g} to"
+            f" {lives.max():.5g} steps"
+        )
 
     def _table(self) -> Any:
         return {"half_life": self.half_lives(), "rate": self.rates, "projection": self.projection}
@@ -114,10 +123,12 @@ class Nodes(Result):
         return ExponentialSum(self.rates, tuple(weights.tolist()))
 
     def per_step(self, step: float) -> "Nodes":
-        """The same kernel sum_i projection_i g(rate_i) exp(-rate_i t) for a layer whose step is `step` times as long.
+        """The same kernel sum_i projection_i g(rate_i) exp(-rate_i t) for a layer whose step is
+        `step` times as long.
 
-        Rates become rate * step. The gain acts on the new rates, so each multiplier is divided by the growth of its
-        gain, g(rate * step) / g(rate); all are then scaled back to their former mean.
+        Rates become rate * step. The gain acts on the new rates, so each multiplier is divided by
+        the growth of its gain, g(rate * step) / g(rate); all are then scaled back to their former
+        mean.
         """
         if step == 1:
             return self
@@ -141,14 +152,15 @@ class Aim:
     """The power law that N channels together should follow, d**-exponent.
 
     beta    of the mutual information
-    target  information: the kernel has the exponent beta, as published; correlation: beta/2, since mutual information
-            is quadratic in correlation
-    kernel  coherent: the plain sum over channels, as if C and B had one sign; rms: the root of the expected square
-            when C and B are random with mean zero, as in a model at initialisation
-    lag     of t. state: a channel contributes a**t, the state t steps after a byte came in, as in the published weights
-            and all tables of such kernels. distance: a**(t-1), as the newest byte is already in the state that predicts
-            the next one. bonus: a**(t-2), t >= 2, as an RWKV reads the state from before the newest byte, which it sees
-            through its bonus u alone
+    target  information: the kernel has the exponent beta, as published; correlation: beta/2, since
+            mutual information is quadratic in correlation
+    kernel  coherent: the plain sum over channels, as if C and B had one sign; rms: the root of the
+            expected square when C and B are random with mean zero, as in a model at initialisation
+    lag     of t. state: a channel contributes a**t, the state t steps after a byte came in, as in
+            the published weights and all tables of such kernels. distance: a**(t-1), as the newest
+            byte is already in the state that predicts the next one. bonus: a**(t-2), t >= 2, as an
+            RWKV reads the state from before the newest byte, which it sees through its bonus u
+            alone
     """
 
     beta: float
@@ -170,19 +182,25 @@ class Aim:
         return self.beta if self.target == "information" else self.beta / 2
 
     def log_amplitude(self, rates: ArrayLike, gain: Gain) -> Floats:
-        """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`: C of log-spaced channels.
+        """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`: C of
+        log-spaced channels.
 
-        Coherent: t**-e is proportional to the integral of C g exp(-lambda t) dln(lambda) with C = m. Rms: t**-2e is
-        proportional to the integral of (C g)**2 exp(-2 lambda t) dln(lambda) with C = m.
+        Coherent: t**-e is proportional to the integral of C g exp(-lambda t) dln(lambda) with C =
+        m. Rms: t**-2e is proportional to the integral of (C g)**2 exp(-2 lambda t) dln(lambda) with
+        C = m.
         """
         rates = np.asarray(rates, dtype=float)
-        return np.asarray(self.exponent * np.log(rates) - AHEAD[self.lag] * rates - np.log(gain_at(rates, gain)))
+        return np.asarray(
+            self.exponent * np.log(rates) - AHEAD[self.lag] * rates - np.log(gain_at(rates, gain))
+        )
 
     def rate_range(self, max_lag: float, loss: float) -> tuple[float, float]:
-        """Slowest and fastest rate for lags 1..max_lag: beyond either end lies the share `loss` of the kernel there.
+        """Slowest and fastest rate for lags 1..max_lag: beyond either end lies the share `loss` of
+        the kernel there.
 
-        With P the regularised incomplete gamma function and k = 1 coherent, 2 rms: the share of t**(-k e) that rates
-        below lambda carry is P(k e, k lambda t). Set to 1 - loss at t = 1 and to loss at t = max_lag.
+        With P the regularised incomplete gamma function and k = 1 coherent, 2 rms: the share of
+        t**(-k e) that rates below lambda carry is P(k e, k lambda t). Set to 1 - loss at t = 1 and
+        to loss at t = max_lag.
         """
         from scipy.special import gammaincinv
 
@@ -198,39 +216,49 @@ def check_name(what: str, name: str, valid: Iterable[str]) -> None:
 
 
 def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
-    """ValueError unless what is `given` is a number of this kind, numbers.Real or numbers.Integral, or None."""
+    """ValueError unless what is `given` is a number of this kind, numbers.Real or numbers.Integral,
+    or None.
+    """
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
-            form = "a whole number such as 64" if kind is numbers.Integral else "a number such as 1.15"
+            form = (
+                "a whole number such as 64" if kind is numbers.Integral else "a number such as 1.15"
+            )
             raise ValueError(f"{name} must be {form}, got {value!r}")
 
 
 def warn_outlasting(half_lives: ArrayLike, max_lag: float) -> None:
-    """Warn where more than half of the half-lives (N,) are longer than the longest lag, in the same unit."""
+    """Warn where more than half of the half-lives (N,) are longer than the longest lag, in the same
+    unit.
+    """
     values = np.asarray(half_lives, dtype=float)
     if 2 * (count := int((values > max_lag).sum())) > values.size:
         warnings.warn(
-            f"{count} of {values.size} half-lives, up to {values.max():,.0f}, are longer than max_lag {max_lag:g} and "
-            "hardly decay before it: use a larger beta, or placement 'log-spaced' with longest=max_lag",
+            f"{count} of {values.size} half-lives, up to {values.max():,.0f}, are longer than"
+            f" max_lag {max_lag:g} and hardly decay before it: use a larger beta, or placement"
+            " 'log-spaced' with longest=max_lag",
             stacklevel=3,
         )
 
 
 def gain_at(rates: ArrayLike, gain: Gain) -> Floats:
-    """The factor on the input of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1, lambda).
+    """The factor on the input of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp
+    min(1, lambda).
 
-    a = exp(-lambda). Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349),
-    equation 7; clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0)) with a = exp(-exp(w_raw)).
+    a = exp(-lambda). Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv
+    2303.06349), equation 7; clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0))
+    with a = exp(-exp(w_raw)).
     """
     check_name("gain", gain, GAINS)
     return GAINS[gain](np.asarray(rates, dtype=float))
 
 
 def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Floats:
-    """ln k(t) at `lags` (T,) in steps: the plain sum over channels (`coherent`), or the root mean square (`rms`).
+    """ln k(t) at `lags` (T,) in steps: the plain sum over channels (`coherent`), or the root mean
+    square (`rms`).
 
-    rms: sqrt(E k(t)**2) = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)) for C_i = projection_i z_i, with z_i and B_i
-    independent, of mean 0 and variance 1. Nothing underflows.
+    rms: sqrt(E k(t)**2) = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)) for C_i = projection_i z_i,
+    with z_i and B_i independent, of mean 0 and variance 1. Nothing underflows.
     """
     decays = np.asarray(lags, dtype=float) - AHEAD[lag]
     if kernel == "coherent":
@@ -240,7 +268,8 @@ def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Fl
 
 
 def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
-    """-d ln y / d ln t by least squares over `lags` (T,), for every ln y in `log_values` (..., T): 1.15 for t**-1.15.
+    """-d ln y / d ln t by least squares over `lags` (T,), for every ln y in `log_values` (..., T):
+    1.15 for t**-1.15.
 
     Infinite where y is 0 at one of the lags: it then falls faster than any power.
     """
@@ -253,11 +282,14 @@ def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
     return np.where(vanishes.any(axis=-1), np.inf, -slope)
 
 
-def node_scores(nodes: Nodes, target: Target, kernel: Summation = "coherent", lag: Lag = "state") -> Scores:
-    """Scores of the kernel of `nodes`, as `kernel` and `lag` of an `Aim` say, against `target` where that is known.
+def node_scores(
+    nodes: Nodes, target: Target, kernel: Summation = "coherent", lag: Lag = "state"
+) -> Scores:
+    """Scores of the kernel of `nodes`, as `kernel` and `lag` of an `Aim` say, against `target`
+    where that is known.
 
-    On its integer lags, or its own if it is not continuous; under lag `bonus` from t = 2, as the decays do not reach
-    t = 1, which is seen through u.
+    On its integer lags, or its own if it is not continuous; under lag `bonus` from t = 2, as the
+    decays do not reach t = 1, which is seen through u.
     """
     lags = target.integer_lags()
     lags = lags[lags >= AHEAD[lag]]
@@ -265,10 +297,11 @@ def node_scores(nodes: Nodes, target: Target, kernel: Summation = "coherent", la
 
 
 def output_std(nodes: Nodes) -> float:
-    """sqrt(1/N sum_i projection_i**2 g_i**2 / (1 - a_i**2)): the rms output of white input of variance 1, over sqrt(N).
+    """sqrt(1/N sum_i projection_i**2 g_i**2 / (1 - a_i**2)): the rms output of white input of
+    variance 1, over sqrt(N).
 
-    It is the sum of the squared rms kernel over t >= 0, taken with B and C of variance 1 and divided by N. Slow
-    nodes keep their digits: 1 - a**2 goes through expm1.
+    It is the sum of the squared rms kernel over t >= 0, taken with B and C of variance 1 and
+    divided by N. Slow nodes keep their digits: 1 - a**2 goes through expm1.
     """
     powers = np.square(nodes.kernel().weights) / -np.expm1(-2 * np.asarray(nodes.rates))
     return float(np.sqrt(powers.mean()))
@@ -299,26 +332,41 @@ def place(
     terms: ExponentialSum | None = None,
     fastest: float = np.inf,
 ) -> Nodes:
-    """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the layer is `step` bytes.
+    """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the
+    layer is `step` bytes.
 
-    placement  log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000. concentrated: the published
-               groups. quantile: at the quantiles of the power law's own measure up to `max_lag`, 2048
-               (`quantile_nodes`, with `tempering`, 1, and `loss`, 0.05). terms: the exponentials of `terms`, rates per
-               byte, each on several channels (`term_nodes`, with `tempering`, 1)
-    projection uniform, published or gain-corrected (`shaped`); quantile and terms shape it themselves
-    gain       the factor on the input of the recurrence, none, ema, lru or clamp
-    target, kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
+    placement  log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000.
+               concentrated: the published groups. quantile: at the quantiles of the power law's own
+               measure up to `max_lag`, 2048 (`quantile_nodes`, with `tempering`, 1, and `loss`,
+               0.05). terms: the exponentials of `terms`, rates per byte, each on several channels
+               (`term_nodes`, with `tempering`, 1)
+    projection uniform, published or gain-corrected (`shaped`); quantile and terms shape it
+    themselves gain       the factor on the input of the recurrence, none, ema, lru or clamp target,
+    kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
     fastest    the rate per step where quantile nodes end at the latest
 
-    Warns if most half-lives are longer than `max_lag`. Raises ValueError for an unknown name, an impossible range, and
-    an option that belongs to another placement.
+    Warns if most half-lives are longer than `max_lag`. Raises ValueError for an unknown name, an
+    impossible range, and an option that belongs to another placement.
     """
     check_numbers(numbers.Integral, channels=channels)
-    check_numbers(shortest=shortest, longest=longest, step=step, tempering=tempering, loss=loss, max_lag=max_lag)
+    check_numbers(
+        shortest=shortest,
+        longest=longest,
+        step=step,
+        tempering=tempering,
+        loss=loss,
+        max_lag=max_lag,
+    )
     aim = Aim(beta, target, kernel, lag)
     check_name("projection", projection, get_args(Projection))
     check_options(
-        placement, shortest=shortest, longest=longest, tempering=tempering, loss=loss, max_lag=max_lag, terms=terms
+        placement,
+        shortest=shortest,
+        longest=longest,
+        tempering=tempering,
+        loss=loss,
+        max_lag=max_lag,
+        terms=terms,
     )
     tempering = TEMPERING if tempering is None else tempering
     if placement not in ("quantile", "terms"):
@@ -326,35 +374,44 @@ def place(
         return shaped(rates, projection, gain, aim)
     if projection != "uniform":
         raise ValueError(
-            f"projection {projection!r} does not go with placement {placement!r}, which shapes the projection "
-            "itself: leave it out and set tempering"
+            f"projection {projection!r} does not go with placement {placement!r}, which shapes the"
+            " projection itself: leave it out and set tempering"
         )
     if placement == "quantile":
         reach = (HORIZON if max_lag is None else max_lag) / step
-        nodes = quantile_nodes(channels, aim, gain, tempering, LOSS if loss is None else loss, reach, fastest)
+        nodes = quantile_nodes(
+            channels, aim, gain, tempering, LOSS if loss is None else loss, reach, fastest
+        )
         warn_outlasting(step * nodes.half_lives(), step * reach)
         return nodes
     if terms is None:
-        raise ValueError("placement 'terms' needs terms: the exponential sum whose terms the channels share")
+        raise ValueError(
+            "placement 'terms' needs terms: the exponential sum whose terms the channels share"
+        )
     per_step = replace(terms, rates=tuple(rate * step for rate in terms.rates))
     return term_nodes(per_step, channels, kernel, lag, gain, tempering)
 
 
 def check_options(placement: str, **options: object) -> None:
-    """ValueError for an unknown placement, and for an option (not None) that does nothing under it or is impossible."""
+    """ValueError for an unknown placement, and for an option (not None) that does nothing under it
+    or is impossible.
+    """
     check_name("placement", placement, get_args(Placement))
     for name, value in options.items():
         if value is not None and placement not in PLACEMENTS_OF[name]:
             shown = f"{value:g}" if isinstance(value, int | float) else "an exponential sum"
             raise ValueError(
-                f"{name} {shown} belongs to placement {' or '.join(map(repr, PLACEMENTS_OF[name]))}, got placement "
-                f"{placement!r}: leave it out"
+                f"{name} {shown} belongs to placement"
+                f" {' or '.join(map(repr, PLACEMENTS_OF[name]))}, got placement {placement!r}:"
+                " leave it out"
             )
     loss, tempering = options.get("loss"), options.get("tempering")
     if isinstance(loss, int | float) and not 0 < loss < 0.5:
         raise ValueError(f"loss must lie between 0 and 0.5 (0.05 is the default), got {loss}")
     if isinstance(tempering, int | float) and not 0 <= tempering <= 1:
-        raise ValueError(f"tempering must lie between 0 (log-spaced) and 1 (uniform projection), got {tempering}")
+        raise ValueError(
+            f"tempering must lie between 0 (log-spaced) and 1 (uniform projection), got {tempering}"
+        )
 
 
 def half_lives_of(
@@ -363,22 +420,31 @@ def half_lives_of(
     """The half-lives of a placement that no power law decides, in bytes; shape (channels,).
 
     log-spaced     evenly in ln(half-life) from `shortest` to `longest`, both included
-    concentrated   one group per anchor of `ANCHORS`, log-spaced from anchor/2 to 2 anchor; sizes are `SHARES` of the
-                   channels, rounded, and the last group takes the remainder
+    concentrated   one group per anchor of `ANCHORS`, log-spaced from anchor/2 to 2 anchor; sizes
+                   are `SHARES` of the channels, rounded, and the last group takes the remainder
     """
     if placement == "concentrated":
         sizes = [round(share * channels) for share in SHARES[:-1]]
         sizes.append(channels - sum(sizes))
         if min(sizes) < 1:
-            raise ValueError(f"channels must be large enough for {len(ANCHORS)} groups, got {channels}")
-        groups = [np.geomspace(anchor / 2, anchor * 2, size) for anchor, size in zip(ANCHORS, sizes, strict=True)]
+            raise ValueError(
+                f"channels must be large enough for {len(ANCHORS)} groups, got {channels}"
+            )
+        groups = [
+            np.geomspace(anchor / 2, anchor * 2, size)
+            for anchor, size in zip(ANCHORS, sizes, strict=True)
+        ]
         return np.concatenate(groups)
     if channels < 2:
         raise ValueError(f"channels must be at least 2, got {channels}")
-    shortest, longest = SHORTEST if shortest is None else shortest, LONGEST if longest is None else longest
+    shortest, longest = (
+        SHORTEST if shortest is None else shortest,
+        LONGEST if longest is None else longest,
+    )
     if not 0 < shortest < longest < np.inf:
         raise ValueError(
-            f"half-lives must satisfy 0 < shortest < longest, got shortest {shortest} and longest {longest}"
+            f"half-lives must satisfy 0 < shortest < longest, got shortest {shortest} and longest"
+            f" {longest}"
         )
     return np.geomspace(shortest, longest, channels)
 
@@ -386,15 +452,16 @@ def half_lives_of(
 def shaped(rates: Floats, projection: Projection, gain: Gain, aim: Aim) -> Nodes:
     """Nodes at these rates (N,) per step, their projection shaped by name, of mean 1.
 
-    uniform: 1. published: lambda**(beta-1), right under the EMA gain only. gain-corrected, which alone follows an `aim`
-    with a target, kernel or lag: lambda**exponent * a**n * dln(lambda)**(1/k) / g(lambda), right for the gain it names
-    on any node set; n as in `Aim.log_amplitude`, k = 1 for a coherent kernel and 2 for an rms one, where squares add up
-    and the number of nodes counts half. Raises ValueError where these are no numbers.
+    uniform: 1. published: lambda**(beta-1), right under the EMA gain only. gain-corrected, which
+    alone follows an `aim` with a target, kernel or lag: lambda**exponent * a**n *
+    dln(lambda)**(1/k) / g(lambda), right for the gain it names on any node set; n as in
+    `Aim.log_amplitude`, k = 1 for a coherent kernel and 2 for an rms one, where squares add up and
+    the number of nodes counts half. Raises ValueError where these are no numbers.
     """
     if aim != Aim(aim.beta) and projection != "gain-corrected":
         raise ValueError(
-            f"projection {projection!r} follows no target, kernel or lag: use projection 'gain-corrected' or "
-            "placement 'quantile'"
+            f"projection {projection!r} follows no target, kernel or lag: use projection"
+            " 'gain-corrected' or placement 'quantile'"
         )
     gains = gain_at(rates, gain)
     with np.errstate(all="ignore"):
@@ -407,12 +474,16 @@ def shaped(rates: Floats, projection: Projection, gain: Gain, aim: Aim) -> Nodes
             weights = rates**aim.exponent * np.exp(-AHEAD[aim.lag] * rates) * spacing / gains
         nodes = _nodes(rates, weights, gain)
     if not np.isfinite(nodes.projection).all():
-        raise ValueError(f"beta {aim.beta:g} takes the projection's weights out of float64: use a smaller beta")
+        raise ValueError(
+            f"beta {aim.beta:g} takes the projection's weights out of float64: use a smaller beta"
+        )
     return nodes
 
 
 def local_spacing(rates: ArrayLike) -> Floats:
-    """The width in ln(lambda) that each node stands for: half the distance between its neighbours, ends mirrored."""
+    """The width in ln(lambda) that each node stands for: half the distance between its neighbours,
+    ends mirrored.
+    """
     log_rates = np.log(np.asarray(rates, dtype=float))
     order = np.argsort(log_rates)
     widths = np.empty_like(log_rates)
@@ -434,15 +505,18 @@ def quantile_nodes(
     max_lag: float = HORIZON,
     fastest: float = np.inf,
 ) -> Nodes:
-    """Node i at the quantile (i - 1/2)/N of the density m**(k s) over ln(lambda), with C proportional to m**(1 - s).
+    """Node i at the quantile (i - 1/2)/N of the density m**(k s) over ln(lambda), with C
+    proportional to m**(1 - s).
 
-    m(lambda) = lambda**exponent / g(lambda) times a**n (`Aim.log_amplitude`), k = 1 for a coherent aim, 2 for rms, and
-    s = `tempering` in [0, 1]: s = 1 gives a uniform C and puts the whole law into the density of the nodes, s = 0
-    gives log-spaced nodes and puts it into C. The cumulative is inverted exactly, for any gain. The rates reach over
-    `Aim.rate_range`, or to `fastest` where that is less. `max_lag` is in steps.
+    m(lambda) = lambda**exponent / g(lambda) times a**n (`Aim.log_amplitude`), k = 1 for a coherent
+    aim, 2 for rms, and s = `tempering` in [0, 1]: s = 1 gives a uniform C and puts the whole law
+    into the density of the nodes, s = 0 gives log-spaced nodes and puts it into C. The cumulative
+    is inverted exactly, for any gain. The rates reach over `Aim.rate_range`, or to `fastest` where
+    that is less. `max_lag` is in steps.
 
-    A uniform C needs many slow channels: with m ~ lambda**p it reaches lags of about N**(1/(k p)), and no further.
-    Prior art: time scales of LSTM units drawn from an inverse gamma law (arXiv 2009.12727) is s = 1 without gain.
+    A uniform C needs many slow channels: with m ~ lambda**p it reaches lags of about N**(1/(k p)),
+    and no further. Prior art: time scales of LSTM units drawn from an inverse gamma law (arXiv
+    2009.12727) is s = 1 without gain.
     """
     if channels < 2:
         raise ValueError(f"channels must be at least 2, got {channels}")
@@ -452,20 +526,26 @@ def quantile_nodes(
     end = min(end, fastest)
     if not 0 < slowest < end < np.inf:
         raise ValueError(
-            f"beta {aim.beta:g} with max_lag {max_lag:g} places rates from {slowest:g} on, none above {end:g}: use a "
-            "beta nearer to 1 or a longer max_lag"
+            f"beta {aim.beta:g} with max_lag {max_lag:g} places rates from {slowest:g} on, none"
+            f" above {end:g}: use a beta nearer to 1 or a longer max_lag"
         )
 
     def log_density(log_rates: Floats) -> Floats:
-        return np.asarray(POWERS[aim.kernel] * tempering * aim.log_amplitude(np.exp(log_rates), gain))
+        return np.asarray(
+            POWERS[aim.kernel] * tempering * aim.log_amplitude(np.exp(log_rates), gain)
+        )
 
     shares = (np.arange(channels, 0, -1) - 0.5) / channels  # fastest first
     rates = np.exp(_quantiles(log_density, np.log(slowest), np.log(end), shares))
     return _from_logs(rates, (1 - tempering) * aim.log_amplitude(rates, gain), gain)
 
 
-def _quantiles(log_density: Callable[[Floats], Floats], low: float, high: float, shares: Floats) -> Floats:
-    """The points below which these shares of exp(log_density) on [low, high] lie, by quadrature and Newton steps."""
+def _quantiles(
+    log_density: Callable[[Floats], Floats], low: float, high: float, shares: Floats
+) -> Floats:
+    """The points below which these shares of exp(log_density) on [low, high] lie, by quadrature and
+    Newton steps.
+    """
     edges = np.linspace(low, high, CELLS + 1)
     points, weights = np.polynomial.legendre.leggauss(ORDER)
     top = log_density(edges).max()
@@ -490,17 +570,21 @@ def _quantiles(log_density: Callable[[Floats], Floats], low: float, high: float,
 def term_nodes(
     terms: ExponentialSum, channels: int, kernel: Summation, lag: Lag, gain: Gain, tempering: float
 ) -> Nodes:
-    """Share out `channels` among fitted terms, so that the channels of a term together give its weight.
+    """Share out `channels` among fitted terms, so that the channels of a term together give its
+    weight.
 
-    Term j, of weight w_j at rate lambda_j per step, needs the total projection c_j = a**n w_j / g(lambda_j), n as in
-    `AHEAD`. It gets n_j channels in proportion to c_j**tempering (at least one each, largest remainders first), all at
-    its rate, each with the multiplier c_j / n_j. For the rms kernel the terms are those of its SQUARE: rates are
-    halved, c_j has sqrt(w_j) and the multiplier is c_j / sqrt(n_j). Terms of weight zero are left out.
+    Term j, of weight w_j at rate lambda_j per step, needs the total projection c_j = a**n w_j /
+    g(lambda_j), n as in `AHEAD`. It gets n_j channels in proportion to c_j**tempering (at least one
+    each, largest remainders first), all at its rate, each with the multiplier c_j / n_j. For the
+    rms kernel the terms are those of its SQUARE: rates are halved, c_j has sqrt(w_j) and the
+    multiplier is c_j / sqrt(n_j). Terms of weight zero are left out.
     """
     power, weights = POWERS[kernel], np.asarray(terms.weights)
     kept = np.flatnonzero(weights > 0)
     if not 0 < kept.size <= channels:
-        raise ValueError(f"channels must be at least the number of terms, {kept.size} (and one), got {channels}")
+        raise ValueError(
+            f"channels must be at least the number of terms, {kept.size} (and one), got {channels}"
+        )
     rates = np.asarray(terms.rates)[kept] / power
     needed = np.exp(np.log(weights[kept]) / power - AHEAD[lag] * rates) / gain_at(rates, gain)
     counts = allot(needed**tempering, channels)
@@ -511,9 +595,11 @@ def term_nodes(
 
 
 def allot(shares: ArrayLike, seats: int) -> np.ndarray:
-    """Whole numbers that sum to `seats`, at least 1 each, in proportion to `shares` by largest remainder.
+    """Whole numbers that sum to `seats`, at least 1 each, in proportion to `shares` by largest
+    remainder.
 
-    Parties that proportion would leave under one seat get one, the rest share what remains; a tie goes to the first.
+    Parties that proportion would leave under one seat get one, the rest share what remains; a tie
+    goes to the first.
     """
     shares = np.asarray(shares, dtype=float)
     counts = np.ones(shares.size, dtype=int)
@@ -531,13 +617,15 @@ def allot(shares: ArrayLike, seats: int) -> np.ndarray:
 
 
 def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, lag: Lag) -> Nodes:
-    """Channels of these `rates` (N,), per step, whose kernel follows `target` as nearly as a smooth density can.
+    """Channels of these `rates` (N,), per step, whose kernel follows `target` as nearly as a smooth
+    density can.
 
-    A channel's weight to the power k (1 coherent, 2 rms) is (p_i g_i)**k = rho(rate_i) dln(rate_i), the stretch of
-    ln(rate) that it stands for. ln rho is a broken line over ln(rate), a knot for each octave, by least squares of
-    ln(kernel / target) over 10 % and the target's own errors, and of the changes of its slope over `STIFFNESS`. Those
-    vanish for a power law: stiffness decides only what the target leaves open. Unlike non-negative least squares, every
-    projection is positive. Raises ValueError for rates too far from the lags of the target.
+    A channel's weight to the power k (1 coherent, 2 rms) is (p_i g_i)**k = rho(rate_i) dln(rate_i),
+    the stretch of ln(rate) that it stands for. ln rho is a broken line over ln(rate), a knot for
+    each octave, by least squares of ln(kernel / target) over 10 % and the target's own errors, and
+    of the changes of its slope over `STIFFNESS`. Those vanish for a power law: stiffness decides
+    only what the target leaves open. Unlike non-negative least squares, every projection is
+    positive. Raises ValueError for rates too far from the lags of the target.
     """
     from scipy.optimize import least_squares
 
@@ -575,13 +663,18 @@ def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, l
     if not np.abs(density).max() < 300:
         shortest, longest = np.log(2) / rates.max(), np.log(2) / rates.min()
         raise ValueError(
-            f"half-lives from {shortest:.3g} to {longest:.3g} cannot follow {target.label}: use nodes 'terms'"
+            f"half-lives from {shortest:.3g} to {longest:.3g} cannot follow {target.label}: use"
+            " nodes 'terms'"
         )
-    return _from_logs(rates, (hats @ density + np.log(spacing)) / power - np.log(gain_at(rates, gain)), gain)
+    return _from_logs(
+        rates, (hats @ density + np.log(spacing)) / power - np.log(gain_at(rates, gain)), gain
+    )
 
 
 def check_rates(what: str, rates: Iterable[float], step: int) -> None:
-    """ValueError for rates per step of `step` bytes that a float32 decay does not hold; `what` has them."""
+    """ValueError for rates per step of `step` bytes that a float32 decay does not hold; `what` has
+    them.
+    """
     first, last = (half_life * step for half_life in HALF_LIVES)
     for rate in rates:
         if not SLOWEST <= rate <= FASTEST:
@@ -591,11 +684,14 @@ def check_rates(what: str, rates: Iterable[float], step: int) -> None:
 
 
 def check_multipliers(name: str, value: float, largest: float) -> None:
-    """ValueError where the option `name` of this value makes a multiplier whose square float32 does not hold."""
+    """ValueError where the option `name` of this value makes a multiplier whose square float32 does
+    not hold.
+    """
     if not largest <= LARGEST_MULTIPLIER:
         raise ValueError(
-            f"{name} {value:g} makes the largest multiplier of the projection {largest:.3g}, whose square float32 does "
-            f"not hold: use at most {value * (LARGEST_MULTIPLIER / largest):.3g}"
+            f"{name} {value:g} makes the largest multiplier of the projection {largest:.3g}, whose"
+            " square float32 does not hold: use at most"
+            f" {value * (LARGEST_MULTIPLIER / largest):.3g}"
         )
 
 
@@ -605,41 +701,61 @@ def gain_of(k_clamp: bool) -> Gain:
 
 
 def check_largest_rate(rate: float, what: str = "nodes have a half-life of") -> None:
-    """ValueError, with the number, for a rate per byte that RWKV-7 cannot have; `what` comes before its half-life."""
+    """ValueError, with the number, for a rate per byte that RWKV-7 cannot have; `what` comes before
+    its half-life.
+    """
     if not rate < RWKV7_LARGEST_RATE:
         raise ValueError(
-            f"{what} {math.log(2) / rate:.4g} bytes, but a decay of RWKV-7 is above exp(-exp(-1/2)) = "
-            f"{math.exp(-RWKV7_LARGEST_RATE):.3f}, no half-life is {math.log(2) / RWKV7_LARGEST_RATE:.3f} bytes or "
-            "less: use 1.15 or more"
+            f"{what} {math.log(2) / rate:.4g} bytes, but a decay of RWKV-7 is above exp(-exp(-1/2))"
+            f" = {math.exp(-RWKV7_LARGEST_RATE):.3f}, no half-life is"
+            f" {math.log(2) / RWKV7_LARGEST_RATE:.3f} bytes or less: use 1.15 or more"
         )
 
 
 def check_nodes(
-    nodes: Nodes, aim: Aim | None, max_lag: float, *, head_size: int, k_clamp: bool, goose: bool = False
+    nodes: Nodes,
+    aim: Aim | None,
+    max_lag: float,
+    *,
+    head_size: int,
+    k_clamp: bool,
+    goose: bool = False,
 ) -> None:
-    """ValueError, with the reason, where `nodes` cannot give the heads of an RWKV the memory that `aim` speaks of.
+    """ValueError, with the reason, where `nodes` cannot give the heads of an RWKV the memory that
+    `aim` speaks of.
 
-    That is: another number of nodes than `head_size`; nodes for another input gain than that of the key; for a `goose`
-    (RWKV-7) a half-life that it cannot have; half the range of ln(k(d) / d**-exponent) on d = 2..max_lag (1..max_lag in
-    a goose, which reads the newest byte out of its state), the Elog, above 1. `aim` None promises nothing, and its Elog
-    is not looked at.
+    That is: another number of nodes than `head_size`; nodes for another input gain than that of the
+    key; for a `goose` (RWKV-7) a half-life that it cannot have; half the range of ln(k(d) /
+    d**-exponent) on d = 2..max_lag (1..max_lag in a goose, which reads the newest byte out of its
+    state), the Elog, above 1. `aim` None promises nothing, and its Elog is not looked at.
     """
     if len(nodes.rates) != head_size:
-        raise ValueError(f"nodes has {len(nodes.rates)} channels, but a head has {head_size}: they must be equal")
+        raise ValueError(
+            f"nodes has {len(nodes.rates)} channels, but a head has {head_size}: they must be equal"
+        )
     if goose:
         check_largest_rate(max(nodes.rates))
     if nodes.gain != gain_of(k_clamp):
-        key = "with k_clamp it is scaled by min(1, lambda)" if k_clamp else "without k_clamp it is not scaled"
-        switch = f"the key has another: {key}; use nodes of gain {gain_of(k_clamp)!r}, or change k_clamp"
+        key = (
+            "with k_clamp it is scaled by min(1, lambda)"
+            if k_clamp
+            else "without k_clamp it is not scaled"
+        )
+        switch = (
+            f"the key has another: {key}; use nodes of gain {gain_of(k_clamp)!r}, or change k_clamp"
+        )
         reason = "RWKV-7 scales its key by no decay: use nodes of gain 'none'" if goose else switch
         raise ValueError(f"the shape is that of gain {nodes.gain!r}, but {reason}")
     if aim is None:
         return
-    e_log = node_scores(nodes, power_law_target(aim.exponent, int(max_lag)), aim.kernel, aim.lag).e_log
+    e_log = node_scores(
+        nodes, power_law_target(aim.exponent, int(max_lag)), aim.kernel, aim.lag
+    ).e_log
     if not e_log <= LARGEST_E_LOG:
         clamp = "" if k_clamp or goose else ", k_clamp = true"
         raise ValueError(
-            f"{head_size} nodes in a head miss d**-{aim.exponent:g} on distances {1 if goose else 2}..{int(max_lag)} "
-            f"by a factor of exp({e_log:.3g}) either way (at most exp({LARGEST_E_LOG:g})): use "
-            f"a head_size above {head_size}{clamp} or a smaller tempering"
+            f"{head_size} nodes in a head miss d**-{aim.exponent:g} on distances"
+            f" {1 if goose else 2}..{int(max_lag)} by a factor of exp({e_log:.3g}) either way (at"
+            f" most exp({LARGEST_E_LOG:g})): use a head_size above {head_size}{clamp} or a smaller"
+            " tempering"
         )

@@ -1,14 +1,19 @@
-"""Kernels measured on a corpus: its exponent, the shape of its information, the weights of its best linear predictor.
+"""Kernels measured on a corpus: its exponent, the shape of its information, the weights of its best
+linear predictor.
 
-With e_t the indicator vector of the symbol at t and p its mean, the predictor with one number for each lag,
+With e_t the indicator vector of the symbol at t and p its mean, the predictor with one number for
+each lag,
 
-    e_t - p  =  sum_{k=1..L} w(k) (e_{t-k} - p) ,   solves   sum_k w(k) q(|d - k|) = q(d) ,  d = 1..L ,  q(0) = 1 ,
+    e_t - p  =  sum_{k=1..L} w(k) (e_{t-k} - p) ,   solves   sum_k w(k) q(|d - k|) = q(d) ,  d =
+    1..L ,  q(0) = 1 ,
 
-q(d) being the correlation of `repeat_correlations`. Of a mixture of lags, where a byte copies the one k before it with
-probability w(k), they are exactly those probabilities, and the predictor is the true conditional distribution. So a
-kernel that predicts follows w, neither the information nor q, which falls more slowly since copies are copied.
+q(d) being the correlation of `repeat_correlations`. Of a mixture of lags, where a byte copies the
+one k before it with probability w(k), they are exactly those probabilities, and the predictor is
+the true conditional distribution. So a kernel that predicts follows w, neither the information nor
+q, which falls more slowly since copies are copied.
 
-Source: Yule (1927) and Walker (1931); Raftery (JRSS B 47:528, 1985) for mixtures, equation of their correlations.
+Source: Yule (1927) and Walker (1931); Raftery (JRSS B 47:528, 1985) for mixtures, equation of their
+correlations.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +48,9 @@ from plkernel.analysis.information.laws import Verdict, fit_power_law, measure_c
 from plkernel.analysis.nodes import Aim, AimTarget, Lag, Summation
 
 REACH = 4
-"""The predictor sees so many times the lags that are asked for: the weights near its end stand in for all beyond it."""
+"""The predictor sees so many times the lags that are asked for: the weights near its end stand in
+for all beyond it.
+"""
 PER_OCTAVE = 4
 Progress = Callable[[float], Any]
 
@@ -60,7 +67,9 @@ class Kernel(NamedTuple):
     measured: dict[str, Any] | None = None
 
 
-def law(beta: float, target: AimTarget, kernel: Summation, lag: Lag, max_lag: int, *measurement: Any) -> Kernel:
+def law(
+    beta: float, target: AimTarget, kernel: Summation, lag: Lag, max_lag: int, *measurement: Any
+) -> Kernel:
     """Return t**-beta, or for correlation t**-(beta/2), on lags 1..max_lag."""
     aim = Aim(beta, target, kernel, lag)
     return Kernel(power_law_target(aim.exponent, max_lag), aim, *measurement)
@@ -76,7 +85,8 @@ def information(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Kernel:
-    """Return the one exponent that `measure_corpus` finds, or the curve in the shape of its verdict.
+    """Return the one exponent that `measure_corpus` finds, or the curve in the shape of its
+    verdict.
 
     Raises ValueError for a corpus whose information does not decay as any power.
     """
@@ -87,16 +97,27 @@ def information(
         raise ValueError(f"corpus {corpus.name!r}: {error}; {remedy}") from error
     fitted, verdict = found.law, found.verdict
     if fitted is None or verdict.kind == "none":
-        raise ValueError(f"corpus {corpus.name!r}: no exponent to fit, {verdict.sentence}; give --beta")
+        raise ValueError(
+            f"corpus {corpus.name!r}: no exponent to fit, {verdict.sentence}; give --beta"
+        )
     measured = {"law": asdict(fitted), "verdict": verdict.sentence, "estimator": found.estimator}
-    interval = f"(95 % {fitted.low:.3f} to {fitted.high:.3f}) on lags {fitted.first_lag}..{fitted.last_lag}"
+    interval = (
+        f"(95 % {fitted.low:.3f} to {fitted.high:.3f}) on lags"
+        f" {fitted.first_lag}..{fitted.last_lag}"
+    )
     told = [f"beta {fitted.beta:.3f} {interval}", verdict.sentence]
     if target in ("information", "correlation"):
         if verdict.kind != "power law":
-            told.append("fitted is that one exponent all the same; --target curve fits what was found")
+            told.append(
+                "fitted is that one exponent all the same; --target curve fits what was found"
+            )
         return law(fitted.beta, cast(AimTarget, target), kernel, lag, max_lag, told, measured)
     curve = verdict_target(verdict, found.information, max_lag)
-    beyond = f"; beyond lag {verdict.last_lag} it goes on as judged" if curve.max_lag > verdict.last_lag else ""
+    beyond = (
+        f"; beyond lag {verdict.last_lag} it goes on as judged"
+        if curve.max_lag > verdict.last_lag
+        else ""
+    )
     told.append(f"the kernel is {curve.label} on lags {curve.lags[0]:g}..{curve.max_lag:g}{beyond}")
     if curve.beta is not None:
         return law(curve.beta, "information", kernel, lag, max_lag, told, measured)
@@ -104,43 +125,60 @@ def information(
 
 
 def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
-    """The shape that `judge` found `curve` to have, 1 at t = 1, on t = 1..max_lag, continued beyond the judged lags.
+    """The shape that `judge` found `curve` to have, 1 at t = 1, on t = 1..max_lag, continued beyond
+    the judged lags.
 
-    A power law, or a broken one, on every real lag; an exponential or stretched exponential at the integers up to where
-    it vanishes in float64. A curve too short to have a shape is its own values up to `power_law_fit.clear_until`, with
-    their relative jackknife errors. Raises ValueError for a shape that does not fall.
+    A power law, or a broken one, on every real lag; an exponential or stretched exponential at the
+    integers up to where it vanishes in float64. A curve too short to have a shape is its own values
+    up to `power_law_fit.clear_until`, with their relative jackknife errors. Raises ValueError for a
+    shape that does not fall.
     """
     if verdict.kind == "too short":
         chosen = points(curve, None)
-        return lag_target(chosen.lags, np.exp(chosen.logs), chosen.errors, f"{curve.quantity} per byte")
+        return lag_target(
+            chosen.lags, np.exp(chosen.logs), chosen.errors, f"{curve.quantity} per byte"
+        )
     if verdict.kind == "power law":
-        return power_law_target(fit_power_law(curve, (verdict.first_lag, verdict.last_lag)).beta, max_lag)
+        return power_law_target(
+            fit_power_law(curve, (verdict.first_lag, verdict.last_lag)).beta, max_lag
+        )
     shape = next(model.parameters for model in verdict.models if model.name == verdict.kind)
     if verdict.kind == "broken power law":
         second = (shape["beta_2"], shape["break"]) if shape["break"] < max_lag else ()
         return power_law_target(shape["beta_1"], max_lag, *second)
     tau, gamma = shape["tau"], shape.get("gamma", 1.0)
     if not (np.isfinite(tau) and tau > 0):
-        raise ValueError(f"curve of {curve.quantity}: its {verdict.kind} does not fall (tau {tau:g})")
+        raise ValueError(
+            f"curve of {curve.quantity}: its {verdict.kind} does not fall (tau {tau:g})"
+        )
     logs = (1 - integer_lags(max_lag) ** gamma) / tau**gamma
     label = f"exp(-(t/{tau:.3g})**{gamma:.3g})" if gamma != 1 else f"exp(-t/{tau:.3g})"
     return array_target(np.exp(logs[logs > np.log(SMALLEST_VALUE)]), label)
 
 
-def predictive(corpus: Any, data: Bytes, max_lag: int, threads: int = 1, progress: Progress | None = None) -> Kernel:
-    """Return the weights of the best linear predictor in bands of lags, as far as they stand out from noise."""
+def predictive(
+    corpus: Any, data: Bytes, max_lag: int, threads: int = 1, progress: Progress | None = None
+) -> Kernel:
+    """Return the weights of the best linear predictor in bands of lags, as far as they stand out
+    from noise.
+    """
     weights, ridge = predictive_weights(data, max_lag, threads=threads, progress=progress)
     edges, lags, values, replicates = bands(weights)
     used, errors = np.flatnonzero(values > half_width(replicates)), jackknife_error(replicates)
     if used.size < FEWEST_LAGS:
         raise ValueError(
-            f"corpus {corpus.name!r}: predictive weights stand out from noise at {used.size} bands of lags, a fit "
-            f"needs {FEWEST_LAGS}; use more data, or target 'information'"
+            f"corpus {corpus.name!r}: predictive weights stand out from noise at {used.size} bands"
+            f" of lags, a fit needs {FEWEST_LAGS}; use more data, or target 'information'"
         )
     target = lag_target(lags[used], values[used], (errors / values)[used], "predictive weights")
     reach = used[-1] + 1
-    told = [f"predictive weights stand out from noise on lags 1..{edges[reach] - 1}, {weights[0, 0]:.4g} at lag 1"]
-    if left := ", ".join(f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used):
+    told = [
+        f"predictive weights stand out from noise on lags 1..{edges[reach] - 1},"
+        f" {weights[0, 0]:.4g} at lag 1"
+    ]
+    if left := ", ".join(
+        f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used
+    ):
         told.append(f"left out are lags {left}, where they are negative or not told from zero")
     columns = {"edges": edges.tolist(), "weights": values.tolist(), "errors": errors.tolist()}
     return Kernel(target, None, told, {"ridge": ridge, "bands": columns})
@@ -149,10 +187,11 @@ def predictive(corpus: Any, data: Bytes, max_lag: int, threads: int = 1, progres
 def predictive_weights(
     data: Bytes, lags: int, *, threads: int = 1, progress: Progress | None = None
 ) -> tuple[Floats, float]:
-    """Measure the weights at d = 1..lags of the best predictor of `data` (n,) uint8 from `REACH` times as many symbols.
+    """Measure the weights at d = 1..lags of the best predictor of `data` (n,) uint8 from `REACH`
+    times as many symbols.
 
-    Returns them, (lags, 1 + G) as `repeat_correlations`, from which they come, and the ridge in all of them, that of
-    `noise_ridge`. Raises ValueError as these do.
+    Returns them, (lags, 1 + G) as `repeat_correlations`, from which they come, and the ridge in all
+    of them, that of `noise_ridge`. Raises ValueError as these do.
     """
     correlations = repeat_correlations(data, REACH * lags, threads=threads, progress=progress)
     ridge = noise_ridge(correlations[:, 0], jackknife_error(correlations[:, 1:]))
@@ -160,17 +199,25 @@ def predictive_weights(
 
 
 def repeat_correlations(
-    data: Bytes, longest: int, *, blocks: int = BLOCKS, threads: int = 1, progress: Progress | None = None
+    data: Bytes,
+    longest: int,
+    *,
+    blocks: int = BLOCKS,
+    threads: int = 1,
+    progress: Progress | None = None,
 ) -> Floats:
-    """r(d) = (P(x_t = x_{t+d}) - sum p_i^2) / (1 - sum p_i^2) at every d = 1..longest, (longest, 1 + G).
+    """r(d) = (P(x_t = x_{t+d}) - sum p_i^2) / (1 - sum p_i^2) at every d = 1..longest, (longest, 1
+    + G).
 
-    The autocorrelation E<e_t - p, e_{t+d} - p> / E|e_t - p|^2 of the indicator vectors e_t of the symbols. Where
-    P_ij = (1 - q) p_i p_j + q p_i [i = j], as in a Potts sequence and a mixture of lags, it is q(d). Its sign is free
-    and it is 0 on average without memory: there is no floor to subtract. The first column is the estimate, the others
-    the estimate with each block left out, all less the bias of order 1/n (`without_bias`).
+    The autocorrelation E<e_t - p, e_{t+d} - p> / E|e_t - p|^2 of the indicator vectors e_t of the
+    symbols. Where P_ij = (1 - q) p_i p_j + q p_i [i = j], as in a Potts sequence and a mixture of
+    lags, it is q(d). Its sign is free and it is 0 on average without memory: there is no floor to
+    subtract. The first column is the estimate, the others the estimate with each block left out,
+    all less the bias of order 1/n (`without_bias`).
 
-    Takes `longest` comparisons for each symbol of `data` (n,) uint8, some 0.3 s for 1 MB at longest 1024, and memory
-    that does not grow with n. Raises ValueError for data too short, and for data of one symbol.
+    Takes `longest` comparisons for each symbol of `data` (n,) uint8, some 0.3 s for 1 MB at longest
+    1024, and memory that does not grow with n. Raises ValueError for data too short, and for data
+    of one symbol.
     """
     check_data(data, longest, blocks)
     data = np.asarray(data)  # a mapped file as a plain array
@@ -181,7 +228,10 @@ def repeat_correlations(
 
     def repeats(ends: tuple[int, int]) -> NDArray[np.int64]:
         start, stop = ends
-        equal = [np.count_nonzero(data[start : min(stop, data.size - d)] == data[start + d : stop + d]) for d in lags]
+        equal = [
+            np.count_nonzero(data[start : min(stop, data.size - d)] == data[start + d : stop + d])
+            for d in lags
+        ]
         if progress is not None:
             progress((stop - start) / data.size)
         return np.array(equal)
@@ -190,13 +240,16 @@ def repeat_correlations(
         repeated = np.stack(list(workers.map(repeats, pairwise(edges.tolist()))), axis=1)
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
     chance = np.sum((each_left_out(parts.T) / each_left_out(parts.sum(axis=1))) ** 2, axis=0)
-    return without_bias((each_left_out(repeated) / each_left_out(sizes) - chance) / (1 - chance), sizes)
+    return without_bias(
+        (each_left_out(repeated) / each_left_out(sizes) - chance) / (1 - chance), sizes
+    )
 
 
 def yule_walker(correlations: ArrayLike, ridge: float = 0.0) -> Floats:
     """w (L,) from the correlations q(1..L), with q(0) = 1 + ridge, by Levinson's recursion.
 
-    Raises ValueError where these are the correlations of no sequence, so that the equations have no solution.
+    Raises ValueError where these are the correlations of no sequence, so that the equations have no
+    solution.
 
     >>> abs(yule_walker([0.5, 0.25, 0.125])).round(12).tolist()
     [0.5, 0.0, 0.0]
@@ -207,15 +260,18 @@ def yule_walker(correlations: ArrayLike, ridge: float = 0.0) -> Floats:
     try:
         return np.asarray(solve_toeplitz(np.append(1 + ridge, q[:-1]), q))
     except np.linalg.LinAlgError as error:
-        raise ValueError(f"correlations of {q.size} lags have no Yule-Walker solution ({error})") from error
+        raise ValueError(
+            f"correlations of {q.size} lags have no Yule-Walker solution ({error})"
+        ) from error
 
 
 def noise_ridge(correlations: ArrayLike, errors: ArrayLike) -> float:
-    """The least ridge under which no eigenvalue of the measured equations is below the noise of their spectrum.
+    """The least ridge under which no eigenvalue of the measured equations is below the noise of
+    their spectrum.
 
-    The eigenvalues lie within the spectrum f(x) = 1 + 2 sum_d q(d) cos(d x), whose noise, as a root mean square over x,
-    is sqrt(2 sum_d errors(d)^2) for independent errors. A spectrum that stays above its noise needs no ridge, and more
-    data make the ridge vanish. q and errors (L,).
+    The eigenvalues lie within the spectrum f(x) = 1 + 2 sum_d q(d) cos(d x), whose noise, as a root
+    mean square over x, is sqrt(2 sum_d errors(d)^2) for independent errors. A spectrum that stays
+    above its noise needs no ridge, and more data make the ridge vanish. q and errors (L,).
     """
     q = np.asarray(correlations, dtype=np.float64)
     spectrum = 2 * np.fft.rfft(np.append(0.5, q), 8 * q.size).real
@@ -224,10 +280,12 @@ def noise_ridge(correlations: ArrayLike, errors: ArrayLike) -> float:
 
 
 def bands(weights: Floats) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
-    """Means of `weights` (L, 1 + G) over bands of the lags 1..L, evenly wide in ln d, where noise averages out.
+    """Means of `weights` (L, 1 + G) over bands of the lags 1..L, evenly wide in ln d, where noise
+    averages out.
 
-    Returns the edges (B + 1,), band b holding the lags edges[b] <= d < edges[b + 1]; the harmonic means of these lags,
-    where weights ~ 1/d, close to which they are, have their mean; the values (B,) and their replicates (B, G).
+    Returns the edges (B + 1,), band b holding the lags edges[b] <= d < edges[b + 1]; the harmonic
+    means of these lags, where weights ~ 1/d, close to which they are, have their mean; the values
+    (B,) and their replicates (B, G).
     """
     last = len(weights)
     count = max(2, 1 + round(PER_OCTAVE * np.log2(last + 1)))
@@ -235,6 +293,7 @@ def bands(weights: Floats) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
     widths, starts = np.diff(edges), edges[:-1] - 1
     lags = widths / np.add.reduceat(1 / integer_lags(last), starts)
     values, replicates = (
-        (np.add.reduceat(part, starts, axis=0).T / widths).T for part in (weights[:, 0], weights[:, 1:])
+        (np.add.reduceat(part, starts, axis=0).T / widths).T
+        for part in (weights[:, 0], weights[:, 1:])
     )
     return edges, lags, values, replicates

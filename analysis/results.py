@@ -16,7 +16,8 @@ DIGITS = "{:.4g}".format
 
 
 class Result:
-    """Base of results: `_title` is a line of text, `_table` the columns or rows of a table, `_draw` the figure.
+    """Base of results: `_title` is a line of text, `_table` the columns or rows of a table, `_draw`
+    the figure.
 
     _figure: the function that draws it, module:function, in place of `_draw`.
     """
@@ -35,7 +36,9 @@ class Result:
         return figure
 
     def to_frame(self) -> "DataFrame":
-        """Return a row for every lag, half-life, layer or arm, in bits where it is information or a loss."""
+        """Return a row for every lag, half-life, layer or arm, in bits where it is information or a
+        loss.
+        """
         from pandas import DataFrame
 
         return DataFrame(self._table())
@@ -48,9 +51,13 @@ class Result:
         return figure
 
     def __repr__(self) -> str:
-        table = self.to_frame().to_string(max_rows=ROWS, max_cols=9, show_dimensions=False, float_format=DIGITS)
+        table = self.to_frame().to_string(
+            max_rows=ROWS, max_cols=9, show_dimensions=False, float_format=DIGITS
+        )
         return f"{self._title()}\n{table}"
 
     def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(index=False, max_rows=2 * ROWS, float_format=DIGITS, border=0)
+        table = self.to_frame().to_html(
+            index=False, max_rows=2 * ROWS, float_format=DIGITS, border=0
+        )
         return f"<p>{escape(self._title())}</p>{table}"

@@ -1,4 +1,6 @@
-"""Sequences of a known law: their bytes, their exact information, and the best prediction of each next byte."""
+"""Sequences of a known law: their bytes, their exact information, and the best prediction of each
+next byte.
+"""
 
 import math
 import sys
@@ -26,13 +28,17 @@ SLOWEST = 0.999
 
 
 class Predictor(Protocol):
-    """The prediction of each next byte by the law that the bytes were drawn from: no model is better on average."""
+    """The prediction of each next byte by the law that the bytes were drawn from: no model is
+    better on average.
+    """
 
     def losses(self, windows: Windows, given: int | None = None, first: int = 0) -> Floats:
-        """-log2 P(x[t+1] | x[t], x[t-1] .. x[t+1-c]) in bits, t = first..T-1, (n, T - first), for windows x (n, T + 1).
+        """-log2 P(x[t+1] | x[t], x[t-1] .. x[t+1-c]) in bits, t = first..T-1, (n, T - first), for
+        windows x (n, T + 1).
 
-        c is `given`, but at most the t + 1 bytes that the window has; None for all of them. A byte in the context that
-        is no symbol, such as a separator, counts as not known. Raises ValueError where one is to be predicted.
+        c is `given`, but at most the t + 1 bytes that the window has; None for all of them. A byte
+        in the context that is no symbol, such as a separator, counts as not known. Raises
+        ValueError where one is to be predicted.
         """
 
     def bits_per_byte(self) -> float:
@@ -56,9 +62,11 @@ LIMITS: dict[str, tuple[float, float, str]] = {
 
 
 class Sequence:
-    """Common part of all sequences: `symbols` different bytes 0..symbols-1, `size` of them, from the seed `seed`.
+    """Common part of all sequences: `symbols` different bytes 0..symbols-1, `size` of them, from
+    the seed `seed`.
 
-    The same parameters give the same bytes (generator PCG64), and a shorter sequence is the beginning of a longer one.
+    The same parameters give the same bytes (generator PCG64), and a shorter sequence is the
+    beginning of a longer one.
     Raises ValueError for parameters outside `LIMITS`.
     """
 
@@ -77,7 +85,8 @@ class Sequence:
         raise NotImplementedError
 
     def correlation(self, lags: ArrayLike) -> Floats:
-        """q(d) at `lags` (L,) of a law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j], p_i = 1 / S.
+        """q(d) at `lags` (L,) of a law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i =
+        j], p_i = 1 / S.
 
         Every non-trivial singular value of P(i,j;d) / sqrt(p_i p_j).
         """
@@ -88,7 +97,8 @@ class Sequence:
         return potts_information(self.correlation(lags), self.symbols)
 
     def blocks(self) -> Iterator[Bytes]:
-        """The sequence, uint8, in consecutive pieces of 128 KiB, the last one shorter: memory does not grow with size.
+        """The sequence, uint8, in consecutive pieces of 128 KiB, the last one shorter: memory does
+        not grow with size.
 
         Every call starts anew.
         """
@@ -100,21 +110,28 @@ class Sequence:
         return np.concatenate(list(self.blocks()))
 
     def _given(self, windows: Windows, given: int | None) -> int:
-        """Return `given`, at most the T that windows (n, T + 1) have; ValueError as `Predictor.losses`."""
+        """Return `given`, at most the T that windows (n, T + 1) have; ValueError as
+        `Predictor.losses`.
+        """
         if windows.shape[0] and (most := int(windows[:, 1:].max())) >= self.symbols:
-            raise ValueError(f"windows hold byte {most}: must be of this corpus, whose bytes are 0..{self.symbols - 1}")
+            raise ValueError(
+                f"windows hold byte {most}: must be of this corpus, whose bytes are"
+                f" 0..{self.symbols - 1}"
+            )
         steps = windows.shape[1] - 1
         return steps if given is None else min(given, steps)
 
 
 def potts_information(correlation: ArrayLike, symbols: int) -> Floats:
-    """I(q) = sum_i p_i (q + (1-q) p_i) ln((q + (1-q) p_i) / p_i) + (1 - sum_i p_i**2) (1-q) ln(1-q) in nats.
+    """I(q) = sum_i p_i (q + (1-q) p_i) ln((q + (1-q) p_i) / p_i) + (1 - sum_i p_i**2) (1-q) ln(1-q)
+    in nats.
 
-    The mutual information of P_ij = (1-q) p_i p_j + q p_i [i = j]; `correlation` q has shape (L,), values in [0, 1),
-    and each of `symbols` the share p_i = 1 / symbols. Derivation: P_ij = p_i p_j (1 + x_ij), x_ii = q (1 - p_i) / p_i
-    and x_ij = -q elsewhere; because sum_ij p_i p_j x_ij = 0, I = sum_ij p_i p_j h(x_ij) with h(x) = (1 + x) ln(1 + x)
-    - x, no term of which is negative. It is evaluated so: in the formula above the terms of first order in q cancel,
-    and with them all digits of a small I.
+    The mutual information of P_ij = (1-q) p_i p_j + q p_i [i = j]; `correlation` q has shape (L,),
+    values in [0, 1), and each of `symbols` the share p_i = 1 / symbols. Derivation: P_ij = p_i p_j
+    (1 + x_ij), x_ii = q (1 - p_i) / p_i and x_ij = -q elsewhere; because sum_ij p_i p_j x_ij = 0, I
+    = sum_ij p_i p_j h(x_ij) with h(x) = (1 + x) ln(1 + x)
+    - x, no term of which is negative. It is evaluated so: in the formula above the terms of first
+    order in q cancel, and with them all digits of a small I.
 
     >>> float(potts_information([1e-9], 2)[0])
     5e-19
@@ -134,16 +151,18 @@ def potts_information(correlation: ArrayLike, symbols: int) -> Floats:
 class PottsCorpus(Sequence):
     """The pair law of a Potts model.
 
-    Channel k = 0..channels-1 holds one symbol and draws it anew in a step with probability 1 - exp(-1/tau_k),
-    tau_k = base**k steps. Each step shows one channel, number k with probability w_k ~ tau_k**(-beta/4), the w_k
-    adding up to 1. Two steps d apart show the same draw with probability
+    Channel k = 0..channels-1 holds one symbol and draws it anew in a step with probability 1 -
+    exp(-1/tau_k), tau_k = base**k steps. Each step shows one channel, number k with probability w_k
+    ~ tau_k**(-beta/4), the w_k adding up to 1. Two steps d apart show the same draw with
+    probability
 
         q(d) = sum_k w_k**2 exp(-d/tau_k),
 
-    independent draws otherwise. For lags far from both 1 and the longest tau, q falls as d**(-beta/2) and the
-    mutual information, which is quadratic in a small q, as d**-beta. Within a finite range it does not: compare
-    estimates with `mutual_information` on the same lags and never with the nominal beta (0.5 gives a log-log slope
-    of 0.64 over 1..500, log-spaced lags, 16 symbols).
+    independent draws otherwise. For lags far from both 1 and the longest tau, q falls as
+    d**(-beta/2) and the mutual information, which is quadratic in a small q, as d**-beta. Within a
+    finite range it does not: compare estimates with `mutual_information` on the same lags and never
+    with the nominal beta (0.5 gives a log-log slope of 0.64 over 1..500, log-spaced lags, 16
+    symbols).
 
     beta           nominal exponent of the mutual information
     symbols, size, seed  as of any `Sequence`
@@ -175,19 +194,27 @@ class PottsCorpus(Sequence):
 
     def correlation(self, lags: ArrayLike) -> Floats:
         """q(d) = sum_k w_k**2 exp(-d/tau_k) at `lags`, shape (L,), each at least 1."""
-        return np.asarray(np.exp(-np.outer(np.asarray(lags, dtype=float), 1 / self.lifetimes)) @ self.weights**2)
+        return np.asarray(
+            np.exp(-np.outer(np.asarray(lags, dtype=float), 1 / self.lifetimes)) @ self.weights**2
+        )
 
     def _endless(self) -> Iterator[Bytes]:
-        """Simulate what is shown: a channel last shown g steps ago has redrawn with probability 1 - exp(-g/tau_k).
+        """Simulate what is shown: a channel last shown g steps ago has redrawn with probability 1 -
+        exp(-g/tau_k).
 
-        Steps are sorted by channel, each channel led by what the block before left of it, so one pass serves all.
+        Steps are sorted by channel, each channel led by what the block before left of it, so one
+        pass serves all.
         """
         rng, shares = np.random.default_rng(self.seed), np.full(self.symbols, 1 / self.symbols)
-        seen = np.zeros(self.channels, np.int64)  # step when each was last shown, from the start of the next block
+        seen = np.zeros(
+            self.channels, np.int64
+        )  # step when each was last shown, from the start of the next block
         held = _draw(rng, shares, self.channels)  # its symbol then
         while True:
             steps = np.concatenate([seen, np.arange(BLOCK)])
-            shown = np.concatenate([np.arange(self.channels, dtype=np.uint8), _draw(rng, self.weights, BLOCK)])
+            shown = np.concatenate(
+                [np.arange(self.channels, dtype=np.uint8), _draw(rng, self.weights, BLOCK)]
+            )
             order = np.argsort(shown, kind="stable")
             carried = order < self.channels
             gaps = np.diff(steps[order], prepend=0)
@@ -209,11 +236,13 @@ def _draw(rng: np.random.Generator, shares: Floats, count: int) -> Bytes:
 
 @dataclass(frozen=True)
 class LagCorpus(Sequence):
-    """Each byte copies the one d before it, d = shortest..longest, with a probability ~ d**-alpha, or is drawn anew.
+    """Each byte copies the one d before it, d = shortest..longest, with a probability ~ d**-alpha,
+    or is drawn anew.
 
-    A mixture transition distribution (Raftery, JRSS B 47:528, 1985). Two bytes d apart stem from the same draw with
-    probability q(d) = sum_k chances[k-1] q(|d - k|), q(0) = 1. Pair law and information are those of a Potts sequence;
-    unlike there, the best prediction of the next byte is known too.
+    A mixture transition distribution (Raftery, JRSS B 47:528, 1985). Two bytes d apart stem from
+    the same draw with probability q(d) = sum_k chances[k-1] q(|d - k|), q(0) = 1. Pair law and
+    information are those of a Potts sequence; unlike there, the best prediction of the next byte is
+    known too.
 
     alpha    exponent of the copies, from 0 on; also that of the optimal predictor's weights
     longest  lag, 1 to 16384
@@ -237,11 +266,15 @@ class LagCorpus(Sequence):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shortest > self.longest:
-            raise ValueError(f"shortest must be at most longest, {self.longest}, got {self.shortest}")
+            raise ValueError(
+                f"shortest must be at most longest, {self.longest}, got {self.shortest}"
+            )
 
     @cached_property
     def chances(self) -> Floats:
-        """Chances (K,) of copying the byte k before, k = 1..K: ~ k**-alpha, and `redrawn` remains for a new draw."""
+        """Chances (K,) of copying the byte k before, k = 1..K: ~ k**-alpha, and `redrawn` remains
+        for a new draw.
+        """
         lags = np.arange(1.0, self.longest + 1)
         weights = np.where(lags >= self.shortest, lags**-self.alpha, 0.0)
         return np.asarray((1 - self.redrawn) * weights / weights.sum())
@@ -252,8 +285,12 @@ class LagCorpus(Sequence):
         return self.correlation(np.arange(self.chances.size + 1))
 
     def correlation(self, lags: ArrayLike) -> Floats:
-        """q(d) at `lags` (L,), by fixed-point iteration to rounding: a contraction by the sum of the chances."""
-        from scipy.signal import fftconvolve  # half a second to load, for those who name such a corpus
+        """q(d) at `lags` (L,), by fixed-point iteration to rounding: a contraction by the sum of
+        the chances.
+        """
+        from scipy.signal import (
+            fftconvolve,
+        )  # half a second to load, for those who name such a corpus
 
         far = self.chances.size
         longest = max(far, int(np.max(lags)))
@@ -273,7 +310,9 @@ class LagCorpus(Sequence):
             lag = np.concatenate([np.zeros(far, np.int64), np.where(copied > far, 0, copied)])
             drawn = np.concatenate([past, rng.integers(0, self.symbols, BLOCK, np.uint8)])
             source = np.arange(lag.size) - lag
-            while np.any((further := source[source]) != source):  # to a draw in this block, or into the past
+            while np.any(
+                (further := source[source]) != source
+            ):  # to a draw in this block, or into the past
                 source = further
             data = drawn[source]
             past = data[-far:]
@@ -284,24 +323,33 @@ class LagCorpus(Sequence):
     def losses(self, windows: Windows, given: int | None = None, first: int = 0) -> Floats:
         """`Predictor.losses`, with K = len(chances) and c bytes given, by
 
-            P(x) = 1 / S + sum_{k<=c} a_k ([x[t+1-k] = x] - 1 / S) ,  sum_{j<=c} a_j q(|i - j|) = q(i), i = 1..c .
+            P(x) = 1 / S + sum_{k<=c} a_k ([x[t+1-k] = x] - 1 / S) ,  sum_{j<=c} a_j q(|i - j|) =
+            q(i), i = 1..c .
 
-        For c >= K these a are the chances and P is exact, as it is for c = 1. Between, P is the best that is linear in
-        the bytes given, which say a little about those that are not: on average within 2e-5 bits of Bayes' rule
-        wherever both were enumerated, where copies from beyond c, spread evenly, would cost up to 1 bit.
+        For c >= K these a are the chances and P is exact, as it is for c = 1. Between, P is the
+        best that is linear in
+        the bytes given, which say a little about those that are not: on average within 2e-5 bits of
+        Bayes' rule wherever both were enumerated, where copies from beyond c, spread evenly, would
+        cost up to 1 bit.
         """
         known, steps = self._given(windows, given), windows.shape[1] - 1
         before, after, most = windows[:, :-1], windows[:, 1:], min(known, self.chances.size)
-        share = (before < self.symbols) / self.symbols  # 0 where a byte is no symbol and says nothing
+        share = (
+            before < self.symbols
+        ) / self.symbols  # 0 where a byte is no symbol and says nothing
         chance, weights = np.full(after.shape, 1 / self.symbols), np.zeros(0)
-        for count, weights in enumerate(linear_weights(self._near[: most + 1]), start=1):  # as a window begins
+        for count, weights in enumerate(
+            linear_weights(self._near[: most + 1]), start=1
+        ):  # as a window begins
             if count > first:
                 alike = (before[:, :count] == after[:, count - 1 : count]) - share[:, :count]
                 chance[:, count - 1] += alike[:, ::-1] @ weights
         begin = max(most, first)
         for lag, weight in enumerate(weights, start=1):
             source = slice(begin + 1 - lag, steps + 1 - lag)
-            chance[:, begin:] += weight * ((before[:, source] == after[:, begin:]) - share[:, source])
+            chance[:, begin:] += weight * (
+                (before[:, source] == after[:, begin:]) - share[:, source]
+            )
         return -np.log2(chance[:, first:])
 
     def bits_per_byte(self) -> float:
@@ -319,7 +367,8 @@ class LagCorpus(Sequence):
 
 
 def linear_weights(correlation: Floats) -> Iterator[Floats]:
-    """a (c,) that solve sum_{j<=c} a_j q(|i - j|) = q(i), i = 1..c, for c = 1..C; `correlation` is q(0..C), q(0) = 1.
+    """a (c,) that solve sum_{j<=c} a_j q(|i - j|) = q(i), i = 1..c, for c = 1..C; `correlation` is
+    q(0..C), q(0) = 1.
 
     Levinson's recursion (Durbin, Rev. Inst. Int. Stat. 28:233, 1960).
     """
@@ -333,10 +382,11 @@ def linear_weights(correlation: Floats) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class MarkovChain(Sequence):
-    """A chain of `symbols` states whose transitions are drawn from Dirichlet(`spread`), the same for every seed.
+    """A chain of `symbols` states whose transitions are drawn from Dirichlet(`spread`), the same
+    for every seed.
 
-    Its information falls exponentially and has no Potts form: the negative control. Raises ValueError also where so
-    small a `spread` has made a chain that does not forget.
+    Its information falls exponentially and has no Potts form: the negative control. Raises
+    ValueError also where so small a `spread` has made a chain that does not forget.
     """
 
     symbols: int = 16
@@ -354,7 +404,9 @@ class MarkovChain(Sequence):
     def transitions(self) -> NDArray[np.int64]:
         """(S, S), rows adding up to CHANCES."""
         rng = np.random.default_rng(self.symbols)
-        return rng.multinomial(CHANCES, rng.dirichlet(np.full(self.symbols, self.spread), self.symbols))
+        return rng.multinomial(
+            CHANCES, rng.dirichlet(np.full(self.symbols, self.spread), self.symbols)
+        )
 
     @cached_property
     def stationary(self) -> Floats:
@@ -364,7 +416,9 @@ class MarkovChain(Sequence):
         return np.asarray(leading / leading.sum())
 
     def mutual_information(self, lags: ArrayLike) -> Floats:
-        """I(d) = sum_ij pi_i P^d_ij ln(P^d_ij / pi_j) in nats at `lags` (L,); 0 where that is lost in rounding."""
+        """I(d) = sum_ij pi_i P^d_ij ln(P^d_ij / pi_j) in nats at `lags` (L,); 0 where that is lost
+        in rounding.
+        """
         nats = []
         for lag in np.atleast_1d(lags):
             step = np.linalg.matrix_power(self.transitions / CHANCES, int(lag))
@@ -379,7 +433,9 @@ class MarkovChain(Sequence):
         return float(self.stationary @ entr(self.transitions / CHANCES).sum(axis=1)) / math.log(2)
 
     def losses(self, windows: Windows, given: int | None = None, first: int = 0) -> Floats:
-        """`Predictor.losses`: by the transition from the last byte, or by the stationary shares where it is unknown."""
+        """`Predictor.losses`: by the transition from the last byte, or by the stationary shares
+        where it is unknown.
+        """
         known = self._given(windows, given)
         last = np.minimum(windows[:, :-1].astype(np.intp), self.symbols if known else 0)
         with np.errstate(divide="ignore"):
@@ -388,7 +444,10 @@ class MarkovChain(Sequence):
 
     def _endless(self) -> Iterator[Bytes]:
         rng = np.random.default_rng(self.seed)
-        follow = [np.repeat(np.arange(self.symbols, dtype=np.uint8), row).tobytes() for row in self.transitions]
+        follow = [
+            np.repeat(np.arange(self.symbols, dtype=np.uint8), row).tobytes()
+            for row in self.transitions
+        ]
         state = int(rng.choice(self.symbols, p=self.stationary))
         while True:
             draws = rng.integers(0, CHANCES, BLOCK).tolist()

@@ -1,6 +1,8 @@
-"""The documentation: Sphinx, MyST pages, the furo theme. `make docs` builds it, without network and without torch.
+"""The documentation: Sphinx, MyST pages, the furo theme. `make docs` builds it, without network and
+without torch.
 
-The API is read from the source without importing it; only the specs, which are data, are imported for their reference.
+The API is read from the source without importing it; only the specs, which are data, are imported
+for their reference.
 """
 
 import re
@@ -14,7 +16,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "extensions")]
 
 project = "plkernel"
 author = copyright = "The plkernel developers"
-version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "plkernel" / "__init__.py").read_text())[0]
+version = release = re.findall(
+    r'__version__ = "(.+)"', (ROOT / "plkernel" / "__init__.py").read_text()
+)[0]
 
 extensions = ["myst_nb", "reference"]
 exclude_patterns = ["_build", "**/_*"]
@@ -24,7 +28,9 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 add_module_names = False
 python_use_unqualified_type_names = True
-suppress_warnings = ["ref.python"]  # types in signatures that several modules give to different classes
+suppress_warnings = [
+    "ref.python"
+]  # types in signatures that several modules give to different classes
 smartquotes = False  # options begin with two hyphens, code has straight quotes
 
 html_theme = "furo"
@@ -34,7 +40,8 @@ html_css_files = ["style.css"]
 html_copy_source = html_show_sphinx = False
 
 
-# The theme lacks these for screen readers and keyboards: a text of its pages, and the text that replaces it.
+# The theme lacks these for screen readers and keyboards: a text of its pages, and the text that
+# replaces it.
 ACCESSIBLE = {
     'class="caption" role="heading">': 'class="caption" role="heading" aria-level="2">',
     '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Pages">',

@@ -1,7 +1,8 @@
-"""Matrix-valued states in chunks of CHUNK steps, in buffers: rows (CHUNK,K) and (CHUNK,V), a multiple of LANES wide.
+"""Matrix-valued states in chunks of CHUNK steps, in buffers: rows (CHUNK,K) and (CHUNK,V), a
+multiple of LANES wide.
 
-D_t is the product of the decays of the chunk before step t, E_t that after it. Decays are only ever multiplied: none is
-divided by, so that none is too strong, and no sum is subtracted from another.
+D_t is the product of the decays of the chunk before step t, E_t that after it. Decays are only ever
+multiplied: none is divided by, so that none is too strong, and no sum is subtracted from another.
 
 Steps past the end of a sequence have w = 1 and zeros; so have spare columns.
 """
@@ -18,10 +19,16 @@ from plkernel.kernels import lanes
 from plkernel.kernels.compiled import together
 from plkernel.kernels.lanes import LANES, convert, load, multiply, multiply_add, spread_from, store
 
-_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_OPTIONS: Any = {
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
 inner = numba.njit(**_OPTIONS)  # for calls from compiled code alone, whose cache has them
 CHUNK = LANES  # the steps of a chunk lie on the lanes of what its steps see of each other
-SERIAL = 1 << 20  # entries of the state times steps below which handing work to a thread costs more than it saves
+# entries of the state times steps below which handing work to a thread costs more than it saves
+SERIAL = 1 << 20
 PRECISE = ("decays", "carry", "grad_carry")
 
 
@@ -30,8 +37,12 @@ def padded(size: int) -> int:
     return size + -size % LANES
 
 
-def share(kernel: Any, kind: Any, shapes: Mapping[str, tuple[int, ...]], state: Tensor, *tensors: Tensor) -> None:
-    """Share out the heads of all batch rows of a state (B,H,..); each thread has a room of such shapes to work in."""
+def share(
+    kernel: Any, kind: Any, shapes: Mapping[str, tuple[int, ...]], state: Tensor, *tensors: Tensor
+) -> None:
+    """Share out the heads of all batch rows of a state (B,H,..); each thread has a room of such
+    shapes to work in.
+    """
     batch, heads = state.shape[:2]
     units, work = batch * heads, state.numel() * tensors[0].shape[1]
     threads = max(1, min(torch.get_num_threads() if work >= SERIAL else 1, units))
@@ -39,7 +50,12 @@ def share(kernel: Any, kind: Any, shapes: Mapping[str, tuple[int, ...]], state: 
 
     def run() -> None:
         room = {}
-        for name, shape in shapes.items():  # memory of torch's is aligned to cache lines; its zeros would start threads
+        for (
+            name,
+            shape,
+        ) in (
+            shapes.items()
+        ):  # memory of torch's is aligned to cache lines; its zeros would start threads
             dtype = torch.float64 if name in PRECISE else tensors[0].dtype
             room[name] = torch.empty(shape, dtype=dtype).numpy()
             room[name].fill(0)
@@ -68,7 +84,9 @@ def store_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
 
 @inner
 def load_state(x, carry, rounded):  # type: ignore[no-untyped-def]
-    """Into float64 and the type of `rounded`; spare entries are cleared of what a NaN elsewhere may have left there."""
+    """Into float64 and the type of `rounded`; spare entries are cleared of what a NaN elsewhere may
+    have left there.
+    """
     carry[:] = 0.0
     copy(x, carry)
     copy(carry, rounded)
@@ -76,7 +94,9 @@ def load_state(x, carry, rounded):  # type: ignore[no-untyped-def]
 
 @inner
 def copy(source, target):  # type: ignore[no-untyped-def]
-    """The entries that two matrices share. Not target[:] = source: its message about shapes takes long to compile."""
+    """The entries that two matrices share. Not target[:] = source: its message about shapes takes
+    long to compile.
+    """
     for i in range(min(source.shape[0], target.shape[0])):
         for j in range(min(source.shape[1], target.shape[1])):
             target[i, j] = source[i, j]
@@ -84,10 +104,11 @@ def copy(source, target):  # type: ignore[no-untyped-def]
 
 @inner
 def load_decays(x, b, h, start, count, logs, wide, w, before, after, through):  # type: ignore[no-untyped-def]
-    """From ln w in x (B,T,H,K), or in x (1,1,H,K) for a fixed decay: w, D and E (CHUNK,K), and `through` (K), all of D.
+    """From ln w in x (B,T,H,K), or in x (1,1,H,K) for a fixed decay: w, D and E (CHUNK,K), and
+    `through` (K), all of D.
 
-    Products are taken in float64, in `wide` (CHUNK,K): rounded to float32 a weak decay would be off by 1e-4 after some
-    thousand steps.
+    Products are taken in float64, in `wide` (CHUNK,K): rounded to float32 a weak decay would be off
+    by 1e-4 after some thousand steps.
     """
     if x.shape[1] == 1:
         for t in range(count):
@@ -133,7 +154,9 @@ def product(a, start, b, c):  # type: ignore[no-untyped-def]
     for i in range(0, c.shape[0], LANES):
         for j in range(0, width - LANES, 2 * LANES):
             for n in range(i, i + LANES, lanes.wide_tile_rows(c)):
-                lanes.wide_tile(c, n * width + j, width, a, start + n, a.shape[1], b, j, width, steps)
+                lanes.wide_tile(
+                    c, n * width + j, width, a, start + n, a.shape[1], b, j, width, steps
+                )
         if width % (2 * LANES):
             j = width - LANES
             for n in range(i, i + LANES, lanes.tile_rows(c)):
@@ -144,8 +167,8 @@ def product(a, start, b, c):  # type: ignore[no-untyped-def]
 def add_lower(p, x, y, own):  # type: ignore[no-untyped-def]
     """y_t += sum_{i<t} P_ti x_i, t ascending, and P_tt x_t with `own` = 1.
 
-    With x = y the solution of y_t = (y_t before) + sum_{i<t} P_ti y_i. What comes later is not even multiplied by zero,
-    for it may be NaN.
+    With x = y the solution of y_t = (y_t before) + sum_{i<t} P_ti y_i. What comes later is not even
+    multiplied by zero, for it may be NaN.
     """
     width = x.shape[1]
     for j in range(0, width, LANES):

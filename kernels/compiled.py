@@ -1,13 +1,15 @@
-"""How compiled kernels are kept and run on a CPU: machine code on disk, units of work shared out to threads.
+"""How compiled kernels are kept and run on a CPU: machine code on disk, units of work shared out to
+threads.
 
-numba keeps machine code for as long as the file of its function is what it was; the files of what was compiled into it
-may have changed since. Here its files are named after the sources of all kernels, so that code of other sources is
-never found: not after a change anywhere, nor while another version runs.
+numba keeps machine code for as long as the file of its function is what it was; the files of what
+was compiled into it may have changed since. Here its files are named after the sources of all
+kernels, so that code of other sources is never found: not after a change anywhere, nor while
+another version runs.
 
-Each thread takes the next unit of work as it gets to it. Cut into equal parts, a kernel ends when its slowest thread
-does, and one that shares its core with other work, or with a thread of torch's that spins in wait for its next
-operator, is many times slower. Here it does less instead. Torch's own threads would not do: at the end of a region its
-caller waits for all of them, begun or not.
+Each thread takes the next unit of work as it gets to it. Cut into equal parts, a kernel ends when
+its slowest thread does, and one that shares its core with other work, or with a thread of torch's
+that spins in wait for its next operator, is many times slower. Here it does less instead. Torch's
+own threads would not do: at the end of a region its caller waits for all of them, begun or not.
 """
 
 import hashlib
@@ -25,12 +27,16 @@ from filelock import FileLock
 from numba.core.caching import IndexDataCacheFile
 
 TRIAL = 8  # calls with help that are judged together
-LEAST = 1.15  # times as fast as one: each computes a little slower beside another, so that 1 would be a loss
-PAUSE = (16, 256)  # calls without help after a trial that failed: at first, and at most, where trial after trial fails
+# times as fast as one: each computes a little slower beside another, so that 1 would be a loss
+LEAST = 1.15
+# calls without help after a trial that failed: at first, and at most, where trial after trial fails
+PAUSE = (16, 256)
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """Compile without the interpreter lock; keep the machine code on disk where some folder can be written."""
+    """Compile without the interpreter lock; keep the machine code on disk where some folder can be
+    written.
+    """
     options: Any = {"nogil": True, "error_model": "numpy"}
     try:
         kept = numba.njit(cache=True, **options)(function)
@@ -43,7 +49,9 @@ def jit(function: Callable[..., Any]) -> Any:
 
     def in_turn(*overload: Any) -> None:
         """Save one after another: numba would let two processes give one file to two signatures."""
-        with suppress(OSError, NotImplementedError):  # full disk, or one without locks: the next process compiles again
+        with suppress(
+            OSError, NotImplementedError
+        ):  # full disk, or one without locks: the next process compiles again
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder / "kernels.lock"):
                 save(*overload)
@@ -58,33 +66,43 @@ def _digest() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
     folder = Path(__file__).parent
     for path in sorted(folder.glob("**/*.py")):
-        digest.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode() + path.read_bytes())
+        digest.update(
+            f"{path.relative_to(folder)} {path.stat().st_size} ".encode() + path.read_bytes()
+        )
     return digest.hexdigest()[:16]
 
 
 def together(work: Callable[[], Any], threads: int) -> None:
-    """Call `work` here and in up to `threads` - 1 other threads; return once it has here and wherever it has begun.
+    """Call `work` here and in up to `threads` - 1 other threads; return once it has here and
+    wherever it has begun.
 
-    Whoever calls `work` takes units until none is left: a thread that has not begun by then is no longer needed.
+    Whoever calls `work` takes units until none is left: a thread that has not begun by then is no
+    longer needed.
     """
     if threads == 1:
         work()
         return
     if threads not in _helpers:
-        _helpers[threads] = Helpers(ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel"), threads - 1)
+        _helpers[threads] = Helpers(
+            ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel"), threads - 1
+        )
     _helpers[threads].share(work)
 
 
 class Helpers:
     """Threads that help another one, left out for a while when they bring nothing.
 
-    Where other processes keep the cores busy, they take turns with the thread they help. The CPU seconds of all are
-    about what one would need; over the seconds of the calls, they say how many times as fast as one they are together.
+    Where other processes keep the cores busy, they take turns with the thread they help. The CPU
+    seconds of all are about what one would need; over the seconds of the calls, they say how many
+    times as fast as one they are together.
     """
 
     def __init__(self, pool: Executor, count: int) -> None:
         self.pool, self.count = pool, count
-        self.alone, self.pause = 0, PAUSE[0]  # calls without help, now and after the next trial that fails
+        self.alone, self.pause = (
+            0,
+            PAUSE[0],
+        )  # calls without help, now and after the next trial that fails
         self.calls, self.seconds, self.computed = 0, 0.0, 0.0  # of this trial
 
     def share(self, work: Callable[[], Any]) -> None:

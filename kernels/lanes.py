@@ -1,9 +1,11 @@
-"""Vectors of LANES numbers for compiled loops: what numba would find by itself if it could tell its arrays apart.
+"""Vectors of LANES numbers for compiled loops: what numba would find by itself if it could tell its
+arrays apart.
 
-Every array of a kernel may overlap every other as far as the compiler knows, so it neither keeps numbers in registers
-from step to step nor turns a short loop into vector instructions. These few operations say both. A vector has the type
-of the array it comes from, float32 or float64, and is rounded to that of the array it is stored in. Beside them stand a
-counter that threads share and the flag by which a processor takes subnormal numbers for zero.
+Every array of a kernel may overlap every other as far as the compiler knows, so it neither keeps
+numbers in registers from step to step nor turns a short loop into vector instructions. These few
+operations say both. A vector has the type of the array it comes from, float32 or float64, and is
+rounded to that of the array it is stored in. Beside them stand a counter that threads share and the
+flag by which a processor takes subnormal numbers for zero.
 """
 
 import inspect
@@ -22,9 +24,15 @@ _INDEX = ir.IntType(32)
 _WORD: Any = ir.IntType(types.intp.bitwidth)  # type: ignore[attr-defined]
 _TYPES = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
 _config: Any = numba.config
-_FEATURES = (_config.CPU_FEATURES or binding.get_host_cpu_features().flatten()).split(",")  # of what is compiled for
-_LN2, _LN2_REST = 0.6931471803691238, 1.9082149292705877e-10  # the first so short that n times it is exact
-# bytes of vectors that a tile may keep in registers: half of them all, the others are for what comes and goes
+_FEATURES = (_config.CPU_FEATURES or binding.get_host_cpu_features().flatten()).split(
+    ","
+)  # of what is compiled for
+_LN2, _LN2_REST = (
+    0.6931471803691238,
+    1.9082149292705877e-10,
+)  # the first so short that n times it is exact
+# bytes of vectors that a tile may keep in registers: half of them all, the others are for what
+# comes and goes
 _TILE_BYTES = 16 * 64 if "+avx512f" in _FEATURES else 8 * 32 if "+avx2" in _FEATURES else 8 * 16
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
 
@@ -49,10 +57,11 @@ class _Array(NamedTuple):
 
 
 def _operation(result: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Make an intrinsic of a function that emits instructions for a builder and the values of its arguments.
+    """Make an intrinsic of a function that emits instructions for a builder and the values of its
+    arguments.
 
-    result: the numba type of what it gives, by the types of its arguments, each an array, a vector or a number; an
-    array reaches the function as an `_Array`.
+    result: the numba type of what it gives, by the types of its arguments, each an array, a vector
+    or a number; an array reaches the function as an `_Array`.
     """
 
     def decorate(emit: Callable[..., Any]) -> Any:
@@ -83,7 +92,9 @@ def _vector(element: Any) -> Any:
 
 
 def _read(builder: Any, pointer: Any, element: Any) -> Any:
-    return builder.load(builder.bitcast(pointer, _vector(element).as_pointer()), align=element.bitwidth // 8)
+    return builder.load(
+        builder.bitcast(pointer, _vector(element).as_pointer()), align=element.bitwidth // 8
+    )
 
 
 def _write(builder: Any, x: Any, pointer: Any, element: Any) -> None:
@@ -152,8 +163,12 @@ def zeros(builder: Any, array: Any) -> Any:
 @_operation(lambda x, *kinds: x)
 def multiply_below(builder: Any, x: Any, lane: Any, y: Any) -> Any:
     """x * y in the lanes before `lane`, and x in the others."""
-    below = builder.icmp_signed("<", _mask(range(LANES)), _everywhere(builder, builder.trunc(lane, _INDEX)))
-    one = ir.Constant(x.type, [1.0] * LANES)  # a product that is stored in part would have to be waited for
+    below = builder.icmp_signed(
+        "<", _mask(range(LANES)), _everywhere(builder, builder.trunc(lane, _INDEX))
+    )
+    one = ir.Constant(
+        x.type, [1.0] * LANES
+    )  # a product that is stored in part would have to be waited for
     return builder.fmul(x, builder.select(below, y, one))
 
 
@@ -214,8 +229,12 @@ def exponential(builder: Any, x: Any) -> Any:
 
 @_operation(lambda *kinds: types.void)
 def transpose(builder: Any, a: Any, a_at: Any, a_step: Any, b: Any, b_at: Any, b_step: Any) -> None:
-    """A square of LANES rows from a.flat[a_at:], a_step apart, into b.flat[b_at:], b_step apart, as its columns."""
-    rows = [_read(builder, pointer, a.element) for pointer in _rows(builder, a, a_at, a_step, LANES)]
+    """A square of LANES rows from a.flat[a_at:], a_step apart, into b.flat[b_at:], b_step apart, as
+    its columns.
+    """
+    rows = [
+        _read(builder, pointer, a.element) for pointer in _rows(builder, a, a_at, a_step, LANES)
+    ]
     distance = LANES // 2
     while distance:
         low = _mask(i if not i & distance else LANES + i - distance for i in range(LANES))
@@ -223,7 +242,9 @@ def transpose(builder: Any, a: Any, a_at: Any, a_step: Any, b: Any, b_at: Any, b
         for i in range(LANES):
             if not i & distance:
                 pair = rows[i], rows[i + distance]
-                rows[i], rows[i + distance] = (builder.shuffle_vector(*pair, mask) for mask in (low, high))
+                rows[i], rows[i + distance] = (
+                    builder.shuffle_vector(*pair, mask) for mask in (low, high)
+                )
         distance //= 2
     for x, pointer in zip(rows, _rows(builder, b, b_at, b_step, LANES), strict=True):
         _write(builder, x, pointer, b.element)
@@ -242,7 +263,9 @@ def _rows_in_tile(element: Any, columns: int) -> int:
 
 
 def _tile(columns: int) -> tuple[Any, Any]:
-    """Return the operation on a tile of so many vectors side by side, and that which gives its number of rows."""
+    """Return the operation on a tile of so many vectors side by side, and that which gives its
+    number of rows.
+    """
 
     @_operation(lambda *kinds: types.intp)
     def tile_rows(builder: Any, array: Any) -> Any:
@@ -251,10 +274,20 @@ def _tile(columns: int) -> tuple[Any, Any]:
 
     @_operation(lambda *kinds: types.void)
     def tile(
-        builder: Any, c: Any, c_at: Any, c_step: Any,
-        a: Any, a_at: Any, a_step: Any, b: Any, b_at: Any, b_step: Any, count: Any,
-    ) -> None:  # fmt: skip
-        """c[i, j] = sum of a[p, i] b[p, j] over p < count, for as many i as a tile has rows, summed in registers.
+        builder: Any,
+        c: Any,
+        c_at: Any,
+        c_step: Any,
+        a: Any,
+        a_at: Any,
+        a_step: Any,
+        b: Any,
+        b_at: Any,
+        b_step: Any,
+        count: Any,
+    ) -> None:
+        """c[i, j] = sum of a[p, i] b[p, j] over p < count, for as many i as a tile has rows, summed
+        in registers.
 
         Each array is contiguous; its part begins at flat[at], and its rows are `step` apart.
         """
@@ -266,7 +299,10 @@ def _tile(columns: int) -> tuple[Any, Any]:
         p, *sums = (builder.phi(x) for x in (count.type, *[vector] * size * columns))
         a_row = builder.gep(a_pointer, [builder.mul(p, a_step)])
         b_row = builder.gep(b_pointer, [builder.mul(p, b_step)])
-        line = [_read(builder, builder.gep(b_row, [_INDEX(LANES * j)]), c.element) for j in range(columns)]
+        line = [
+            _read(builder, builder.gep(b_row, [_INDEX(LANES * j)]), c.element)
+            for j in range(columns)
+        ]
         more = []
         for i in range(size):
             weight = _everywhere(builder, builder.load(builder.gep(a_row, [_INDEX(i)])))
@@ -282,7 +318,12 @@ def _tile(columns: int) -> tuple[Any, Any]:
         builder.position_at_end(after)
         for i, pointer in enumerate(_rows(builder, c, c_at, c_step, size)):
             for j in range(columns):
-                _write(builder, more[i * columns + j], builder.gep(pointer, [_INDEX(LANES * j)]), c.element)
+                _write(
+                    builder,
+                    more[i * columns + j],
+                    builder.gep(pointer, [_INDEX(LANES * j)]),
+                    c.element,
+                )
 
     return tile, tile_rows
 
@@ -299,7 +340,9 @@ def take(builder: Any, counter: Any) -> Any:
 
 @_operation(lambda *kinds: types.intp)
 def flush_subnormals(builder: Any) -> Any:
-    """Have this thread take numbers below the normal range for zero, with which x86 is slow; what `restore` needs."""
+    """Have this thread take numbers below the normal range for zero, with which x86 is slow; what
+    `restore` needs.
+    """
     if not _X86:
         return ir.Constant(_WORD, 0)
     place = builder.alloca(_INDEX)

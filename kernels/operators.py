@@ -16,7 +16,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-AXES = {"B": "batch", "T": "time", "D": "channels", "H": "heads", "K": "key size", "V": "value size"}
+AXES = {
+    "B": "batch",
+    "T": "time",
+    "D": "channels",
+    "H": "heads",
+    "K": "key size",
+    "V": "value size",
+}
 HALF_TYPES = (torch.bfloat16, torch.float16)
 WIDE_TYPES = (torch.float32, torch.float64)
 _HAS_TRITON = find_spec("triton") is not None  # looking for it does not import it
@@ -24,10 +31,11 @@ Results = tuple[Tensor, Tensor]
 
 
 def choose(operator: str, backend: str | None, device: torch.device) -> str:
-    """The backend of `operator` to run on `device`; one that was not asked for by name is never the slow reference.
+    """The backend of `operator` to run on `device`; one that was not asked for by name is never the
+    slow reference.
 
-    On `meta`, where nothing is computed, it is that of a CPU. Raises ValueError for a backend that does not exist or
-    does not work there.
+    On `meta`, where nothing is computed, it is that of a CPU. Raises ValueError for a backend that
+    does not exist or does not work there.
     """
     usable = ["reference", "cpu"] if device.type in ("cpu", "meta") else ["reference"]
     interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
@@ -35,7 +43,10 @@ def choose(operator: str, backend: str | None, device: torch.device) -> str:
         usable.append("gpu")
     chosen = backend or {"cuda": "gpu", "meta": "cpu"}.get(device.type, device.type)
     if chosen not in usable:
-        raise ValueError(f"{operator}: backend {chosen!r} does not work on {device.type}; here: {', '.join(usable)}")
+        raise ValueError(
+            f"{operator}: backend {chosen!r} does not work on {device.type}; here:"
+            f" {', '.join(usable)}"
+        )
     return chosen
 
 
@@ -68,19 +79,22 @@ def define(
     precise: Sequence[str],
     kept: Sequence[str] | None = None,
 ) -> Callable[..., Results]:
-    """Define an operator of torch.library; return it as a function of its inputs and the name of a backend or None.
+    """Define an operator of torch.library; return it as a function of its inputs and the name of a
+    backend or None.
 
-    Its gradients are of first order. The reference, which torch differentiates, has every other derivative.
+    Its gradients are of first order. The reference, which torch differentiates, has every other
+    derivative.
 
     Args:
-        name: the package of the backends; `forward` of a backend takes the inputs, and `backward` what is kept and the
-            gradients of both results.
+        name: the package of the backends; `forward` of a backend takes the inputs, and `backward`
+            what is kept and the gradients of both results.
         main: the input whose dtype and device the others share.
         inputs: the shapes that each may have, separated by spaces; the last is the state.
         reference: the loop in float64.
         like: the input that the first result is like; the second is like the state.
         precise: the inputs that may be float32 or float64 whatever the main one is.
-        kept: the inputs that the backward pass reads, all if left out; "out" is the first result, in place of `like`.
+        kept: the inputs that the backward pass reads, all if left out; "out" is the first result,
+            in place of `like`.
     """
     letters = {one: shapes.split() for one, shapes in inputs.items()}
     saved = tuple(kept or inputs)
@@ -101,10 +115,14 @@ def define(
         if 0 in (*tensors[0].shape, *grad_out.shape):
             grads = [torch.zeros_like(given[one]) for one in gradients_like[:-1]]
             return (*grads, grad_last.clone())
-        return import_module(f"plkernel.kernels.{name}.{backend}").backward(*tensors, grad_out, grad_last)
+        return import_module(f"plkernel.kernels.{name}.{backend}").backward(
+            *tensors, grad_out, grad_last
+        )
 
     run = _library_operator(name, forward, tuple(inputs), (like, "state"))
-    run_back = _library_operator(f"{name}_backward", backward, (*saved, "grad_out", "grad_last"), gradients_like)
+    run_back = _library_operator(
+        f"{name}_backward", backward, (*saved, "grad_out", "grad_last"), gradients_like
+    )
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
         *tensors, ctx.backend = inputs
@@ -115,11 +133,16 @@ def define(
     def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         kept = dict(zip(saved, ctx.saved_tensors, strict=True))
         results = kept["out" if "out" in saved else like], kept["state"]
-        incoming = (_zeros(x.shape, x) if grad is None else grad for grad, x in zip(grads, results, strict=True))
+        incoming = (
+            _zeros(x.shape, x) if grad is None else grad
+            for grad, x in zip(grads, results, strict=True)
+        )
         return *run_back(*ctx.saved_tensors, *incoming, ctx.backend), None
 
     def refuse(*_: Any) -> NoReturn:
-        raise NotImplementedError(f"{name} has no second derivatives; backend='reference' has, slowly")
+        raise NotImplementedError(
+            f"{name} has no second derivatives; backend='reference' has, slowly"
+        )
 
     run.register_autograd(differentiate, setup_context=keep)
     run_back.register_autograd(refuse)
@@ -133,20 +156,29 @@ def define(
             return reference(*given.values())
         if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
             raise NotImplementedError(  # torch would leave out tangents in silence
-                f"{name}: backend {chosen!r} has neither forward mode nor torch.func; backend='reference' has, slowly"
+                f"{name}: backend {chosen!r} has neither forward mode nor torch.func;"
+                " backend='reference' has, slowly"
             )
         for one, x in given.items():
             if chosen == "gpu" and x.dtype == torch.float64:
-                raise ValueError(f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16")
+                raise ValueError(
+                    f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16"
+                )
         return run(*given.values(), chosen)
 
     return checked
 
 
 def _check(
-    name: str, main: str, letters: Mapping[str, Sequence[str]], precise: Sequence[str], given: dict[str, Any]
+    name: str,
+    main: str,
+    letters: Mapping[str, Sequence[str]],
+    precise: Sequence[str],
+    given: dict[str, Any],
 ) -> dict[str, Tensor]:
-    """Return the inputs with a state in its own dtype; ValueError for shapes, dtypes or devices that do not fit."""
+    """Return the inputs with a state in its own dtype; ValueError for shapes, dtypes or devices
+    that do not fit.
+    """
     first = given[main]
     sizes: dict[str, int] = {}
     for one in (main, *letters):
@@ -156,35 +188,52 @@ def _check(
         if one == main or any(letter not in sizes for letter in words[0]):
             if x.dim() != len(words[0]) or x.dtype not in (*HALF_TYPES, *WIDE_TYPES):
                 axes = ", ".join(AXES[letter] for letter in words[0])
-                raise ValueError(f"{name}: {one} is {_kind(x)}; it must be a floating-point tensor ({axes})")
+                raise ValueError(
+                    f"{name}: {one} is {_kind(x)}; it must be a floating-point tensor ({axes})"
+                )
             sizes = dict(zip(words[0], x.shape, strict=True)) | sizes
         shapes = [tuple(sizes[letter] for letter in word) for word in words]
         dtypes = [x.dtype if one == "state" else first.dtype]
         if one in precise:
             dtypes = [*WIDE_TYPES, *(dtypes if x.dim() > 1 and dtypes[0] not in WIDE_TYPES else [])]
-        # Size by size: of tuples of symbolic sizes torch.compile cannot tell whether they are equal.
+        # Size by size: of tuples of symbolic sizes torch.compile cannot tell whether they are
+        # equal.
         fits = any(len(shape) == x.dim() and all(map(eq, shape, x.shape)) for shape in shapes)
         if not fits or x.dtype not in dtypes:
-            wanted = f"{' or '.join(str(kind)[6:] for kind in dtypes)} {' or '.join(map(str, shapes))}"
+            wanted = (
+                f"{' or '.join(str(kind)[6:] for kind in dtypes)} {' or '.join(map(str, shapes))}"
+            )
             raise ValueError(f"{name}: {one} is {_kind(x)}; here it must be {wanted}")
         if x.device != first.device:
-            raise ValueError(f"{name}: {one} is on {x.device} and {main} on {first.device}; all must be on one device")
+            raise ValueError(
+                f"{name}: {one} is on {x.device} and {main} on {first.device}; all must be on one"
+                " device"
+            )
     state = given["state"]
     if state is None:
         state = _zeros([sizes[letter] for letter in letters["state"][0]], first)
-    return given | {"state": state.to(torch.float64 if first.dtype == torch.float64 else torch.float32)}
+    return given | {
+        "state": state.to(torch.float64 if first.dtype == torch.float64 else torch.float32)
+    }
 
 
 def _zeros(shape: Sequence[int], like: Tensor) -> Tensor:
     """Zeros of the dtype and on the device of `like`, on a CPU without a parallel region of torch.
 
-    Beside a busy process the end of such a region waits until torch's second thread gets a core: milliseconds.
+    Beside a busy process the end of such a region waits until torch's second thread gets a core:
+    milliseconds.
     """
-    if torch.compiler.is_compiling() or like.device.type != "cpu" or type(like) not in (Tensor, Parameter):
+    if (
+        torch.compiler.is_compiling()
+        or like.device.type != "cpu"
+        or type(like) not in (Tensor, Parameter)
+    ):
         return like.new_zeros(shape)
     if like.dtype not in WIDE_TYPES:
         return like.new_zeros(shape)
-    return torch.from_numpy(np.zeros(shape, np.float64 if like.dtype == torch.float64 else np.float32))
+    return torch.from_numpy(
+        np.zeros(shape, np.float64 if like.dtype == torch.float64 else np.float32)
+    )
 
 
 def _kind(x: Tensor) -> str:
@@ -192,23 +241,37 @@ def _kind(x: Tensor) -> str:
 
 
 def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
-    """Raise ValueError for a log_decay above 0; checked on a CPU alone, where reading values waits for nothing."""
+    """Raise ValueError for a log_decay above 0; checked on a CPU alone, where reading values waits
+    for nothing.
+    """
     log_decay = given.get("log_decay")
-    if log_decay is None or torch._C._are_functorch_transforms_active():  # which cannot all read values
+    if (
+        log_decay is None or torch._C._are_functorch_transforms_active()
+    ):  # which cannot all read values
         return
     if log_decay.device.type != "cpu" or not log_decay.numel():
         return
     values = log_decay.detach()
     largest = float(values.numpy().max()) if values.dtype in WIDE_TYPES else values.max().item()
     if largest > 0:
-        raise ValueError(f"{name}: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0")
+        raise ValueError(
+            f"{name}: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0"
+        )
 
 
-def _library_operator(name: str, run: Callable[..., Any], names: Sequence[str], like: Sequence[str]) -> Any:
-    """Register `run` with torch.library, under fake tensors too; `like` names the inputs that the results are like."""
+def _library_operator(
+    name: str, run: Callable[..., Any], names: Sequence[str], like: Sequence[str]
+) -> Any:
+    """Register `run` with torch.library, under fake tensors too; `like` names the inputs that the
+    results are like.
+    """
     takes, gives = ", ".join(f"Tensor {one}" for one in names), ", ".join(["Tensor"] * len(like))
     defined: Any = torch.library.custom_op(
         f"plkernel::{name}", run, mutates_args=(), schema=f"({takes}, str backend) -> ({gives})"
     )
-    defined.register_fake(lambda *given: tuple(x.new_empty(x.shape) for x in (given[names.index(one)] for one in like)))
+    defined.register_fake(
+        lambda *given: tuple(
+            x.new_empty(x.shape) for x in (given[names.index(one)] for one in like)
+        )
+    )
     return defined

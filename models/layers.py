@@ -1,12 +1,12 @@
-"""The layers that all models share, and the structure that initialisation schemes ask of a model beyond its weights.
+"""The layers that all models share, and the structure that initialisation schemes ask of a model
+beyond its weights.
 
-By default the layers are PyTorch's own, to the bit, under PyTorch's names of parameters, so that a `state_dict()` does
-not change where an option is off. Shapes: (...,D) are any leading dimensions and D channels. With f a branch, x the
-residual stream and t the multiplier of the branch, a block computes
-    pre          x + t f(norm(x))
-    post         norm(a x + t f(x))                          DeepNorm (arXiv 2203.00555); no norm before the head
-    sandwich     x + t post_norm(f(norm(x)))
-    unit_scaled  (x + t f(norm(x))) / sqrt(1 + t**2)         u-muP (arXiv 2407.17465)
+By default the layers are PyTorch's own, to the bit, under PyTorch's names of parameters, so that a
+`state_dict()` does not change where an option is off. Shapes: (...,D) are any leading dimensions
+and D channels. With f a branch, x the residual stream and t the multiplier of the branch, a block
+computes pre          x + t f(norm(x)) post         norm(a x + t f(x))
+DeepNorm (arXiv 2203.00555); no norm before the head sandwich     x + t post_norm(f(norm(x)))
+unit_scaled  (x + t f(norm(x))) / sqrt(1 + t**2)         u-muP (arXiv 2407.17465)
 """
 
 import math
@@ -29,17 +29,18 @@ BRANCHES = ("mixer", "ffn")
 class Structure:
     """Options of a model that initialisation schemes ask for; every one is off by default.
 
-    norm: LayerNorm or RMSNorm. norm_offset: gains are 1 + w. placement and `residual`, the a of post-norm: see above.
-    embedding_norm: a norm after the embedding (an RWKV always has it, as ln0). tied: head and embedding are one matrix,
-    which `state_dict()` holds under both names.
+    norm: LayerNorm or RMSNorm. norm_offset: gains are 1 + w. placement and `residual`, the a of
+    post-norm: see above. embedding_norm: a norm after the embedding (an RWKV always has it, as
+    ln0). tied: head and embedding are one matrix, which `state_dict()` holds under both names.
 
-    unit_scaled: weights of unit variance give activations of unit variance. Linear layers are multiplied by
-    fan_in**-0.5, the head by 1 / fan_in, nonlinear factors divided by their root mean square under N(0, 1), the states
-    of an SSM by their standard deviation under white input; norms have no parameters and linear layers no bias. Not
-    done: separate scales of the gradients, which Adam divides out, and the loss of variance in RWKV's token shift.
+    unit_scaled: weights of unit variance give activations of unit variance. Linear layers are
+    multiplied by fan_in**-0.5, the head by 1 / fan_in, nonlinear factors divided by their root mean
+    square under N(0, 1), the states of an SSM by their standard deviation under white input; norms
+    have no parameters and linear layers no bias. Not done: separate scales of the gradients, which
+    Adam divides out, and the loss of variance in RWKV's token shift.
 
-    multipliers: numbers by name, 1 elsewhere: `embedding` and `logits` multiply what comes out of embedding and head,
-    `residual` every branch, `mixer.3` and `ffn.3` that of block 3.
+    multipliers: numbers by name, 1 elsewhere: `embedding` and `logits` multiply what comes out of
+    embedding and head, `residual` every branch, `mixer.3` and `ffn.3` that of block 3.
     """
 
     norm: NormName = "layer"
@@ -54,7 +55,9 @@ class Structure:
     def __post_init__(self) -> None:
         for name, valid in (("norm", get_args(NormName)), ("placement", get_args(Placement))):
             if getattr(self, name) not in valid:
-                raise ValueError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
+                )
 
     def multiplier(self, name: str) -> float:
         """The multiplier of this name; of a branch with that of all branches."""
@@ -94,7 +97,8 @@ def last_norm(structure: Structure, dim: int) -> nn.Module:
 
 
 class Join(nn.Module):
-    """How a branch reads from the residual stream and is added to it; its norm is the block's, and passed in.
+    """How a branch reads from the residual stream and is added to it; its norm is the block's, and
+    passed in.
 
     branch: its name among the multipliers, as "mixer.3".
     """
@@ -168,7 +172,8 @@ def squared_relu(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-# Root mean squares under N(0, 1): after a matrix of mean 0 it is these that count, not the deviations.
+# Root mean squares under N(0, 1): after a matrix of mean 0 it is these that count, not the
+# deviations.
 ROOT_MEAN_SQUARE: dict[Callable[[Tensor], Tensor], float] = {
     F.silu: 0.59647,
     torch.sigmoid: 0.54164,

@@ -1,14 +1,15 @@
 """Eagle (RWKV-5) and Finch (RWKV-6) over bytes: arXiv 2404.05892, section 4, and the official code.
 
-Shapes: B batch, T time (bytes), D width, H heads of size N = D / H, F feed-forward width, 256 byte values.
-    Block:         x = x + TimeMixing(LayerNorm(x));  x = x + ChannelMixing(LayerNorm(x))
-    TimeMixing:    o_t = r_t (S_{t-1} + diag(u) k_t^T v_t),  S_t = diag(w_t) S_{t-1} + k_t^T v_t,  w = exp(-exp(w_raw)),
-                   output(silu(g) * GroupNorm(o)) with one group per head
-    ChannelMixing: sigmoid(receptance(x_r)) * value(relu(key(x_k))**2)
-and a LayerNorm after the embedding (ln0) and before the head (ln_out), unless its `Structure` says otherwise.
-Token shift: r, k, v, g and x_r, x_k are read from mixtures of x_t and x_{t-1}, x_{-1} = 0. In Eagle the mixtures and
-w_raw are learned vectors; in Finch those of the time mixing also depend on the data, through low-rank maps. Names,
-shapes and order of `state_dict()` are those of the official checkpoints, x052 and x060.
+Shapes: B batch, T time (bytes), D width, H heads of size N = D / H, F feed-forward width, 256 byte
+    values. Block:         x = x + TimeMixing(LayerNorm(x));  x = x + ChannelMixing(LayerNorm(x))
+    TimeMixing:    o_t = r_t (S_{t-1} + diag(u) k_t^T v_t),  S_t = diag(w_t) S_{t-1} + k_t^T v_t,  w
+    = exp(-exp(w_raw)), output(silu(g) * GroupNorm(o)) with one group per head ChannelMixing:
+    sigmoid(receptance(x_r)) * value(relu(key(x_k))**2)
+and a LayerNorm after the embedding (ln0) and before the head (ln_out), unless its `Structure` says
+otherwise. Token shift: r, k, v, g and x_r, x_k are read from mixtures of x_t and x_{t-1}, x_{-1} =
+0. In Eagle the mixtures and w_raw are learned vectors; in Finch those of the time mixing also
+depend on the data, through low-rank maps. Names, shapes and order of `state_dict()` are those of
+the official checkpoints, x052 and x060.
 """
 
 import math
@@ -57,18 +58,31 @@ class RWKVSizes:
 
     def check(self, *ranks: str) -> None:
         """ValueError for sizes that no model has."""
-        # The official inference code drops dimensions of size 1, which a rank of 1 would not survive.
-        for name, least in (("dim", 2), ("layers", 1), ("head_size", 1), *((name, 2) for name in ranks)):
+        # The official inference code drops dimensions of size 1, which a rank of 1 would not
+        # survive.
+        for name, least in (
+            ("dim", 2),
+            ("layers", 1),
+            ("head_size", 1),
+            *((name, 2) for name in ranks),
+        ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if self.dim % self.head_size:
-            raise ValueError(f"dim must be a multiple of head_size, got dim {self.dim} and head_size {self.head_size}")
-        if self.hidden < 1:
-            official = f" (for dim {self.dim}; the official int(3.5 * dim // 32 * 32) needs dim of 10 or more)"
             raise ValueError(
-                f"feed_forward must be at least 1, got {self.hidden}{official * (self.feed_forward is None)}"
+                f"dim must be a multiple of head_size, got dim {self.dim} and head_size"
+                f" {self.head_size}"
+            )
+        if self.hidden < 1:
+            official = (
+                f" (for dim {self.dim}; the official int(3.5 * dim // 32 * 32) needs dim of 10 or"
+                " more)"
+            )
+            raise ValueError(
+                "feed_forward must be at least 1, got"
+                f" {self.hidden}{official * (self.feed_forward is None)}"
             )
 
 
@@ -76,13 +90,15 @@ class RWKVSizes:
 class RWKVConfig(RWKVSizes):
     """Eagle (`version` 5) or Finch (6), of width `dim` with heads of `head_size` channels.
 
-    mix_rank, decay_rank: ranks of Finch's data-dependent token shift and decay; k_clamp: scale the key by
-    exp(min(w_raw, 0)) = min(1, lambda), lambda the decay rate; feed_forward: width of the channel mixing, None for the
-    official 3.5 D rounded down to a multiple of 32. `backend` forces one of the operator's implementations.
+    mix_rank, decay_rank: ranks of Finch's data-dependent token shift and decay; k_clamp: scale the
+    key by exp(min(w_raw, 0)) = min(1, lambda), lambda the decay rate; feed_forward: width of the
+    channel mixing, None for the official 3.5 D rounded down to a multiple of 32. `backend` forces
+    one of the operator's implementations.
 
-    `dropout` is the share of the residual stream set to zero in training, after the embedding and after every branch.
-    `structure`: what initialisation schemes ask for and the official models never do; the norm of the heads stays as
-    it is, and an embedding multiplier acts before ln0, which undoes it.
+    `dropout` is the share of the residual stream set to zero in training, after the embedding and
+    after every branch. `structure`: what initialisation schemes ask for and the official models
+    never do; the norm of the heads stays as it is, and an embedding multiplier acts before ln0,
+    which undoes it.
     """
 
     version: int = 6
@@ -123,8 +139,11 @@ def precise(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def mixtures(x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, at_once: bool) -> tuple[Tensor, ...]:
-    """x + change * (mu + share) (B,T,D) for every mu (1,1,D) of `base` and its share of `shares` (S,B,T,D).
+def mixtures(
+    x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, at_once: bool
+) -> tuple[Tensor, ...]:
+    """x + change * (mu + share) (B,T,D) for every mu (1,1,D) of `base` and its share of `shares`
+    (S,B,T,D).
 
     at_once: launch S times less, with gradients that are summed in another order.
     """
@@ -136,8 +155,8 @@ def mixtures(x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, 
 class Mixing(nn.Module):
     """A time mixing, with what is known of its memory from its parameters alone.
 
-    DELAY: steps of a lag in which nothing decays, 1 where o_t reads S_{t-1}. vectors: names of parameters of one number
-    per channel.
+    DELAY: steps of a lag in which nothing decays, 1 where o_t reads S_{t-1}. vectors: names of
+    parameters of one number per channel.
     """
 
     DELAY = 1
@@ -165,7 +184,9 @@ class Mixing(nn.Module):
         return self.ln_x(joined.flatten(0, 1)).view(joined.shape)
 
     def rates(self) -> Tensor:
-        """Decay rates per byte of every head's channels, (H,N) float64; those that the data move, at their bias."""
+        """Decay rates per byte of every head's channels, (H,N) float64; those that the data move,
+        at their bias.
+        """
         raise NotImplementedError
 
     def writes(self) -> Tensor:
@@ -173,11 +194,12 @@ class Mixing(nn.Module):
         return self.key.weight.detach().double()
 
     def kernel(self, lags: Tensor) -> Tensor:
-        """Root mean square over heads and entries of R' diag(w**(t - DELAY)) K at lags t (T,), (T,) float64.
+        """Root mean square over heads and entries of R' diag(w**(t - DELAY)) K at lags t (T,), (T,)
+        float64.
 
-        R and K are a head's (N,D) parts of receptance and key: it is what a byte still weighs t bytes later in the
-        output of the recurrence, for white input, before value, group norm and gate. As a sum over channels, squared:
-        v' [(RR') * (KK')] v with v = w**(t - DELAY).
+        R and K are a head's (N,D) parts of receptance and key: it is what a byte still weighs t
+        bytes later in the output of the recurrence, for white input, before value, group norm and
+        gate. As a sum over channels, squared: v' [(RR') * (KK')] v with v = w**(t - DELAY).
         """
         rates = self.rates()
         reads, writes = (
@@ -193,14 +215,17 @@ class Mixing(nn.Module):
 class TimeMixing(Mixing):
     """Time mixing of RWKV-5 (equations 3 to 9) and RWKV-6 (14 to 19).
 
-    Eagle: `time_mix_s` = 1 - mu_s weighs x_t, one decay per channel. Finch: `time_maa_s` = mu_s weighs x_{t-1}, and the
-    data add to it: ddlerp_s(a, b) = a + (b - a) * (mu_s + tanh((a + (b - a) * mu_x) A_s) B_s) for s in w, k, v, r, g,
-    and w_raw = time_decay + tanh(ddlerp_w A) B per byte and channel.
+    Eagle: `time_mix_s` = 1 - mu_s weighs x_t, one decay per channel. Finch: `time_maa_s` = mu_s
+    weighs x_{t-1}, and the data add to it: ddlerp_s(a, b) = a + (b - a) * (mu_s + tanh((a + (b - a)
+    * mu_x) A_s) B_s) for s in w, k, v, r, g, and w_raw = time_decay + tanh(ddlerp_w A) B per byte
+    and channel.
     """
 
     def __init__(self, config: RWKVConfig) -> None:
         eagle, dim, mix, decay = config.version == 5, config.dim, config.mix_rank, config.decay_rank
-        vectors = [f"time_mix_{s}" for s in "kvrg"] if eagle else [f"time_maa_{s}" for s in "xwkvrg"]
+        vectors = (
+            [f"time_mix_{s}" for s in "kvrg"] if eagle else [f"time_maa_{s}" for s in "xwkvrg"]
+        )
         super().__init__(config, vectors, ("receptance", "key", "value", "output", "gate"))
         self.eagle, self.k_clamp = eagle, config.k_clamp
         if eagle:
@@ -215,7 +240,9 @@ class TimeMixing(Mixing):
         self.silu = Activation(config.structure, F.silu)
 
     def streams(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
-        """Inputs (B,T,D) of r, k, v and g from x_t and x_{t-1}, and w_raw (B,T,H,N) or (H,N), at least float32."""
+        """Inputs (B,T,D) of r, k, v and g from x_t and x_{t-1}, and w_raw (B,T,H,N) or (H,N), at
+        least float32.
+        """
         w_raw = precise(self.time_decay)
         if self.eagle:
             shares = (self.time_mix_r, self.time_mix_k, self.time_mix_v, self.time_mix_g)
@@ -230,7 +257,11 @@ class TimeMixing(Mixing):
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
         x_r, x_k, x_v, x_g, w_raw = self.streams(x, previous(x))
-        r, k, v = self.split(self.receptance(x_r)), self.split(self.key(x_k)), self.split(self.value(x_v))
+        r, k, v = (
+            self.split(self.receptance(x_r)),
+            self.split(self.key(x_k)),
+            self.split(self.value(x_v)),
+        )
         rate = w_raw.exp()
         if self.k_clamp:
             k = k * w_raw.clamp(max=0).exp().to(k.dtype)
@@ -242,7 +273,9 @@ class TimeMixing(Mixing):
 
 
 class ChannelMixing(nn.Module):
-    """sigmoid(receptance(x_r)) * value(relu(key(x_k))**2), the same function in both versions (equations 10 to 13)."""
+    """sigmoid(receptance(x_r)) * value(relu(key(x_k))**2), the same function in both versions
+    (equations 10 to 13).
+    """
 
     def __init__(self, config: RWKVConfig) -> None:
         super().__init__()
@@ -265,7 +298,8 @@ class ChannelMixing(nn.Module):
 
 
 class Block(nn.Module):
-    """Norm, time mixing, residual, norm, channel mixing, residual; block 0 first norms the embedding.
+    """Norm, time mixing, residual, norm, channel mixing, residual; block 0 first norms the
+    embedding.
 
     carried: what a time mixing hands on to the next block, such as Goose's values of the first.
     """
@@ -275,7 +309,10 @@ class Block(nn.Module):
         dim, structure = config.dim, config.structure
         self.ln1, self.ln2 = norm_of(structure, dim), norm_of(structure, dim)
         self.ln0 = norm_of(structure, dim) if layer == 0 else None
-        self.join1, self.join2 = Join(structure, dim, f"mixer.{layer}"), Join(structure, dim, f"ffn.{layer}")
+        self.join1, self.join2 = (
+            Join(structure, dim, f"mixer.{layer}"),
+            Join(structure, dim, f"ffn.{layer}"),
+        )
         self.att, self.ffn = att, ffn
         self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
@@ -284,7 +321,10 @@ class Block(nn.Module):
             x = self.ln0(x)
         branch, *carried = self.att(self.join1.read(x, self.ln1), *carried)
         x = self.drop(self.join1.add(x, branch, self.ln1))
-        return self.drop(self.join2.add(x, self.ffn(self.join2.read(x, self.ln2)), self.ln2)), *carried
+        return (
+            self.drop(self.join2.add(x, self.ffn(self.join2.read(x, self.ln2)), self.ln2)),
+            *carried,
+        )
 
 
 class RWKV(nn.Module):
@@ -318,11 +358,15 @@ class RWKV(nn.Module):
         return self.head(self.ln_out(x))
 
     def half_lives(self) -> list[Tensor]:
-        """Half-lives of every block in bytes, ln 2 / rate, (D,) float64; in Finch and Goose the data move them."""
+        """Half-lives of every block in bytes, ln 2 / rate, (D,) float64; in Finch and Goose the
+        data move them.
+        """
         return [math.log(2) / mixing.rates().flatten() for mixing in self.mixings()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
-        """Weight of an input `lags` (T,) bytes later in the state of every block, (T,) float64 each."""
+        """Weight of an input `lags` (T,) bytes later in the state of every block, (T,) float64
+        each.
+        """
         return [mixing.kernel(lags) for mixing in self.mixings()]
 
     def mixings(self) -> list[Mixing]:

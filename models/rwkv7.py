@@ -1,18 +1,19 @@
 """Goose (RWKV-7) over bytes: arXiv 2503.14456, section 4, and the official code, x070.
 
-Shapes: B batch, T time (bytes), D width, H heads of size N = D / H, F feed-forward width, 256 byte values. With
-c = exp(-1/2), lerp(a, b, m) = a + m (b - a), and low(x) = f(x A) B of low rank, time mixing makes of x_t and x_{t-1},
-x_{-1} = 0:
-    x_s = lerp(x_t, x_{t-1}, mu_s) for the streams s in r, w, k, v, a, g      static token shift
-    w = exp(-c sigmoid(w0 + low_tanh(x_w)))                                   decay, above exp(-c) = 0.545
-    a = sigmoid(a0 + low(x_a))                                                in-context rate
-    k = x_k K;  kappa = k k_k / |k k_k| per head                              removal key
-    k~ = k lerp(1, a, k_a)                                                    replacement key
-    v = x_v V, after the first block lerp(x_v V, v_first, sigmoid(v0 + low(x_v)))         value residual
-    S_t = S_{t-1} (diag(w) - kappa^T (a kappa)) + v^T k~;  o = S_t r,  r = x_r R           per head, S_{-1} = 0
-    output((GroupNorm(o) + (sum over the head of r r_k k~) v) low_sigmoid(x_g))
-and channel mixing value(relu(key(lerp(x_t, x_{t-1}, x_k)))**2). Blocks, norms and head are those of Finch. Names and
-shapes of `state_dict()` are those of the official checkpoints; the first block has no v0, v1, v2, which do nothing.
+Shapes: B batch, T time (bytes), D width, H heads of size N = D / H, F feed-forward width, 256 byte
+values. With c = exp(-1/2), lerp(a, b, m) = a + m (b - a), and low(x) = f(x A) B of low rank, time
+mixing makes of x_t and x_{t-1}, x_{-1} = 0:
+    x_s = lerp(x_t, x_{t-1}, mu_s) for the streams s in r, w, k, v, a, g      static token shift w =
+    exp(-c sigmoid(w0 + low_tanh(x_w)))                                   decay, above exp(-c) =
+    0.545 a = sigmoid(a0 + low(x_a))                                                in-context rate
+    k = x_k K;  kappa = k k_k / |k k_k| per head                              removal key k~ = k
+    lerp(1, a, k_a)                                                    replacement key v = x_v V,
+    after the first block lerp(x_v V, v_first, sigmoid(v0 + low(x_v)))         value residual S_t =
+    S_{t-1} (diag(w) - kappa^T (a kappa)) + v^T k~;  o = S_t r,  r = x_r R           per head,
+    S_{-1} = 0 output((GroupNorm(o) + (sum over the head of r r_k k~) v) low_sigmoid(x_g))
+and channel mixing value(relu(key(lerp(x_t, x_{t-1}, x_k)))**2). Blocks, norms and head are those of
+Finch. Names and shapes of `state_dict()` are those of the official checkpoints; the first block has
+no v0, v1, v2, which do nothing.
 """
 
 from dataclasses import dataclass, field
@@ -35,11 +36,12 @@ IMPULSES, SEQUENCES = 8, 4
 class RWKV7Config(RWKVSizes):
     """Goose, of width `dim` with heads of `head_size` channels.
 
-    decay_rank, rate_rank, value_rank, gate_rank: ranks of the maps that move w, a, v and g; None for those of the
-    official code, max(32, 32 round(f sqrt(D) / 32)) with f 2.5, 2.5, 1.7 and 5 (the published models have fewer where D
-    is above 1024). feed_forward: width of the channel mixing, None for 4 D. `backend` forces one of the operator's
-    implementations. `dropout` and `structure` are as in `RWKVConfig`; unit_scaled is not for Goose, whose low-rank maps
-    set the size of its activations.
+    decay_rank, rate_rank, value_rank, gate_rank: ranks of the maps that move w, a, v and g; None
+    for those of the official code, max(32, 32 round(f sqrt(D) / 32)) with f 2.5, 2.5, 1.7 and 5
+    (the published models have fewer where D is above 1024). feed_forward: width of the channel
+    mixing, None for 4 D. `backend` forces one of the operator's implementations. `dropout` and
+    `structure` are as in `RWKVConfig`; unit_scaled is not for Goose, whose low-rank maps set the
+    size of its activations.
     """
 
     version: ClassVar = 7
@@ -58,7 +60,9 @@ class RWKV7Config(RWKVSizes):
 
     def __post_init__(self) -> None:
         if self.structure.unit_scaled:
-            raise ValueError("unit_scaled is not for RWKV-7, whose low-rank maps set the size of its activations")
+            raise ValueError(
+                "unit_scaled is not for RWKV-7, whose low-rank maps set the size of its activations"
+            )
         ranks = ("decay_rank", "rate_rank", "value_rank", "gate_rank")
         self.check(*(name for name in ranks if getattr(self, name) is not None))
 
@@ -71,13 +75,19 @@ class RWKV7Config(RWKVSizes):
     def ranks(self) -> tuple[int, int, int, int]:
         """Of decay, in-context rate, value residual and gate."""
         given = (self.decay_rank, self.rate_rank, self.value_rank, self.gate_rank)
-        official = (max(32, round(factor * self.dim**0.5 / 32) * 32) for factor in (2.5, 2.5, 1.7, 5.0))
-        decay, rate, value, gate = (other if own is None else own for own, other in zip(given, official, strict=True))
+        official = (
+            max(32, round(factor * self.dim**0.5 / 32) * 32) for factor in (2.5, 2.5, 1.7, 5.0)
+        )
+        decay, rate, value, gate = (
+            other if own is None else own for own, other in zip(given, official, strict=True)
+        )
         return decay, rate, value, gate
 
 
 class GooseMixing(Mixing):
-    """Time mixing of RWKV-7; `first` are the values of the first block, None in that block itself."""
+    """Time mixing of RWKV-7; `first` are the values of the first block, None in that block
+    itself.
+    """
 
     DELAY = 0
 
@@ -85,7 +95,12 @@ class GooseMixing(Mixing):
         vectors = ["x_r", "x_w", "x_k", "x_v", "x_a", "x_g"]
         super().__init__(config, vectors, ("receptance", "key", "value", "output"))
         decay, rate, value, gate = config.ranks
-        for name, rank in {"w": decay, "a": rate, "v": value if layer > 0 else 0, "g": gate}.items():
+        for name, rank in {
+            "w": decay,
+            "a": rate,
+            "v": value if layer > 0 else 0,
+            "g": gate,
+        }.items():
             if rank and name != "g":
                 setattr(self, f"{name}0", vector(config.dim))
             if rank:
@@ -110,10 +125,14 @@ class GooseMixing(Mixing):
         return self.output((self.normed(out) + newest.flatten(2)) * gate), first
 
     def addressed(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t; ln w is at least float32."""
+        """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t; ln w is at
+        least float32.
+        """
         x_r, x_w, x_k, x_a = (x + change * mu for mu in (self.x_r, self.x_w, self.x_k, self.x_a))
         w0 = precise(self.w0)
-        log_decay = -LARGEST_RATE * torch.sigmoid(w0 + (torch.tanh(x_w @ self.w1) @ self.w2).to(w0.dtype))
+        log_decay = -LARGEST_RATE * torch.sigmoid(
+            w0 + (torch.tanh(x_w @ self.w1) @ self.w2).to(w0.dtype)
+        )
         rate = torch.sigmoid(self.a0 + x_a @ self.a1 @ self.a2)
         r, k = self.receptance(x_r), self.key(x_k)
         removal = F.normalize(self.split(k * self.k_k), dim=-1)
@@ -131,17 +150,24 @@ class GooseMixing(Mixing):
 
     @torch.no_grad()
     def response(self, lags: Tensor, *, erase: bool = True, seed: int = 0) -> Tensor:
-        """Root mean square of k~_s A_{s+1} .. A_t r_t at the lags t - s (T,) of 1 or more, (T,) in float64.
+        """Root mean square of k~_s A_{s+1} .. A_t r_t at the lags t - s (T,) of 1 or more, (T,) in
+        float64.
 
-        A_t = diag(w_t) - kappa^T (a kappa), or diag(w_t) alone without `erase`: what a byte still weighs in what a head
-        reads t - s bytes later. Measured on white input of variance 1, such as a norm gives, over heads and a few s.
+        A_t = diag(w_t) - kappa^T (a kappa), or diag(w_t) alone without `erase`: what a byte still
+        weighs in what a head reads t - s bytes later. Measured on white input of variance 1, such
+        as a norm gives, over heads and a few s.
         """
         longest, like = int(lags.max()), self.key.weight
-        x = torch.randn((SEQUENCES, longest + IMPULSES, like.shape[1]), generator=torch.Generator().manual_seed(seed))
+        x = torch.randn(
+            (SEQUENCES, longest + IMPULSES, like.shape[1]),
+            generator=torch.Generator().manual_seed(seed),
+        )
         x = x.to(like)
         r, log_decay, k, a, b = self.addressed(x, previous(x) - x)
         impulses = torch.eye(longest + IMPULSES, IMPULSES).to(r)[:, None].expand(*r.shape[:3], -1)
-        out, _ = wkv7(r, log_decay, k, impulses, a if erase else torch.zeros_like(a), b, backend=self.backend)
+        out, _ = wkv7(
+            r, log_decay, k, impulses, a if erase else torch.zeros_like(a), b, backend=self.backend
+        )
         found = [out[:, i:, :, i][:, lags.to(out.device)] for i in range(IMPULSES)]
         return torch.stack(found).double().square().mean(dim=(0, 1, 3)).sqrt().cpu()
 
@@ -169,7 +195,9 @@ class RWKV7(RWKV):
         super().__init__(config)  # type: ignore[arg-type]
 
     def block(self, layer: int) -> Block:
-        return Block(self.config, layer, GooseMixing(self.config, layer), GooseChannelMixing(self.config))
+        return Block(
+            self.config, layer, GooseMixing(self.config, layer), GooseChannelMixing(self.config)
+        )
 
     def responses(self, lags: Tensor, *, erase: bool = True) -> list[Tensor]:
         """`GooseMixing.response` of every block at lags (T,), (T,) float64 each."""

@@ -1,12 +1,13 @@
 """A diagonal state-space language model over bytes, in one file.
 
-Shapes: B batch, T time (bytes), P bytes per patch, D width (also the state size), 256 byte values. Each block is
-    x = x + SSM(LayerNorm(x));  x = x + SwiGLU(LayerNorm(x))
-    SSM(u): s_t = a * s_{t-1} + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,  a = exp(-exp(log_rate))
+Shapes: B batch, T time (bytes), P bytes per patch, D width (also the state size), 256 byte values.
+    Each block is x = x + SSM(LayerNorm(x));  x = x + SwiGLU(LayerNorm(x)) SSM(u): s_t = a * s_{t-1}
+    + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,  a = exp(-exp(log_rate))
 unless its `Structure` says otherwise.
 
-Byte patching: bytes are embedded, every P embeddings are averaged into one patch, the blocks run over patches, and
-each patch state goes back to bytes, where the byte's own embedding is added. Modes differ in which patch a byte gets.
+Byte patching: bytes are embedded, every P embeddings are averaged into one patch, the blocks run
+over patches, and each patch state goes back to bytes, where the byte's own embedding is added.
+Modes differ in which patch a byte gets.
 """
 
 import math
@@ -21,17 +22,28 @@ from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
 from plkernel.models import PatchingMode
 from plkernel.models.init.power_law import decays_, projection_
-from plkernel.models.layers import BYTES, Activation, Embedding, Head, Join, Linear, Structure, last_norm, norm_of
+from plkernel.models.layers import (
+    BYTES,
+    Activation,
+    Embedding,
+    Head,
+    Join,
+    Linear,
+    Structure,
+    last_norm,
+    norm_of,
+)
 
 
 @dataclass(frozen=True)
 class SSMConfig:
-    """Width `dim`, `layers`, input gain, and patching (`patch` bytes per step of the recurrence; 1 is none).
+    """Width `dim`, `layers`, input gain, and patching (`patch` bytes per step of the recurrence; 1
+    is none).
 
-    `backend` forces one of the scan's implementations; None takes the one for the device. `structure`: what an
-    initialisation scheme asks for. `shape_multiplier`: multiply the states by a fixed number per channel, the buffer
-    `shape` of every SSM branch, which takes the place of the columns of C_proj in `place_`: a power law thus acts
-    although C_proj starts at zero.
+    `backend` forces one of the scan's implementations; None takes the one for the device.
+    `structure`: what an initialisation scheme asks for. `shape_multiplier`: multiply the states by
+    a fixed number per channel, the buffer `shape` of every SSM branch, which takes the place of the
+    columns of C_proj in `place_`: a power law thus acts although C_proj starts at zero.
     """
 
     dim: int = 256
@@ -49,9 +61,14 @@ class SSMConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name, valid in (("gain", get_args(Gain)), ("mode", get_args(PatchingMode))):
             if getattr(self, name) not in valid:
-                raise ValueError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
+                )
         if self.structure.unit_scaled and self.patch > 1:
-            raise ValueError(f"unit_scaled goes with patch 1 (means of patches have less variance), got {self.patch}")
+            raise ValueError(
+                "unit_scaled goes with patch 1 (means of patches have less variance), got"
+                f" {self.patch}"
+            )
 
     @property
     def causal(self) -> bool:
@@ -60,7 +77,8 @@ class SSMConfig:
 
 
 def pool(x: Tensor, size: int) -> Tensor:
-    """Mean of every `size` consecutive embeddings: (B,T,D) -> (B,ceil(T/size),D); a last short patch is zero-padded.
+    """Mean of every `size` consecutive embeddings: (B,T,D) -> (B,ceil(T/size),D); a last short
+    patch is zero-padded.
 
     The padded patch is never complete, so in `causal` mode no byte reads it.
     """
@@ -70,9 +88,10 @@ def pool(x: Tensor, size: int) -> Tensor:
 def unpool(patches: Tensor, size: int, time: int, mode: PatchingMode) -> Tensor:
     """Patch states back on bytes: (B,ceil(T/size),D) -> (B,T,D).
 
-    causal: byte t receives the last COMPLETED patch, number (t+1)//size - 1, and zeros before the first is complete.
-    published: byte t receives its own patch t//size, which averages bytes up to size - 1 ahead of it: for size 2,
-    position 2p predicts byte 2p+1 from the mean of bytes 2p and 2p+1. Not causal, not a likelihood.
+    causal: byte t receives the last COMPLETED patch, number (t+1)//size - 1, and zeros before the
+    first is complete. published: byte t receives its own patch t//size, which averages bytes up to
+    size - 1 ahead of it: for size 2, position 2p predicts byte 2p+1 from the mean of bytes 2p and
+    2p+1. Not causal, not a likelihood.
     """
     repeated = patches.repeat_interleave(size, dim=1)
     return (F.pad(repeated, (0, 0, size - 1, 0)) if mode == "causal" else repeated)[:, :time]
@@ -84,7 +103,11 @@ class DiagonalSSM(nn.Module):
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
         dim = config.dim
-        self.gain, self.backend, self.unit_scaled = config.gain, config.backend, config.structure.unit_scaled
+        self.gain, self.backend, self.unit_scaled = (
+            config.gain,
+            config.backend,
+            config.structure.unit_scaled,
+        )
         self.log_rate = nn.Parameter(torch.zeros(dim))  # until `place_`: schemes leave decays alone
         self.B = Linear(config.structure, dim, dim)
         self.C_proj = Linear(config.structure, dim, dim, bias=True)
@@ -106,11 +129,12 @@ class DiagonalSSM(nn.Module):
         return self.C_proj(states) + self.D * u
 
     def kernel(self, steps: Tensor) -> Tensor:
-        """Root mean square over the entries of C diag(g a**t) B after t steps of the recurrence, (T,) float64.
+        """Root mean square over the entries of C diag(g a**t) B after t steps of the recurrence,
+        (T,) float64.
 
-        It is what an input still weighs t steps later, without D and up to constants of the scheme: with random B and
-        C in proportion to the rms kernel of the nodes (`analysis.nodes.moments`). The sum over D*D entries comes from
-        v' [(C'C) * (BB')] v with v = g a**t.
+        It is what an input still weighs t steps later, without D and up to constants of the scheme:
+        with random B and C in proportion to the rms kernel of the nodes (`analysis.nodes.moments`).
+        The sum over D*D entries comes from v' [(C'C) * (BB')] v with v = g a**t.
         """
         rate = self.log_rate.detach().double().exp()
         into, out = self.B.weight.detach().double(), self.C_proj.weight.detach().double()
@@ -122,7 +146,9 @@ class DiagonalSSM(nn.Module):
         return (squares.clamp(min=0) / (into.shape[1] * out.shape[0])).sqrt()
 
     def place_(self, nodes: Nodes) -> None:
-        """Set the decays, and the multipliers of the states: in `shape` if there is one, else in C_proj's columns."""
+        """Set the decays, and the multipliers of the states: in `shape` if there is one, else in
+        C_proj's columns.
+        """
         if self.shape is not None:
             self.shape.fill_(1)
         decays_(self.log_rate, nodes)
@@ -130,7 +156,9 @@ class DiagonalSSM(nn.Module):
 
 
 def input_gain(rate: Tensor, name: Gain) -> Tensor:
-    """g(lambda) for rates (D,), as `analysis.nodes.node_set.gain`; through expm1, so that slow nodes keep digits."""
+    """g(lambda) for rates (D,), as `analysis.nodes.node_set.gain`; through expm1, so that slow
+    nodes keep digits.
+    """
     if name == "ema":
         return -torch.expm1(-rate)
     if name == "lru":
@@ -141,12 +169,16 @@ def input_gain(rate: Tensor, name: Gain) -> Tensor:
 
 
 def white_std(rate: Tensor, name: Gain) -> Tensor:
-    """sqrt(sum_k K_k**2) = g / sqrt(1 - a**2) of rates (D,): the standard deviation of a state under white input."""
+    """sqrt(sum_k K_k**2) = g / sqrt(1 - a**2) of rates (D,): the standard deviation of a state
+    under white input.
+    """
     return input_gain(rate, name) / input_gain(rate, "lru")
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x)) with hidden width int(4 D / 3), no biases (arXiv 2002.05202, equation 6)."""
+    """down(silu(gate(x)) * up(x)) with hidden width int(4 D / 3), no biases (arXiv 2002.05202,
+    equation 6).
+    """
 
     def __init__(self, dim: int, structure: Structure) -> None:
         super().__init__()
@@ -177,7 +209,9 @@ class Block(nn.Module):
 
 
 class SSM(nn.Module):
-    """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t (unless `config.causal` is false)."""
+    """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t (unless
+    `config.causal` is false).
+    """
 
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
@@ -205,10 +239,14 @@ class SSM(nn.Module):
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, ln 2 * P / lambda, (D,) float64 each."""
         scale = math.log(2) * self.config.patch
-        return [scale / recurrence.log_rate.detach().double().exp() for recurrence in self.recurrences()]
+        return [
+            scale / recurrence.log_rate.detach().double().exp() for recurrence in self.recurrences()
+        ]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
-        """Weight of an input `lags` (T,) bytes later in the SSM branch of every block, (T,) float64 each."""
+        """Weight of an input `lags` (T,) bytes later in the SSM branch of every block, (T,) float64
+        each.
+        """
         return [recurrence.kernel(lags / self.config.patch) for recurrence in self.recurrences()]
 
     def recurrences(self) -> list[DiagonalSSM]:

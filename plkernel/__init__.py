@@ -1,7 +1,7 @@
 """plkernel: compare the memory of a sequence model with the memory in its data.
 
-The public functions are those in `__all__`; each is loaded when it is first used. The commands are the modules of
-`plkernel/commands`; `python -m plkernel.fit` runs `plkernel/commands/fit.py`.
+The public functions are those in `__all__`; each is loaded when it is first used. The commands are
+the modules of `plkernel/commands`; `python -m plkernel.fit` runs `plkernel/commands/fit.py`.
 """
 
 import os
@@ -14,9 +14,12 @@ __version__ = "0.1.0"
 
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _COMMANDS = ("-m", "plkernel", "plkernel.exe", "plkernel-script.py")
-if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(name in os.environ for name in _WAITING):
-    # A command, whose torch is still to be loaded: between operators its threads sleep. As they come they spin for some
-    # milliseconds after each, on cores that the compiled kernels and other processes could use.
+if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(
+    name in os.environ for name in _WAITING
+):
+    # A command, whose torch is still to be loaded: between operators its threads sleep. As they
+    # come they spin for some milliseconds after each, on cores that the compiled kernels and other
+    # processes could use.
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 _API = [
@@ -41,7 +44,9 @@ _PUBLIC = {
 """Public names and the modules that define them; `__init__.pyi` repeats them for editors."""
 __all__ = list(_PUBLIC)
 
-__path__.append(os.path.join(__path__[0], "commands"))  # where `python -m plkernel.fit` finds the command
+__path__.append(
+    os.path.join(__path__[0], "commands")
+)  # where `python -m plkernel.fit` finds the command
 
 
 class _Package(ModuleType):

@@ -1,4 +1,6 @@
-"""plkernel COMMAND [OPTIONS]: every command by its name, as python -m plkernel.COMMAND; alone it lists them."""
+"""plkernel COMMAND [OPTIONS]: every command by its name, as python -m plkernel.COMMAND; alone it
+lists them.
+"""
 
 import re
 import runpy
@@ -13,7 +15,8 @@ TOLD = re.compile(r'"""python -m plkernel\.(\w+)[^:]*: (.+?)\.?(?:"""|$)', re.MU
 
 
 def commands() -> dict[str, str]:
-    """Return the descriptions of all commands by name, from the first lines of their files; none is imported.
+    """Return the descriptions of all commands by name, from the first lines of their files; none is
+    imported.
 
     >>> commands()["train"]
     'one run of one condition, with TensorBoard, checkpoints and resume'
@@ -32,7 +35,17 @@ def _run() -> None:
     given, known = sys.argv[1:], commands()
     if not given or given[0] in ("-h", "--help"):
         rows = [f"  {name:<12}{description}" for name, description in known.items()]
-        print("\n".join(["usage: plkernel COMMAND [OPTIONS]", "", *rows, "", "plkernel COMMAND --help says more"]))
+        print(
+            "\n".join(
+                [
+                    "usage: plkernel COMMAND [OPTIONS]",
+                    "",
+                    *rows,
+                    "",
+                    "plkernel COMMAND --help says more",
+                ]
+            )
+        )
     elif given[0] in ("--version", "-V"):
         print(f"plkernel {__version__}")
     elif given[0] in known:

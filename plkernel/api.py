@@ -1,6 +1,7 @@
 """Public Python functions; `import plkernel` offers them with `fit`, `place` and `load_spec`.
 
-Each is thin over what the command of the same purpose does. torch is imported by the functions that need it.
+Each is thin over what the command of the same purpose does. torch is imported by the functions that
+need it.
 """
 
 import numbers
@@ -16,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plkernel.analysis.information.estimate import MAX_LAG, Estimator
-from plkernel.analysis.information.laws import Measurement, Named, Range, check_range, measure_corpus
+from plkernel.analysis.information.laws import (
+    Measurement,
+    Named,
+    Range,
+    check_range,
+    measure_corpus,
+)
 from plkernel.analysis.nodes import check_numbers
 from plkernel.analysis.results import Result
 from plkernel.common import cli
@@ -41,7 +48,9 @@ if TYPE_CHECKING:
     Subject: TypeAlias = "Run | Model | Predict"
 
 Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
-"""Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for plkernel.corpus."""
+"""Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for
+plkernel.corpus.
+"""
 CONTEXT, BATCH = 512, 4
 
 
@@ -58,16 +67,20 @@ def measure(
 ) -> Measurement:
     """Measure the mutual information I(d) of symbols d apart, and its exponent in I(d) ~ d**-beta.
 
-    text     bytes, a vector (n,) of integers from 0 to 255, or the name of a corpus; a string is a name or a path
-    lags     first and last lag, in symbols, of the exponent `law`; 1 to 500, or to max_lag if that is less
+    text     bytes, a vector (n,) of integers from 0 to 255, or the name of a corpus; a string is a
+    name or a path
+    lags     first and last lag, in symbols, of the exponent `law`; 1 to 500, or to max_lag if that
+    is less
     max_lag  the longest lag of the curve
 
-    In the result, `information` has lags (L,), values (L,) in nats and intervals; `law.beta`, `law.low` and `law.high`
-    are the exponent with its 95 % interval, None in place of `law` if nothing decays; `verdict.sentence` says if the
-    curve is a power law. Raises ValueError for a text that is too short for `max_lag`.
+    In the result, `information` has lags (L,), values (L,) in nats and intervals; `law.beta`,
+    `law.low` and `law.high` are the exponent with its 95 % interval, None in place of `law` if
+    nothing decays; `verdict.sentence` says if the curve is a power law. Raises ValueError for a
+    text that is too short for `max_lag`.
 
     >>> import numpy as np
-    >>> measure(np.random.default_rng(0).integers(0, 4, 50_000), max_lag=20, lags=(1, 20)).verdict.kind
+    >>> text = np.random.default_rng(0).integers(0, 4, 50_000)
+    >>> measure(text, max_lag=20, lags=(1, 20)).verdict.kind
     'none'
     """
     check_numbers(numbers.Integral, max_lag=max_lag, threads=threads)
@@ -90,17 +103,20 @@ def apply(
     match: "Nodes | None" = None,
     max_lag: float | None = None,
 ) -> None:
-    """Write nodes into a layer in place: its decays a = exp(-rate), and slice i of its projection times multiplier i.
+    """Write nodes into a layer in place: its decays a = exp(-rate), and slice i of its projection
+    times multiplier i.
 
-    decays           (N,), or with N as its last dimension: filled as `parametrisation` says, log_rate, exp_exp,
-                     sigmoid, exp_sigmoid, or a_log, which needs dt_bias (`plkernel.models.init.decays_`)
-    projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves it as it is
+    decays           (N,), or with N as its last dimension: filled as `parametrisation` says,
+                     log_rate, exp_exp, sigmoid, exp_sigmoid, or a_log, which needs dt_bias
+                     (`plkernel.models.init.decays_`)
+    projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves
+    it as it is
     dim              the dimension of `projection` that counts the states
     match            scale so that the output is as large as with these nodes
     max_lag          the longest lag that matters, in steps: warn if most half-lives are longer
 
-    Raises ValueError for a tensor without parametrisation, sizes that differ, and a decay that is 0 or 1 in the type of
-    the tensor; the projection is only touched after the decays.
+    Raises ValueError for a tensor without parametrisation, sizes that differ, and a decay that is 0
+    or 1 in the type of the tensor; the projection is only touched after the decays.
     """
     from torch import Tensor, nn
 
@@ -114,8 +130,9 @@ def apply(
             raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
     if parametrisation is None:
         raise ValueError(
-            f"parametrisation must say how the layer computes its decays from this tensor: one of {', '.join(FORMS)}, "
-            "such as a_log for A_log of Mamba, Mamba-2 and gated delta nets, with dt_bias"
+            "parametrisation must say how the layer computes its decays from this tensor: one of"
+            f" {', '.join(FORMS)}, such as a_log for A_log of Mamba, Mamba-2 and gated delta nets,"
+            " with dt_bias"
         )
     if max_lag is not None:
         warn_outlasting(nodes.half_lives(), max_lag)
@@ -126,7 +143,9 @@ def apply(
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Result):
-    """Mean of the losses, its standard error over windows (NaN for one), and losses (n,T), bits at every symbol."""
+    """Mean of the losses, its standard error over windows (NaN for one), and losses (n,T), bits at
+    every symbol.
+    """
 
     bits_per_byte: float
     error: float
@@ -134,7 +153,10 @@ class Evaluation(Result):
 
     def _title(self) -> str:
         windows, context = self.losses.shape
-        return f"{self.bits_per_byte:.4f} +- {self.error:.4f} bits per byte, {windows} windows of {context} bytes"
+        return (
+            f"{self.bits_per_byte:.4f} +- {self.error:.4f} bits per byte, {windows} windows of"
+            f" {context} bytes"
+        )
 
     @property
     def positions(self) -> "Means":
@@ -151,17 +173,26 @@ class Evaluation(Result):
 
 
 def evaluate(
-    model: "Subject", text: Text | None = None, *, context: int | None = None, windows: int = 64, batch: int = BATCH
+    model: "Subject",
+    text: Text | None = None,
+    *,
+    context: int | None = None,
+    windows: int = 64,
+    batch: int = BATCH,
 ) -> Evaluation:
-    """Mean of -log2 p(byte | those before it in its window), over disjoint windows evenly spaced over a text.
+    """Mean of -log2 p(byte | those before it in its window), over disjoint windows evenly spaced
+    over a text.
 
-    model    a `Run`, a model of plkernel, or any callable from tokens (B,T) int64 to logits (B,T,V); causal
-    text     bytes, a vector of integers from 0 to 255, or the name of a corpus; a `Run` has its validation split
+    model    a `Run`, a model of plkernel, or any callable from tokens (B,T) int64 to logits
+    (B,T,V); causal
+    text     bytes, a vector of integers from 0 to 255, or the name of a corpus; a `Run` has its
+    validation split
     context  T: a window has T + 1 bytes; that of the run, or 512
     windows  largest number of windows
 
-    A torch module is in evaluation mode meanwhile; what it returns may hold the logits as `.logits`. Raises ValueError
-    for a model that sees ahead or returns something else, and a text shorter than a window.
+    A torch module is in evaluation mode meanwhile; what it returns may hold the logits as
+    `.logits`. Raises ValueError for a model that sees ahead or returns something else, and a text
+    shorter than a window.
     """
     from plkernel.memory.diagnostics import moments
     from plkernel.training.evaluate import token_losses
@@ -173,11 +204,18 @@ def evaluate(
 
 
 def truncation(
-    model: "Subject", text: Text | None = None, *, context: int | None = None, windows: int = 256, batch: int = BATCH
+    model: "Subject",
+    text: Text | None = None,
+    *,
+    context: int | None = None,
+    windows: int = 256,
+    batch: int = BATCH,
 ) -> "Truncation":
-    """Bits per byte at the same bytes when only the last 1, 2, 4 .. context are given: the worth of far context.
+    """Bits per byte at the same bytes when only the last 1, 2, 4 .. context are given: the worth of
+    far context.
 
-    Arguments as in `evaluate`. The result has given (L,) bytes, bpb (L,) and cost (L,) against the whole context.
+    Arguments as in `evaluate`. The result has given (L,) bytes, bpb (L,) and cost (L,) against the
+    whole context.
     """
     from plkernel.training import evaluate as measures
 
@@ -195,10 +233,12 @@ def influence(
     batch: int = BATCH,
     seed: int = 0,
 ) -> "Influence":
-    """KL divergence in bits of a prediction from what it is when the token d steps back is another, at lags d.
+    """KL divergence in bits of a prediction from what it is when the token d steps back is another,
+    at lags d.
 
-    lags: ascending, 1 to the context; 1, 2, 4 .. unless given. Other arguments as in `evaluate`. The result has lags
-    (L,) and bits (L,). For integer arrays of other alphabets: `plkernel.memory.probe`.
+    lags: ascending, 1 to the context; 1, 2, 4 .. unless given. Other arguments as in `evaluate`.
+    The result has lags (L,) and bits (L,). For integer arrays of other alphabets:
+    `plkernel.memory.probe`.
     """
     from plkernel.training import evaluate as measures
 
@@ -210,8 +250,8 @@ def influence(
 class Run(Result):
     """A trained model with the files of its run: the folder of a run, or of plkernel.load.
 
-    evaluate, truncation and influence are the functions of those names, with this model, the context of the run and,
-    unless a text is given, its validation split.
+    evaluate, truncation and influence are the functions of those names, with this model, the
+    context of the run and, unless a text is given, its validation split.
     """
 
     path: Path
@@ -222,7 +262,8 @@ class Run(Result):
     def _title(self) -> str:
         last = self.metrics.tail(1)
         return f"{self.path}: {len(self.metrics)} evaluations" + "".join(
-            f", {row.val_bpb:.4f} bits per byte after {row.step:,} steps" for row in last.itertuples()
+            f", {row.val_bpb:.4f} bits per byte after {row.step:,} steps"
+            for row in last.itertuples()
         )
 
     def _table(self) -> Any:
@@ -248,10 +289,11 @@ class Run(Result):
 
     @property
     def metrics(self) -> "DataFrame":
-        """A row for every evaluation, a column for every number: metrics["step"], metrics["val_bpb"].
+        """A row for every evaluation, a column for every number: metrics["step"],
+        metrics["val_bpb"].
 
-        Names of nested figures are dotted, saturation.entropy; lists are left out, and stand in metrics.jsonl. Raises
-        ValueError for a damaged file; empty if there is none.
+        Names of nested figures are dotted, saturation.entropy; lists are left out, and stand in
+        metrics.jsonl. Raises ValueError for a damaged file; empty if there is none.
         """
         from pandas import json_normalize
 
@@ -259,11 +301,15 @@ class Run(Result):
 
 
 def load_run(path: str | Path) -> Run:
-    """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError if there is none."""
+    """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError
+    if there is none.
+    """
     run = Run(cli.existing(Path(path), "path"))
     refuse_study(run.path, "path")
     if not (run.path / CONFIG).is_file():
-        raise ValueError(f"path {run.path}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K")
+        raise ValueError(
+            f"path {run.path}: holds no {CONFIG}; give the folder of a run, STUDY/ARM/seed-K"
+        )
     return run
 
 
@@ -273,7 +319,9 @@ class StudyResult(Result, Study):
 
     @cached_property
     def comparison(self) -> "Comparison":
-        """The arms with their estimates, and differences to the arms that they are compared with."""
+        """The arms with their estimates, and differences to the arms that they are compared
+        with.
+        """
         from plkernel.results.comparison import compare
 
         return compare(self)
@@ -284,14 +332,26 @@ class StudyResult(Result, Study):
         told = [overview(self.comparison)[0]] if self.finished() else ["no run has finished"]
         if self.finished() and (declared := self.comparison.declared):
             told.insert(0, declared.headline)
-        return f"{self.name}: {len(self.finished())} of {len(self.runs)} runs finished. {' '.join(told)}"
+        return (
+            f"{self.name}: {len(self.finished())} of {len(self.runs)} runs finished."
+            f" {' '.join(told)}"
+        )
 
     def _table(self) -> Any:
         key, rows = self.comparison.primary, []
         for arm in (one for one in self.comparison.arms if key in one.estimates):
-            row = {"arm": arm.name, "seeds": len(arm.seeds), "bits_per_byte": arm.estimates[key].mean}
+            row = {
+                "arm": arm.name,
+                "seeds": len(arm.seeds),
+                "bits_per_byte": arm.estimates[key].mean,
+            }
             if other := arm.differences.get(key):
-                row |= {"difference": other.mean, "low": other.low, "high": other.high, "p": other.p_value}
+                row |= {
+                    "difference": other.mean,
+                    "low": other.low,
+                    "high": other.high,
+                    "p": other.p_value,
+                }
             rows.append(row)
         return rows
 
@@ -302,7 +362,9 @@ class StudyResult(Result, Study):
 
 
 def load_study(folder: str | Path) -> StudyResult:
-    """Open the folder of a study or of a record; ValueError that names the file which is missing or damaged."""
+    """Open the folder of a study or of a record; ValueError that names the file which is missing or
+    damaged.
+    """
     return StudyResult(**vars(read_study(cli.existing(Path(folder), "folder"))))
 
 
@@ -314,7 +376,8 @@ def run_study(
     only: Sequence[str] = (),
     trust_code: bool = False,
 ) -> StudyResult:
-    """Run every arm of a study at every seed, as plkernel.experiment does, with a progress bar; go on where it stopped.
+    """Run every arm of a study at every seed, as plkernel.experiment does, with a progress bar; go
+    on where it stopped.
 
     spec        a file, the name of one that comes with plkernel, or a `Spec` (plkernel.load_spec)
     out         folder of the study, runs/out/NAME unless given
@@ -322,26 +385,32 @@ def run_study(
     only        names or patterns of arms
     trust_code  import and run the code that the spec names
 
-    Each run is a process of its own. Raises ValueError for a mistake in the spec, before anything is written; runs that
-    fail or diverge are listed in the result.
+    Each run is a process of its own. Raises ValueError for a mistake in the spec, before anything
+    is written; runs that fail or diverge are listed in the result.
     """
     from plkernel.config.reading import load_spec
     from plkernel.config.study import Spec
     from plkernel.study.schedule import run_experiment
     from plkernel.training import check
 
-    chosen = spec.trusting(trust_code or spec.trusted) if isinstance(spec, Spec) else load_spec(spec, check, trust_code)
+    chosen = (
+        spec.trusting(trust_code or spec.trusted)
+        if isinstance(spec, Spec)
+        else load_spec(spec, check, trust_code)
+    )
     folder = Path("runs/out") / chosen.name if out is None else Path(out)
     run_experiment(chosen, folder, workers, only)
     return load_study(folder)
 
 
 def inspect(path: str | Path) -> "Shown | Run":
-    """Read the decays of anybody's checkpoint, found by name and read alone: nothing of it is executed.
+    """Read the decays of anybody's checkpoint, found by name and read alone: nothing of it is
+    executed.
 
-    path: a folder as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME; a run of plkernel is
-    opened as by `load_run`. In the result, `layers` have rates = -ln a per token, `kernels` (L,T) the later weights of
-    an input, `findings` what is wrong with them. Raises ValueError if no decays are known. As plkernel.inspect.
+    path: a folder as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME; a run
+    of plkernel is opened as by `load_run`. In the result, `layers` have rates = -ln a per token,
+    `kernels` (L,T) the later weights of an input, `findings` what is wrong with them. Raises
+    ValueError if no decays are known. As plkernel.inspect.
     """
     from plkernel.memory.inspection import is_other_software, shown
 
@@ -350,25 +419,41 @@ def inspect(path: str | Path) -> "Shown | Run":
 
 
 def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
-    """Origin of a text and its symbols (n,), uint8; ValueError that says what would work for anything else."""
+    """Origin of a text and its symbols (n,), uint8; ValueError that says what would work for
+    anything else.
+    """
     if isinstance(text, str | Path):
         corpus = corpora.load(text)
         return corpus, np.asarray(corpus.bytes)
-    data = np.frombuffer(text, np.uint8) if isinstance(text, bytes | bytearray | memoryview) else np.asarray(text)
+    data = (
+        np.frombuffer(text, np.uint8)
+        if isinstance(text, bytes | bytearray | memoryview)
+        else np.asarray(text)
+    )
     if data.ndim != 1 or data.dtype.kind not in "iu":
         got = f"{data.dtype} of shape {data.shape}"
-        raise ValueError(f"text must be bytes, a vector of integers from 0 to 255, or the name of a corpus, got {got}")
+        raise ValueError(
+            "text must be bytes, a vector of integers from 0 to 255, or the name of a corpus, got"
+            f" {got}"
+        )
     if data.size and not 0 <= data.min() <= data.max() < 256:
         raise ValueError(
-            f"text must hold integers from 0 to 255, got {data.min()} to {data.max()}: np.unique(text, "
-            "return_inverse=True)[1] renumbers up to 256 different ones"
+            f"text must hold integers from 0 to 255, got {data.min()} to {data.max()}:"
+            " np.unique(text, return_inverse=True)[1] renumbers up to 256 different ones"
         )
-    return Named("array" if isinstance(text, np.ndarray) else "bytes", "given"), data.astype(np.uint8, copy=False)
+    return Named("array" if isinstance(text, np.ndarray) else "bytes", "given"), data.astype(
+        np.uint8, copy=False
+    )
 
 
 @contextmanager
 def _opened(
-    model: "Subject", text: Text | None, context: int | None, windows: int, batch: int, disjoint: bool = True
+    model: "Subject",
+    text: Text | None,
+    context: int | None,
+    windows: int,
+    batch: int,
+    disjoint: bool = True,
 ) -> "Iterator[tuple[Predict, Tensor, int]]":
     """The model as a callable, windows of the text (n, context + 1), and the bytes of a patch."""
     import torch
@@ -381,15 +466,23 @@ def _opened(
 
     config = model.config if isinstance(model, Run) else {}
     if text is None and not isinstance(model, Run):
-        raise ValueError("text must be given: bytes, an array, or the name of a corpus such as 'stdlib'")
+        raise ValueError(
+            "text must be given: bytes, an array, or the name of a corpus such as 'stdlib'"
+        )
     data = validation_text(config, None, "text")[1] if text is None else _read_text(text)[1]
     length = config.get("train", {}).get("context", CONTEXT) if context is None else context
     if min(length, windows, batch) < 1:
-        raise ValueError(f"context, windows and batch must be at least 1, got {length}, {windows} and {batch}")
+        raise ValueError(
+            f"context, windows and batch must be at least 1, got {length}, {windows} and {batch}"
+        )
     check_length(data.size, length, "text")
     taken = (fixed_windows if disjoint else spread_windows)(data, length, windows)
     opened: Any = model.model if isinstance(model, Run) else model
-    before = {one: one.training for one in opened.modules()} if isinstance(opened, torch.nn.Module) else {}
+    before = (
+        {one: one.training for one in opened.modules()}
+        if isinstance(opened, torch.nn.Module)
+        else {}
+    )
     try:
         if isinstance(opened, Model):
             yield predictor(opened, next(opened.parameters()).device), taken, patch_of(opened)
@@ -406,8 +499,13 @@ def _checked(model: Any) -> "Predict":
     import torch
 
     if not callable(model):
-        wanted = "a callable from tokens (B,T) int64 to logits (B,T,256), a model of plkernel or a Run"
-        raise ValueError(f"model must be {wanted} (plkernel.load_run opens one), got {cli.shortened(repr(model), 60)}")
+        wanted = (
+            "a callable from tokens (B,T) int64 to logits (B,T,256), a model of plkernel or a Run"
+        )
+        raise ValueError(
+            f"model must be {wanted} (plkernel.load_run opens one), got"
+            f" {cli.shortened(repr(model), 60)}"
+        )
     parameters = list(model.eval().parameters()) if isinstance(model, torch.nn.Module) else []
     device = parameters[0].device if parameters else torch.device("cpu")
 
@@ -416,14 +514,22 @@ def _checked(model: Any) -> "Predict":
         try:
             given = model(tokens.to(device))
         except Exception as error:
-            raise ValueError(f"model: given tokens of shape {shape}, int64, it raised {cli.told(error)}") from error
+            raise ValueError(
+                f"model: given tokens of shape {shape}, int64, it raised {cli.told(error)}"
+            ) from error
         logits = getattr(given, "logits", given)
         if not isinstance(logits, torch.Tensor):
-            raise ValueError(f"model must return logits, a tensor or .logits, got {type(logits).__name__}")
+            raise ValueError(
+                f"model must return logits, a tensor or .logits, got {type(logits).__name__}"
+            )
         fits = logits.ndim == 3 and logits.shape[:2] == shape and logits.shape[2] > highest
         if not (fits and logits.is_floating_point()):
-            wanted = f"floating logits (B,T,V), V above {highest}, for tokens (B,T) of shape {shape}"
-            raise ValueError(f"model must return {wanted}, got {logits.dtype} of shape {tuple(logits.shape)}")
+            wanted = (
+                f"floating logits (B,T,V), V above {highest}, for tokens (B,T) of shape {shape}"
+            )
+            raise ValueError(
+                f"model must return {wanted}, got {logits.dtype} of shape {tuple(logits.shape)}"
+            )
         return logits
 
     return predict

@@ -1,4 +1,5 @@
-"""For pytest: decays that must survive what a training set-up does to a model. The fixture is `decays_survive`.
+"""For pytest: decays that must survive what a training set-up does to a model. The fixture is
+`decays_survive`.
 
 Loads torch when it is called, not when pytest loads the plugin.
 """
@@ -24,11 +25,20 @@ Factory: TypeAlias = Callable[[], Any]
 Fill: TypeAlias = Callable[[Any], object]
 Readings = Iterable[tuple[str, Any, Arrays | None]]
 """Words for a message, a model or its decays, and what they must be; None for those promised."""
-STEPS = ("bfloat16", "meta", "initialised again", "saved and loaded", "deepcopy", "compiled", "two processes")
+STEPS = (
+    "bfloat16",
+    "meta",
+    "initialised again",
+    "saved and loaded",
+    "deepcopy",
+    "compiled",
+    "two processes",
+)
 SEEDS = 8
 """Models that are built to see which decays are drawn."""
 LEAST = 1e-4
-"""Probability of a false alarm of one comparison of drawn numbers (two-sample Kolmogorov-Smirnov)."""
+"""Probability of a false alarm of one comparison of drawn numbers (two-sample Kolmogorov-Smirnov).
+"""
 PATIENCE = 120.0
 """Seconds that each of two processes has."""
 
@@ -41,32 +51,38 @@ def assert_decays_survive(
     inputs: Sequence[Any] = (),
     steps: Sequence[str] = STEPS,
 ) -> None:
-    """Raise AssertionError with step, tensor and value unless the decays of a model survive what is done to it.
+    """Raise AssertionError with step, tensor and value unless the decays of a model survive what is
+    done to it.
 
-    factory     builds the model, of layers that plkernel.inspect knows, from torch's generator and default dtype
+    factory     builds the model, of layers that plkernel.inspect knows, from torch's generator and
+    default dtype
     promised    numbers of some of the decays, by name; those of `factory` in float32 unless given
-    initialise  fills a model whose tensors were empty; `init_weights`, `_init_weights` or `reset_parameters` of the
-                model, whichever it has, unless given
+    initialise  fills a model whose tensors were empty; `init_weights`, `_init_weights` or
+                `reset_parameters` of the model, whichever it has, unless given
     inputs      arguments of the forward pass, for a compiled model to run
 
-    The model is built in float32, from SEEDS seeds, without a finding that is wrong, and then, step by step:
+    The model is built in float32, from SEEDS seeds, without a finding that is wrong, and then, step
+    by step:
 
     bfloat16           built with this default dtype: equal to rounding, and finite
     meta               built on the meta device, materialised, filled with NaN, initialised
-    initialised again  as it is, and as if it had never been
-    saved and loaded   with other decays: `save_pretrained`, or the state_dict into another model; also in bfloat16
-    deepcopy, compiled
-    two processes      of gloo: sharded by FSDP2 when built, and built on meta, sharded, materialised and initialised
+    initialised again  as it is, and as if it had never been saved and loaded   with other decays:
+    `save_pretrained`, or the state_dict into another model; also in bfloat16 deepcopy, compiled
+    two processes      of gloo: sharded by FSDP2 when built, and built on meta, sharded,
+    materialised and initialised
 
-    Decays that all seeds share must be equal. Drawn ones must be finite and of the same distribution, over all layers,
-    where they are drawn anew. The processes are forked: nothing needs to be pickled.
+    Decays that all seeds share must be equal. Drawn ones must be finite and of the same
+    distribution, over all layers, where they are drawn anew. The processes are forked: nothing
+    needs to be pickled.
     """
     import torch
 
     from plkernel.memory.watch import watch
 
     if unknown := set(steps) - set(STEPS):
-        raise ValueError(f"steps must be among {', '.join(STEPS)}, got {', '.join(sorted(unknown))}")
+        raise ValueError(
+            f"steps must be among {', '.join(STEPS)}, got {', '.join(sorted(unknown))}"
+        )
     fill, given, before = initialise or _initialise, promised or {}, torch.get_default_dtype()
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         try:
@@ -77,15 +93,21 @@ def assert_decays_survive(
             first = samples[0]
             if missing := set(given) - set(first):
                 known = ", ".join(first)
-                raise ValueError(f"promised must name decays, got {', '.join(sorted(missing))}: {known} are")
+                raise ValueError(
+                    f"promised must name decays, got {', '.join(sorted(missing))}: {known} are"
+                )
             fixed = {
-                name: first[name] for name in first if all(np.array_equal(one[name], first[name]) for one in samples)
+                name: first[name]
+                for name in first
+                if all(np.array_equal(one[name], first[name]) for one in samples)
             }
             fixed |= {name: np.asarray(values, dtype=np.float64) for name, values in given.items()}
             kept = _move(moved, first)
             table: dict[str, Callable[[], Readings]] = {
                 "built": lambda: [("", first, None)],
-                "bfloat16": lambda: (("", _built(factory, seed, "bfloat16"), None) for seed in range(SEEDS)),
+                "bfloat16": lambda: (
+                    ("", _built(factory, seed, "bfloat16"), None) for seed in range(SEEDS)
+                ),
                 "meta": lambda: [("", _materialised(_built(factory, device="meta"), fill), None)],
                 "initialised again": lambda: _initialised_again(_built(factory), fill, first),
                 "saved and loaded": lambda: _saved_and_loaded(moved, factory, kept),
@@ -121,7 +143,11 @@ def _move(model: Any, decays: Arrays) -> Arrays:
 def _initialised_again(model: Any, fill: Fill, first: Arrays) -> Readings:
     if hasattr(model, "init_weights"):
         model.init_weights()
-        yield "", model, first if hasattr(model, "save_pretrained") else None  # transformers leaves filled tensors
+        yield (
+            "",
+            model,
+            first if hasattr(model, "save_pretrained") else None,
+        )  # transformers leaves filled tensors
     fill(model)
     yield "", model, None
 
@@ -133,7 +159,13 @@ def _saved_and_loaded(model: Any, factory: Factory, kept: Arrays) -> Readings:
         if hasattr(model, "save_pretrained"):
             with tempfile.TemporaryDirectory() as folder:
                 model.save_pretrained(folder)
-                yield words, type(model).from_pretrained(folder, **({"dtype": torch.bfloat16} if words else {})), kept
+                yield (
+                    words,
+                    type(model).from_pretrained(
+                        folder, **({"dtype": torch.bfloat16} if words else {})
+                    ),
+                    kept,
+                )
         else:
             other = _built(factory, SEEDS, kind)
             other.load_state_dict(copy.deepcopy(model.state_dict()))
@@ -171,33 +203,55 @@ def _in_two_processes(factory: Factory, fill: Fill, first: Arrays) -> Readings:
         distributed.destroy_process_group()
 
     with tempfile.TemporaryDirectory() as folder:
-        both: Any = multiprocessing.start_processes(work, (folder,), 2, join=False, daemon=True, start_method="fork")
+        both: Any = multiprocessing.start_processes(
+            work, (folder,), 2, join=False, daemon=True, start_method="fork"
+        )
         try:
             both.join(PATIENCE) or both.join(PATIENCE)
-            yield from (one for rank in range(2) for one in pickle.loads(Path(folder, str(rank)).read_bytes()))
+            yield from (
+                one
+                for rank in range(2)
+                for one in pickle.loads(Path(folder, str(rank)).read_bytes())
+            )
         except Exception as error:  # raised in a process, or the end of one
-            raise AssertionError(f"two processes, {str(error).rpartition('AssertionError: ')[2].strip()}") from None
+            raise AssertionError(
+                f"two processes, {str(error).rpartition('AssertionError: ')[2].strip()}"
+            ) from None
         finally:
             for process in both.processes:
                 process.kill()
 
 
-def _check(step: str, now: Arrays, samples: list[Arrays], fixed: Arrays, expected: Arrays | None) -> None:
-    """AssertionError for a decay that is missing, not finite, another number, or of another distribution."""
+def _check(
+    step: str, now: Arrays, samples: list[Arrays], fixed: Arrays, expected: Arrays | None
+) -> None:
+    """AssertionError for a decay that is missing, not finite, another number, or of another
+    distribution.
+    """
     from scipy.stats import ks_2samp
 
-    wanted, tolerance = fixed if expected is None else expected, 2.0**-7 if "bfloat16" in step else 0.0
-    pools: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}  # drawn now and by all seeds, over layers
+    wanted, tolerance = (
+        fixed if expected is None else expected,
+        2.0**-7 if "bfloat16" in step else 0.0,
+    )
+    pools: dict[
+        str, list[tuple[np.ndarray, np.ndarray]]
+    ] = {}  # drawn now and by all seeds, over layers
     for name, values in samples[0].items():
         found = now.get(name)
         if found is None or found.shape != values.shape:
             shape = "missing" if found is None else f"of shape {found.shape}"
             raise AssertionError(f"{step}: {name} is {shape}, promised {values.shape}")
-        right = np.broadcast_to(wanted.get(name, np.where(np.isfinite(found), found, values)), found.shape)
+        right = np.broadcast_to(
+            wanted.get(name, np.where(np.isfinite(found), found, values)), found.shape
+        )
         wrong = ~np.isclose(found, right, rtol=tolerance, atol=tolerance / 2, equal_nan=True)
         if wrong.any():
             at = tuple(np.argwhere(wrong)[0].tolist())
-            words = f"is {found[at]:g}, promised {right[at]:g} ({wrong.sum():,} of {wrong.size:,} differ)"
+            words = (
+                f"is {found[at]:g}, promised {right[at]:g} ({wrong.sum():,} of {wrong.size:,}"
+                " differ)"
+            )
             raise AssertionError(f"{step}: {name}{list(at) or ''} {words}")
         if name not in wanted:
             drawn = np.concatenate([one[name].ravel() for one in samples])
@@ -206,7 +260,9 @@ def _check(step: str, now: Arrays, samples: list[Arrays], fixed: Arrays, expecte
         both = [np.concatenate(parts) for parts in zip(*pairs, strict=True)]
         if ks_2samp(*both).pvalue < LEAST:
             spans = [f"{one.min():g} .. {one.max():g}" for one in both]
-            raise AssertionError(f"{step}: {name} is {spans[0]}, promised were draws from {spans[1]}")
+            raise AssertionError(
+                f"{step}: {name} is {spans[0]}, promised were draws from {spans[1]}"
+            )
 
 
 def _decays(model: "nn.Module") -> Arrays:
@@ -214,7 +270,9 @@ def _decays(model: "nn.Module") -> Arrays:
     from plkernel.memory.watch import places_in
 
     found = {}
-    for name in dict.fromkeys(name for _, _, names in places_in(model)[1] for name in names.values()):
+    for name in dict.fromkeys(
+        name for _, _, names in places_in(model)[1] for name in names.values()
+    ):
         tensor: Any = attrgetter(name)(model).detach()
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
         if whole.is_meta:
@@ -245,7 +303,9 @@ def _materialised(model: Any, fill: Fill) -> Any:
 
 
 def _initialise(model: Any) -> None:
-    """As if for the first time: by `init_weights`, `_init_weights` of every module, or all `reset_parameters`."""
+    """As if for the first time: by `init_weights`, `_init_weights` of every module, or all
+    `reset_parameters`.
+    """
     import torch
 
     for one in (*model.modules(), *model.parameters(), *model.buffers()):
@@ -256,6 +316,8 @@ def _initialise(model: Any) -> None:
         elif hasattr(model, "_init_weights"):
             model.apply(model._init_weights)
         else:
-            for module in reversed(list(model.modules())):  # a parent after what it holds, as they are built
+            for module in reversed(
+                list(model.modules())
+            ):  # a parent after what it holds, as they are built
                 if hasattr(module, "reset_parameters"):
                     module.reset_parameters()

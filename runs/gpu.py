@@ -1,16 +1,20 @@
 """make gpu: what only a GPU shows, in the minutes that are given.
 
-    python runs/gpu.py [PART ...] [--minutes 40] [--workers N] [--record FOLDER] [--out FOLDER] [--device cuda]
+    python runs/gpu.py [PART ...] [--minutes 40] [--workers N] [--record FOLDER] [--out FOLDER]
+    [--device cuda]
 
 Parts are done in the order given until the minutes are over; left out, all of these:
 
     bench    scan, wkv, wkv7 and a training step beside their peers; checked before they are timed
-    tests    the tests of tests/kernels that need a GPU: results and gradients of every operator against float64
-    SPEC     a study: a TOML file, or the name of one under runs/; its record has the rows as the runs end
+    tests    the tests of tests/kernels that need a GPU: results and gradients of every operator
+    against float64
+    SPEC     a study: a TOML file, or the name of one under runs/; its record has the rows as the
+    runs end
 
-Needs no network and installs nothing. Packages come from this interpreter, or from runs/out/site-3.12 (the version of
-Python), a folder that `pip install --target` fills on another machine. The end of the minutes, Ctrl-C and SIGTERM leave
-every run saved; the same command goes on, on another machine too if it has the record.
+Needs no network and installs nothing. Packages come from this interpreter, or from
+runs/out/site-3.12 (the version of Python), a folder that `pip install --target` fills on another
+machine. The end of the minutes, Ctrl-C and SIGTERM leave every run saved; the same command goes on,
+on another machine too if it has the record.
 """
 
 import argparse
@@ -45,20 +49,25 @@ def check(part: str, device: str, folder: Path, left: Callable[[], float]) -> li
         options = ["--device", device, "--out", str(folder), "--rounds", "1" if small else "15"]
         shapes = {name: ["--shapes", *shape.split()] for name, shape in SMALL.items() if small}
         commands = {
-            f"bench {one}": ["plkernel.bench", one, *options, *shapes.get(one, [])] for one in (*SMALL, "train")
+            f"bench {one}": ["plkernel.bench", one, *options, *shapes.get(one, [])]
+            for one in (*SMALL, "train")
         }
     failed = []
     for name, command in commands.items():
         print(name, flush=True)
         try:
-            subprocess.run([sys.executable, "-m", *command], cwd=ROOT, timeout=max(left(), 0), check=True)
+            subprocess.run(
+                [sys.executable, "-m", *command], cwd=ROOT, timeout=max(left(), 0), check=True
+            )
         except subprocess.SubprocessError as error:  # the studies come after it
             print(f"{name}: {error}", flush=True)
             failed.append(name)
     return failed
 
 
-def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], float], workers: int) -> list[str]:
+def study(
+    spec: str, device: str, out: Path, record: Path, left: Callable[[], float], workers: int
+) -> list[str]:
     """Train what has not ended in a process of its own, and keep the record; return what failed."""
     from plkernel.common.files import RESULT, ROWS, SPEC
     from plkernel.config.reading import load_spec
@@ -66,19 +75,32 @@ def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], fl
 
     name = load_spec(Path(spec)).name
     out, record = out / name, record / name
-    command = [sys.executable, "-m", "plkernel.experiment", spec, "--train.device", device, "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "plkernel.experiment",
+        spec,
+        "--train.device",
+        device,
+        "--out",
+        str(out),
+    ]
     command += [
         "--workers",
         str(workers),
         "--no-report",
         *(["--record", str(record)] if (record / ROWS).exists() else []),
     ]
-    process = subprocess.Popen(command, cwd=ROOT, process_group=0)  # Ctrl-C reaches it through this process alone
+    process = subprocess.Popen(
+        command, cwd=ROOT, process_group=0
+    )  # Ctrl-C reaches it through this process alone
     kept = -1
     try:
         while process.poll() is None and left() > 0:
             time.sleep(POLL)
-            if (ended := len(list(out.glob(f"*/seed-*/{RESULT}")))) != kept and (out / SPEC).exists():
+            if (ended := len(list(out.glob(f"*/seed-*/{RESULT}")))) != kept and (
+                out / SPEC
+            ).exists():
                 save_record(read_study(out), record)
                 kept = ended
     finally:
@@ -88,19 +110,31 @@ def study(spec: str, device: str, out: Path, record: Path, left: Callable[[], fl
         process.wait()
         if (out / SPEC).exists():
             save_record(read_study(out), record)
-    print(f"{name}: {'stopped, every run is saved' if stopped else 'done'}; written: {record}", flush=True)
+    print(
+        f"{name}: {'stopped, every run is saved' if stopped else 'done'}; written: {record}",
+        flush=True,
+    )
     return [] if stopped or process.returncode == 0 else [name]
 
 
 def main() -> None:
     """Do the parts in turn; exit with 1 where one has failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", default=PARTS)
     parser.add_argument("--minutes", type=float, default=40.0)
     parser.add_argument("--record", type=Path, default=ROOT / "runs/records")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/out/gpu")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small, to see that it runs")
-    parser.add_argument("--workers", type=int, default=1, help="runs of a study at a time, on one GPU too (default: 1)")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small, to see that it runs"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="runs of a study at a time, on one GPU too (default: 1)",
+    )
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes - RESERVE
 
@@ -112,10 +146,15 @@ def main() -> None:
     import torch
 
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("nothing to do: no GPU found (torch.cuda.is_available() is False); --device cpu shows that it runs")
+        print(
+            "nothing to do: no GPU found (torch.cuda.is_available() is False); --device cpu shows"
+            " that it runs"
+        )
         return
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(SITE), os.environ.get("PYTHONPATH", "")]).rstrip(":")
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), str(SITE), os.environ.get("PYTHONPATH", "")]
+    ).rstrip(":")
     out, record = options.out.resolve(), options.record.resolve()
     failed: list[str] = []
     try:

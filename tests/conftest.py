@@ -19,7 +19,8 @@ import pytest
 if TYPE_CHECKING:
     from plkernel.config.study import Spec
 
-# Tests started in the background ignore Ctrl-C, and so would every process of theirs that is to be interrupted.
+# Tests started in the background ignore Ctrl-C, and so would every process of theirs that is to be
+# interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -28,7 +29,9 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """From here the collector passes over the half a million objects of modules and tests, which stay to the end."""
+    """From here the collector passes over the half a million objects of modules and tests, which
+    stay to the end.
+    """
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
     gc.enable()
@@ -42,9 +45,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
-    """Calls in a copy of this process that has plkernel to import anew, and cannot import packages of given names.
+    """Calls in a copy of this process that has plkernel to import anew, and cannot import packages
+    of given names.
 
-    Gives exit status, standard output and standard error. A new process would load all the other packages again.
+    Gives exit status, standard output and standard error. A new process would load all the other
+    packages again.
     """
 
     def run(names: Collection[str], action: Callable[[], object]) -> tuple[int, str, str]:
@@ -78,19 +83,32 @@ def without(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
 
 @pytest.fixture
 def tiny_spec(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a spec of a study that trains in a second; keyword arguments replace values of [train]."""
+    """Writes a spec of a study that trains in a second; keyword arguments replace values of
+    [train].
+    """
     text = tmp_path / "text.txt"
     text.write_text(inspect.getsource(textwrap) + inspect.getsource(inspect))
 
-    def write(name: str = "tiny.toml", head: str = "", corpus: str | None = None, **train: object) -> Path:
-        settings = {"context": 32, "batch": 4, "steps": 12, "eval_every": 4, "eval_windows": 4, "test_windows": 4}
+    def write(
+        name: str = "tiny.toml", head: str = "", corpus: str | None = None, **train: object
+    ) -> Path:
+        settings = {
+            "context": 32,
+            "batch": 4,
+            "steps": 12,
+            "eval_every": 4,
+            "eval_windows": 4,
+            "test_windows": 4,
+        }
         settings |= {"learning_rate": 1e-2} | train
-        lines = "\n".join(f"{key} = {value!r}" for key, value in settings.items() if value is not None)
+        lines = "\n".join(
+            f"{key} = {value!r}" for key, value in settings.items() if value is not None
+        )
         path = tmp_path / name
         path.write_text(
-            f'name = "tiny"\nbaseline = "uniform"\nseeds = [0, 1]\n{head}\n'
-            f"[corpus]\nname = {str(corpus or text)!r}\n[model]\ndim = 16\nlayers = 2\n[train]\n{lines}\n"
-            '[arms.uniform]\n[arms.power-law]\nprojection = "published"\n'
+            f'name = "tiny"\nbaseline = "uniform"\nseeds = [0, 1]\n{head}\n[corpus]\nname ='
+            f" {str(corpus or text)!r}\n[model]\ndim = 16\nlayers ="
+            f' 2\n[train]\n{lines}\n[arms.uniform]\n[arms.power-law]\nprojection = "published"\n'
         )
         return path
 
@@ -99,7 +117,9 @@ def tiny_spec(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def stopped() -> "Callable[[Spec, str, Path, int], Path]":
-    """Trains an arm at seed 0 until it is interrupted, as by Ctrl-C, after a step; gives the folder of the run."""
+    """Trains an arm at seed 0 until it is interrupted, as by Ctrl-C, after a step; gives the folder
+    of the run.
+    """
     from plkernel.training.loop import Training, prepare, run_training
 
     def train(spec: "Spec", arm: str, out: Path, step: int) -> Path:
@@ -121,15 +141,21 @@ def stopped() -> "Callable[[Spec, str, Path, int], Path]":
 
 @pytest.fixture
 def launches() -> "Callable[[Callable[[], object]], int]":
-    """How many operators a call dispatches that compute something: not those that only look at a tensor otherwise."""
+    """How many operators a call dispatches that compute something: not those that only look at a
+    tensor otherwise.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Launches(TorchDispatchMode):
         count = 0
 
-        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             returns = operator._schema.returns
-            self.count += not any(each.alias_info is not None and not each.alias_info.is_write for each in returns)
+            self.count += not any(
+                each.alias_info is not None and not each.alias_info.is_write for each in returns
+            )
             return operator(*args, **(kwargs or {}))
 
     def count(call: Callable[[], object]) -> int:
@@ -142,24 +168,39 @@ def launches() -> "Callable[[Callable[[], object]], int]":
 
 @pytest.fixture
 def declared_study(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a record of the arms base, better (by 0.05), same and untried, which declares what it is given.
+    """Writes a record of the arms base, better (by 0.05), same and untried, which declares what it
+    is given.
 
-    Each seed's losses spread by 0.001, half of an effect is there at step 20, test loss adds 0.1 to all, and the excess
-    over a floor is the loss less 1. With 4 bytes given the cost is 0.5, of better less by ten effects; with 1, NaN.
+    Each seed's losses spread by 0.001, half of an effect is there at step 20, test loss adds 0.1 to
+    all, and the excess over a floor is the loss less 1. With 4 bytes given the cost is 0.5, of
+    better less by ten effects; with 1, NaN.
     """
     from plkernel.config.reading import parse_spec
 
     effects = {"base": 0.0, "better": -0.05, "same": 0.0, "untried": None}
 
-    def write(hypotheses: Sequence[object] = (), gates: Sequence[object] = (), seeds: int = 6, name: str = "s") -> Path:
+    def write(
+        hypotheses: Sequence[object] = (),
+        gates: Sequence[object] = (),
+        seeds: int = 6,
+        name: str = "s",
+    ) -> Path:
         values = {
             "name": "claims",
             "baseline": "base",
             "seeds": list(range(seeds)),
             "arms": {arm: {} for arm in effects},
         }
-        train = {"steps": 40, "eval_every": 10, "context": 64, "eval_windows": 256, "truncation_windows": 8}
-        spec = parse_spec({**values, "train": train, "hypotheses": hypotheses, "gates": gates}, "here")
+        train = {
+            "steps": 40,
+            "eval_every": 10,
+            "context": 64,
+            "eval_windows": 256,
+            "truncation_windows": 8,
+        }
+        spec = parse_spec(
+            {**values, "train": train, "hypotheses": hypotheses, "gates": gates}, "here"
+        )
         rng, rows = np.random.default_rng(0), []
         for seed in range(seeds):
             for arm, effect in effects.items():
@@ -179,7 +220,13 @@ def declared_row(arm: str, seed: int, effect: float, noise: float) -> dict[str, 
     """A finished run of 40 steps whose loss falls to 2.15 plus what is its own."""
     steps = list(range(0, 41, 10))
     values = [2.0 + 0.1 * seed + 6 / (1 + step) + (effect + noise) * step / 40 for step in steps]
-    result = {"steps": 40, "bytes": 40 * 2048, "final_val_bpb": values[-1], "best_val_bpb": values[-1], "causal": True}
+    result = {
+        "steps": 40,
+        "bytes": 40 * 2048,
+        "final_val_bpb": values[-1],
+        "best_val_bpb": values[-1],
+        "causal": True,
+    }
     result |= {"best_step": 40, "test_bpb": values[-1] + 0.1, "seconds": 9.0}
     result["truncation"] = {"given": [1, 4, 64], "bpb": [None, 2.5 + 10 * effect, 2.0]}
     excess = [value - 1.0 for value in values]
@@ -195,7 +242,12 @@ def declared_row(arm: str, seed: int, effect: float, noise: float) -> dict[str, 
             "hardware": {"cpu": "a processor", "gpu": None},
         },
         "result": result,
-        "curve": {"step": steps, "bytes": [step * 2048 for step in steps], "val_bpb": values, "excess_bpb": excess},
+        "curve": {
+            "step": steps,
+            "bytes": [step * 2048 for step in steps],
+            "val_bpb": values,
+            "excess_bpb": excess,
+        },
     }
 
 

@@ -1,4 +1,6 @@
-"""plkernel from Python: a dozen names that load when asked for, and that say what the commands say."""
+"""plkernel from Python: a dozen names that load when asked for, and that say what the commands
+say.
+"""
 
 import ast
 import importlib
@@ -27,7 +29,9 @@ ROOT = Path(__file__).parent.parent
 
 def test_every_name_is_there_and_told_to_editors() -> None:
     stub = ast.parse((ROOT / "plkernel" / "__init__.pyi").read_text())
-    told = {alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    told = {
+        alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
     assert told == set(plkernel.__all__) <= set(dir(plkernel))
     for node in stub.body:
         if isinstance(node, ast.ImportFrom):
@@ -43,7 +47,10 @@ def test_names_load_what_they_need_and_stay_functions_beside_commands_of_their_n
     def act() -> None:
         load = importlib.import_module
         anew = load("plkernel")
-        fit, modules = anew.fit, [load(f"plkernel.{name}") for name in ("fit", "measure", "commands.fit")]
+        fit, modules = (
+            anew.fit,
+            [load(f"plkernel.{name}") for name in ("fit", "measure", "commands.fit")],
+        )
         assert anew.fit is fit is not modules[2].fit
         assert callable(anew.measure)
         assert modules[0].fit.__doc__ == modules[2].fit.__doc__
@@ -57,7 +64,13 @@ def test_measure_takes_bytes_arrays_and_names(tmp_path: Path) -> None:
     symbols = np.random.default_rng(0).integers(97, 101, 3000)
     (tmp_path / "text.txt").write_bytes(content := symbols.astype(np.uint8).tobytes())
     options = {"max_lag": 8, "lags": (1, 8)}
-    forms = (content, symbols, symbols.astype(np.uint8), tmp_path / "text.txt", str(tmp_path / "text.txt"))
+    forms = (
+        content,
+        symbols,
+        symbols.astype(np.uint8),
+        tmp_path / "text.txt",
+        str(tmp_path / "text.txt"),
+    )
     found = [plkernel.measure(form, **options) for form in forms]
     direct = decay_curves(symbols.astype(np.uint8), found[0].information.lags)[0]
     assert all(one.information == direct for one in found)
@@ -78,7 +91,9 @@ def test_a_fit_is_placed_and_applied() -> None:
 
 def test_most_half_lives_beyond_the_longest_lag_are_a_warning() -> None:
     flat = {"placement": "quantile", "tempering": 0.5, "gain": "ema", "beta": 0.456}
-    with pytest.warns(UserWarning, match=r"55 of 64 half-lives, up to 62,690, are longer than max_lag 100 "):
+    with pytest.warns(
+        UserWarning, match=r"55 of 64 half-lives, up to 62,690, are longer than max_lag 100 "
+    ):
         nodes = plkernel.place(64, max_lag=100, **flat)
     with pytest.warns(UserWarning, match=r"up to 1,283,\d\d\d, are longer than max_lag 2048 "):
         plkernel.place(64, **flat)
@@ -88,7 +103,9 @@ def test_most_half_lives_beyond_the_longest_lag_are_a_warning() -> None:
 
 @pytest.fixture
 def run(tiny_spec: Callable[..., Path], tmp_path: Path) -> Run:
-    run_training(prepare(load_spec(str(tiny_spec())), "uniform", 0, tmp_path / "out"), progress_bar=False)
+    run_training(
+        prepare(load_spec(str(tiny_spec())), "uniform", 0, tmp_path / "out"), progress_bar=False
+    )
     return plkernel.load_run(str(tmp_path / "out" / "uniform" / "seed-0"))
 
 
@@ -115,8 +132,12 @@ def one_hot(tokens: Tensor) -> Tensor:
 
 
 def test_any_callable_is_evaluated_on_any_text() -> None:
-    """Of a model that knows nothing a byte costs 8 bits; one that copies the byte before it reads lag 1 alone."""
-    assert plkernel.evaluate(uniform, bytes(range(256)) * 4, context=16).bits_per_byte == pytest.approx(8.0, abs=1e-5)
+    """Of a model that knows nothing a byte costs 8 bits; one that copies the byte before it reads
+    lag 1 alone.
+    """
+    assert plkernel.evaluate(
+        uniform, bytes(range(256)) * 4, context=16
+    ).bits_per_byte == pytest.approx(8.0, abs=1e-5)
 
     def copies(tokens: Tensor) -> Tensor:
         return 4.0 * one_hot(tokens)
@@ -128,11 +149,16 @@ def test_any_callable_is_evaluated_on_any_text() -> None:
 
     class Dropping(torch.nn.Module):
         def forward(self, tokens: Tensor) -> SimpleNamespace:
-            return SimpleNamespace(logits=torch.nn.functional.dropout(copies(tokens), 0.5, self.training).bfloat16())
+            return SimpleNamespace(
+                logits=torch.nn.functional.dropout(copies(tokens), 0.5, self.training).bfloat16()
+            )
 
     dropping = Dropping()
     for model in (dropping, lambda x: copies(x).half()):
-        assert plkernel.influence(model, text, context=32, lags=[1, 2, 3], windows=8).bits[1:] == (0.0, 0.0)
+        assert plkernel.influence(model, text, context=32, lags=[1, 2, 3], windows=8).bits[1:] == (
+            0.0,
+            0.0,
+        )
     assert dropping.training
     assert plkernel.truncation(copies, text, context=32).cost == pytest.approx([0.0] * 6, abs=1e-6)
 
@@ -157,43 +183,96 @@ def judged(model: object, **options: object) -> object:
         (lambda: plkernel.measure(np.zeros((3, 3), int)), r"got int64 of shape \(3, 3\)"),
         (lambda: plkernel.measure(np.array([0, 256])), "got 0 to 256: np.unique"),
         (lambda: plkernel.measure("no such file"), "no such file"),
-        (lambda: plkernel.measure(TEXT, lags=500), r"lags must be the first and the last, .* got 500"),
+        (
+            lambda: plkernel.measure(TEXT, lags=500),
+            r"lags must be the first and the last, .* got 500",
+        ),
         (lambda: plkernel.measure(TEXT, lags=(1, 2000)), r"max_lag 1000 at most.* got \(1, 2000\)"),
-        (lambda: plkernel.measure(TEXT, max_lag="9"), "max_lag must be a whole number such as 64, got '9'"),
+        (
+            lambda: plkernel.measure(TEXT, max_lag="9"),
+            "max_lag must be a whole number such as 64, got '9'",
+        ),
         (lambda: plkernel.place("64"), "channels must be a whole number such as 64, got '64'"),
         (lambda: plkernel.place(64, beta="1.15"), "beta must be a number such as 1.15, got '1.15'"),
-        (lambda: plkernel.place(64, longest=[2000]), r"longest must be a number such as 1.15, got \[2000\]"),
+        (
+            lambda: plkernel.place(64, longest=[2000]),
+            r"longest must be a number such as 1.15, got \[2000\]",
+        ),
         (lambda: plkernel.fit("1.15"), "beta must be a number such as 1.15, got '1.15'"),
         (lambda: plkernel.fit(1.15, terms=4.0), "terms must be a whole number such as 64, got 4.0"),
-        (lambda: plkernel.apply(NODES, RATES), "parametrisation must say how .*: one of log_rate, .* a_log for A_log"),
-        (lambda: plkernel.apply(NODES, torch.nn.Linear(4, 4)), "decays must be a tensor, got Linear: give its weight"),
+        (
+            lambda: plkernel.apply(NODES, RATES),
+            "parametrisation must say how .*: one of log_rate, .* a_log for A_log",
+        ),
+        (
+            lambda: plkernel.apply(NODES, torch.nn.Linear(4, 4)),
+            "decays must be a tensor, got Linear: give its weight",
+        ),
         (lambda: plkernel.apply(NODES, np.zeros(4)), "decays must be a tensor, got ndarray"),
         (
             lambda: plkernel.apply(NODES, RATES, torch.nn.Linear(4, 2), parametrisation="log_rate"),
             "projection must be a tensor, got Linear: give its weight, projection.weight",
         ),
         (lambda: plkernel.evaluate(uniform), "text must be given"),
-        (lambda: plkernel.evaluate(uniform, b"short"), "text has 5 bytes, fewer than one window of context"),
-        (lambda: plkernel.evaluate(uniform, b"text" * 99, context=0), "must be at least 1, got 0, 64 and 4"),
-        (lambda: judged(lambda x: uniform(x) + 9 * one_hot(x.roll(-1, 1))), "not causal: .* moves the logits at"),
-        (lambda: plkernel.influence(lambda x: one_hot(x.flip(1)), TEXT, context=32), "the model is not causal"),
-        (lambda: plkernel.truncation(lambda x: one_hot(x.flip(1)), TEXT, context=32), "the model is not causal"),
+        (
+            lambda: plkernel.evaluate(uniform, b"short"),
+            "text has 5 bytes, fewer than one window of context",
+        ),
+        (
+            lambda: plkernel.evaluate(uniform, b"text" * 99, context=0),
+            "must be at least 1, got 0, 64 and 4",
+        ),
+        (
+            lambda: judged(lambda x: uniform(x) + 9 * one_hot(x.roll(-1, 1))),
+            "not causal: .* moves the logits at",
+        ),
+        (
+            lambda: plkernel.influence(lambda x: one_hot(x.flip(1)), TEXT, context=32),
+            "the model is not causal",
+        ),
+        (
+            lambda: plkernel.truncation(lambda x: one_hot(x.flip(1)), TEXT, context=32),
+            "the model is not causal",
+        ),
         (lambda: judged("runs/out/a"), "model must be a callable .* got 'runs/out/a'"),
-        (lambda: judged(lambda x: uniform(x)[:, -1]), r"V above 25\d, for tokens .* \(4, 32\), got .* \(4, 256\)"),
-        (lambda: judged(lambda x: uniform(x).long()), "floating logits .* got torch.int64 of shape"),
-        (lambda: judged(lambda x: uniform(x)[..., :100]), r"V above 25\d, .* of shape \(4, 32, 100\)"),
-        (lambda: judged(lambda x: (uniform(x), None)), "model must return logits, a tensor or .logits, got tuple"),
-        (lambda: judged(lambda x, state: uniform(x)), r"model: given tokens of shape \(4, 32\), .* raised TypeError"),
+        (
+            lambda: judged(lambda x: uniform(x)[:, -1]),
+            r"V above 25\d, for tokens .* \(4, 32\), got .* \(4, 256\)",
+        ),
+        (
+            lambda: judged(lambda x: uniform(x).long()),
+            "floating logits .* got torch.int64 of shape",
+        ),
+        (
+            lambda: judged(lambda x: uniform(x)[..., :100]),
+            r"V above 25\d, .* of shape \(4, 32, 100\)",
+        ),
+        (
+            lambda: judged(lambda x: (uniform(x), None)),
+            "model must return logits, a tensor or .logits, got tuple",
+        ),
+        (
+            lambda: judged(lambda x, state: uniform(x)),
+            r"model: given tokens of shape \(4, 32\), .* raised TypeError",
+        ),
         (lambda: plkernel.load_run("."), "holds no config.json; give the folder of a run, STUDY"),
-        (lambda: plkernel.load_run("runs/records/quick"), "is a study, which plkernel.report shows; none of its runs"),
+        (
+            lambda: plkernel.load_run("runs/records/quick"),
+            "is a study, which plkernel.report shows; none of its runs",
+        ),
         (lambda: plkernel.load_study("nowhere"), "folder nowhere: no such file or folder"),
         (lambda: plkernel.inspect("runs/records/quick"), "path runs/records/quick: is a study"),
-        (lambda: plkernel.run_study("quick", "out", only=["nothing"]), "only: no arm matches 'nothing'"),
+        (
+            lambda: plkernel.run_study("quick", "out", only=["nothing"]),
+            "only: no arm matches 'nothing'",
+        ),
         (lambda: plkernel.load_run("nowhere"), "path nowhere: no such file or folder"),
         (lambda: plkernel.load_study("docs"), "holds no spec.json"),
     ],
 )
-def test_mistakes_are_one_line(call: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_one_line(
+    call: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises((ValueError, OSError), match=message):
         call()
@@ -202,7 +281,10 @@ def test_mistakes_are_one_line(call: Callable[[], object], message: str, monkeyp
 def results(run: Run, folder: Path) -> dict[str, Result]:
     """One result of every kind that the package returns."""
     text = np.random.default_rng(0).integers(0, 4, 20_000)
-    save_file({"layer.A_log": torch.zeros(8), "layer.dt_bias": torch.zeros(8)}, folder / "model.safetensors")
+    save_file(
+        {"layer.A_log": torch.zeros(8), "layer.dt_bias": torch.zeros(8)},
+        folder / "model.safetensors",
+    )
     return {
         "measure": (measured := plkernel.measure(text, max_lag=20)),
         "information": measured.information,
@@ -217,7 +299,9 @@ def results(run: Run, folder: Path) -> dict[str, Result]:
     }
 
 
-def test_results_are_short_in_a_notebook_and_are_tables_and_figures(run: Run, tmp_path: Path) -> None:
+def test_results_are_short_in_a_notebook_and_are_tables_and_figures(
+    run: Run, tmp_path: Path
+) -> None:
     for name, result in results(run, tmp_path).items():
         lines = repr(result).splitlines()
         assert 2 < len(lines) <= 10, name
@@ -229,7 +313,9 @@ def test_results_are_short_in_a_notebook_and_are_tables_and_figures(run: Run, tm
 
 
 def test_units_are_bits(run: Run) -> None:
-    measured = plkernel.measure(np.arange(20_000) % 4, max_lag=20)  # a period of four symbols: two bits
+    measured = plkernel.measure(
+        np.arange(20_000) % 4, max_lag=20
+    )  # a period of four symbols: two bits
     assert measured.to_frame()["information"].iloc[0] == pytest.approx(2.0, abs=1e-3)
     assert measured.information.values[0] == pytest.approx(2.0 * np.log(2), abs=1e-3)
     assert run.to_frame()["val_bpb"].tolist() == run.metrics["val_bpb"].tolist()

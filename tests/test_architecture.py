@@ -16,11 +16,35 @@ LINKED = ("analysis", "kernels", "models")  # top-level folders that the package
 LINKS = (*LINKED, "runs")  # and the folder of specs, which are data
 HEAVY = ("torch", "triton", "numba", "matplotlib", "tensorboard", "datasets", "pydantic", "tyro")
 NEVER = {  # a room, and what no module in it imports
-    "analysis": ("torch", "triton", "plkernel.models", "plkernel.kernels", "plkernel.data", "plkernel.common"),
+    "analysis": (
+        "torch",
+        "triton",
+        "plkernel.models",
+        "plkernel.kernels",
+        "plkernel.data",
+        "plkernel.common",
+    ),
     "kernels": ("plkernel.models", "plkernel.analysis", "plkernel.config", "plkernel.common"),
-    "models": ("plkernel.config", "plkernel.training", "plkernel.data", "plkernel.common", "plkernel.results"),
-    "plkernel/common": ("plkernel.data", "plkernel.config", "plkernel.training", "plkernel.results", "plkernel.models"),
-    "plkernel/config": ("plkernel.models.init", "plkernel.models.ssm", "plkernel.models.rwkv", "plkernel.training"),
+    "models": (
+        "plkernel.config",
+        "plkernel.training",
+        "plkernel.data",
+        "plkernel.common",
+        "plkernel.results",
+    ),
+    "plkernel/common": (
+        "plkernel.data",
+        "plkernel.config",
+        "plkernel.training",
+        "plkernel.results",
+        "plkernel.models",
+    ),
+    "plkernel/config": (
+        "plkernel.models.init",
+        "plkernel.models.ssm",
+        "plkernel.models.rwkv",
+        "plkernel.training",
+    ),
     "plkernel/memory": ("plkernel.study", "plkernel.results"),
     "plkernel/training": ("plkernel.study",),
     "plkernel/results": ("plkernel.training", "plkernel.study", "plkernel.data"),
@@ -68,7 +92,11 @@ def arrows() -> dict[str, set[str]]:
 @pytest.mark.parametrize("place", NEVER)
 def test_forbidden_imports(place: str) -> None:
     for path in (path for path in MODULES.values() if path.is_relative_to(ROOT / place)):
-        wrong = {other for other in imports(path) if f"{other}.".startswith(tuple(f"{no}." for no in NEVER[place]))}
+        wrong = {
+            other
+            for other in imports(path)
+            if f"{other}.".startswith(tuple(f"{no}." for no in NEVER[place]))
+        }
         assert not wrong, f"{path} imports {wrong}"
 
 
@@ -88,7 +116,10 @@ def test_only_commands_import_commands_and_benchmarks() -> None:
 def test_imported_distributions_are_declared() -> None:
     """Peers of the benchmarks on a GPU are exempt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(one for group in project["optional-dependencies"].values() for one in group)]
+    wanted = [
+        *project["dependencies"],
+        *(one for group in project["optional-dependencies"].values() for one in group),
+    ]
     declared = {re.split(r"[<>=;\[ ]", one)[0].replace("-", "_") for one in wanted}
     declared |= {"plkernel", "pydantic_core"}
     for path in MODULES.values():
@@ -104,15 +135,24 @@ def test_links_are_relative() -> None:
 
 
 def test_imports_load_no_more_than_needed() -> None:
-    """One process, the lightest import first, because a loaded module stays for those that follow."""
+    """One process, the lightest import first, because a loaded module stays for those that
+    follow.
+    """
     needs = {
         "import plkernel": HEAVY,
         "import plkernel.export, plkernel.load, plkernel.init, plkernel.bench": ("torch", "scipy"),
         "import plkernel.config.reading, plkernel.study.engine": ("torch", "matplotlib"),
         "plkernel.config.reading.load_spec(pathlib.Path('runs/mamba2.toml'))": ("transformers",),
         "import plkernel.train, plkernel.experiment": ("torch", "scipy.optimize"),
-        "import_module('plkernel.inspect'), import_module('plkernel.probe')": ("torch", "scipy.optimize"),
-        "import_module('plkernel.measure'), import_module('plkernel.corpus')": ("torch", "scipy.signal", "scipy.stats"),
+        "import_module('plkernel.inspect'), import_module('plkernel.probe')": (
+            "torch",
+            "scipy.optimize",
+        ),
+        "import_module('plkernel.measure'), import_module('plkernel.corpus')": (
+            "torch",
+            "scipy.signal",
+            "scipy.stats",
+        ),
         "import plkernel.report": ("torch",),
     }
     program = f"""if True:
@@ -122,5 +162,7 @@ def test_imports_load_no_more_than_needed() -> None:
             exec(code)
             print(code, [name for name in unloaded if name in sys.modules])
     """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     assert result.stdout.splitlines() == [f"{code} []" for code in needs]

@@ -1,4 +1,6 @@
-"""Shared ground: command lines in one line, whole files, plain values within limits, code by consent, memory."""
+"""Shared ground: command lines in one line, whole files, plain values within limits, code by
+consent, memory.
+"""
 
 import errno
 import hashlib
@@ -58,15 +60,23 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )
 def test_wrong_arguments_are_one_line(
-    command: Callable[..., None], arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Callable[..., None],
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "quick").mkdir()
     place, near = str(tmp_path / "quik" / "x"), str(tmp_path / "quick")
-    error = refused(lambda: cli.main(command, [place if one == "PLACE" else one for one in arguments]), capsys)
+    error = refused(
+        lambda: cli.main(command, [place if one == "PLACE" else one for one in arguments]), capsys
+    )
     assert message.replace("PLACE", place).replace("NEAR", near) in error
 
 
-def test_how_commands_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_commands_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def long() -> None:
         raise ValueError(f"key: got {'x ' * 10_000}: use y")
 
@@ -74,7 +84,11 @@ def test_how_commands_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         raise KeyboardInterrupt("saved")
 
     error = refused(lambda: cli.main(long, [], prog="test"), capsys)
-    assert (error[:22], error[-10:], len(error) < 1100) == ("error: key: got x x x ", "x : use y\n", True)
+    assert (error[:22], error[-10:], len(error) < 1100) == (
+        "error: key: got x x x ",
+        "x : use y\n",
+        True,
+    )
     assert cli.nearest("q", [f"name-{i}" for i in range(500)]).endswith("and 476 more")
     with pytest.raises(SystemExit) as stop:
         cli.main(interrupted, [], prog="test")
@@ -89,7 +103,12 @@ def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixtu
         print(f"{name}\x7f\x9b\r\t\xe9\udc9b\ud800")
         print(f"{name}\r.", file=sys.stderr)
         logging.StreamHandler().emit(logging.makeLogRecord({"msg": name}))
-        for drawn in ("\r50%", "\n\x1b[A", "\r    \r", "\x1b[A\x1b[31m\n"):  # the last by no progress bar
+        for drawn in (
+            "\r50%",
+            "\n\x1b[A",
+            "\r    \r",
+            "\x1b[A\x1b[31m\n",
+        ):  # the last by no progress bar
             sys.stderr.write(drawn)
         raise ValueError(f"name {name}")
 
@@ -103,7 +122,12 @@ def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError("else")]
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("else"),
+    ],
 )
 def test_no_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> None:
@@ -115,7 +139,9 @@ def test_no_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixture[s
         assert capsys.readouterr().err.startswith(f"error: out of memory, {type(error).__name__}")
 
 
-def test_a_source_tree_without_git_has_a_digest_but_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_tree_without_git_has_a_digest_but_no_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "")
     state = environment.source_state()
     assert (state["commit"], state["dirty"]) == (None, None)
@@ -123,11 +149,20 @@ def test_a_source_tree_without_git_has_a_digest_but_no_commit(monkeypatch: pytes
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_a_tree_is_dirty_where_code_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A changed README, a record or a note is no change of the code; the digest is of what computes a run."""
+def test_a_tree_is_dirty_where_code_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A changed README, a record or a note is no change of the code; the digest is of what computes
+    a run.
+    """
     monkeypatch.setattr(environment, "__file__", str(tmp_path / "plkernel/common/environment.py"))
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for name in ("plkernel/training/loop.py", "plkernel/results/page.py", "README.md", "runs/a.toml"):
+    for name in (
+        "plkernel/training/loop.py",
+        "plkernel/results/page.py",
+        "README.md",
+        "runs/a.toml",
+    ):
         (path := tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         path.write_text("1")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
@@ -142,7 +177,12 @@ def test_a_tree_is_dirty_where_code_differs(tmp_path: Path, monkeypatch: pytest.
         state = environment.source_state()
         return state["dirty"], state["source"] != before
 
-    assert changed("README.md") == changed("runs/a.toml") == changed("runs/records/note.md") == (False, False)
+    assert (
+        changed("README.md")
+        == changed("runs/a.toml")
+        == changed("runs/records/note.md")
+        == (False, False)
+    )
     assert changed("plkernel/results/page.py") == (True, False)
     assert changed("plkernel/training/new.py") == (True, True)
     environment.source_digest.cache_clear()
@@ -200,7 +240,9 @@ def test_a_full_disk_is_said_with_the_file(
     monkeypatch.setattr(os, "fsync", full)
     error = refused(lambda: cli.report_errors(lambda: files.atomic_write(path, "x")), capsys)
     assert error == f"error: {path}: No space left on device\n"
-    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("fit.json", "as it was")]
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [
+        ("fit.json", "as it was")
+    ]
 
 
 WRITER = """
@@ -237,20 +279,33 @@ def nested(depth: int) -> list[Any]:
 
 
 def test_values_within_the_limits_are_read_as_they_are(tmp_path: Path) -> None:
-    value = {"a": [1, 1 - 2**63, 2**63 - 1, 1e300, True, None, "x"], "deep": nested(files.MOST_NESTED - 1)}
+    value = {
+        "a": [1, 1 - 2**63, 2**63 - 1, 1e300, True, None, "x"],
+        "deep": nested(files.MOST_NESTED - 1),
+    }
     files.save_json(tmp_path / "a.json", value | {"nan": float("nan")})
     assert files.load_object(tmp_path / "a.json") == value | {"nan": None}
     assert files.parse_toml(b"a.b = [1, 2]\nc = 1979-05-27", "here")["a"] == {"b": [1, 2]}
     (tmp_path / "rows.jsonl").write_text('{"a": 1}\n{"a": 2}\n{"a"')
-    assert files.read_lines(tmp_path / "rows.jsonl") == [{"a": 1}, {"a": 2}], "the last line was not finished"
+    assert files.read_lines(tmp_path / "rows.jsonl") == [{"a": 1}, {"a": 2}], (
+        "the last line was not finished"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", json.dumps(nested(files.MOST_NESTED + 1)).encode(), "nested deeper than 64 lists"),
+        (
+            "a.json",
+            json.dumps(nested(files.MOST_NESTED + 1)).encode(),
+            "nested deeper than 64 lists",
+        ),
         ("a.json", b'{"a":' * 100_000, "nested deeper than 64 lists and tables"),
-        ("a.json", b'{"a": [0, 9223372036854775808]}', "(a.1: whole numbers must lie between -2**63 + 1"),
+        (
+            "a.json",
+            b'{"a": [0, 9223372036854775808]}',
+            "(a.1: whole numbers must lie between -2**63 + 1",
+        ),
         ("a.json", b"1" * 10_000, "not readable as JSON"),
         ("a.json", b"\xff", "not readable as JSON"),
         ("a.toml", b"a = " + b"[" * 5000 + b"]" * 5000, "nested deeper than 64 lists and tables"),
@@ -259,7 +314,9 @@ def test_values_within_the_limits_are_read_as_they_are(tmp_path: Path) -> None:
     ],
     ids=lambda value: value[:20] if isinstance(value, bytes) else None,
 )
-def test_values_beyond_the_limits_are_one_line(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+def test_values_beyond_the_limits_are_one_line(
+    name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"{name}: .*{re.escape(message)}") as error:
@@ -284,14 +341,19 @@ def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
         files.load_json(tmp_path)
     with pytest.raises(ValueError, match=r"rows.jsonl: line 2: holds None, expected an object"):
         files.read_lines(tmp_path / "rows.jsonl")
-    with pytest.raises(ValueError, match=r"link is a symbolic link to /dev/zero, and nothing is written through one"):
+    with pytest.raises(
+        ValueError,
+        match=r"link is a symbolic link to /dev/zero, and nothing is written through one",
+    ):
         files.refuse_links(tmp_path / "rows.jsonl", tmp_path / "link")
     for value in ("a" * 20_000, list(range(10_000)), nested(50)):
         assert len(files.shown(value)) < 400
 
 
 def test_code_is_imported_with_consent_alone() -> None:
-    with pytest.raises(ValueError, match=r"init 'a:b' would be imported and run, .* say --trust-code"):
+    with pytest.raises(
+        ValueError, match=r"init 'a:b' would be imported and run, .* say --trust-code"
+    ):
         cli.check_consent({"init": "a:b"}, trusted=False)
     cli.check_consent({"init": "a:b"}, trusted=True)
     for name, message in {

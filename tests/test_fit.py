@@ -1,4 +1,6 @@
-"""python -m plkernel.fit: the published figures on the screen and in JSON, fast, and clear about mistakes."""
+"""python -m plkernel.fit: the published figures on the screen and in JSON, fast, and clear about
+mistakes.
+"""
 
 import json
 from dataclasses import replace
@@ -43,7 +45,9 @@ def fitted(out: Path, **options: Any) -> dict[str, Any]:
 
 def given_nodes(written: dict[str, Any]) -> Nodes:
     """The nodes in fit.json."""
-    return Nodes(*(tuple(value) if isinstance(value, list) else value for value in written["nodes"].values()))
+    return Nodes(
+        *(tuple(value) if isinstance(value, list) else value for value in written["nodes"].values())
+    )
 
 
 def loaded(folder: Path, dim: int, gain: str) -> Nodes:
@@ -69,15 +73,21 @@ def test_prints_the_published_figures_and_writes_them(tmp_path: Path, capsys: Ca
         assert values[key] == pytest.approx(record[key], rel=1e-9)
     for kind in ("optimal", "uniform"):
         assert values[kind]["scores"] == pytest.approx(record[kind]["scores"], rel=1e-9)
-    np.testing.assert_allclose(values["optimal"]["weights"], record["optimal"]["weights"], rtol=1e-9)
+    np.testing.assert_allclose(
+        values["optimal"]["weights"], record["optimal"]["weights"], rtol=1e-9
+    )
     for name, magic in (("fit.pdf", b"%PDF"), ("fit.png", b"\x89PNG"), ("fit.svg", b"<?xml")):
         assert (tmp_path / name).read_bytes().startswith(magic)
 
 
-def test_minimax_says_whether_it_is_level(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minimax_says_whether_it_is_level(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert fitted(tmp_path, beta=2.7, max_lag=2048, terms=6)["certificate"]["level"] is True
     assert "level, the best sum of so many terms" in capsys.readouterr().out
-    monkeypatch.setattr(fits, "certificate", lambda *_: fits.Certificate(13, 13, 0.5, 0.25, 0.5, False))
+    monkeypatch.setattr(
+        fits, "certificate", lambda *_: fits.Certificate(13, 13, 0.5, 0.25, 0.5, False)
+    )
     fitted(tmp_path, beta=2.7, max_lag=2048, terms=6)
     told = capsys.readouterr().out
     assert "NOT LEVEL" in told
@@ -93,13 +103,24 @@ def test_minimax_says_whether_it_is_level(tmp_path: Path, capsys: Capture, monke
         ("--beta 200", "use a smaller beta or max_lag"),
         ("--max-lag 10000000", "use a smaller max_lag or fewer nodes"),
         ("--nodes quantile --beta 0.1 --gain lru", "float32 decay holds: use 0.00794 to"),
-        ("--tempering 3", "tempering 3 belongs to placement 'quantile' or 'terms', got placement 'log-spaced'"),
-        ("--loss 0.1 --nodes terms", "loss 0.1 belongs to placement 'quantile', got placement 'terms'"),
-        ("--target curve", "target 'curve' is measured on a corpus, got no corpus: name one with --corpus"),
+        (
+            "--tempering 3",
+            "tempering 3 belongs to placement 'quantile' or 'terms', got placement 'log-spaced'",
+        ),
+        (
+            "--loss 0.1 --nodes terms",
+            "loss 0.1 belongs to placement 'quantile', got placement 'terms'",
+        ),
+        (
+            "--target curve",
+            "target 'curve' is measured on a corpus, got no corpus: name one with --corpus",
+        ),
         ("--corpus stdlib --beta 1", "give one of the two"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(arguments: str, message: str, tmp_path: Path, capsys: Capture) -> None:
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: str, message: str, tmp_path: Path, capsys: Capture
+) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main(fit, args=[*arguments.split(), "--out", str(tmp_path / "out")])
     error = capsys.readouterr().err
@@ -111,8 +132,12 @@ def test_bad_input_is_one_line_and_exit_2(arguments: str, message: str, tmp_path
 @pytest.mark.parametrize("placement", ["log-spaced", "quantile", "terms"])
 @pytest.mark.parametrize("gain", ["none", "ema", "lru"])
 def test_what_is_written_is_what_training_loads(placement: Any, gain: Any, tmp_path: Path) -> None:
-    """And carries the law under its own gain: quantile channels scored under another go from 0.03 to more than 1."""
-    written = fitted(tmp_path, gain=gain, nodes=placement, terms=6, channels=24, target="correlation")
+    """And carries the law under its own gain: quantile channels scored under another go from 0.03
+    to more than 1.
+    """
+    written = fitted(
+        tmp_path, gain=gain, nodes=placement, terms=6, channels=24, target="correlation"
+    )
     nodes = loaded(tmp_path, 24, gain)
     assert (nodes, nodes.gain) == (given_nodes(written), gain)
     assert written["nodes_aim"]["target"] == "correlation"
@@ -125,14 +150,18 @@ def test_what_is_written_is_what_training_loads(placement: Any, gain: Any, tmp_p
 
 
 @pytest.mark.parametrize("kernel", ["coherent", "rms"])
-def test_a_plateau_is_clipped_to_what_cannot_be_told_from_it(kernel: Summation, tmp_path: Path) -> None:
+def test_a_plateau_is_clipped_to_what_cannot_be_told_from_it(
+    kernel: Summation, tmp_path: Path
+) -> None:
     plateau = array_target(1 / np.arange(1, 129) + 0.5)
     terms = ExponentialSum((1.0, 1e-9), (0.5, 0.5))
     nodes, _ = fits.place_channels(16, "terms", plateau, None, "ema", kernel, "state", terms=terms)
     assert nodes.half_lives().max() == pytest.approx(128_000)
     if kernel == "coherent":
         first, last = nodes.kernel().kernel([1, 128])
-        assert last / first == pytest.approx(1 / (1 + np.exp(-1)), rel=1e-3), "as with a half-life without end"
+        assert last / first == pytest.approx(1 / (1 + np.exp(-1)), rel=1e-3), (
+            "as with a half-life without end"
+        )
     fitted(tmp_path, beta=0.05, terms=4, nodes="terms", channels=8, kernel=kernel)
     assert loaded(tmp_path, 8, "none").half_lives().max() <= 1000 * 512 * (1 + 1e-9)
 
@@ -146,12 +175,20 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, pytest.param({"nodes": "terms", "terms": 3, "kernel": "rms"}, marks=pytest.mark.slow)], ids=str
+    "options",
+    [{}, pytest.param({"nodes": "terms", "terms": 3, "kernel": "rms"}, marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_predictive_weights_are_fitted_and_loaded(
     options: dict[str, Any], copies: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    given = {"corpus": str(copies), "target": "predictive", "max_lag": 128, "gain": "ema", "channels": 48}
+    given = {
+        "corpus": str(copies),
+        "target": "predictive",
+        "max_lag": 128,
+        "gain": "ema",
+        "channels": 48,
+    }
     written, told = fitted(tmp_path, **given, **options), capsys.readouterr().out
     assert "predictive weights stand out from noise on lags 1.." in told
     assert (written["beta"], written["exponent"]) == (None, None)
@@ -164,8 +201,17 @@ def test_predictive_weights_are_fitted_and_loaded(
 
 
 def test_quantiles_need_a_power_law(copies: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nodes 'quantile' lie at the quantiles of a power law's own measure"):
-        fit(corpus=str(copies), target="predictive", max_lag=64, nodes="quantile", out=tmp_path / "out", figure=False)
+    with pytest.raises(
+        ValueError, match="nodes 'quantile' lie at the quantiles of a power law's own measure"
+    ):
+        fit(
+            corpus=str(copies),
+            target="predictive",
+            max_lag=64,
+            nodes="quantile",
+            out=tmp_path / "out",
+            figure=False,
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -179,7 +225,9 @@ def test_a_measured_power_law_is_fitted_as_one(tmp_path: Path, capsys: Capture) 
     assert f"the kernel is t**-{found['beta']:g} on lags 1..512" in capsys.readouterr().out
     law = fitted(tmp_path / "law", beta=found["beta"], terms=6)
     assert (found["optimal"], found["nodes"]) == (law["optimal"], law["nodes"])
-    (tmp_path / "noise.bin").write_bytes(np.random.default_rng(0).integers(0, 32, 200_000, np.uint8).tobytes())
+    (tmp_path / "noise.bin").write_bytes(
+        np.random.default_rng(0).integers(0, 32, 200_000, np.uint8).tobytes()
+    )
     with pytest.raises(ValueError, match="no exponent to fit, no memory"):
         fit(corpus=str(tmp_path / "noise.bin"), out=tmp_path, figure=False)
 
@@ -194,14 +242,22 @@ def test_a_curve_that_is_broken_is_fitted_broken(
     broken = ModelFit("broken power law", parameters, 1.0, 5, 5.0, 0.0, 0.5, 0.5)
     judged = Verdict("broken power law", "lags 1 to 100: broken", 1, 100, (broken,))
     monkeypatch.setattr(measurement, "judge", lambda _: judged)
-    written = fitted(tmp_path, corpus=str(tmp_path / "potts.bin"), target=target, nodes="terms", terms=8)
+    written = fitted(
+        tmp_path, corpus=str(tmp_path / "potts.bin"), target=target, nodes="terms", terms=8
+    )
     assert written["measured"]["verdict"] == "lags 1 to 100: broken"
     law = written["measured"]["law"]
     if target == "information":
         assert written["beta"] == law["beta"]
-        assert f"beta {law['beta']:.3f} (95 % {law['low']:.3f} to {law['high']:.3f}) on" in capsys.readouterr().out
+        assert (
+            f"beta {law['beta']:.3f} (95 % {law['low']:.3f} to {law['high']:.3f}) on"
+            in capsys.readouterr().out
+        )
         return
     exact, kernel = power_law_target(1.4, 512, 0.5, 30), written["kernel"]
     np.testing.assert_allclose(kernel["values"], exact.values, rtol=1e-12)
-    assert (kernel["lags"], kernel["exponents"]) == (list(exact.lags), pytest.approx(list(exact.exponents or ())))
+    assert (kernel["lags"], kernel["exponents"]) == (
+        list(exact.lags),
+        pytest.approx(list(exact.exponents or ())),
+    )
     assert written["nodes_aim"]["scores"]["r_star"] > 0.998

@@ -1,8 +1,9 @@
-"""Files and command lines that nobody meant to write: each is taken, or refused in one line, and nothing is executed.
+"""Files and command lines that nobody meant to write: each is taken, or refused in one line, and
+nothing is executed.
 
-Cases are drawn by hypothesis from a fixed seed. A case is a fault where it ends in another exception than
-`cli.USER_ERRORS`, in too much time or memory, in a message that no terminal shows whole, prints a control character, or
-leaves temporary files.
+Cases are drawn by hypothesis from a fixed seed. A case is a fault where it ends in another
+exception than `cli.USER_ERRORS`, in too much time or memory, in a message that no terminal shows
+whole, prints a control character, or leaves temporary files.
 """
 
 import contextlib
@@ -41,7 +42,14 @@ from plkernel.config.reading import main as main_of_spec
 from plkernel.training.loop import prepare, run_training
 
 pytestmark = pytest.mark.slow
-TRAIN = {"context": 32, "batch": 4, "steps": 8, "eval_every": 4, "eval_windows": 4, "test_windows": 4}
+TRAIN = {
+    "context": 32,
+    "batch": 4,
+    "steps": 8,
+    "eval_every": 4,
+    "eval_windows": 4,
+    "test_windows": 4,
+}
 SPECS: dict[str, dict[str, Any]] = {
     "arms": {
         "name": "tiny",
@@ -54,7 +62,13 @@ SPECS: dict[str, dict[str, Any]] = {
         "arms": {
             "uniform": {"scheme": "transformers_default"},
             "power": {"projection": "published", "beta": 1.0, "longest": 50.0, "match": "baseline"},
-            "quantile": {"placement": "quantile", "tempering": 0.5, "loss": 0.1, "max_lag": 64, "rates": [0.1, 0.2]},
+            "quantile": {
+                "placement": "quantile",
+                "tempering": 0.5,
+                "loss": 0.1,
+                "max_lag": 64,
+                "rates": [0.1, 0.2],
+            },
             "given": {"node_rates": [0.1] * 16, "node_multipliers": [1.0] * 16, "node_gain": "ema"},
         },
         "hypotheses": [{"name": "a", "arm": "power", "claim": "lower", "margin": 0.1}],
@@ -73,13 +87,77 @@ SPECS: dict[str, dict[str, Any]] = {
     },
 }
 STRANGE: tuple[Any, ...] = (
-    *(None, True, False, 0, -1, 2, 7, 2**31, 2**63, 10**9, 10**30, 0.0, 0.5, 1e-320, 1e38, float("inf"), float("nan")),
-    *("", " ", "x", "0", "1e9", "é\x00", "\n", "a" * 255, "a" * 20000, "../..", "/dev/zero", "os:system", "a.b"),
-    *([], [[]], [None], [5], ["a", "a"], list(range(300)), [{}], {}, {"a": {}}, {"": 1}, {"dim": 10**9}, {"levels": 3}),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        2,
+        7,
+        2**31,
+        2**63,
+        10**9,
+        10**30,
+        0.0,
+        0.5,
+        1e-320,
+        1e38,
+        float("inf"),
+        float("nan"),
+    ),
+    *(
+        "",
+        " ",
+        "x",
+        "0",
+        "1e9",
+        "é\x00",
+        "\n",
+        "a" * 255,
+        "a" * 20000,
+        "../..",
+        "/dev/zero",
+        "os:system",
+        "a.b",
+    ),
+    *(
+        [],
+        [[]],
+        [None],
+        [5],
+        ["a", "a"],
+        list(range(300)),
+        [{}],
+        {},
+        {"a": {}},
+        {"": 1},
+        {"dim": 10**9},
+        {"levels": 3},
+    ),
 )
 FILES = (
-    *(b"", b"\0" * 4096, b"\xff" * 64, b"null\n", b"[]\n", b"{}\n", b"3\n", b'{"text": null}\n', b"NaN\n", b"\n\n"),
-    *(b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000, b"\xef\xbb\xbf{}", b"PAR1PAR1", b"PK\x03\x04", b"\x80\x04."),
+    *(
+        b"",
+        b"\0" * 4096,
+        b"\xff" * 64,
+        b"null\n",
+        b"[]\n",
+        b"{}\n",
+        b"3\n",
+        b'{"text": null}\n',
+        b"NaN\n",
+        b"\n\n",
+    ),
+    *(
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"1" * 10_000,
+        b"\xef\xbb\xbf{}",
+        b"PAR1PAR1",
+        b"PK\x03\x04",
+        b"\x80\x04.",
+    ),
     *(b"a = " + b"[" * 5000 + b"]" * 5000, b"[" + b"a." * 2000 + b"a]\n", b"a = 1e999\n"),
     pickle.dumps(os.getcwd),  # code, to a reader that unpickles
 )
@@ -88,7 +166,9 @@ Action = Callable[[Any, Path], Any]
 
 @pytest.fixture(autouse=True)
 def limits() -> Iterator[None]:
-    """Three more gigabytes for this process, and an alarm after CPU seconds for a case without an end."""
+    """Three more gigabytes for this process, and an alarm after CPU seconds for a case without an
+    end.
+    """
 
     def ring(number: int, frame: object) -> None:
         raise AssertionError("no end in its time")
@@ -115,7 +195,9 @@ def ending(action: Action, case: Any, folder: Path) -> str:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     assert 0 < len(message) <= 2000
-    assert not [path for path in folder.rglob(".*") if path.name != ".lock"], "a temporary file is left"
+    assert not [path for path in folder.rglob(".*") if path.name != ".lock"], (
+        "a temporary file is left"
+    )
     return end
 
 
@@ -142,7 +224,9 @@ def tally(strategy: st.SearchStrategy[Any], action: Action, examples: int) -> Co
             warnings.catch_warnings(action="ignore"),
         ):
             ends[ending(action, case, Path(folder))] += 1
-        assert not {chr(code) for code in cli.ESCAPES} & set(quiet.getvalue()), "a control character is printed"
+        assert not {chr(code) for code in cli.ESCAPES} & set(quiet.getvalue()), (
+            "a control character is printed"
+        )
 
     each()
     return ends
@@ -150,7 +234,9 @@ def tally(strategy: st.SearchStrategy[Any], action: Action, examples: int) -> Co
 
 @st.composite
 def mutated(draw: st.DrawFn, base: Any) -> Any:
-    """Plain values with one to three places in them changed: another type, missing, foreign, wrapped."""
+    """Plain values with one to three places in them changed: another type, missing, foreign,
+    wrapped.
+    """
     holder = {"": copy.deepcopy(base)}
     for _ in range(draw(st.integers(1, 3))):
         tables = [holder, *inner(holder)]
@@ -163,9 +249,14 @@ def mutated(draw: st.DrawFn, base: Any) -> Any:
         if kind == "delete" and table is not holder:
             del table[key]
         elif kind == "add" and isinstance(table, dict) and table is not holder:
-            table[draw(st.sampled_from(("factors", "dim", "arms", "", "model", "é", "a.b", "levels")))] = new
+            table[
+                draw(st.sampled_from(("factors", "dim", "arms", "", "model", "é", "a.b", "levels")))
+            ] = new
         else:
-            table[key] = {"wrap": [table[key]], "noise": draw(st.integers() | st.floats() | st.text())}.get(kind, new)
+            table[key] = {
+                "wrap": [table[key]],
+                "noise": draw(st.integers() | st.floats() | st.text()),
+            }.get(kind, new)
     return holder[""]
 
 
@@ -177,7 +268,9 @@ def inner(value: Any) -> list[Any]:
 
 @st.composite
 def damaged(draw: st.DrawFn, base: bytes) -> bytes:
-    """The bytes of a file cut short, with a bit flipped, a part overwritten; or other bytes altogether."""
+    """The bytes of a file cut short, with a bit flipped, a part overwritten; or other bytes
+    altogether.
+    """
     at, noise = draw(st.integers(0, max(0, len(base) - 1))), draw(st.binary(max_size=64))
     flipped = base[:at] + bytes([base[at] ^ (1 << draw(st.integers(0, 7)))]) + base[at + 1 :]
     cases = [base[:at], flipped, base[:at] + noise + base[at + len(noise) :], base + base[at:]]
@@ -189,7 +282,11 @@ def toml(value: Any, top: bool = True) -> str:
     if isinstance(value, dict):
         rows = [f"{json.dumps(str(key))} = {toml(item, False)}" for key, item in value.items()]
         return "\n".join(rows) if top else f"{{{', '.join(rows)}}}"
-    return f"[{', '.join(toml(item, False) for item in value)}]" if isinstance(value, list) else json.dumps(value)
+    return (
+        f"[{', '.join(toml(item, False) for item in value)}]"
+        if isinstance(value, list)
+        else json.dumps(value)
+    )
 
 
 def read_spec(case: tuple[str, bytes], folder: Path) -> None:
@@ -202,7 +299,11 @@ def read_spec(case: tuple[str, bytes], folder: Path) -> None:
 def test_specs(name: str, form: str) -> None:
     write: Callable[[Any], str] = toml if form == "toml" else json.dumps
     cases = mutated(SPECS[name]).map(lambda values: write(values).encode("utf-8", "surrogatepass"))
-    ends = tally((cases | damaged(write(SPECS[name]).encode())).map(lambda one: (f"s.{form}", one)), read_spec, 120)
+    ends = tally(
+        (cases | damaged(write(SPECS[name]).encode())).map(lambda one: (f"s.{form}", one)),
+        read_spec,
+        120,
+    )
     assert ends["refused"] > 10
     assert ends["accepted"] > 1
 
@@ -213,8 +314,16 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 500)
-    values = {**SPECS["arms"], "corpus": {"name": str(folder / "text.txt")}, "tuning": {}, "seeds": [0]}
-    values |= {"arms": {name: SPECS["arms"]["arms"][name] for name in ("uniform", "power")}, "hypotheses": []}
+    values = {
+        **SPECS["arms"],
+        "corpus": {"name": str(folder / "text.txt")},
+        "tuning": {},
+        "seeds": [0],
+    }
+    values |= {
+        "arms": {name: SPECS["arms"]["arms"][name] for name in ("uniform", "power")},
+        "hypotheses": [],
+    }
     (folder / "spec.json").write_text(json.dumps(values))
     spec = load_spec(folder / "spec.json")
     (folder / "spec.json").write_text(spec.model_dump_json())
@@ -226,15 +335,22 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "file", ["spec.json", *(f"power/seed-0/{name}.json" for name in ("config", "environment", "result")),
-             "power/seed-0/metrics.jsonl", "power/seed-0/checkpoint.safetensors"]
-)  # fmt: skip
+    "file",
+    [
+        "spec.json",
+        *(f"power/seed-0/{name}.json" for name in ("config", "environment", "result")),
+        "power/seed-0/metrics.jsonl",
+        "power/seed-0/checkpoint.safetensors",
+    ],
+)
 def test_run_folders(file: str, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLKERNEL_CACHE", str(study / "cache"))
     whole = (study / file).read_bytes()
 
     def read(content: bytes, folder: Path) -> None:
-        shutil.copytree(study, folder / "study", ignore=shutil.ignore_patterns("cache", ".lock", "tb"))
+        shutil.copytree(
+            study, folder / "study", ignore=shutil.ignore_patterns("cache", ".lock", "tb")
+        )
         (folder / "study" / file).write_bytes(content)
         plkernel.load_study(folder / "study")
         run = plkernel.load_run(folder / "study/power/seed-0")
@@ -244,12 +360,17 @@ def test_run_folders(file: str, study: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     cases = damaged(whole)
     if file.endswith(".json"):
-        cases = cases | mutated(load_object(study / file)).map(lambda value: json.dumps(value).encode())
+        cases = cases | mutated(load_object(study / file)).map(
+            lambda value: json.dumps(value).encode()
+        )
     tally(cases, read, 25)
 
 
 def test_checkpoints_and_texts_of_others() -> None:
-    tensors = {"model.layers.0.mixer.A_log": torch.linspace(-1, 1, 4), "model.layers.0.mixer.dt_bias": torch.ones(4)}
+    tensors = {
+        "model.layers.0.mixer.A_log": torch.linspace(-1, 1, 4),
+        "model.layers.0.mixer.dt_bias": torch.ones(4),
+    }
     rows = b'{"text": "first"}\n{"text": "second line"}\n' * 20
 
     def read(case: tuple[str, bytes], folder: Path) -> None:
@@ -259,21 +380,31 @@ def test_checkpoints_and_texts_of_others() -> None:
         else:
             cli.main(inspect, [str(folder / case[0])])
 
-    for name, whole in {"a.safetensors": save(tensors), "a.pth": pickle.dumps(os.getcwd), "text.jsonl": rows}.items():
+    for name, whole in {
+        "a.safetensors": save(tensors),
+        "a.pth": pickle.dumps(os.getcwd),
+        "text.jsonl": rows,
+    }.items():
         ends = tally(damaged(whole).map(lambda content, name=name: (name, content)), read, 40)
         assert ends["refused"] > 5
 
 
 def test_names_reach_no_terminal_raw(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of files, tensors, configurations, arms and corpora, in tables and in messages: control characters as escapes."""
+    """Of files, tensors, configurations, arms and corpora, in tables and in messages: control
+    characters as escapes.
+    """
     monkeypatch.setenv("PLKERNEL_CACHE", str(study / "cache"))
     spec = load_object(study / "spec.json")
 
     def show(case: tuple[str, str], folder: Path) -> None:
         kind, name = case
         if kind in ("file", "tensor"):
-            file, part = (f"{name}.safetensors", "layer") if kind == "file" else ("a.safetensors", name)
-            (folder / file).write_bytes(save({f"{part}.A_log": torch.zeros(4), f"{part}.dt_bias": torch.ones(4)}))
+            file, part = (
+                (f"{name}.safetensors", "layer") if kind == "file" else ("a.safetensors", name)
+            )
+            (folder / file).write_bytes(
+                save({f"{part}.A_log": torch.zeros(4), f"{part}.dt_bias": torch.ones(4)})
+            )
             (folder / "config.json").write_text(json.dumps({"model_type": name}))
             cli.main(inspect, [str(folder / file)])
         elif kind == "missing":
@@ -281,12 +412,16 @@ def test_names_reach_no_terminal_raw(study: Path, monkeypatch: pytest.MonkeyPatc
         else:
             arms = {name: spec["arms"]["uniform"], "power": spec["arms"]["power"]}
             given = {"arm": {"baseline": name, "arms": arms}, "corpus": {"corpus": {"name": name}}}
-            (folder / "spec.json").write_text(json.dumps({**spec, **given.get(kind, {"name": name})}))
+            (folder / "spec.json").write_text(
+                json.dumps({**spec, **given.get(kind, {"name": name})})
+            )
             with contextlib.suppress(SystemExit):
                 cli.main(report, [str(folder)])
             main_of_spec(experiment, [str(folder / "spec.json"), "--only", name])
 
-    letters = st.text(st.sampled_from("a.\x1b\x9b\x07\r\x08\x7f[3m\n\u202e"), min_size=1, max_size=12)
+    letters = st.text(
+        st.sampled_from("a.\x1b\x9b\x07\r\x08\x7f[3m\n\u202e"), min_size=1, max_size=12
+    )
     kinds = st.sampled_from(["file", "tensor", "missing", "arm", "corpus", "name"])
     assert tally(st.tuples(kinds, letters.map("\x1b[31m".__add__)), show, 40)["refused"] > 10
     with pytest.raises(AssertionError, match="a control character is printed"):

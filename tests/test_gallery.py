@@ -12,7 +12,9 @@ from plkernel.commands.gallery import gallery
 Capture = pytest.CaptureFixture[str]
 
 
-def test_the_table_names_every_source_and_holds_the_figures(tmp_path: Path, capsys: Capture) -> None:
+def test_the_table_names_every_source_and_holds_the_figures(
+    tmp_path: Path, capsys: Capture
+) -> None:
     gallery(max_lag=512, out=tmp_path, figure=False)
     text = capsys.readouterr().out
     rows = {line.split()[0]: line for line in text.splitlines() if line.strip()}
@@ -23,7 +25,9 @@ def test_the_table_names_every_source_and_holds_the_figures(tmp_path: Path, caps
 
 def test_json_holds_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs give the same bytes."""
-    monkeypatch.setattr(style, "rendered", lambda figure: dict.fromkeys(("pdf", "png", "svg"), b"drawn"))
+    monkeypatch.setattr(
+        style, "rendered", lambda figure: dict.fromkeys(("pdf", "png", "svg"), b"drawn")
+    )
     for folder in ("one", "two"):
         gallery(beta=1.0, max_lag=256, out=tmp_path / folder, figure=folder == "one")
     one, two = (tmp_path / folder for folder in ("one", "two"))
@@ -31,6 +35,8 @@ def test_json_holds_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (one / "gallery.json").read_bytes() == (two / "gallery.json").read_bytes()
     values = json.loads((one / "gallery.json").read_text())
     assert (values["beta"], values["max_lag"], values["slope_lags"]) == (1.0, 256, [4.0, 64.0])
-    starts = {entry["initialisation"]["name"]: entry["initialisation"] for entry in values["entries"]}
+    starts = {
+        entry["initialisation"]["name"]: entry["initialisation"] for entry in values["entries"]
+    }
     assert starts["lru"]["half_lives"] == [0.0, None], "endless"
     assert "layers 1, 13 and 24" in starts["rwkv-first"]["origin"]["assumed"]

@@ -18,7 +18,10 @@ Shown = pytest.CaptureFixture[str]
 def test_list_names_every_scheme_with_source_and_constants(capsys: Shown) -> None:
     listing()
     text = capsys.readouterr().out
-    flat, names = " ".join(text.split()), {line.split()[0] for line in text.splitlines() if line.strip()}
+    flat, names = (
+        " ".join(text.split()),
+        {line.split()[0] for line in text.splitlines() if line.strip()},
+    )
     for name, scheme in SCHEMES.items():
         assert name in names
         assert scheme.about.partition("\n")[0][:40] in flat
@@ -41,7 +44,8 @@ def test_list_finds_by_part_by_pattern_and_by_name(capsys: Shown) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["ssm", "rwkv6", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("rwkv5", "rwkv7"))]
+    "kind",
+    ["ssm", "rwkv6", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("rwkv5", "rwkv7"))],
 )
 def test_every_scheme_shows_on_every_model_it_is_for(kind: ModelKind, capsys: Shown) -> None:
     refused = set()
@@ -64,7 +68,9 @@ def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:
     show("megatron_mup", dim=width, layers=96, option=(("base_width", 256),))
     assert time.process_time() - start < 3
     text = capsys.readouterr().out
-    count = 96 * (2 * width**2 + 3 * width * (4 * width // 3) + 7 * width) + 2 * 256 * width + 2 * width
+    count = (
+        96 * (2 * width**2 + 3 * width * (4 * width // 3) + 7 * width) + 2 * 256 * width + 2 * width
+    )
     assert f"{count:,} parameters" in text
     assert "multiplier logits = 0.0192308" in text
     assert re.search(r"blocks\.\*\.ssm\.B\.weight +0-95 +value +13312x13312 +N\(", text)
@@ -92,8 +98,12 @@ def test_mistakes_are_answered_in_one_line(action: Any, message: str, capsys: Sh
 
 
 def test_repeated_options_all_count(capsys: Shown) -> None:
-    """From the command line, where the last of several flags of one name would otherwise be the only one."""
-    cli.main(show, ["mup_table8", *["--option", "zero_readout", "1", "--option", "base_width", "64"]])
+    """From the command line, where the last of several flags of one name would otherwise be the
+    only one.
+    """
+    cli.main(
+        show, ["mup_table8", *["--option", "zero_readout", "1", "--option", "base_width", "64"]]
+    )
     printed = capsys.readouterr().out
     assert "base_width = 64," in printed
     assert "zero_readout = 1" in printed

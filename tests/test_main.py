@@ -1,4 +1,6 @@
-"""The package and its commands: found, listed and named without loading them, and light where they can be."""
+"""The package and its commands: found, listed and named without loading them, and light where they
+can be.
+"""
 
 import functools
 import importlib
@@ -35,13 +37,19 @@ def call(
     known = {name: value for name, value in os.environ.items() if name not in WAITING}
     variables = {**known, "PYTHONPATH": str(ROOT), "COLUMNS": "100", **(environment or {})}
     command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=variables, cwd=folder, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=variables, cwd=folder, check=False
+    )
 
 
 def test_the_list_names_every_command_and_loads_nothing(script: Path) -> None:
-    assert set(commands()) == {path.stem for path in (ROOT / "plkernel" / "commands").glob("*.py")} - {"__init__"}
+    assert set(commands()) == {
+        path.stem for path in (ROOT / "plkernel" / "commands").glob("*.py")
+    } - {"__init__"}
     listed = call("-X", "importtime", script)
-    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in listed.stderr.splitlines()}
+    loaded = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in listed.stderr.splitlines()
+    }
     assert listed.returncode == 0
     assert "plkernel" in loaded
     assert not loaded & set(HEAVY)
@@ -57,22 +65,31 @@ def test_unknown_commands_are_one_line(script: Path) -> None:
     assert wrong.stderr == "error: no command 'experimant'; did you mean 'experiment'?\n"
 
 
-def test_threads_of_commands_sleep_and_those_of_other_programs_do_as_they_are_told(script: Path) -> None:
+def test_threads_of_commands_sleep_and_those_of_other_programs_do_as_they_are_told(
+    script: Path,
+) -> None:
     """torch reads the policy as it loads, so it must be set before."""
     other = script.with_name("other")
     for path in (script, other):
         path.write_text(code := "import os, plkernel\nprint(os.environ.get('OMP_WAIT_POLICY'))\n")
     told = [call(script), call("-c", f"import sys; sys.argv = ['-m']\n{code}"), call(other)]
-    told += [call(script, environment=own) for own in ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "77"})]
+    told += [
+        call(script, environment=own)
+        for own in ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "77"})
+    ]
     assert [one.stdout.strip() for one in told] == ["PASSIVE", "PASSIVE", "None", "ACTIVE", "None"]
 
 
 def test_help_and_light_commands_need_no_large_package(
     without: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Help shows without matplotlib; fit and measure run on numpy, scipy, matplotlib, tyro, pydantic and numba."""
+    """Help shows without matplotlib; fit and measure run on numpy, scipy, matplotlib, tyro,
+    pydantic and numba.
+    """
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 500)
-    helps = [[name, "--help"] for name in commands()] + [["init", name, "--help"] for name in ("list", "show")]
+    helps = [[name, "--help"] for name in commands()] + [
+        ["init", name, "--help"] for name in ("list", "show")
+    ]
     calls = (
         "specs",
         "gallery --max-lag 64 --no-figure --out gallery",
@@ -85,7 +102,11 @@ def test_help_and_light_commands_need_no_large_package(
         runpy.run_module("plkernel." + words[0], run_name="__main__", alter_sys=True)
 
     def act() -> None:
-        hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == "matplotlib"}
+        hidden = {
+            name: sys.modules.pop(name)
+            for name in [*sys.modules]
+            if name.partition(".")[0] == "matplotlib"
+        }
         for words in helps:
             with pytest.raises(SystemExit) as stop:
                 run(words)
@@ -101,5 +122,7 @@ def test_help_and_light_commands_need_no_large_package(
     status, printed, errors = without(LARGE, act)
     assert status == 0, errors
     assert printed.count("usage: ") == len(helps)
-    assert all((tmp_path / name / f"{name}.json").is_file() for name in ("fit", "gallery", "measure"))
+    assert all(
+        (tmp_path / name / f"{name}.json").is_file() for name in ("fit", "gallery", "measure")
+    )
     assert {path.parent.name for path in tmp_path.glob("*/*.svg")} == {"fit", "measure"}

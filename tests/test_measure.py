@@ -1,4 +1,6 @@
-"""python -m plkernel.measure: what it prints and writes, one corpus and several, and clear refusals."""
+"""python -m plkernel.measure: what it prints and writes, one corpus and several, and clear
+refusals.
+"""
 
 import json
 from dataclasses import asdict
@@ -43,7 +45,9 @@ def test_several_corpora_share_a_table_and_a_figure(
     tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["synthetic:beta=1,bytes=20k", "synthetic:markov,bytes=20k"]
-    monkeypatch.setattr(decay, "decay_figure", lambda *curve, **words: Figure())  # drawn in the test before
+    monkeypatch.setattr(
+        decay, "decay_figure", lambda *curve, **words: Figure()
+    )  # drawn in the test before
     measure((*names, names[0]), max_lag=100, lags=(1, 50), blocks=10, out=tmp_path)
     potts, markov = measured(tmp_path)
     assert [item["corpus"]["name"] for item in (potts, markov)] == names
@@ -67,7 +71,9 @@ def test_independent_bytes_are_told_as_such(tmp_path: Path, capsys: Shown) -> No
 
 
 def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
-    """Independent bytes, but other ones in the second half: information at every lag, and none of it memory."""
+    """Independent bytes, but other ones in the second half: information at every lag, and none of
+    it memory.
+    """
     rng = np.random.default_rng(0)
     halves = rng.integers(0, 20, 200_000, np.uint8), rng.integers(15, 35, 200_000, np.uint8)
     (tmp_path / "halves.bin").write_bytes(np.concatenate(halves).tobytes())

@@ -1,4 +1,6 @@
-"""Mistakes on the command line: one line that names what was wrong and what would work, before anything slow."""
+"""Mistakes on the command line: one line that names what was wrong and what would work, before
+anything slow.
+"""
 
 from functools import partial
 from importlib import import_module
@@ -17,7 +19,9 @@ def refused(name: str, *words: str, shown: Shown) -> str:
     """What a command says on standard error."""
     module = import_module(f"plkernel.commands.{name}")
     if name in ("experiment", "train"):
-        call = partial(reading.main, module.command, words, check, getattr(module, "check_ahead", None))
+        call = partial(
+            reading.main, module.command, words, check, getattr(module, "check_ahead", None)
+        )
     elif name == "init":
         call = partial(cli.main, getattr(module, words[0]), words[1:])
     else:
@@ -31,16 +35,40 @@ def refused(name: str, *words: str, shown: Shown) -> str:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("experiment quick --only nothing", "only: no arm matches 'nothing'; valid: concentrated, log-spaced"),
+        (
+            "experiment quick --only nothing",
+            "only: no arm matches 'nothing'; valid: concentrated, log-spaced",
+        ),
         ("experiment quick --workers 0", "workers must be at least 1, got 0"),
-        ("train quick", "arm 'log-spaced', the baseline, as --arm names none; others: 'published-weight', "),
-        ("measure nofile", "corpus 'nofile': no such file or folder, nor the name of a corpus; valid: bible"),
+        (
+            "train quick",
+            "arm 'log-spaced', the baseline, as --arm names none; others: 'published-weight', ",
+        ),
+        (
+            "measure nofile",
+            "corpus 'nofile': no such file or folder, nor the name of a corpus; valid: bible",
+        ),
         ("measure short.txt", "short.txt: "),
-        ("measure stdlib --max-bytes 1XB", "max_bytes = '1XB': must be a number of bytes such as 500000, 500k, 10MB"),
-        ("inspect study", f"which plkernel.report shows; give one of its runs, such as {Path('study/arm/seed-0')}"),
+        (
+            "measure stdlib --max-bytes 1XB",
+            "max_bytes = '1XB': must be a number of bytes such as 500000, 500k, 10MB",
+        ),
+        (
+            "inspect study",
+            (
+                "which plkernel.report shows; give one of its runs, such as"
+                f" {Path('study/arm/seed-0')}"
+            ),
+        ),
         ("probe study", "target study: is a study, which plkernel.report shows"),
-        ("report study/arm/seed-0", "holds no spec.json: it is a run, which plkernel.inspect shows; give the folder"),
-        ("init show nope", "scheme 'nope' does not exist; plkernel.init list names all, such as mup"),
+        (
+            "report study/arm/seed-0",
+            "holds no spec.json: it is a run, which plkernel.inspect shows; give the folder",
+        ),
+        (
+            "init show nope",
+            "scheme 'nope' does not exist; plkernel.init list names all, such as mup",
+        ),
     ],
 )
 def test_mistakes_are_told_at_once(

@@ -139,19 +139,37 @@ def of(kind: type[Layer]) -> type[Model]:
 
 
 def test_a_healthy_model() -> None:
-    assert_decays_survive(Model, inputs=[torch.ones(1, 4)], promised={"layers.1.A_log": torch.arange(1.0, 9.0).log()})
+    assert_decays_survive(
+        Model, inputs=[torch.ones(1, 4)], promised={"layers.1.A_log": torch.arange(1.0, 9.0).log()}
+    )
 
 
 BROKEN: list[tuple[Callable[[], nn.Module], str, str]] = [
     (of(Ones), "deepcopy", r"built: layers.0.dt_bias: all equal, all 8 numbers are 0.3"),
     (of(HalfDraw), "bfloat16", r"bfloat16: layers.0.A_log\[3\] is -inf, promised "),
     (NeverFilled, "meta", r"meta: layers.0.A_log\[0\] is nan, promised "),
-    (Overwritten, "initialised again", r"initialised again: layers.0.A_log\[0\] is .*, promised 0 \(8 of 8 differ\)"),
-    (Redrawn, "initialised again", r"initialised again: layers.\*.dt_bias is .*, promised were draws from -6"),
-    (Forgetful, "saved and loaded", r"saved and loaded: layers.1.A_log\[0\] is 0, promised 0.01 \(8 of 8 differ\)"),
+    (
+        Overwritten,
+        "initialised again",
+        r"initialised again: layers.0.A_log\[0\] is .*, promised 0 \(8 of 8 differ\)",
+    ),
+    (
+        Redrawn,
+        "initialised again",
+        r"initialised again: layers.\*.dt_bias is .*, promised were draws from -6",
+    ),
+    (
+        Forgetful,
+        "saved and loaded",
+        r"saved and loaded: layers.1.A_log\[0\] is 0, promised 0.01 \(8 of 8 differ\)",
+    ),
     (Copied, "deepcopy", r"deepcopy: layers.0.A_log\[0\] is 0, promised 0.01"),
     (Wandering, "compiled", r"compiled: layers.2.dt_bias\[0\] is "),
-    (of(Plain), "two processes", r"two processes, from meta: RuntimeError: .*mixed torch.Tensor and DTensor"),
+    (
+        of(Plain),
+        "two processes",
+        r"two processes, from meta: RuntimeError: .*mixed torch.Tensor and DTensor",
+    ),
 ]
 
 
@@ -164,7 +182,10 @@ def test_what_every_step_notices(factory: Callable[[], nn.Module], step: str, me
 
 def test_promises() -> None:
     assert_decays_survive(Anew, steps=["initialised again"])
-    with pytest.raises(AssertionError, match=r"built: layers.2.A_log\[1\] is 0.693147, promised 0 \(7 of 8 differ\)"):
+    with pytest.raises(
+        AssertionError,
+        match=r"built: layers.2.A_log\[1\] is 0.693147, promised 0 \(7 of 8 differ\)",
+    ):
         assert_decays_survive(Model, promised={"layers.2.A_log": torch.zeros(8)}, steps=[])
     with pytest.raises(ValueError, match="promised must name decays, got head"):
         assert_decays_survive(Model, promised={"head": 0.0}, steps=[])
@@ -172,12 +193,18 @@ def test_promises() -> None:
         assert_decays_survive(Model, steps=["fp8"])
 
 
-def test_the_fixture_of_the_plugin(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fixture_of_the_plugin(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The entry point names it; pytest loads it without torch."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"plkernel": "plkernel.testing"}
-    pytester.makepyfile("import sys\ndef test(decays_survive):\n    assert 'torch' not in sys.modules")
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # whether or not the entry point is installed
+    pytester.makepyfile(
+        "import sys\ndef test(decays_survive):\n    assert 'torch' not in sys.modules"
+    )
+    monkeypatch.setenv(
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
+    )  # whether or not the entry point is installed
     result = pytester.runpytest_subprocess("-p", "plkernel.testing", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
 
@@ -188,11 +215,20 @@ CASES = ["Mamba2 of transformers", "GatedDeltaNet", "KDA", "Mamba2"]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_models_of_others(name: str) -> None:
-    """transformers 5.23 cannot initialise a sharded Mamba-2 that was built on meta: it copies plain tensors."""
+    """transformers 5.23 cannot initialise a sharded Mamba-2 that was built on meta: it copies plain
+    tensors.
+    """
     module = pytest.importorskip("transformers" if " " in name else "fla.models")
     kind = name.split()[0]
-    sizes: dict[str, Any] = {"vocab_size": 32, "pad_token_id": 0, "hidden_size": 16, "num_hidden_layers": 3}
-    sizes |= {"num_heads": 4, "head_dim": 8} | ({"state_size": 8, "n_groups": 1} if kind == "Mamba2" else {})
+    sizes: dict[str, Any] = {
+        "vocab_size": 32,
+        "pad_token_id": 0,
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+    }
+    sizes |= {"num_heads": 4, "head_dim": 8} | (
+        {"state_size": 8, "n_groups": 1} if kind == "Mamba2" else {}
+    )
 
     def factory() -> nn.Module:
         return getattr(module, f"{kind}ForCausalLM")(getattr(module, f"{kind}Config")(**sizes))
@@ -200,6 +236,8 @@ def test_models_of_others(name: str) -> None:
     if " " not in name:
         return assert_decays_survive(factory)
     assert_decays_survive(factory, steps=[step for step in STEPS if step != "two processes"])
-    with pytest.raises(AssertionError, match=r"from meta: RuntimeError: .*mixed torch.Tensor and DTensor"):
+    with pytest.raises(
+        AssertionError, match=r"from meta: RuntimeError: .*mixed torch.Tensor and DTensor"
+    ):
         assert_decays_survive(factory, steps=["two processes"])
     return None

@@ -1,4 +1,6 @@
-"""plkernel.watch and decay_param_groups: scalars, findings, bugs planted in real layers, callbacks, shards, imports."""
+"""plkernel.watch and decay_param_groups: scalars, findings, bugs planted in real layers, callbacks,
+shards, imports.
+"""
 
 import importlib
 import math
@@ -39,7 +41,9 @@ class Heads(nn.Module):
 
 
 def model(layers: int = 2) -> nn.Module:
-    return nn.ModuleDict({"layers": nn.ModuleList([nn.ModuleDict({"mixer": Heads()}) for _ in range(layers)])})
+    return nn.ModuleDict(
+        {"layers": nn.ModuleList([nn.ModuleDict({"mixer": Heads()}) for _ in range(layers)])}
+    )
 
 
 def adamw(parameters: Any, **options: Any) -> torch.optim.Optimizer:
@@ -54,9 +58,22 @@ def change(found: nn.Module, name: str, number: Any, layer: int = 1) -> None:
 def test_scalars_by_hand() -> None:
     watched = model()
     watch = plkernel.watch(watched, context=10)
-    change(watched, "A_log", watched.layers[1].mixer.A_log + torch.tensor([0.0, 0.0, math.log(2.0), 0.0]))  # type: ignore
-    found = {name.removeprefix("decay/layer1/"): value for name, value in watch.read().items() if "layer1" in name}
-    expected = {"half_life_min": 0.5, "half_life_p10": 0.95, "half_life_p50": 3.0, "half_life_p90": 23.6}
+    change(
+        watched,
+        "A_log",
+        watched.layers[1].mixer.A_log + torch.tensor([0.0, 0.0, math.log(2.0), 0.0]),
+    )  # type: ignore
+    found = {
+        name.removeprefix("decay/layer1/"): value
+        for name, value in watch.read().items()
+        if "layer1" in name
+    }
+    expected = {
+        "half_life_min": 0.5,
+        "half_life_p10": 0.95,
+        "half_life_p50": 3.0,
+        "half_life_p90": 23.6,
+    }
     expected |= {"half_life_max": 32.0, "below_token": 0.25, "beyond_context": 0.25, "moved": 0.25}
     expected |= {"invalid": 0.0, "distinct": 1.0, "bits": 64.0}
     assert found == pytest.approx(expected)
@@ -74,14 +91,20 @@ def test_scalars_by_hand() -> None:
         ("dt_bias", [-800.0, -2.0, -1.0, 0.0], "", 0.25, "inf"),
     ],
 )
-def test_rates_that_are_no_rates(role: str, numbers: list[float], finding: str, invalid: float, shown: str) -> None:
-    """At the start, and later with one warning; the rate of -800 is 0 in float64 after a step of exp(-800)."""
+def test_rates_that_are_no_rates(
+    role: str, numbers: list[float], finding: str, invalid: float, shown: str
+) -> None:
+    """At the start, and later with one warning; the rate of -800 is 0 in float64 after a step of
+    exp(-800).
+    """
     broken = model()
     change(broken, role, numbers)
     with warnings.catch_warnings(action="ignore"):
         watch = plkernel.watch(broken)
     seen = watch.read()
-    assert finding in {""} | {one.name for one in watch.findings if role in one.tensor and one.severity == "wrong"}
+    assert finding in {""} | {
+        one.name for one in watch.findings if role in one.tensor and one.severity == "wrong"
+    }
     assert seen["decay/layer1/invalid"] == invalid
     assert ("inf" in (shown,)) == (seen["decay/layer1/half_life_max"] == math.inf)
     assert (shown == "0") == (seen["decay/layer1/half_life_min"] == 0.0)
@@ -116,7 +139,9 @@ def test_optimizer_and_the_end_of_the_schedule() -> None:
     assert ("weight decay", "layers.1.mixer.A_log", "notable") in found
     kinds = {"Adam": {}, "SGD": {"momentum": 0.9}, "RMSprop": {}, "Adagrad": {}}
     for kind, options in kinds.items():  # weight decay passes through their moments
-        optimizer = getattr(torch.optim, kind)(watched.parameters(), lr=1e-3, weight_decay=0.1, **options)
+        optimizer = getattr(torch.optim, kind)(
+            watched.parameters(), lr=1e-3, weight_decay=0.1, **options
+        )
         coupled = plkernel.watch(watched, optimizer, steps=9)
         assert "decay/A_log/scale_at_end" not in coupled.read()
         assert "weight decay" in {one.name for one in coupled.findings}
@@ -138,7 +163,9 @@ def test_weight_decay_alone_ends_where_it_was_said_to() -> None:
         optimizer.step()
         seen = watch()
     ends = [seen[f"decay/layer0/half_life_{name}"] for name in ("min", "max")]
-    told = [one.seen.partition(" become ")[2] for one in watch.findings if one.name == "weight decay"]
+    told = [
+        one.seen.partition(" become ")[2] for one in watch.findings if one.name == "weight decay"
+    ]
     assert told == ["{:.3g} .. {:.3g}".format(*ends)] * 2
 
 
@@ -149,12 +176,20 @@ def test_groups_of_parameters() -> None:
     watched.tied = watched.layers[1].mixer.dt_bias
     groups = plkernel.decay_param_groups(watched, weight_decay=0.1, decay_lr=1e-2)
     names = {id(one): name for name, one in watched.named_parameters()}
-    held = [sorted(names[id(one)].removeprefix("layers.") for one in group["params"]) for group in groups]
+    held = [
+        sorted(names[id(one)].removeprefix("layers.") for one in group["params"])
+        for group in groups
+    ]
     decays = ["0.mixer.A_log", "0.mixer.D", "1.mixer.A_log", "1.mixer.D", "tied"]
     assert held == [["0.mixer.in_proj.weight", "1.mixer.in_proj.weight"], decays]
-    assert [(group["weight_decay"], group.get("lr")) for group in groups] == [(0.1, None), (0.0, 1e-2)]
+    assert [(group["weight_decay"], group.get("lr")) for group in groups] == [
+        (0.1, None),
+        (0.0, 1e-2),
+    ]
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
-    assert "weight decay" not in {one.name for one in plkernel.watch(watched, optimizer, steps=9).findings}
+    assert "weight decay" not in {
+        one.name for one in plkernel.watch(watched, optimizer, steps=9).findings
+    }
 
 
 def tiny(name: str, **options: Any) -> nn.Module:
@@ -162,7 +197,9 @@ def tiny(name: str, **options: Any) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     given = {**{**FAST, **SLOW}[name], **options}
-    given |= {"time_step_min": 0.001} if name in ("NemotronH", "Zamba2") else {}  # 0.1 .. 0.1 draws equal steps
+    given |= (
+        {"time_step_min": 0.001} if name in ("NemotronH", "Zamba2") else {}
+    )  # 0.1 .. 0.1 draws equal steps
     config = getattr(transformers, f"{given.pop('config', name)}Config")(**given)
     return getattr(transformers, f"{name}ForCausalLM")(config)
 
@@ -170,7 +207,14 @@ def tiny(name: str, **options: Any) -> nn.Module:
 def of_fla(name: str, **options: Any) -> nn.Module:
     models = pytest.importorskip("fla.models", reason="flash-linear-attention is not installed")
     torch.manual_seed(0)
-    sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 8, **options}
+    sizes = {
+        "vocab_size": 32,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_heads": 4,
+        "head_dim": 8,
+        **options,
+    }
     return getattr(models, f"{name}ForCausalLM")(getattr(models, f"{name}Config")(**sizes))
 
 
@@ -193,24 +237,93 @@ def mark(one: list[Any]) -> Any:
 SLOW_MAMBA2 = {"state_size": 8}
 PLANTED = [
     # its name; the model; what is wrong; how the optimizer is made; the finding and the tensor
-    ["mixer's dt_bias stays ones", "Mamba2", set_to("dt_bias", torch.ones_like), {}, "initialisation", "dt_bias"],
-    ["zeroed dt_proj.bias", "Mamba", set_to("dt_proj.bias", torch.zeros_like), {}, "initialisation", "dt_proj.bias"],
+    [
+        "mixer's dt_bias stays ones",
+        "Mamba2",
+        set_to("dt_bias", torch.ones_like),
+        {},
+        "initialisation",
+        "dt_bias",
+    ],
+    [
+        "zeroed dt_proj.bias",
+        "Mamba",
+        set_to("dt_proj.bias", torch.zeros_like),
+        {},
+        "initialisation",
+        "dt_proj.bias",
+    ],
     ["zeros over several GPUs", "Mamba2", set_to("A_log", torch.zeros_like), {}, "zeros", "A_log"],
-    ["never filled after meta", "Mamba2", set_to("dt_bias", lambda x: x * math.nan), {}, "NaN", "dt_bias"],
+    [
+        "never filled after meta",
+        "Mamba2",
+        set_to("dt_bias", lambda x: x * math.nan),
+        {},
+        "NaN",
+        "dt_bias",
+    ],
     ["bfloat16 draw of 0", "Mamba2", set_to("A_log", torch.log), {}, "-inf", "A_log"],
-    ["decays in bfloat16", "Mamba2", lambda found: found.bfloat16(), {}, "half precision", "dt_bias"],
-    ["under weight decay", "Mamba2", lambda found: None, {"weight_decay": 0.1}, "weight decay", "A_log"],
-    ["slow: zeros in fla", "fla:GatedDeltaNet", set_to("A_log", torch.zeros_like), {}, "zeros", "A_log"],
-    ["slow: ones in fla", "fla:Mamba2", set_to("dt_bias", torch.ones_like), {}, "initialisation", "dt_bias"],
-    ["slow: -inf in fla", "fla:KDA", set_to("A_log", lambda x: torch.full_like(x, -math.inf)), {}, "-inf", "A_log"],
-    ["slow: -inf", "Qwen3Next", set_to("A_log", lambda x: torch.full_like(x, -math.inf)), {}, "-inf", "A_log"],
-]  # fmt: skip
+    [
+        "decays in bfloat16",
+        "Mamba2",
+        lambda found: found.bfloat16(),
+        {},
+        "half precision",
+        "dt_bias",
+    ],
+    [
+        "under weight decay",
+        "Mamba2",
+        lambda found: None,
+        {"weight_decay": 0.1},
+        "weight decay",
+        "A_log",
+    ],
+    [
+        "slow: zeros in fla",
+        "fla:GatedDeltaNet",
+        set_to("A_log", torch.zeros_like),
+        {},
+        "zeros",
+        "A_log",
+    ],
+    [
+        "slow: ones in fla",
+        "fla:Mamba2",
+        set_to("dt_bias", torch.ones_like),
+        {},
+        "initialisation",
+        "dt_bias",
+    ],
+    [
+        "slow: -inf in fla",
+        "fla:KDA",
+        set_to("A_log", lambda x: torch.full_like(x, -math.inf)),
+        {},
+        "-inf",
+        "A_log",
+    ],
+    [
+        "slow: -inf",
+        "Qwen3Next",
+        set_to("A_log", lambda x: torch.full_like(x, -math.inf)),
+        {},
+        "-inf",
+        "A_log",
+    ],
+]
 
 
 @pytest.mark.filterwarnings("ignore")  # of other people's code, and of the findings
-@pytest.mark.parametrize(("name", "plant", "options", "finding", "tensor"), [mark(one) for one in PLANTED])
+@pytest.mark.parametrize(
+    ("name", "plant", "options", "finding", "tensor"), [mark(one) for one in PLANTED]
+)
 def test_bugs_of_others_are_seen_at_the_start(
-    name: str, plant: Callable[[nn.Module], None], options: dict[str, Any], finding: str, tensor: str
+    name: str,
+    plant: Callable[[nn.Module], None],
+    options: dict[str, Any],
+    finding: str,
+    tensor: str,
 ) -> None:
     """And not in the same model without them."""
     extra = SLOW_MAMBA2 if name == "fla:Mamba2" else {}
@@ -219,9 +332,13 @@ def test_bugs_of_others_are_seen_at_the_start(
         found = of_fla(name.removeprefix("fla:"), **extra) if ":" in name else tiny(name)
         if wrong:
             plant(found)
-        groups = found.parameters() if wrong and options else plkernel.decay_param_groups(found, 0.1)
+        groups = (
+            found.parameters() if wrong and options else plkernel.decay_param_groups(found, 0.1)
+        )
         watch = plkernel.watch(found, adamw(groups, **options), steps=10_000)
-        seen.append((finding, True) in {(one.name, one.tensor.endswith(tensor)) for one in watch.findings})
+        seen.append(
+            (finding, True) in {(one.name, one.tensor.endswith(tensor)) for one in watch.findings}
+        )
     assert seen == [False, True]
 
 
@@ -229,17 +346,33 @@ def test_bugs_of_others_are_seen_at_the_start(
 def test_the_configuration_is_that_of_the_model() -> None:
     """Whatever a module around it calls its own; there, half-lives end at 13.9 tokens."""
     around: Any = nn.Module()
-    around.config, around.inner = {"lr": 1e-3, 1: 2}, tiny("Mamba2", time_step_limit=(0.05, math.inf))
+    around.config, around.inner = (
+        {"lr": 1e-3, 1: 2},
+        tiny("Mamba2", time_step_limit=(0.05, math.inf)),
+    )
     assert max(plkernel.watch(around).read().values()) < 100
     assert "decay/layer0/half_life_max" in plkernel.watch(SSM(SSMConfig(16, 2))).read()
 
 
 FLA = {
-    **{name: {} for name in ("GatedDeltaNet", "KDA", "RWKV6", "RWKV7", "GLA", "HGRN", "RetNet", "MesaNet")},
-    **{"Mamba2": SLOW_MAMBA2, "Mamba3": {**SLOW_MAMBA2, "is_mimo": False}, "Mom": {"num_memories": 2, "topk": 1}},
+    **{
+        name: {}
+        for name in ("GatedDeltaNet", "KDA", "RWKV6", "RWKV7", "GLA", "HGRN", "RetNet", "MesaNet")
+    },
+    **{
+        "Mamba2": SLOW_MAMBA2,
+        "Mamba3": {**SLOW_MAMBA2, "is_mimo": False},
+        "Mom": {"num_memories": 2, "topk": 1},
+    },
     **{"ForgettingTransformer": {}, "HGRN2": {"expand_ratio": 8}},
 }
-HEALTHY = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in [*SLOW, *(f"fla:{one}" for one in FLA)])]
+HEALTHY = [
+    *FAST,
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in [*SLOW, *(f"fla:{one}" for one in FLA)]
+    ),
+]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -289,9 +422,13 @@ def read_shards(rank: int, folder: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_process_reads_its_shards_alone(tmp_path: Path) -> None:
-    """FSDP2: the first reads while the second sleeps; no layer whose shards are of different heads."""
+    """FSDP2: the first reads while the second sleeps; no layer whose shards are of different
+    heads.
+    """
     torch.multiprocessing.start_processes(read_shards, (str(tmp_path),), 2, start_method="fork")
-    shards, unseen = zip(*(torch.load(tmp_path / str(rank), weights_only=False) for rank in range(2)), strict=True)
+    shards, unseen = zip(
+        *(torch.load(tmp_path / str(rank), weights_only=False) for rank in range(2)), strict=True
+    )
     assert [len(one) for one in shards] == [2, 2]
     assert np.array_equal(np.concatenate(shards), plkernel.watch(model())._start["layers.0.mixer"])
     assert unseen == (["layers.1.mixer"],) * 2
@@ -319,7 +456,9 @@ def test_the_trainer_of_transformers_gets_scalars_through_its_logs() -> None:
     handler.on_train_begin(args, state, control)
     for step in range(1, 41):
         state.global_step, control.should_log = step, True
-        assert handler.on_step_end(args, state, control).should_log  # the trainer's own logs of the same step
+        assert handler.on_step_end(
+            args, state, control
+        ).should_log  # the trainer's own logs of the same step
     assert [step for step, _ in received] == [10, 20, 30, 40]
     scales = [logs["decay/A_log/scale_at_end"] for _, logs in received]
     assert scales == pytest.approx([(1 - 3e-5) ** left for left in (30, 20, 10, 0)], rel=1e-9)
@@ -333,7 +472,9 @@ def test_loggers_of_lightning_get_scalars_of_their_step() -> None:
     received: list[tuple[int, dict[str, float]]] = []
     watched = model(1)
     logger = SimpleNamespace(log_metrics=lambda scalars, step: received.append((step, scalars)))
-    trainer = SimpleNamespace(optimizers=[adamw(watched.parameters())], estimated_stepping_batches=math.inf)
+    trainer = SimpleNamespace(
+        optimizers=[adamw(watched.parameters())], estimated_stepping_batches=math.inf
+    )
     trainer.loggers, trainer.global_step = [logger], 0
     callback = lightning_callback(every=2)
     callback.on_train_start(trainer, watched)
@@ -356,7 +497,10 @@ def test_torch_and_numpy_are_enough(without: Callable[..., tuple[int, str, str]]
         assert anew is not plkernel
         one = nn.Module()
         one.layer = nn.Module()
-        one.layer.A_log, one.layer.dt_bias = nn.Parameter(torch.rand(4)), nn.Parameter(torch.rand(4))  # type: ignore
+        one.layer.A_log, one.layer.dt_bias = (
+            nn.Parameter(torch.rand(4)),
+            nn.Parameter(torch.rand(4)),
+        )  # type: ignore
         optimizer = SimpleNamespace(param_groups=anew.decay_param_groups(one, 0.1))
         print(len(anew.watch(one, optimizer, every=1, steps=9)()))
 

@@ -1,4 +1,6 @@
-"""The figure of decay curves: information against lag with intervals, floors and fits, and local slopes below."""
+"""The figure of decay curves: information against lag with intervals, floors and fits, and local
+slopes below.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import fill
@@ -7,9 +9,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, decades, line_style, plain_ticks, style
+from plkernel.analysis.figures.style import (
+    COLOURS,
+    INK,
+    PAGE_WIDTH,
+    decades,
+    line_style,
+    plain_ticks,
+    style,
+)
 from plkernel.analysis.information.estimate import DecayCurve, critical_value
-from plkernel.analysis.information.laws import CONFIDENCE, Measurement, ModelFit, PowerLaw, Verdict, local_slopes
+from plkernel.analysis.information.laws import (
+    CONFIDENCE,
+    Measurement,
+    ModelFit,
+    PowerLaw,
+    Verdict,
+    local_slopes,
+)
 from plkernel.analysis.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -19,7 +36,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 WIDEST_SLOPE = 1.0
-"""Half the interval of a local slope that is still drawn: where a curve drowns in noise, its slope takes any value."""
+"""Half the interval of a local slope that is still drawn: where a curve drowns in noise, its slope
+takes any value.
+"""
 SLOPE_FRAME = (-0.5, 4.0)
 """The lower panel shows no more than this, and less when the slopes drawn need less."""
 LONGEST_LABEL, LONGEST_TITLE = 53, 75
@@ -36,17 +55,25 @@ def decay_figure(
     exact: tuple[ArrayLike, ArrayLike] | None = None,
     verdict: Verdict | None = None,
 ) -> "Figure":
-    """Draw one corpus: above, information in bits with its band, floor and fit; below, local slope and exponent.
+    """Draw one corpus: above, information in bits with its band, floor and fit; below, local slope
+    and exponent.
 
     law    drawn on the lags it was fitted to; None: no fit
-    exact  (lags, values) of a curve known exactly, the values in the unit of `curve`: nats for the information
+    exact  (lags, values) of a curve known exactly, the values in the unit of `curve`: nats for the
+    information
     verdict  if its shape is no power law, that is drawn in place of `law`
 
-    Values that the axis cannot show, zero, negative or far below their error, are left out, and local slopes where
-    their interval is wider than +-1.
+    Values that the axis cannot show, zero, negative or far below their error, are left out, and
+    local slopes where their interval is wider than +-1.
     """
-    shapes = [fit for fit in verdict.models if fit.name == verdict.kind != "power law"] if verdict else []
-    fitted = [(fit, np.geomspace(verdict.first_lag, verdict.last_lag, 200)) for fit in shapes if verdict]
+    shapes = (
+        [fit for fit in verdict.models if fit.name == verdict.kind != "power law"]
+        if verdict
+        else []
+    )
+    fitted = [
+        (fit, np.geomspace(verdict.first_lag, verdict.last_lag, 200)) for fit in shapes if verdict
+    ]
     return _figure({"": curve}, {"": law} if law and not fitted else {}, title, exact, fitted)
 
 
@@ -54,7 +81,9 @@ def measurement_figure(result: Measurement) -> "Figure":
     """Draw `decay_figure` of a measurement."""
     exact = (result.information.lags, result.exact) if result.exact else None
     title = f"{result.corpus.name}, {result.information.size:,} bytes"
-    return decay_figure(result.information, result.law, title=title, exact=exact, verdict=result.verdict)
+    return decay_figure(
+        result.information, result.law, title=title, exact=exact, verdict=result.verdict
+    )
 
 
 @style()
@@ -65,7 +94,9 @@ def kernels_figure(
     heights: ArrayLike,
     quantity: str,
 ) -> "Figure":
-    """Left: kernels, each with its label and look, 1 at the first lag; right: a quantity over half-life."""
+    """Left: kernels, each with its label and look, 1 at the first lag; right: a quantity over
+    half-life.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(PAGE_WIDTH, 2.9))
@@ -85,7 +116,9 @@ def nodes_figure(nodes: Nodes) -> "Figure":
     half_lives = nodes.half_lives()
     lags = np.geomspace(1, max(10.0, 2 * half_lives.max()), 200)
     look = {"label": f"{half_lives.size} channels, gain '{nodes.gain}'", "color": INK}
-    return kernels_figure([(nodes.kernel().kernel, look)], lags, half_lives, nodes.projection, "multiplier")
+    return kernels_figure(
+        [(nodes.kernel().kernel, look)], lags, half_lives, nodes.projection, "multiplier"
+    )
 
 
 def comparison_figure(curves: Mapping[str, DecayCurve], laws: Mapping[str, PowerLaw]) -> "Figure":
@@ -102,7 +135,9 @@ def scale(curve: DecayCurve) -> float:
 
 
 def known_slopes(curve: DecayCurve) -> tuple[Floats, Floats]:
-    """Local slopes (L,) and half their intervals (L,), NaN where there is none or half exceeds WIDEST_SLOPE."""
+    """Local slopes (L,) and half their intervals (L,), NaN where there is none or half exceeds
+    WIDEST_SLOPE.
+    """
     lags, slopes, errors = local_slopes(curve)
     half = critical_value(len(curve.replicates[0]), CONFIDENCE) * errors
     known = half <= WIDEST_SLOPE
@@ -118,12 +153,20 @@ def _figure(
     exact: tuple[ArrayLike, ArrayLike] | None = None,
     shapes: Sequence[tuple[ModelFit, Floats]] = (),
 ) -> "Figure":
-    """Values above and local slopes below, on the same lags, with limits that hold what is drawn and no noise."""
+    """Values above and local slopes below, on the same lags, with limits that hold what is drawn
+    and no noise.
+    """
     from matplotlib.figure import Figure
 
     first, *_ = every = list(curves.values())
-    letter, label = ("I", "I(d) in bits") if first.quantity == "information" else ("q", "correlation q(d)")
-    lows, highs, slopes = [], [], [np.array([0.0, 1.0]), *(np.array([law.low, law.high]) for law in laws.values())]
+    letter, label = (
+        ("I", "I(d) in bits") if first.quantity == "information" else ("q", "correlation q(d)")
+    )
+    lows, highs, slopes = (
+        [],
+        [],
+        [np.array([0.0, 1.0]), *(np.array([law.low, law.high]) for law in laws.values())],
+    )
     for curve in every:  # values below a tenth of the smallest error are noise
         values = np.asarray(curve.values)
         least = max(values[values > 0].min(initial=np.inf), curve.standard_errors().min() / 10)
@@ -136,9 +179,14 @@ def _figure(
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.9, 1))
         above.set(xscale="log", yscale="log", ylabel=label)
         above.set_ylim(0.6 * scale(first) * min(lows), 1.8 * scale(first) * max(highs))
-        above.set_xlim(min(curve.lags[0] for curve in every) / 1.15, max(curve.lags[-1] for curve in every) * 1.15)
+        above.set_xlim(
+            min(curve.lags[0] for curve in every) / 1.15,
+            max(curve.lags[-1] for curve in every) * 1.15,
+        )
         below.set(xlabel="lag d (bytes)", ylabel=f"local slope\n-d ln {letter} / d ln d")
-        below.set_ylim(*np.clip([np.nanmin(reach) - 0.2, np.nanmax(reach) + 0.2], *SLOPE_FRAME).tolist())
+        below.set_ylim(
+            *np.clip([np.nanmin(reach) - 0.2, np.nanmax(reach) + 0.2], *SLOPE_FRAME).tolist()
+        )
         below.axhline(0, color=INK, lw=0.5, zorder=0)
         plain_ticks(below.xaxis)
         decades(above.yaxis)
@@ -147,29 +195,52 @@ def _figure(
             _draw(above, below, name, curve, laws.get(name), index)
         if exact is not None:
             dashes = (0, (5, 1.6))
-            above.plot(exact[0], scale(first) * np.asarray(exact[1]), color=EXACT, lw=1.1, ls=dashes, label="exact")
+            above.plot(
+                exact[0],
+                scale(first) * np.asarray(exact[1]),
+                color=EXACT,
+                lw=1.1,
+                ls=dashes,
+                label="exact",
+            )
         for shape, at in shapes:
             fitted = shape.values(at)
             look: dict[str, Any] = {"color": FIT, "lw": 1.6, "alpha": 0.7, "zorder": 1.9}
-            above.plot(at, scale(first) * fitted, label=f"{shape}, lags {at[0]:.0f} to {at[-1]:.0f}", **look)
+            above.plot(
+                at,
+                scale(first) * fitted,
+                label=f"{shape}, lags {at[0]:.0f} to {at[-1]:.0f}",
+                **look,
+            )
             below.plot(at, -np.gradient(np.log(fitted), np.log(at)), **look)
         if title is None:
-            above.set_title(f"bands: {100 * CONFIDENCE:g} % intervals; dotted: floors", loc="right", fontsize=7)
+            above.set_title(
+                f"bands: {100 * CONFIDENCE:g} % intervals; dotted: floors", loc="right", fontsize=7
+            )
         else:
-            above.set_title(fill(title, LONGEST_TITLE, break_on_hyphens=False), fontsize=9, fontweight="bold")
+            above.set_title(
+                fill(title, LONGEST_TITLE, break_on_hyphens=False), fontsize=9, fontweight="bold"
+            )
         keys, labels = above.get_legend_handles_labels()
         lines = [fill(label, LONGEST_LABEL, break_on_hyphens=False) for label in labels]
         figure.legend(keys, lines, loc="outside lower center", ncols=2, columnspacing=1.0)
     return figure
 
 
-def _draw(above: "Axes", below: "Axes", name: str, curve: DecayCurve, law: PowerLaw | None, index: int) -> None:
+def _draw(
+    above: "Axes", below: "Axes", name: str, curve: DecayCurve, law: PowerLaw | None, index: int
+) -> None:
     """Curve, band, floor and fit of one corpus; values below the frame are left out."""
     look, lags, bottom = line_style(index), np.asarray(curve.lags), above.get_ylim()[0]
     colour, unit = look["color"], scale(curve)
-    values, low, high = (unit * np.asarray(each) for each in (curve.values, *curve.interval(CONFIDENCE)))
+    values, low, high = (
+        unit * np.asarray(each) for each in (curve.values, *curve.interval(CONFIDENCE))
+    )
     slopes, half = known_slopes(curve)
-    label, shown = name or f"measured, {100 * CONFIDENCE:g} % interval", np.where(values > bottom, values, np.nan)
+    label, shown = (
+        name or f"measured, {100 * CONFIDENCE:g} % interval",
+        np.where(values > bottom, values, np.nan),
+    )
     above.plot(lags, shown, lw=1.1, marker="o", ms=1.8, label=label, **look)
     below.plot(lags, slopes, lw=1.1, marker="o", ms=1.8, **look)
     bands: list[tuple[Any, ...]] = [
@@ -181,7 +252,9 @@ def _draw(above: "Axes", below: "Axes", name: str, curve: DecayCurve, law: Power
     if law:
         ends, colour = [law.first_lag, law.last_lag], colour if name else FIT
         fit: dict[str, Any] = {"color": colour, "lw": 1.6, "alpha": 0.7, "zorder": 1.9}
-        told = f"beta = {law.beta:.2f} ({law.low:.2f} to {law.high:.2f}), lags {ends[0]} to {ends[1]}"
+        told = (
+            f"beta = {law.beta:.2f} ({law.low:.2f} to {law.high:.2f}), lags {ends[0]} to {ends[1]}"
+        )
         above.plot(ends, unit * law.values(ends), label=f"{name or 'power law'}: {told}", **fit)
         below.plot(ends, [law.beta] * 2, **fit)
         bands.append((below, np.array(ends), law.low, law.high, colour))

@@ -17,10 +17,18 @@ if TYPE_CHECKING:
 INK, GREY = "#1a1a1b", "#8e9299"
 """Of text, axes and the baseline, and of what is shown for comparison."""
 
-# Okabe & Ito (2008), told apart under the common colour deficiencies, without their black, their yellow, which is too
-# pale for a line, and their light blue, which is taken for the blue: the wine is Tol's.
+# Okabe & Ito (2008), told apart under the common colour deficiencies, without their black, their
+# yellow, which is too pale for a line, and their light blue, which is taken for the blue: the wine
+# is Tol's.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#882255")
-DASHES = ((0, (5, 1.6)), (0, (1.2, 1.2)), (0, (7, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)), (0, (2, 4)))
+DASHES = (
+    (0, (5, 1.6)),
+    (0, (1.2, 1.2)),
+    (0, (7, 1.5, 1.2, 1.5)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (9, 3)),
+    (0, (2, 4)),
+)
 COLUMN_WIDTH, PAGE_WIDTH = 3.35, 6.9
 """Inches: one column and the full width of a two-column paper."""
 
@@ -30,7 +38,9 @@ STYLE: dict[str, Any] = {
     **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
     **dict.fromkeys(("xtick.minor.width", "ytick.minor.width"), 0.4),
     **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK
+    ),
     "axes.titlelocation": "left",
     "legend.fontsize": 7.5,
     "legend.handlelength": 3.4,
@@ -52,7 +62,9 @@ def style() -> Iterator[None]:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour and dashes of arm `index`; 0, the baseline, is solid ink. Thirty-six arms pass before one repeats."""
+    """Colour and dashes of arm `index`; 0, the baseline, is solid ink. Thirty-six arms pass before
+    one repeats.
+    """
     if index == 0:
         return {"color": INK, "linestyle": "-"}
     turn, colour = divmod(index - 1, len(COLOURS))
@@ -62,25 +74,36 @@ def line_style(index: int) -> dict[str, Any]:
 def rendered(figure: "Figure", kinds: Sequence[str] = ("pdf", "png", "svg")) -> dict[str, bytes]:
     """The figure as {"pdf": ..., "png": ..., "svg": ...}; the same figure gives the same bytes.
 
-    Control characters, which an SVG may not hold, are drawn as escapes. No warning is given of a glyph that the font
-    lacks, which is drawn as a box, nor of names so long that no room is left for the axes.
+    Control characters, which an SVG may not hold, are drawn as escapes. No warning is given of a
+    glyph that the font lacks, which is drawn as a box, nor of names so long that no room is left
+    for the axes.
     """
     from matplotlib.text import Text
 
-    undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {}, "svg": {"Date": None}}
+    undated: dict[str, dict[str, Any]] = {
+        "pdf": {"CreationDate": None},
+        "png": {},
+        "svg": {"Date": None},
+    }
     files = {}
     for text in figure.findobj(Text):
         words: str = text.get_text()  # type: ignore[attr-defined]
-        shown = "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in words)
+        shown = "".join(
+            one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in words
+        )
         text.set_text(shown)  # type: ignore[attr-defined]
     with style(), warnings.catch_warnings():
         for message in ("Glyph .* missing from", "constrained_layout not applied"):
             warnings.filterwarnings("ignore", message, UserWarning)
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # the layout just found serves all kinds: finding it is most of the time
+        figure.set_layout_engine(
+            "none"
+        )  # the layout just found serves all kinds: finding it is most of the time
         for kind in kinds:
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=200, metadata=undated[kind], transparent=kind == "svg")
+            figure.savefig(
+                buffer, format=kind, dpi=200, metadata=undated[kind], transparent=kind == "svg"
+            )
             files[kind] = buffer.getvalue()
     return files
 
@@ -95,7 +118,9 @@ def plain_ticks(axis: "Axis") -> None:
 
 
 def decades(*log_axes: "Axis") -> None:
-    """Set ticks in plain digits: few, at powers of ten, or at 1, 2 and 5 of each if two do not fit."""
+    """Set ticks in plain digits: few, at powers of ten, or at 1, 2 and 5 of each if two do not
+    fit.
+    """
     from matplotlib.ticker import LogLocator
 
     for axis in log_axes:
@@ -107,7 +132,9 @@ def decades(*log_axes: "Axis") -> None:
 
 
 def headline(figure: "Figure", heading: str) -> None:
-    """A bold heading over the figure, broken into as many lines as its width asks for: 12 characters to an inch."""
+    """A bold heading over the figure, broken into as many lines as its width asks for: 12
+    characters to an inch.
+    """
     lines = textwrap.fill(heading, int(12 * figure.get_figwidth()))
     figure.suptitle(lines, fontsize=9, fontweight="bold")
 

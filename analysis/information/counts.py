@@ -1,7 +1,7 @@
 """Counts: how often symbol j follows symbol i at a distance of d, block by block.
 
-Counts add up: the tables of two stretches of a corpus sum to the table of both, so threads and the blocks of a
-jackknife rest on the same function.
+Counts add up: the tables of two stretches of a corpus sum to the table of both, so threads and the
+blocks of a jackknife rest on the same function.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,9 @@ Bytes = NDArray[np.uint8]
 
 SYMBOLS = 256
 STRETCH = 1 << 24
-"""Bytes counted at all lags before the next are touched: a corpus larger than memory is read once, not once a lag."""
+"""Bytes counted at all lags before the next are touched: a corpus larger than memory is read once,
+not once a lag.
+"""
 PIECE = 1 << 18
 """Bytes that a histogram counts at a time, so that copies stay in the cache."""
 
@@ -26,28 +28,42 @@ def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
     """Return `lags` as ascending positive integers (L,); ValueError if they are anything else."""
     values = np.atleast_1d(np.asarray(lags))
     if values.ndim != 1 or not values.size or not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(f"lags must be a list of integers, got {values.dtype} of shape {values.shape}")
+        raise ValueError(
+            f"lags must be a list of integers, got {values.dtype} of shape {values.shape}"
+        )
     if values[0] < 1 or np.any(np.diff(values) <= 0):
-        raise ValueError(f"lags must be 1 or more and ascend without repeats, got {values.tolist()}")
+        raise ValueError(
+            f"lags must be 1 or more and ascend without repeats, got {values.tolist()}"
+        )
     return values.astype(np.int64)
 
 
 def check_data(data: Bytes, longest: int = 0, blocks: int = 0) -> None:
-    """Raise ValueError unless `data` is a vector of uint8 with a pair in each block at lag `longest`."""
+    """Raise ValueError unless `data` is a vector of uint8 with a pair in each block at lag
+    `longest`.
+    """
     if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
-        got = f"{data.dtype} of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise ValueError(f"data must be a vector of uint8, got {got}; np.frombuffer(text, np.uint8) makes one of bytes")
+        got = (
+            f"{data.dtype} of shape {data.shape}"
+            if isinstance(data, np.ndarray)
+            else type(data).__name__
+        )
+        raise ValueError(
+            f"data must be a vector of uint8, got {got}; np.frombuffer(text, np.uint8) makes one of"
+            " bytes"
+        )
     if data.size < longest + blocks:
         raise ValueError(
-            f"data has {data.size:,} symbols, which is too short for lag {longest:,} in {blocks} blocks: "
-            f"give at least {longest + blocks:,} or a smaller max_lag"
+            f"data has {data.size:,} symbols, which is too short for lag {longest:,} in {blocks}"
+            f" blocks: give at least {longest + blocks:,} or a smaller max_lag"
         )
 
 
 def block_edges(size: int, longest: int, blocks: int) -> NDArray[np.int64]:
     """Edges (blocks + 1,) of the blocks of first positions, from 0 to `size`.
 
-    Equal in length as far as lag `longest` has pairs; at shorter lags the last block has a few more.
+    Equal in length as far as lag `longest` has pairs; at shorter lags the last block has a few
+    more.
     """
     edges = np.linspace(0, size - longest, blocks + 1).astype(np.int64)
     edges[-1] = size
@@ -71,16 +87,18 @@ def count_pairs(
     threads: int = 1,
     progress: Callable[[int], Any] | None = None,
 ) -> NDArray[Any]:
-    """Count the pairs of `data` (n,) uint8, which may be mapped from a file, at every lag, in one pass.
+    """Count the pairs of `data` (n,) uint8, which may be mapped from a file, at every lag, in one
+    pass.
 
     symbols   (S,) the byte values to keep apart, ascending; all 256 unless given
-    edges     (G + 1,) ascending: block g holds the pairs whose first symbol stands at edges[g] <= t < edges[g + 1];
-              one block of all unless given
+    edges     (G + 1,) ascending: block g holds the pairs whose first symbol stands at edges[g] <= t
+              < edges[g + 1]; one block of all unless given
     threads   lags counted at the same time; the result does not depend on it
     progress  called with the number of pairs counted since the last call
 
-    Returns tables (L, G, S, S): [l, g, i, j] pairs with symbol i at position t in block g and j at t + lags[l]. Memory
-    beyond them: 256 kB per thread. Lags and data are taken as `check_lags` and `check_data` allow.
+    Returns tables (L, G, S, S): [l, g, i, j] pairs with symbol i at position t in block g and j at
+    t + lags[l]. Memory beyond them: 256 kB per thread. Lags and data are taken as `check_lags` and
+    `check_data` allow.
     """
     lags, data = np.asarray(lags), np.asarray(data)  # a mapped file as a plain array
     edges = np.array([0, data.size]) if edges is None else edges
@@ -107,13 +125,19 @@ def count_pairs(
 def compiled() -> Callable[..., int]:
     """Compile the counter of one lag, for one thread and without the interpreter's lock.
 
-    It adds the pairs (data[t], data[t + lag]), start <= t < stop, to the table (S, S) of the block that holds t, and
-    returns how many pairs were of two of the `symbols` and so were added.
+    It adds the pairs (data[t], data[t + lag]), start <= t < stop, to the table (S, S) of the block
+    that holds t, and returns how many pairs were of two of the `symbols` and so were added.
     """
     from numba import njit
 
     def count(
-        data: Bytes, lag: int, start: int, stop: int, edges: NDArray[np.int64], symbols: Bytes, tables: NDArray[Any]
+        data: Bytes,
+        lag: int,
+        start: int,
+        stop: int,
+        edges: NDArray[np.int64],
+        symbols: Bytes,
+        tables: NDArray[Any],
     ) -> int:
         scratch = np.zeros(SYMBOLS * SYMBOLS, np.uint32)
         total = 0

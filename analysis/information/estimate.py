@@ -1,7 +1,9 @@
-"""Estimates from pair tables: mutual information, its value without memory, correlation; jackknife and t intervals.
+"""Estimates from pair tables: mutual information, its value without memory, correlation; jackknife
+and t intervals.
 
-Information is in nats. A table is (..., S, S) of counts, rows the first symbol of a pair, columns the second. A decay
-curve is made of the tables of many lags, with its floor and a jackknife over blocks.
+Information is in nats. A table is (..., S, S) of counts, rows the first symbol of a pair, columns
+the second. A decay curve is made of the tables of many lags, with its floor and a jackknife over
+blocks.
 """
 
 import math
@@ -15,14 +17,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, stdtrit, xlogy
 
-from plkernel.analysis.information.counts import Bytes, block_edges, check_data, check_lags, count_pairs, histogram
+from plkernel.analysis.information.counts import (
+    Bytes,
+    block_edges,
+    check_data,
+    check_lags,
+    count_pairs,
+    histogram,
+)
 from plkernel.analysis.results import Result
 
 Estimator = Literal["jackknife", "shuffle", "plugin"]
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 
 EXPANDED_ABOVE = 100.0
-"""Mean count from which a cell's expectation is expanded about the mean: the next term is under 2e-5 of the result."""
+"""Mean count from which a cell's expectation is expanded about the mean: the next term is under
+2e-5 of the result.
+"""
 POOLED_BELOW = 1e-3
 BLOCKS = 40
 FEWEST_BLOCKS = 4
@@ -36,7 +47,8 @@ Table = NDArray[Any]
 
 
 def mutual_information(tables: Table) -> Floats:
-    """I(X;Y) = H(X) + H(Y) - H(X,Y) in nats of pair tables (..., S, S), H = -sum_i (n_i/n) ln(n_i/n).
+    """I(X;Y) = H(X) + H(Y) - H(X,Y) in nats of pair tables (..., S, S), H = -sum_i (n_i/n)
+    ln(n_i/n).
 
     The plug-in estimate; its bias is about (S-1)^2 / 2n upwards, and `decay_curves` corrects it.
     """
@@ -46,7 +58,9 @@ def mutual_information(tables: Table) -> Floats:
 
     def entropy(counts: Table) -> Floats:
         cells = np.ascontiguousarray(counts).ravel()
-        occurring = np.flatnonzero(cells)  # few of a joint table, and the logarithms are most of the work
+        occurring = np.flatnonzero(
+            cells
+        )  # few of a joint table, and the logarithms are most of the work
         k = cells[occurring].astype(np.float64)
         at = occurring // counts.shape[-1]
         sums = np.bincount(at, k * np.log(k), minlength=max(1, cells.size // counts.shape[-1]))
@@ -56,17 +70,21 @@ def mutual_information(tables: Table) -> Floats:
 
 
 def expected_information(counts: Table) -> float:
-    """Mean plug-in mutual information, in nats, between the symbols of a corpus over all its shuffles.
+    """Mean plug-in mutual information, in nats, between the symbols of a corpus over all its
+    shuffles.
 
-    `counts` (S,) is how often each symbol occurs, n = sum. Over all ways of pairing n firsts with n seconds the count
-    of a cell is hypergeometric, hence
+    `counts` (S,) is how often each symbol occurs, n = sum. Over all ways of pairing n firsts with n
+    seconds the count of a cell is hypergeometric, hence
 
-        E[I] = ln n + (1/n) sum_ij E[N_ij ln N_ij] - (2/n) sum_i n_i ln n_i ,  N_ij ~ Hypergeometric(n, n_i, n_j)
+        E[I] = ln n + (1/n) sum_ij E[N_ij ln N_ij] - (2/n) sum_i n_i ln n_i ,  N_ij ~
+        Hypergeometric(n, n_i, n_j)
 
-    (Vinh, Epps & Bailey, JMLR 11:2837, 2010, eq. 24a): the limit of averaging over ever more shuffled copies, without
-    their noise. Cells of mean count above 100 use the expansion of x ln x about the mean to fourth order.
+    (Vinh, Epps & Bailey, JMLR 11:2837, 2010, eq. 24a): the limit of averaging over ever more
+    shuffled copies, without their noise. Cells of mean count above 100 use the expansion of x ln x
+    about the mean to fourth order.
 
-    >>> round(expected_information(np.array([5000, 3000, 2000])) * 2 * 10_000 / (3 - 1) ** 2, 3)  # (S-1)^2 / 2n
+    >>> found = expected_information(np.array([5000, 3000, 2000]))  # S = 3 symbols, n = 10,000
+    >>> round(found / ((3 - 1) ** 2 / (2 * 10_000)), 3)
     1.0
     """
     occurring = np.sort(counts[counts > 0].astype(np.float64))
@@ -83,11 +101,18 @@ def expected_information(counts: Table) -> float:
 
 
 def _expanded(row: Floats, column: Floats, n: float) -> Floats:
-    """E[N ln N] for large means: f(m) + v f''(m)/2 + s f'''(m)/6 + 3 v^2 f''''(m)/24, f = x ln x."""
+    """E[N ln N] for large means: f(m) + v f''(m)/2 + s f'''(m)/6 + 3 v^2 f''''(m)/24, f = x ln
+    x.
+    """
     mean = row * column / n
     variance = mean * (1 - row / n) * (1 - column / n) * n / max(n - 1, 1)
     skew = variance * (1 - 2 * row / n) * (1 - 2 * column / n) * n / max(n - 2, 1)
-    return xlogy(mean, mean) + variance / (2 * mean) - skew / (6 * mean**2) + variance**2 / (4 * mean**3)
+    return (
+        xlogy(mean, mean)
+        + variance / (2 * mean)
+        - skew / (6 * mean**2)
+        + variance**2 / (4 * mean**3)
+    )
 
 
 def _summed(row: Floats, column: Floats, n: float) -> Floats:
@@ -106,7 +131,11 @@ def _summed(row: Floats, column: Floats, n: float) -> Floats:
         result[active] += p[active] * xlogy(k[active], k[active])
         active = active[k[active] < last[active]]
         j = k[active]
-        p[active] *= (row[active] - j) * (column[active] - j) / ((j + 1) * (n - row[active] - column[active] + j + 1))
+        p[active] *= (
+            (row[active] - j)
+            * (column[active] - j)
+            / ((j + 1) * (n - row[active] - column[active] + j + 1))
+        )
         k[active] = j + 1
     unsorted = np.empty_like(result)
     unsorted[order] = result
@@ -114,9 +143,11 @@ def _summed(row: Floats, column: Floats, n: float) -> Floats:
 
 
 def drift_table(parts: Table) -> Floats:
-    """Pair table (S, S) of a corpus with each of its blocks shuffled: sum_g n_g p_g p_g^T, of counts `parts` (G, S).
+    """Pair table (S, S) of a corpus with each of its blocks shuffled: sum_g n_g p_g p_g^T, of
+    counts `parts` (G, S).
 
-    Its information comes from blocks that differ in composition, and stands at every lag shorter than a block.
+    Its information comes from blocks that differ in composition, and stands at every lag shorter
+    than a block.
     """
     size = parts.sum(axis=1, keepdims=True)
     shares = np.divide(parts, np.sqrt(size), out=np.zeros(parts.shape), where=size > 0)
@@ -124,7 +155,8 @@ def drift_table(parts: Table) -> Floats:
 
 
 def pools(counts: Table) -> NDArray[np.int64]:
-    """Pool of each symbol (S,) for `correlation`: its own, but one for all rarer than `POOLED_BELOW` of the counts.
+    """Pool of each symbol (S,) for `correlation`: its own, but one for all rarer than
+    `POOLED_BELOW` of the counts.
 
     Without it a pair of two symbols seen once would count as perfect correlation.
     """
@@ -133,18 +165,21 @@ def pools(counts: Table) -> NDArray[np.int64]:
 
 
 def correlation(tables: Table, pool: NDArray[np.int64]) -> Floats:
-    """Largest non-trivial singular value of P_ij / sqrt(p_i q_j), from the pair tables (G, S, S) of G >= 2 blocks.
+    """Largest non-trivial singular value of P_ij / sqrt(p_i q_j), from the pair tables (G, S, S) of
+    G >= 2 blocks.
 
-    It is the largest correlation that functions of the two symbols can have (Hirschfeld 1935, Gebelein 1941, Renyi
-    1959); for small I it falls with half the exponent of I. Symbols of one pool (S,) are taken as one. The largest
-    singular value of a noisy table is too large, so the singular vectors of the even blocks are applied to the odd ones
-    and the other way round, and the two results averaged: zero on average where there is no memory.
+    It is the largest correlation that functions of the two symbols can have (Hirschfeld 1935,
+    Gebelein 1941, Renyi 1959); for small I it falls with half the exponent of I. Symbols of one
+    pool (S,) are taken as one. The largest singular value of a noisy table is too large, so the
+    singular vectors of the even blocks are applied to the odd ones and the other way round, and the
+    two results averaged: zero on average where there is no memory.
 
-    Returns (1 + G,): the estimate, and the estimate with each block left out, the vectors staying as they are. Errors
-    from these are somewhat small where several singular values lie close together, and no jackknife removes the bias
-    that noisy vectors leave: on mixtures of lags up to 18 % too small just above the floor. Where memory is longer than
-    a block the halves share their noise and the value is too large, on the leaves of trees up to 1.6 times where the
-    information is right (runs/records/measure/coverage.json).
+    Returns (1 + G,): the estimate, and the estimate with each block left out, the vectors staying
+    as they are. Errors from these are somewhat small where several singular values lie close
+    together, and no jackknife removes the bias that noisy vectors leave: on mixtures of lags up to
+    18 % too small just above the floor. Where memory is longer than a block the halves share their
+    noise and the value is too large, on the leaves of trees up to 1.6 times where the information
+    is right (runs/records/measure/coverage.json).
     """
     pooled = _pooled(tables, pool)
     halves = [_normalised(pooled[start::2].sum(axis=0)) for start in (0, 1)]
@@ -168,7 +203,9 @@ def _pooled(tables: Table, pool: NDArray[np.int64]) -> Floats:
 
 
 def _normalised(pooled: Floats) -> Floats:
-    """P_ij / sqrt(p_i q_j) of tables (..., S, S) less its trivial singular value 1, of vectors sqrt(p) and sqrt(q)."""
+    """P_ij / sqrt(p_i q_j) of tables (..., S, S) less its trivial singular value 1, of vectors
+    sqrt(p) and sqrt(q).
+    """
     p = pooled / pooled.sum(axis=(-2, -1), keepdims=True)
     rows, columns = np.sqrt(p.sum(axis=-1)), np.sqrt(p.sum(axis=-2))
     trivial = rows[..., :, None] * columns[..., None, :]
@@ -182,21 +219,27 @@ def each_left_out(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def jackknife_error(replicates: NDArray[Any]) -> Floats:
-    """Standard errors (...) from delete-one replicates (..., G): sqrt((G-1)/G sum_g (v_(-g) - mean)^2).
+    """Standard errors (...) from delete-one replicates (..., G): sqrt((G-1)/G sum_g (v_(-g) -
+    mean)^2).
 
-    Kunsch (Annals of Statistics 17:1217, 1989), section 2. Blocks must be longer than the memory of the observations:
-    what two blocks have in common is neither in the errors nor in the correction of `without_bias`.
+    Kunsch (Annals of Statistics 17:1217, 1989), section 2. Blocks must be longer than the memory of
+    the observations: what two blocks have in common is neither in the errors nor in the correction
+    of `without_bias`.
     """
     return np.sqrt((replicates.shape[-1] - 1) * replicates.var(axis=-1))
 
 
 def critical_value(n: int, confidence: float = 0.95) -> float:
-    """t such that the interval of n values is mean +- t * sd / sqrt(n): 12.7 at n = 2, 2.78 at n = 5; NaN for n < 2."""
+    """t such that the interval of n values is mean +- t * sd / sqrt(n): 12.7 at n = 2, 2.78 at n =
+    5; NaN for n < 2.
+    """
     return float(stdtrit(n - 1, 0.5 + confidence / 2)) if n > 1 else math.nan
 
 
 def student_interval(values: Floats, confidence: float = 0.95) -> tuple[Floats, ...]:
-    """Mean, standard deviation and half width of the t interval of each column of values (n, S); NaN where n = 1."""
+    """Mean, standard deviation and half width of the t interval of each column of values (n, S);
+    NaN where n = 1.
+    """
     n = len(values)
     mean = values.mean(axis=0)
     spread = values.std(axis=0, ddof=1) if n > 1 else np.full(mean.shape, math.nan)
@@ -204,18 +247,23 @@ def student_interval(values: Floats, confidence: float = 0.95) -> tuple[Floats, 
 
 
 def half_width(replicates: NDArray[Any], confidence: float = 0.95) -> Floats:
-    """Half the interval (...) of a jackknife: t_{G-1} standard errors of the replicates (..., G)."""
+    """Half the interval (...) of a jackknife: t_{G-1} standard errors of the replicates (...,
+    G).
+    """
     return critical_value(replicates.shape[-1], confidence) * jackknife_error(replicates)
 
 
 def without_bias(estimates: Floats, sizes: NDArray[Any]) -> Floats:
-    """v_J = G v - sum_g (1 - m_g/n) v_(-g), and its replicates with each block left out, both (..., 1 + G).
+    """v_J = G v - sum_g (1 - m_g/n) v_(-g), and its replicates with each block left out, both (...,
+    1 + G).
 
-    `estimates` (..., 1 + G) are an estimate v of n observations in G blocks of m_g, `sizes` (..., G), and the v_(-g)
-    with block g left out. With equal blocks this is Quenouille's G v - (G-1) mean_g v_(-g); with any, a bias of c/n is
-    removed entirely (Busing, Meijer & van der Leeden, Statistics and Computing 9:3, 1999, eq. 6). v_J is the mean,
-    weighted by m_g, of the pseudo-values h_g v - (h_g - 1) v_(-g), h_g = n/m_g; a replicate is that mean without one of
-    them, v_(-g) + (v_J - v) h_g / (h_g - 1), so that `jackknife_error` of the replicates is the error of v_J.
+    `estimates` (..., 1 + G) are an estimate v of n observations in G blocks of m_g, `sizes` (...,
+    G), and the v_(-g) with block g left out. With equal blocks this is Quenouille's G v - (G-1)
+    mean_g v_(-g); with any, a bias of c/n is removed entirely (Busing, Meijer & van der Leeden,
+    Statistics and Computing 9:3, 1999, eq. 6). v_J is the mean, weighted by m_g, of the
+    pseudo-values h_g v - (h_g - 1) v_(-g), h_g = n/m_g; a replicate is that mean without one of
+    them, v_(-g) + (v_J - v) h_g / (h_g - 1), so that `jackknife_error` of the replicates is the
+    error of v_J.
     """
     shares = sizes / sizes.sum(axis=-1, keepdims=True)
     value, left = estimates[..., :1], estimates[..., 1:]
@@ -227,16 +275,19 @@ def without_bias(estimates: Floats, sizes: NDArray[Any]) -> Floats:
 class DecayCurve(Result):
     """Decay of a dependence with the lag, and how far it can be trusted.
 
-    quantity    'information' in nats, or 'correlation' (largest non-trivial singular value of the pair matrix)
+    quantity    'information' in nats, or 'correlation' (largest non-trivial singular value of the
+    pair matrix)
     estimator   of the information; 'plugin' for the correlation
     size        symbols in the corpus
     symbols     different symbols in the corpus
     lags        (L,) ascending
     values      (L,)
-    floor       (L,) mean of the plug-in estimate over all shuffles of the corpus, which have no memory
-    drift       value that remains when each block of the jackknife is shuffled on its own: blocks of different
-                composition, such as texts by several authors, show it at every lag
-    replicates  (L, G) the values with block g of the corpus left out; of 'jackknife' corrected by `without_bias`
+    floor       (L,) mean of the plug-in estimate over all shuffles of the corpus, which have no
+    memory
+    drift       value that remains when each block of the jackknife is shuffled on its own: blocks
+                of different composition, such as texts by several authors, show it at every lag
+    replicates  (L, G) the values with block g of the corpus left out; of 'jackknife' corrected by
+    `without_bias`
     """
 
     quantity: Literal["information", "correlation"]
@@ -256,8 +307,15 @@ class DecayCurve(Result):
 
     def _table(self) -> Any:
         scale = np.log(2) if self.quantity == "information" else 1.0
-        columns: dict[str, Any] = {self.quantity: self.values, "error": self.standard_errors(), "floor": self.floor}
-        return {"lag": self.lags, **{name: np.divide(values, scale) for name, values in columns.items()}}
+        columns: dict[str, Any] = {
+            self.quantity: self.values,
+            "error": self.standard_errors(),
+            "floor": self.floor,
+        }
+        return {
+            "lag": self.lags,
+            **{name: np.divide(values, scale) for name, values in columns.items()},
+        }
 
     def standard_errors(self) -> Floats:
         """(L,) by the delete-a-block jackknife (`jackknife_error`)."""
@@ -269,14 +327,18 @@ class DecayCurve(Result):
         return np.asarray(self.values) - half, np.asarray(self.values) + half
 
     def last_above(self, limit: ArrayLike) -> int:
-        """The last lag before the values first fall below `limit`, a number or (L,); 0 when the first lag does."""
+        """The last lag before the values first fall below `limit`, a number or (L,); 0 when the
+        first lag does.
+        """
         below = np.asarray(self.values) < limit
         count = int(np.argmax(below)) if below.any() else len(self.lags)
         return self.lags[count - 1] if count else 0
 
 
 def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
-    """At most `count` different integers from 1 to max_lag, as evenly spaced in the logarithm as integers can be."""
+    """At most `count` different integers from 1 to max_lag, as evenly spaced in the logarithm as
+    integers can be.
+    """
     return np.unique(np.geomspace(1, max_lag, count).round().astype(np.int64))
 
 
@@ -289,23 +351,26 @@ def decay_curves(
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
 ) -> tuple[DecayCurve, DecayCurve]:
-    """Information and correlation of the symbols of `data` (n,) uint8 at each of `lags`, from one count.
+    """Information and correlation of the symbols of `data` (n,) uint8 at each of `lags`, from one
+    count.
 
     lags       ascending, 1 or more; `log_lags(1000)` unless given
-    estimator  treatment of the plug-in's bias, which is that of a corpus without memory, the floor, times about
-               1 + 2 sum_k q(k)^2 where symbols k apart correlate by q(k):
-               'shuffle': less the floor: exact for independent symbols, too little for any others; far lags of
-               slowly decaying memory come out too high by more than their error, whatever the size of the corpus
-               'jackknife': also less what remains beyond the floor, as the jackknife estimates it (`without_bias`).
-               Not from the plug-in at once: with many rare symbols its bias does not fall as 1/n, that of the rest does
-               'plugin': as it is (`mutual_information`)
-    blocks     of the jackknife. They must be longer than the memory, for its errors to be honest and for the correction
-               to be whole: memory that a block is short beside stays in the values
+    estimator  treatment of the plug-in's bias, which is that of a corpus without memory, the floor,
+               times about 1 + 2 sum_k q(k)^2 where symbols k apart correlate by q(k): 'shuffle':
+               less the floor: exact for independent symbols, too little for any others; far lags of
+               slowly decaying memory come out too high by more than their error, whatever the size
+               of the corpus 'jackknife': also less what remains beyond the floor, as the jackknife
+               estimates it (`without_bias`). Not from the plug-in at once: with many rare symbols
+               its bias does not fall as 1/n, that of the rest does 'plugin': as it is
+               (`mutual_information`)
+    blocks     of the jackknife. They must be longer than the memory, for its errors to be honest
+               and for the correction to be whole: memory that a block is short beside stays in the
+               values
     threads    lags counted at the same time; the curves do not depend on it
     progress   called with the share of the work done since the last call; the shares add up to 1
 
-    Memory does not grow with n. Raises ValueError for unknown estimators, unusable lags, and data that are too short
-    or hold one symbol only.
+    Memory does not grow with n. Raises ValueError for unknown estimators, unusable lags, and data
+    that are too short or hold one symbol only.
 
     >>> from plkernel.analysis.information.laws import fit_power_law
     >>> from plkernel.analysis.sequences import PottsCorpus
@@ -320,12 +385,17 @@ def decay_curves(
     lags = log_lags() if lags is None else check_lags(lags)
     longest = int(lags[-1])
     if blocks < FEWEST_BLOCKS:
-        raise ValueError(f"blocks must be at least {FEWEST_BLOCKS} for a jackknife of either half, got {blocks}")
+        raise ValueError(
+            f"blocks must be at least {FEWEST_BLOCKS} for a jackknife of either half, got {blocks}"
+        )
     check_data(data, longest, blocks)
     edges, counts = block_edges(data.size, longest, blocks), histogram(data)
     symbols = np.flatnonzero(counts).astype(np.uint8)
     if symbols.size < 2:
-        raise ValueError(f"data holds one symbol only, {symbols[0]}: there is no information to share between lags")
+        raise ValueError(
+            f"data holds one symbol only, {symbols[0]}: there is no information to share between"
+            " lags"
+        )
     parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])[:, symbols]
     floors = np.array([expected_information(part) for part in (counts, *(counts[symbols] - parts))])
     drift, pool = drift_table(parts), pools(counts[symbols])
@@ -342,7 +412,9 @@ def decay_curves(
     at_once = max(1, TABLE_BYTES // (blocks * symbols.size**2 * np.dtype(np.uint32).itemsize))
     for first in range(0, lags.size, at_once):
         some, told = lags[first : first + at_once], lambda done: report(0.5 * done / pairs)
-        tables = count_pairs(data, some, symbols=symbols, edges=edges, threads=threads, progress=told)
+        tables = count_pairs(
+            data, some, symbols=symbols, edges=edges, threads=threads, progress=told
+        )
         with ThreadPoolExecutor(threads) as workers:
             estimates += workers.map(estimate, tables)
     information, correlations = (np.array(values) for values in zip(*estimates, strict=True))
@@ -353,15 +425,26 @@ def decay_curves(
     if estimator == "jackknife":
         information = without_bias(information, sizes)
 
-    def curve(kind: Any, estimator: Estimator, values: Floats, floor: list[float], drift: float) -> DecayCurve:
+    def curve(
+        kind: Any, estimator: Estimator, values: Floats, floor: list[float], drift: float
+    ) -> DecayCurve:
         columns = tuple(lags.tolist()), tuple(values[:, 0].tolist()), tuple(floor)
         replicates = tuple(map(tuple, values[:, 1:].tolist()))
-        return DecayCurve(kind, estimator, int(data.size), int(symbols.size), *columns, drift, replicates)
+        return DecayCurve(
+            kind, estimator, int(data.size), int(symbols.size), *columns, drift, replicates
+        )
 
     rest = np.linalg.norm(_normalised(_pooled(drift, pool)), ord=2)
-    # The edge of the Marchenko-Pastur law for half the pairs; below half of it the singular vectors are noise.
+    # The edge of the Marchenko-Pastur law for half the pairs; below half of it the singular vectors
+    # are noise.
     noise = 2 * np.sqrt(2 * pool.max() / (data.size - lags))
     return (
-        curve("information", estimator, information, floor[:, 0].tolist(), float(mutual_information(drift))),
+        curve(
+            "information",
+            estimator,
+            information,
+            floor[:, 0].tolist(),
+            float(mutual_information(drift)),
+        ),
         curve("correlation", "plugin", correlations, noise.tolist(), float(rest)),
     )

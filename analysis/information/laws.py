@@ -1,6 +1,8 @@
-"""A measured corpus: exponents of its decay curve with jackknife intervals, local slopes, and the shape of the decay.
+"""A measured corpus: exponents of its decay curve with jackknife intervals, local slopes, and the
+shape of the decay.
 
-Four shapes of decay are compared on one curve, each by least squares on ln I, and a sentence follows from that.
+Four shapes of decay are compared on one curve, each by least squares on ln I, and a sentence
+follows from that.
 """
 
 from collections.abc import Callable
@@ -34,7 +36,9 @@ OTHER_RANGES: tuple[Range, ...] = ((1, 100), (100, 1000))
 CONFIDENCE = 0.95
 """Of every interval."""
 DRIFT_MULTIPLE = 2.0
-"""The default range of a fit ends where the curve first falls below its floor, or so many times its drift."""
+"""The default range of a fit ends where the curve first falls below its floor, or so many times its
+drift.
+"""
 FEWEST_LAGS = 3
 FEWEST_COMPARED = 6
 WINDOW = 2.0
@@ -51,13 +55,13 @@ SIGNIFICANT = 0.01
 class PowerLaw:
     """amplitude * d**-beta, fitted to a decay curve.
 
-    beta, standard_error, low, high  exponent, its jackknife error and its interval of the given confidence
-    amplitude     value at d = 1, in the unit of the curve
+    beta, standard_error, low, high  exponent, its jackknife error and its interval of the given
+    confidence amplitude     value at d = 1, in the unit of the curve
     used          number of lags fitted, first_lag and last_lag the first and last of them
     dropped       lags of the range left out because the corrected value is zero or negative
     r_squared     of the logarithms; near 1 for curves far from a power law too, so it says little
-    curvature     c of ln I = a - beta ln d + c (ln d)^2, with its jackknife error and two-sided p of c = 0;
-                  positive: the decay slows down. NaN with three lags
+    curvature     c of ln I = a - beta ln d + c (ln d)^2, with its jackknife error and two-sided p
+                  of c = 0; positive: the decay slows down. NaN with three lags
     """
 
     beta: float
@@ -81,7 +85,9 @@ class PowerLaw:
 
 
 class Points(NamedTuple):
-    """Lags (m,), ln d, ln I, its errors, ln I with each block left out (m, G) to first order, and lags left out."""
+    """Lags (m,), ln d, ln I, its errors, ln I with each block left out (m, G) to first order, and
+    lags left out.
+    """
 
     lags: NDArray[np.int64]
     x: Floats
@@ -92,7 +98,9 @@ class Points(NamedTuple):
 
 
 def clear_until(curve: DecayCurve) -> int:
-    """The last lag before `curve` falls below its floor or twice its drift; 0 when it never stands out from them."""
+    """The last lag before `curve` falls below its floor or twice its drift; 0 when it never stands
+    out from them.
+    """
     return curve.last_above(np.maximum(curve.floor, DRIFT_MULTIPLE * curve.drift))
 
 
@@ -109,23 +117,30 @@ def points(curve: DecayCurve, lags: Range | None = None) -> Points:
     used = inside & (values > 0)
     if used.sum() < FEWEST_LAGS:
         where = f"lags {first} to {last}" if lags else "the lags with values above the floor"
-        raise ValueError(f"{where}: {used.sum()} usable values, a fit needs {FEWEST_LAGS}; measure more data or lags")
+        raise ValueError(
+            f"{where}: {used.sum()} usable values, a fit needs {FEWEST_LAGS}; measure more data or"
+            " lags"
+        )
     logs = np.log(values[used])
     replicates = logs[:, None] + np.asarray(curve.replicates)[used] / values[used, None] - 1
     dropped = tuple(at[inside & ~used].tolist())
-    return Points(at[used], np.log(at[used]), logs, jackknife_error(replicates), replicates, dropped)
+    return Points(
+        at[used], np.log(at[used]), logs, jackknife_error(replicates), replicates, dropped
+    )
 
 
 def fit_power_law(curve: DecayCurve, lags: Range | None = None) -> PowerLaw:
     """Fit ln I(d) = ln amplitude - beta ln d by least squares, on the lags first..last of `curve`.
 
-    lags: inclusive; left out, from the first lag to the last before the curve falls below its floor or twice its drift
-    (`clear_until`). Each lag counts for the stretch of ln d that it stands for (`octave_weights`), so that every octave
-    counts the same and beta hardly depends on which lags were measured; with equal weights it would, by half.
+    lags: inclusive; left out, from the first lag to the last before the curve falls below its floor
+    or twice its drift (`clear_until`). Each lag counts for the stretch of ln d that it stands for
+    (`octave_weights`), so that every octave counts the same and beta hardly depends on which lags
+    were measured; with equal weights it would, by half.
 
-    The error of beta is that of the delete-a-block jackknife, so it knows that neighbouring lags share their noise; it
-    says nothing about curves that are no power law: see `curvature`, `local_slopes` and `compare_models`. Raises
-    ValueError for fewer than three positive values in the range.
+    The error of beta is that of the delete-a-block jackknife, so it knows that neighbouring lags
+    share their noise; it says nothing about curves that are no power law: see `curvature`,
+    `local_slopes` and `compare_models`. Raises ValueError for fewer than three positive values in
+    the range.
     """
     chosen = points(curve, lags)
     x = chosen.x
@@ -139,7 +154,11 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None) -> PowerLaw:
     if x.size > FEWEST_LAGS:
         row = _projector(x, 2, w)[2]
         bend, bend_error = float(row @ chosen.logs), float(jackknife_error(row @ chosen.replicates))
-        bend_p = float(2 * stdtr(betas.size - 1, -abs(bend) / bend_error)) if bend_error else float("nan")
+        bend_p = (
+            float(2 * stdtr(betas.size - 1, -abs(bend) / bend_error))
+            if bend_error
+            else float("nan")
+        )
     return PowerLaw(
         beta=float(-slope),
         standard_error=float(jackknife_error(betas)),
@@ -151,7 +170,9 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None) -> PowerLaw:
         last_lag=int(chosen.lags[-1]),
         used=x.size,
         dropped=chosen.dropped,
-        r_squared=float(1 - (w @ residual**2) / (w @ spread**2)) if np.any(spread) else float("nan"),
+        r_squared=(
+            float(1 - (w @ residual**2) / (w @ spread**2)) if np.any(spread) else float("nan")
+        ),
         curvature=bend,
         curvature_error=bend_error,
         curvature_p=bend_p,
@@ -159,7 +180,8 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None) -> PowerLaw:
 
 
 def log_log_slope(lags: ArrayLike, values: ArrayLike) -> float:
-    """beta of the least-squares line through (ln d, ln I) with octave weights: `fit_power_law` of exact values.
+    """beta of the least-squares line through (ln d, ln I) with octave weights: `fit_power_law` of
+    exact values.
 
     NaN where one of them is not positive.
 
@@ -167,11 +189,14 @@ def log_log_slope(lags: ArrayLike, values: ArrayLike) -> float:
     1.0
     """
     x, y = np.log(np.asarray(lags, dtype=np.float64)), np.asarray(values, dtype=np.float64)
-    return float(-(_projector(x, 1, octave_weights(lags)) @ np.log(y))[1]) if np.all(y > 0) else np.nan
+    return (
+        float(-(_projector(x, 1, octave_weights(lags)) @ np.log(y))[1]) if np.all(y > 0) else np.nan
+    )
 
 
 def octave_weights(lags: ArrayLike) -> Floats:
-    """The stretch of ln d that each of `lags` (m,) stands for, (m,): the weights of the trapezoid rule.
+    """The stretch of ln d that each of `lags` (m,) stands for, (m,): the weights of the trapezoid
+    rule.
 
     >>> (octave_weights([1, 2, 4, 16]) / np.log(2)).round(12).tolist()
     [0.5, 1.0, 1.5, 1.0]
@@ -183,7 +208,8 @@ def octave_weights(lags: ArrayLike) -> Floats:
 def local_slopes(curve: DecayCurve) -> tuple[NDArray[np.int64], Floats, Floats]:
     """-d ln I / d ln d at each lag with its jackknife error: lags, slopes, errors, each (m,).
 
-    A line through the positive values from d / 2 to 2 d; lags with fewer than three of them are left out.
+    A line through the positive values from d / 2 to 2 d; lags with fewer than three of them are
+    left out.
     """
     rows = []
     for lag in (lag for lag, value in zip(curve.lags, curve.values, strict=True) if value > 0):
@@ -198,14 +224,17 @@ def local_slopes(curve: DecayCurve) -> tuple[NDArray[np.int64], Floats, Floats]:
 
 
 def _projector(x: Floats, degree: int, weights: Floats) -> Floats:
-    """(degree + 1, m): takes values at x to the coefficients of their weighted least-squares polynomial."""
+    """(degree + 1, m): takes values at x to the coefficients of their weighted least-squares
+    polynomial.
+    """
     root = np.sqrt(weights)
     design: Floats = root[:, None] * x[:, None] ** np.arange(degree + 1)
     return np.asarray(np.linalg.pinv(design) * root, np.float64)
 
 
 class Shape(NamedTuple):
-    """ln I = a + sum_j b_j column_j(d; place): linear but for `place`, which is searched on `grid` and polished.
+    """ln I = a + sum_j b_j column_j(d; place): linear but for `place`, which is searched on `grid`
+    and polished.
 
     size        number of parameters
     columns     (data, place) -> the columns, (m,) each
@@ -220,10 +249,15 @@ class Shape(NamedTuple):
 
     def design(self, data: Points, place: float) -> Floats:
         """(m, 1 + columns) in standard errors of ln I."""
-        return np.stack([np.ones_like(data.x), *self.columns(data, place)], axis=1) / data.errors[:, None]
+        return (
+            np.stack([np.ones_like(data.x), *self.columns(data, place)], axis=1)
+            / data.errors[:, None]
+        )
 
     def least(self, data: Points, targets: Floats) -> Floats:
-        """The least chi squared (B,) over the grid for each of `targets` (m, B), values in standard errors."""
+        """The least chi squared (B,) over the grid for each of `targets` (m, B), values in standard
+        errors.
+        """
         explained = np.zeros(targets.shape[1])
         for place in self.grid(data):
             basis = np.linalg.qr(self.design(data, place))[0]
@@ -246,7 +280,9 @@ class Shape(NamedTuple):
         best = int(np.argmin([at(place)[2] for place in grid]))
         place, low, high = grid[best], grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
         if low < high:
-            place = minimize_scalar(lambda value: at(value)[2], bounds=(low, high), method="bounded").x
+            place = minimize_scalar(
+                lambda value: at(value)[2], bounds=(low, high), method="bounded"
+            ).x
         coefficients, fitted, chi_squared = at(float(place))
         named = self.parameters(coefficients, float(place))
         return {key: float(value) for key, value in named.items()}, fitted, chi_squared
@@ -254,11 +290,16 @@ class Shape(NamedTuple):
 
 def _decay(c: Floats, log_gamma: float) -> dict[str, float]:
     """Amplitude and tau of an exponential, of the lag to the power of gamma."""
-    return {"amplitude": np.exp(c[0]), "tau": c[1] ** (-1 / np.exp(log_gamma)) if c[1] > 0 else float("inf")}
+    return {
+        "amplitude": np.exp(c[0]),
+        "tau": c[1] ** (-1 / np.exp(log_gamma)) if c[1] > 0 else float("inf"),
+    }
 
 
 SHAPES = {
-    "power law": Shape(2, lambda d, _: [-d.x], lambda c, _: {"amplitude": np.exp(c[0]), "beta": c[1]}),
+    "power law": Shape(
+        2, lambda d, _: [-d.x], lambda c, _: {"amplitude": np.exp(c[0]), "beta": c[1]}
+    ),
     "exponential": Shape(
         2,
         lambda d, _: [-d.lags.astype(float)],
@@ -273,7 +314,12 @@ SHAPES = {
     "broken power law": Shape(
         4,
         lambda d, place: [-np.minimum(d.x, place), -np.maximum(0.0, d.x - place)],
-        lambda c, place: {"amplitude": np.exp(c[0]), "beta_1": c[1], "beta_2": c[2], "break": np.exp(place)},
+        lambda c, place: {
+            "amplitude": np.exp(c[0]),
+            "beta_1": c[1],
+            "beta_2": c[2],
+            "break": np.exp(place),
+        },
         lambda d: np.linspace(d.x[1], d.x[-2], CANDIDATES),
     ),
 }
@@ -284,13 +330,15 @@ class ModelFit:
     """One shape of decay, fitted to ln I by weights 1 / standard error^2.
 
     parameters   by name; lags in symbols, exponents as positive numbers
-    chi_squared  sum of squared residuals over standard errors; near the degrees of freedom for a shape that fits
-                 independent lags, and rarely so for lags that share their noise: see chi_squared_p
+    chi_squared  sum of squared residuals over standard errors; near the degrees of freedom for a
+                 shape that fits independent lags, and rarely so for lags that share their noise:
+                 see chi_squared_p
     freedom      degrees of freedom: lags less parameters
     aicc         chi^2 + 2 k + 2 k (k + 1) / (m - k - 1), k parameters and m lags
     excess       aicc less that of the best of the models compared
-    chi_squared_p, excess_p  the chance of a chi squared, and of a lead of the best other model, as large, were this
-                 model true and the noise of the lags correlated as the replicates are
+    chi_squared_p, excess_p  the chance of a chi squared, and of a lead of the best other model, as
+                 large, were this model true and the noise of the lags correlated as the replicates
+                 are
     """
 
     name: str
@@ -316,16 +364,20 @@ class ModelFit:
 
     def __str__(self) -> str:
         numbers = (
-            f"{key.replace('_', ' ')} {value:.3g}" for key, value in self.parameters.items() if key != "amplitude"
+            f"{key.replace('_', ' ')} {value:.3g}"
+            for key, value in self.parameters.items()
+            if key != "amplitude"
         )
         return f"{self.name} ({', '.join(numbers)})"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Shape of a curve on the lags that stand clear of floor and drift: a kind, and a sentence for the reader.
+    """Shape of a curve on the lags that stand clear of floor and drift: a kind, and a sentence for
+    the reader.
 
-    kind: the name of a shape, 'power law' if one exponent describes the curve within its errors, 'too short' or 'none'.
+    kind: the name of a shape, 'power law' if one exponent describes the curve within its errors,
+    'too short' or 'none'.
     """
 
     kind: str
@@ -336,18 +388,20 @@ class Verdict:
 
 
 def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelFit, ...]:
-    """Compare four shapes by corrected Akaike criterion (Hurvich & Tsai 1989), best first; lags as in `fit_power_law`.
+    """Compare four shapes by corrected Akaike criterion (Hurvich & Tsai 1989), best first; lags as
+    in `fit_power_law`.
 
         power law              ln I = a - beta ln d
         exponential            ln I = a - d / tau
-        stretched exponential  ln I = a - (d / tau)^gamma, 0.05 <= gamma <= 1
-        broken power law       ln I = a - beta_1 ln d up to the break, slope -beta_2 beyond it, continuous
+        stretched exponential  ln I = a - (d / tau)^gamma, 0.05 <= gamma <= 1 broken power law
+        ln I = a - beta_1 ln d up to the break, slope -beta_2 beyond it, continuous
 
-    The residuals are weighted by jackknife errors lag by lag. Errors of neighbouring lags are positively correlated, so
-    chi squared falls short of its degrees of freedom while its differences exceed theirs; both are therefore held
-    against draws of noise with the replicates' own covariance, in `chi_squared_p` and `excess_p`. Every shape is fitted
-    to fitted + noise as to the data, so that the search for the best break or stretch is in p as well. The draws are
-    the same at every call. Raises ValueError for fewer than six usable lags.
+    The residuals are weighted by jackknife errors lag by lag. Errors of neighbouring lags are
+    positively correlated, so chi squared falls short of its degrees of freedom while its
+    differences exceed theirs; both are therefore held against draws of noise with the replicates'
+    own covariance, in `chi_squared_p` and `excess_p`. Every shape is fitted to fitted + noise as to
+    the data, so that the search for the best break or stretch is in p as well. The draws are the
+    same at every call. Raises ValueError for fewer than six usable lags.
     """
     data = points(curve, lags)
     size = data.lags.size
@@ -375,8 +429,9 @@ def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelF
 def noise(data: Points) -> Floats:
     """(m, DRAWS) of noise of ln I in standard errors, with the covariance of the replicates.
 
-    Normal with the jackknife's covariance of the m lags, which has rank G - 1 and need not be inverted, times
-    sqrt((G-1) / chi^2_{G-1}): any one contrast over its own jackknife error is then Student's t, as the measured one.
+    Normal with the jackknife's covariance of the m lags, which has rank G - 1 and need not be
+    inverted, times sqrt((G-1) / chi^2_{G-1}): any one contrast over its own jackknife error is then
+    Student's t, as the measured one.
     """
     blocks, rng = data.replicates.shape[1], np.random.default_rng(0)
     away = data.replicates - data.replicates.mean(axis=1, keepdims=True)
@@ -385,34 +440,48 @@ def noise(data: Points) -> Floats:
 
 
 def judge(curve: DecayCurve) -> Verdict:
-    """Decide whether the part of `curve` clear of floor and drift is a power law, and its shape if not.
+    """Decide whether the part of `curve` clear of floor and drift is a power law, and its shape if
+    not.
 
-    It is called one when it spans a decade of lags, unless another shape is better by more than noise explains, or ln I
-    against ln d is bent; each at p = 0.01, with the correlation between lags in both.
+    It is called one when it spans a decade of lags, unless another shape is better by more than
+    noise explains, or ln I against ln d is bent; each at p = 0.01, with the correlation between
+    lags in both.
     """
     last = clear_until(curve)
     usable = [lag for lag in curve.lags if lag <= last]
     if len(usable) < FEWEST_LAGS:
-        sentence = "no memory that stands out from a shuffled corpus" + (f" beyond lag {last}" if last else "")
+        sentence = "no memory that stands out from a shuffled corpus" + (
+            f" beyond lag {last}" if last else ""
+        )
         return Verdict("none", sentence, curve.lags[0], last, ())
     first, span = usable[0], f"lags {usable[0]} to {last}"
     if len(usable) < FEWEST_COMPARED or last < SHORTEST_SPAN * first:
-        sentence = f"only {span} stand out from a shuffled corpus: too few to tell a power law from other decays"
+        sentence = (
+            f"only {span} stand out from a shuffled corpus: too few to tell a power law from other"
+            " decays"
+        )
         return Verdict("too short", sentence, first, last, ())
     models, law = compare_models(curve, (first, last)), fit_power_law(curve, (first, last))
     if law.low <= 0:
         sentence = (
-            f"{span}: no decay of the information is significant, beta {law.beta:.2g} ({law.low:.2g} to {law.high:.2g})"
+            f"{span}: no decay of the information is significant, beta {law.beta:.2g}"
+            f" ({law.low:.2g} to {law.high:.2g})"
         )
         return Verdict("none", sentence, first, last, models)
     best, straight = models[0], next(fit for fit in models if fit.name == "power law")
     kind = best.name
     if straight.excess_p >= SIGNIFICANT and not law.curvature_p < SIGNIFICANT:
-        kind, told = straight.name, f"a single power law describes the curve, beta {law.beta:.2f} ({law.low:.2f} to "
+        kind, told = (
+            straight.name,
+            f"a single power law describes the curve, beta {law.beta:.2f} ({law.low:.2f} to ",
+        )
         told += f"{law.high:.2f})"
     elif best is straight:
         kind, how = "broken power law", "slows down" if law.curvature > 0 else "speeds up"
-        told = f"not a single power law: the decay {how} with the lag (curvature p {law.curvature_p:.1g})"
+        told = (
+            f"not a single power law: the decay {how} with the lag (curvature p"
+            f" {law.curvature_p:.1g})"
+        )
     else:
         how = "poorly too" if best.chi_squared_p < SIGNIFICANT else "within the errors"
         lead = f"better by {straight.excess:.0f} in AICc (p {straight.excess_p:.1g})"
@@ -430,9 +499,11 @@ class Named:
 
 @dataclass(frozen=True, repr=False)
 class Measurement(Result):
-    """Result of `measure_corpus`; `law` is the exponent on the stated range, None where nothing decays.
+    """Result of `measure_corpus`; `law` is the exponent on the stated range, None where nothing
+    decays.
 
-    rows: label of a range of lags, the law fitted there, and the exact exponent where the corpus tells it
+    rows: label of a range of lags, the law fitted there, and the exact exponent where the corpus
+    tells it
     """
 
     corpus: Any
@@ -448,7 +519,10 @@ class Measurement(Result):
     def _title(self) -> str:
         law, data = self.law, self.information
         beta = f"beta {law.beta:.3f} ({law.low:.3f} to {law.high:.3f}); " if law else ""
-        return f"{self.corpus.name}, {data.size:,} bytes, information in bits: {beta}{self.verdict.sentence}"
+        return (
+            f"{self.corpus.name}, {data.size:,} bytes, information in bits:"
+            f" {beta}{self.verdict.sentence}"
+        )
 
     def _table(self) -> Any:
         exact = {} if self.exact is None else {"exact": np.divide(self.exact, np.log(2))}
@@ -460,7 +534,9 @@ class Measurement(Result):
         return {
             "corpus": asdict(self.corpus),
             "law": self.law and asdict(self.law),
-            "fits": [{"label": label, **asdict(law), "exact": exact} for label, law, exact in self.rows],
+            "fits": [
+                {"label": label, **asdict(law), "exact": exact} for label, law, exact in self.rows
+            ],
             "verdict": {**asdict(self.verdict), "is_power_law": self.verdict.kind == "power law"},
             "local_slopes": {name: values.tolist() for name, values in columns},
             "information": asdict(self.information),
@@ -470,15 +546,21 @@ class Measurement(Result):
 
 
 def check_range(lags: object, max_lag: int) -> Range:
-    """Return a first and a last lag, STATED for None; ValueError unless they ascend from 1 or more to `max_lag`."""
+    """Return a first and a last lag, STATED for None; ValueError unless they ascend from 1 or more
+    to `max_lag`.
+    """
     if max_lag < 2:
         raise ValueError(f"max_lag must be at least 2, got {max_lag}")
     pair = tuple(lags) if isinstance(lags, tuple | list) else ()
     pair = (1, min(STATED[1], max_lag)) if lags is None else pair
-    if len(pair) != 2 or not all(isinstance(lag, Integral) for lag in pair) or not 1 <= pair[0] < pair[1] <= max_lag:
+    if (
+        len(pair) != 2
+        or not all(isinstance(lag, Integral) for lag in pair)
+        or not 1 <= pair[0] < pair[1] <= max_lag
+    ):
         raise ValueError(
-            f"lags must be the first and the last, ascending from 1 or more to max_lag {max_lag} at most, such as "
-            f"(1, {max_lag}), got {lags!r}"
+            f"lags must be the first and the last, ascending from 1 or more to max_lag {max_lag} at"
+            f" most, such as (1, {max_lag}), got {lags!r}"
         )
     return pair
 
@@ -497,8 +579,8 @@ def measure_corpus(
 ) -> Measurement:
     """Measure the symbols `data` (n,) uint8 of `corpus` on log-spaced lags up to `max_lag`.
 
-    exact: gives the true information in nats at an array of lags, where it is known. Other options as of
-    `decay_curves`, which raises ValueError.
+    exact: gives the true information in nats at an array of lags, where it is known. Other options
+    as of `decay_curves`, which raises ValueError.
     """
     ranges = {_label(limits): limits for limits in (stated, *OTHER_RANGES) if limits[1] <= max_lag}
     # The ends are among the lags, so that a stated range is measured from end to end.
@@ -522,12 +604,18 @@ def measure_corpus(
             continue
         slope = np.nan
         if exact and curve is information:
-            used = [lag for lag in curve.lags if limits[0] <= lag <= limits[1] and lag not in law.dropped]
+            used = [
+                lag
+                for lag in curve.lags
+                if limits[0] <= lag <= limits[1] and lag not in law.dropped
+            ]
             slope = log_log_slope(used, exact(np.array(used)))
         rows.append((label, law, slope if np.isfinite(slope) else None))
     stated_law = next((law for label, law, _ in rows if label == _label(stated)), None)
     true = tuple(np.asarray(exact(lags)).tolist()) if exact else None
-    return Measurement(corpus, estimator, information, correlation, stated_law, tuple(rows), verdict, true)
+    return Measurement(
+        corpus, estimator, information, correlation, stated_law, tuple(rows), verdict, true
+    )
 
 
 def _label(limits: Range) -> str:

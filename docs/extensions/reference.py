@@ -1,7 +1,9 @@
-"""The API reference and the reference of specs, written before a page is read, and formulas as MathML.
+"""The API reference and the reference of specs, written before a page is read, and formulas as
+MathML.
 
-The API comes from docstrings and signatures, read by griffe without importing the package, so that the site needs no
-torch. In docstrings backticks mark code; what is indented or aligned in columns is shown as it stands.
+The API comes from docstrings and signatures, read by griffe without importing the package, so that
+the site needs no torch. In docstrings backticks mark code; what is indented or aligned in columns
+is shown as it stands.
 """
 
 import re
@@ -20,10 +22,22 @@ from sphinx.application import Sphinx
 DOCS = Path(__file__).resolve().parents[1]
 FIELDS = {"Args:": "param", "Returns:": "returns", "Yields:": "returns", "Raises:": "raises"}
 INDEX = (
-    "API reference\n=============\n\nFrom the docstrings, a page for each folder.\n\n.. toctree::\n   :maxdepth: 1\n\n"
+    "API reference\n=============\n\nFrom the docstrings, a page for each folder.\n\n.. toctree::\n"
+    "   :maxdepth: 1\n\n"
 )
-BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
-TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "object": "table"}
+BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
+TYPES = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "true or false",
+    "object": "table",
+}
 
 
 def prose(text: str) -> str:
@@ -62,9 +76,17 @@ def converted(docstring: str) -> Iterator[str]:
 
 
 def documented(thing: Any, name: str) -> Iterator[str]:
-    """Return a function, a class with its members, or a constant with a docstring as a directive."""
-    members = {inner: one for inner, one in thing.members.items() if not one.is_alias} if thing.is_class else {}
-    if name.startswith("_") or not (thing.docstring or any(one.docstring for one in members.values())):
+    """Return a function, a class with its members, or a constant with a docstring as a
+    directive.
+    """
+    members = (
+        {inner: one for inner, one in thing.members.items() if not one.is_alias}
+        if thing.is_class
+        else {}
+    )
+    if name.startswith("_") or not (
+        thing.docstring or any(one.docstring for one in members.values())
+    ):
         return
     inside, options = thing.parent.is_class, list[str]()
     if thing.is_attribute:
@@ -72,22 +94,39 @@ def documented(thing: Any, name: str) -> Iterator[str]:
         options = [f"type: {thing.annotation}"] * bool(thing.annotation) + ["no-index:"] * inside
     else:
         kind = "class" if thing.is_class else "method" if inside else "function"
-        options = [f"{label}:" for label in ("classmethod", "staticmethod") if label in thing.labels]
+        options = [
+            f"{label}:" for label in ("classmethod", "staticmethod") if label in thing.labels
+        ]
         with suppress(AttributeError, ValueError):  # a class without a constructor of its own
             name = " ".join(str(thing.signature()).split()) or name
     yield from (f".. py:{kind}:: {name}", *(f"   :{option}" for option in options), "")
-    yield from (indent(line, "   ") for line in converted(thing.docstring.value if thing.docstring else ""))
+    yield from (
+        indent(line, "   ") for line in converted(thing.docstring.value if thing.docstring else "")
+    )
     yield ""
     for inner, member in members.items():
         yield from (indent(line, "   ") for line in documented(member, inner))
 
 
 def pages(package: Any) -> Iterator[tuple[str, str]]:
-    """Return name and text of the page of a package and of every package in it; its modules are sections."""
-    inner = [one for _, one in sorted(package.members.items()) if not one.is_alias and one.is_module]
+    """Return name and text of the page of a package and of every package in it; its modules are
+    sections.
+    """
+    inner = [
+        one for _, one in sorted(package.members.items()) if not one.is_alias and one.is_module
+    ]
     lines: list[str] = []
-    for module in (package, *(one for one in inner if not (one.is_init_module or one.name.startswith("_")))):
-        lines += [module.path, ("-" if lines else "=") * len(module.path), "", f".. py:module:: {module.path}", ""]
+    for module in (
+        package,
+        *(one for one in inner if not (one.is_init_module or one.name.startswith("_"))),
+    ):
+        lines += [
+            module.path,
+            ("-" if lines else "=") * len(module.path),
+            "",
+            f".. py:module:: {module.path}",
+            "",
+        ]
         lines += [*(converted(module.docstring.value) if module.docstring else []), ""]
         for name, member in module.members.items():
             if not (member.is_alias or member.is_module):
@@ -106,24 +145,46 @@ def kind_of(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     if schema.get("type") == "array":
         return f"list of: {kind_of(schema['items']) if 'items' in schema else 'values'}"
-    limits = [f"{words} {schema[bound]:,.10g}" for bound, words in BOUNDS.items() if bound in schema]
-    return ", ".join(["table" if "$ref" in schema else TYPES.get(schema.get("type", ""), "value"), *limits])
+    limits = [
+        f"{words} {schema[bound]:,.10g}" for bound, words in BOUNDS.items() if bound in schema
+    ]
+    return ", ".join(
+        ["table" if "$ref" in schema else TYPES.get(schema.get("type", ""), "value"), *limits]
+    )
 
 
-def options(title: str, head: str, schema: dict[str, Any], sections: dict[str, Any]) -> Iterator[str]:
-    """Return a section of a spec, a definition for each option, and the sections in it that were not seen before."""
+def options(
+    title: str, head: str, schema: dict[str, Any], sections: dict[str, Any]
+) -> Iterator[str]:
+    """Return a section of a spec, a definition for each option, and the sections in it that were
+    not seen before.
+    """
     yield from (f"## {title}", "", schema.get("description", ""), "")
     nested = []
     for name, option in schema["properties"].items():
         required, default = name in schema.get("required", []), option.get("default")
         shown = repr(default).replace("True", "true").replace("False", "false")
-        says = "" if required or default is None or isinstance(default, dict) else f"; default `{shown}`"
+        says = (
+            ""
+            if required or default is None or isinstance(default, dict)
+            else f"; default `{shown}`"
+        )
         yield from (f"`{head}{name}`", f": {'*required*: ' * required}{kind_of(option)}{says}", "")
-        yield from (f"  {' '.join(option['description'].split())}", "") if "description" in option else ()
-        forms = [(one, f"[{head}{name}]", f"{head}{name}.") for one in (option, *option.get("anyOf", []))]
-        forms.append((option.get("additionalProperties"), f"[{head}{name}.NAME]", f"{head}{name}.NAME."))
+        yield from (
+            (f"  {' '.join(option['description'].split())}", "") if "description" in option else ()
+        )
+        forms = [
+            (one, f"[{head}{name}]", f"{head}{name}.") for one in (option, *option.get("anyOf", []))
+        ]
+        forms.append(
+            (option.get("additionalProperties"), f"[{head}{name}.NAME]", f"{head}{name}.NAME.")
+        )
         forms.append((option.get("items"), f"[[{head}{name}]]", ""))
-        nested += [(one["$ref"], *place) for one, *place in forms if isinstance(one, dict) and "$ref" in one]
+        nested += [
+            (one["$ref"], *place)
+            for one, *place in forms
+            if isinstance(one, dict) and "$ref" in one
+        ]
     for reference, where, start in nested:
         if (name := reference.rpartition("/")[2]) in sections:
             yield from options(where, start, sections.pop(name), sections)
@@ -135,7 +196,11 @@ def write(app: Sphinx) -> None:
 
     schema = Spec.model_json_schema()
     modules = dict(pages(griffe.load("plkernel", search_paths=[str(DOCS.parent)])))
-    texts = {"studies/_options.md": "\n".join(options("The top of the file", "", schema, schema["$defs"])) + "\n"}
+    texts = {
+        "studies/_options.md": (
+            "\n".join(options("The top of the file", "", schema, schema["$defs"])) + "\n"
+        )
+    }
     texts |= {f"api/{name}.rst": text for name, text in modules.items()}
     texts["api/index.rst"] = INDEX + "".join(f"   {name}\n" for name in modules)
     (DOCS / "api").mkdir(exist_ok=True)
@@ -145,7 +210,9 @@ def write(app: Sphinx) -> None:
 
 
 def formula(block: bool) -> Callable[[Any, Any], None]:
-    """Return a visitor that writes a formula as MathML, which browsers draw without script, font or network."""
+    """Return a visitor that writes a formula as MathML, which browsers draw without script, font or
+    network.
+    """
 
     def visit(translator: Any, node: Any) -> None:
         drawn = tex2mathml(node.astext(), as_block=block)

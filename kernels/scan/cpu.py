@@ -1,8 +1,9 @@
 """The scan on a CPU: compiled loops over channels, threads over batch rows and channel blocks.
 
-The carry from step to step and the sum behind the gradient of a fixed decay are float64, whatever the storage.
-Half types are widened to float32 on the way in and rounded on the way out: a CPU has no arithmetic for them.
-Every channel of every row is one sequential sum, so the result does not depend on the number of threads.
+The carry from step to step and the sum behind the gradient of a fixed decay are float64, whatever
+the storage. Half types are widened to float32 on the way in and rounded on the way out: a CPU has
+no arithmetic for them. Every channel of every row is one sequential sum, so the result does not
+depend on the number of threads.
 """
 
 import ctypes
@@ -20,11 +21,17 @@ from plkernel.kernels.lanes import take
 from plkernel.kernels.operators import widen
 
 LINE = 16  # float32 channels in a cache line: two threads never write the same one
-WIDTH = 512  # most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
-NARROW = 256  # fewest in a row that is cut so that every thread has a piece: with fewer, one thread alone is faster
+# most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
+WIDTH = 512
+# fewest in a row that is cut so that every thread has a piece: with fewer, one thread alone is
+# faster
+NARROW = 256
 SERIAL = 1 << 20  # elements below which handing work to a thread costs more than it saves
-LARGE = 1 << 25  # bytes from which a result asks for large pages: touching small ones first costs as much as the scan
-TINY = 1e-290  # a carry that has died out is set to zero: arithmetic below 1e-308 is some fifty times slower
+# bytes from which a result asks for large pages: touching small ones first costs as much as the
+# scan
+LARGE = 1 << 25
+# a carry that has died out is set to zero: arithmetic below 1e-308 is some fifty times slower
+TINY = 1e-290
 
 
 _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux
@@ -33,7 +40,9 @@ _MADVISE = ctypes.CDLL(None).madvise if _ADVICE is not None else None
 
 @jit
 def _advance(decay, carry, step, output):  # type: ignore[no-untyped-def]
-    """One step of every channel. On its own, and short, so that the compiler turns it into vector instructions."""
+    """One step of every channel. On its own, and short, so that the compiler turns it into vector
+    instructions.
+    """
     for d in range(carry.size):
         x = decay[d] * carry[d] + step[d]
         x = 0.0 if abs(x) < TINY else x
@@ -96,7 +105,9 @@ def _forward(a, b, state, h, last, width, counter, units):  # type: ignore[no-un
 
 
 @jit
-def _backward(a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state, fixed, width, counter, units):  # type: ignore[no-untyped-def]
+def _backward(  # type: ignore[no-untyped-def]
+    a, state, h, grad_h, grad_last, grad_a, grad_b, grad_state, fixed, width, counter, units
+):
     """grad_a is (B,T,D), or the sum over time (B,1,D) in float64."""
     end, rows, times = h.shape[1] - 1, a.shape[0], a.shape[1]
     unit = take(counter)
@@ -126,11 +137,19 @@ def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     return h.to(b.dtype), last
 
 
-def backward(a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the state (a_1 g_1)."""
+def backward(
+    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the
+    state (a_1 g_1).
+    """
     inputs = (_three_axes(a), state, widen(h), widen(grad_h), grad_last)
     fixed = a.dim() == 1
-    grad_a = state.new_empty((len(state), 1, len(a)), dtype=torch.float64) if fixed else _empty_like(inputs[0])
+    grad_a = (
+        state.new_empty((len(state), 1, len(a)), dtype=torch.float64)
+        if fixed
+        else _empty_like(inputs[0])
+    )
     grad_b, grad_state = _empty_like(inputs[2]), torch.empty_like(state)
     _run(_backward, h.shape, *inputs, grad_a, grad_b, grad_state, fixed)
     if fixed:
@@ -144,7 +163,9 @@ def _three_axes(a: Tensor) -> Tensor:
 
 
 def _empty_like(x: Tensor) -> Tensor:
-    """An uninitialised tensor on large pages, where the system has them to give; asking is all that is done here."""
+    """An uninitialised tensor on large pages, where the system has them to give; asking is all that
+    is done here.
+    """
     empty = torch.empty_like(x)
     if _MADVISE is not None and empty.nbytes >= LARGE:
         start = -(-empty.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -164,9 +185,11 @@ def _run(kernel: Any, shape: torch.Size, *inputs: Any) -> None:
 
 
 def _block_width(rows: int, channels: int, threads: int) -> int:
-    """Channels per unit: whole cache lines, at most WIDTH, and fewer where rows are too few for all threads.
+    """Channels per unit: whole cache lines, at most WIDTH, and fewer where rows are too few for all
+    threads.
 
-    Steps of half a row take as long as those of a whole one, each being apart from the next in memory.
+    Steps of half a row take as long as those of a whole one, each being apart from the next in
+    memory.
     """
     pieces = max(math.ceil(channels / WIDTH), min(math.ceil(threads / rows), channels // NARROW))
     return max(LINE, math.ceil(channels / pieces / LINE) * LINE)

@@ -1,15 +1,18 @@
-"""The scan in Triton: channels on lanes, serial in time in registers, time split into chunks in three phases.
+"""The scan in Triton: channels on lanes, serial in time in registers, time split into chunks in
+three phases.
 
 1. `_chunk_ends` scans every chunk but the last from zero: its end, and the product of its decays.
 2. `_chunk_starts` carries the state over the chunks.
 3. `_forward` or `_backward` scans every chunk again from its right start and writes the results.
 
-One chunk (a short sequence, or enough batch and channels to fill the GPU) needs phase 3 alone, started from the
-state: b is then read once and h written once. The backward pass is the same scan from the last step to the first,
-where the carry is a_{t+1} * g_{t+1}. A chunk is counted in the direction of its scan.
+One chunk (a short sequence, or enough batch and channels to fill the GPU) needs phase 3 alone,
+started from the state: b is then read once and h written once. The backward pass is the same scan
+from the last step to the first, where the carry is a_{t+1} * g_{t+1}. A chunk is counted in the
+direction of its scan.
 
-Accuracy: values within a group of ROWS steps are float32. From group to group the carry is float64, fed with what the
-group contributes when it starts from zero, so rounding errors do not add up over a long sequence with decays near 1.
+Accuracy: values within a group of ROWS steps are float32. From group to group the carry is float64,
+fed with what the group contributes when it starts from zero, so rounding errors do not add up over
+a long sequence with decays near 1.
 
 Letters: B batch, T time, D channels. See `plkernel.kernels.scan` for shapes and dtypes.
 """
@@ -25,7 +28,9 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS = 16  # steps loaded before the first of them is used: hides the latency of memory
-BACKWARD_ROWS = 8  # the same in `_backward`, which loads from three tensors: 16 do not fit in registers
+BACKWARD_ROWS = (
+    8  # the same in `_backward`, which loads from three tensors: 16 do not fit in registers
+)
 LANES = 64  # channels of one program: two for each thread of its only warp
 FEW_LANES = 32  # for few channels, and for the small tensors between the phases
 FULL = 512  # programs that keep the largest GPU (132 multiprocessors) busy
@@ -34,7 +39,8 @@ ALONE = 256  # a sequence up to here costs less in one chunk than the launch of 
 SHORTEST = 64  # steps of a chunk
 # Compiled once for all lengths: nothing is gained from knowing that one is 1 or a multiple of 16.
 LENGTHS = ("T", "LENGTH", "chunks")
-# The fusion of a * h + b into one rounding is asked for by name: its default differs between versions of Triton.
+# The fusion of a * h + b into one rounding is asked for by name: its default differs between
+# versions of Triton.
 OPTIONS = {"num_warps": 1, "enable_fp_fusion": True}
 
 
@@ -52,7 +58,9 @@ def _step(carry, decay, x, REVERSE: tl.constexpr):
 
 @triton.jit
 def _fixed_decay(pointer, lanes, count, FIXED: tl.constexpr, ROWS: tl.constexpr):
-    """A fixed decay, and in float64 its powers ROWS and count % ROWS: the factors of a whole and of the last group."""
+    """A fixed decay, and in float64 its powers ROWS and count % ROWS: the factors of a whole and of
+    the last group.
+    """
     fixed, whole, part = 0.0, 0.0, 0.0
     if FIXED:
         fixed = tl.load(pointer, mask=lanes, other=0.0).to(tl.float32)
@@ -65,8 +73,12 @@ def _fixed_decay(pointer, lanes, count, FIXED: tl.constexpr, ROWS: tl.constexpr)
 
 
 @triton.jit
-def _rows(pointer, stride, left, fill: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr = tl.float32):
-    """The next ROWS rows, `fill` from `left` on. Arithmetic in a half type is wrong in the interpreter."""
+def _rows(
+    pointer, stride, left, fill: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr = tl.float32
+):
+    """The next ROWS rows, `fill` from `left` on. Arithmetic in a half type is wrong in the
+    interpreter.
+    """
     rows = ()
     for i in tl.static_range(ROWS):
         row = tl.load(pointer + i * stride, mask=i < left, other=fill)
@@ -76,7 +88,9 @@ def _rows(pointer, stride, left, fill: tl.constexpr, ROWS: tl.constexpr, TYPE: t
 
 @triton.jit
 def _place(T, D, LENGTH, chunks, REVERSE: tl.constexpr, LANES: tl.constexpr):
-    """Batch, chunk and channels of this program; the time of its first step, and how many steps it has."""
+    """Batch, chunk and channels of this program; the time of its first step, and how many steps it
+    has.
+    """
     blocks = tl.cdiv(D, LANES)
     program = tl.program_id(0)
     channel = (program % blocks) * LANES + tl.arange(0, LANES)
@@ -90,10 +104,22 @@ def _place(T, D, LENGTH, chunks, REVERSE: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit(do_not_specialize=LENGTHS)
 def _chunk_ends(
-    a, x, ends, products, T, D, LENGTH, chunks,
-    FIXED: tl.constexpr, REVERSE: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """Phase 1: the carry that leaves each chunk when none enters it, and the product of the chunk's decays."""
+    a,
+    x,
+    ends,
+    products,
+    T,
+    D,
+    LENGTH,
+    chunks,
+    FIXED: tl.constexpr,
+    REVERSE: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Phase 1: the carry that leaves each chunk when none enters it, and the product of the chunk's
+    decays.
+    """
     batch, chunk, channel, time, count = _place(T, D, LENGTH, chunks, REVERSE, LANES)
     lanes = channel < D
     stride = -D if REVERSE else D
@@ -106,7 +132,9 @@ def _chunk_ends(
         xs = _rows(x + row + channel, stride, left, 0.0, ROWS)
         decays = () if FIXED else _rows(a + row + channel, stride, left, 1.0, ROWS)
         local = tl.zeros([LANES], tl.float32)
-        factor = tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
+        factor = (
+            tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
+        )
         for i in tl.static_range(ROWS):
             decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
             _, local = _step(local, decay, xs[i], REVERSE)
@@ -122,8 +150,12 @@ def _chunk_ends(
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def _chunk_starts(ends, products, first, starts, D, chunks, LANES: tl.constexpr, ROWS: tl.constexpr):
-    """Phase 2: the carry that enters each chunk. ends and products (B,chunks-1,D), first (B,D), starts (B,chunks,D)."""
+def _chunk_starts(
+    ends, products, first, starts, D, chunks, LANES: tl.constexpr, ROWS: tl.constexpr
+):
+    """Phase 2: the carry that enters each chunk. ends and products (B,chunks-1,D), first (B,D),
+    starts (B,chunks,D).
+    """
     blocks = tl.cdiv(D, LANES)
     program = tl.program_id(0)
     channel = (program % blocks) * LANES + tl.arange(0, LANES)
@@ -148,10 +180,22 @@ def _chunk_starts(ends, products, first, starts, D, chunks, LANES: tl.constexpr,
 
 @triton.jit(do_not_specialize=LENGTHS)
 def _forward(
-    a, b, starts, h, last, T, D, LENGTH, chunks,
-    FIXED: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """Phase 3: every h of a chunk from the carry that enters it; the last chunk also writes the last state."""
+    a,
+    b,
+    starts,
+    h,
+    last,
+    T,
+    D,
+    LENGTH,
+    chunks,
+    FIXED: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Phase 3: every h of a chunk from the carry that enters it; the last chunk also writes the
+    last state.
+    """
     batch, chunk, channel, time, count = _place(T, D, LENGTH, chunks, False, LANES)
     lanes = channel < D
     row = (batch * T + time) * D
@@ -164,7 +208,9 @@ def _forward(
         decays = () if FIXED else _rows(a + row + channel, D, left, 1.0, ROWS)
         value = carry.to(tl.float32)
         local = tl.zeros([LANES], tl.float32)
-        factor = tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
+        factor = (
+            tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
+        )
         for i in tl.static_range(ROWS):
             decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
             value, _ = _step(value, decay, xs[i], False)
@@ -180,9 +226,22 @@ def _forward(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def _backward(
-    a, grad_h, h, state, starts, grad_a, grad_b, grad_state, T, D, LENGTH, chunks,
-    FIXED: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
+    a,
+    grad_h,
+    h,
+    state,
+    starts,
+    grad_a,
+    grad_b,
+    grad_state,
+    T,
+    D,
+    LENGTH,
+    chunks,
+    FIXED: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     """Phase 3 in reverse: grad_b_t = g_t, grad_a_t = g_t * h_{t-1} and grad_state = a_1 * g_1.
 
     For a fixed decay grad_a is (B,chunks,D) in float64, the sum over each chunk.
@@ -203,7 +262,9 @@ def _backward(
         into = carry.to(tl.float32)
         local = tl.zeros([LANES], tl.float32)
         group = tl.zeros([LANES], tl.float32)
-        factor = tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
+        factor = (
+            tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
+        )
         for i in tl.static_range(ROWS):
             decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
             value, into = _step(into, decay, xs[i], True)
@@ -222,7 +283,9 @@ def _backward(
         count -= ROWS
     if FIXED:
         tl.store(grad_a + index, total, mask=lanes)
-    tl.store(grad_state + batch * D + channel, carry, mask=tl.where(chunk == chunks - 1, lanes, False))
+    tl.store(
+        grad_state + batch * D + channel, carry, mask=tl.where(chunk == chunks - 1, lanes, False)
+    )
 
 
 def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,30 +298,66 @@ def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     with torch.cuda.device_of(b):  # kernels are launched on the current device
         starts = _starts(a, b, state, lanes, length, chunks, reverse=False)
         _forward[grid](
-            a, b, starts, h, last, time, channels, length, chunks, FIXED=fixed, LANES=lanes, ROWS=ROWS, **OPTIONS
-        )  # fmt: skip
+            a,
+            b,
+            starts,
+            h,
+            last,
+            time,
+            channels,
+            length,
+            chunks,
+            FIXED=fixed,
+            LANES=lanes,
+            ROWS=ROWS,
+            **OPTIONS,
+        )
     return h, last
 
 
-def backward(a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the state (a_1 g_1)."""
+def backward(
+    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the
+    state (a_1 g_1).
+    """
     batch, time, channels = h.shape
     grad_b, grad_state = torch.empty_like(h), torch.empty_like(state)
     fixed = a.dim() == 1
     lanes, length, chunks = plan(batch, time, channels)
     # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
-    grad_a = a.new_empty((batch, chunks, channels), dtype=torch.float64) if fixed else torch.empty_like(a)
+    grad_a = (
+        a.new_empty((batch, chunks, channels), dtype=torch.float64)
+        if fixed
+        else torch.empty_like(a)
+    )
     grid = (batch * chunks * triton.cdiv(channels, lanes),)
     with torch.cuda.device_of(h):  # kernels are launched on the current device
         starts = _starts(a, grad_h, grad_last, lanes, length, chunks, reverse=True)
         _backward[grid](
-            a, grad_h, h, state, starts, grad_a, grad_b, grad_state, time, channels, length, chunks,
-            FIXED=fixed, LANES=lanes, ROWS=BACKWARD_ROWS, **OPTIONS,
-        )  # fmt: skip
+            a,
+            grad_h,
+            h,
+            state,
+            starts,
+            grad_a,
+            grad_b,
+            grad_state,
+            time,
+            channels,
+            length,
+            chunks,
+            FIXED=fixed,
+            LANES=lanes,
+            ROWS=BACKWARD_ROWS,
+            **OPTIONS,
+        )
     return (grad_a.sum((0, 1)).to(a.dtype) if fixed else grad_a), grad_b, grad_state
 
 
-def _starts(a: Tensor, x: Tensor, first: Tensor, lanes: int, length: int, chunks: int, *, reverse: bool) -> Tensor:
+def _starts(
+    a: Tensor, x: Tensor, first: Tensor, lanes: int, length: int, chunks: int, *, reverse: bool
+) -> Tensor:
     """Phases 1 and 2: the carry that enters each chunk, (B,chunks,D)."""
     if chunks == 1:
         return first
@@ -267,9 +366,20 @@ def _starts(a: Tensor, x: Tensor, first: Tensor, lanes: int, length: int, chunks
     products = torch.empty_like(ends)
     starts = x.new_empty((batch, chunks, channels), dtype=torch.float64)
     _chunk_ends[(batch * (chunks - 1) * triton.cdiv(channels, lanes),)](
-        a, x, ends, products, time, channels, length, chunks - 1,
-        FIXED=a.dim() == 1, REVERSE=reverse, LANES=lanes, ROWS=ROWS, **OPTIONS,
-    )  # fmt: skip
+        a,
+        x,
+        ends,
+        products,
+        time,
+        channels,
+        length,
+        chunks - 1,
+        FIXED=a.dim() == 1,
+        REVERSE=reverse,
+        LANES=lanes,
+        ROWS=ROWS,
+        **OPTIONS,
+    )
     _chunk_starts[(batch * triton.cdiv(channels, FEW_LANES),)](
         ends, products, first, starts, channels, chunks, LANES=FEW_LANES, ROWS=ROWS, **OPTIONS
     )
@@ -277,10 +387,12 @@ def _starts(a: Tensor, x: Tensor, first: Tensor, lanes: int, length: int, chunks
 
 
 def plan(batch: int, time: int, channels: int) -> tuple[int, int, int]:
-    """Channels of a program, steps of a chunk and number of chunks, for a tensor (batch, time, channels).
+    """Channels of a program, steps of a chunk and number of chunks, for a tensor (batch, time,
+    channels).
 
-    One chunk where that fills the GPU or time is short. Else enough chunks to fill it, and at least so long that no
-    phase has many more steps in series than another: sqrt(T) steps in sqrt(T) chunks.
+    One chunk where that fills the GPU or time is short. Else enough chunks to fill it, and at least
+    so long that no phase has many more steps in series than another: sqrt(T) steps in sqrt(T)
+    chunks.
     """
     lanes = FEW_LANES if channels <= FEW_LANES else LANES
     programs = batch * triton.cdiv(channels, lanes)

@@ -1,16 +1,18 @@
 """WKV on a CPU: compiled matrix products over chunks of time, threads over batch rows and heads.
 
-Inside a chunk everything has the type of the inputs as they are stored (half types in float32); the equations are
-below. The state and its gradient are carried from chunk to chunk in float64.
+Inside a chunk everything has the type of the inputs as they are stored (half types in float32); the
+equations are below. The state and its gradient are carried from chunk to chunk in float64.
 
-The backward pass keeps nothing of the forward pass but its inputs: it runs the state once more, keeps it at the start
-of each chunk, and takes the chunks from the last to the first. There states lie as (V,K), so that both of the products
-with them are products of rows. Each head of each batch row is one sequential sum, so the result does not depend on the
-number of threads.
+The backward pass keeps nothing of the forward pass but its inputs: it runs the state once more,
+keeps it at the start of each chunk, and takes the chunks from the last to the first. There states
+lie as (V,K), so that both of the products with them are products of rows. Each head of each batch
+row is one sequential sum, so the result does not depend on the number of threads.
 
-With D_t the product of the decays of the chunk before step t, E_t that after it and S the state before the chunk
+With D_t the product of the decays of the chunk before step t, E_t that after it and S the state
+before the chunk
 
-    o_t = (r_t D_t) S + sum_{i<=t} P_ti v_i,   S' = (D_t w_t of the last step) S + sum_i (k_i E_i)^T v_i,
+    o_t = (r_t D_t) S + sum_{i<=t} P_ti v_i,   S' = (D_t w_t of the last step) S + sum_i (k_i E_i)^T
+    v_i,
 
 where P_ti = sum over keys of r_t k_i and the product of the decays between i and t, or u for i = t.
 
@@ -25,17 +27,36 @@ import torch
 from torch import Tensor
 
 from plkernel.kernels import chunks, lanes
-from plkernel.kernels.chunks import CHUNK, copy, flip, inner, load_decays, load_rows, product, scale, store_rows
+from plkernel.kernels.chunks import (
+    CHUNK,
+    copy,
+    flip,
+    inner,
+    load_decays,
+    load_rows,
+    product,
+    scale,
+    store_rows,
+)
 from plkernel.kernels.compiled import jit
-from plkernel.kernels.lanes import LANES, add, load, multiply, multiply_add, spread_from, store, zeros
+from plkernel.kernels.lanes import (
+    LANES,
+    add,
+    load,
+    multiply,
+    multiply_add,
+    spread_from,
+    store,
+    zeros,
+)
 from plkernel.kernels.operators import widen
 
 
 def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
     """Buffers of one thread, padded to LANES; all but decays and carry in the inputs' type.
 
-    Spare columns are zero where inputs are loaded, and never loaded. The state is (K,V) forward and (V,K) backward,
-    where so many of them are kept.
+    Spare columns are zero where inputs are loaded, and never loaded. The state is (K,V) forward and
+    (V,K) backward, where so many of them are kept.
     """
     keys, values = chunks.padded(keys), chunks.padded(values)
     state = (values, keys) if kept else (keys, values)
@@ -60,7 +81,8 @@ Room: Any = namedtuple("Room", _shapes(0, 0, 0), module=__name__)  # type: ignor
 
 @inner
 def pairs(r, k, w, u, x, p):  # type: ignore[no-untyped-def]
-    """P (CHUNK,CHUNK), steps t down and i on the lanes; above the diagonal are numbers without a meaning.
+    """P (CHUNK,CHUNK), steps t down and i on the lanes; above the diagonal are numbers without a
+    meaning.
 
     x (K,CHUNK) holds the keys k_i, each with the decays since i.
     """
@@ -81,10 +103,14 @@ def pairs(r, k, w, u, x, p):  # type: ignore[no-untyped-def]
 
 
 @inner
-def between(q, kd, grad_q, grad_kd, before, after, through, state, grad_state, grad_r, grad_k, grad_w):  # type: ignore[no-untyped-def]
-    """Gradients of r_t = q_t / D_t, k_t and ln w_t through the state (V,K) before the chunk and that after it.
+def between(  # type: ignore[no-untyped-def]
+    q, kd, grad_q, grad_kd, before, after, through, state, grad_state, grad_r, grad_k, grad_w
+):
+    """Gradients of r_t = q_t / D_t, k_t and ln w_t through the state (V,K) before the chunk and
+    that after it.
 
-    ln w_t is in every q after t, in every k E before t, and in the decay of the state through the chunk.
+    ln w_t is in every q after t, in every k E before t, and in the decay of the state through the
+    chunk.
     """
     keys = q.shape[1]
     for j in range(0, keys, LANES):
@@ -106,7 +132,9 @@ def between(q, kd, grad_q, grad_kd, before, after, through, state, grad_state, g
 
 @inner
 def pairs_forward(r, k, w, u, grad_p, grad_r, decayed, j):  # type: ignore[no-untyped-def]
-    """For the keys j to j + LANES: what `pairs` did, kept in `decayed`, and what P adds to the gradient of r."""
+    """For the keys j to j + LANES: what `pairs` did, kept in `decayed`, and what P adds to the
+    gradient of r.
+    """
     keys = r.shape[1]
     bonus = load(u, j)
     for t in range(CHUNK):
@@ -123,7 +151,9 @@ def pairs_forward(r, k, w, u, grad_p, grad_r, decayed, j):  # type: ignore[no-un
 
 @inner
 def pairs_backward(r, k, w, u, grad_p, grad_k, grad_w, grad_u, decayed, later, j):  # type: ignore[no-untyped-def]
-    """And what it adds to those of k, ln w and u, back in time; `later` holds the gradient of what was `decayed`."""
+    """And what it adds to those of k, ln w and u, back in time; `later` holds the gradient of what
+    was `decayed`.
+    """
     keys = r.shape[1]
     bonus, grad_bonus = load(u, j), zeros(r)
     for i in range(CHUNK):
@@ -147,13 +177,21 @@ def _load_decays(w, b, h, start, count, room, fresh):  # type: ignore[no-untyped
     """Decays and their products; a fixed decay has the same in all chunks that are not `fresh`."""
     if fresh or w.shape[1] > 1:
         logs, wide, through = room.decays[0], room.decays[1], room.decays[2, 0]
-        load_decays(w, b, h, start, count, logs, wide, room.keys[2], room.keys[3], room.keys[4], through)
+        load_decays(
+            w, b, h, start, count, logs, wide, room.keys[2], room.keys[3], room.keys[4], through
+        )
 
 
 @jit
 def _forward_chunk(r, k, v, w, u, b, h, start, count, out, room):  # type: ignore[no-untyped-def]
     rr, kk, ww, before, after = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
-    q, kd, vv, oo, weights = room.keys[5], room.keys[6], room.values[0], room.values[1], room.weights[0]
+    q, kd, vv, oo, weights = (
+        room.keys[5],
+        room.keys[6],
+        room.values[0],
+        room.values[1],
+        room.weights[0],
+    )
     load_rows(r, b, h, start, count, rr)
     load_rows(k, b, h, start, count, kk)
     load_rows(v, b, h, start, count, vv)
@@ -197,11 +235,19 @@ def _keep_states(k, v, w, b, h, room):  # type: ignore[no-untyped-def]
 
 @jit
 def _backward_chunk(r, k, v, w, u, b, h, start, count, fresh, grad_out, grad_u, state, room):  # type: ignore[no-untyped-def]
-    """Gradients of a chunk into the buffers, from that of the state after it; then that of the state before it."""
+    """Gradients of a chunk into the buffers, from that of the state after it; then that of the
+    state before it.
+    """
     rr, kk, ww, before, after = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
     q, kd, gr, gk = room.keys[5], room.keys[6], room.keys[7], room.keys[8]
     gq, gkd, gw = room.keys[9], room.keys[10], room.keys[11]
-    vv, oo, gv, vt, ot = room.values[0], room.values[1], room.values[2], room.values_flipped[0], room.values_flipped[1]
+    vv, oo, gv, vt, ot = (
+        room.values[0],
+        room.values[1],
+        room.values[2],
+        room.values_flipped[0],
+        room.values_flipped[1],
+    )
     weights, grad_weights, grad_state = room.weights[0], room.weights[1], room.state
     load_rows(r, b, h, start, count, rr)
     load_rows(k, b, h, start, count, kk)
@@ -224,7 +270,9 @@ def _backward_chunk(r, k, v, w, u, b, h, start, count, fresh, grad_out, grad_u, 
     between(q, kd, gq, gkd, before, after, through, state, grad_state, gr, gk, gw)
     for j in range(0, rr.shape[1], LANES):
         pairs_forward(rr, kk, ww, u, grad_weights, gr, room.pairs, j)
-        pairs_backward(rr, kk, ww, u, grad_weights, gk, gw, grad_u, room.pairs, room.pairs[CHUNK + 1], j)
+        pairs_backward(
+            rr, kk, ww, u, grad_weights, gk, gw, grad_u, room.pairs, room.pairs[CHUNK + 1], j
+        )
     chunks.advance(room.carry, through, False, oo, q, room.sums, grad_state)
 
 
@@ -242,7 +290,23 @@ def _store_decays(gw, b, h, start, count, grad_w):  # type: ignore[no-untyped-de
 
 @jit
 def _backward(  # type: ignore[no-untyped-def]
-    r, k, v, w, u, state, grad_out, grad_last, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state, room, counter, units
+    r,
+    k,
+    v,
+    w,
+    u,
+    state,
+    grad_out,
+    grad_last,
+    grad_r,
+    grad_k,
+    grad_v,
+    grad_w,
+    grad_u,
+    grad_state,
+    room,
+    counter,
+    units,
 ):
     word = lanes.flush_subnormals()
     time, heads = r.shape[1:3]
@@ -256,7 +320,22 @@ def _backward(  # type: ignore[no-untyped-def]
             start = c * CHUNK
             count = min(CHUNK, time - start)
             fresh = c >= room.kept.shape[0] - 2  # the last may be short
-            _backward_chunk(r, k, v, w, u[h], b, h, start, count, fresh, grad_out, grad_u[b, h], room.kept[c], room)
+            _backward_chunk(
+                r,
+                k,
+                v,
+                w,
+                u[h],
+                b,
+                h,
+                start,
+                count,
+                fresh,
+                grad_out,
+                grad_u[b, h],
+                room.kept[c],
+                room,
+            )
             store_rows(room.keys[7], b, h, start, count, grad_r)
             store_rows(room.keys[8], b, h, start, count, grad_k)
             store_rows(room.values[2], b, h, start, count, grad_v)
@@ -266,16 +345,27 @@ def _backward(  # type: ignore[no-untyped-def]
     lanes.restore(word)
 
 
-def forward(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def forward(
+    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
     inputs = _wide(r, k, v, log_decay, u)
     out, last = torch.empty_like(inputs[2]), torch.empty_like(state)
-    chunks.share(_forward, Room, _shapes(r.shape[3], v.shape[3], 0), state, *inputs, state, out, last)
+    chunks.share(
+        _forward, Room, _shapes(r.shape[3], v.shape[3], 0), state, *inputs, state, out, last
+    )
     return out.to(v.dtype), last
 
 
 def backward(
-    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor, grad_out: Tensor, grad_last: Tensor
+    r: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    u: Tensor,
+    state: Tensor,
+    grad_out: Tensor,
+    grad_last: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of all six inputs, from those of both results."""
     batch, time, heads, size = r.shape
@@ -283,7 +373,9 @@ def backward(
     grads, grad_state = [torch.empty_like(x) for x in inputs[:3]], torch.empty_like(state)
     fixed = log_decay.dim() == 2
     if fixed or time == 1:  # what `_store_decays` adds to
-        grad_w = torch.zeros((batch, 1, heads, size), dtype=torch.float64 if fixed else inputs[0].dtype)
+        grad_w = torch.zeros(
+            (batch, 1, heads, size), dtype=torch.float64 if fixed else inputs[0].dtype
+        )
     else:
         grad_w = torch.empty_like(inputs[0])
     grad_u = torch.zeros((batch, *inputs[4].shape), dtype=torch.float64)
@@ -299,6 +391,16 @@ def backward(
 
 
 def _wide(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor) -> list[Tensor]:
-    """Inputs as the kernels take them: no half types, ln w as (B,T,H,K) or (1,1,H,K), and u padded."""
-    r, k, v, log_decay = (widen(x) for x in (r, k, v, log_decay if log_decay.dim() == 4 else log_decay[None, None]))
-    return [r, k, v, log_decay, torch.nn.functional.pad(u.to(r.dtype), (0, chunks.padded(u.shape[1]) - u.shape[1]))]
+    """Inputs as the kernels take them: no half types, ln w as (B,T,H,K) or (1,1,H,K), and u
+    padded.
+    """
+    r, k, v, log_decay = (
+        widen(x) for x in (r, k, v, log_decay if log_decay.dim() == 4 else log_decay[None, None])
+    )
+    return [
+        r,
+        k,
+        v,
+        log_decay,
+        torch.nn.functional.pad(u.to(r.dtype), (0, chunks.padded(u.shape[1]) - u.shape[1])),
+    ]

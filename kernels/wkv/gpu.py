@@ -6,16 +6,17 @@
 
 A short sequence is one chunk and needs phase 3 alone.
 
-Every number that is exponentiated is the sum of ln w over a range of steps, so at most 0. Three kinds of range meet:
-from the start of a sub-chunk to a step, from a step to the end, and between two steps of one sub-chunk. None is the
-difference of two longer sums, and nothing is ever divided by a decay: beside a strong decay a weak one keeps its
-digits. The gradient of ln w_t is a sum over the ranges that contain step t, each with its own factor w_t in it.
+Every number that is exponentiated is the sum of ln w over a range of steps, so at most 0. Three
+kinds of range meet: from the start of a sub-chunk to a step, from a step to the end, and between
+two steps of one sub-chunk. None is the difference of two longer sums, and nothing is ever divided
+by a decay: beside a strong decay a weak one keeps its digits. The gradient of ln w_t is a sum over
+the ranges that contain step t, each with its own factor w_t in it.
 
-Products are float32 as the IEEE defines it (tf32 keeps 11 bits). A NaN also reaches the steps before it in its
-sub-chunk.
+Products are float32 as the IEEE defines it (tf32 keeps 11 bits). A NaN also reaches the steps
+before it in its sub-chunk.
 
-Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv`. Inside a
-sub-chunk t, j and s are rows: a key at j is seen at a later s, past every t between.
+Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv`.
+Inside a sub-chunk t, j and s are rows: a key at j is seen at a later s, past every t between.
 """
 
 # The language of the kernels is Triton, not typed Python:
@@ -28,17 +29,23 @@ from torch import Tensor
 
 from plkernel.kernels.operators import sum_parts
 
-ROWS = 16  # steps of a sub-chunk: the least that tl.dot takes; what they see of each other costs ROWS**2
-CHUNK = 64  # steps between two kept states; the backward pass computes those inside anew: CHUNK**2 work
+# steps of a sub-chunk: the least that tl.dot takes; what they see of each other costs ROWS**2
+ROWS = 16
+CHUNK = (
+    64  # steps between two kept states; the backward pass computes those inside anew: CHUNK**2 work
+)
 TILE = 4096  # entries of the part of a state that one program holds, where K <= 256
 MOST_KEYS = 512  # the sub-chunks of longer keys do not fit in the shared memory of every GPU
 LANES = 256  # entries of the state that one program of phase 2 carries
 GROUP = 8  # chunks loaded before the first of them is used: hides the latency of memory
-LEAST = tl.constexpr(-1e4)  # stands for every stronger decay: exp is 0 there already, and 0 * LEAST is not NaN
+LEAST = tl.constexpr(
+    -1e4
+)  # stands for every stronger decay: exp is 0 there already, and 0 * LEAST is not NaN
 # Compiled once for all lengths: nothing is gained from knowing that one is 1 or a multiple of 16.
 LENGTHS = ("T", "H", "chunks")
-# The fusion of a * h + b into one rounding is asked for by name: its default differs between versions of Triton.
-# Products of float32 keep their operands in registers: with fewer warps those of a tile do not fit.
+# The fusion of a * h + b into one rounding is asked for by name: its default differs between
+# versions of Triton. Products of float32 keep their operands in registers: with fewer warps those
+# of a tile do not fit.
 OPTIONS = {"num_warps": 8, "num_stages": 1, "enable_fp_fusion": True}
 
 
@@ -69,10 +76,14 @@ def parts_of(T, chunk, CHUNK: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def load_rows(x, row, count, stride, column, size, ROWS: tl.constexpr):
-    """ROWS rows in float32 (arithmetic in a half type is wrong in the interpreter), zero beyond `count` and `size`."""
+    """ROWS rows in float32 (arithmetic in a half type is wrong in the interpreter), zero beyond
+    `count` and `size`.
+    """
     i = tl.arange(0, ROWS)
     mask = (i < count)[:, None] & (column < size)[None, :]
-    return tl.load(x + row + i[:, None] * stride + column[None, :], mask=mask, other=0.0).to(tl.float32)
+    return tl.load(x + row + i[:, None] * stride + column[None, :], mask=mask, other=0.0).to(
+        tl.float32
+    )
 
 
 @triton.jit
@@ -98,7 +109,9 @@ def order(ROWS: tl.constexpr):
 
 @triton.jit
 def decays(log_decay, row, count, stride, column, size, ROWS: tl.constexpr):
-    """Sums of ln w over the rows of a sub-chunk before each row, over those after it, and over all."""
+    """Sums of ln w over the rows of a sub-chunk before each row, over those after it, and over
+    all.
+    """
     w = load_rows(log_decay, row, count, stride, column, size, ROWS)
     w = tl.where(w < LEAST, LEAST, w)  # a maximum would hide a NaN
     earlier = order(ROWS)
@@ -120,14 +133,28 @@ def next_state(state, k, v, after, total):
 
 @triton.jit(do_not_specialize=LENGTHS)
 def chunk_ends(
-    x, y, log_decay, starts, factors, T, H, K, V, chunks,
-    FIXED: tl.constexpr, REVERSE: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """Phase 1: what chunk c adds to the state that leaves it, into starts[c + 1], and the product of its decays.
+    x,
+    y,
+    log_decay,
+    starts,
+    factors,
+    T,
+    H,
+    K,
+    V,
+    chunks,
+    FIXED: tl.constexpr,
+    REVERSE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+):
+    """Phase 1: what chunk c adds to the state that leaves it, into starts[c + 1], and the product
+    of its decays.
 
-    The state leaves with sum_t exp(ln w of the steps after t) x_t^T y_t, x and y being k and v. In reverse it is a
-    gradient and leaves with those of the steps before, x and y being r and grad_o.
+    The state leaves with sum_t exp(ln w of the steps after t) x_t^T y_t, x and y being k and v. In
+    reverse it is a gradient and leaves with those of the steps before, x and y being r and grad_o.
     """
     batch, head, chunk, block = place(H, chunks - 1, tl.cdiv(V, VALUES))
     key, value = tl.arange(0, KEYS), block * VALUES + tl.arange(0, VALUES)
@@ -148,12 +175,18 @@ def chunk_ends(
     unit = batch * H + head
     where, mask = state_block(starts, unit * chunks + chunk + 1, key, value, K, V)
     tl.store(where, end, mask=mask)
-    tl.store(factors + (unit * (chunks - 1) + chunk) * K + key, tl.exp(past), mask=(key < K) & (block == 0))
+    tl.store(
+        factors + (unit * (chunks - 1) + chunk) * K + key,
+        tl.exp(past),
+        mask=(key < K) & (block == 0),
+    )
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def chunk_starts(first, factors, starts, K, V, chunks, LANES: tl.constexpr, GROUP: tl.constexpr):
-    """Phase 2, in place: starts (B,H,chunks,K,V) from what each chunk adds to the state that enters it."""
+    """Phase 2, in place: starts (B,H,chunks,K,V) from what each chunk adds to the state that enters
+    it.
+    """
     blocks = tl.cdiv(K * V, LANES)
     program = tl.program_id(0)
     unit = (program // blocks).to(tl.int64)
@@ -180,12 +213,29 @@ def chunk_starts(first, factors, starts, K, V, chunks, LANES: tl.constexpr, GROU
 
 @triton.jit
 def _pairs(
-    r, log_decay, row, decay_row, stride, decay_stride, k, bonus, through, grad_r, grad_k, grad_w, count, key, K,
-    BACK: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """How much each row s takes of the value of each row j: (j, s); and what flows `through` (j, s), v_j . grad_o_s.
+    r,
+    log_decay,
+    row,
+    decay_row,
+    stride,
+    decay_stride,
+    k,
+    bonus,
+    through,
+    grad_r,
+    grad_k,
+    grad_w,
+    count,
+    key,
+    K,
+    BACK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """How much each row s takes of the value of each row j: (j, s); and what flows `through` (j,
+    s), v_j . grad_o_s.
 
-    Row s sees the past through the sums of ln w `between` each j and s, itself through u, and nothing of what comes.
+    Row s sees the past through the sums of ln w `between` each j and s, itself through u, and
+    nothing of what comes.
     """
     i = tl.arange(0, ROWS)
     j = i[:, None]
@@ -195,7 +245,9 @@ def _pairs(
         seen = tl.where(j < s, tl.exp(between), tl.where(j == s, bonus[None, :], 0.0))
         mask = (key < K) & (s < count)
         now = tl.load(r + row + s * stride + key, mask=mask, other=0.0).to(tl.float32)[None, :]
-        w = tl.load(log_decay + decay_row + s * decay_stride + key, mask=mask, other=0.0).to(tl.float32)
+        w = tl.load(log_decay + decay_row + s * decay_stride + key, mask=mask, other=0.0).to(
+            tl.float32
+        )
         w = tl.where(w < LEAST, LEAST, w)
         between = tl.where(j < s, between + w[None, :], 0.0)
         at_s = i[None, :] == s
@@ -212,10 +264,28 @@ def _pairs(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def _forward(
-    r, k, v, log_decay, u, starts, out, last, T, H, K, V, chunks,
-    FIXED: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """Phase 3: every o_t of a chunk from the state that enters it; the last chunk also writes the last state."""
+    r,
+    k,
+    v,
+    log_decay,
+    u,
+    starts,
+    out,
+    last,
+    T,
+    H,
+    K,
+    V,
+    chunks,
+    FIXED: tl.constexpr,
+    CHUNK: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+):
+    """Phase 3: every o_t of a chunk from the state that enters it; the last chunk also writes the
+    last state.
+    """
     batch, head, chunk, block = place(H, chunks, tl.cdiv(V, VALUES))
     key, value = tl.arange(0, KEYS), block * VALUES + tl.arange(0, VALUES)
     bonus = tl.load(u + head * K + key, mask=key < K, other=0.0).to(tl.float32)
@@ -231,8 +301,24 @@ def _forward(
         ks = load_rows(k, row * K, count, H * K, key, K, ROWS)
         vs = load_rows(v, row * V, count, H * V, value, V, ROWS)
         attention, _, _, _ = _pairs(
-            r, log_decay, row * K, decay_row * K, H * K, decay_stride, ks, bonus, 0, 0, 0, 0, count, key, K, False, ROWS
-        )  # fmt: skip
+            r,
+            log_decay,
+            row * K,
+            decay_row * K,
+            H * K,
+            decay_stride,
+            ks,
+            bonus,
+            0,
+            0,
+            0,
+            0,
+            count,
+            key,
+            K,
+            False,
+            ROWS,
+        )
         o = dot(rs * tl.exp(before), state) + dot(tl.trans(attention), vs)
         store_rows(out, o, row * V, count, H * V, value, V, ROWS)
         state = next_state(state, ks, vs, after, total)
@@ -242,14 +328,37 @@ def _forward(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def _backward(
-    r, k, v, log_decay, u, grad_out, starts, ends, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state,
-    T, H, K, V, chunks,
-    FIXED: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """Phase 3 in reverse: all gradients of a chunk, from the state that enters it and the gradient of what leaves it.
+    r,
+    k,
+    v,
+    log_decay,
+    u,
+    grad_out,
+    starts,
+    ends,
+    grad_r,
+    grad_k,
+    grad_v,
+    grad_w,
+    grad_u,
+    grad_state,
+    T,
+    H,
+    K,
+    V,
+    chunks,
+    FIXED: tl.constexpr,
+    CHUNK: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+):
+    """Phase 3 in reverse: all gradients of a chunk, from the state that enters it and the gradient
+    of what leaves it.
 
-    grad_r, grad_k and grad_w are (blocks of V,B,T,H,K), to be summed over the first axis; grad_u, and grad_w of a
-    fixed decay, float64 (blocks of V,B,chunks,H,K), to be summed over the first three.
+    grad_r, grad_k and grad_w are (blocks of V,B,T,H,K), to be summed over the first axis; grad_u,
+    and grad_w of a fixed decay, float64 (blocks of V,B,chunks,H,K), to be summed over the first
+    three.
     """
     blocks = tl.cdiv(V, VALUES)
     batch, head, chunk, block = place(H, chunks, blocks)
@@ -257,7 +366,9 @@ def _backward(
     bonus = tl.load(u + head * K + key, mask=key < K, other=0.0).to(tl.float32)
     unit = batch * H + head
     batches = tl.num_programs(0) // (blocks * chunks * H)
-    apart = block.to(tl.int64) * batches * T * H * K  # results of one block of V from those of the first
+    apart = (
+        block.to(tl.int64) * batches * T * H * K
+    )  # results of one block of V from those of the first
     where, mask = state_block(ends, unit * chunks + chunks - 1 - chunk, key, value, K, V)
     grad = tl.load(where, mask=mask, other=0.0)
     where, mask = state_block(starts, unit * chunks + chunk, key, value, K, V)
@@ -273,7 +384,9 @@ def _backward(
             row, decay_row, decay_stride = at(batch, time, head, T, H, K, FIXED)
             _, after, total = decays(log_decay, decay_row * K, count, decay_stride, key, K, ROWS)
             ks = load_rows(k, row * K, count, H * K, key, K, ROWS)
-            state = next_state(state, ks, load_rows(v, row * V, count, H * V, value, V, ROWS), after, total)
+            state = next_state(
+                state, ks, load_rows(v, row * V, count, H * V, value, V, ROWS), after, total
+            )
         time = chunk * CHUNK + n * ROWS
         count = T - time
         row, decay_row, decay_stride = at(batch, time, head, T, H, K, FIXED)
@@ -290,9 +403,24 @@ def _backward(
         # ... and its steps among themselves.
         through = dot(vs, tl.trans(os))
         attention, gr, gk, gw = _pairs(
-            r, log_decay, row * K, decay_row * K, H * K, decay_stride, ks, bonus, through, gr, gk, gw, count, key, K,
-            True, ROWS,
-        )  # fmt: skip
+            r,
+            log_decay,
+            row * K,
+            decay_row * K,
+            H * K,
+            decay_stride,
+            ks,
+            bonus,
+            through,
+            gr,
+            gk,
+            gw,
+            count,
+            key,
+            K,
+            True,
+            ROWS,
+        )
         gv = dot(ks * tl.exp(after), grad) + dot(attention, os)
         grad = next_state(grad, rs, os, before, total)
         store_rows(grad_r, gr, apart + row * K, count, H * K, key, K, ROWS)
@@ -301,7 +429,9 @@ def _backward(
         itself = tl.sum(vs * os, 1)[:, None]
         summed_u += tl.sum(rs * ks * itself, 0).to(tl.float64)
         if FIXED:
-            summed_w += tl.sum(tl.where((tl.arange(0, ROWS) < count)[:, None], gw, 0.0), 0).to(tl.float64)
+            summed_w += tl.sum(tl.where((tl.arange(0, ROWS) < count)[:, None], gw, 0.0), 0).to(
+                tl.float64
+            )
         else:
             store_rows(grad_w, gw, apart + row * K, count, H * K, key, K, ROWS)
     index = (((block * batches + batch) * chunks + chunk) * H + head) * K + key
@@ -312,7 +442,9 @@ def _backward(
     tl.store(where, grad, mask=mask & (chunk == 0))
 
 
-def forward(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def forward(
+    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
     if (size := r.shape[3]) > MOST_KEYS:
         raise ValueError(f"wkv: r has key size {size}; the gpu backend takes at most {MOST_KEYS}")
@@ -325,7 +457,14 @@ def forward(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state
 
 
 def backward(
-    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor, grad_out: Tensor, grad_last: Tensor
+    r: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    u: Tensor,
+    state: Tensor,
+    grad_out: Tensor,
+    grad_last: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of all six inputs, from those of both results."""
     grad_v, grad_state = torch.empty_like(v), torch.empty_like(state)
@@ -333,7 +472,8 @@ def backward(
     # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
     blocks, chunks = triton.cdiv(v.shape[3], shapes["VALUES"]), sizes[-1]
     grad_r, grad_k, grad_w = (
-        x.new_empty((blocks, *r.shape), dtype=x.dtype if blocks == 1 else torch.float32) for x in (r, k, log_decay)
+        x.new_empty((blocks, *r.shape), dtype=x.dtype if blocks == 1 else torch.float32)
+        for x in (r, k, log_decay)
     )
     grad_u = r.new_empty((blocks, r.shape[0], chunks, *r.shape[2:]), dtype=torch.float64)
     if log_decay.dim() == 2:
@@ -342,17 +482,40 @@ def backward(
         starts = chunk_states(k, v, log_decay, state, reverse=False)
         ends = chunk_states(r, grad_out, log_decay, grad_last, reverse=True)
         _backward[grid](
-            r, k, v, log_decay, u, grad_out, starts, ends, grad_r, grad_k, grad_v, grad_w, grad_u, grad_state,
-            *sizes, **shapes, **OPTIONS,
-        )  # fmt: skip
+            r,
+            k,
+            v,
+            log_decay,
+            u,
+            grad_out,
+            starts,
+            ends,
+            grad_r,
+            grad_k,
+            grad_v,
+            grad_w,
+            grad_u,
+            grad_state,
+            *sizes,
+            **shapes,
+            **OPTIONS,
+        )
     return (
-        sum_parts(grad_r, r), sum_parts(grad_k, k), grad_v, sum_parts(grad_w, log_decay), sum_parts(grad_u, u),
+        sum_parts(grad_r, r),
+        sum_parts(grad_k, k),
+        grad_v,
+        sum_parts(grad_w, log_decay),
+        sum_parts(grad_u, u),
         grad_state,
-    )  # fmt: skip
+    )
 
 
-def chunk_states(x: Tensor, y: Tensor, log_decay: Tensor, first: Tensor, *, reverse: bool) -> Tensor:
-    """Phases 1 and 2: the state, or in reverse its gradient, that enters each chunk, (B,H,chunks,K,V)."""
+def chunk_states(
+    x: Tensor, y: Tensor, log_decay: Tensor, first: Tensor, *, reverse: bool
+) -> Tensor:
+    """Phases 1 and 2: the state, or in reverse its gradient, that enters each chunk,
+    (B,H,chunks,K,V).
+    """
     sizes, shapes, grid = launch(x, y, log_decay)
     batch, heads, size, values = first.shape
     chunks = sizes[-1]
@@ -361,23 +524,41 @@ def chunk_states(x: Tensor, y: Tensor, log_decay: Tensor, first: Tensor, *, reve
     starts = first.new_empty((batch, heads, chunks, size, values))
     factors = first.new_empty((batch, heads, chunks - 1, size), dtype=torch.float64)
     shorter = (grid[0] // chunks * (chunks - 1),)
-    chunk_ends[shorter](x, y, log_decay, starts, factors, *sizes, REVERSE=reverse, **shapes, **OPTIONS)
+    chunk_ends[shorter](
+        x, y, log_decay, starts, factors, *sizes, REVERSE=reverse, **shapes, **OPTIONS
+    )
     chunk_starts[(batch * heads * triton.cdiv(size * values, LANES),)](
         first, factors, starts, size, values, chunks, LANES=LANES, GROUP=GROUP, **OPTIONS
     )
     return starts
 
 
-def launch(r: Tensor, v: Tensor, log_decay: Tensor) -> tuple[tuple[int, ...], dict[str, int], tuple[int]]:
-    """T, H, K, V and the number of chunks; the shapes compiled for; one program for each head, chunk and block of V."""
+def launch(
+    r: Tensor, v: Tensor, log_decay: Tensor
+) -> tuple[tuple[int, ...], dict[str, int], tuple[int]]:
+    """T, H, K, V and the number of chunks; the shapes compiled for; one program for each head,
+    chunk and block of V.
+    """
     batch, time, heads, size = r.shape
     values, chunks = v.shape[3], triton.cdiv(time, CHUNK)
     keys, block = tiles(size, values)
-    shapes = {"FIXED": log_decay.dim() == 2, "CHUNK": CHUNK, "ROWS": ROWS, "KEYS": keys, "VALUES": block}
-    return (time, heads, size, values, chunks), shapes, (batch * heads * chunks * triton.cdiv(values, block),)
+    shapes = {
+        "FIXED": log_decay.dim() == 2,
+        "CHUNK": CHUNK,
+        "ROWS": ROWS,
+        "KEYS": keys,
+        "VALUES": block,
+    }
+    return (
+        (time, heads, size, values, chunks),
+        shapes,
+        (batch * heads * chunks * triton.cdiv(values, block),),
+    )
 
 
 def tiles(size: int, values: int) -> tuple[int, int]:
-    """Rows (all) and columns of the part of a state (K,V) that one program holds: powers of two, at least 16."""
+    """Rows (all) and columns of the part of a state (K,V) that one program holds: powers of two, at
+    least 16.
+    """
     keys = max(16, triton.next_power_of_2(size))
     return keys, max(16, min(triton.next_power_of_2(values), TILE // keys))

@@ -1,21 +1,22 @@
 """WKV-7 on a CPU: compiled matrix products over chunks of time, threads over batch rows and heads.
 
-Inside a chunk everything has the type of the inputs as they are stored (half types in float32); the equations are
-below. The state and its gradient are carried from chunk to chunk in float64.
+Inside a chunk everything has the type of the inputs as they are stored (half types in float32); the
+equations are below. The state and its gradient are carried from chunk to chunk in float64.
 
-The backward pass keeps nothing of the forward pass but its inputs: it runs the state once more, keeps it at the start
-of each chunk with what the steps read and see of each other, and takes the chunks from the last to the first. Nothing
-runs backwards in time by division. Each head of each batch row is one sequential sum, so the result does not depend on
-the number of threads.
+The backward pass keeps nothing of the forward pass but its inputs: it runs the state once more,
+keeps it at the start of each chunk with what the steps read and see of each other, and takes the
+chunks from the last to the first. Nothing runs backwards in time by division. Each head of each
+batch row is one sequential sum, so the result does not depend on the number of threads.
 
-With D_t the product of the decays of the chunk before step t, E_t that after it, H the transposed state (K,V) before
-the chunk and u_t = S_{t-1} a_t what step t reads and adds again along b_t
+With D_t the product of the decays of the chunk before step t, E_t that after it, H the transposed
+state (K,V) before the chunk and u_t = S_{t-1} a_t what step t reads and adds again along b_t
 
-    u_t = (a_t D_t) H + sum_{i<t} A_ti v_i + B_ti u_i,   o_t = (r_t D_t w_t) H + sum_{i<=t} Q_ti v_i + R_ti u_i,
-    H'  = diag(D_t w_t of the last step) H + sum_i (k_i E_i)^T v_i + (b_i E_i)^T u_i,
+    u_t = (a_t D_t) H + sum_{i<t} A_ti v_i + B_ti u_i,   o_t = (r_t D_t w_t) H + sum_{i<=t} Q_ti v_i
+    + R_ti u_i, H'  = diag(D_t w_t of the last step) H + sum_i (k_i E_i)^T v_i + (b_i E_i)^T u_i,
 
-where A and B are sums over keys of a_t, the product of the decays after i and before t, and k_i or b_i; Q and R the
-same with r_t and the decay of step t too. The u_t follow one from another: nothing is inverted.
+where A and B are sums over keys of a_t, the product of the decays after i and before t, and k_i or
+b_i; Q and R the same with r_t and the decay of step t too. The u_t follow one from another: nothing
+is inverted.
 
 Source: arXiv 2406.06484 for such chunks; here every product of decays is taken by itself.
 
@@ -30,17 +31,37 @@ import torch
 from torch import Tensor
 
 from plkernel.kernels import chunks, lanes
-from plkernel.kernels.chunks import CHUNK, copy, flip, inner, load_decays, load_rows, product, scale, store_rows
+from plkernel.kernels.chunks import (
+    CHUNK,
+    copy,
+    flip,
+    inner,
+    load_decays,
+    load_rows,
+    product,
+    scale,
+    store_rows,
+)
 from plkernel.kernels.compiled import jit
-from plkernel.kernels.lanes import LANES, add, load, multiply, multiply_add, spread_from, store, zeros
+from plkernel.kernels.lanes import (
+    LANES,
+    add,
+    load,
+    multiply,
+    multiply_add,
+    spread_from,
+    store,
+    zeros,
+)
 from plkernel.kernels.operators import widen
 
 
 def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
     """Buffers of one thread, padded to LANES; all but decays and carries in the inputs' type.
 
-    Spare columns are zero where inputs are loaded, and never loaded. Rows of two steps times CHUNK are what multiplies
-    the state, r before a, or is added to it, b before k. So many states and pairs are kept in a backward pass.
+    Spare columns are zero where inputs are loaded, and never loaded. Rows of two steps times CHUNK
+    are what multiplies the state, r before a, or is added to it, b before k. So many states and
+    pairs are kept in a backward pass.
     """
     keys, values = chunks.padded(keys), chunks.padded(values)
     return {
@@ -74,8 +95,8 @@ Room: Any = namedtuple("Room", _shapes(0, 0, 0), module=__name__)  # type: ignor
 def pairs(r, a, y, w, x, p_r, p_a):  # type: ignore[no-untyped-def]
     """Of y = k: Q and A; of y = b: R and B; (CHUNK,CHUNK), steps t down and i on the lanes.
 
-    Above the diagonal, of A and B also on it, are numbers without a meaning. x (K,CHUNK) holds y_i, each with the
-    decays since i.
+    Above the diagonal, of A and B also on it, are numbers without a meaning. x (K,CHUNK) holds y_i,
+    each with the decays since i.
     """
     keys = r.shape[1]
     flip(y, x)
@@ -98,13 +119,27 @@ def pairs(r, a, y, w, x, p_r, p_a):  # type: ignore[no-untyped-def]
 
 @inner
 def between(  # type: ignore[no-untyped-def]
-    reads, writes, grad_reads, grad_writes, into, before, after, through, state, grad_state,
-    grad_r, grad_a, grad_k, grad_b, grad_w,
-):  # fmt: skip
+    reads,
+    writes,
+    grad_reads,
+    grad_writes,
+    into,
+    before,
+    after,
+    through,
+    state,
+    grad_state,
+    grad_r,
+    grad_a,
+    grad_k,
+    grad_b,
+    grad_w,
+):
     """Gradients of r, a, k, b and ln w through the state (V,K) before the chunk and that after it.
 
-    `reads` (2 CHUNK,K) are r_t D_t w_t and a_t D_t, `writes` b_i E_i and k_i E_i. ln w_t is in the first from t on, in
-    the second after t, in the writes before t, and in the decay of the state through the chunk.
+    `reads` (2 CHUNK,K) are r_t D_t w_t and a_t D_t, `writes` b_i E_i and k_i E_i. ln w_t is in the
+    first from t on, in the second after t, in the writes before t, and in the decay of the state
+    through the chunk.
     """
     keys = into.shape[1]
     half = CHUNK * keys
@@ -133,13 +168,20 @@ def between(  # type: ignore[no-untyped-def]
 
 @inner
 def pairs_forward(y, w, grad_p, column, grad_r, grad_a, decayed, j):  # type: ignore[no-untyped-def]
-    """For the keys j to j + LANES: what `pairs` did, kept in `decayed`, and what it adds to the gradients of r and a.
+    """For the keys j to j + LANES: what `pairs` did, kept in `decayed`, and what it adds to the
+    gradients of r and a.
 
-    grad_p (2 CHUNK,2 CHUNK) has the gradients of R and Q, and below of B and A; those by y begin at `column`.
+    grad_p (2 CHUNK,2 CHUNK) has the gradients of R and Q, and below of B and A; those by y begin at
+    `column`.
     """
     keys, width = w.shape[1], 2 * CHUNK
     for t in range(CHUNK):
-        at, here, of_r, of_a = t * keys + j, t * CHUNK * LANES, t * width + column, (CHUNK + t) * width + column
+        at, here, of_r, of_a = (
+            t * keys + j,
+            t * CHUNK * LANES,
+            t * width + column,
+            (CHUNK + t) * width + column,
+        )
         w_t, y_t, to_r, to_a = load(w, at), load(y, at), load(grad_r, at), load(grad_a, at)
         for i in range(t):
             past = load(decayed, here + i * LANES)
@@ -154,17 +196,26 @@ def pairs_forward(y, w, grad_p, column, grad_r, grad_a, decayed, j):  # type: ig
 
 @inner
 def pairs_backward(r, a, w, grad_p, column, grad_y, grad_w, decayed, later, j):  # type: ignore[no-untyped-def]
-    """And what it adds to those of y and ln w, back in time; `later` holds the gradient of what was `decayed`."""
+    """And what it adds to those of y and ln w, back in time; `later` holds the gradient of what was
+    `decayed`.
+    """
     keys, width = w.shape[1], 2 * CHUNK
     for i in range(CHUNK):
         store(later, i * LANES, zeros(r))
     for t in range(CHUNK - 1, -1, -1):
-        at, here, of_r, of_a = t * keys + j, t * CHUNK * LANES, t * width + column, (CHUNK + t) * width + column
+        at, here, of_r, of_a = (
+            t * keys + j,
+            t * CHUNK * LANES,
+            t * width + column,
+            (CHUNK + t) * width + column,
+        )
         w_t, r_t, a_t, to_w = load(w, at), load(r, at), load(a, at), load(grad_w, at)
         for i in range(t):
             x = multiply_add(spread_from(grad_p, of_r + i), r_t, load(later, i * LANES))
             to_w = multiply_add(load(decayed, here + (CHUNK + i) * LANES), x, to_w)
-            store(later, i * LANES, multiply_add(spread_from(grad_p, of_a + i), a_t, multiply(w_t, x)))
+            store(
+                later, i * LANES, multiply_add(spread_from(grad_p, of_a + i), a_t, multiply(w_t, x))
+            )
         store(grad_w, at, to_w)
         own = multiply_add(spread_from(grad_p, of_r + t), r_t, load(later, t * LANES))
         store(grad_y, at, add(load(grad_y, at), own))
@@ -179,7 +230,9 @@ def _load(r, w, k, a, b, n, h, start, count, room):  # type: ignore[no-untyped-d
     load_rows(a, n, h, start, count, aa)
     load_rows(k, n, h, start, count, kk)
     load_rows(b, n, h, start, count, bb)
-    load_decays(w, n, h, start, count, room.decays[0], room.decays[1], ww, before, after, room.decays[2, 0])
+    load_decays(
+        w, n, h, start, count, room.decays[0], room.decays[1], ww, before, after, room.decays[2, 0]
+    )
     scale(ww, before, into)
     scale(rr, into, room.reads[0, :CHUNK])
     scale(aa, before, room.reads[0, CHUNK:])
@@ -201,7 +254,12 @@ def _read(weights, v, u, room):  # type: ignore[no-untyped-def]
 def _forward(r, w, k, v, a, b, state, out, last, room, counter, units):  # type: ignore[no-untyped-def]
     word = lanes.flush_subnormals()
     (time, heads), through = r.shape[1:3], room.decays[2, 0]
-    weights, oo, uu, vv = room.weights[0], room.values[:CHUNK], room.values[CHUNK : 2 * CHUNK], room.values[2 * CHUNK :]
+    weights, oo, uu, vv = (
+        room.weights[0],
+        room.values[:CHUNK],
+        room.values[CHUNK : 2 * CHUNK],
+        room.values[2 * CHUNK :],
+    )
     unit = lanes.take(counter)
     while unit < units:
         n, h = unit // heads, unit % heads
@@ -216,7 +274,15 @@ def _forward(r, w, k, v, a, b, state, out, last, room, counter, units):  # type:
             chunks.add_lower(weights[0], vv, oo, 1)
             chunks.add_lower(weights[2], uu, oo, 1)
             store_rows(oo, n, h, start, count, out)
-            chunks.advance(room.carry, through, True, room.writes[0], room.values[CHUNK:], room.sums, room.state)
+            chunks.advance(
+                room.carry,
+                through,
+                True,
+                room.writes[0],
+                room.values[CHUNK:],
+                room.sums,
+                room.state,
+            )
         copy(room.carry, last[n, h].T)
         unit = lanes.take(counter)
     lanes.restore(word)
@@ -224,7 +290,9 @@ def _forward(r, w, k, v, a, b, state, out, last, room, counter, units):  # type:
 
 @jit
 def _keep_states(r, w, k, v, a, b, n, h, room):  # type: ignore[no-untyped-def]
-    """The state (V,K) at the start of every chunk from that of the first, and what its steps read and see."""
+    """The state (V,K) at the start of every chunk from that of the first, and what its steps read
+    and see.
+    """
     time, uu, vv, through = r.shape[1], room.given[:CHUNK], room.given[CHUNK:], room.decays[2, 0]
     for c in range(math.ceil(time / CHUNK)):
         start = c * CHUNK
@@ -241,7 +309,9 @@ def _keep_states(r, w, k, v, a, b, n, h, room):  # type: ignore[no-untyped-def]
 
 @jit
 def _backward_chunk(state, read, weights, room):  # type: ignore[no-untyped-def]
-    """Gradients of a chunk from that of o, in the first rows of values, and that of the state after it; then before."""
+    """Gradients of a chunk from that of o, in the first rows of values, and that of the state after
+    it; then before.
+    """
     rr, aa, kk, bb, ww = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
     before, after, into = room.keys[5], room.keys[6], room.keys[7]
     gr, ga, gk, gb, gw = room.keys[8], room.keys[9], room.keys[10], room.keys[11], room.keys[12]
@@ -262,23 +332,61 @@ def _backward_chunk(state, read, weights, room):  # type: ignore[no-untyped-def]
     product(outer, 0, state, room.reads[1])
     product(inner, 0, grad_state, room.writes[1])
     between(
-        room.reads[0], room.writes[0], room.reads[1], room.writes[1], into, before, after, through, state, grad_state,
-        gr, ga, gk, gb, gw,
-    )  # fmt: skip
+        room.reads[0],
+        room.writes[0],
+        room.reads[1],
+        room.writes[1],
+        into,
+        before,
+        after,
+        through,
+        state,
+        grad_state,
+        gr,
+        ga,
+        gk,
+        gb,
+        gw,
+    )
     for j in range(0, rr.shape[1], LANES):
         later = room.decayed[CHUNK + 1]
         pairs_forward(bb, ww, grad_weights, 0, gr, ga, room.decayed, j)
         pairs_backward(rr, aa, ww, grad_weights, 0, gb, gw, room.decayed, later, j)
         pairs_forward(kk, ww, grad_weights, CHUNK, gr, ga, room.decayed, j)
         pairs_backward(rr, aa, ww, grad_weights, CHUNK, gk, gw, room.decayed, later, j)
-    chunks.advance(room.grad_carry, through, False, room.values[: 2 * CHUNK], room.reads[0], room.grad_sums, grad_state)
+    chunks.advance(
+        room.grad_carry,
+        through,
+        False,
+        room.values[: 2 * CHUNK],
+        room.reads[0],
+        room.grad_sums,
+        grad_state,
+    )
 
 
 @jit
 def _backward(  # type: ignore[no-untyped-def]
-    r, w, k, v, a, b, state, grad_out, grad_last, grad_r, grad_w, grad_k, grad_v, grad_a, grad_b, grad_state,
-    room, counter, units,
-):  # fmt: skip
+    r,
+    w,
+    k,
+    v,
+    a,
+    b,
+    state,
+    grad_out,
+    grad_last,
+    grad_r,
+    grad_w,
+    grad_k,
+    grad_v,
+    grad_a,
+    grad_b,
+    grad_state,
+    room,
+    counter,
+    units,
+):
     word = lanes.flush_subnormals()
     time, heads = r.shape[1:3]
     unit = lanes.take(counter)
@@ -316,9 +424,16 @@ def forward(
 
 
 def backward(
-    r: Tensor, log_decay: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor,
-    grad_out: Tensor, grad_last: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    r: Tensor,
+    log_decay: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    state: Tensor,
+    grad_out: Tensor,
+    grad_last: Tensor,
+) -> tuple[Tensor, ...]:
     """Gradients of all seven inputs, from those of both results."""
     inputs = r, log_decay, k, v, a, b
     wide = [widen(x) for x in inputs]

@@ -1,12 +1,15 @@
-"""WKV-7 in Triton: one program for each head and block of values, step by step, which share nothing but their inputs.
+"""WKV-7 in Triton: one program for each head and block of values, step by step, which share nothing
+but their inputs.
 
-The state is carried in two float32 numbers, `high` + `low`: what an addition rounds away is kept, so that errors do not
-add up with time. A weak decay is taken as w = 1 + (w - 1) with the second term rounded, a strong one as it is: neither
-loses what a long memory or a nearly dead one consists of, and nothing is ever divided by a decay.
+The state is carried in two float32 numbers, `high` + `low`: what an addition rounds away is kept,
+so that errors do not add up with time. A weak decay is taken as w = 1 + (w - 1) with the second
+term rounded, a strong one as it is: neither loses what a long memory or a nearly dead one consists
+of, and nothing is ever divided by a decay.
 
-The backward pass keeps nothing of the forward pass but its inputs: it runs the state once more, keeps it every CHUNK
-steps, computes those of a chunk anew from there, and takes the chunks from the last to the first. What each block of
-values adds to the gradients of keys is summed at the end, in a fixed order.
+The backward pass keeps nothing of the forward pass but its inputs: it runs the state once more,
+keeps it every CHUNK steps, computes those of a chunk anew from there, and takes the chunks from the
+last to the first. What each block of values adds to the gradients of keys is summed at the end, in
+a fixed order.
 
 Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv7`.
 """
@@ -28,7 +31,8 @@ TILE = 2048  # entries of the part of a state that one program holds
 WEAK = tl.constexpr(-math.log(2))  # a decay w above 1/2
 # Compiled once for all lengths: nothing is gained from knowing that one is 1 or a multiple of 16.
 LENGTHS = ("T", "H")
-# What an addition rounds away is found by subtracting again: no product may be fused into an addition.
+# What an addition rounds away is found by subtracting again: no product may be fused into an
+# addition.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 
 
@@ -42,14 +46,19 @@ def _place(H, V, VALUES: tl.constexpr):
 
 @triton.jit
 def _row(x, row, column, size):
-    """One step in float32 (arithmetic in a half type is wrong in the interpreter), zero beyond `size`."""
+    """One step in float32 (arithmetic in a half type is wrong in the interpreter), zero beyond
+    `size`.
+    """
     return tl.load(x + row * size + column, mask=column < size, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _tile(x, index, value, key, V, K):
     """State number `index` of x (...,V,K): where its part lies, and its mask."""
-    return x + (index * V + value[:, None]) * K + key[None, :], (value < V)[:, None] & (key < K)[None, :]
+    return (
+        x + (index * V + value[:, None]) * K + key[None, :],
+        (value < V)[:, None] & (key < K)[None, :],
+    )
 
 
 @triton.jit
@@ -83,10 +92,29 @@ def _outer(x, y):
 
 @triton.jit(do_not_specialize=LENGTHS)
 def _forward(
-    r, log_decay, factor, k, v, a, b, state, out, last, kept, T, H, K, V,
-    KEEP: tl.constexpr, CHUNK: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """Every o_t and the last state; or with KEEP the state before every chunk, (B,H,chunks,V,K), alone."""
+    r,
+    log_decay,
+    factor,
+    k,
+    v,
+    a,
+    b,
+    state,
+    out,
+    last,
+    kept,
+    T,
+    H,
+    K,
+    V,
+    KEEP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+):
+    """Every o_t and the last state; or with KEEP the state before every chunk, (B,H,chunks,V,K),
+    alone.
+    """
     unit, batch, head, value = _place(H, V, VALUES)
     key = tl.arange(0, KEYS)
     where, mask = _tile(state, unit, value, key, V, K)
@@ -99,7 +127,9 @@ def _forward(
             tl.store(where, high, mask=mask & (t % CHUNK == 0))
         log_w, w, rest = _decay(log_decay, factor, row, key, K)
         read = tl.sum(high * _row(a, row, key, K)[None, :], 1)
-        added = _outer(read, _row(b, row, key, K)) + _outer(_row(v, row, value, V), _row(k, row, key, K))
+        added = _outer(read, _row(b, row, key, K)) + _outer(
+            _row(v, row, value, V), _row(k, row, key, K)
+        )
         high, low = _added(high, low, log_w, w, rest, added)
         if not KEEP:
             o = tl.sum(high * _row(r, row, key, K)[None, :], 1)
@@ -111,11 +141,34 @@ def _forward(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def _backward(
-    r, log_decay, factor, k, v, a, b, grad_out, grad_last, kept, inside,
-    grad_r, grad_w, grad_k, grad_v, grad_a, grad_b, grad_state, T, H, K, V,
-    CHUNK: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """All gradients, from the states before the chunks; those of keys (blocks of V,B,T,H,K), to be summed.
+    r,
+    log_decay,
+    factor,
+    k,
+    v,
+    a,
+    b,
+    grad_out,
+    grad_last,
+    kept,
+    inside,
+    grad_r,
+    grad_w,
+    grad_k,
+    grad_v,
+    grad_a,
+    grad_b,
+    grad_state,
+    T,
+    H,
+    K,
+    V,
+    CHUNK: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+):
+    """All gradients, from the states before the chunks; those of keys (blocks of V,B,T,H,K), to be
+    summed.
 
     `inside` (B,H,CHUNK,V,K) takes the states of the chunk at work, before each of its steps.
     """
@@ -140,24 +193,39 @@ def _backward(
             tl.store(where, state, mask=mask)
             log_w, w, rest = _decay(log_decay, factor, row, key, K)
             read = tl.sum(state * _row(a, row, key, K)[None, :], 1)
-            added = _outer(read, _row(b, row, key, K)) + _outer(_row(v, row, value, V), _row(k, row, key, K))
+            added = _outer(read, _row(b, row, key, K)) + _outer(
+                _row(v, row, value, V), _row(k, row, key, K)
+            )
             state, state_low = _added(state, state_low, log_w, w, rest, added)
         tl.debug_barrier()  # what some threads have stored, others may load
         for n in range(count):
             t = start + count - 1 - n
             row = (batch * T + t) * H + head
-            r_t, k_t, a_t, b_t = _row(r, row, key, K), _row(k, row, key, K), _row(a, row, key, K), _row(b, row, key, K)
+            r_t, k_t, a_t, b_t = (
+                _row(r, row, key, K),
+                _row(k, row, key, K),
+                _row(a, row, key, K),
+                _row(b, row, key, K),
+            )
             v_t, grad_o = _row(v, row, value, V), _row(grad_out, row, value, V)
             log_w, w, rest = _decay(log_decay, factor, row, key, K)
-            tl.store(grad_r + (apart + row) * K + key, tl.sum(state * grad_o[:, None], 0), mask=key < K)
+            tl.store(
+                grad_r + (apart + row) * K + key, tl.sum(state * grad_o[:, None], 0), mask=key < K
+            )
             where, mask = _tile(inside, unit * CHUNK + count - 1 - n, value, key, V, K)
             state = tl.load(where, mask=mask, other=0.0)
             high, low = _sum(high, _outer(grad_o, r_t), low)
             read = tl.sum(state * a_t[None, :], 1)
             grad_read = tl.sum(high * b_t[None, :], 1)
             tl.store(grad_k + (apart + row) * K + key, tl.sum(high * v_t[:, None], 0), mask=key < K)
-            tl.store(grad_b + (apart + row) * K + key, tl.sum(high * read[:, None], 0), mask=key < K)
-            tl.store(grad_a + (apart + row) * K + key, tl.sum(state * grad_read[:, None], 0), mask=key < K)
+            tl.store(
+                grad_b + (apart + row) * K + key, tl.sum(high * read[:, None], 0), mask=key < K
+            )
+            tl.store(
+                grad_a + (apart + row) * K + key,
+                tl.sum(state * grad_read[:, None], 0),
+                mask=key < K,
+            )
             tl.store(grad_w + (apart + row) * K + key, w * tl.sum(state * high, 0), mask=key < K)
             tl.store(grad_v + row * V + value, tl.sum(high * k_t[None, :], 1), mask=value < V)
             high, low = _added(high, low, log_w, w, rest, _outer(grad_read, a_t))
@@ -179,9 +247,16 @@ def forward(
 
 
 def backward(
-    r: Tensor, log_decay: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor,
-    grad_out: Tensor, grad_last: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    r: Tensor,
+    log_decay: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    state: Tensor,
+    grad_out: Tensor,
+    grad_last: Tensor,
+) -> tuple[Tensor, ...]:
     """Gradients of all seven inputs, from those of both results."""
     inputs = _taken(r, log_decay, k, v, a, b)
     grad_v, grad_state = torch.empty_like(v), torch.empty_like(state)
@@ -189,17 +264,37 @@ def backward(
     (batch, time, heads, size), values = r.shape, v.shape[3]
     blocks = triton.cdiv(values, shapes["VALUES"])
     keys = (r, log_decay, k, a, b)
-    grads = [x.new_empty((blocks, *r.shape), dtype=x.dtype if blocks == 1 else torch.float32) for x in keys]
+    grads = [
+        x.new_empty((blocks, *r.shape), dtype=x.dtype if blocks == 1 else torch.float32)
+        for x in keys
+    ]
     grad_r, grad_w, grad_k, grad_a, grad_b = grads
     kept = state.new_empty((batch, heads, triton.cdiv(time, CHUNK), values, size))
     inside = state.new_empty((batch, heads, CHUNK, values, size))
     with torch.cuda.device_of(r):  # kernels are launched on the current device
-        _forward[grid](*inputs, state, grad_v, grad_state, kept, *sizes, KEEP=True, **shapes, **OPTIONS)
+        _forward[grid](
+            *inputs, state, grad_v, grad_state, kept, *sizes, KEEP=True, **shapes, **OPTIONS
+        )
         _backward[grid](
-            *inputs, grad_out, grad_last, kept, inside, grad_r, grad_w, grad_k, grad_v, grad_a, grad_b, grad_state,
-            *sizes, **shapes, **OPTIONS,
-        )  # fmt: skip
-    grad_r, grad_w, grad_k, grad_a, grad_b = (sum_parts(grad, x) for grad, x in zip(grads, keys, strict=True))
+            *inputs,
+            grad_out,
+            grad_last,
+            kept,
+            inside,
+            grad_r,
+            grad_w,
+            grad_k,
+            grad_v,
+            grad_a,
+            grad_b,
+            grad_state,
+            *sizes,
+            **shapes,
+            **OPTIONS,
+        )
+    grad_r, grad_w, grad_k, grad_a, grad_b = (
+        sum_parts(grad, x) for grad, x in zip(grads, keys, strict=True)
+    )
     return grad_r, grad_w, grad_k, grad_v, grad_a, grad_b, grad_state
 
 
@@ -208,7 +303,11 @@ def launch(r: Tensor, v: Tensor) -> tuple[tuple[int, ...], dict[str, int], tuple
     batch, time, heads, size = r.shape
     keys, block = tiles(size, v.shape[3])
     shapes = {"CHUNK": CHUNK, "KEYS": keys, "VALUES": block}
-    return (time, heads, size, v.shape[3]), shapes, (batch * heads * triton.cdiv(v.shape[3], block),)
+    return (
+        (time, heads, size, v.shape[3]),
+        shapes,
+        (batch * heads * triton.cdiv(v.shape[3], block),),
+    )
 
 
 def tiles(size: int, values: int) -> tuple[int, int]:

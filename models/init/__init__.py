@@ -1,7 +1,19 @@
-"""Initialisation: schemes by name as plans, one generator per (seed, parameter name), and power-law decays."""
+"""Initialisation: schemes by name as plans, one generator per (seed, parameter name), and power-law
+decays.
+"""
 
 from plkernel.models.init import schemes  # which registers them
 from plkernel.models.init.plan import SCHEMES, RoleTable, asked, generator_for, initialise_, plan
 from plkernel.models.init.power_law import decays_, projection_
 
-__all__ = ["SCHEMES", "RoleTable", "asked", "decays_", "generator_for", "initialise_", "plan", "projection_", "schemes"]
+__all__ = [
+    "SCHEMES",
+    "RoleTable",
+    "asked",
+    "decays_",
+    "generator_for",
+    "initialise_",
+    "plan",
+    "projection_",
+    "schemes",
+]

@@ -1,17 +1,17 @@
-"""Fillings of parameters: distributions as values that print, compare and save, and the vectors of an RWKV.
+"""Fillings of parameters: distributions as values that print, compare and save, and the vectors of
+an RWKV.
 
-With l the block of L, i the channel of D, r0 = l / (L - 1) (0 where L = 1) and r1 = 1 - l / L, Eagle and Finch take
-    mu = 1 - (i / D)**r1 for x, w, k and the channel mixing, less 0.3 r0 for v; 1 - (i / D)**(r1 / 2) for r and g
-    time_decay = -6 + 5 (i / (D - 1))**(0.7 + 1.3 r0)
-    u = r0 (1 - i / (D - 1)) + 0.1 ((i + 1) mod 3 - 1)
-    ln_x.weight = ((1 + l) / L)**0.7
-Eagle stores 1 - mu. Finch has 1 - (i / D)**(r1**3) in the channel mixing, and low-rank maps of 0 and U(0.01).
-Goose, with y = i / (D - 1) and z = x |x|, x from -1 to 1 along every head:
-    mu = 1 - (i / D)**(p r1), p = 0.2 for r and g, 0.7 for k and v, 0.9 for w and a; 1 - (i / D)**(r1**4) in the channel
-    mixing
-    w0 = -5.5 + 6 y**(1 + r0**0.3) + 2.5 z,  a0 = -0.19 + 0.3 z + 0.4 (y - 1/2),  v0 = 0.73 - 0.4 (y - 1/2)
-    k_k = 0.71 - 0.1 (y - 1/2),  k_a = 1.02,  r_k = -0.04
-and low-rank maps of 0 and of orthogonal rows of length 0.1 (columns 0.1 sqrt(rank / D) long where the rank is larger).
+With l the block of L, i the channel of D, r0 = l / (L - 1) (0 where L = 1) and r1 = 1 - l / L,
+    Eagle and Finch take mu = 1 - (i / D)**r1 for x, w, k and the channel mixing, less 0.3 r0 for v;
+    1 - (i / D)**(r1 / 2) for r and g time_decay = -6 + 5 (i / (D - 1))**(0.7 + 1.3 r0) u = r0 (1 -
+    i / (D - 1)) + 0.1 ((i + 1) mod 3 - 1) ln_x.weight = ((1 + l) / L)**0.7
+Eagle stores 1 - mu. Finch has 1 - (i / D)**(r1**3) in the channel mixing, and low-rank maps of 0
+and U(0.01). Goose, with y = i / (D - 1) and z = x |x|, x from -1 to 1 along every head:
+    mu = 1 - (i / D)**(p r1), p = 0.2 for r and g, 0.7 for k and v, 0.9 for w and a; 1 - (i /
+    D)**(r1**4) in the channel mixing w0 = -5.5 + 6 y**(1 + r0**0.3) + 2.5 z,  a0 = -0.19 + 0.3 z +
+    0.4 (y - 1/2),  v0 = 0.73 - 0.4 (y - 1/2) k_k = 0.71 - 0.1 (y - 1/2),  k_a = 1.02,  r_k = -0.04
+and low-rank maps of 0 and of orthogonal rows of length 0.1 (columns 0.1 sqrt(rank / D) long where
+the rank is larger).
 Source: the official code of v6 since 2024-04-24 and of v7 at 118e451.
 """
 
@@ -26,18 +26,28 @@ from torch import Tensor, nn
 from plkernel.models.rwkv import RWKVConfig
 from plkernel.models.rwkv7 import RWKV7Config
 
-Kind = Literal["normal", "truncated", "rescaled", "uniform", "orthogonal", "constant", "keep", "vector"]
-SYMBOLS = {"normal": "N", "truncated": "T", "rescaled": "J", "uniform": "U", "orthogonal": "O", "constant": "C"}
+Kind = Literal[
+    "normal", "truncated", "rescaled", "uniform", "orthogonal", "constant", "keep", "vector"
+]
+SYMBOLS = {
+    "normal": "N",
+    "truncated": "T",
+    "rescaled": "J",
+    "uniform": "U",
+    "orthogonal": "O",
+    "constant": "C",
+}
 
 
 @dataclass(frozen=True)
 class Distribution:
     """A kind with its `scale` s and, if it is truncated, `cutoff` c.
 
-    normal N(s): standard deviation s. truncated T(s, c): normal of standard deviation s cut at +-c s and NOT rescaled,
-    so that the draws have less (0.8796 s at c = 2). rescaled J(s): normal cut at 2 deviations and rescaled so that the
-    draws have s, as in jax. uniform U(s): within +-s. orthogonal O(s): rows or columns, whichever are fewer, orthogonal
-    and of length s. constant C(s). keep: left as the model has it. vector: a known function of the channel of an RWKV.
+    normal N(s): standard deviation s. truncated T(s, c): normal of standard deviation s cut at +-c
+    s and NOT rescaled, so that the draws have less (0.8796 s at c = 2). rescaled J(s): normal cut
+    at 2 deviations and rescaled so that the draws have s, as in jax. uniform U(s): within +-s.
+    orthogonal O(s): rows or columns, whichever are fewer, orthogonal and of length s. constant
+    C(s). keep: left as the model has it. vector: a known function of the channel of an RWKV.
     Raises ValueError for a scale or cutoff that does not fit.
     """
 
@@ -47,7 +57,9 @@ class Distribution:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.scale) or (self.scale < 0 and self.kind != "constant"):
-            raise ValueError(f"scale of {self.kind} must be a finite number of at least 0, got {self.scale}")
+            raise ValueError(
+                f"scale of {self.kind} must be a finite number of at least 0, got {self.scale}"
+            )
         if self.cutoff is not None and not self.cutoff > 0:
             raise ValueError(f"cutoff must be positive, got {self.cutoff}")
 
@@ -62,7 +74,9 @@ class Distribution:
         return replace(self, scale=self.scale * factor)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """A tensor of this shape, on the CPU in float32, so that every device gets the same values."""
+        """A tensor of this shape, on the CPU in float32, so that every device gets the same
+        values.
+        """
         out = torch.empty(shape)
         match self.kind:
             case "normal":
@@ -81,13 +95,22 @@ class Distribution:
 
 
 def truncated(out: Tensor, cutoff: float, generator: torch.Generator) -> Tensor:
-    """Fill `out` in place from N(0, 1) cut at +-cutoff: through the inverse error function of a uniform draw."""
+    """Fill `out` in place from N(0, 1) cut at +-cutoff: through the inverse error function of a
+    uniform draw.
+    """
     edge = math.erf(cutoff / math.sqrt(2))
-    return out.uniform_(-edge, edge, generator=generator).erfinv_().mul_(math.sqrt(2)).clamp_(-cutoff, cutoff)
+    return (
+        out.uniform_(-edge, edge, generator=generator)
+        .erfinv_()
+        .mul_(math.sqrt(2))
+        .clamp_(-cutoff, cutoff)
+    )
 
 
 def truncated_std(cutoff: float) -> float:
-    """Standard deviation of N(0, 1) cut at +-c: sqrt(1 - 2 c phi(c) / erf(c / sqrt(2))); 0.8796 at 2."""
+    """Standard deviation of N(0, 1) cut at +-c: sqrt(1 - 2 c phi(c) / erf(c / sqrt(2))); 0.8796 at
+    2.
+    """
     density = math.exp(-(cutoff**2) / 2) / math.sqrt(2 * math.pi)
     return math.sqrt(1 - 2 * cutoff * density / math.erf(cutoff / math.sqrt(2)))
 
@@ -108,9 +131,13 @@ POWERS = {"r": 0.2, "g": 0.2, "k": 0.7, "v": 0.7, "w": 0.9, "a": 0.9}
 
 
 def of_rwkv(name: str, config: RWKVConfig | RWKV7Config) -> Distribution:
-    """The distribution of a parameter of an RWKV that is the model's own; `name` as in the state dict."""
+    """The distribution of a parameter of an RWKV that is the model's own; `name` as in the state
+    dict.
+    """
     if ".ln_x." in name:
-        return constant(0.0 if name.endswith("bias") else ((1 + int(name.split(".")[1])) / config.layers) ** 0.7)
+        return constant(
+            0.0 if name.endswith("bias") else ((1 + int(name.split(".")[1])) / config.layers) ** 0.7
+        )
     if not name.endswith(("1", "2")):
         return VECTOR
     if not isinstance(config, RWKV7Config):
@@ -120,7 +147,9 @@ def of_rwkv(name: str, config: RWKVConfig | RWKV7Config) -> Distribution:
 
 
 def vector(name: str, config: RWKVConfig | RWKV7Config) -> Tensor:
-    """The values (D,) in float64 of a token-shift vector, decays, u or another vector; `name` as in the state dict."""
+    """The values (D,) in float64 of a token-shift vector, decays, u or another vector; `name` as in
+    the state dict.
+    """
     _, block, branch, kind = name.split(".")
     r0 = int(block) / (config.layers - 1) if config.layers > 1 else 0.0
     r1 = 1 - int(block) / config.layers

@@ -7,7 +7,8 @@ print(*chosen.entries, sep="\n")
 chosen.apply_(model, seed=0)
 optimizer = torch.optim.AdamW(chosen.param_groups(model, learning_rate=3e-4, weight_decay=0.1))
 
-A role table gives every parameter one role, its shape gives the sizes, and a scheme gives rules by role:
+A role table gives every parameter one role, its shape gives the sizes, and a scheme gives rules by
+role:
 
 embedding   one row per byte or token
 position    one row per position
@@ -24,7 +25,8 @@ ffn_out     back to the residual stream (w2)
 norm        gain of a norm
 norm_bias   bias of a norm
 bias        bias of a matrix
-own         what a scheme leaves as the model has it: decays, time steps, token shifts, low-rank maps, convolutions
+own         what a scheme leaves as the model has it: decays, time steps, token shifts, low-rank
+maps, convolutions
 """
 
 import hashlib
@@ -49,20 +51,40 @@ from plkernel.models.layers import Structure
 
 M = TypeVar("M", bound=nn.Module)
 Role = Literal[
-    "embedding", "position", "head",
-    "query", "key", "value", "mixer_gate", "mixer_out",
-    "ffn_gate", "ffn_up", "ffn_router", "ffn_out",
-    "norm", "norm_bias", "bias", "own",
-]  # fmt: skip
-INPUT: tuple[Role, ...] = ("query", "key", "value", "mixer_gate", "ffn_gate", "ffn_up", "ffn_router")
+    "embedding",
+    "position",
+    "head",
+    "query",
+    "key",
+    "value",
+    "mixer_gate",
+    "mixer_out",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_router",
+    "ffn_out",
+    "norm",
+    "norm_bias",
+    "bias",
+    "own",
+]
+INPUT: tuple[Role, ...] = (
+    "query",
+    "key",
+    "value",
+    "mixer_gate",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_router",
+)
 OUTPUT: tuple[Role, ...] = ("mixer_out", "ffn_out")
 DECAYED: tuple[Role, ...] = ("embedding", "position", "head", *INPUT, *OUTPUT)
 COME_WITH = Path(__file__).parents[2] / "runs" / "roles"
 
 
 class Rule(BaseModel, frozen=True, extra="forbid"):
-    """The rule of one pattern: the role; `parts`, the roles of equal slices along the output where several matrices are
-    fused into one; `transposed` where the weight is stored (in, out)."""
+    """The rule of one pattern: the role; `parts`, the roles of equal slices along the output where
+    several matrices are fused into one; `transposed` where the weight is stored (in, out)."""
 
     role: Role | None = None
     parts: tuple[Role, ...] = ()
@@ -74,25 +96,31 @@ class RoleTable(dict[str, Rule]):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RoleTable":
-        """From plain values, as in a TOML file: pattern = "role" or {parts = ["query", ...], transposed = true}.
+        """From plain values, as in a TOML file: pattern = "role" or {parts = ["query", ...],
+        transposed = true}.
 
         Raises ValueError that names the pattern.
         """
         table = cls()
         for pattern, value in values.items():
             try:
-                table[pattern] = rule = Rule.model_validate({"role": value} if isinstance(value, str) else value)
+                table[pattern] = rule = Rule.model_validate(
+                    {"role": value} if isinstance(value, str) else value
+                )
             except ValidationError as error:
                 first = error.errors()[0]
                 place = ".".join(map(str, first["loc"])) or "rule"
-                raise ValueError(f"roles: {pattern!r}: {place}: {first['msg']}, got {value!r}") from error
+                raise ValueError(
+                    f"roles: {pattern!r}: {place}: {first['msg']}, got {value!r}"
+                ) from error
             if (rule.role is None) == (not rule.parts):
                 raise ValueError(f"roles: {pattern!r}: a rule needs a role or parts, and not both")
         return table
 
     @classmethod
     def from_toml(cls, path: Path | str) -> "RoleTable":
-        """From a TOML file whose lines are as in `from_dict`, or by the name of one that comes with plkernel: gpt2.
+        """From a TOML file whose lines are as in `from_dict`, or by the name of one that comes with
+        plkernel: gpt2.
 
         Raises ValueError, naming the file, where it is not.
         """
@@ -100,7 +128,8 @@ class RoleTable(dict[str, Rule]):
         path = Path(path) if Path(path).is_file() or not named.is_file() else named
         if not path.is_file():  # a pipe may never answer
             raise ValueError(
-                f"{path}: no such file; by name there are {', '.join(sorted(p.stem for p in COME_WITH.glob('*.toml')))}"
+                f"{path}: no such file; by name there are"
+                f" {', '.join(sorted(p.stem for p in COME_WITH.glob('*.toml')))}"
             )
         try:
             return cls.from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
@@ -110,7 +139,13 @@ class RoleTable(dict[str, Rule]):
 
 def by_role(**patterns: str) -> RoleTable:
     """A table from the patterns of each role, separated by spaces."""
-    return RoleTable({one: Rule(role=cast(Role, role)) for role, text in patterns.items() for one in text.split()})
+    return RoleTable(
+        {
+            one: Rule(role=cast(Role, role))
+            for role, text in patterns.items()
+            for one in text.split()
+        }
+    )
 
 
 SSM_ROLES = by_role(
@@ -129,7 +164,10 @@ SSM_ROLES = by_role(
 RWKV_ROLES = by_role(
     embedding="emb.weight",
     head="head.weight",
-    own="blocks.*.time_* blocks.*.x_? blocks.*.att.[wavg][012] blocks.*.att.[kr]_[ka] blocks.*.att.ln_x.*",
+    own=(
+        "blocks.*.time_* blocks.*.x_? blocks.*.att.[wavg][012] blocks.*.att.[kr]_[ka]"
+        " blocks.*.att.ln_x.*"
+    ),
     query="blocks.*.att.receptance.weight",
     key="blocks.*.att.key.weight",
     value="blocks.*.att.value.weight",
@@ -148,7 +186,11 @@ OFFICIAL = {"RWKV": "rwkv_blinkdl", "RWKV7": "rwkv7_official"}
 def kind_of(model: nn.Module) -> str:
     """SSM, RWKV or RWKV7; nothing for a model of another library."""
     name = type(model).__name__
-    return name if name in ("SSM", "RWKV", "RWKV7") and type(model).__module__.startswith("plkernel.") else ""
+    return (
+        name
+        if name in ("SSM", "RWKV", "RWKV7") and type(model).__module__.startswith("plkernel.")
+        else ""
+    )
 
 
 def structure_of(model: Any) -> Structure:
@@ -161,7 +203,8 @@ def structure_of(model: Any) -> Structure:
 
 @dataclass(frozen=True)
 class Sizes:
-    """width d, layers L (blocks), vocabulary V, heads (number, size) and branches, residual branches per block.
+    """width d, layers L (blocks), vocabulary V, heads (number, size) and branches, residual
+    branches per block.
 
     heads is None where nobody has said them, of a model of another library.
     """
@@ -177,8 +220,8 @@ class Sizes:
         """Channels of a head; ValueError where nobody has said."""
         if self.heads is None:
             raise ValueError(
-                f"heads must be given for this scheme, got None: heads=(8, {self.width // 8}) for 8 heads of "
-                f"{self.width // 8}, heads=(1, {self.width}) for none"
+                f"heads must be given for this scheme, got None: heads=(8, {self.width // 8}) for 8"
+                f" heads of {self.width // 8}, heads=(1, {self.width}) for none"
             )
         return self.heads[1]
 
@@ -196,9 +239,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter, or one slice of a fused one: `shape` as stored, `fan_in` and `fan_out` of the slice alone.
+    """One parameter, or one slice of a fused one: `shape` as stored, `fan_in` and `fan_out` of the
+    slice alone.
 
-    part: number of the slice and how many there are; a bias has the fans of its matrix. `layer` counts from 0.
+    part: number of the slice and how many there are; a bias has the fans of its matrix. `layer`
+    counts from 0.
     """
 
     name: str
@@ -214,7 +259,10 @@ class Parameter:
     def depth(self) -> int:
         """l + 1; ValueError outside the blocks."""
         if self.layer is None:
-            raise ValueError(f"{self.name} needs the number of its layer in its name: this scheme scales by depth")
+            raise ValueError(
+                f"{self.name} needs the number of its layer in its name: this scheme scales by"
+                " depth"
+            )
         return self.layer + 1
 
     @property
@@ -236,12 +284,14 @@ Number = float | Callable[[Parameter], float]
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of a scheme: a distribution, or a function from `Parameter` to one, by group of roles.
+    """The rules of a scheme: a distribution, or a function from `Parameter` to one, by group of
+    roles.
 
-    `input`, `output` and `head` are as `embedding` unless given. `roles` holds exceptions by role, which come first;
-    position follows embedding. learning_rate, eps and weight_decay hold multipliers for Adam by role or by group
-    (`input`, `output`), 1 elsewhere; weight decay is 0 on all but matrices unless said. `forward`: numbers that
-    multiply activations (embedding, logits, ...). `needs`: options that the model must have.
+    `input`, `output` and `head` are as `embedding` unless given. `roles` holds exceptions by role,
+    which come first; position follows embedding. learning_rate, eps and weight_decay hold
+    multipliers for Adam by role or by group (`input`, `output`), 1 elsewhere; weight decay is 0 on
+    all but matrices unless said. `forward`: numbers that multiply activations (embedding, logits,
+    ...). `needs`: options that the model must have.
     """
 
     embedding: Fill
@@ -261,7 +311,9 @@ class Rules:
     def fill(self, parameter: Parameter) -> Distribution:
         """The distribution of one parameter that is not the model's own."""
         role = parameter.role
-        fill = self.roles.get(role) or getattr(self, "embedding" if role == "position" else group(role))
+        fill = self.roles.get(role) or getattr(
+            self, "embedding" if role == "position" else group(role)
+        )
         fill = cast(Fill, fill or self.embedding)
         return fill if isinstance(fill, Distribution) else fill(parameter)
 
@@ -280,7 +332,9 @@ def group(role: Role) -> str:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A named initialisation: its source and description, and the function from sizes and options to rules."""
+    """A named initialisation: its source and description, and the function from sizes and options
+    to rules.
+    """
 
     name: str
     source: str
@@ -308,17 +362,26 @@ def scheme(source: str) -> Callable[[Callable[..., Rules]], None]:
 
 
 def rules_at(name: str, sizes: Sizes, options: Mapping[str, float]) -> Rules:
-    """The rules of a scheme at these sizes; ValueError for an unknown name or option, or a value that no option has."""
+    """The rules of a scheme at these sizes; ValueError for an unknown name or option, or a value
+    that no option has.
+    """
     if name not in SCHEMES:
         near = get_close_matches(name, SCHEMES, n=3, cutoff=0.5)
-        remedy = f"nearest: {', '.join(near)}" if near else "plkernel.init list names all, such as mup"
+        remedy = (
+            f"nearest: {', '.join(near)}" if near else "plkernel.init list names all, such as mup"
+        )
         raise ValueError(f"scheme {name!r} does not exist; {remedy}")
     known = SCHEMES[name].options
     for option, value in options.items():
         if option not in known:
-            raise ValueError(f"scheme {name!r} has no option {option!r}; valid: {', '.join(known) or 'it has none'}")
+            raise ValueError(
+                f"scheme {name!r} has no option {option!r}; valid:"
+                f" {', '.join(known) or 'it has none'}"
+            )
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-            raise ValueError(f"{option} of scheme {name!r} must be a finite number of at least 0, got {value!r}")
+            raise ValueError(
+                f"{option} of scheme {name!r} must be a finite number of at least 0, got {value!r}"
+            )
     return SCHEMES[name].rules(sizes, **options)
 
 
@@ -335,7 +398,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Plan:
-    """The entries of a scheme on a model, in the order of its parameters, and what it asks of the forward pass."""
+    """The entries of a scheme on a model, in the order of its parameters, and what it asks of the
+    forward pass.
+    """
 
     scheme: str
     options: Mapping[str, float]
@@ -350,11 +415,17 @@ class Plan:
             yield name, list(entries)
 
     def parameters_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """The parameters of `model` by name; ValueError unless they are those that the plan was made for."""
+        """The parameters of `model` by name; ValueError unless they are those that the plan was
+        made for.
+        """
         parameters, planned = dict(model.named_parameters()), {name for name, _ in self.names()}
         if planned != parameters.keys():
             name = sorted(planned ^ parameters.keys())[0]
-            where = "the plan, but not in the model" if name in planned else "the model, but not in the plan"
+            where = (
+                "the plan, but not in the model"
+                if name in planned
+                else "the model, but not in the plan"
+            )
             raise ValueError(f"{name} is in {where}: make the plan for this model")
         return cast(dict[str, Tensor], parameters)
 
@@ -362,8 +433,9 @@ class Plan:
     def apply_(self, model: nn.Module, seed: int) -> nn.Module:
         """Fill the parameters of `model` in place, and return it.
 
-        One generator per (seed, parameter name), so a parameter gets the same values whatever else the model has and
-        in whatever order. ValueError where the model has other parameters than the plan.
+        One generator per (seed, parameter name), so a parameter gets the same values whatever else
+        the model has and in whatever order. ValueError where the model has other parameters than
+        the plan.
         """
         parameters = self.parameters_of(model)
         for name, entries in self.names():
@@ -384,21 +456,30 @@ class Plan:
         return model
 
     def multipliers(self) -> dict[str, tuple[float, float, float]]:
-        """Multipliers of learning rate, weight decay and eps by parameter; ValueError where slices of one differ."""
+        """Multipliers of learning rate, weight decay and eps by parameter; ValueError where slices
+        of one differ.
+        """
         by_name = {}
         for name, entries in self.names():
             kinds = {(entry.learning_rate, entry.weight_decay, entry.eps) for entry in entries}
             if len(kinds) > 1:
-                raise ValueError(f"{name} is fused from parts that scheme {self.scheme!r} trains at different rates")
+                raise ValueError(
+                    f"{name} is fused from parts that scheme {self.scheme!r} trains at different"
+                    " rates"
+                )
             by_name[name] = kinds.pop()
         return by_name
 
-    def param_groups(self, model: nn.Module, learning_rate: float, weight_decay: float, eps: float = 1e-8) -> list[Any]:
+    def param_groups(
+        self, model: nn.Module, learning_rate: float, weight_decay: float, eps: float = 1e-8
+    ) -> list[Any]:
         """Groups for an Adam: parameters with equal multipliers together.
 
         Each holds lr, weight_decay and eps, and lr_multiplier for schedules that write lr anew.
         """
-        return grouped(self.parameters_of(model), self.multipliers(), learning_rate, weight_decay, eps)
+        return grouped(
+            self.parameters_of(model), self.multipliers(), learning_rate, weight_decay, eps
+        )
 
 
 def plan(
@@ -412,22 +493,27 @@ def plan(
 ) -> Plan:
     """The plan of `scheme` for `model`; no tensor is read or written, so a meta model will do.
 
-    roles: the role table; heads: how many, and their size, (1, width) of a model without heads; structure: norms,
-    residual form and multipliers of the forward pass. Our own models bring all three along; of another's it is the
-    caller's word that the model computes so. options: the scheme's free constants.
+    roles: the role table; heads: how many, and their size, (1, width) of a model without heads;
+    structure: norms, residual form and multipliers of the forward pass. Our own models bring all
+    three along; of another's it is the caller's word that the model computes so. options: the
+    scheme's free constants.
 
-    Raises ValueError for an unknown scheme or option (with the nearest valid names), for a parameter with no role or
-    two, for a scheme that asks for heads where nobody said them, for one of another kind of RWKV, and for a need of the
-    scheme that the model does not meet.
+    Raises ValueError for an unknown scheme or option (with the nearest valid names), for a
+    parameter with no role or two, for a scheme that asks for heads where nobody said them, for one
+    of another kind of RWKV, and for a need of the scheme that the model does not meet.
     """
     parameters, sizes = laid_out(model, roles, heads)
     rules, has = rules_at(scheme, sizes, options), structure or structure_of(model)
     built = has.options()
-    missing = [f"{name} = {value!r}" for name, value in rules.needs.items() if built.get(name) != value]
+    missing = [
+        f"{name} = {value!r}" for name, value in rules.needs.items() if built.get(name) != value
+    ]
     missing += [
         f"multiplier {name} = {rules.forward.get(name, 1.0):.6g}"
         for name in sorted({*rules.forward, *has.multipliers})
-        if not math.isclose(rules.forward.get(name, 1.0), has.multipliers.get(name, 1.0), rel_tol=1e-9)
+        if not math.isclose(
+            rules.forward.get(name, 1.0), has.multipliers.get(name, 1.0), rel_tol=1e-9
+        )
     ]
     if missing:
         raise ValueError(
@@ -441,18 +527,30 @@ def plan(
 
     def own(name: str) -> Distribution:
         if kind == "SSM":
-            return ONE if name.endswith(".D") else KEEP  # decays are placed afterwards, by a node set
+            return (
+                ONE if name.endswith(".D") else KEEP
+            )  # decays are placed afterwards, by a node set
         return of_rwkv(name, cast(Any, model).config) if kind else KEEP
 
     entries = tuple(
         Entry(
             p,
             own(p.name) if p.role == "own" else rules.fill(p),
-            *(rules.multiplier(multiplier, p) for multiplier in ("learning_rate", "eps", "weight_decay")),
+            *(
+                rules.multiplier(multiplier, p)
+                for multiplier in ("learning_rate", "eps", "weight_decay")
+            ),
         )
         for p in parameters
     )
-    return Plan(scheme, {**SCHEMES[scheme].options, **options}, sizes, entries, dict(rules.forward), dict(rules.needs))
+    return Plan(
+        scheme,
+        {**SCHEMES[scheme].options, **options},
+        sizes,
+        entries,
+        dict(rules.forward),
+        dict(rules.needs),
+    )
 
 
 def asked(
@@ -463,29 +561,46 @@ def asked(
     heads: tuple[int, int] | None = None,
     **options: float,
 ) -> Structure:
-    """The structure that `scheme` asks for at the sizes of `model`: what `plan` compares with that of the model."""
+    """The structure that `scheme` asks for at the sizes of `model`: what `plan` compares with that
+    of the model.
+    """
     rules = rules_at(scheme, laid_out(model, roles, heads)[1], options)
     return Structure(**rules.needs, multipliers=dict(rules.forward))
 
 
-def initialise_(model: M, scheme: str, seed: int, roles: RoleTable | None = None, **options: Any) -> M:
+def initialise_(
+    model: M, scheme: str, seed: int, roles: RoleTable | None = None, **options: Any
+) -> M:
     """Fill `model` in place by the plan of this scheme, and return it; see `plan`."""
     plan(model, scheme, roles, **options).apply_(model, seed)
     return model
 
 
-def laid_out(model: nn.Module, roles: RoleTable | None, heads: tuple[int, int] | None) -> tuple[list[Parameter], Sizes]:
-    """Every parameter, or slice of a fused one, with its role, layer and fans, and the sizes of the model.
+def laid_out(
+    model: nn.Module, roles: RoleTable | None, heads: tuple[int, int] | None
+) -> tuple[list[Parameter], Sizes]:
+    """Every parameter, or slice of a fused one, with its role, layer and fans, and the sizes of the
+    model.
 
-    Width and vocabulary are those of the embedding, layers the numbers in the names; `roles` and `heads` as in `plan`.
+    Width and vocabulary are those of the embedding, layers the numbers in the names; `roles` and
+    `heads` as in `plan`.
     """
     kind, config = kind_of(model), cast(Any, getattr(model, "config", None))
     table = roles or {"SSM": SSM_ROLES, "RWKV": RWKV_ROLES, "RWKV7": RWKV_ROLES}.get(kind)
     if table is None:
-        raise ValueError(f"roles must be given for a {type(model).__name__}: a table of patterns, as in a TOML file")
+        raise ValueError(
+            f"roles must be given for a {type(model).__name__}: a table of patterns, as in a TOML"
+            " file"
+        )
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    matching = {name: [pattern for pattern in table if fnmatchcase(name, pattern)] for name in shapes}
-    wrong = [f"{name} ({' and '.join(map(repr, m)) or 'no pattern'})" for name, m in matching.items() if len(m) != 1]
+    matching = {
+        name: [pattern for pattern in table if fnmatchcase(name, pattern)] for name in shapes
+    }
+    wrong = [
+        f"{name} ({' and '.join(map(repr, m)) or 'no pattern'})"
+        for name, m in matching.items()
+        if len(m) != 1
+    ]
     if wrong:
         more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
         raise ValueError(f"every parameter needs exactly one role: {', '.join(wrong[:4])}{more}")
@@ -507,27 +622,35 @@ def laid_out(model: nn.Module, roles: RoleTable | None, heads: tuple[int, int] |
         block = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)  # the first number counts the blocks
         layer = int(block[1]) if block else None
         for number, role in enumerate(fused):
-            parameters.append(Parameter(name, role, layer, each, *fans, (number, count), rule.transposed))
+            parameters.append(
+                Parameter(name, role, layer, each, *fans, (number, count), rule.transposed)
+            )
     if heads is None and kind:
         heads = (1, config.dim) if kind == "SSM" else (config.heads, config.head_size)
     if heads is not None and (len(heads) != 2 or min(heads) < 1):
         raise ValueError(f"heads must be (number, size), both at least 1, got {heads}")
     embedding = next((p.shape for p in parameters if p.role == "embedding"), None)
     if embedding is None:
-        raise ValueError("no parameter has the role 'embedding', whose shape gives width and vocabulary")
+        raise ValueError(
+            "no parameter has the role 'embedding', whose shape gives width and vocabulary"
+        )
     layers = max(len({p.layer for p in parameters if p.layer is not None}), 1)
     branches = len({p.name for p in parameters if p.role in OUTPUT}) / layers
     return parameters, Sizes(embedding[1], layers, embedding[0], heads, max(1, round(branches)))
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
-    """A CPU generator for one parameter: the same (seed, name) gives the same draws whatever else a model has."""
+    """A CPU generator for one parameter: the same (seed, name) gives the same draws whatever else a
+    model has.
+    """
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def is_matrix(name: str, parameter: Tensor) -> bool:
-    """True if weight decay acts on it where no plan says so: `.weight`, two or more dimensions above 1."""
+    """True if weight decay acts on it where no plan says so: `.weight`, two or more dimensions
+    above 1.
+    """
     return name.endswith(".weight") and parameter.squeeze().ndim >= 2
 
 
@@ -538,11 +661,19 @@ def grouped(
     weight_decay: float,
     eps: float,
 ) -> list[dict[str, Any]]:
-    """Groups for an optimiser, by name the multipliers of learning rate, weight decay and eps; see `param_groups`."""
+    """Groups for an optimiser, by name the multipliers of learning rate, weight decay and eps; see
+    `param_groups`.
+    """
     groups: dict[tuple[float, float, float], list[Tensor]] = {}
     for name, kind in multipliers.items():
         groups.setdefault(kind, []).append(parameters[name])
     return [
-        {"params": p, "lr": learning_rate * lr, "lr_multiplier": lr, "weight_decay": weight_decay * wd, "eps": eps * e}
+        {
+            "params": p,
+            "lr": learning_rate * lr,
+            "lr_multiplier": lr,
+            "weight_decay": weight_decay * wd,
+            "eps": eps * e,
+        }
         for (lr, wd, e), p in groups.items()
     ]

@@ -1,13 +1,15 @@
-"""Power-law decays and projections for any diagonal recurrence, in place, in the style of torch.nn.init.
+"""Power-law decays and projections for any diagonal recurrence, in place, in the style of
+torch.nn.init.
 
-`decays_` writes the rates of a node set into a parameter, whatever function of it the model takes; `projection_`
-multiplies the columns of the matrix that reads the states; `power_law_` does both to every head of an RWKV. On a
-foreign model:
+`decays_` writes the rates of a node set into a parameter, whatever function of it the model takes;
+`projection_` multiplies the columns of the matrix that reads the states; `power_law_` does both to
+every head of an RWKV. On a foreign model:
 
-    nodes = place(16, placement="quantile", tempering=0.5, lag="distance")
-    mixer = model.backbone.layers[0].mixer                                     # Mamba: A_log is (d_inner, d_state)
-    decays_(mixer.A_log, nodes, "a_log", dt_bias=mixer.dt_proj.bias[:, None])  # d_state nodes in every channel
-    projection_(mixer.x_proj.weight[-16:], nodes, dim=0)                       # the rows that make C
+    nodes = place(16, placement="quantile", tempering=0.5, lag="distance") mixer =
+    model.backbone.layers[0].mixer                                     # Mamba: A_log is (d_inner,
+    d_state) decays_(mixer.A_log, nodes, "a_log", dt_bias=mixer.dt_proj.bias[:, None])  # d_state
+    nodes in every channel projection_(mixer.x_proj.weight[-16:], nodes, dim=0)
+    # the rows that make C
 """
 
 import math
@@ -22,7 +24,9 @@ from plkernel.analysis.nodes import RWKV7_LARGEST_RATE, Nodes, output_std
 from plkernel.models.rwkv import RWKV, TimeMixing
 from plkernel.models.rwkv7 import GooseMixing
 
-Parametrisation = Literal["log_rate", "exp_exp", "sigmoid", "a_log", "dt_bias", "exp_sigmoid", "bounded", "rg_lru"]
+Parametrisation = Literal[
+    "log_rate", "exp_exp", "sigmoid", "a_log", "dt_bias", "exp_sigmoid", "bounded", "rg_lru"
+]
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -38,8 +42,8 @@ def inverse_softplus(y: Tensor) -> Tensor:
 class Form(NamedTuple):
     """One parametrisation: the rate -ln a of a parameter x and its exact inverse.
 
-    Both are functions of a tensor and of what is given beside it, all of one shape: `needs` must be, `takes` may be.
-    limits: the slowest and the fastest rate, which x reaches neither.
+    Both are functions of a tensor and of what is given beside it, all of one shape: `needs` must
+    be, `takes` may be. limits: the slowest and the fastest rate, which x reaches neither.
     """
 
     rate: Callable[..., Tensor]
@@ -56,7 +60,9 @@ FORMS: dict[str, Form] = {
     "sigmoid": Form(  # -ln a = softplus(-logit(a))
         lambda x, cap=None: softplus(-(x if cap is None else cap * torch.tanh(x / cap))),
         lambda rates, cap=None: (
-            -inverse_softplus(rates) if cap is None else cap * torch.atanh(-inverse_softplus(rates) / cap)
+            -inverse_softplus(rates)
+            if cap is None
+            else cap * torch.atanh(-inverse_softplus(rates) / cap)
         ),
         takes=("cap",),
         limits=lambda cap=None: (0.0, math.inf) if cap is None else (softplus(-cap), softplus(cap)),
@@ -77,8 +83,12 @@ FORMS: dict[str, Form] = {
         limits=lambda: (0.0, RWKV7_LARGEST_RATE),
     ),
     "bounded": Form(
-        lambda x, bound, a_log=None: bound * torch.sigmoid(x * (1.0 if a_log is None else a_log.exp())),
-        lambda rates, bound, a_log=None: torch.log(rates / (bound - rates)) / (1.0 if a_log is None else a_log.exp()),
+        lambda x, bound, a_log=None: (
+            bound * torch.sigmoid(x * (1.0 if a_log is None else a_log.exp()))
+        ),
+        lambda rates, bound, a_log=None: (
+            torch.log(rates / (bound - rates)) / (1.0 if a_log is None else a_log.exp())
+        ),
         needs=("bound",),
         takes=("a_log",),
         limits=lambda bound, a_log=None: (0.0, bound),
@@ -103,33 +113,39 @@ def decays_(
     bound: Tensor | float | None = None,
     cap: Tensor | float | None = None,
 ) -> Tensor:
-    """Fill `tensor` in place so that the recurrence it parametrises decays by a = exp(-rate) per step.
+    """Fill `tensor` in place so that the recurrence it parametrises decays by a = exp(-rate) per
+    step.
 
     log_rate, exp_exp: a = exp(-exp(x)), as here, in RWKV-4 to 6's time_decay and in LRU's nu_log.
-    sigmoid: a = sigmoid(x), or sigmoid(cap tanh(x / cap)), as the forget gates of xLSTM.
-    a_log: a = exp(-exp(x) softplus(dt_bias)), as A_log of Mamba, Mamba-2 and gated delta nets.
-    dt_bias: a = exp(-exp(a_log) softplus(x)): the other parameter of the same layers, and of Kimi Delta Attention,
-    which has one dt_bias for each channel and one A_log for each head.
-    exp_sigmoid: a = exp(-exp(-1/2) sigmoid(x)), as w0 of RWKV-7, which has no half-life of 1.143 steps or less.
-    bounded: a = exp(-bound sigmoid(exp(a_log) x)), as dt_bias of Kimi Delta Attention with lower_bound = -bound.
-    rg_lru: a = exp(-8 sigmoid(gate_bias) softplus(x)), as the recurrent parameter of RG-LRU.
+    sigmoid: a = sigmoid(x), or sigmoid(cap tanh(x / cap)), as the forget gates of xLSTM. a_log: a =
+    exp(-exp(x) softplus(dt_bias)), as A_log of Mamba, Mamba-2 and gated delta nets. dt_bias: a =
+    exp(-exp(a_log) softplus(x)): the other parameter of the same layers, and of Kimi Delta
+    Attention, which has one dt_bias for each channel and one A_log for each head. exp_sigmoid: a =
+    exp(-exp(-1/2) sigmoid(x)), as w0 of RWKV-7, which has no half-life of 1.143 steps or less.
+    bounded: a = exp(-bound sigmoid(exp(a_log) x)), as dt_bias of Kimi Delta Attention with
+    lower_bound = -bound. rg_lru: a = exp(-8 sigmoid(gate_bias) softplus(x)), as the recurrent
+    parameter of RG-LRU.
 
-    What else they name is a number or broadcasts to `tensor`. All stand for a layer whose gates and steps are at their
-    bias, as they are without an input; delta rules forget by erasing too, so that there a half-life is an upper bound.
+    What else they name is a number or broadcasts to `tensor`. All stand for a layer whose gates and
+    steps are at their bias, as they are without an input; delta rules forget by erasing too, so
+    that there a half-life is an upper bound.
 
-    N nodes fill a tensor whose last dimension is N, the same in every row: Mamba's A_log (d_inner, d_state) takes
-    d_state nodes, so that each channel holds the whole power law. A tensor of N elements in any other shape is filled
-    in order: RWKV's time_decay (1, 1, C), or A_log with one node per state of the layer. The gain of RG-LRU is `lru`,
-    of all others `none`: Mamba multiplies its input by dt alone. Computed in float64, rounded once to the type of
-    `tensor`.
+    N nodes fill a tensor whose last dimension is N, the same in every row: Mamba's A_log (d_inner,
+    d_state) takes d_state nodes, so that each channel holds the whole power law. A tensor of N
+    elements in any other shape is filled in order: RWKV's time_decay (1, 1, C), or A_log with one
+    node per state of the layer. The gain of RG-LRU is `lru`, of all others `none`: Mamba multiplies
+    its input by dt alone. Computed in float64, rounded once to the type of `tensor`.
 
-    Raises ValueError when the sizes differ, when an option does not belong, for a half-life that the parametrisation
-    does not reach, and when a decay in the tensor's type (float32 for narrower ones, as models compute it) is no longer
-    between 0 and 1. Sources: Mamba (arXiv 2312.00752), gated delta nets (2412.06464), Kimi Linear (2510.26692), RWKV-7
-    (2503.14456), Griffin (2402.19427, equation 4), xLSTM (2503.13427).
+    Raises ValueError when the sizes differ, when an option does not belong, for a half-life that
+    the parametrisation does not reach, and when a decay in the tensor's type (float32 for narrower
+    ones, as models compute it) is no longer between 0 and 1. Sources: Mamba (arXiv 2312.00752),
+    gated delta nets (2412.06464), Kimi Linear (2510.26692), RWKV-7 (2503.14456), Griffin
+    (2402.19427, equation 4), xLSTM (2503.13427).
     """
     if parametrisation not in FORMS:
-        raise ValueError(f"parametrisation must be one of {', '.join(FORMS)}, got {parametrisation!r}")
+        raise ValueError(
+            f"parametrisation must be one of {', '.join(FORMS)}, got {parametrisation!r}"
+        )
     form = FORMS[parametrisation]
     every = {"dt_bias": dt_bias, "a_log": a_log, "gate_bias": gate_bias, "bound": bound, "cap": cap}
     options = {name: value for name, value in every.items() if value is not None}
@@ -154,45 +170,54 @@ def decays_(
             given[name] = one.broadcast_to(rates.shape)
         except RuntimeError:
             raise ValueError(
-                f"{name} of shape {tuple(one.shape)} does not broadcast to the tensor's shape {tuple(rates.shape)}: "
-                "Mamba's A_log needs dt_bias[:, None]"
+                f"{name} of shape {tuple(one.shape)} does not broadcast to the tensor's shape"
+                f" {tuple(rates.shape)}: Mamba's A_log needs dt_bias[:, None]"
             ) from None
-    slowest, fastest = (torch.as_tensor(limit).to(rates).expand(rates.shape) for limit in form.limits(**given))
+    slowest, fastest = (
+        torch.as_tensor(limit).to(rates).expand(rates.shape) for limit in form.limits(**given)
+    )
     if (out := ~((rates > slowest) & (rates < fastest))).any():
         first, least, most = (
-            math.log(2) / values[out][0].clamp(min=1e-300).item() for values in (rates, fastest, slowest)
+            math.log(2) / values[out][0].clamp(min=1e-300).item()
+            for values in (rates, fastest, slowest)
         )
         below = f" and below {most:.4g}" if most < 1e299 else ""
         raise ValueError(
-            f"nodes has a half-life of {first:.4g} steps, but {parametrisation} reaches only those above {least:.4g}"
-            f"{below}"
+            f"nodes has a half-life of {first:.4g} steps, but {parametrisation} reaches only those"
+            f" above {least:.4g}{below}"
         )
     filled = form.inverse(rates, **given).to(tensor.dtype)
     precise = torch.promote_types(tensor.dtype, torch.float32)
-    decay = torch.exp(-form.rate(filled.to(precise), **{name: value.to(precise) for name, value in given.items()}))
+    decay = torch.exp(
+        -form.rate(filled.to(precise), **{name: value.to(precise) for name, value in given.items()})
+    )
     if (out := ~((decay > 0) & (decay < 1))).any():
         rate = float(rates[out][0])
         raise ValueError(
-            f"nodes has a rate of {rate:.3g} per step (half-life {math.log(2) / rate:.3g} steps), whose decay is "
-            f"{float(decay[out][0]):g} in {str(decay.dtype).removeprefix('torch.')}: use half-lives between about "
-            "0.01 and 1e7 steps, or a wider type"
+            f"nodes has a rate of {rate:.3g} per step (half-life {math.log(2) / rate:.3g} steps),"
+            f" whose decay is {float(decay[out][0]):g} in"
+            f" {str(decay.dtype).removeprefix('torch.')}: use half-lives between about 0.01 and 1e7"
+            " steps, or a wider type"
         )
     return tensor.copy_(filled)
 
 
 @torch.no_grad()
-def projection_(weight: Tensor, nodes: Nodes, *, dim: int = -1, match: Nodes | None = None) -> Tensor:
+def projection_(
+    weight: Tensor, nodes: Nodes, *, dim: int = -1, match: Nodes | None = None
+) -> Tensor:
     """Multiply slice i of `weight` along `dim` by the multiplier of node i, in place.
 
-    `dim` is the dimension of the N states: the last of a torch.nn.Linear from states to outputs. With `match`, all
-    are scaled by one more number, so that the standard deviation of the output under white input, with C and B random,
-    is what the nodes `match` would give on the same weights. Raises ValueError when the size is not N.
+    `dim` is the dimension of the N states: the last of a torch.nn.Linear from states to outputs.
+    With `match`, all are scaled by one more number, so that the standard deviation of the output
+    under white input, with C and B random, is what the nodes `match` would give on the same
+    weights. Raises ValueError when the size is not N.
     """
     channels = len(nodes.projection)
     if not -weight.ndim <= dim < weight.ndim or weight.shape[dim] != channels:
         raise ValueError(
-            f"nodes has {channels} channels, but weight has shape {tuple(weight.shape)} and dim {dim}: "
-            "that dimension must be equal"
+            f"nodes has {channels} channels, but weight has shape {tuple(weight.shape)} and dim"
+            f" {dim}: that dimension must be equal"
         )
     scale = output_std(match) / output_std(nodes) if match else 1.0
     multipliers = torch.tensor(nodes.projection, dtype=torch.float64) * scale
@@ -204,23 +229,29 @@ def projection_(weight: Tensor, nodes: Nodes, *, dim: int = -1, match: Nodes | N
 
 @torch.no_grad()
 def power_law_(model: RWKV, nodes: Nodes, bonus: float | None = None) -> RWKV:
-    """Write `nodes` into every head of an initialised Eagle, Finch or Goose, in place, and return the model.
+    """Write `nodes` into every head of an initialised Eagle, Finch or Goose, in place, and return
+    the model.
 
-    time_decay = ln(lambda) of the node, in Goose w0 = logit(lambda / exp(-1/2)); each row of the receptance times its
-    node's multiplier; the rest stays as the scheme has it, how the data move the decay included. `bonus`, where given,
-    is the exponent in u = 2**exponent of Eagle and Finch, which puts d = 1 on the law: there the decays would have to
-    give 2**exponent times what they give at d = 2. `plkernel.analysis.nodes.check_nodes` says which nodes fit a model.
+    time_decay = ln(lambda) of the node, in Goose w0 = logit(lambda / exp(-1/2)); each row of the
+    receptance times its node's multiplier; the rest stays as the scheme has it, how the data move
+    the decay included. `bonus`, where given, is the exponent in u = 2**exponent of Eagle and Finch,
+    which puts d = 1 on the law: there the decays would have to give 2**exponent times what they
+    give at d = 2. `plkernel.analysis.nodes.check_nodes` says which nodes fit a model.
 
-    Row i of a head's receptance reads the state's row i, whose decay is that of channel i. The output matrix cannot
-    carry the shape: its columns belong to channels of the value, which do not decay apart, and it starts at zero.
-    GroupNorm divides every head by its own size, so only the shape inside a head acts: each holds the whole law, in N
-    nodes. A byte at prediction distance d >= 2 is seen through a**(d-2), and at d = 1 through the bonus u alone (lag
-    `bonus` of `plkernel.analysis.nodes.Aim`). The key is not scaled by the decay (gain `none`) unless the
-    K-clamp multiplies it by min(1, lambda) (gain `clamp`). Goose reads the state after the newest byte, through
-    a**(d-1) (lag `distance`), and has no half-life below 1.143 bytes; what it erases comes on top of the decays.
+    Row i of a head's receptance reads the state's row i, whose decay is that of channel i. The
+    output matrix cannot carry the shape: its columns belong to channels of the value, which do not
+    decay apart, and it starts at zero. GroupNorm divides every head by its own size, so only the
+    shape inside a head acts: each holds the whole law, in N nodes. A byte at prediction distance d
+    >= 2 is seen through a**(d-2), and at d = 1 through the bonus u alone (lag `bonus` of
+    `plkernel.analysis.nodes.Aim`). The key is not scaled by the decay (gain `none`) unless the
+    K-clamp multiplies it by min(1, lambda) (gain `clamp`). Goose reads the state after the newest
+    byte, through a**(d-1) (lag `distance`), and has no half-life below 1.143 bytes; what it erases
+    comes on top of the decays.
     """
     config = model.config
-    every = replace(nodes, rates=nodes.rates * config.heads, projection=nodes.projection * config.heads)
+    every = replace(
+        nodes, rates=nodes.rates * config.heads, projection=nodes.projection * config.heads
+    )
     for mixing in model.mixings():
         projection_(mixing.receptance.weight, every, dim=0)
         if isinstance(mixing, GooseMixing):

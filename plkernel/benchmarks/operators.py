@@ -1,4 +1,5 @@
-"""The operators scan, wkv and wkv7 beside other software: checked against float64 first, then timed in turns.
+"""The operators scan, wkv and wkv7 beside other software: checked against float64 first, then timed
+in turns.
 
 What is timed is forward plus backward through all inputs, with `torch.utils.benchmark`.
 """
@@ -28,19 +29,46 @@ LEAST_RUNS = 3  # of a slow contender: a median needs them
 SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
     "scan": {
         "cpu": ((8, 1024, 256), (4, 4096, 256), (1, 65536, 64)),
-        "cuda": ((8, 1024, 256), (8, 4096, 1024), (8, 4096, 1536), (32, 4096, 1024), (1, 65536, 1024)),
+        "cuda": (
+            (8, 1024, 256),
+            (8, 4096, 1024),
+            (8, 4096, 1536),
+            (32, 4096, 1024),
+            (1, 65536, 1024),
+        ),
     },
-    "wkv": {"cpu": ((2, 1024, 4, 64), (2, 256, 4, 64)), "cuda": ((2, 1024, 4, 64), (8, 1024, 8, 64))},
+    "wkv": {
+        "cpu": ((2, 1024, 4, 64), (2, 256, 4, 64)),
+        "cuda": ((2, 1024, 4, 64), (8, 1024, 8, 64)),
+    },
     "wkv7": {"cpu": ((2, 1024, 4, 64),), "cuda": ((2, 1024, 4, 64), (8, 1024, 8, 64))},
 }
-LIMITS = {"scan": {"cpu": 1e-5, "cuda": 1e-3}, "wkv": {"cpu": 2e-5, "cuda": 1e-4}, "wkv7": {"cpu": 2e-5, "cuda": 1e-4}}
-PEER_LIMITS = {"scan": 1e-2, "wkv": 1e-3, "wkv7": 1e-3}  # peers sum the gradient of a fixed decay in float32
+LIMITS = {
+    "scan": {"cpu": 1e-5, "cuda": 1e-3},
+    "wkv": {"cpu": 2e-5, "cuda": 1e-4},
+    "wkv7": {"cpu": 2e-5, "cuda": 1e-4},
+}
+PEER_LIMITS = {
+    "scan": 1e-2,
+    "wkv": 1e-3,
+    "wkv7": 1e-3,
+}  # peers sum the gradient of a fixed decay in float32
 PACKAGES = ("mambapy", "accelerated-scan", "flash-linear-attention", "transformers")
-FORMS = {"contender": "", "problem": "", "error": ".1e", "ms": ".2f", "times ours": ".2f", "rate": ".3g", "note": ""}
+FORMS = {
+    "contender": "",
+    "problem": "",
+    "error": ".1e",
+    "ms": ".2f",
+    "times ours": ".2f",
+    "rate": ".3g",
+    "note": "",
+}
 
 
 class Contender(NamedTuple):
-    """Work to time: what prepares a call, what compares its result with the truth, and the largest error allowed."""
+    """Work to time: what prepares a call, what compares its result with the truth, and the largest
+    error allowed.
+    """
 
     make: Callable[[], Call]
     error: Callable[[Any], float] | None = None
@@ -55,11 +83,13 @@ def compare(
     device: str = "cpu",
     budget: float = 10.0,
 ) -> list[dict[str, Any]]:
-    """Check every contender, then time those that are right: a row each, with a note in place of a missing time.
+    """Check every contender, then time those that are right: a row each, with a note in place of a
+    missing time.
 
-    Of a row, `seconds` per call and their `ratio` to ours are spreads, `rate` is the `amount` of work per second. Each
-    is timed once in each of `rounds` rounds, in an order that turns by one; one that has used its `budget` of seconds
-    sits out the later rounds. Of a GPU, whose queue must be full, up to ten calls are timed together, slow ones alone.
+    Of a row, `seconds` per call and their `ratio` to ours are spreads, `rate` is the `amount` of
+    work per second. Each is timed once in each of `rounds` rounds, in an order that turns by one;
+    one that has used its `budget` of seconds sits out the later rounds. Of a GPU, whose queue must
+    be full, up to ten calls are timed together, slow ones alone.
     """
     outcomes = {name: checked(one) for name, one in contenders.items()}
     names = [name for name, (_, _, call) in outcomes.items() if call is not None]
@@ -67,7 +97,10 @@ def compare(
     threads, repeats = torch.get_num_threads(), dict.fromkeys(names, 1)
     from torch.utils.benchmark import Timer  # half a second, with the compilers of extensions
 
-    timers = {name: Timer("call()", globals={"call": outcomes[name][2]}, num_threads=threads) for name in names}
+    timers = {
+        name: Timer("call()", globals={"call": outcomes[name][2]}, num_threads=threads)
+        for name in names
+    }
     times = {name: np.full(rounds, np.nan) for name in names}
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
@@ -80,12 +113,17 @@ def compare(
         row: dict[str, Any] = {"contender": name, "problem": problem, "error": error, "note": note}
         seconds = spread(times[name]) if name in times else None
         ratio = spread(times[name] / times[OURS]) if seconds and OURS in times else None
-        rows.append(row | {"seconds": seconds, "ratio": ratio, "rate": seconds and amount / seconds["median"]})
+        rows.append(
+            row
+            | {"seconds": seconds, "ratio": ratio, "rate": seconds and amount / seconds["median"]}
+        )
     return rows
 
 
 def spread(values: Any) -> dict[str, float]:
-    """Return the median and quartiles of a time series, and the number of its runs; NaN stands for no run."""
+    """Return the median and quartiles of a time series, and the number of its runs; NaN stands for
+    no run.
+    """
     low, median, high = map(float, np.nanquantile(values, (0.25, 0.5, 0.75)))
     return {"median": median, "low": low, "high": high, "runs": int(np.isfinite(values).sum())}
 
@@ -97,7 +135,9 @@ def checked(one: Contender) -> tuple[float | None, str, Call | None]:
         error = None if one.error is None else one.error(call())
     except ImportError as reason:
         return None, f"not installed ({reason})", None
-    except Exception as reason:  # a peer may fail in any way: that is a result, and the others go on
+    except (
+        Exception
+    ) as reason:  # a peer may fail in any way: that is a result, and the others go on
         return None, f"failed: {type(reason).__name__}: {str(reason).partition(chr(10))[0]}", None
     if error is None or error <= one.limit:
         return error, "", call
@@ -105,11 +145,15 @@ def checked(one: Contender) -> tuple[float | None, str, Call | None]:
 
 
 def relative_error(values: Iterable[Tensor], truths: Iterable[Tensor]) -> float:
-    """Return max|value - truth| / max|truth| of the worst channel (last axis) of the worst tensor; inf for NaN."""
+    """Return max|value - truth| / max|truth| of the worst channel (last axis) of the worst tensor;
+    inf for NaN.
+    """
     worst = 0.0
     for value, truth in zip(values, truths, strict=True):
         value, truth = value.detach().double().cpu().reshape(truth.shape), truth.double().cpu()
-        difference, size = (x.abs().reshape(-1, x.shape[-1]).amax(0) for x in (value - truth, truth))
+        difference, size = (
+            x.abs().reshape(-1, x.shape[-1]).amax(0) for x in (value - truth, truth)
+        )
         ratio = torch.where(difference == 0, 0.0, difference / size)
         worst = max(worst, float(ratio.nan_to_num(nan=torch.inf).amax()))
     return worst
@@ -126,20 +170,34 @@ def prepare(rounds: int, threads: int, device: Device, out: Path | None) -> torc
 
 
 def show(name: str, unit: str, rows: list[dict[str, Any]], out: Path | None, **more: Any) -> None:
-    """Print the rows and the ratio to the fastest peer but a loop; save them, with hardware, as `out`/`name.json`."""
+    """Print the rows and the ratio to the fastest peer but a loop; save them, with hardware, as
+    `out`/`name.json`.
+    """
     lines = []
     for row in rows:
         medians = {key: row[key] and row[key]["median"] for key in ("seconds", "ratio")}
-        values = {**row, "ms": row["seconds"] and medians["seconds"] * 1e3, "times ours": medians["ratio"]}
-        lines.append(["" if values[key] is None else f"{values[key]:{form}}" for key, form in FORMS.items()])
+        values = {
+            **row,
+            "ms": row["seconds"] and medians["seconds"] * 1e3,
+            "times ours": medians["ratio"],
+        }
+        lines.append(
+            ["" if values[key] is None else f"{values[key]:{form}}" for key, form in FORMS.items()]
+        )
     print(text_table([unit if key == "rate" else key for key in FORMS], lines))
     for problem in dict.fromkeys(row["problem"] for row in rows):
         peers = [
-            row for row in rows if row["problem"] == problem and row["ratio"] and row["contender"] not in (OURS, "loop")
+            row
+            for row in rows
+            if row["problem"] == problem and row["ratio"] and row["contender"] not in (OURS, "loop")
         ]
         if peers:
             ratio, fastest = min((row["ratio"]["median"], row["contender"]) for row in peers)
-            print(f"{problem}: the fastest peer, {fastest}, takes {ratio:.2f} times as long".lstrip(": "))
+            print(
+                f"{problem}: the fastest peer, {fastest}, takes {ratio:.2f} times as long".lstrip(
+                    ": "
+                )
+            )
     if out is not None:
         versions = {package: version for package in PACKAGES if (version := installed(package))}
         place = {**environment(torch.get_num_threads()), "peers": versions}
@@ -178,16 +236,22 @@ def problem(name: str, shape: tuple[int, ...], device: str = "cpu") -> Problem:
     state, grad_last = (draw(batch, heads, size, size) for _ in range(2))
     log_decay = -rates * torch.exp(noise / 2)
     if name == "wkv":
-        return Problem((r, k, v, log_decay, draw(heads, size), state), (grad_out, grad_last)).to(device)
+        return Problem((r, k, v, log_decay, draw(heads, size), state), (grad_out, grad_last)).to(
+            device
+        )
     kappa = torch.nn.functional.normalize(draw(shape), dim=-1)
     rate = torch.rand(shape, generator=generator)
-    return Problem((r, log_decay, k, v, -kappa, kappa * rate, state), (grad_out, grad_last)).to(device)
+    return Problem((r, log_decay, k, v, -kappa, kappa * rate, state), (grad_out, grad_last)).to(
+        device
+    )
 
 
 def step(function: Callable[..., Any], given: Problem, time_last: bool = False) -> Call:
-    """Return a call of `function` with the gradients of its inputs; its result is (results.., gradients..).
+    """Return a call of `function` with the gradients of its inputs; its result is (results..,
+    gradients..).
 
-    time_last: (B,T,D) is laid out as (B,D,T) before the call, which is not timed, and viewed as before after it.
+    time_last: (B,T,D) is laid out as (B,D,T) before the call, which is not timed, and viewed as
+    before after it.
     """
 
     def laid(x: Tensor) -> Tensor:
@@ -199,7 +263,12 @@ def step(function: Callable[..., Any], given: Problem, time_last: bool = False) 
     def call() -> tuple[Tensor, ...]:
         results = function(*leaves)
         results = results if isinstance(results, tuple) else (results,)
-        return tuple(map(laid, (*(x.detach() for x in results), *torch.autograd.grad(results, leaves, gradients))))
+        return tuple(
+            map(
+                laid,
+                (*(x.detach() for x in results), *torch.autograd.grad(results, leaves, gradients)),
+            )
+        )
 
     return call
 
@@ -217,7 +286,11 @@ def truth(name: str, given: Problem) -> tuple[Tensor, ...]:
 
 def mambapy(a: Tensor, b: Tensor) -> Tensor:
     """The scan of mambapy, (B,T,1,D), which has no fixed decay."""
-    return import_module("mambapy.pscan").pscan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
+    return (
+        import_module("mambapy.pscan")
+        .pscan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2))
+        .squeeze(2)
+    )
 
 
 def accelerated_scan(a: Tensor, b: Tensor) -> Tensor:
@@ -226,7 +299,9 @@ def accelerated_scan(a: Tensor, b: Tensor) -> Tensor:
 
 
 def fla(name: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-    """wkv or wkv7 by flash-linear-attention's kernel for a GPU, whose state of RWKV-7 is transposed."""
+    """wkv or wkv7 by flash-linear-attention's kernel for a GPU, whose state of RWKV-7 is
+    transposed.
+    """
     module = {"wkv": "rwkv6", "wkv7": "rwkv7"}[name]
     kernel = getattr(import_module(f"fla.ops.{module}"), f"chunk_{module}")
     *inputs, state = tensors
@@ -236,7 +311,9 @@ def fla(name: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
-    """Return ours and the peers of an operator by name, as makers of a step; on a GPU also one that needs it."""
+    """Return ours and the peers of an operator by name, as makers of a step; on a GPU also one that
+    needs it.
+    """
     made: dict[str, Callable[..., Call]] = {OURS: partial(step, operator(name))}
     made["loop"] = partial(step, partial(operator(name), backend="reference"))
     if name == "scan":
@@ -249,9 +326,16 @@ def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
 
 
 def run(
-    name: str, threads: int, shapes: Sequence[tuple[int, ...]], rounds: int, device: Device, out: Path | None
+    name: str,
+    threads: int,
+    shapes: Sequence[tuple[int, ...]],
+    rounds: int,
+    device: Device,
+    out: Path | None,
 ) -> None:
-    """Check every contender of an operator against float64 and time those that are right, at each shape in turn."""
+    """Check every contender of an operator against float64 and time those that are right, at each
+    shape in turn.
+    """
     if any(min(shape) < 1 for shape in shapes):
         raise ValueError(f"shapes has {shapes}; all must be 1 or more")
     place, rows = prepare(rounds, threads, device, out).type, []
@@ -260,7 +344,11 @@ def run(
         given = problem(name, shape, place)
         error = partial(relative_error, truths=truth(name, given))
         contenders = {
-            one: Contender(partial(make, given), error, LIMITS[name][place] if one == OURS else PEER_LIMITS[name])
+            one: Contender(
+                partial(make, given),
+                error,
+                LIMITS[name][place] if one == OURS else PEER_LIMITS[name],
+            )
             for one, make in makers(name, place).items()
         }
         rows += compare(contenders, rounds, shape[0] * shape[1], "x".join(map(str, shape)), place)

@@ -18,17 +18,26 @@ from plkernel.models import Device, rwkv, rwkv7, ssm
 from plkernel.training.build import build_optimizer, started
 from plkernel.training.evaluate import autocast, next_byte_loss
 
-OPERATORS = {"ssm": (ssm, "scan"), "rwkv5": (rwkv, "wkv"), "rwkv6": (rwkv, "wkv"), "rwkv7": (rwkv7, "wkv7")}
+OPERATORS = {
+    "ssm": (ssm, "scan"),
+    "rwkv5": (rwkv, "wkv"),
+    "rwkv6": (rwkv, "wkv"),
+    "rwkv7": (rwkv7, "wkv7"),
+}
 LARGEST_ERROR = 1e-5  # of loss and gradients, relative
 OFF = 0.02
 
 
 def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | None) -> None:
-    """Check the model of a spec against float64, then time forward, backward and optimiser step beside its peers."""
+    """Check the model of a spec against float64, then time forward, backward and optimiser step
+    beside its peers.
+    """
     loaded, place = load_spec(spec), prepare(rounds, threads, device, out)
     kind, context, batch = loaded.model.kind, loaded.train.context, loaded.train.batch
     if kind not in OPERATORS:
-        raise ValueError(f"spec {spec}: model kind {kind!r} is not timed here, only {', '.join(OPERATORS)}")
+        raise ValueError(
+            f"spec {spec}: model kind {kind!r} is not timed here, only {', '.join(OPERATORS)}"
+        )
     keep_memory()
     error, model = check(loaded, place), _model(loaded, place)
     size = sum(parameter.numel() for parameter in model.parameters())
@@ -37,14 +46,23 @@ def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | Non
         "gpt2 (dropout 0, as ours)": Contender(lambda: _gpt2_step(loaded, size, place)),
     }
     rows = compare(entries, rounds, context * batch, device=place.type, budget=60.0)
-    more = {"model": loaded.model.model_dump(), "context": context, "batch": batch, "device": place.type}
+    more = {
+        "model": loaded.model.model_dump(),
+        "context": context,
+        "batch": batch,
+        "device": place.type,
+    }
     more |= {"error": error, "parameters": size}
     show("train" if kind == "ssm" else f"train-{kind}", "bytes/s", rows, out, **more)
-    print(f"{size:,} parameters, context {context}, batch {batch}; difference from float64: {error:.1e}")
+    print(
+        f"{size:,} parameters, context {context}, batch {batch}; difference from float64:"
+        f" {error:.1e}"
+    )
 
 
 def check(spec: Spec, device: torch.device) -> float:
-    """Return the largest relative difference of loss and gradients from float64; ValueError where it is too large.
+    """Return the largest relative difference of loss and gradients from float64; ValueError where
+    it is too large.
 
     Weights are a little off their initial ones, some of which are zero and gradients with them.
     """
@@ -62,11 +80,17 @@ def check(spec: Spec, device: torch.device) -> float:
     fast = loss_and_gradients(model, windows)
     module, name = OPERATORS[spec.model.kind]
     operator = getattr(module, name)
-    with patch.object(module, name, lambda *inputs, backend: operator(*inputs, backend="reference")):
+    with patch.object(
+        module, name, lambda *inputs, backend: operator(*inputs, backend="reference")
+    ):
         exact = loss_and_gradients(model.cpu().double(), windows.cpu())
-    error = max(float((f.double().cpu() - e).norm() / e.norm()) for f, e in zip(fast, exact, strict=True))
+    error = max(
+        float((f.double().cpu() - e).norm() / e.norm()) for f, e in zip(fast, exact, strict=True)
+    )
     if not error <= LARGEST_ERROR:
-        raise ValueError(f"the model differs from its float64 reference by {error:.1e}: nothing is timed")
+        raise ValueError(
+            f"the model differs from its float64 reference by {error:.1e}: nothing is timed"
+        )
     return error
 
 
@@ -75,7 +99,9 @@ def _model(spec: Spec, device: torch.device) -> nn.Module:
 
 
 def _windows(context: int, batch: int, device: torch.device) -> Tensor:
-    return torch.randint(0, 256, (batch, context + 1), generator=torch.Generator().manual_seed(0)).to(device)
+    return torch.randint(
+        0, 256, (batch, context + 1), generator=torch.Generator().manual_seed(0)
+    ).to(device)
 
 
 def _step(model: nn.Module, spec: Spec, device: torch.device) -> Callable[[], None]:
@@ -94,15 +120,25 @@ def _step(model: nn.Module, spec: Spec, device: torch.device) -> Callable[[], No
 
 
 def _gpt2_step(spec: Spec, size: int, device: torch.device) -> Callable[[], None]:
-    """Return a step of transformers' GPT-2 of the same width and context with nearly `size` parameters."""
+    """Return a step of transformers' GPT-2 of the same width and context with nearly `size`
+    parameters.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel
 
     width, context = spec.model.dim, spec.train.context
     options: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    options |= {"n_positions": context, "n_embd": width, "n_head": math.gcd(4, width), "use_cache": False}
+    options |= {
+        "n_positions": context,
+        "n_embd": width,
+        "n_head": math.gcd(4, width),
+        "use_cache": False,
+    }
     options |= {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
 
-    models = (GPT2LMHeadModel(GPT2Config(n_layer=layers, **options)) for layers in range(1, 2 * spec.model.layers + 1))
+    models = (
+        GPT2LMHeadModel(GPT2Config(n_layer=layers, **options))
+        for layers in range(1, 2 * spec.model.layers + 1)
+    )
     nearest: Any = min(models, key=lambda model: abs(model.num_parameters() - size))
     nearest.register_forward_hook(lambda *given: given[-1].logits)
     return _step(nearest.to(device).train(), spec, device)

@@ -1,1 +1,3 @@
-"""The commands, thin: `python -m plkernel.NAME`, or `plkernel NAME`, parses arguments and prints."""
+"""The commands, thin: `python -m plkernel.NAME`, or `plkernel NAME`, parses arguments and
+prints.
+"""

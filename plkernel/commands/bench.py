@@ -1,4 +1,6 @@
-"""python -m plkernel.bench scan | wkv | wkv7 | train: check a part, then time it beside its peers."""
+"""python -m plkernel.bench scan | wkv | wkv7 | train: check a part, then time it beside its
+peers.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +26,9 @@ def _operator(name: str, shape: Any, axes: str) -> Callable[..., None]:
 
         run(name, threads, shapes, rounds, device, out)
 
-    command.__doc__ = f"""Check {name} and its peers against float64, then time forward plus backward, taken in turns.
+    command.__doc__ = f"""Check {name} and its peers against float64, then time them in turns.
+
+    A time is that of the forward and the backward pass.
 
     A contender that is wrong or not installed is reported and not timed.
 
@@ -43,7 +47,11 @@ wkv, wkv7 = (_operator(name, *HEADS) for name in ("wkv", "wkv7"))
 
 
 def train(
-    spec: Path = Path("quick"), threads: int = 1, rounds: int = 15, device: Device = "auto", out: Path | None = None
+    spec: Path = Path("quick"),
+    threads: int = 1,
+    rounds: int = 15,
+    device: Device = "auto",
+    out: Path | None = None,
 ) -> None:
     """Time a training step of a spec's model beside that of a GPT-2 of the same size.
 

@@ -1,4 +1,6 @@
-"""python -m plkernel.experiment SPEC: conditions x seeds, several processes at a time, resumable, with a report."""
+"""python -m plkernel.experiment SPEC: conditions x seeds, several processes at a time, resumable,
+with a report.
+"""
 
 import math
 import sys
@@ -17,15 +19,19 @@ from plkernel.training.curves import LoggerName
 
 
 def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
-    """Return parameters, operations, memory and hours of every run and of the whole, the search included.
+    """Return parameters, operations, memory and hours of every run and of the whole, the search
+    included.
 
-    ValueError where a corpus does not exist or is too short; one that is still to be fetched or unpacked is named.
+    ValueError where a corpus does not exist or is too short; one that is still to be fetched or
+    unpacked is named.
     """
     from plkernel.study.dry_run import estimate, text
     from plkernel.study.schedule import chosen_arms, search_of
     from plkernel.training.loop import check_ahead
 
-    chosen = spec.model_copy(update={"arms": {name: spec.arms[name] for name in chosen_arms(spec, only)}})
+    chosen = spec.model_copy(
+        update={"arms": {name: spec.arms[name] for name in chosen_arms(spec, only)}}
+    )
     sections = dict.fromkeys(chosen.corpus_of(arm) for arm in chosen.arms)
     unread = [section.name for section in sections if not check_ahead(section, spec.train.context)]
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
@@ -33,39 +39,63 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
         text(estimate(chosen, workers, search=search_of(chosen) if searched else None)),
         *_cautions(spec, *chosen.arms),
     ]
-    return "\n".join([*lines, *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread)])
+    return "\n".join(
+        [
+            *lines,
+            *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread),
+        ]
+    )
 
 
 def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
     """Yield the power of every hypothesis, or how to get it."""
     if spec.hypotheses and pilot is None:
-        yield "power: not known; --pilot FOLDER takes the spread from runs of some seeds, or from an earlier record"
+        yield (
+            "power: not known; --pilot FOLDER takes the spread from runs of some seeds, or from an"
+            " earlier record"
+        )
     for row in powers(spec, pilot) if pilot else ():
         yield f"power of {row['name']!r}: {power_text(row)}"
 
 
 def _cautions(spec: Spec, *arms: str) -> Iterator[str]:
-    """Yield what `arms`, by default all, lack: a gate of a text, equal output scale, decays that move in a window."""
+    """Yield what `arms`, by default all, lack: a gate of a text, equal output scale, decays that
+    move in a window.
+    """
     from plkernel.analysis.nodes import output_std
     from plkernel.data.names import known_sequence
     from plkernel.memory.diagnostics import outlasting
 
-    if spec.hypotheses and known_sequence(spec.corpus.name) is None and not any(one.ahead_of for one in spec.gates):
-        yield "no gate asks that a model is ahead of counts of a few bytes: add a [[gates]] with ahead_of = 5"
+    if (
+        spec.hypotheses
+        and known_sequence(spec.corpus.name) is None
+        and not any(one.ahead_of for one in spec.gates)
+    ):
+        yield (
+            "no gate asks that a model is ahead of counts of a few bytes: add a [[gates]] with"
+            " ahead_of = 5"
+        )
     conditions = {name: spec.condition(name) for name in spec.arms}
     for name, condition in ((name, conditions[name]) for name in arms or conditions):
         other = conditions.get(spec.against(name) or "")
         if other is not None and condition.model == other.model and other.model.kind == "ssm":
             scale = output_std(condition.nodes) / output_std(other.nodes)
             if not 0.9 < scale < 1.1:
-                yield f"{name}: starts at {scale:.2f} times the output of {other.name}; match = 'baseline' evens it"
+                yield (
+                    f"{name}: starts at {scale:.2f} times the output of {other.name}; match ="
+                    " 'baseline' evens it"
+                )
         if condition.arm.places_nodes and not condition.model.is_foreign:
-            half_lives = [condition.model.patching.size * math.log(2) / rate for rate in condition.nodes.rates]
+            half_lives = [
+                condition.model.patching.size * math.log(2) / rate for rate in condition.nodes.rates
+            ]
             if words := outlasting(half_lives, condition.protocol.context):
                 yield f"{condition.name}: {words}"
 
 
-def check_ahead(arms: Sequence[str], workers: int | None = None, only: Sequence[str] = (), **_: object) -> None:
+def check_ahead(
+    arms: Sequence[str], workers: int | None = None, only: Sequence[str] = (), **_: object
+) -> None:
     """Refuse mistakes in options before any arm is resolved, which takes seconds."""
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -87,10 +117,11 @@ def command(
     logger: LoggerName | None = None,
     trust_code: bool = False,
 ) -> None:
-    """Run every condition at every seed, skip what has finished, resume what has not, then write the report.
+    """Run every condition at every seed, skip what has finished, resume what has not, then write
+    the report.
 
-    Runs of one seed share base weights and data order; each run is a process of its own. Ctrl-C saves every run; the
-    same command goes on. Learning curves: tensorboard --logdir OUT.
+    Runs of one seed share base weights and data order; each run is a process of its own. Ctrl-C
+    saves every run; the same command goes on. Learning curves: tensorboard --logdir OUT.
 
     Args:
         out: Folder of the study; runs/out/NAME if left out.
@@ -100,10 +131,11 @@ def command(
         report: Write the report at the end.
         retry: Try again what diverged, from the last checkpoints.
         record: Take the runs of this record, and train the rest.
-        register: Only write down what is declared, in runs/registered/NAME.json, where a study finds it, or in this
-            file.
-        pilot: Of --register and --dry-run: a study or record whose paired differences show the spread, from which the
-            power of every hypothesis follows. An equivalence with a power below 0.5 is not registered.
+        register: Only write down what is declared, in runs/registered/NAME.json, where a study
+            finds it, or in this file.
+        pilot: Of --register and --dry-run: a study or record whose paired differences show the
+            spread, from which the power of every hypothesis follows. An equivalence with a power
+            below 0.5 is not registered.
         underpowered: Register it all the same.
         logger: Give the scalars of the learning curves to this library too (extra of its name).
         trust_code: Import and run the code that the spec names.
@@ -114,7 +146,11 @@ def command(
             raise ValueError(f"register: expected one file or none, got {len(register)}")
         path = register[0] if register else place_of(spec)
         new = register_study(spec, path, folder, pilot, underpowered)
-        done = f"registered: {path}; commit it before the runs" if new else f"registered before, unchanged: {path}"
+        done = (
+            f"registered: {path}; commit it before the runs"
+            if new
+            else f"registered before, unchanged: {path}"
+        )
         print("\n".join([done, *_power(spec, pilot), *_cautions(spec)]))
         return
     if dry_run:
@@ -132,7 +168,9 @@ def command(
         print_report(folder)
     if failed:
         print(
-            f"did not finish: {', '.join(failed)}; log.txt says why, --retry goes on after divergence", file=sys.stderr
+            f"did not finish: {', '.join(failed)}; log.txt says why, --retry goes on after"
+            " divergence",
+            file=sys.stderr,
         )
         sys.exit(1)
 

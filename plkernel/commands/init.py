@@ -1,7 +1,7 @@
 """python -m plkernel.init list | show: initialisation schemes by name, and their plans.
 
-list names every scheme with its source and its free constants; show prints what one does to every parameter of a model
-of any size.
+list names every scheme with its source and its free constants; show prints what one does to every
+parameter of a model of any size.
 """
 
 from typing import Annotated
@@ -12,8 +12,9 @@ from plkernel.common.cli import main_of
 from plkernel.models import ModelKind
 
 LEGEND = (
-    "N(s) normal of deviation s; T(s, c) cut at c deviations, not rescaled; J(s) cut at 2 and rescaled; U(b) uniform "
-    "within +-b;\nO(g) orthogonal of gain g; C(v) the number v. rate x, decay x: multiples of the run's"
+    "N(s) normal of deviation s; T(s, c) cut at c deviations, not rescaled; J(s) cut at 2 and"
+    " rescaled; U(b) uniform within +-b;\nO(g) orthogonal of gain g; C(v) the number v. rate x,"
+    " decay x: multiples of the run's"
 )
 
 
@@ -21,7 +22,8 @@ def listing(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     """List the initialisation schemes, with their free constants and sources.
 
     Args:
-        pattern: A part of the name, or a pattern with * or ?: mup, megatron*. The name of a scheme prints all about it.
+        pattern: A part of the name, or a pattern with * or ?: mup, megatron*. The name of a scheme
+            prints all about it.
     """
     from fnmatch import fnmatchcase
     from textwrap import fill
@@ -30,7 +32,11 @@ def listing(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     from plkernel.models.init.plan import SCHEMES
 
     wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
-    names = [pattern] if pattern in SCHEMES else [name for name in SCHEMES if fnmatchcase(name, wild.lower())]
+    names = (
+        [pattern]
+        if pattern in SCHEMES
+        else [name for name in SCHEMES if fnmatchcase(name, wild.lower())]
+    )
     if not names:
         raise ValueError(f"no scheme is called {pattern!r}: {nearest(pattern, SCHEMES)}")
     margin = " " * (max(map(len, names)) + 2)
@@ -53,10 +59,11 @@ def show(
     head_size: int | None = None,
     option: tyro.conf.UseAppendAction[tuple[tuple[str, float], ...]] = (),
 ) -> None:
-    """Print what a scheme does to every parameter of one of our models: nothing is allocated, so any size will do.
+    """Print what a scheme does to every parameter of one of our models: nothing is allocated, so
+    any size will do.
 
-    A model of another library is planned from Python: plan(model, "megatron_default", RoleTable.from_toml("gpt2")),
-    both of plkernel.models.init; roles are a TOML of a few lines.
+    A model of another library is planned from Python: plan(model, "megatron_default",
+    RoleTable.from_toml("gpt2")), both of plkernel.models.init; roles are a TOML of a few lines.
 
     Args:
         scheme: Name of the scheme, see plkernel.init list.
@@ -77,7 +84,11 @@ def show(
     from plkernel.config.study import heading
     from plkernel.training.build import build, plan_of
 
-    sizes = {"dim": dim, "layers": layers, **({} if head_size is None else {"head_size": head_size})}
+    sizes = {
+        "dim": dim,
+        "layers": layers,
+        **({} if head_size is None else {"head_size": head_size}),
+    }
     arm = Arm(scheme=scheme, scheme_options=dict(option))
     with heading("", "model"):
         condition = resolve(ModelSpec.model_validate({"kind": model, **sizes}), arm)
@@ -86,11 +97,22 @@ def show(
     count = sum(prod(entry.parameter.shape) for entry in chosen.entries)
     title = f"{scheme} on {model}, width {dim}, {layers} blocks, {count:,} parameters"
     options = ", ".join(f"{name} = {value:g}" for name, value in chosen.options.items())
-    rows: dict[tuple[str, ...], list[int | None]] = {}  # equal entries of several blocks are one row
+    rows: dict[
+        tuple[str, ...], list[int | None]
+    ] = {}  # equal entries of several blocks are one row
     for entry in chosen.entries:
         p = entry.parameter
-        shape, rates = "x".join(map(str, p.shape)), (f"{entry.learning_rate:g}", f"{entry.weight_decay:g}")
-        cells = (p.label.replace(f".{p.layer}.", ".*.", 1), p.role, shape, str(entry.distribution), *rates)
+        shape, rates = (
+            "x".join(map(str, p.shape)),
+            (f"{entry.learning_rate:g}", f"{entry.weight_decay:g}"),
+        )
+        cells = (
+            p.label.replace(f".{p.layer}.", ".*.", 1),
+            p.role,
+            shape,
+            str(entry.distribution),
+            *rates,
+        )
         rows.setdefault(cells, []).append(p.layer)
     header = ["parameter", "blocks", "role", "shape", "drawn from", "rate x", "decay x"]
     table = [

@@ -1,4 +1,6 @@
-"""python -m plkernel.inspect: what a model remembers, ours or anybody's, and what training did to it."""
+"""python -m plkernel.inspect: what a model remembers, ours or anybody's, and what training did to
+it.
+"""
 
 import sys
 from pathlib import Path
@@ -23,28 +25,33 @@ def inspect(
 ) -> None:
     """Print half-lives and kernels of a model; of a run also saturation and amplification.
 
-    Of other people's checkpoints (Mamba, gated delta nets, RWKV, RetNet, xLSTM and more) only the decays are read, by
-    name: half-lives in tokens, kernels, and findings such as decays that are zero, as they were initialised, or lost in
-    bfloat16. Decays that the input moves are shown without an input; with --text a run of RWKV-6 or RWKV-7, or a folder
-    that transformers opens, also reads a text on the CPU, and quantiles of the half-lives over its tokens are added.
+    Of other people's checkpoints (Mamba, gated delta nets, RWKV, RetNet, xLSTM and more) only the
+    decays are read, by name: half-lives in tokens, kernels, and findings such as decays that are
+    zero, as they were initialised, or lost in bfloat16. Decays that the input moves are shown
+    without an input; with --text a run of RWKV-6 or RWKV-7, or a folder that transformers opens,
+    also reads a text on the CPU, and quantiles of the half-lives over its tokens are added.
 
-    Of a run or a model of plkernel.load half-lives are in bytes, at its initialisation, rebuilt from specification and
-    seed, and now. A kernel is the weight of an input t bytes later in a block, the root mean square over its entries; x
-    of t**-x is fitted on log-log axes. A position is saturated if one byte has a probability above 0.99. Amplification
-    (RWKV) is the growth of the residual stream over a block. Code of other people is not imported.
+    Of a run or a model of plkernel.load half-lives are in bytes, at its initialisation, rebuilt
+    from specification and seed, and now. A kernel is the weight of an input t bytes later in a
+    block, the root mean square over its entries; x of t**-x is fitted on log-log axes. A position
+    is saturated if one byte has a probability above 0.99. Amplification (RWKV) is the growth of the
+    residual stream over a block. Code of other people is not imported.
 
     Args:
-        model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load; a folder as on the Hugging Face hub, a
-            .safetensors or .pth file, or hf:OWNER/NAME.
+        model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load; a folder as on the Hugging
+            Face hub, a .safetensors or .pth file, or hf:OWNER/NAME.
         corpus: Validation text, as plkernel.corpus names it; if left out that of the run.
         windows: How many windows of the run's context to evaluate.
         json: Write the figures to this file too, kernels at every power of two up to the context.
         figure: Draw kernels and half-lives to this file: .pdf, .png or .svg.
-        compare: Of other people's checkpoints, another one of the same model, which came before this one.
+        compare: Of other people's checkpoints, another one of the same model, which came before
+            this one.
         strict: Exit with 1 if anything is wrong with such a checkpoint.
         notable: With --strict, also exit with 1 if anything is notable.
-        text: A file, or what else plkernel.corpus names: also run the model on it. No code in the folder runs.
-        tokens: How much of the text to run it on, in windows of the run's context, or of up to 512 tokens.
+        text: A file, or what else plkernel.corpus names: also run the model on it. No code in the
+            folder runs.
+        tokens: How much of the text to run it on, in windows of the run's context, or of up to 512
+            tokens.
     """
     from plkernel.memory import inspection
     from plkernel.memory.figures import check_options, deliver, model_figure
@@ -57,7 +64,9 @@ def inspect(
     if other and (corpus, windows) != (None, 16):
         raise ValueError(f"corpus and windows are for runs of plkernel, which {model} is not")
     if not other and (strict or compare is not None):
-        raise ValueError(f"compare and strict are for checkpoints of other software, which {model} is not")
+        raise ValueError(
+            f"compare and strict are for checkpoints of other software, which {model} is not"
+        )
     if other:
         parts, values, (before, now), title = inspection.of_checkpoint(model, compare)
     else:
@@ -68,10 +77,14 @@ def inspect(
         table, values["observed"] = observe_text(model, text, tokens)
         known = len(values["observed"]["layers"])
         if other and known != now.blocks:
-            raise ValueError(f"text: transformers runs {known} of the {now.blocks} layers with decays in {model}")
+            raise ValueError(
+                f"text: transformers runs {known} of the {now.blocks} layers with decays in {model}"
+            )
         parts.append(table)
     unit = "tokens" if other else "bytes"
-    deliver("\n\n".join(parts), values, lambda: model_figure(before, now, title, unit), json, figure)
+    deliver(
+        "\n\n".join(parts), values, lambda: model_figure(before, now, title, unit), json, figure
+    )
     if strict and any(notable or one["severity"] == "wrong" for one in values["findings"]):
         sys.exit(1)
 

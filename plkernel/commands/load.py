@@ -1,4 +1,6 @@
-"""python -m plkernel.load: an official checkpoint of Eagle, Finch or Goose, as a model that plkernel reads."""
+"""python -m plkernel.load: an official checkpoint of Eagle, Finch or Goose, as a model that
+plkernel reads.
+"""
 
 from pathlib import Path
 
@@ -9,11 +11,12 @@ from plkernel.common.files import check_folder
 
 
 def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> None:
-    """Read an official RWKV-5.2, RWKV-6 or RWKV-7 checkpoint and write it as a model folder of plkernel.
+    """Read an official RWKV-5.2, RWKV-6 or RWKV-7 checkpoint and write it as a model folder of
+    plkernel.
 
-    Sizes follow from the shapes of the tensors; numbers are kept in float32. The vocabulary must be the 256 bytes.
-    Nothing in the source is executed. A checkpoint cannot say whether it was trained with K-clamp; it is taken to be
-    without.
+    Sizes follow from the shapes of the tensors; numbers are kept in float32. The vocabulary must be
+    the 256 bytes. Nothing in the source is executed. A checkpoint cannot say whether it was trained
+    with K-clamp; it is taken to be without.
 
     Args:
         source: A .pth file.

@@ -1,4 +1,6 @@
-"""python -m plkernel.measure: how mutual information decays in a corpus, with intervals and a verdict."""
+"""python -m plkernel.measure: how mutual information decays in a corpus, with intervals and a
+verdict.
+"""
 
 import os
 import re
@@ -12,7 +14,13 @@ from plkernel import __version__
 from plkernel.analysis.information import laws
 from plkernel.analysis.information.counts import check_data
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
-from plkernel.analysis.information.laws import DRIFT_MULTIPLE, STATED, Measurement, local_slopes, measure_corpus
+from plkernel.analysis.information.laws import (
+    DRIFT_MULTIPLE,
+    STATED,
+    Measurement,
+    local_slopes,
+    measure_corpus,
+)
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import check_folder, save_figure, save_json, unescape
@@ -37,20 +45,24 @@ def measure(
     out: Path = Path("runs/out/measure"),
     figure: bool = True,
 ) -> None:
-    """Measure how mutual information decays with the lag, I(d) ~ d**-beta, and say whether it is a power law at all.
+    """Measure how mutual information decays with the lag, I(d) ~ d**-beta, and say whether it is a
+    power law at all.
 
-    Prints I(d), exponents on several ranges of lags with jackknife intervals, and a verdict; writes measure.json, a
-    figure for each corpus, and a comparison of several.
+    Prints I(d), exponents on several ranges of lags with jackknife intervals, and a verdict; writes
+    measure.json, a figure for each corpus, and a comparison of several.
 
     Args:
-        names: Corpora: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or folder (see plkernel.corpus).
-        estimator: jackknife: plug-in less what the shuffled corpus shows and the jackknife finds beyond that; shuffle:
+        names: Corpora: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or folder (see
+            plkernel.corpus).
+        estimator: jackknife: plug-in less what the shuffled corpus shows and the jackknife finds
+            beyond that; shuffle:
             less the first alone; plugin depends on the size of the corpus.
         lags: First and last lag of the stated range; unless given, 1 and at most max_lag.
         max_lag: Longest lag measured.
         blocks: Blocks of the jackknife.
         max_bytes: Stop after so many bytes of each corpus, such as 500000 or 1MB.
-        separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are understood.
+        separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are
+            understood.
         column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
         threads: Lags counted at the same time; no result depends on it.
         out: Folder for measure.json and the figures.
@@ -74,26 +86,47 @@ def measure(
         sequence = known_sequence(name)
         options["exact"] = sequence.mutual_information if sequence else None
         with heading(f"{name}: "), cli.progress_bar(name) as progress:
-            results.append(measure_corpus(corpus, corpus.bytes, threads=threads, progress=progress, **options))
+            results.append(
+                measure_corpus(corpus, corpus.bytes, threads=threads, progress=progress, **options)
+            )
         print(render(results[-1]), end="\n\n", flush=True)
-        save_json(out / "measure.json", {"plkernel": __version__, "corpora": [item.to_dict() for item in results]})
+        save_json(
+            out / "measure.json",
+            {"plkernel": __version__, "corpora": [item.to_dict() for item in results]},
+        )
     if len(results) > 1:
         rows = []
-        for name, law, kind in ((item.corpus.name, item.law, item.verdict.kind) for item in results):
-            rows.append([name, *([f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}"] if law else "--"), kind])
-        print(text_table(["corpus", "beta", "95 % interval", "shape"], rows), end="\n\n", flush=True)
+        for name, law, kind in (
+            (item.corpus.name, item.law, item.verdict.kind) for item in results
+        ):
+            rows.append(
+                [
+                    name,
+                    *([f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}"] if law else "--"),
+                    kind,
+                ]
+            )
+        print(
+            text_table(["corpus", "beta", "95 % interval", "shape"], rows), end="\n\n", flush=True
+        )
     print(f"written: {out / 'measure.json'}", flush=True)
     if not figure:
         return
     taken = ["comparison"]
     for item in results:
         taken.append(stem := re.sub(r"[^\w.]+", "-", item.corpus.name).strip("-.") or "corpus")
-        save_figure(out, f"{stem}-{times}" if (times := taken.count(stem)) > 1 else stem, item.plot())
+        save_figure(
+            out, f"{stem}-{times}" if (times := taken.count(stem)) > 1 else stem, item.plot()
+        )
     if len(results) > 1:
         from plkernel.analysis.figures.decay import comparison_figure
 
         curves = {item.corpus.name: item.information for item in results}
-        known = {item.corpus.name: item.law for item in results if item.law and item.verdict.kind == "power law"}
+        known = {
+            item.corpus.name: item.law
+            for item in results
+            if item.law and item.verdict.kind == "power law"
+        }
         save_figure(out, "comparison", comparison_figure(curves, known))
 
 
@@ -101,24 +134,49 @@ def render(result: Measurement) -> str:
     """The report of one corpus: its curve at some lags, the exponents, the verdict and cautions."""
     curve = result.information
     title = (
-        f"{result.corpus.name}: {curve.size:,} bytes, {curve.symbols} different ({result.corpus.source})\n"
-        f"floor {curve.floor[0] * BITS:.2e} bits, what the shuffled corpus shows; drift {curve.drift * BITS:.2e} bits, "
-        f"what it shows with each of {len(curve.replicates[0])} blocks shuffled; estimator '{curve.estimator}'"
+        f"{result.corpus.name}: {curve.size:,} bytes, {curve.symbols} different"
+        f" ({result.corpus.source})\nfloor {curve.floor[0] * BITS:.2e} bits, what the shuffled"
+        f" corpus shows; drift {curve.drift * BITS:.2e} bits, what it shows with each of"
+        f" {len(curve.replicates[0])} blocks shuffled; estimator '{curve.estimator}'"
     )
-    near = [int(np.argmin(np.abs(np.log(np.divide(curve.lags, lag))))) for lag in SHOWN_LAGS if lag <= curve.lags[-1]]
+    near = [
+        int(np.argmin(np.abs(np.log(np.divide(curve.lags, lag)))))
+        for lag in SHOWN_LAGS
+        if lag <= curve.lags[-1]
+    ]
     errors = curve.standard_errors()
-    local = {lag: f"{slope:.2f} +- {error:.2f}" for lag, slope, error in zip(*local_slopes(curve), strict=True)}
+    local = {
+        lag: f"{slope:.2f} +- {error:.2f}"
+        for lag, slope, error in zip(*local_slopes(curve), strict=True)
+    }
     lags = []
     for i in dict.fromkeys(near):
         cells = [f"{curve.lags[i]}", f"{curve.values[i] * BITS:.3e}", f"{errors[i] * BITS:.1e}"]
         cells += [f"{curve.values[i] / curve.floor[i]:.2f}", f"{result.correlation.values[i]:.4f}"]
         lags.append([*cells, local.get(curve.lags[i], "-")])
-    header = ["exponent on", "beta", "95 % interval", "R²", "curvature (p)", "lags", "dropped", "exact"]
+    header = [
+        "exponent on",
+        "beta",
+        "95 % interval",
+        "R²",
+        "curvature (p)",
+        "lags",
+        "dropped",
+        "exact",
+    ]
     fits = []
     for label, law, exact in result.rows:
         bend = f"{law.curvature:+.3f} ({law.curvature_p:.1g})"
-        cells = [label, f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}", f"{law.r_squared:.3f}", bend]
-        fits.append([*cells, f"{law.used}", f"{len(law.dropped)}", "-" if exact is None else f"{exact:.3f}"])
+        cells = [
+            label,
+            f"{law.beta:.3f}",
+            f"{law.low:.3f} to {law.high:.3f}",
+            f"{law.r_squared:.3f}",
+            bend,
+        ]
+        fits.append(
+            [*cells, f"{law.used}", f"{len(law.dropped)}", "-" if exact is None else f"{exact:.3f}"]
+        )
     shown = len(header) - all(exact is None for *_, exact in result.rows)
     parts = [
         title,
@@ -127,7 +185,10 @@ def render(result: Measurement) -> str:
         f"verdict: {result.verdict.sentence}",
     ]
     if (clear := curve.last_above(DRIFT_MULTIPLE * curve.drift)) < curve.lags[-1]:
-        parts.append(f"drift: beyond lag {clear} half of I or more is blocks of different composition, not memory")
+        parts.append(
+            f"drift: beyond lag {clear} half of I or more is blocks of different composition, not"
+            " memory"
+        )
     if dropped := sum(value <= 0 for value in curve.values):
         parts.append(f"dropped: {dropped} lags where I is zero or negative")
     return "\n\n".join(parts)

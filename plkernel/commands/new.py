@@ -11,7 +11,8 @@ from plkernel.config.reading import FOLDER
 
 
 def new(folder: Annotated[Path, tyro.conf.Positional] = Path()) -> None:
-    """Write mymodel.py and study.toml: a recurrence of 40 lines with a start of its half-lives, and a study of it.
+    """Write mymodel.py and study.toml: a recurrence of 40 lines with a start of its half-lives, and
+    a study of it.
 
     Args:
         folder: Where to; the current folder if left out. Files that are there are never replaced.
@@ -20,7 +21,9 @@ def new(folder: Annotated[Path, tyro.conf.Positional] = Path()) -> None:
     templates = sorted(path for path in (FOLDER / "new").iterdir() if path.is_file())
     for file in templates:
         if (folder / file.name).exists():
-            raise ValueError(f"folder {folder}: {file.name} is there and is not replaced; name another folder")
+            raise ValueError(
+                f"folder {folder}: {file.name} is there and is not replaced; name another folder"
+            )
     for file in templates:
         atomic_write(folder / file.name, file.read_bytes())
         print(f"written: {folder / file.name}")

@@ -1,4 +1,6 @@
-"""python -m plkernel.probe: what any causal model makes of its context, from its predictions alone."""
+"""python -m plkernel.probe: what any causal model makes of its context, from its predictions
+alone.
+"""
 
 from pathlib import Path
 
@@ -23,24 +25,28 @@ def probe(
     json: Path | None = None,
     figure: Path | None = None,
 ) -> None:
-    """Print how far back a causal model reads: influence of a token against lag, and bits by what is given.
+    """Print how far back a causal model reads: influence of a token against lag, and bits by what
+    is given.
 
-    Influence at lag d is the KL divergence in bits of the next token's prediction from what it is when the token d
-    steps back is replaced by another, drawn by its frequency. Beside it stand the bits per token by position in the
-    window, the bits when only the last 1, 2, 4 .. tokens are given, and, for bytes, the mutual information I(d) of the
-    text: influence is only what the other tokens do not tell already. A model that sees ahead is refused. Memory beyond
-    the model: about four arrays of --batch x context x alphabet floats.
+    Influence at lag d is the KL divergence in bits of the next token's prediction from what it is
+    when the token d steps back is replaced by another, drawn by its frequency. Beside it stand the
+    bits per token by position in the window, the bits when only the last 1, 2, 4 .. tokens are
+    given, and, for bytes, the mutual information I(d) of the text: influence is only what the other
+    tokens do not tell already. A model that sees ahead is refused. Memory beyond the model: about
+    four arrays of --batch x context x alphabet floats.
 
     Args:
-        target: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, the checkpoint.safetensors in it, or the folder
-            of a transformers causal language model with its tokenizer. Nothing is downloaded and no code in it runs.
-        text: A file, or what else plkernel.corpus names, all of it; the validation text of a run if left out. A
-            tokenizer reads the first 4 MiB, as UTF-8, without special tokens.
+        target: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, the checkpoint.safetensors
+            in it, or the folder of a transformers causal language model with its tokenizer. Nothing
+            is downloaded and no code in it runs.
+        text: A file, or what else plkernel.corpus names, all of it; the validation text of a run if
+            left out. A tokenizer reads the first 4 MiB, as UTF-8, without special tokens.
         windows: How many disjoint windows, evenly spaced over the text.
         context: Tokens in a window; those of the run, or 512, if left out.
-        lengths: How many contexts a window has. With 16, bits beyond the context of training, and what it costs, or is
-            worth, to give all before instead of the last `context` alone.
-        lags: Lags of the influence, ascending; 1, 2, 4 .. and the context if left out. More take no longer.
+        lengths: How many contexts a window has. With 16, bits beyond the context of training, and
+            what it costs, or is worth, to give all before instead of the last `context` alone.
+        lags: Lags of the influence, ascending; 1, 2, 4 .. and the context if left out. More take no
+            longer.
         batch: Windows that the model is given at once.
         seed: Of the tokens that are replaced, and of what replaces them.
         device: Where the model runs.
@@ -58,7 +64,14 @@ def probe(
     from plkernel.memory.diagnostics import INFORMED, Influence
     from plkernel.memory.figures import check_options, deliver, probe_figure
 
-    check_options(json, figure, windows=(windows, 1), batch=(batch, 1), context=(context, 1), lengths=(lengths, 1))
+    check_options(
+        json,
+        figure,
+        windows=(windows, 1),
+        batch=(batch, 1),
+        context=(context, 1),
+        lengths=(lengths, 1),
+    )
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
     from plkernel.memory import probe as probing
@@ -71,12 +84,15 @@ def probe(
     trained, unit = context or opened.context, opened.unit
     length = trained * lengths
     if length > opened.most:
-        raise ValueError(f"context must be at most {opened.most:,}, which is all that the model takes, got {length:,}")
+        raise ValueError(
+            f"context must be at most {opened.most:,}, which is all that the model takes, got"
+            f" {length:,}"
+        )
     known, read = check_lags(lags, length), opened.encode(data)
     if read.size < length + 1:
         raise ValueError(
-            f"text {name!r} has {read.size:,} {unit}s, fewer than one window of context + 1 = {length + 1:,}: "
-            "give a longer text or a smaller --context"
+            f"text {name!r} has {read.size:,} {unit}s, fewer than one window of context + 1 ="
+            f" {length + 1:,}: give a longer text or a smaller --context"
         )
     cut = fixed_windows(read, length, windows)
     result = probing.probe(
@@ -95,10 +111,19 @@ def probe(
     if unit == "byte" and data.size >= known[-1] + INFORMED:
         curve = decay_curves(data, known, blocks=INFORMED)[0]
         bits, errors = np.asarray(curve.values) / np.log(2), curve.standard_errors() / np.log(2)
-        result = replace(result, information=Influence(tuple(known), tuple(bits.tolist()), tuple(errors.tolist())))
+        result = replace(
+            result,
+            information=Influence(tuple(known), tuple(bits.tolist()), tuple(errors.tolist())),
+        )
     title = f"{target} on {name}"
     values = {"target": str(target), "text": name, "seed": seed, **result.to_dict()}
-    deliver(f"{title}, {probing.render(result)}", values, lambda: probe_figure(result, title), json, figure)
+    deliver(
+        f"{title}, {probing.render(result)}",
+        values,
+        lambda: probe_figure(result, title),
+        json,
+        figure,
+    )
 
 
 if __name__ == "__main__":

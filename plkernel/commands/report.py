@@ -15,17 +15,23 @@ from plkernel.results.study import record as run_record
 
 
 def report(
-    folder: tyro.conf.Positional[Path], record: Path | None = None, out: Path | None = None, csv: bool = False
+    folder: tyro.conf.Positional[Path],
+    record: Path | None = None,
+    out: Path | None = None,
+    csv: bool = False,
 ) -> None:
     """Compare the arms of a study: print the tables, write FOLDER/report (page, figures, JSON).
 
-    Arms are compared with the baseline seed by seed, each difference with its 95 % t interval. Runs that failed or have
-    not finished are listed, never counted. A record stays as it is: its report goes to runs/out/NAME-record.
+    Arms are compared with the baseline seed by seed, each difference with its 95 % t interval. Runs
+    that failed or have not finished are listed, never counted. A record stays as it is: its report
+    goes to runs/out/NAME-record.
 
     Args:
-        folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME), or of a record.
-        record: Keep a record of the study in this folder: spec.json, rows.jsonl, the registration, and those of the
-            search for learning rates. The same command on it gives the same report.
+        folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME), or of a
+            record.
+        record: Keep a record of the study in this folder: spec.json, rows.jsonl, the registration,
+            and those of the search for learning rates. The same command on it gives the same
+            report.
         out: Write the report here instead.
         csv: Also write rows.csv, a line per ended run, and table.csv, a line per arm and measure.
     """
@@ -71,17 +77,30 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
 
 
 def save_csv(comparison: Comparison, out: Path) -> None:
-    """Write rows.csv, every ended run without its lists, and table.csv, the measures of table.json, to `out`."""
+    """Write rows.csv, every ended run without its lists, and table.csv, the measures of table.json,
+    to `out`.
+    """
     from pandas import json_normalize
 
     numbers, arms = table(comparison), list[dict[str, Any]]()
     for arm in numbers["arms"]:
         for key, of in arm["measures"].items():
             p = arm["p_corrected"] if key == numbers["primary"] else None
-            arms.append({"arm": arm["arm"], "against": arm["against"], "measure": key, **of, "p_corrected": p})
+            arms.append(
+                {
+                    "arm": arm["arm"],
+                    "against": arm["against"],
+                    "measure": key,
+                    **of,
+                    "p_corrected": p,
+                }
+            )
     rows = json_normalize([run_record(comparison.study, run) for run in comparison.study.ended])
     lists = [name for name, of in rows.items() if any(isinstance(value, list) for value in of)]
-    for name, frame in {"rows.csv": rows.drop(columns=lists), "table.csv": json_normalize(arms)}.items():
+    for name, frame in {
+        "rows.csv": rows.drop(columns=lists),
+        "table.csv": json_normalize(arms),
+    }.items():
         atomic_write(out / name, frame.to_csv(index=False))
 
 

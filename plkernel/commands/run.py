@@ -1,4 +1,6 @@
-"""python -m plkernel.run CONFIG: train the run that a config.json tells of; a study starts these."""
+"""python -m plkernel.run CONFIG: train the run that a config.json tells of; a study starts
+these.
+"""
 
 import sys
 from pathlib import Path
@@ -20,7 +22,8 @@ def run(
 
     Args:
         config: STUDY/ARM/seed-K/config.json.
-        stop_with: Stop, saved, when this parent process has ended; the parent has checked the code that the run names.
+        stop_with: Stop, saved, when this parent process has ended; the parent has checked the code
+            that the run names.
         trust_code: The code that it names may be imported and run.
         logger: Give the scalars of the learning curves to this library too (extra of its name).
     """

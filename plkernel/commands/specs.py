@@ -1,4 +1,6 @@
-"""python -m plkernel.specs: the specs and tables of roles that come with plkernel, and what each is for."""
+"""python -m plkernel.specs: the specs and tables of roles that come with plkernel, and what each is
+for.
+"""
 
 from typing import Annotated
 
@@ -12,19 +14,25 @@ from plkernel.config.reading import roles, specs
 def command(name: Annotated[str | None, tyro.conf.Positional] = None) -> None:
     """List the specs that come with plkernel, and what each is for; or write one, to edit.
 
-    Wherever a command takes a SPEC, it takes these names; --dry-run of plkernel.experiment says what one takes here.
+    Wherever a command takes a SPEC, it takes these names; --dry-run of plkernel.experiment says
+    what one takes here.
 
     Args:
         name: Print the content of this one.
     """
     known = {**specs(), **roles()}
     if name is not None and name not in known:
-        raise ValueError(f"no spec or table of roles {name!r} comes with plkernel; {cli.nearest(name, known)}")
+        raise ValueError(
+            f"no spec or table of roles {name!r} comes with plkernel; {cli.nearest(name, known)}"
+        )
     if name is not None:
         print(known[name].read_text(encoding="utf-8"), end="")
         return
     for spec, path in specs().items():
-        print(f"{spec:<{max(map(len, known))}}  {parse_toml(path.read_bytes(), spec).get('description', '')}")
+        print(
+            f"{spec:<{max(map(len, known))}} "
+            f" {parse_toml(path.read_bytes(), spec).get('description', '')}"
+        )
     print(f"\ntables of roles, for RoleTable.from_toml: {', '.join(roles())}")
     print(f"{cli.program('plkernel.specs')} NAME > my.toml writes one, to edit")
 

@@ -1,4 +1,6 @@
-"""python -m plkernel.train SPEC: one run of one condition, with TensorBoard, checkpoints and resume."""
+"""python -m plkernel.train SPEC: one run of one condition, with TensorBoard, checkpoints and
+resume.
+"""
 
 import sys
 from pathlib import Path
@@ -31,7 +33,10 @@ def command(
     seed = spec.seeds[0] if seed is None else seed
     if seed not in spec.seeds:
         known = ", ".join(map(str, spec.seeds))
-        raise ValueError(f"seed {seed} is not one of the spec's seeds, {known}: choose one of these, or add it there")
+        raise ValueError(
+            f"seed {seed} is not one of the spec's seeds, {known}: choose one of these, or add it"
+            " there"
+        )
     folder = out or Path("runs/out") / spec.name
     from plkernel.common.environment import keep_memory
     from plkernel.training.loop import prepare, run_training, summary
@@ -40,7 +45,10 @@ def command(
     check_folder(folder, "out")
     if arm is None:
         others = ", ".join(repr(name) for name in spec.arms if name != spec.baseline)
-        print(f"arm {spec.baseline!r}, the baseline, as --arm names none; others: {others}", file=sys.stderr)
+        print(
+            f"arm {spec.baseline!r}, the baseline, as --arm names none; others: {others}",
+            file=sys.stderr,
+        )
     task = prepare(spec, chosen, seed, folder)
     print(summary(task.name, run_training(task, logger=logger)))
     print(f"written: {task.folder.path}", file=sys.stderr)

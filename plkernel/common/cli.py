@@ -1,4 +1,6 @@
-"""Command lines by tyro, errors in one line with an exit code, other people's code by name, text for a terminal."""
+"""Command lines by tyro, errors in one line with an exit code, other people's code by name, text
+for a terminal.
+"""
 
 import difflib
 import errno
@@ -26,16 +28,24 @@ TRUST = "--trust-code"
 """The option by which a person consents to the code, `module:attribute`, that a spec names."""
 _IDENTIFIERS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
-ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""Control characters, which names in other people's files may hold and terminals obey, as they are printed."""
+ESCAPES = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}
+"""Control characters, which names in other people's files may hold and terminals obey, as they are
+printed.
+"""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a hint that names the closest of the `valid` names, or the first 24 of them when none is close."""
+    """Return a hint that names the closest of the `valid` names, or the first 24 of them when none
+    is close.
+    """
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names[:MOST_NAMES])}{more}"
+    return (
+        f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names[:MOST_NAMES])}{more}"
+    )
 
 
 def check_patterns(option: str, patterns: Iterable[str], arms: Iterable[str]) -> None:
@@ -46,22 +56,28 @@ def check_patterns(option: str, patterns: Iterable[str], arms: Iterable[str]) ->
 
 
 def existing(path: Path, name: str) -> Path:
-    """Return `path`, which must exist; ValueError that names the argument and the most similar path there is."""
+    """Return `path`, which must exist; ValueError that names the argument and the most similar path
+    there is.
+    """
     if path.exists() or path.is_symlink():
         return path
     folder = next(parent for parent in path.parents if parent.is_dir())
     missing = path.relative_to(folder).parts[0]
-    close = difflib.get_close_matches(missing, [item.name for item in folder.iterdir()], n=1, cutoff=0.5)
+    close = difflib.get_close_matches(
+        missing, [item.name for item in folder.iterdir()], n=1, cutoff=0.5
+    )
     hint = f"; did you mean {folder / close[0]}?" if close else ""
     raise ValueError(f"{name} {path}: no such file or folder{hint}")
 
 
-def main(command: Callable[..., Any], args: Sequence[str] | None = None, prog: str | None = None) -> None:
+def main(
+    command: Callable[..., Any], args: Sequence[str] | None = None, prog: str | None = None
+) -> None:
     """Run `command` with arguments from the command line; exit 2 with one line on bad input.
 
-    Options and help come from the signature and the docstring of `command`. Bad input raises ValueError or OSError
-    with a message that names the parameter, what it got and what would work; PLKERNEL_DEBUG=1 shows the traceback
-    instead. An interrupt exits with 130.
+    Options and help come from the signature and the docstring of `command`. Bad input raises
+    ValueError or OSError with a message that names the parameter, what it got and what would work;
+    PLKERNEL_DEBUG=1 shows the traceback instead. An interrupt exits with 130.
     """
     prog = prog or program(None if command.__module__ == "__main__" else command.__module__)
     report_errors(lambda: parse(command, args, prog)[0]())
@@ -77,34 +93,52 @@ def main_of(commands: Mapping[str, Callable[..., Any]], description: str) -> Non
         given = sys.argv[1:]
         if given and given[0] not in (*commands, "-h", "--help"):
             raise ValueError(f"no subcommand {given[0]!r}; {nearest(given[0], commands)}")
-        _in_one_line(lambda: subcommand_cli_from_dict(bound, prog=program(), description=description, args=given))()
+        _in_one_line(
+            lambda: subcommand_cli_from_dict(
+                bound, prog=program(), description=description, args=given
+            )
+        )()
 
     report_errors(run)
 
 
 def parse(
-    command: Callable[..., Any], args: Sequence[str] | None, prog: str, more: str = "", whole: bool = True
+    command: Callable[..., Any],
+    args: Sequence[str] | None,
+    prog: str,
+    more: str = "",
+    whole: bool = True,
 ) -> tuple[functools.partial[Any], list[str]]:
-    """Return `command` with its arguments from the command line, to be called; ValueError for a mistake in them.
+    """Return `command` with its arguments from the command line, to be called; ValueError for a
+    mistake in them.
 
-    more: stands in --help after the docstring. whole: False also returns what belongs to no option of `command`.
+    more: stands in --help after the docstring. whole: False also returns what belongs to no option
+    of `command`.
     """
     import tyro
 
     given = sys.argv[1:] if args is None else args
     flags = [word.partition("=")[0].replace("_", "-") for word in given if word.startswith("--")]
-    for name, parameter in inspect.signature(command).parameters.items():  # the last would win, without a word
+    for name, parameter in inspect.signature(
+        command
+    ).parameters.items():  # the last would win, without a word
         flag = f"--{name.replace('_', '-')}"
         if (times := flags.count(flag)) > 1 and "Append" not in str(parameter.annotation):
-            raise ValueError(f"{flag} is given {times} times, expected once, with all of its values")
+            raise ValueError(
+                f"{flag} is given {times} times, expected once, with all of its values"
+            )
     about = (inspect.getdoc(getattr(command, "func", command)) or "").partition("\n\nArgs:")[0]
     options: dict[str, Any] = {"args": args, "prog": prog, "return_unknown_args": not whole}
-    parsed = _in_one_line(lambda: tyro.cli(_bound(command), description=f"{about}\n\n{more}".strip(), **options))
+    parsed = _in_one_line(
+        lambda: tyro.cli(_bound(command), description=f"{about}\n\n{more}".strip(), **options)
+    )
     return (parsed, []) if whole else parsed
 
 
 def _bound(command: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
-    """Return a function with the signature of `command` that stores its arguments instead of running it."""
+    """Return a function with the signature of `command` that stores its arguments instead of
+    running it.
+    """
 
     @functools.wraps(command)
     def bound(*places: Any, **options: Any) -> Callable[[], Any]:
@@ -114,7 +148,9 @@ def _bound(command: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
 
 
 def _in_one_line(call: Callable[[], Any]) -> Any:
-    """Return the result of a parser of tyro; ValueError with the first sentence of its framed message."""
+    """Return the result of a parser of tyro; ValueError with the first sentence of its framed
+    message.
+    """
     terminal = getattr(sys.stdout, "plain", sys.stdout)  # --help has colours
     with redirect_stderr(io.StringIO()) as said, redirect_stdout(terminal):
         try:
@@ -122,24 +158,33 @@ def _in_one_line(call: Callable[[], Any]) -> Any:
         except SystemExit as stop:
             if not stop.code:
                 raise
-    text = "\n".join(line.strip(" │") for line in said.getvalue().splitlines()[1:])  # without the title
+    text = "\n".join(
+        line.strip(" │") for line in said.getvalue().splitlines()[1:]
+    )  # without the title
     told = re.search(r"(?:.*\w.*\n?)+", text)  # up to a rule or an empty line
     meant = re.search(r"Perhaps you meant:\s+(-[\w.-]+(?:, -[\w.-]+)*)", text)
     hint = f"did you mean {meant[1].replace(', ', ' or ')}?" if meant else "see --help"
-    raise ValueError(f"{' '.join(told[0].split()).removesuffix('.') if told else 'wrong arguments'}; {hint}")
+    raise ValueError(
+        f"{' '.join(told[0].split()).removesuffix('.') if told else 'wrong arguments'}; {hint}"
+    )
 
 
 class _Escaping:
-    """A stream that shows control characters but line feed and tab as \\x1b, and what it cannot encode as \\udc9b.
+    """A stream that shows control characters but line feed and tab as \\x1b, and what it cannot
+    encode as \\udc9b.
 
-    bars: a progress bar may return to the start of its line, or go up. `plain` is the stream itself.
+    bars: a progress bar may return to the start of its line, or go up. `plain` is the stream
+    itself.
     """
 
     def __init__(self, stream: Any, bars: bool = False) -> None:
         self.plain, self.bars = getattr(stream, "plain", stream), bars
 
     def write(self, text: str) -> int:
-        words, code = text.strip("\r" if self.bars else ""), getattr(self.plain, "encoding", None) or "utf-8"
+        words, code = (
+            text.strip("\r" if self.bars else ""),
+            getattr(self.plain, "encoding", None) or "utf-8",
+        )
         if self.bars and re.fullmatch(r"\n*(\x1b\[A)*", text):
             words = ""
         shown = words.translate(ESCAPES).encode(code, "backslashreplace").decode(code)
@@ -152,7 +197,8 @@ class _Escaping:
 def report_errors(action: Callable[[], Any]) -> None:
     """Run `action`; turn bad input and interrupts into one line on standard error and an exit code.
 
-    All that it prints, logs and warns of, and that line, show control characters as escapes, such as \\x1b.
+    All that it prints, logs and warns of, and that line, show control characters as escapes, such
+    as \\x1b.
     """
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # type: ignore[assignment]
     out, err = cast(Any, _Escaping(sys.stdout)), cast(Any, _Escaping(sys.stderr, bars=True))
@@ -163,14 +209,20 @@ def report_errors(action: Callable[[], Any]) -> None:
         message = str(error)
         if os.environ.get("PLKERNEL_DEBUG"):
             raise
-        if isinstance(error, MemoryError) or re.search("can't (allocate memory|start new thread)", message):
+        if isinstance(error, MemoryError) or re.search(
+            "can't (allocate memory|start new thread)", message
+        ):
             message = f"out of memory, {told(error)}"
         elif not isinstance(error, USER_ERRORS):
             raise
         elif isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit flushes once more
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # the exit flushes once more
             sys.exit(EXIT_INTERRUPTED)
-        elif isinstance(error, OSError) and error.strerror:  # atomic files name themselves where the disk is full
+        elif (
+            isinstance(error, OSError) and error.strerror
+        ):  # atomic files name themselves where the disk is full
             place = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
             message = f"{place}: {error.strerror}" if place else error.strerror
         print(f"error: {shortened(message).translate(ESCAPES)}", file=sys.stderr)
@@ -182,7 +234,9 @@ def report_errors(action: Callable[[], Any]) -> None:
 
 
 def program(module: str | None = None) -> str:
-    """Return the words that start the command in `module`, or in this process: python -m plkernel.fit."""
+    """Return the words that start the command in `module`, or in this process: python -m
+    plkernel.fit.
+    """
     spec = sys.modules["__main__"].__spec__
     name = module or (spec.name if spec else sys.argv[0])
     return f"python -m {name.replace('.commands.', '.')}"
@@ -194,14 +248,19 @@ def is_code(name: str | None) -> bool:
 
 
 def check_consent(named: Mapping[str, str], trusted: bool) -> None:
-    """Raise ValueError where code is `named`, by the option that names it, without consent to run it."""
+    """Raise ValueError where code is `named`, by the option that names it, without consent to run
+    it.
+    """
     if named and not trusted:
         names = ", ".join(f"{option} {name!r}" for option, name in named.items())
-        raise ValueError(f"{names} would be imported and run, which may do anything: read it, then say {TRUST}")
+        raise ValueError(
+            f"{names} would be imported and run, which may do anything: read it, then say {TRUST}"
+        )
 
 
 def imported(name: str, option: str) -> Any:
-    """Import the callable called `name`; ValueError in one line, headed by `option`, where that fails.
+    """Import the callable called `name`; ValueError in one line, headed by `option`, where that
+    fails.
 
     >>> imported("math:hypot", "kind")(3, 4)
     5.0
@@ -212,7 +271,9 @@ def imported(name: str, option: str) -> Any:
     except Exception as error:
         raise ValueError(f"{option} {name!r}: importing {module} raised {told(error)}") from error
     if not callable(result):
-        raise ValueError(f"{option} {name!r}: is a {type(result).__name__}, expected something to call")
+        raise ValueError(
+            f"{option} {name!r}: is a {type(result).__name__}, expected something to call"
+        )
     return result
 
 
@@ -229,11 +290,15 @@ def shortened(text: str, most: int = 1000) -> str:
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[float], Any]]:
-    """Show a bar on a terminal's standard error, after two seconds; yield a function that takes shares of the work."""
+    """Show a bar on a terminal's standard error, after two seconds; yield a function that takes
+    shares of the work.
+    """
     from tqdm.auto import tqdm
 
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-    with tqdm(desc=name, total=1.0, bar_format=form, delay=2.0, leave=False, disable=None, file=sys.stderr) as bar:
+    with tqdm(
+        desc=name, total=1.0, bar_format=form, delay=2.0, leave=False, disable=None, file=sys.stderr
+    ) as bar:
         yield lambda share: bar.update(min(share, 1.0 - bar.n))
 
 
@@ -253,7 +318,8 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def written(value: float, form: str, *sizes: float) -> str:
-    """Format a number, with more digits where one of `sizes` would read as zero, and zero without a sign.
+    """Format a number, with more digits where one of `sizes` would read as zero, and zero without a
+    sign.
 
     >>> written(-0.0254, "+.4f"), written(-0.0000123, "+.4f", 0.0000123), written(-0.0, "+.4f")
     ('-0.0254', '-0.000012', '0.0000')

@@ -1,4 +1,6 @@
-"""Environment of a run for its record (commit, versions, hardware), and memory of this machine and its processes."""
+"""Environment of a run for its record (commit, versions, hardware), and memory of this machine and
+its processes.
+"""
 
 import ctypes
 import functools
@@ -18,7 +20,8 @@ from plkernel.common.cli import program
 
 PACKAGES = ("plkernel", "torch", "triton", "numba", "numpy", "scipy", "tensorboard")
 COMMAND = "PLKERNEL_COMMAND"
-"""Variable set for the workers of a study: the command that started it, which their records name."""
+"""Variable set for the workers of a study: the command that started it, which their records name.
+"""
 GROUP = Path("/sys/fs/cgroup")
 CODE = ("analysis", "kernels", "models", "plkernel")  # folders of a checkout
 COMPUTING = ("analysis", "common", "config", "data", "kernels", "memory", "models", "training")
@@ -32,12 +35,23 @@ def environment(threads: int) -> dict[str, Any]:
     hardware = {
         "cpu": named[1] if named else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None,
+        "gpu": torch.cuda.get_device_name(0)
+        if torch is not None and torch.cuda.is_available()
+        else None,
         "system": f"{platform.system()} {platform.machine()}",
     }
-    versions = {"python": platform.python_version(), **{one: number for one in PACKAGES if (number := installed(one))}}
+    versions = {
+        "python": platform.python_version(),
+        **{one: number for one in PACKAGES if (number := installed(one))},
+    }
     command = os.environ.get(COMMAND) or command_line()
-    return {**source_state(), "versions": versions, "hardware": hardware, "threads": threads, "command": command}
+    return {
+        **source_state(),
+        "versions": versions,
+        "hardware": hardware,
+        "threads": threads,
+        "command": command,
+    }
 
 
 def installed(package: str) -> str | None:
@@ -50,22 +64,36 @@ def installed(package: str) -> str | None:
 
 @functools.cache
 def source_digest() -> str:
-    """Return sixteen hex digits of the SHA-256 of all source files that compute a run, with their names."""
+    """Return sixteen hex digits of the SHA-256 of all source files that compute a run, with their
+    names.
+    """
     package, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
-    files = {path for one in COMPUTING for path in (package / one).rglob("*") if path.suffix in (".py", ".toml")}
+    files = {
+        path
+        for one in COMPUTING
+        for path in (package / one).rglob("*")
+        if path.suffix in (".py", ".toml")
+    }
     for path in sorted(files):
-        digest.update(f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode() + path.read_bytes())
+        digest.update(
+            f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode()
+            + path.read_bytes()
+        )
     return digest.hexdigest()[:16]
 
 
 def source_state() -> dict[str, Any]:
-    """Return `source_digest`, the git commit, and if source files differ from it (dirty); None for both without git."""
+    """Return `source_digest`, the git commit, and if source files differ from it (dirty); None for
+    both without git.
+    """
     state: dict[str, Any] = {"commit": None, "dirty": None, "source": source_digest()}
     git = ["git", "-C", str(root := Path(__file__).resolve().parents[2])]
     with suppress(OSError):
         if (root / ".git").exists():
             commit, status = (
-                subprocess.run([*git, *words], capture_output=True, text=True, check=False).stdout.strip()
+                subprocess.run(
+                    [*git, *words], capture_output=True, text=True, check=False
+                ).stdout.strip()
                 for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *CODE])
             )
             return state | {"commit": commit or None, "dirty": bool(status)}
@@ -81,7 +109,8 @@ def command_line() -> str:
 def keep_memory() -> None:
     """Have glibc keep the memory of freed arrays for the next ones; the peak stays as it is.
 
-    Otherwise it returns them to the system and gets them anew, page by page: 6 to 8 % of the time of a training step.
+    Otherwise it returns them to the system and gets them anew, page by page: 6 to 8 % of the time
+    of a training step.
     """
     change = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if change is not None:
@@ -90,20 +119,27 @@ def keep_memory() -> None:
 
 
 def available_memory(device: str = "cpu") -> float | None:
-    """Return the bytes free on the first GPU, or for new processes here within a container's limit; None if unknown."""
+    """Return the bytes free on the first GPU, or for new processes here within a container's limit;
+    None if unknown.
+    """
     if device == "cuda":
         import torch
 
         return float(torch.cuda.mem_get_info()[0])
     free = _sizes("/proc/meminfo").get("MemAvailable")
-    limit, used = _text(GROUP / "memory.max"), re.search(r"^anon (\d+)", _text(GROUP / "memory.stat"), re.MULTILINE)
+    limit, used = (
+        _text(GROUP / "memory.max"),
+        re.search(r"^anon (\d+)", _text(GROUP / "memory.stat"), re.MULTILINE),
+    )
     if free is None or used is None or not limit.strip().isdigit():
         return free
     return min(free, max(0.0, float(limit) - float(used[1])))
 
 
 def peak_anonymous() -> float:
-    """Return the peak bytes of this process without the pages of files; 0 if the system does not tell."""
+    """Return the peak bytes of this process without the pages of files; 0 if the system does not
+    tell.
+    """
     sizes = _sizes("/proc/self/status")
     return sizes.get("VmHWM", 0.0) - sizes.get("RssFile", 0.0) - sizes.get("RssShmem", 0.0)
 
@@ -117,4 +153,7 @@ def _text(path: Path | str) -> str:
 
 def _sizes(path: str) -> dict[str, float]:
     """Return lines like `name: 12 kB` as bytes."""
-    return {name: 1024.0 * int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", _text(path), re.MULTILINE)}
+    return {
+        name: 1024.0 * int(size)
+        for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", _text(path), re.MULTILINE)
+    }

@@ -1,17 +1,19 @@
-"""Files that are whole or absent, and plain values (JSON, TOML) read from files that anyone may have written.
+"""Files that are whole or absent, and plain values (JSON, TOML) read from files that anyone may
+have written.
 
-Values read here are nested at most MOST_NESTED deep and hold no whole number beyond 64 bits. The files of a study are:
+Values read here are nested at most MOST_NESTED deep and hold no whole number beyond 64 bits. The
+files of a study are:
 
 STUDY/spec.json                     the spec, settled
 STUDY/references.json               losses of n-grams on the windows of its runs
 STUDY/registered.json               the registration of its hypotheses
 STUDY/tuning/                       the search for learning rates, a study like any other
-STUDY/report/                       written by `plkernel.report`, that of a record to runs/out/NAME-record
-STUDY/ARM/seed-K/config.json        the resolved configuration of one run
-                 environment.json   start, commit, digest of the code, registration, versions, hardware, command
-                 metrics.jsonl      one row per evaluation, deterministic
-                 checkpoint.safetensors, log.txt
-                 result.json        written last: a run without it is unfinished
+STUDY/report/                       written by `plkernel.report`, that of a record to
+runs/out/NAME-record
+STUDY/ARM/seed-K/config.json        the resolved configuration of one run environment.json   start,
+                 commit, digest of the code, registration, versions, hardware, command metrics.jsonl
+                 one row per evaluation, deterministic checkpoint.safetensors, log.txt result.json
+                 written last: a run without it is unfinished
 STUDY/ARM/mean/                     curves for TensorBoard, the mean over the seeds
 RECORD/spec.json, rows.jsonl        a study to keep: one line per ended run, enough for a report
 RECORD/references.json, registered.json, tuning/    as in the study
@@ -56,10 +58,11 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`, and rename it to `path` once it is on the disk; remove it on failure.
+    """Give a temporary path beside `path`, and rename it to `path` once it is on the disk; remove
+    it on failure.
 
-    A reader of `path` thus sees the old content or the new, never a part. Temporary files that killed writers left are
-    removed first. OSError names `path`, not the temporary file.
+    A reader of `path` thus sees the old content or the new, never a part. Temporary files that
+    killed writers left are removed first. OSError names `path`, not the temporary file.
     """
     head = f".{path.name}.{socket.gethostname()}."
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,34 +107,50 @@ def check_file(path: Path | None, option: str) -> None:
 
 
 def check_folder(folder: Path | None, option: str, file: Path | None = None) -> None:
-    """Raise OSError that names `option`, and `file`, unless files can be written in `folder`; None passes."""
+    """Raise OSError that names `option`, and `file`, unless files can be written in `folder`; None
+    passes.
+    """
     if folder is None:
         return
     try:
-        tempfile.TemporaryFile(dir=next(place for place in (folder, *folder.parents) if place.exists())).close()
+        tempfile.TemporaryFile(
+            dir=next(place for place in (folder, *folder.parents) if place.exists())
+        ).close()
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, NotADirectoryError) else error.strerror
-        raise OSError(f"{option} {file or folder}: cannot be written ({reason}); choose another place") from error
+        raise OSError(
+            f"{option} {file or folder}: cannot be written ({reason}); choose another place"
+        ) from error
 
 
 def refuse_study(path: Path, option: str) -> None:
     """Raise ValueError for the folder of a study, where that of one of its runs is expected."""
     if (path / SPEC).is_file():
         runs = sorted(path.glob(f"*/seed-*/{CONFIG}"))
-        hint = f"give one of its runs, such as {runs[0].parent}" if runs else "none of its runs are here"
+        hint = (
+            f"give one of its runs, such as {runs[0].parent}"
+            if runs
+            else "none of its runs are here"
+        )
         raise ValueError(f"{option} {path}: is a study, which plkernel.report shows; {hint}")
 
 
 def refuse_links(*paths: Path) -> None:
-    """Raise ValueError naming the first of `paths` that exists and is neither a plain file nor a folder."""
+    """Raise ValueError naming the first of `paths` that exists and is neither a plain file nor a
+    folder.
+    """
     for path in paths:
         if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
-            kind = f"a symbolic link to {os.readlink(path)}" if path.is_symlink() else "no plain file"
+            kind = (
+                f"a symbolic link to {os.readlink(path)}" if path.is_symlink() else "no plain file"
+            )
             raise ValueError(f"{path} is {kind}, and nothing is written through one: remove it")
 
 
 def save_json(path: Path, value: Any) -> None:
-    """Write `value`, which may hold paths, as indented JSON, atomically; null stands for NaN and infinity."""
+    """Write `value`, which may hold paths, as indented JSON, atomically; null stands for NaN and
+    infinity.
+    """
     finite = json.loads(json.dumps(value, default=os.fspath), parse_constant=lambda _: None)
     atomic_write(path, json.dumps(finite, indent=2) + "\n")
 
@@ -149,8 +168,8 @@ def load_object(path: Path) -> dict[str, Any]:
 def read_lines(path: Path, whole: bool = False) -> list[dict[str, Any]]:
     """Read the rows of a JSON-lines file, none if it is missing, without an unfinished last line.
 
-    Raises ValueError naming the file and the line where another line is damaged or no object, and, if the file is to
-    be `whole`, where the last line is unfinished.
+    Raises ValueError naming the file and the line where another line is damaged or no object, and,
+    if the file is to be `whole`, where the last line is unfinished.
     """
     if not path.exists():
         return []
@@ -178,7 +197,10 @@ def parsed(parse: Callable[[str], Any], content: bytes, origin: str) -> Any:
 
     def check(value: Any, *place: object) -> None:
         if isinstance(value, int) and abs(value) >= 2**63:
-            raise ValueError(f"{'.'.join(map(str, place))}: whole numbers must lie between -2**63 + 1 and 2**63 - 1")
+            raise ValueError(
+                f"{'.'.join(map(str, place))}: whole numbers must lie between -2**63 + 1 and"
+                " 2**63 - 1"
+            )
         if isinstance(value, dict | list):
             if len(place) >= MOST_NESTED:
                 raise RecursionError
@@ -203,13 +225,18 @@ def read_bytes(path: Path) -> bytes:
 
 
 def check_regular(path: Path, what: str = "") -> None:
-    """Raise ValueError unless `path` is a regular file: a pipe may never answer, and a device never end.
+    """Raise ValueError unless `path` is a regular file: a pipe may never answer, and a device never
+    end.
 
     what: heads the message, as in 'checkpoint '.
     """
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # or a name with a zero byte in it
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+        ValueError,
+    ) as error:  # or a name with a zero byte in it
         raise ValueError(f"{what}{path}: no such file") from error
     if not stat.S_ISREG(mode):
         name = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
@@ -224,7 +251,9 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         names = sorted(old.keys() | new.keys())
         return [
-            line for name in names for line in differences(old.get(name), new.get(name), f"{key}.{name}".strip("."))
+            line
+            for name in names
+            for line in differences(old.get(name), new.get(name), f"{key}.{name}".strip("."))
         ]
     floats = isinstance(old, float) and isinstance(new, float)
     equal = math.isclose(old, new, rel_tol=1e-12) if floats else old == new
@@ -232,16 +261,22 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as `repr` has it, for an error message, the middle left out where it is long."""
+    """Return a value as `repr` has it, for an error message, the middle left out where it is
+    long.
+    """
     return shortened(repr(value), 100)
 
 
 def unescape(text: str) -> str:
-    r"""Return a separator as typed in a shell: '\n' a line feed, '\xff' byte 255; one character is itself."""
+    r"""Return a separator as typed in a shell: '\n' a line feed, '\xff' byte 255; one character is
+    itself.
+    """
     try:
         return text if len(text) < 2 else text.encode("latin-1").decode("unicode_escape")
     except UnicodeError as error:
-        raise ValueError(rf"separator must be one byte such as '\n', '\0' or '\xff', got {text!r}") from error
+        raise ValueError(
+            rf"separator must be one byte such as '\n', '\0' or '\xff', got {text!r}"
+        ) from error
 
 
 def run_folder(study: Path, arm: str, seed: int) -> Path:

@@ -1,4 +1,6 @@
-"""One condition of a study: an arm resolved for its model, and all that decides the numbers of a run but its seed."""
+"""One condition of a study: an arm resolved for its model, and all that decides the numbers of a
+run but its seed.
+"""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,7 +9,15 @@ from functools import cached_property
 from typing import Any
 
 from plkernel.analysis import nodes as decays
-from plkernel.config.schema import AIM_OPTIONS, IN_THE_STUDY, NODE_VALUES, Arm, CorpusSpec, ModelSpec, TrainSpec
+from plkernel.config.schema import (
+    AIM_OPTIONS,
+    IN_THE_STUDY,
+    NODE_VALUES,
+    Arm,
+    CorpusSpec,
+    ModelSpec,
+    TrainSpec,
+)
 
 DEFAULT_SCHEMES = {
     "ssm": "transformers_default",
@@ -15,9 +25,15 @@ DEFAULT_SCHEMES = {
     "rwkv6": "rwkv_blinkdl",
     "rwkv7": "rwkv7_official",
 }
-# At initialisation an RWKV has random signs, information quadratic in them, and sees the newest byte through u, in
-# RWKV-7 through the state.
-RWKV_AIM = {"target": "correlation", "kernel": "rms", "lag": "bonus", "max_lag": decays.HORIZON, "bonus": "scheme"}
+# At initialisation an RWKV has random signs, information quadratic in them, and sees the newest
+# byte through u, in RWKV-7 through the state.
+RWKV_AIM = {
+    "target": "correlation",
+    "kernel": "rms",
+    "lag": "bonus",
+    "max_lag": decays.HORIZON,
+    "bonus": "scheme",
+}
 RWKV_TEMPERING = 0.5
 ENDS = ("shortest", "longest")
 OF_A_FOREIGN_ARM = {"learning_rate", "model", "corpus", "init", "init_options", *IN_THE_STUDY}
@@ -26,11 +42,12 @@ OF_ANY_ARM = {"scheme", "scheme_options", "placement", *OF_A_FOREIGN_ARM}
 
 @dataclass(frozen=True)
 class Condition:
-    """All that decides the numbers of a run but its seed; `resolve` makes one, `from_config` reads one back.
+    """All that decides the numbers of a run but its seed; `resolve` makes one, `from_config` reads
+    one back.
 
-    arm: with the defaults of the model's kind filled in. train: with the learning rate of the arm, None for a model
-    that is not trained. study and name: of the spec and of the arm in it. trusted: consent of the person at the command
-    line to the code that it names, which no file can give.
+    arm: with the defaults of the model's kind filled in. train: with the learning rate of the arm,
+    None for a model that is not trained. study and name: of the spec and of the arm in it. trusted:
+    consent of the person at the command line to the code that it names, which no file can give.
     """
 
     model: ModelSpec
@@ -52,7 +69,9 @@ class Condition:
 
     @property
     def scheme(self) -> str:
-        """The initialisation scheme, by default that of the model's kind; other people's models have none."""
+        """The initialisation scheme, by default that of the model's kind; other people's models
+        have none.
+        """
         if self.model.is_foreign:
             raise ValueError(f"a model of kind {self.model.kind!r} has no scheme")
         return self.arm.scheme or DEFAULT_SCHEMES[self.model.kind]
@@ -78,7 +97,8 @@ class Condition:
 
     @cached_property
     def nodes(self) -> decays.Nodes:
-        """The decays that the arm places, per patch: of an SSM's channels, or of those of an RWKV's head.
+        """The decays that the arm places, per patch: of an SSM's channels, or of those of an RWKV's
+        head.
 
         Raises ValueError where the arm does not fit the model.
         """
@@ -87,7 +107,9 @@ class Condition:
             raise ValueError(f"a model of kind {self.model.kind!r} has no nodes that are known")
         values = [getattr(arm, name) for name in NODE_VALUES]
         if (arm.node_file and None in values) or (arm.match and arm.output_std is None):
-            raise ValueError("match or node_file refers to more than this arm: read the spec with load_spec")
+            raise ValueError(
+                "match or node_file refers to more than this arm: read the spec with load_spec"
+            )
         nodes = self._placed_nodes() if values == [None, None, None] else self._given_nodes(*values)
         return nodes if arm.output_std is None else decays.scaled_to(nodes, arm.output_std)
 
@@ -95,19 +117,37 @@ class Condition:
         """The nodes of the arm's placement, within what float32 holds."""
         arm, model, step = self.arm, self.model, self.model.patching.size
         if arm.placement is None or arm.placement == "terms":
-            raise ValueError("placement 'terms' needs a fit: write one with plkernel.fit --out, name it in node_file")
+            raise ValueError(
+                "placement 'terms' needs a fit: write one with plkernel.fit --out, name it in"
+                " node_file"
+            )
         names = ["tempering", "loss", *AIM_OPTIONS, *ENDS]
-        if model.kind == "ssm" or arm.placement in decays.PLACEMENTS_OF["max_lag"]:  # else it bounds the check of a law
+        if (
+            model.kind == "ssm" or arm.placement in decays.PLACEMENTS_OF["max_lag"]
+        ):  # else it bounds the check of a law
             names.append("max_lag")
         given = {name: getattr(arm, name) for name in names}
-        options = {name: value for name, value in given.items() if value != Arm.model_fields[name].default}
+        options = {
+            name: value for name, value in given.items() if value != Arm.model_fields[name].default
+        }
         if arm.placement == "quantile":
             law, longest = arm.law or decays.Aim(arm.beta), arm.max_lag or decays.HORIZON
             rates = law.rate_range(longest / step, arm.loss or decays.LOSS)
-            decays.check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step)
-        options |= {"placement": arm.placement, "projection": arm.projection, "beta": arm.beta, "step": step}
-        with warnings.catch_warnings(action="ignore"):  # of half-lives, which a study holds against its context
-            nodes = decays.place(model.node_count, gain=model.input_gain, fastest=model.largest_rate, **options)
+            decays.check_rates(
+                f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step
+            )
+        options |= {
+            "placement": arm.placement,
+            "projection": arm.projection,
+            "beta": arm.beta,
+            "step": step,
+        }
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # of half-lives, which a study holds against its context
+            nodes = decays.place(
+                model.node_count, gain=model.input_gain, fastest=model.largest_rate, **options
+            )
         for name, rate in zip(ENDS, (max(nodes.rates), min(nodes.rates)), strict=True):
             decays.check_rates(f"placement {arm.placement!r}, {name}", [rate], step)
         if model.kind == "rwkv7":
@@ -119,21 +159,38 @@ class Condition:
         arm, model, step = self.arm, self.model, self.model.patching.size
         head = f"the nodes of {arm.node_file.rpartition('#')[0]}" if arm.node_file else "the nodes"
         if None in values:
-            raise ValueError(f"{NODE_VALUES[values.index(None)]} is missing: {', '.join(NODE_VALUES)} go together")
+            raise ValueError(
+                f"{NODE_VALUES[values.index(None)]} is missing: {', '.join(NODE_VALUES)} go"
+                " together"
+            )
         rates, multipliers, gain = values
-        unused = ["projection", *ENDS, "tempering", "loss", *["placement"] * (arm.placement != "log-spaced")]
-        unused += ["max_lag", "beta", *AIM_OPTIONS] * (model.kind == "ssm")  # an RWKV checks its nodes against this law
-        arm.refuse(unused, "does not go with node_file, whose nodes are placed already: leave it out")
+        unused = [
+            "projection",
+            *ENDS,
+            "tempering",
+            "loss",
+            *["placement"] * (arm.placement != "log-spaced"),
+        ]
+        unused += ["max_lag", "beta", *AIM_OPTIONS] * (
+            model.kind == "ssm"
+        )  # an RWKV checks its nodes against this law
+        arm.refuse(
+            unused, "does not go with node_file, whose nodes are placed already: leave it out"
+        )
         if gain != model.input_gain and model.kind == "ssm":
             raise ValueError(f"{head} assume gain {gain!r}, but model.gain is {model.gain!r}")
         if not len(rates) == len(multipliers) == model.node_count:
             size = f"model.{'dim' if model.kind == 'ssm' else 'head_size'} is {model.node_count}"
-            raise ValueError(f"{head} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}")
+            raise ValueError(
+                f"{head} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}"
+            )
         decays.check_rates(f"{head}:", [rate * step for rate in rates], step)
         return decays.Nodes(rates, multipliers, gain).per_step(step)
 
     def check(self) -> None:
-        """Raise ValueError where the arm does not fit the model; its scheme is checked where models are built."""
+        """Raise ValueError where the arm does not fit the model; its scheme is checked where models
+        are built.
+        """
         arm, model = self.arm, self.model
         for names, reason in self._unused():
             arm.refuse(names, reason)
@@ -144,11 +201,15 @@ class Condition:
             return
         if model.kind == "ssm":
             if arm.shape_on not in (None, "columns", "multiplier"):
-                raise ValueError(f"shape_on must be columns or multiplier in an SSM, got {arm.shape_on!r}")
+                raise ValueError(
+                    f"shape_on must be columns or multiplier in an SSM, got {arm.shape_on!r}"
+                )
         elif not arm.places_nodes:
             return
         largest, std = max(self.nodes.projection), arm.output_std
-        decays.check_multipliers("output_std" if std else "node_multipliers", std or largest, largest)
+        decays.check_multipliers(
+            "output_std" if std else "node_multipliers", std or largest, largest
+        )
         if model.kind != "ssm":
             if arm.shape_on not in (None, "receptance"):
                 raise ValueError(f"shape_on must be receptance in an RWKV, got {arm.shape_on!r}")
@@ -166,20 +227,37 @@ class Condition:
             yield [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM], reason
         elif kind == "ssm":
             yield ["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out"
-            if not arm.shapes and not arm.levels:  # a design may cross the exponent with arms that have none
-                yield ["beta"], "belongs to a power law: set a projection or placement 'quantile', or leave it out"
+            if (
+                not arm.shapes and not arm.levels
+            ):  # a design may cross the exponent with arms that have none
+                yield (
+                    ["beta"],
+                    (
+                        "belongs to a power law: set a projection or placement 'quantile', or leave"
+                        " it out"
+                    ),
+                )
         else:
-            yield ["match", "output_std"], "does nothing in an RWKV, whose GroupNorm takes out any scale"
+            yield (
+                ["match", "output_std"],
+                "does nothing in an RWKV, whose GroupNorm takes out any scale",
+            )
             if not arm.places_nodes:
                 others = [name for name in Arm.model_fields if name not in OF_ANY_ARM]
-                yield others, "needs a placement in an RWKV, which otherwise keeps its scheme's decays"
+                yield (
+                    others,
+                    "needs a placement in an RWKV, which otherwise keeps its scheme's decays",
+                )
             if arm.projection == "published":
                 yield ["projection"], "is right under the EMA gain only: use 'gain-corrected'"
             if kind == "rwkv7" and arm.bonus == "law":
                 yield ["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out"
             if arm.law is None:
                 unused = ["beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on"]
-                yield unused, "belongs to a power law: set projection 'gain-corrected', or leave it out"
+                yield (
+                    unused,
+                    "belongs to a power law: set projection 'gain-corrected', or leave it out",
+                )
 
 
 def resolve(
@@ -191,27 +269,38 @@ def resolve(
     name: str = "",
     trusted: bool = False,
 ) -> Condition:
-    """Return the condition of `arm`, with the defaults that depend on the model, and the arm's own learning rate."""
+    """Return the condition of `arm`, with the defaults that depend on the model, and the arm's own
+    learning rate.
+    """
     arm, values = arm or Arm(), dict[str, Any]()
     if model.kind == "ssm":
         values = {"placement": "log-spaced"}
     elif not model.is_foreign and arm.places_nodes and arm.shapes:
-        values = {**RWKV_AIM, "shape_on": "receptance"} | ({"lag": "distance"} if model.kind == "rwkv7" else {})
+        values = {**RWKV_AIM, "shape_on": "receptance"} | (
+            {"lag": "distance"} if model.kind == "rwkv7" else {}
+        )
         if arm.placement == "quantile":
             values["tempering"] = RWKV_TEMPERING
-    arm = arm.model_copy(update={option: value for option, value in values.items() if getattr(arm, option) is None})
+    arm = arm.model_copy(
+        update={option: value for option, value in values.items() if getattr(arm, option) is None}
+    )
     if train is not None and arm.learning_rate is not None:
         train = train.model_copy(update={"learning_rate": arm.learning_rate})
     return Condition(model, arm, train, corpus or CorpusSpec(), study, name, trusted)
 
 
 def from_config(config: Mapping[str, Any], trusted: bool = False) -> Condition:
-    """Return the condition in `config`, the content of a run's config.json; `trusted` by the person who asks.
+    """Return the condition in `config`, the content of a run's config.json; `trusted` by the person
+    who asks.
 
-    Options that an earlier version did not have are at their defaults. Raises KeyError, TypeError, AttributeError or
-    ValueError (pydantic's is one) for anything else.
+    Options that an earlier version did not have are at their defaults. Raises KeyError, TypeError,
+    AttributeError or ValueError (pydantic's is one) for anything else.
     """
-    corpus = {name: value for name, value in config.get("corpus", {}).items() if name in CorpusSpec.model_fields}
+    corpus = {
+        name: value
+        for name, value in config.get("corpus", {}).items()
+        if name in CorpusSpec.model_fields
+    }
     model = {name: value for name, value in config["model"].items() if name != "parameters"}
     train, names = config.get("train"), (config.get("study", ""), config.get("arm", ""))
     protocol = None if train is None else TrainSpec.model_validate(train)

@@ -1,6 +1,8 @@
-"""Sections of a study spec as pydantic models: corpus, model, training protocol, arm, hypothesis, gate.
+"""Sections of a study spec as pydantic models: corpus, model, training protocol, arm, hypothesis,
+gate.
 
-Every section is immutable and refuses unknown keys. The text of a field, or below it, is its entry in the reference.
+Every section is immutable and refuses unknown keys. The text of a field, or below it, is its entry
+in the reference.
 """
 
 import math
@@ -79,24 +81,49 @@ OF_KIND = {
 """Options of [model] by kind; other people's models have `config` alone."""
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
-IN_THE_STUDY = ("against", "levels", "rates", "train")  # fields of an arm that stand elsewhere in a run, or nowhere
-# Defaults by name, for every option that a spec does not give. blinkdl: the demo training scripts of the official RWKV
-# code (github.com/BlinkDL/RWKV-LM, RWKV-v5 and RWKV-v7/train_temp), with what its optimiser and loss always do. Its
-# README names other values for other data. The peak rate is left to the spec.
+# fields of an arm that stand elsewhere in a run, or nowhere
+IN_THE_STUDY = ("against", "levels", "rates", "train")
+# Defaults by name, for every option that a spec does not give. blinkdl: the demo training scripts
+# of the official RWKV code (github.com/BlinkDL/RWKV-LM, RWKV-v5 and RWKV-v7/train_temp), with what
+# its optimiser and loss always do. Its README names other values for other data. The peak rate is
+# left to the spec.
 RECIPES: dict[str, dict[str, Any]] = {
     "blinkdl": {
-        **{"weight_decay": 1e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-18, "decay_multiplier": 2.0, "warmup": 10},
-        **{"warmup_from": 0.01, "schedule": "cosine", "final_fraction": 0.1, "clip": 1.0, "l2wrap": 1e-4},
+        **{
+            "weight_decay": 1e-3,
+            "beta1": 0.9,
+            "beta2": 0.99,
+            "eps": 1e-18,
+            "decay_multiplier": 2.0,
+            "warmup": 10,
+        },
+        **{
+            "warmup_from": 0.01,
+            "schedule": "cosine",
+            "final_fraction": 0.1,
+            "clip": 1.0,
+            "l2wrap": 1e-4,
+        },
     }
 }
-OF_AN_ARM = (*RECIPES["blinkdl"], "decay_weight_decay", "decay_dtype", "dropout", "truncation_windows")
-"""Options of [train] that may differ between the arms of a study; the learning rate is a field of the arm."""
+OF_AN_ARM = (
+    *RECIPES["blinkdl"],
+    "decay_weight_decay",
+    "decay_dtype",
+    "dropout",
+    "truncation_windows",
+)
+"""Options of [train] that may differ between the arms of a study; the learning rate is a field of
+the arm.
+"""
 
 
 class Section(BaseModel):
     """A part of a spec: immutable, and closed to unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     def refuse(self, names: Iterable[str], reason: str, head: str = "") -> None:
         """Raise ValueError for the first of the fields `names` that is not at its default."""
@@ -107,16 +134,23 @@ class Section(BaseModel):
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
     """Return `base` with the values of `over`, table by table."""
-    both = (key for key in base if isinstance(base[key], dict) and isinstance(over.get(key), Mapping))
+    both = (
+        key for key in base if isinstance(base[key], dict) and isinstance(over.get(key), Mapping)
+    )
     return {**base, **over, **{key: deep_merge(base[key], over[key]) for key in both}}
 
 
 def explained(error: ValidationError, root: type[BaseModel], *within: str) -> str:
-    """Return pydantic's first errors as one line; `within` is the place of the checked values in a `root`."""
+    """Return pydantic's first errors as one line; `within` is the place of the checked values in a
+    `root`.
+    """
     texts = []
     for one in error.errors()[:8]:
         parts = (str(part) for part in one["loc"])
-        *head, last = place = [*within, *(part for part in parts if not part.startswith(("list[", "dict[")))] or [""]
+        *head, last = place = [
+            *within,
+            *(part for part in parts if not part.startswith(("list[", "dict["))),
+        ] or [""]
         message = one["msg"].removeprefix("Value error, ")
         if one["type"] == "extra_forbidden":
             section: Any = root
@@ -137,8 +171,8 @@ class CorpusSpec(Section):
     """Which bytes, and how they are divided into train, validation and test blocks."""
 
     name: str = option(
-        "stdlib, packages:NAME==VERSION,.., a path, bible:LANGUAGE, synthetic:LAW,.., hf:NAME[:CONFIG[:SPLIT]], "
-        "wiki-pt or fineweb.",
+        "stdlib, packages:NAME==VERSION,.., a path, bible:LANGUAGE, synthetic:LAW,..,"
+        " hf:NAME[:CONFIG[:SPLIT]], wiki-pt or fineweb.",
         "stdlib",
     )
     max_bytes: Positive | None = option("Take no more than this many bytes.")
@@ -146,7 +180,9 @@ class CorpusSpec(Section):
     column: str | None = option("The text column of a table.")
     validation: Fraction = option("Share of the corpus that is held out for validation.", 0.05)
     test: Fraction = option("Share of the corpus that is held out for the test figure.", 0.05)
-    follow_links: Literal[False] = option("Of no effect: links that lead out of a folder are never read.", False)
+    follow_links: Literal[False] = option(
+        "Of no effect: links that lead out of a folder are never read.", False
+    )
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -159,11 +195,15 @@ class PatchingSpec(Section):
 
     size: Width = option("Bytes per patch; 1 is no patching.", 1)
     mode: PatchingMode = "causal"
-    """causal: a byte sees completed patches only. published: it sees its own target (kept for audit)."""
+    """causal: a byte sees completed patches only. published: it sees its own target (kept for
+    audit).
+    """
 
 
 class RanksSpec(Section):
-    """RWKV-7: ranks of the low-rank maps that each byte moves; left out, those of the official code at this width."""
+    """RWKV-7: ranks of the low-rank maps that each byte moves; left out, those of the official code
+    at this width.
+    """
 
     decay: Rank = option("Of the decay w.")
     rate: Rank = option("Of the in-context rate a.")
@@ -175,15 +215,21 @@ class ModelSpec(Section):
     """The model that all arms share."""
 
     kind: Annotated[ModelKind | str, AfterValidator(lambda kind: _code(kind, OF_KIND))] = "ssm"
-    """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch, Goose. module:attribute: yours; needs --trust-code."""
+    """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch, Goose. module:attribute: yours;
+    needs --trust-code.
+    """
     dim: Whole = option("Width, also the state size.", 96, ge=2, le=WIDEST)
     layers: Positive = option("Number of blocks.", 4, le=2**10)
     gain: nodes.Gain = option(
-        "Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1, lambda).", "none"
+        "Input gain of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1,"
+        " lambda).",
+        "none",
     )
     patching: PatchingSpec = PatchingSpec()
     head_size: Width = option("RWKV: channels of a head; dim must be a multiple.", 32)
-    k_clamp: bool = option("RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain.", False)
+    k_clamp: bool = option(
+        "RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain.", False
+    )
     ranks: RanksSpec = RanksSpec()
     config: Plain | None = option("A model of your own: arguments of its builder.")
 
@@ -212,7 +258,9 @@ class ModelSpec(Section):
         known = OF_KIND.get(self.kind, ("kind", "config"))
         for name, field in ModelSpec.model_fields.items():
             if name not in known and getattr(self, name) != field.default:
-                raise ValueError(f"{name} does not belong to model kind {self.kind!r}: leave it out")
+                raise ValueError(
+                    f"{name} does not belong to model kind {self.kind!r}: leave it out"
+                )
         if "head_size" in known and self.dim % self.head_size:
             raise ValueError(f"dim {self.dim} must be a multiple of head_size {self.head_size}")
         return self
@@ -221,51 +269,76 @@ class ModelSpec(Section):
 class TrainSpec(Section):
     """The training protocol, the same for every arm."""
 
-    recipe: Literal["blinkdl"] | None = option("Defaults of all options not given; blinkdl: official RWKV scripts.")
+    recipe: Literal["blinkdl"] | None = option(
+        "Defaults of all options not given; blinkdl: official RWKV scripts."
+    )
     context: Whole = option("Bytes predicted per window.", 512, ge=2, le=2**24)
     batch: Positive = option("Windows per step.", 8, le=LARGEST_STEP)
     steps: Positive | None = option("Stop after this many steps (bit-reproducible on a CPU).")
-    bytes: Positive | None = option("Stop after this many bytes of training text instead (in whole steps).")
+    bytes: Positive | None = option(
+        "Stop after this many bytes of training text instead (in whole steps)."
+    )
     learning_rate: PositiveNumber = option("Peak learning rate of AdamW.", 3e-4)
     weight_decay: AtLeastZero = 0.01
-    """Weight decay, on true matrices only (.weight, two or more dimensions above 1); with 0, AdamW is Adam."""
+    """Weight decay, on true matrices only (.weight, two or more dimensions above 1); with 0, AdamW
+    is Adam.
+    """
     beta1: BelowOne = option("First-moment decay of AdamW.", 0.9)
     beta2: BelowOne = option("Second-moment decay of AdamW.", 0.999)
     eps: Number = option("Constant that AdamW adds to the root of the second moment.", 1e-8)
     decay_multiplier: AtLeastZero | None = None
-    """Learning rate of log_rate, time_decay or w0 as a multiple, 0 freezes them; the scheme's if left out. In other
-    people's models of those decays that plkernel.watch finds."""
+    """Learning rate of log_rate, time_decay or w0 as a multiple, 0 freezes them; the scheme's if
+    left out. In other people's models of those decays that plkernel.watch finds."""
     decay_weight_decay: AtLeastZero = 0.0
     """Weight decay on these decays, as a multiple of weight_decay."""
     decay_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type these decays are kept in between steps; a bfloat16 has 8 bits, and AdamW computes in float32."""
+    """Type these decays are kept in between steps; a bfloat16 has 8 bits, and AdamW computes in
+    float32.
+    """
     warmup: Natural = option("Steps of linear warm-up.", 0)
     warmup_from: Share | None = None
-    """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1), within it."""
+    """Warm up from this share of the peak, before the schedule; left out: from 1 / (warmup + 1),
+    within it.
+    """
     schedule: Literal["cosine", "exponential", "linear", "constant"] = "cosine"
     """Learning rate from the peak to its final fraction."""
-    final_fraction: Share = option("Where the schedule ends, as a share of the peak; a constant one has no end.", 0.1)
+    final_fraction: Share = option(
+        "Where the schedule ends, as a share of the peak; a constant one has no end.", 0.1
+    )
     clip: PositiveNumber = option("Largest gradient norm.", 1.0)
     l2wrap: AtLeastZero = 0.0
-    """Pull on the largest logit z of every position: l2wrap * z / (batch * context) is added to its gradient."""
+    """Pull on the largest logit z of every position: l2wrap * z / (batch * context) is added to its
+    gradient.
+    """
     dropout: BelowOne = option("RWKV: dropout on the embedding and after every residual sum.", 0.0)
     eval_every: Positive = option("Steps between evaluations; each one saves a checkpoint.", 500)
     eval_windows: Windows = option("Validation windows, evenly spaced and fixed.", 32, ge=1)
     test_windows: Windows = option("Test windows, evaluated once, at the end.", 128, ge=1)
     final_windows: Windows = 0
-    """Validation windows of `final_val_bpb`, which then comes with a standard error over them: as many of these as are
-    disjoint, so that 16777216 is the whole split. 0: those of eval_windows."""
+    """Validation windows of `final_val_bpb`, which then comes with a standard error over them: as
+    many of these as are disjoint, so that 16777216 is the whole split. 0: those of eval_windows."""
     average: Share = 0.0
-    """Share of the steps, the last ones, over whose weights the mean is taken for all figures at the end but the last
-    row's; a checkpoint keeps it beside the last weights. 0: the last weights."""
+    """Share of the steps, the last ones, over whose weights the mean is taken for all figures at
+    the end but the last row's; a checkpoint keeps it beside the last weights. 0: the last
+    weights."""
     truncation_windows: Windows = 0
-    """Places of the test text at which, at the end, bits per byte are taken with 1, 2, 4 .. context bytes given."""
+    """Places of the test text at which, at the end, bits per byte are taken with 1, 2, 4 .. context
+    bytes given.
+    """
     probe_windows: Windows = 0
-    """Windows of the test text in which, at the end, one byte at a time is replaced, for its influence against lag."""
+    """Windows of the test text in which, at the end, one byte at a time is replaced, for its
+    influence against lag.
+    """
     device: Device = option("auto takes a GPU when there is one.", "auto")
-    backend: str | None = option("Implementation of the scan: cpu, gpu or reference; left out, the one for the device.")
-    compile: bool = option("torch.compile of a step, with CUDA graphs on a GPU: faster, sums in another order.", False)
-    threads: Positive = option("CPU threads of a run; part of its identity, as sums depend on it.", 1, le=2**10)
+    backend: str | None = option(
+        "Implementation of the scan: cpu, gpu or reference; left out, the one for the device."
+    )
+    compile: bool = option(
+        "torch.compile of a step, with CUDA graphs on a GPU: faster, sums in another order.", False
+    )
+    threads: Positive = option(
+        "CPU threads of a run; part of its identity, as sums depend on it.", 1, le=2**10
+    )
 
     @property
     def total_steps(self) -> int:
@@ -275,17 +348,25 @@ class TrainSpec(Section):
     @property
     def changes_decays(self) -> bool:
         """True if decays are trained in another way than the rest or than their scheme says."""
-        return self.decay_multiplier is not None or self.decay_weight_decay > 0 or self.decay_dtype != "float32"
+        return (
+            self.decay_multiplier is not None
+            or self.decay_weight_decay > 0
+            or self.decay_dtype != "float32"
+        )
 
     @model_validator(mode="before")
     @classmethod
     def _with_recipe(cls, values: Any) -> Any:
-        """Fill in the options of the recipe that are not given; saved specs may have a null for a budget in minutes."""
+        """Fill in the options of the recipe that are not given; saved specs may have a null for a
+        budget in minutes.
+        """
         if not isinstance(values, dict):
             return values
         recipe = values.get("recipe")
         defaults = RECIPES.get(recipe, {}) if isinstance(recipe, str) else {}
-        return defaults | {name: value for name, value in values.items() if name != "minutes" or value is not None}
+        return defaults | {
+            name: value for name, value in values.items() if name != "minutes" or value is not None
+        }
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -293,13 +374,23 @@ class TrainSpec(Section):
         if (self.steps is None) == (self.bytes is None):
             raise ValueError("give exactly one of steps and bytes")
         if step > LARGEST_STEP:
-            raise ValueError(f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {step}: lower one")
+            raise ValueError(
+                f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {step}:"
+                " lower one"
+            )
         if self.bytes is not None and self.bytes < step:
-            raise ValueError(f"bytes must be a step or more, batch * context {step}, got {self.bytes}")
+            raise ValueError(
+                f"bytes must be a step or more, batch * context {step}, got {self.bytes}"
+            )
         if self.eps < SMALLEST_EPS:
-            raise ValueError(f"eps must be at least {SMALLEST_EPS}, the least that float32 holds, got {self.eps}")
+            raise ValueError(
+                f"eps must be at least {SMALLEST_EPS}, the least that float32 holds, got {self.eps}"
+            )
         if self.schedule == "exponential" and self.final_fraction == 0:
-            raise ValueError("final_fraction must be above 0 with schedule 'exponential', got 0.0: 'linear' reaches 0")
+            raise ValueError(
+                "final_fraction must be above 0 with schedule 'exponential', got 0.0: 'linear'"
+                " reaches 0"
+            )
         recipe = RECIPES.get(self.recipe or "", {})
         for name, is_unused, cause in (
             ("warmup_from", not self.warmup, "warmup 0"),
@@ -316,60 +407,107 @@ class Arm(Section):
     """One condition: where the decays are placed and how the projection is shaped."""
 
     placement: nodes.Placement | None = None
-    """Node set of the half-lives; quantile: of the power law's own measure; concentrated: the published groups. Left
-    out: log-spaced, in an RWKV those of its scheme."""
+    """Node set of the half-lives; quantile: of the power law's own measure; concentrated: the
+    published groups. Left out: log-spaced, in an RWKV those of its scheme."""
     projection: nodes.Projection = "uniform"
-    """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape it by tempering."""
+    """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape
+    it by tempering.
+    """
     beta: PositiveNumber = option("Exponent of the power law.", 1.15)
-    shortest: PositiveNumber = option("Shortest half-life of log-spaced nodes, in bytes; in RWKV-7 1.15 or more.", 1.0)
+    shortest: PositiveNumber = option(
+        "Shortest half-life of log-spaced nodes, in bytes; in RWKV-7 1.15 or more.", 1.0
+    )
     longest: PositiveNumber = option("Longest half-life of log-spaced nodes, in bytes.", 2000.0)
     tempering: Share | None = None
-    """Quantile nodes: 1 puts the law into the density of the nodes (the default; RWKV: 0.5), 0 into the projection."""
-    loss: Fraction | None = option("Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out.")
+    """Quantile nodes: 1 puts the law into the density of the nodes (the default; RWKV: 0.5), 0 into
+    the projection.
+    """
+    loss: Fraction | None = option(
+        "Quantile nodes: share of the kernel lost beyond either end; 0.05 if left out."
+    )
     max_lag: Annotated[Number, Field(gt=1)] | None = None
-    """Quantile nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold."""
+    """Quantile nodes: longest lag, in bytes; 2048 if left out. RWKV: how far a power law must hold.
+    """
     target: nodes.AimTarget | None = None
-    """information: the kernel has the exponent beta (the default); correlation: beta/2 (the default of an RWKV)."""
+    """information: the kernel has the exponent beta (the default); correlation: beta/2 (the default
+    of an RWKV).
+    """
     kernel: nodes.Summation | None = None
-    """coherent: the law holds for the plain sum over channels (the default); rms: for random signs (RWKV)."""
+    """coherent: the law holds for the plain sum over channels (the default); rms: for random signs
+    (RWKV).
+    """
     lag: nodes.Lag | None = None
-    """Lag t is seen as; state: a**t (the default); distance: a**(t-1) (RWKV-7); bonus: a**(t-2) (RWKV-5 and 6)."""
-    match: str | None = option("Scale to the output standard deviation of this arm; baseline: the one compared with.")
+    """Lag t is seen as; state: a**t (the default); distance: a**(t-1) (RWKV-7); bonus: a**(t-2)
+    (RWKV-5 and 6).
+    """
+    match: str | None = option(
+        "Scale to the output standard deviation of this arm; baseline: the one compared with."
+    )
     output_std: PositiveNumber | None = None
-    """Output standard deviation to scale to, for unit white input, over sqrt(N); set from match where that is given."""
-    node_file: str | None = option("JSON file with nodes, by plkernel.fit; relative to the working directory.")
-    node_rates: Numbers | None = option("Decay rates per byte, one per channel; filled in from node_file.")
-    node_multipliers: Numbers | None = option("Projection multipliers of these nodes; filled in from node_file.")
-    node_gain: nodes.Gain | None = option("The input gain that these nodes assume; filled in from node_file.")
+    """Output standard deviation to scale to, for unit white input, over sqrt(N); set from match
+    where that is given.
+    """
+    node_file: str | None = option(
+        "JSON file with nodes, by plkernel.fit; relative to the working directory."
+    )
+    node_rates: Numbers | None = option(
+        "Decay rates per byte, one per channel; filled in from node_file."
+    )
+    node_multipliers: Numbers | None = option(
+        "Projection multipliers of these nodes; filled in from node_file."
+    )
+    node_gain: nodes.Gain | None = option(
+        "The input gain that these nodes assume; filled in from node_file."
+    )
 
     scheme: str | None = None
-    """The initialisation (plkernel.init list); transformers_default, rwkv_blinkdl or rwkv7_official if left out."""
-    scheme_options: dict[str, float] | None = option("Free constants of the scheme, as in { base_width = 64 }.")
-    init: Code | None = option("Your function, module:attribute, to change the initialised model; needs --trust-code.")
+    """The initialisation (plkernel.init list); transformers_default, rwkv_blinkdl or rwkv7_official
+    if left out.
+    """
+    scheme_options: dict[str, float] | None = option(
+        "Free constants of the scheme, as in { base_width = 64 }."
+    )
+    init: Code | None = option(
+        "Your function, module:attribute, to change the initialised model; needs --trust-code."
+    )
     init_options: Plain | None = option("Further arguments of that function, by name.")
-    learning_rate: PositiveNumber | None = option("Peak learning rate of this arm; left out: train.learning_rate.")
+    learning_rate: PositiveNumber | None = option(
+        "Peak learning rate of this arm; left out: train.learning_rate."
+    )
     rates: Annotated[Numbers, Field(min_length=2)] | None = None
     """Learning rates to try for this arm, as many as tuning.rates; not beside a learning_rate."""
-    bonus: nodes.Bonus | None = option("RWKV-5 and 6: u of the scheme, or law: 2**exponent, distance 1 on the law.")
+    bonus: nodes.Bonus | None = option(
+        "RWKV-5 and 6: u of the scheme, or law: 2**exponent, distance 1 on the law."
+    )
     shape_on: Literal["receptance", "columns", "multiplier"] | None = None
-    """Where the shape goes. SSM: columns of the projection (the default) or a fixed multiplier of every state. RWKV:
-    receptance."""
+    """Where the shape goes. SSM: columns of the projection (the default) or a fixed multiplier of
+    every state. RWKV: receptance."""
 
-    model: dict[str, Any] | None = option('Options of [model] that differ in this arm, as in { gain = "ema" }.')
+    model: dict[str, Any] | None = option(
+        'Options of [model] that differ in this arm, as in { gain = "ema" }.'
+    )
     corpus: dict[str, Any] | None = option("Options of [corpus] that differ in this arm.")
-    train: dict[str, Any] | None = option("Options of [train] that differ in this arm, of optimisation alone.")
+    train: dict[str, Any] | None = option(
+        "Options of [train] that differ in this arm, of optimisation alone."
+    )
     against: str | None = option("The arm it is compared with; the study's baseline if left out.")
     levels: dict[str, str] | None = option("Its level of every factor; filled in from [factors].")
 
     @property
     def places_nodes(self) -> bool:
-        """True where the arm says where the decays are; an RWKV otherwise keeps those of its scheme."""
+        """True where the arm says where the decays are; an RWKV otherwise keeps those of its
+        scheme.
+        """
         return self.placement is not None or self.node_rates is not None
 
     @property
     def shapes(self) -> bool:
         """True where the projection is to carry a power law rather than to be uniform."""
-        return self.placement in ("quantile", "terms") or self.projection != "uniform" or self.node_rates is not None
+        return (
+            self.placement in ("quantile", "terms")
+            or self.projection != "uniform"
+            or self.node_rates is not None
+        )
 
     @property
     def law(self) -> nodes.Aim | None:
@@ -386,10 +524,12 @@ class Measured(Section):
     arm: str
     """The arm it is about."""
     metric: Metric = "val_bpb"
-    """val_bpb, test_bpb; excess_bpb: validation above the floor of a known corpus; truncation_cost: bits per byte when
-    only `bytes` bytes are given, minus those with the whole context."""
+    """val_bpb, test_bpb; excess_bpb: validation above the floor of a known corpus; truncation_cost:
+    bits per byte when only `bytes` bytes are given, minus those with the whole context."""
     bytes: Positive | None = option("truncation_cost: how many bytes are given.")
-    step: Natural | None = option("The evaluation that counts, of val_bpb and excess_bpb; the last if left out.")
+    step: Natural | None = option(
+        "The evaluation that counts, of val_bpb and excess_bpb; the last if left out."
+    )
 
     @model_validator(mode="after")
     def _of_its_metric(self) -> Self:
@@ -399,7 +539,11 @@ class Measured(Section):
         elif self.bytes is None:
             raise ValueError(f"{head}metric 'truncation_cost' needs bytes, such as 32")
         if self.metric in ("test_bpb", "truncation_cost"):
-            self.refuse(["step"], f"has no {self.metric}, which is taken at the end only: leave it out", head)
+            self.refuse(
+                ["step"],
+                f"has no {self.metric}, which is taken at the end only: leave it out",
+                head,
+            )
         return self
 
 
@@ -407,11 +551,15 @@ class Hypothesis(Measured):
     """A claim on the mean difference of two arms."""
 
     family: Sentence = option("Those of one family are corrected for their number (Holm).", "main")
-    against: str | None = option("The arm that is subtracted; left out, the one that `arm` is compared with.")
+    against: str | None = option(
+        "The arm that is subtracted; left out, the one that `arm` is compared with."
+    )
     claim: Claim
     """lower or higher: by more than the margin; equal: by less than the margin either way."""
     margin: AtLeastZero = option("In bits per byte.", 0.0)
-    alpha: Fraction = option("Chance of a false confirmation in the family, and of a false refutation.", 0.05)
+    alpha: Fraction = option(
+        "Chance of a false confirmation in the family, and of a false refutation.", 0.05
+    )
 
     @model_validator(mode="after")
     def _has_a_margin(self) -> Self:
@@ -421,19 +569,30 @@ class Hypothesis(Measured):
 
 
 class Gate(Measured):
-    """A bound that the mean of an arm over its seeds must keep before any hypothesis is answered."""
+    """A bound that the mean of an arm over its seeds must keep before any hypothesis is
+    answered.
+    """
 
     at_least: Number | None = option("Both 95 % intervals of the mean must lie at or above it.")
     at_most: Number | None = option("Both must lie at or below it.")
-    ahead_of: Annotated[int, Field(ge=1, le=5)] | None = option("Instead: no worse than n-grams up to this order.")
+    ahead_of: Annotated[int, Field(ge=1, le=5)] | None = option(
+        "Instead: no worse than n-grams up to this order."
+    )
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
         limits = [limit for limit in (self.at_least, self.at_most) if limit is not None]
-        if self.ahead_of and (limits or self.step is not None or self.metric not in ("val_bpb", "test_bpb")):
-            raise ValueError(f"{self.name!r}: ahead_of is of val_bpb or test_bpb at the end, without another limit")
+        if self.ahead_of and (
+            limits or self.step is not None or self.metric not in ("val_bpb", "test_bpb")
+        ):
+            raise ValueError(
+                f"{self.name!r}: ahead_of is of val_bpb or test_bpb at the end, without another"
+                " limit"
+            )
         if not (limits or self.ahead_of) or limits != sorted(limits):
-            raise ValueError(f"{self.name!r}: a gate needs at_least or at_most, at_least not above at_most")
+            raise ValueError(
+                f"{self.name!r}: a gate needs at_least or at_most, at_least not above at_most"
+            )
         return self
 
 

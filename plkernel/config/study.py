@@ -1,4 +1,6 @@
-"""A study spec: sections, arms, seeds, search for learning rates and hypotheses, checked as a whole."""
+"""A study spec: sections, arms, seeds, search for learning rates and hypotheses, checked as a
+whole.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,12 +13,27 @@ from plkernel.common.cli import nearest
 from plkernel.common.files import REFERENCES, REGISTERED, REPORT, SPEC, TUNING, shown
 from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
-from plkernel.config.schema import Arm, CorpusSpec, Gate, Hypothesis, ModelSpec, Section, TrainSpec, option
+from plkernel.config.schema import (
+    Arm,
+    CorpusSpec,
+    Gate,
+    Hypothesis,
+    ModelSpec,
+    Section,
+    TrainSpec,
+    option,
+)
 
 LARGEST_SEED = 2**63 - 1
-FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"  # with a rate behind it within 255, the most of file systems
+# with a rate behind it within 255, the most of file systems
+FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
 RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)  # beside the arms of a study
-SECTIONS: dict[str, type[Section]] = {"corpus": CorpusSpec, "model": ModelSpec, "arm_options": Arm, "train": TrainSpec}
+SECTIONS: dict[str, type[Section]] = {
+    "corpus": CorpusSpec,
+    "model": ModelSpec,
+    "arm_options": Arm,
+    "train": TrainSpec,
+}
 Seed = Annotated[schema.Whole, Field(ge=0, le=LARGEST_SEED)]
 S = TypeVar("S", bound=Section)
 
@@ -24,61 +41,92 @@ S = TypeVar("S", bound=Section)
 class TuningSpec(Section):
     """The search for the learning rate of every arm that gives none: the same budget for each."""
 
-    rates: tuple[schema.PositiveNumber, ...] = option("Peak learning rates to try; none is no search.", ())
+    rates: tuple[schema.PositiveNumber, ...] = option(
+        "Peak learning rates to try; none is no search.", ()
+    )
     seeds: tuple[Seed, ...] = option(
-        "Seeds of the search, none of those that are compared; one may not tell neighbouring rates apart.",
+        "Seeds of the search, none of those that are compared; one may not tell neighbouring rates"
+        " apart.",
         (100,),
         min_length=1,
     )
-    steps: schema.Positive | None = option("Steps of a run of the search; those of [train] if left out.")
+    steps: schema.Positive | None = option(
+        "Steps of a run of the search; those of [train] if left out."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if len(self.rates) == 1 or len(set(self.rates)) != len(self.rates):
-            raise ValueError(f"tuning.rates must be two or more, all different, got {list(self.rates)}")
+            raise ValueError(
+                f"tuning.rates must be two or more, all different, got {list(self.rates)}"
+            )
         if not self.rates:
-            self.refuse(("seeds", "steps"), "needs a search: give tuning.rates, or leave it out", "tuning.")
+            self.refuse(
+                ("seeds", "steps"), "needs a search: give tuning.rates, or leave it out", "tuning."
+            )
         return self
 
 
 class Spec(Section):
     """A study: conditions x seeds on one corpus under one protocol."""
 
-    name: str = Field(pattern=f"^{FOLDER_NAME}$", description="Names the output folder, runs/out/NAME.")
+    name: str = Field(
+        pattern=f"^{FOLDER_NAME}$", description="Names the output folder, runs/out/NAME."
+    )
     description: str = option("One sentence for the report.", "")
     baseline: str
-    """The arm that the others are compared with. Required without [factors]; with them the first level of each."""
+    """The arm that the others are compared with. Required without [factors]; with them the first
+    level of each.
+    """
     within: tuple[str, ...] = ()
-    """Factors within whose levels arms are compared, each with the first levels of the other factors."""
+    """Factors within whose levels arms are compared, each with the first levels of the other
+    factors.
+    """
     factors: dict[str, Any] = Field(default_factory=dict)
     """Factors and their levels: every combination is an arm (plkernel/config/reading.py)."""
-    seeds: tuple[Seed, ...] = option("Runs of one seed share base weights and data order across arms.", (0,))
-    report_steps: tuple[schema.Positive, ...] = option("Steps whose validation bits per byte the report names.", ())
+    seeds: tuple[Seed, ...] = option(
+        "Runs of one seed share base weights and data order across arms.", (0,)
+    )
+    report_steps: tuple[schema.Positive, ...] = option(
+        "Steps whose validation bits per byte the report names.", ()
+    )
     corpus: CorpusSpec = CorpusSpec()
     model: ModelSpec = ModelSpec()
     train: TrainSpec
     tuning: TuningSpec = TuningSpec()
     arms: dict[str, Arm] = Field(
-        max_length=schema.MOST_ARMS, description="The conditions, by name. Required without [factors]."
+        max_length=schema.MOST_ARMS,
+        description="The conditions, by name. Required without [factors].",
     )
     hypotheses: tuple[Hypothesis, ...] = option("The claims that the study is to decide.", ())
     gates: tuple[Gate, ...] = option("Conditions that must hold before it decides anything.", ())
-    _trusted: bool = PrivateAttr(default=False)  # consent of the person who runs it; no field, so no file can say it
+    _trusted: bool = PrivateAttr(
+        default=False
+    )  # consent of the person who runs it; no field, so no file can say it
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         self.arm(self.baseline, "baseline")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds must be different numbers, at least one, got {list(self.seeds)}")
+            raise ValueError(
+                f"seeds must be different numbers, at least one, got {list(self.seeds)}"
+            )
         shared = sorted(set(self.seeds) & set(self.tuning.seeds))
         if self.tuning.rates and shared:
-            raise ValueError(f"tuning.seeds must be none of the seeds that are compared, got {shared} in both")
+            raise ValueError(
+                f"tuning.seeds must be none of the seeds that are compared, got {shared} in both"
+            )
         for name, arm in self.arms.items():
             if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
-                raise ValueError(f"arm name {shown(name)} must match {FOLDER_NAME}, not {', '.join(RESERVED)}")
+                raise ValueError(
+                    f"arm name {shown(name)} must match {FOLDER_NAME}, not {', '.join(RESERVED)}"
+                )
             with heading(f"arms.{name}: "):
                 self._check_arm(name, arm)
-        declared: dict[str, tuple[Hypothesis | Gate, ...]] = {"hypotheses": self.hypotheses, "gates": self.gates}
+        declared: dict[str, tuple[Hypothesis | Gate, ...]] = {
+            "hypotheses": self.hypotheses,
+            "gates": self.gates,
+        }
         for kind, ones in declared.items():
             for one in ones:
                 with heading(f"{kind} {one.name!r}: "):
@@ -93,33 +141,53 @@ class Spec(Section):
             self.arm(arm.against, "against", other_than=name)
         if arm.rates is not None and len(set(arm.rates)) != len(self.tuning.rates):
             number = f"{len(self.tuning.rates)} different ones"
-            raise ValueError(f"rates must be as many as tuning.rates, {number}, got {list(arm.rates)}")
+            raise ValueError(
+                f"rates must be as many as tuning.rates, {number}, got {list(arm.rates)}"
+            )
         model, train, _ = self.model_of(name), self.train_of(name), self.corpus_of(name)
         if not model.kind.startswith("rwkv"):
-            train.refuse(["dropout"], f"belongs to RWKVs, got kind {model.kind!r}: leave it out", "train.")
+            train.refuse(
+                ["dropout"], f"belongs to RWKVs, got kind {model.kind!r}: leave it out", "train."
+            )
 
     def _check_declared(self, one: Hypothesis | Gate) -> None:
-        """Raise ValueError where a hypothesis or a gate does not fit the arms and the evaluations."""
+        """Raise ValueError where a hypothesis or a gate does not fit the arms and the
+        evaluations.
+        """
         every, last = self.train.eval_every, self.train.total_steps
         self.arm(one.arm)
         if one.bytes is not None and one.bytes >= self.train.context:
-            raise ValueError(f"bytes must be fewer than the context, {self.train.context}, got {one.bytes}")
+            raise ValueError(
+                f"bytes must be fewer than the context, {self.train.context}, got {one.bytes}"
+            )
         if one.metric == "truncation_cost" and not self.train_of(one.arm).truncation_windows:
-            raise ValueError("truncation_cost is not measured: set train.truncation_windows, such as 1024")
+            raise ValueError(
+                "truncation_cost is not measured: set train.truncation_windows, such as 1024"
+            )
         if one.step is not None and one.step != last and (one.step % every or one.step > last):
-            raise ValueError(f"step {one.step} has no evaluation: there is one every {every} steps and at {last}")
+            raise ValueError(
+                f"step {one.step} has no evaluation: there is one every {every} steps and at {last}"
+            )
         if isinstance(one, Hypothesis):
             if (other := one.against or self.against(one.arm)) is None:
-                raise ValueError(f"against is missing: arm {one.arm!r} is a baseline, compared with no other")
+                raise ValueError(
+                    f"against is missing: arm {one.arm!r} is a baseline, compared with no other"
+                )
             self.arm(other, "against", other_than=one.arm)
             if one.alpha != (alpha := schema.families(self.hypotheses)[one.family][0].alpha):
-                raise ValueError(f"alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}")
+                raise ValueError(
+                    f"alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}"
+                )
 
     def arm(self, name: str, option: str = "arm", other_than: str | None = None) -> Arm:
-        """Return the arm called `name`, which `option` names; ValueError with the nearest valid name otherwise."""
+        """Return the arm called `name`, which `option` names; ValueError with the nearest valid
+        name otherwise.
+        """
         if name not in self.arms or name == other_than:
             hint = nearest(name, self.arms.keys() - {other_than})
-            raise ValueError(f"{option} {name!r} is not {'another' if other_than else 'an'} arm; {hint}")
+            raise ValueError(
+                f"{option} {name!r} is not {'another' if other_than else 'an'} arm; {hint}"
+            )
         return self.arms[name]
 
     def model_of(self, arm: str) -> ModelSpec:
@@ -129,16 +197,24 @@ class Spec(Section):
         """
         changes, common = self.arm(arm).model or {}, self.model
         if isinstance(kind := changes.get("kind"), str) and kind != common.kind:
-            both = set(schema.OF_KIND.get(kind, ())) & set(schema.OF_KIND.get(common.kind, ())) - {"kind"}
+            both = set(schema.OF_KIND.get(kind, ())) & set(schema.OF_KIND.get(common.kind, ())) - {
+                "kind"
+            }
             common = ModelSpec.model_construct(**{name: getattr(common, name) for name in both})
         return _with(common, changes, "model")
 
     def train_of(self, arm: str) -> TrainSpec:
         """Return the protocol of that arm: [train] with the changes of the arm."""
         changes = self.arm(arm).train or {}
-        if shared := [name for name in changes if name in TrainSpec.model_fields and name not in schema.OF_AN_ARM]:
+        if shared := [
+            name
+            for name in changes
+            if name in TrainSpec.model_fields and name not in schema.OF_AN_ARM
+        ]:
             own = ", ".join(schema.OF_AN_ARM)
-            raise ValueError(f"train.{shared[0]} is the same in all arms: an arm may have its own {own}")
+            raise ValueError(
+                f"train.{shared[0]} is the same in all arms: an arm may have its own {own}"
+            )
         return _with(self.train, changes, "train")
 
     def corpus_of(self, arm: str) -> CorpusSpec:
@@ -146,12 +222,16 @@ class Spec(Section):
         return _with(self.corpus, self.arm(arm).corpus, "corpus")
 
     def against(self, arm: str) -> str | None:
-        """Return the arm that `arm` is compared with; None for a baseline, of the study or of a block of `within`."""
+        """Return the arm that `arm` is compared with; None for a baseline, of the study or of a
+        block of `within`.
+        """
         given = self.arm(arm).against
         if given or arm == self.baseline:
             return given
         own, first = (self.arm(name).levels or {} for name in (arm, self.baseline))
-        return None if any(own.get(name) != first.get(name) for name in self.within) else self.baseline
+        return (
+            None if any(own.get(name) != first.get(name) for name in self.within) else self.baseline
+        )
 
     def rates_of(self, arm: str) -> tuple[float, ...]:
         """Return the learning rates to try for that arm."""
@@ -176,11 +256,15 @@ class Spec(Section):
 
 @contextmanager
 def heading(head: str, *within: str) -> Iterator[None]:
-    """Put `head` in front of every ValueError, and pydantic's, at the place `within` of a spec, into words."""
+    """Put `head` in front of every ValueError, and pydantic's, at the place `within` of a spec,
+    into words.
+    """
     try:
         yield
     except ValueError as error:
-        words = schema.explained(error, Spec, *within) if isinstance(error, ValidationError) else error
+        words = (
+            schema.explained(error, Spec, *within) if isinstance(error, ValidationError) else error
+        )
         raise ValueError(f"{head}{words}") from None
 
 
@@ -193,7 +277,8 @@ def _with(section: S, changes: Mapping[str, Any] | None, name: str) -> S:
 
 
 def with_defaults(config: Any) -> Any:
-    """Return a saved spec or configuration, with the options that its version did not have at their defaults.
+    """Return a saved spec or configuration, with the options that its version did not have at their
+    defaults.
 
     An option that is added later must therefore default to what was done before it.
     """

@@ -1,6 +1,7 @@
 """Real bytes by name: every corpus becomes one flat, memory-mapped file with a JSON beside it.
 
-The JSON holds the sha256 of the bytes, which is taken anew whenever a file is opened; a damaged one is built again.
+The JSON holds the sha256 of the bytes, which is taken anew whenever a file is opened; a damaged one
+is built again.
 """
 
 import hashlib
@@ -23,7 +24,9 @@ FORMAT = 1
 
 
 class Splits(NamedTuple):
-    """Contiguous blocks of one corpus, each (n,) uint8; no window crosses from one into the next."""
+    """Contiguous blocks of one corpus, each (n,) uint8; no window crosses from one into the
+    next.
+    """
 
     train: NDArray[np.uint8]
     validation: NDArray[np.uint8]
@@ -51,7 +54,9 @@ class Corpus:
 
     @property
     def bytes(self) -> np.memmap[Any, np.dtype[np.uint8]]:
-        """The bytes, (size,) uint8, read-only and mapped from the file; OSError when the file is gone."""
+        """The bytes, (size,) uint8, read-only and mapped from the file; OSError when the file is
+        gone.
+        """
         return np.memmap(self.path, np.uint8, mode="r", shape=(self.size,))
 
     def splits(self, validation: float = 0.05, test: float = 0.05) -> Splits:
@@ -60,14 +65,19 @@ class Corpus:
         Raises ValueError unless the fractions are at least 0 and something is left to train on.
         """
         if not (validation >= 0 and test >= 0 and validation + test < 1):
-            raise ValueError(f"validation = {validation} and test = {test}: must be shares of the corpus, together < 1")
+            raise ValueError(
+                f"validation = {validation} and test = {test}: must be shares of the corpus,"
+                " together < 1"
+            )
         end = self.size - int(self.size * test)
         return Splits(*np.split(self.bytes, [end - int(self.size * validation), end]))
 
 
 def cache_folder() -> Path:
     """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel."""
-    folder = os.environ.get("PLKERNEL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "plkernel")
+    folder = os.environ.get("PLKERNEL_CACHE") or Path(
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "plkernel"
+    )
     return Path(os.path.expanduser(folder))
 
 
@@ -81,15 +91,15 @@ def load(
 ) -> Corpus:
     """Load the corpus called `name` from the cache, or build it there, as plkernel.corpus does.
 
-    name       'stdlib', a preset ('wiki-pt', 'fineweb'), 'hf:NAME[:CONFIG[:SPLIT]]', 'bible:LANGUAGE',
-               'synthetic:beta=1.0', 'synthetic:lags', or a file or folder
+    name       'stdlib', a preset ('wiki-pt', 'fineweb'), 'hf:NAME[:CONFIG[:SPLIT]]',
+               'bible:LANGUAGE', 'synthetic:beta=1.0', 'synthetic:lags', or a file or folder
     max_bytes  stop after so many bytes, wherever that falls
     separator  the byte between two documents, as one character from U+0000 to U+00FF
     column     the text column of tables and data sets, 'text' unless named
     cache      folder of the flat files, `cache_folder()` unless named
 
-    Raises ValueError or OSError, in one line, when there is no such corpus, it is empty or cannot be read;
-    nothing of it is kept then.
+    Raises ValueError or OSError, in one line, when there is no such corpus, it is empty or cannot
+    be read; nothing of it is kept then.
     """
     name = str(name)
     source, path = _located(name, max_bytes, separator, column, cache)
@@ -97,7 +107,8 @@ def load(
 
 
 def size_ahead(name: str, *, max_bytes: int | None = None, **options: Any) -> int | None:
-    """Bytes of the corpus that `load` would give with these options, where known without reading it; else None.
+    """Bytes of the corpus that `load` would give with these options, where known without reading
+    it; else None.
 
     Nothing is written or fetched. Raises ValueError, as `load` does, when there is no such corpus.
     """
@@ -108,13 +119,19 @@ def size_ahead(name: str, *, max_bytes: int | None = None, **options: Any) -> in
 
 
 def _located(
-    name: str, max_bytes: int | None, separator: str = "\n", column: str | None = None, cache: Path | None = None
+    name: str,
+    max_bytes: int | None,
+    separator: str = "\n",
+    column: str | None = None,
+    cache: Path | None = None,
 ) -> tuple[Source, Path]:
     """The source of a corpus, and its flat file in the cache."""
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"max_bytes = {max_bytes}: must be at least 1")
     if len(separator) != 1 or ord(separator) > 0xFF:
-        raise ValueError(f"separator {separator!r}: must be one byte, a single character from U+0000 to U+00FF")
+        raise ValueError(
+            f"separator {separator!r}: must be one byte, a single character from U+0000 to U+00FF"
+        )
     folder = (cache_folder() if cache is None else Path(cache)).resolve()
     byte = separator.encode("latin-1")
     source = resolve(name, byte, column or "text", folder)
@@ -124,7 +141,9 @@ def _located(
 
 
 def _cached(path: Path) -> Corpus | None:
-    """The corpus in the flat file `path`, if file and JSON are there and the bytes are those that were written."""
+    """The corpus in the flat file `path`, if file and JSON are there and the bytes are those that
+    were written.
+    """
     try:
         values = load_object(path.with_suffix(".json"))
         values.pop("verified", None)  # of earlier versions
@@ -156,7 +175,8 @@ def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corp
 
 
 def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
-    """Write the blocks of `source` to `path`, separators between documents only, at most `max_bytes`; atomic.
+    """Write the blocks of `source` to `path`, separators between documents only, at most
+    `max_bytes`; atomic.
 
     A bar appears on a terminal's standard error after two seconds.
     """
@@ -164,7 +184,16 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
 
     total = min((value for value in (source.size, max_bytes) if value is not None), default=None)
     digest, size, documents, skip = hashlib.sha256(), 0, 0, 1  # the first separator is skipped
-    bar = tqdm(desc=name, total=total, file=sys.stderr, unit="B", unit_scale=True, delay=2.0, leave=False, disable=None)
+    bar = tqdm(
+        desc=name,
+        total=total,
+        file=sys.stderr,
+        unit="B",
+        unit_scale=True,
+        delay=2.0,
+        leave=False,
+        disable=None,
+    )
     with closing(source.blocks()) as blocks, bar, atomic(path) as new, new.open("wb") as out:
         for block, starts in blocks:
             keep = len(block) if max_bytes is None else min(len(block), max_bytes - size + skip)
@@ -173,7 +202,11 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
                 out.write(data)
                 digest.update(data)
                 bar.update(len(data))
-                size, documents, skip = size + len(data), documents + int(np.searchsorted(starts, keep)), 0
+                size, documents, skip = (
+                    size + len(data),
+                    documents + int(np.searchsorted(starts, keep)),
+                    0,
+                )
             if size == max_bytes:
                 break
         if size < max(documents, 1):  # nothing, or separators only

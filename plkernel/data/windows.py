@@ -11,8 +11,8 @@ Bytes = NDArray[np.uint8]
 def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int) -> Tensor:
     """`batch` windows of context + 1 bytes, shape (batch, context + 1), int64.
 
-    Starts are uniform and depend on (seed, step) alone, so arms of one seed read the same bytes in the same order
-    and a resumed run goes on where it stopped.
+    Starts are uniform and depend on (seed, step) alone, so arms of one seed read the same bytes in
+    the same order and a resumed run goes on where it stopped.
     """
     # Philox has a stream for every key: step n needs none of the draws before it.
     generator = np.random.Generator(np.random.Philox(key=[seed, step]))
@@ -20,12 +20,15 @@ def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int
 
 
 def fixed_windows(data: Bytes, context: int, count: int) -> Tensor:
-    """Up to `count` disjoint windows of context + 1 bytes, evenly spaced over `data`, shape (n, context + 1), int64."""
+    """Up to `count` disjoint windows of context + 1 bytes, evenly spaced over `data`, shape (n,
+    context + 1), int64.
+    """
     return spread_windows(data, context, min(count, data.size // (context + 1)))
 
 
 def spread_windows(data: Bytes, context: int, count: int) -> Tensor:
-    """Up to `count` windows as `fixed_windows` gives them, but overlapping where disjoint ones would be fewer.
+    """Up to `count` windows as `fixed_windows` gives them, but overlapping where disjoint ones
+    would be fewer.
 
     No two end on the same byte.
     """

@@ -1,10 +1,12 @@
-"""The official checkpoint format of RWKV-5, RWKV-6 and RWKV-7: a flat dictionary of tensors in a .pth file.
+"""The official checkpoint format of RWKV-5, RWKV-6 and RWKV-7: a flat dictionary of tensors in a
+.pth file.
 
-Names and shapes are those of `RWKV.state_dict()` (x052 for Eagle, x060 for Finch, x070 for Goose, weights of linear
-maps as (out, in)). The official training code also writes v0, v1 and v2 for the first block of a Goose, which nothing
-reads and which are dropped here. The official inference package infers sizes from the order of the dictionary: it takes
-an Eagle for version 5.1 unless some `time_decay` comes after an `ln_x`, and reads the heads of a Finch off the first
-dimension of a `time_faaaa` that comes after a `time_maa`. Order and dimensions written here are the ones it needs.
+Names and shapes are those of `RWKV.state_dict()` (x052 for Eagle, x060 for Finch, x070 for Goose,
+weights of linear maps as (out, in)). The official training code also writes v0, v1 and v2 for the
+first block of a Goose, which nothing reads and which are dropped here. The official inference
+package infers sizes from the order of the dictionary: it takes an Eagle for version 5.1 unless some
+`time_decay` comes after an `ln_x`, and reads the heads of a Finch off the first dimension of a
+`time_faaaa` that comes after a `time_maa`. Order and dimensions written here are the ones it needs.
 """
 
 import math
@@ -30,17 +32,23 @@ UNUSED = {"blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2"}
 
 
 def to_official(model: RWKV) -> State:
-    """The tensors of `model` under their official names, in the order that the official package needs, on the CPU.
+    """The tensors of `model` under their official names, in the order that the official package
+    needs, on the CPU.
 
-    The format has no tied head: the embedding of a tied model is written twice. Raises ValueError naming what the
-    format cannot express: with K-clamp or most options of a `Structure`, the official code computes another function.
+    The format has no tied head: the embedding of a tied model is written twice. Raises ValueError
+    naming what the format cannot express: with K-clamp or most options of a `Structure`, the
+    official code computes another function.
     """
     config, plain = model.config, Structure()
     if config.k_clamp:
         raise ValueError(
-            "k_clamp: a checkpoint cannot say that keys are scaled by min(1, lambda): only models with k_clamp = false"
+            "k_clamp: a checkpoint cannot say that keys are scaled by min(1, lambda): only models"
+            " with k_clamp = false"
         )
-    kept = ("tied", "embedding_norm")  # every RWKV norms its embedding, and a tied head is written twice
+    kept = (
+        "tied",
+        "embedding_norm",
+    )  # every RWKV norms its embedding, and a tied head is written twice
     for name, value in config.structure.options().items():
         if name not in kept and value != getattr(plain, name):
             raise ValueError(f"{name} = {value!r}: the format has no such option")
@@ -64,11 +72,15 @@ def _place(name: str) -> tuple[float, int]:
 
 
 def write_official(path: Path, state: State, dtype: str = "float32") -> None:
-    """Write `state` in numbers of type `dtype`, atomically; ValueError naming one that is too large for it."""
+    """Write `state` in numbers of type `dtype`, atomically; ValueError naming one that is too large
+    for it.
+    """
     cast = {name: tensor.to(getattr(torch, dtype)) for name, tensor in state.items()}
     for name, tensor in cast.items():
         if not tensor.isfinite().all() and state[name].isfinite().all():
-            raise ValueError(f"dtype {dtype}: {name} has a number too large for it; use bfloat16 or float32")
+            raise ValueError(
+                f"dtype {dtype}: {name} has a number too large for it; use bfloat16 or float32"
+            )
     with atomic(path) as temporary, temporary.open("wb") as handle:
         torch.save(cast, handle)
 
@@ -77,13 +89,15 @@ def summary(model: RWKV, dtype: str) -> str:
     """Version, sizes and number of parameters of a model, in one line."""
     config, count = model.config, sum(parameter.numel() for parameter in model.parameters())
     return (
-        f"rwkv{config.version}: {config.layers} layers of width {config.dim}, {config.heads} heads of "
-        f"{config.head_size}, feed-forward {config.hidden}, {count:,} parameters in {dtype}"
+        f"rwkv{config.version}: {config.layers} layers of width {config.dim}, {config.heads} heads"
+        f" of {config.head_size}, feed-forward {config.hidden}, {count:,} parameters in {dtype}"
     )
 
 
 def read(source: Path) -> RWKV:
-    """Read the model in an official .pth file; ValueError naming `source`. Nothing in it is executed."""
+    """Read the model in an official .pth file; ValueError naming `source`. Nothing in it is
+    executed.
+    """
     state = read_pickle(source)
     try:
         return from_official(state)
@@ -92,16 +106,25 @@ def read(source: Path) -> RWKV:
 
 
 def from_official(state: Mapping[str, Any]) -> RWKV:
-    """Build the model that a dictionary of official tensors describes, in float32; sizes follow from shapes.
+    """Build the model that a dictionary of official tensors describes, in float32; sizes follow
+    from shapes.
 
-    Keys may come in any order, and vectors with or without dimensions of 1, as in the official package. Raises
-    ValueError, naming the key, unless it is a version 5.2, 6 or 7 model over bytes.
+    Keys may come in any order, and vectors with or without dimensions of 1, as in the official
+    package. Raises ValueError, naming the key, unless it is a version 5.2, 6 or 7 model over bytes.
     """
     given = {}
     for name, value in state.items():
-        if not isinstance(value, Tensor) or value.is_meta or not value.is_floating_point() or value.is_sparse:
+        if (
+            not isinstance(value, Tensor)
+            or value.is_meta
+            or not value.is_floating_point()
+            or value.is_sparse
+        ):
             kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"{name}: is {kind}, expected a tensor of floating-point numbers that holds its values")
+            raise ValueError(
+                f"{name}: is {kind}, expected a tensor of floating-point numbers that holds its"
+                " values"
+            )
         given[name] = value.detach().float()
     try:
         config = _config(given)
@@ -118,7 +141,9 @@ def from_official(state: Mapping[str, Any]) -> RWKV:
     fitted = {}
     for name, like in expected.items():
         if given[name].squeeze().shape != like.squeeze().shape:
-            raise ValueError(f"{name}: shape {tuple(given[name].shape)}, expected {tuple(like.shape)}")
+            raise ValueError(
+                f"{name}: shape {tuple(given[name].shape)}, expected {tuple(like.shape)}"
+            )
         fitted[name] = given[name].reshape(like.shape).clone()
     model.load_state_dict(fitted, assign=True)
     return model.requires_grad_(True)
@@ -127,7 +152,8 @@ def from_official(state: Mapping[str, Any]) -> RWKV:
 def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
     """Version, width, depth, heads, ranks and feed-forward width, from names and shapes.
 
-    Raises KeyError for a tensor that is missing, and ValueError naming what the keys look like instead.
+    Raises KeyError for a tensor that is missing, and ValueError naming what the keys look like
+    instead.
     """
     blocks = [match for match in map(BLOCK.fullmatch, state) if match]
     names, numbers = {match[2] for match in blocks}, sorted({int(match[1]) for match in blocks})
@@ -139,7 +165,9 @@ def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
         version = 5
     else:
         some = ", ".join(sorted(state)[:3])
-        raise ValueError(f"no model of RWKV-5.2, RWKV-6 or RWKV-7, which can be read: among the keys are {some}")
+        raise ValueError(
+            f"no model of RWKV-5.2, RWKV-6 or RWKV-7, which can be read: among the keys are {some}"
+        )
 
     def matrix(name: str) -> tuple[int, int]:
         if state[name].ndim != 2:
@@ -148,7 +176,10 @@ def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
 
     rows, dim = matrix("emb.weight")
     if rows != BYTES:
-        raise ValueError(f"vocabulary: emb.weight has {rows} rows, but plkernel's models read bytes and need {BYTES}")
+        raise ValueError(
+            f"vocabulary: emb.weight has {rows} rows, but plkernel's models read bytes and need"
+            f" {BYTES}"
+        )
     name = "blocks.0.att.r_k" if version == 7 else "blocks.0.att.time_faaaa"
     heads = matrix(name)[0]
     if not heads or dim % heads:
@@ -164,7 +195,13 @@ def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
         for (kind, place), usual in zip(maps.items(), official.ranks, strict=True):
             if (kind != "value" or layers > 1) and (rank := matrix(f"blocks.{place}")[1]) != usual:
                 ranks[f"{kind}_rank"] = rank
-        return RWKV7Config(dim, layers, head_size, feed_forward=None if hidden == official.hidden else hidden, **ranks)
+        return RWKV7Config(
+            dim,
+            layers,
+            head_size,
+            feed_forward=None if hidden == official.hidden else hidden,
+            **ranks,
+        )
     if version == 6:
         ranks["mix_rank"] = matrix("blocks.0.att.time_maa_w1")[1] // 5
         ranks["decay_rank"] = matrix("blocks.0.att.time_decay_w1")[1]

@@ -1,4 +1,6 @@
-"""Figures of memory: kernels and half-lives before and after training, the worth of context, the probe of a model."""
+"""Figures of memory: kernels and half-lives before and after training, the worth of context, the
+probe of a model.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +25,15 @@ from plkernel.analysis.figures.style import (
 from plkernel.analysis.figures.style import GREY as START
 from plkernel.analysis.information.estimate import critical_value, student_interval
 from plkernel.common.files import atomic_write, check_file, save_json
-from plkernel.memory.diagnostics import INFORMED, Floats, Influence, Means, Memory, Probe, Truncation
+from plkernel.memory.diagnostics import (
+    INFORMED,
+    Floats,
+    Influence,
+    Means,
+    Memory,
+    Probe,
+    Truncation,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,9 +52,15 @@ LAW: dict[str, Any] = {"color": INK, "lw": 4, "alpha": 0.18, "solid_capstyle": "
 
 
 def deliver(
-    text: str, values: dict[str, Any], draw: "Callable[[], Figure]", json: Path | None, to: Path | None
+    text: str,
+    values: dict[str, Any],
+    draw: "Callable[[], Figure]",
+    json: Path | None,
+    to: Path | None,
 ) -> None:
-    """Print the result of a command, and write its values and the figure that `draw` gives to files."""
+    """Print the result of a command, and write its values and the figure that `draw` gives to
+    files.
+    """
     print(text)
     if json is not None:
         save_json(json, values)
@@ -55,7 +71,9 @@ def deliver(
 
 
 def check_options(json: Path | None, figure: Path | None, **least: tuple[int | None, int]) -> None:
-    """Raise ValueError for files that cannot be written, and for an option (value, least) below its least value."""
+    """Raise ValueError for files that cannot be written, and for an option (value, least) below its
+    least value.
+    """
     if figure is not None and figure.suffix not in KINDS:
         raise ValueError(f"figure must end in {', '.join(KINDS)}, got {str(figure)!r}")
     for option, (value, lowest) in least.items():
@@ -66,7 +84,9 @@ def check_options(json: Path | None, figure: Path | None, **least: tuple[int | N
 
 
 class Panel(NamedTuple):
-    """Memory of an arm before training and after, and the exponent of its power law t**-exponent."""
+    """Memory of an arm before training and after, and the exponent of its power law
+    t**-exponent.
+    """
 
     title: str
     before: Memory
@@ -77,7 +97,8 @@ class Panel(NamedTuple):
 class Curves(NamedTuple):
     """Bits (S,L) of the seeds of an arm at lags, or with so many bytes given, (L,).
 
-    best: (L,), the least bits per byte of any predictor, or the I(d) of the text; None if the law is unknown.
+    best: (L,), the least bits per byte of any predictor, or the I(d) of the text; None if the law
+    is unknown.
     """
 
     at: Sequence[int]
@@ -87,10 +108,11 @@ class Curves(NamedTuple):
 
 @style()
 def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
-    """Kernels over lag, 1 at the first lag, a panel for each arm: grey before training, coloured after.
+    """Kernels over lag, 1 at the first lag, a panel for each arm: grey before training, coloured
+    after.
 
-    Thin lines are blocks, each the geometric mean over runs; thick lines are the geometric mean over blocks. Behind
-    them stands t**-exponent. The first panel is the baseline's.
+    Thin lines are blocks, each the geometric mean over runs; thick lines are the geometric mean
+    over blocks. Behind them stands t**-exponent. The first panel is the baseline's.
     """
     same = len({panel.exponent for panel in panels}) == 1
     law = f"t**-{panels[0].exponent:g}" if same else "t**-x, x the exponent of the arm"
@@ -101,7 +123,10 @@ def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
         lags, after = panel.before.lags, {"color": line_style(index)["color"]}
         expected = power_law(lags / lags[0], panel.exponent)
         axes.plot(lags, expected, **LAW)
-        for memory, look in ((panel.before, {"color": START, "ls": START_DASHES}), (panel.after, after)):
+        for memory, look in (
+            (panel.before, {"color": START, "ls": START_DASHES}),
+            (panel.after, after),
+        ):
             blocks = memory.log_kernels()
             if len(blocks) > 1:
                 axes.plot(memory.lags, np.exp(blocks.T), lw=0.5, alpha=0.55, **look)
@@ -115,10 +140,12 @@ def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
 
 @style()
 def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
-    """Half-lives of every block in bytes, a panel for each arm: grey before training, coloured after.
+    """Half-lives of every block in bytes, a panel for each arm: grey before training, coloured
+    after.
 
-    A box holds the middle half of a block's channels with the median in it, a line reaches from the shortest to the
-    longest. Quartiles and median are geometric means over runs, the ends the outermost of all runs.
+    A box holds the middle half of a block's channels with the median in it, a line reaches from the
+    shortest to the longest. Quartiles and median are geometric means over runs, the ends the
+    outermost of all runs.
     """
     figure, grid = _panels(panels, 1.45, heading, ("block", "half-life (bytes)"), "-", [])
     for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
@@ -127,10 +154,14 @@ def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
 
 
 @style()
-def model_figure(before: Memory | None, after: Memory, title: str = "", unit: str = "bytes") -> "Figure":
-    """One model: the kernel of every block (left) and its half-lives (right), now and, if it is known, before.
+def model_figure(
+    before: Memory | None, after: Memory, title: str = "", unit: str = "bytes"
+) -> "Figure":
+    """One model: the kernel of every block (left) and its half-lives (right), now and, if it is
+    known, before.
 
-    Blocks are shaded from the first, dark, to the last; the state before is dashed, on the right grey.
+    Blocks are shaded from the first, dark, to the last; the state before is dashed, on the right
+    grey.
     """
     from matplotlib import colormaps
 
@@ -138,15 +169,21 @@ def model_figure(before: Memory | None, after: Memory, title: str = "", unit: st
         2, PAGE_WIDTH, 2.9 + 0.15 * -(-after.blocks // 6), 1, title, width_ratios=(1.2, 1)
     )
     states: list[tuple[Memory, dict[str, Any]]] = [(after, {"lw": 1.2})]
-    for memory, look in states if before is None else [(before, {"ls": START_DASHES, "lw": 0.9}), *states]:
+    for memory, look in (
+        states if before is None else [(before, {"ls": START_DASHES, "lw": 0.9}), *states]
+    ):
         shades = colormaps["viridis"](np.linspace(0, 0.85, memory.blocks))
-        for block, (log_kernel, shade) in enumerate(zip(memory.log_kernels(), shades, strict=False)):
+        for block, (log_kernel, shade) in enumerate(
+            zip(memory.log_kernels(), shades, strict=False)
+        ):
             label = f"block {block}" if memory is after else None
             kernels.plot(memory.lags, np.exp(log_kernel), color=shade, label=label, **look)
     kernels.set(xscale="log", yscale="log")
     kernels.set_ylim(bottom=max(kernels.get_ylim()[0], FAINTEST))
     decades(kernels.xaxis, kernels.yaxis)
-    dashed, grey = (f" ({look}: before)" if before is not None else "" for look in ("dashed", "grey"))
+    dashed, grey = (
+        f" ({look}: before)" if before is not None else "" for look in ("dashed", "grey")
+    )
     kernels.set(xlabel=f"lag t ({unit})", ylabel="k(t) / k(1)", title=f"kernels{dashed}")
     _half_lives(half_lives, before, after, line_style(1)["color"])
     half_lives.set(xlabel="block", ylabel=f"half-life ({unit})", title=f"half-lives{grey}")
@@ -155,21 +192,31 @@ def model_figure(before: Memory | None, after: Memory, title: str = "", unit: st
 
 
 def truncation_figure(arms: Mapping[str, Curves], heading: str = "") -> "Figure":
-    """Left bits per byte against the bytes given, right the loss against the whole context; means over seeds.
+    """Left bits per byte against the bytes given, right the loss against the whole context; means
+    over seeds.
 
-    The first of `arms` is the baseline. Bands are t intervals of the mean over seeds. The broad grey line is the best
-    possible with so many bytes, if the source of the text is known.
+    The first of `arms` is the baseline. Bands are t intervals of the mean over seeds. The broad
+    grey line is the best possible with so many bytes, if the source of the text is known.
     """
     lost = {
-        name: Curves(at[:-1], (bits - bits[:, -1:])[:, :-1], best and np.subtract(best, best[-1])[:-1].tolist())
+        name: Curves(
+            at[:-1],
+            (bits - bits[:, -1:])[:, :-1],
+            best and np.subtract(best, best[-1])[:-1].tolist(),
+        )
         for name, (at, bits, best) in arms.items()
     }
-    panels = [(arms, "bytes given", "bits per byte"), (lost, "bytes given", "bits per byte lost by the rest")]
+    panels = [
+        (arms, "bytes given", "bits per byte"),
+        (lost, "bytes given", "bits per byte lost by the rest"),
+    ]
     return _over_seeds(panels, heading)
 
 
 def influence_figure(arms: Mapping[str, Curves], heading: str = "") -> "Figure":
-    """Change of the prediction in bits when the byte at a lag is another, and I(d) of the text if its law is known."""
+    """Change of the prediction in bits when the byte at a lag is another, and I(d) of the text if
+    its law is known.
+    """
     return _over_seeds([(arms, "lag d (bytes)", "change of the prediction, bits")], heading)
 
 
@@ -185,17 +232,32 @@ def curve_figure(curve: Influence | Truncation | Means) -> "Figure":
 
 @style()
 def probe_figure(probe: Probe, heading: str = "") -> "Figure":
-    """Influence against lag, bits by position, the loss when only the last tokens are given, and what reading on costs.
+    """Influence against lag, bits by position, the loss when only the last tokens are given, and
+    what reading on costs.
 
-    Bands are 95 % t intervals over windows. Beside influence and loss, in the same bits, stands the text's own I(d) if
-    it is known.
+    Bands are 95 % t intervals over windows. Beside influence and loss, in the same bits, stands the
+    text's own I(d) if it is known.
     """
     unit, text, t = probe.unit, probe.information, critical_value(probe.windows)
     near, along, cut = probe.influence, probe.positions, probe.truncation
     lost = (cut.given[:-1], cut.cost[:-1], cut.standard_error[:-1])
     panels = [
-        (near.lags, near.bits, near.standard_error, f"one {unit} replaced", f"lag d ({unit}s)", "change, bits"),
-        (along.given, along.bpb, along.standard_error, "by position", f"{unit}s before", f"bits per {unit}"),
+        (
+            near.lags,
+            near.bits,
+            near.standard_error,
+            f"one {unit} replaced",
+            f"lag d ({unit}s)",
+            "change, bits",
+        ),
+        (
+            along.given,
+            along.bpb,
+            along.standard_error,
+            "by position",
+            f"{unit}s before",
+            f"bits per {unit}",
+        ),
         (*lost, "the rest taken away", f"d: {unit}s given", f"lost, bits per {unit}"),
     ]
     if (far := probe.cost) is not None:
@@ -208,7 +270,15 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
         if axes in row[:3:2]:
             if text is not None:
                 half = critical_value(INFORMED) * np.asarray(text.standard_error)
-                _curve(axes, text.lags, text.bits, half, lw=1.3, color=COLOURS[0], label="I(d) of the text")
+                _curve(
+                    axes,
+                    text.lags,
+                    text.bits,
+                    half,
+                    lw=1.3,
+                    color=COLOURS[0],
+                    label="I(d) of the text",
+                )
             _positive(axes)
         axes.set(xlabel=below, ylabel=left, title=title, xlim=(1 / 1.3, 1.3 * probe.context))
         axes.set_xticks([tick for tick in ticks if tick <= probe.context], minor=False)
@@ -218,7 +288,9 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
 
 
 def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str) -> None:
-    """Draw boxes of every block's half-lives at its number, before training (left, grey) and after."""
+    """Draw boxes of every block's half-lives at its number, before training (left, grey) and
+    after.
+    """
     for memory, side, shade in ((before, -BOX_GAP, START), (after, BOX_GAP, colour)):
         if memory is not None:
             at = np.arange(memory.blocks, dtype=float) + side
@@ -232,7 +304,12 @@ def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str)
 
 
 def _panels(
-    panels: Sequence[Panel], height: float, heading: str, labels: tuple[str, str], start: Any, first: list[Any]
+    panels: Sequence[Panel],
+    height: float,
+    heading: str,
+    labels: tuple[str, str],
+    start: Any,
+    first: list[Any],
 ) -> tuple["Figure", list["Axes"]]:
     """Axes for the panels, all on the same scale, with titles, outer labels and a legend."""
     from matplotlib.lines import Line2D
@@ -267,14 +344,20 @@ def _row(
 
 @style()
 def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str) -> "Figure":
-    """Means over seeds with bands, and the best that is known; panels: curves by arm, labels of the axes."""
+    """Means over seeds with bands, and the best that is known; panels: curves by arm, labels of the
+    axes.
+    """
     arms, width = list(panels[0][0]), len(panels)
-    figure, row = _row(width, width * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // (1 + width)), 1, heading)
+    figure, row = _row(
+        width, width * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // (1 + width)), 1, heading
+    )
     for axes, (curves, below, left) in zip(row, panels, strict=True):
         for index, arm in enumerate(curves.values()):
             mean, _, half = student_interval(arm.bits, 0.95)
             _curve(axes, arm.at, mean, half, lw=1.5, **line_style(index))
-        if best := next(((arm.at, arm.best) for arm in curves.values() if arm.best is not None), None):
+        if best := next(
+            ((arm.at, arm.best) for arm in curves.values() if arm.best is not None), None
+        ):
             axes.plot(*best, **LAW)
         axes.set(xlabel=below, ylabel=left)
     _positive(row[-1])
@@ -282,9 +365,16 @@ def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading
     return figure
 
 
-def _curve(axes: "Axes", at: Sequence[int], middle: ArrayLike, half: ArrayLike, **look: Any) -> None:
-    """Points (L,) at powers of two, joined, and a band from `half` below to `half` above; none where that is NaN."""
-    values, reach = np.asarray(middle, dtype=np.float64), np.nan_to_num(np.asarray(half, dtype=np.float64))
+def _curve(
+    axes: "Axes", at: Sequence[int], middle: ArrayLike, half: ArrayLike, **look: Any
+) -> None:
+    """Points (L,) at powers of two, joined, and a band from `half` below to `half` above; none
+    where that is NaN.
+    """
+    values, reach = (
+        np.asarray(middle, dtype=np.float64),
+        np.nan_to_num(np.asarray(half, dtype=np.float64)),
+    )
     axes.plot(at, values, marker="o", ms=2.5, **look)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
@@ -293,7 +383,9 @@ def _curve(axes: "Axes", at: Sequence[int], middle: ArrayLike, half: ArrayLike, 
 
 
 def _positive(axes: "Axes") -> None:
-    """Set a log axis over six decades at most, if anything is above zero; the rest lies below its edge."""
+    """Set a log axis over six decades at most, if anything is above zero; the rest lies below its
+    edge.
+    """
     values = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines])
     if (values > 0).any():
         top = float(np.nanmax(values))

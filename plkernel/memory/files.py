@@ -1,9 +1,10 @@
 """Checkpoint files as names and arrays: only what is asked for is read, and nothing is executed.
 
-Read are a folder in the layout of the Hugging Face hub, one .safetensors file, one .pth, .pt or .bin file that holds a
-flat dictionary of tensors, and hf:OWNER/NAME. No file outside the folder is read, wherever an index or a link may
-point; in the cache of huggingface_hub, whose snapshots are links, the blobs of the same repository belong to the
-folder. A .safetensors file needs neither torch nor transformers.
+Read are a folder in the layout of the Hugging Face hub, one .safetensors file, one .pth, .pt or
+.bin file that holds a flat dictionary of tensors, and hf:OWNER/NAME. No file outside the folder is
+read, wherever an index or a link may point; in the cache of huggingface_hub, whose snapshots are
+links, the blobs of the same repository belong to the folder. A .safetensors file needs neither
+torch nor transformers.
 """
 
 import json
@@ -25,7 +26,12 @@ from plkernel.memory.formulas import Floats
 
 HUB = "hf:"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
-CONFIG, INDEX, SINGLE, PICKLE = "config.json", "model.safetensors.index.json", "model.safetensors", "pytorch_model.bin"
+CONFIG, INDEX, SINGLE, PICKLE = (
+    "config.json",
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin",
+)
 PICKLED = (".pth", ".pt", ".bin")
 TYPES: dict[str, tuple[str, str, float]] = {
     "F64": ("float64", "<f8", 2.0**-52),
@@ -35,14 +41,18 @@ TYPES: dict[str, tuple[str, str, float]] = {
     "F8_E5M2": ("float8_e5m2", "u1", 2.0**-2),
     "F8_E4M3": ("float8_e4m3fn", "u1", 2.0**-3),
 }
-"""Types of .safetensors files: torch's name, how numpy reads the bytes, and the distance from 1 to the next number."""
+"""Types of .safetensors files: torch's name, how numpy reads the bytes, and the distance from 1 to
+the next number.
+"""
 EPS = {name: eps for name, _, eps in TYPES.values()}
 """Distances from 1 to the next number, by torch's name of the type."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of decays: its numbers, widened to float64, and the type it is stored in, by torch's name."""
+    """A tensor of decays: its numbers, widened to float64, and the type it is stored in, by torch's
+    name.
+    """
 
     values: Floats
     dtype: str
@@ -55,7 +65,8 @@ class Stored:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Names of the tensors of a checkpoint, its config.json (empty if there is none), and how to read one.
+    """Names of the tensors of a checkpoint, its config.json (empty if there is none), and how to
+    read one.
 
     size  how many numbers a tensor holds, by its name, known before they are read
     read  a tensor, by its name; ValueError unless it holds floating-point numbers
@@ -68,27 +79,48 @@ class Checkpoint:
 
 
 def open_checkpoint(target: str) -> Checkpoint:
-    """Open the checkpoint in a folder, in a file or, as hf:OWNER/NAME, on the hub; ValueError that names the file."""
-    path = _downloaded(target.removeprefix(HUB)) if target.startswith(HUB) else cli.existing(Path(target), "model")
+    """Open the checkpoint in a folder, in a file or, as hf:OWNER/NAME, on the hub; ValueError that
+    names the file.
+    """
+    path = (
+        _downloaded(target.removeprefix(HUB))
+        if target.startswith(HUB)
+        else cli.existing(Path(target), "model")
+    )
     folder = path if path.is_dir() else path.parent
     config = load_object(_inside(folder, CONFIG, folder)) if (folder / CONFIG).exists() else {}
     if (path / INDEX).exists():
         index = _inside(path, INDEX, path)
         places = load_object(index).get("weight_map")
-        if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
-            raise ValueError(f"{index}: weight_map must say which tensor is in which file, got {shown(places)}")
+        if (
+            not isinstance(places, dict)
+            or not places
+            or not all(isinstance(file, str) for file in places.values())
+        ):
+            raise ValueError(
+                f"{index}: weight_map must say which tensor is in which file, got {shown(places)}"
+            )
         files = {file: _inside(path, file, index) for file in dict.fromkeys(places.values())}
         for file in files.values():
             check_regular(file, f"{index}: shard ")
         return _of_shards({name: files[file] for name, file in places.items()}, config)
     if path.is_dir():
-        held = [name for name in (SINGLE, PICKLE) if (path / name).exists() or (path / name).is_symlink()]
+        held = [
+            name
+            for name in (SINGLE, PICKLE)
+            if (path / name).exists() or (path / name).is_symlink()
+        ]
         if not held:
-            raise ValueError(f"{path}: holds none of {INDEX}, {SINGLE}, {PICKLE}: save the model so, or name a file")
+            raise ValueError(
+                f"{path}: holds none of {INDEX}, {SINGLE}, {PICKLE}: save the model so, or name a"
+                " file"
+            )
         path = _inside(path, held[0], path)
     check_regular(path)
     if path.suffix not in (".safetensors", *PICKLED):
-        raise ValueError(f"{path}: is no .safetensors, {', '.join(PICKLED)} file, and nothing else is read")
+        raise ValueError(
+            f"{path}: is no .safetensors, {', '.join(PICKLED)} file, and nothing else is read"
+        )
     if path.suffix in PICKLED:
         return of_tensors(read_pickle(path), config)
     return _of_shards(dict.fromkeys(_header(path)[0], path), config)
@@ -99,36 +131,55 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
 
     def checked(name: str) -> Any:
         tensor = tensors[name]
-        plain = str(getattr(tensor, "layout", "")) == "torch.strided" and not (tensor.is_meta or tensor.is_nested)
+        plain = str(getattr(tensor, "layout", "")) == "torch.strided" and not (
+            tensor.is_meta or tensor.is_nested
+        )
         if not plain or str(tensor.dtype).removeprefix("torch.") not in EPS or not tensor.numel():
-            held = f"{getattr(tensor, 'dtype', type(tensor).__name__)} {tuple(tensor.shape) if plain else ''}".rstrip()
-            raise ValueError(f"{name}: is {held}, expected a tensor of floating-point numbers ({', '.join(EPS)})")
+            held = (
+                f"{getattr(tensor, 'dtype', type(tensor).__name__)}"
+                f" {tuple(tensor.shape) if plain else ''}".rstrip()
+            )
+            raise ValueError(
+                f"{name}: is {held}, expected a tensor of floating-point numbers ({', '.join(EPS)})"
+            )
         return tensor
 
     def read(name: str) -> Stored:
         tensor = checked(name)
-        return Stored(tensor.detach().cpu().double().numpy(), str(tensor.dtype).removeprefix("torch."))
+        return Stored(
+            tensor.detach().cpu().double().numpy(), str(tensor.dtype).removeprefix("torch.")
+        )
 
     return Checkpoint(tuple(tensors), config, lambda name: int(checked(name).numel()), read)
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Read the dictionary of tensors in a .pth file; ValueError for any other content. Nothing in it is executed."""
+    """Read the dictionary of tensors in a .pth file; ValueError for any other content. Nothing in
+    it is executed.
+    """
     check_regular(path)
     try:
         import torch
     except ImportError as error:
-        raise ValueError(f"{path}: reading this format needs torch, which is missing: pip install torch") from error
+        raise ValueError(
+            f"{path}: reading this format needs torch, which is missing: pip install torch"
+        ) from error
     try:
-        with warnings.catch_warnings(action="ignore"):  # of another pickle protocol, which the error names
-            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # of another pickle protocol, which the error names
+            content: Any = torch.load(
+                path, map_location="cpu", weights_only=True, mmap=is_zipfile(path)
+            )
     except Exception as error:  # a damaged or hostile pickle can raise anything
         reason = type(error).__name__  # torch's own text advises to switch the safety off
         raise ValueError(
             f"{path}: not a .pth file that holds tensors only, and nothing else is read ({reason})"
         ) from error
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise ValueError(f"{path}: holds {type(content).__name__}, expected a flat dictionary of named tensors")
+        raise ValueError(
+            f"{path}: holds {type(content).__name__}, expected a flat dictionary of named tensors"
+        )
     return content
 
 
@@ -138,14 +189,18 @@ def spacing(values: Floats, dtype: str) -> Floats:
 
 
 def rounded(values: Floats, dtype: str) -> Floats:
-    """`values` as they are after conversion to float16 or bfloat16, by way of float32 as in torch."""
+    """`values` as they are after conversion to float16 or bfloat16, by way of float32 as in
+    torch.
+    """
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
         if dtype == "float16":
             return single.astype(np.float16).astype(np.float64)
     bits = single.view(np.uint32).astype(np.uint64)
     nearest = (bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1))) & np.uint64(0xFFFF0000)
-    return np.where(np.isnan(single), np.nan, nearest.astype(np.uint32).view(np.float32)).astype(np.float64)
+    return np.where(np.isnan(single), np.nan, nearest.astype(np.uint32).view(np.float32)).astype(
+        np.float64
+    )
 
 
 def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoint:
@@ -159,7 +214,10 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
         one = entries[name]
         if one["dtype"] not in TYPES or not math.prod(one["shape"]):
             held = f"{one['dtype']} {tuple(one['shape'])}"
-            raise ValueError(f"{name}: is {held}, expected a tensor of floating-point numbers ({', '.join(TYPES)})")
+            raise ValueError(
+                f"{name}: is {held}, expected a tensor of floating-point numbers"
+                f" ({', '.join(TYPES)})"
+            )
         return one, start
 
     def read(name: str) -> Stored:
@@ -174,9 +232,13 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
             values = (raw.astype(np.uint32) << 16).view(np.float32)
         elif dtype == "float8_e5m2":
             values = (raw.astype(np.uint16) << 8).view(np.float16)
-        elif dtype == "float8_e4m3fn":  # 1 sign, 4 exponent (bias 7) and 3 mantissa bits; NaN where all are set
+        elif (
+            dtype == "float8_e4m3fn"
+        ):  # 1 sign, 4 exponent (bias 7) and 3 mantissa bits; NaN where all are set
             exponent, mantissa = (raw >> 3 & 15).astype(int), (raw & 7) / 8
-            size = np.where(exponent > 0, np.ldexp(1 + mantissa, exponent - 7), np.ldexp(mantissa, -6))
+            size = np.where(
+                exponent > 0, np.ldexp(1 + mantissa, exponent - 7), np.ldexp(mantissa, -6)
+            )
             values = np.where(raw & 127 == 127, np.nan, np.where(raw & 128, -size, size))
         with np.errstate(invalid="ignore"):  # of NaN
             return Stored(values.astype(np.float64).reshape(one["shape"]), dtype)
@@ -185,7 +247,9 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """Entries of a .safetensors file, whose header the library has checked, by name, and the place of its numbers."""
+    """Entries of a .safetensors file, whose header the library has checked, by name, and the place
+    of its numbers.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -202,21 +266,33 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 def _inside(folder: Path, name: str, origin: Path) -> Path:
     """The file `name` of a folder; ValueError, headed by `origin`, if it is outside of it."""
     place, roots = Path(name), [folder.resolve()]
-    if roots[0].parent.name == "snapshots":  # of the hub's cache: REPOSITORY/snapshots/COMMIT beside REPOSITORY/blobs
+    if (
+        roots[0].parent.name == "snapshots"
+    ):  # of the hub's cache: REPOSITORY/snapshots/COMMIT beside REPOSITORY/blobs
         roots.append(roots[0].parent.parent / "blobs")
     try:
         real = (folder / place).resolve()
     except (ValueError, RuntimeError) as error:  # a zero byte, or links in a circle
         raise ValueError(f"{origin}: {shown(name)} names no file ({error})") from error
-    if place.is_absolute() or ".." in place.parts or not any(real.is_relative_to(one) for one in roots):
-        raise ValueError(f"{origin}: {shown(name)} is outside of the folder, and nothing there is read")
+    if (
+        place.is_absolute()
+        or ".." in place.parts
+        or not any(real.is_relative_to(one) for one in roots)
+    ):
+        raise ValueError(
+            f"{origin}: {shown(name)} is outside of the folder, and nothing there is read"
+        )
     return folder / place
 
 
 def _downloaded(name: str) -> Path:
-    """Folder of OWNER/NAME[@REVISION] in the hub's cache; config.json and .safetensors are downloaded if necessary."""
+    """Folder of OWNER/NAME[@REVISION] in the hub's cache; config.json and .safetensors are
+    downloaded if necessary.
+    """
     if not HUB_NAME.fullmatch(name):
-        raise ValueError(f"model hf:{name}: expected hf:OWNER/NAME or hf:OWNER/NAME@REVISION, got {shown(name)}")
+        raise ValueError(
+            f"model hf:{name}: expected hf:OWNER/NAME or hf:OWNER/NAME@REVISION, got {shown(name)}"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -229,8 +305,8 @@ def _downloaded(name: str) -> Path:
         return Path(snapshot_download(repository, revision=revision or None, **options))
     except LocalEntryNotFoundError as error:
         raise OSError(
-            f"model hf:{name}: not in the cache, and {endpoint()} cannot be reached: connect to a network, "
-            "or name a folder or file that holds the checkpoint"
+            f"model hf:{name}: not in the cache, and {endpoint()} cannot be reached: connect to a"
+            " network, or name a folder or file that holds the checkpoint"
         ) from error
     except (HFValidationError, HfHubHTTPError) as error:
         raise OSError(f"model hf:{name}: {error}") from error

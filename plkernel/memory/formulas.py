@@ -1,10 +1,13 @@
-"""Families of layers: the formulas of their rates of decay, and from families.toml the names of their tensors.
+"""Families of layers: the formulas of their rates of decay, and from families.toml the names of
+their tensors.
 
-To add a family, append its table to families.toml, and its formula to RATES unless one there is the same.
+To add a family, append its table to families.toml, and its formula to RATES unless one there is the
+same.
 
-Rates are -ln a per token, in float64. A decay that depends on the input is taken at its bias. Products in the exponent
-are formed there, never as a decay, so that half-lives of any length keep their digits. Shapes are made equal by
-`reshape`, never by broadcasting: small tensors of a hostile file must not make large ones.
+Rates are -ln a per token, in float64. A decay that depends on the input is taken at its bias.
+Products in the exponent are formed there, never as a decay, so that half-lives of any length keep
+their digits. Shapes are made equal by `reshape`, never by broadcasting: small tensors of a hostile
+file must not make large ones.
 """
 
 import re
@@ -30,13 +33,26 @@ NOTES = {
     "fixed": "decays are fixed, not learned",
     "magnitude": "of complex decays the magnitude is shown",
 }
-DECAYS = ("A_log", "time_decay", "recurrent_param", "slope_rate", "nu_log", "log_A_real", "Lambda_re", "dt_bias")
-"""Last parts of names that only decays have: a tensor so named that no family takes is reported as unread."""
+DECAYS = (
+    "A_log",
+    "time_decay",
+    "recurrent_param",
+    "slope_rate",
+    "nu_log",
+    "log_A_real",
+    "Lambda_re",
+    "dt_bias",
+)
+"""Last parts of names that only decays have: a tensor so named that no family takes is reported as
+unread.
+"""
 
 
 @dataclass(frozen=True)
 class Given:
-    """Arguments of a formula: the tensors of a layer by role, config.json, and the layer's number, 0 if unknown."""
+    """Arguments of a formula: the tensors of a layer by role, config.json, and the layer's number,
+    0 if unknown.
+    """
 
     tensors: Mapping[str, Floats]
     config: Mapping[str, Any]
@@ -62,15 +78,19 @@ class Given:
         """Number of config.json from 1 to 4096; ValueError if absent or outside."""
         value = self.number(name)
         if value is None or not 1 <= value <= 4096:
-            raise ValueError(f"config.json: {name} must lie between 1 and 4096, got {shown(self.setting(name))}")
+            raise ValueError(
+                f"config.json: {name} must lie between 1 and 4096, got {shown(self.setting(name))}"
+            )
         return int(value)
 
 
 @dataclass(frozen=True)
 class Argument:
-    """First argument of torch `functions` in a running model: it replaces the static tensor of `role` at every token.
+    """First argument of torch `functions` in a running model: it replaces the static tensor of
+    `role` at every token.
 
-    time: dimension of the tokens; call: index among the calls with all tokens; every: each call has some channels.
+    time: dimension of the tokens; call: index among the calls with all tokens; every: each call has
+    some channels.
     """
 
     role: str
@@ -85,12 +105,17 @@ class Family:
     """Layers of one kind: their rates -ln a from the tensors, and where they stand.
 
     tensors  names to read, by role in the formula; {at} stands for the module
-    beside   names of which one must be in the checkpoint, if any are given; without: names that must be absent
-    starts   exact initialisations of the tensor of a role in official code, in words and as functions
-    anchor   pattern that the name of one tensor of every such layer matches; its groups fill the templates of names
+    beside   names of which one must be in the checkpoint, if any are given; without: names that
+    must be absent
+    starts   exact initialisations of the tensor of a role in official code, in words and as
+    functions
+    anchor   pattern that the name of one tensor of every such layer matches; its groups fill the
+    templates of names
     fixed    rates that config.json defines, for decays that are not learned
-    taken    place where a running module of transformers or plkernel computes decays that depend on the input
-    heads    names of config.json for the number of heads: the first that is there is the size of A_log
+    taken    place where a running module of transformers or plkernel computes decays that depend on
+    the input
+    heads    names of config.json for the number of heads: the first that is there is the size of
+    A_log
     whole    the formula needs all of a tensor; any other is of each channel alone
     """
 
@@ -134,22 +159,32 @@ def stepped(given: Given, low: float | None = 0.0, high: float = np.inf) -> Floa
 
 
 def mamba2(given: Given) -> Floats:
-    """`stepped` within the limits of config.json: two numbers, or objects with one, as transformers writes infinity."""
+    """`stepped` within the limits of config.json: two numbers, or objects with one, as transformers
+    writes infinity.
+    """
     if given.setting("model_type") in ("zamba2", "nemotron_h"):
         return stepped(given, given.number("time_step_min", 0.0))
     inner = given.setting("ssm_cfg")  # of mamba_ssm
-    settings = {name: given.setting(name) for name in ("time_step_limit", "dt_limit", "mamba_dt_limit")}
+    settings = {
+        name: given.setting(name) for name in ("time_step_limit", "dt_limit", "mamba_dt_limit")
+    }
     settings["ssm_cfg.dt_limit"] = inner.get("dt_limit") if isinstance(inner, dict) else None
-    name, limits = next(((name, value) for name, value in settings.items() if value is not None), ("", (0.0, np.inf)))
+    name, limits = next(
+        ((name, value) for name, value in settings.items() if value is not None),
+        ("", (0.0, np.inf)),
+    )
     try:
-        low, high = (float(next(iter(one.values()), "") if isinstance(one, dict) else one) for one in limits)
+        low, high = (
+            float(next(iter(one.values()), "") if isinstance(one, dict) else one) for one in limits
+        )
     except (TypeError, ValueError):
         raise ValueError(f"config.json: {name} must be two numbers, got {shown(limits)}") from None
     return stepped(given, low, high)
 
 
 def kimi(given: Given) -> Floats:
-    """exp(A_log) softplus(dt_bias): A_log (H,), dt_bias (H K); with a lower bound b, -b sigmoid(exp(A_log) dt_bias).
+    """exp(A_log) softplus(dt_bias): A_log (H,), dt_bias (H K); with a lower bound b, -b
+    sigmoid(exp(A_log) dt_bias).
 
     Without A_log, which takes a lower bound, -b sigmoid(dt_bias).
     """
@@ -167,7 +202,9 @@ def kimi(given: Given) -> Floats:
 def lightning(given: Given) -> Floats:
     """2**(-8 h / H) (1 - layer / (layers - 1 + 1e-5) + 1e-5) for head h = 1..H; shape (H,)."""
     heads, layers = given.count("num_attention_heads"), given.count("num_hidden_layers")
-    return np.exp2(-8.0 * np.arange(1, heads + 1) / heads) * (1.0 - given.layer / (layers - 1 + 1e-5) + 1e-5)
+    return np.exp2(-8.0 * np.arange(1, heads + 1) / heads) * (
+        1.0 - given.layer / (layers - 1 + 1e-5) + 1e-5
+    )
 
 
 def rg_lru(given: Given) -> Floats:
@@ -177,7 +214,8 @@ def rg_lru(given: Given) -> Floats:
 
 
 def forget_gate(given: Given, half: bool = False) -> Floats:
-    """softplus(-c tanh(b / c)) for a = sigmoid of the bias b (H,), soft-capped at c if config.json has a cap.
+    """softplus(-c tanh(b / c)) for a = sigmoid of the bias b (H,), soft-capped at c if config.json
+    has a cap.
 
     half: take the second half of the biases; the first half are those of the input gates.
     """
@@ -194,7 +232,8 @@ def gla(given: Given) -> Floats:
 
 
 def hgrn(given: Given) -> Floats:
-    """-ln(l + (1 - l) / 2): the gate at 1/2 above the lower bound l, 0 in the first layer; bounds (L, D).
+    """-ln(l + (1 - l) / 2): the gate at 1/2 above the lower bound l, 0 in the first layer; bounds
+    (L, D).
 
     l is the sum over layers 1..layer of the softmax of the bounds over layers.
     """
@@ -226,7 +265,9 @@ def _rwkv(low: float, high: float) -> Start:
 
 
 def rwkv7_start(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
-    """-5.5 + 6 x**(1 + depth**0.3) + 2.5 z |z| over channels, z in -1..1 along each head of 64: RWKV-LM, RWKV-v7."""
+    """-5.5 + 6 x**(1 + depth**0.3) + 2.5 z |z| over channels, z in -1..1 along each head of 64:
+    RWKV-LM, RWKV-v7.
+    """
     ramp = _ramp(shape, 1.0 + (layer / max(1, layers - 1)) ** 0.3)
     zigzag = (np.arange(len(ramp)) % 64 - 31.5) / 31.5
     return (-5.5 + 6.0 * ramp + 2.5 * zigzag * np.abs(zigzag)).reshape(shape)
@@ -241,7 +282,9 @@ RATES: dict[str, Callable[[Given], Floats]] = {
     "lightning": lightning,
     "mamba": lambda given: outer(softplus(given["dt_bias"]), np.exp(given["A_log"])),
     "mamba2": mamba2,
-    "mamba3": lambda given: softplus(given["dt_bias"]) * max(np.log(2.0), given.number("A_floor", 0.0) or 0.0),
+    "mamba3": lambda given: (
+        softplus(given["dt_bias"]) * max(np.log(2.0), given.number("A_floor", 0.0) or 0.0)
+    ),
     "retnet": lambda given: -np.log1p(-np.exp2(-5.0 - np.arange(given.count("num_heads")))),
     "rg_lru": rg_lru,
     "rwkv7": lambda given: np.exp(-0.5) * expit(given["w"]),
@@ -258,7 +301,12 @@ STARTS: dict[str, tuple[str, Start]] = {
     ),
     **{
         words: (words, lambda shape, layer, layers, number=number: np.full(shape, number))  # type: ignore[misc]
-        for words, number in (("zeros", 0.0), ("ones", 1.0), ("-1/2", -0.5), ("ln(1/2)", np.log(0.5)))
+        for words, number in (
+            ("zeros", 0.0),
+            ("ones", 1.0),
+            ("-1/2", -0.5),
+            ("ln(1/2)", np.log(0.5)),
+        )
     },
     "xlstm": (
         "3 .. 6 over heads (xLSTM)",  # arXiv 2405.04517
@@ -277,11 +325,15 @@ def _families() -> tuple[Family, ...]:
         return name if "{" in name else f"{{at}}.{name}"
 
     families = []
-    for row in tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))["family"]:
+    for row in tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))[
+        "family"
+    ]:
         layouts = row.pop("tensors", {})
         row |= {key: list(map(full, row.get(key, []))) for key in ("beside", "without")}
         row["notes"] = [NOTES.get(note, note) for note in row.get("notes", ["input"])]
-        row["starts"] = {role: [STARTS[one] for one in names] for role, names in row.get("starts", {}).items()}
+        row["starts"] = {
+            role: [STARTS[one] for one in names] for role, names in row.get("starts", {}).items()
+        }
         row |= {key: RATES[row[key]] for key in ("rate", "fixed") if key in row}
         row |= {"taken": Argument(**row["taken"])} if "taken" in row else {}
         for layout in layouts if isinstance(layouts, list) else [layouts]:

@@ -1,4 +1,6 @@
-"""Reports of plkernel.inspect: a checkpoint of other software, two of them side by side, or a run of plkernel."""
+"""Reports of plkernel.inspect: a checkpoint of other software, two of them side by side, or a run
+of plkernel.
+"""
 
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -14,7 +16,17 @@ from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slo
 from plkernel.memory.figures import DRAWN, model_figure
 from plkernel.memory.files import HUB, open_checkpoint
 from plkernel.memory.formulas import FAMILIES, Floats
-from plkernel.memory.layers import LAGS, Finding, Layer, findings, grouped, kernel, known_layers, quantiles, redrawn
+from plkernel.memory.layers import (
+    LAGS,
+    Finding,
+    Layer,
+    findings,
+    grouped,
+    kernel,
+    known_layers,
+    quantiles,
+    redrawn,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +57,13 @@ class Shown(Result):
         for layer in self.layers:
             lives = quantiles(layer.rates)
             row = {"layer": layer.number, "family": layer.family.name, "channels": layer.rates.size}
-            rows.append({**row, **{name: lives[at] for name, at in NAMED.items()}, "x": _exponent(layer.rates)})
+            rows.append(
+                {
+                    **row,
+                    **{name: lives[at] for name, at in NAMED.items()},
+                    "x": _exponent(layer.rates),
+                }
+            )
         return rows
 
     def _draw(self) -> "Figure":
@@ -68,20 +86,47 @@ class Shown(Result):
         for layer, weights in zip(self.layers, self.kernels, strict=True):
             family, tokens = layer.family, quantiles(layer.rates)
             tensors = {
-                role: {"name": layer.names[role], "shape": list(stored.values.shape), "dtype": stored.dtype}
+                role: {
+                    "name": layer.names[role],
+                    "shape": list(stored.values.shape),
+                    "dtype": stored.dtype,
+                }
                 for role, stored in layer.tensors.items()
             }
-            row: dict[str, Any] = {"module": layer.module, "layer": layer.number, "family": family.name}
-            row |= {"formula": family.formula, "source": family.source, "notes": family.notes, "tensors": tensors}
-            row |= {"channels": layer.rates.size, "kernel": {"lags": LAGS.tolist(), "values": weights.tolist()}}
-            row["half_lives"] = {f"{QUANTILES[place]:g}": float(tokens[place]) for place in NAMED.values()}
-            layers.append(row | {"exponent": _exponent(layer.rates), "exponent_over_lags": SLOPES_OVER})
+            row: dict[str, Any] = {
+                "module": layer.module,
+                "layer": layer.number,
+                "family": family.name,
+            }
+            row |= {
+                "formula": family.formula,
+                "source": family.source,
+                "notes": family.notes,
+                "tensors": tensors,
+            }
+            row |= {
+                "channels": layer.rates.size,
+                "kernel": {"lags": LAGS.tolist(), "values": weights.tolist()},
+            }
+            row["half_lives"] = {
+                f"{QUANTILES[place]:g}": float(tokens[place]) for place in NAMED.values()
+            }
+            layers.append(
+                row | {"exponent": _exponent(layer.rates), "exponent_over_lags": SLOPES_OVER}
+            )
         found = [finding._asdict() for finding in self.findings]
-        return {"model": self.name, "model_type": self.model_type, "layers": layers, "findings": found}
+        return {
+            "model": self.name,
+            "model_type": self.model_type,
+            "layers": layers,
+            "findings": found,
+        }
 
 
 def is_other_software(model: Path) -> bool:
-    """True for a checkpoint of other software, by the names of its files; ValueError if there is no such file."""
+    """True for a checkpoint of other software, by the names of its files; ValueError if there is no
+    such file.
+    """
     if str(model).startswith(HUB):
         return True
     if existing(model, "model").is_dir():
@@ -91,18 +136,30 @@ def is_other_software(model: Path) -> bool:
 
 
 def of_checkpoint(model: Path, compare: Path | None) -> Parts:
-    """Decays and findings of a checkpoint of other software; ValueError if the one to compare has other layers."""
+    """Decays and findings of a checkpoint of other software; ValueError if the one to compare has
+    other layers.
+    """
     before, now = None if compare is None else shown(str(compare)), shown(str(model))
     if before is None:
         return [render(now)], now.to_dict(), (None, now.memory), now.name
     if len(before.layers) != len(now.layers):
-        raise ValueError(f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}")
+        raise ValueError(
+            f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}"
+        )
     for old, new in zip(before.layers, now.layers, strict=True):
         if old.rates.shape != new.rates.shape:
-            shapes = f"has {old.rates.shape} decays in {old.module}, but {now.name} has {new.rates.shape}"
+            shapes = (
+                f"has {old.rates.shape} decays in {old.module}, but {now.name} has"
+                f" {new.rates.shape}"
+            )
             raise ValueError(f"compare {before.name}: {shapes}")
     now = replace(now, findings=(*now.findings, *redrawn(before.layers, now.layers)))
-    return [render(now, before)], {**now.to_dict(), "compare": before.to_dict()}, (before.memory, now.memory), now.name
+    return (
+        [render(now, before)],
+        {**now.to_dict(), "compare": before.to_dict()},
+        (before.memory, now.memory),
+        now.name,
+    )
 
 
 def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
@@ -119,20 +176,30 @@ def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
     if (untrained := views.at_initialisation(config)) is not None:
         start = views.view(untrained, data)
     causal = trained.config.causal
-    values: dict[str, Any] = {"model": str(model), "step": step, "corpus": name, "windows": len(data)}
+    values: dict[str, Any] = {
+        "model": str(model),
+        "step": step,
+        "corpus": name,
+        "windows": len(data),
+    }
     values |= {"context": context, "causal": causal}
     parts = [
         f"{model}: step {step:,}; {len(data)} validation windows of {context} bytes of {name}",
         views.render(start, now, label(causal)),
     ]
     if part := (config.get("arm_options") or {}).get("init"):
-        parts.append(f"left out: its initialisation, which the code {part!r} had a part in; it is not imported here")
+        parts.append(
+            f"left out: its initialisation, which the code {part!r} had a part in; it is not"
+            " imported here"
+        )
     values |= {"initialisation": start.values if start else None, "now": now.values}
     return parts, values, (start.memory if start else None, now.memory), f"{model}, step {step:,}"
 
 
 def shown(target: str) -> Shown:
-    """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub; ValueError if no decays are known."""
+    """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub; ValueError if no decays
+    are known.
+    """
     checkpoint = open_checkpoint(target)
     try:
         if not (layers := known_layers(checkpoint)):
@@ -148,7 +215,9 @@ def shown(target: str) -> Shown:
 
 
 def render(now: Shown, before: Shown | None = None) -> str:
-    """All tables and sentences of one checkpoint, with half-lives and slopes before in columns of their own."""
+    """All tables and sentences of one checkpoint, with half-lives and slopes before in columns of
+    their own.
+    """
     parts = [f"{now.name}: {_count(now)}" + (f", {now.model_type}" if now.model_type else "")]
     kinds: dict[str, list[tuple[Layer, Layer | None]]] = {}
     for layer, old in zip(now.layers, before.layers if before else repeat(None), strict=False):
@@ -160,14 +229,21 @@ def render(now: Shown, before: Shown | None = None) -> str:
     )
     for pairs in kinds.values():
         first, family = pairs[0][0], pairs[0][0].family
-        kept = ", ".join(sorted({stored.dtype for layer, _ in pairs for stored in layer.tensors.values()}))
-        lines = [f"{family.name}, {first.module} .. ({kept or 'no tensor is read'}): {family.formula}", family.source]
+        kept = ", ".join(
+            sorted({stored.dtype for layer, _ in pairs for stored in layer.tensors.values()})
+        )
+        lines = [
+            f"{family.name}, {first.module} .. ({kept or 'no tensor is read'}): {family.formula}",
+            family.source,
+        ]
         parts.append("\n".join([*lines, *(f"note: {note}" for note in family.notes)]))
         rows = []
         for index, (layer, old) in enumerate(pairs):
             numbers = [*quantiles(layer.rates)[list(NAMED.values())], _exponent(layer.rates)]
             numbers += [quantiles(old.rates)[3], _exponent(old.rates)] if old else []
-            rows.append([str(layer.number or index), f"{layer.rates.size:,}", *map(_digits, numbers)])
+            rows.append(
+                [str(layer.number or index), f"{layer.rates.size:,}", *map(_digits, numbers)]
+            )
         parts.append(f"{title}\n{text_table(header, rows)}")
     for severity in ("wrong", "notable"):
         lines = [f"  {line}" for line in grouped(now.findings, severity)]

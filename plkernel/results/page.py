@@ -1,4 +1,6 @@
-"""The report for readers: conclusions, cautions, tables and figures, as an HTML page without scripts and as text."""
+"""The report for readers: conclusions, cautions, tables and figures, as an HTML page without
+scripts and as text.
+"""
 
 import base64
 import math
@@ -25,11 +27,23 @@ WIDTH, NAME = 120, 48
 """Columns of a terminal, and of them at most for the first column of a table."""
 FACTS = {
     "hardware": ["hardware.cpu", "hardware.cores", "hardware.gpu", "threads"],
-    "versions": ["versions.python", "versions.plkernel", "versions.torch", "versions.numpy", "versions.triton"],
+    "versions": [
+        "versions.python",
+        "versions.plkernel",
+        "versions.torch",
+        "versions.numpy",
+        "versions.triton",
+    ],
     "code": ["commit", "dirty", "command"],
     "corpus": ["corpus.name", "corpus.size", "corpus.sha256"],
     "model": ["model.kind", "model.dim", "model.layers", "model.gain", "model.parameters"],
-    "training": ["train.context", "train.batch", "train.steps", "train.schedule", "train.learning_rate"],
+    "training": [
+        "train.context",
+        "train.batch",
+        "train.steps",
+        "train.schedule",
+        "train.learning_rate",
+    ],
 }
 """Rows of the table of the design: what a run's configuration and environment tell."""
 Part = dict[str, Any]
@@ -40,15 +54,23 @@ FEW = 4
 
 
 def page(comparison: Comparison, drawn: Iterable[tuple[Drawing, bytes]]) -> str:
-    """Render the page as HTML, every text in it escaped; `drawn` are its figures, each with its SVG."""
+    """Render the page as HTML, every text in it escaped; `drawn` are its figures, each with its
+    SVG.
+    """
     options: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined}
     templates = Environment(
-        loader=PackageLoader("plkernel.results", ""), trim_blocks=True, lstrip_blocks=True, **options
+        loader=PackageLoader("plkernel.results", ""),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
     )
     templates.filters["minus"] = lambda text: re.sub(r"(?<![^\s(])-(?=\d)", "\N{MINUS SIGN}", text)
     shown: dict[str, list[Part]] = {}
     for one, svg in drawn:
-        part = {"kind": "figure", "title": ": ".join(filter(None, [one.block, one.caption.partition(".")[0]]))}
+        part = {
+            "kind": "figure",
+            "title": ": ".join(filter(None, [one.block, one.caption.partition(".")[0]])),
+        }
         part |= {"caption": one.caption, "svg": base64.b64encode(svg).decode()}
         shown.setdefault(one.section, []).append(part)
     return templates.get_template("page.html").render(
@@ -63,7 +85,9 @@ def text_report(comparison: Comparison) -> str:
     texts: list[str] = []
     for part in [part for parts in list(sections(comparison, {}).values())[:3] for part in parts]:
         if part["kind"] == "text":
-            texts += [f"{'note: ' if part['style'] == 'warnings' else ''}{text}" for text in part["texts"]]
+            texts += [
+                f"{'note: ' if part['style'] == 'warnings' else ''}{text}" for text in part["texts"]
+            ]
         elif part["kind"] == "table":
             texts += ["", _plain(part), f"({part['caption']})", ""]
     return "\n".join(texts)
@@ -99,7 +123,9 @@ def mean_text(one: Estimate | Judgement, form: str = "+.4f") -> str:
 
 def interval_text(one: Estimate | Judgement, form: str = "+.4f") -> str:
     """Format the bounds; empty where there are none."""
-    bounds = (written(bound, form, (one.high - one.low) / 2, bound) for bound in (one.low, one.high))
+    bounds = (
+        written(bound, form, (one.high - one.low) / 2, bound) for bound in (one.low, one.high)
+    )
     return " to ".join(bounds) if math.isfinite(one.low) else ""
 
 
@@ -113,9 +139,15 @@ def p_text(p: float) -> str:
 
 
 def span(values: Iterable[float], form: str = ",") -> str:
-    """Format the smallest and largest value, "1 to 3", or the one value that all are; empty without any."""
+    """Format the smallest and largest value, "1 to 3", or the one value that all are; empty without
+    any.
+    """
     known = list(values)
-    return " to ".join(dict.fromkeys(format(value, form) for value in (min(known), max(known)))) if known else ""
+    return (
+        " to ".join(dict.fromkeys(format(value, form) for value in (min(known), max(known))))
+        if known
+        else ""
+    )
 
 
 def listed(items: Iterable[Any]) -> str:
@@ -137,18 +169,28 @@ def _table(caption: str, header: Sequence[str], groups: Mapping[str, Rows]) -> P
     groups: rows under their titles; after a line break in its first cell a row has a note.
     """
     columns = list(zip(*(row for rows in groups.values() for row in rows), strict=True))
-    kept = [at for at, column in enumerate(columns) if not at or any(cell not in ("", "-") for cell in column)]
+    kept = [
+        at
+        for at, column in enumerate(columns)
+        if not at or any(cell not in ("", "-") for cell in column)
+    ]
     return {
         "kind": "table",
         "caption": caption,
         "header": [header[at] for at in kept],
-        "groups": {title: [[row[at] for at in kept] for row in rows] for title, rows in groups.items() if rows},
+        "groups": {
+            title: [[row[at] for at in kept] for row in rows]
+            for title, rows in groups.items()
+            if rows
+        },
         "numeric": [all(re.match(r"[-+<>\d]|$", cell) for cell in columns[at]) for at in kept],
     }
 
 
 def _plain(table: Part) -> str:
-    """A table as text: notes are left out, long names broken, and columns that do not fit are dropped."""
+    """A table as text: notes are left out, long names broken, and columns that do not fit are
+    dropped.
+    """
     header, rows, titles = table["header"], list[list[str]](), dict[int, str]()
     for title, of in table["groups"].items():
         titles[len(rows)] = f"{title}\n" if title else ""
@@ -159,16 +201,22 @@ def _plain(table: Part) -> str:
     count = int(np.searchsorted(ends, WIDTH + 2, side="right"))
     lines = text_table(header[:count], [row[:count] for row in rows]).splitlines()
     lines = [f"{titles.get(at - 2, '')}{line}" for at, line in enumerate(lines)]
-    return "\n".join(lines + ([f"On the page only: {', '.join(header[count:])}."] if header[count:] else []))
+    return "\n".join(
+        lines + ([f"On the page only: {', '.join(header[count:])}."] if header[count:] else [])
+    )
 
 
 def _grouped(
     comparison: Comparison, cells: Callable[[ArmResult], Sequence[str]], paired: bool = False
 ) -> dict[str, list[list[str]]]:
-    """Rows of the arms of every block under its title; `paired`: only of arms that are compared with another."""
+    """Rows of the arms of every block under its title; `paired`: only of arms that are compared
+    with another.
+    """
     return {
         part.title: [
-            [label(comparison, arm, paired), *cells(arm)] for arm in part.arms if arm.against is not None or not paired
+            [label(comparison, arm, paired), *cells(arm)]
+            for arm in part.arms
+            if arm.against is not None or not paired
         ]
         for part in comparison.blocks
     }
@@ -187,7 +235,9 @@ def _plus_minus(one: Estimate | None, form: str, seeds: int) -> str:
 
 
 def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
-    """The first screen: the answer, the registration, the cautions, then verdicts and gates in full."""
+    """The first screen: the answer, the registration, the cautions, then verdicts and gates in
+    full.
+    """
     one, (conclusion, *words) = comparison.declared, overview(comparison)
     if worth := memory_worth(comparison):
         yield _text("summary", *worth)
@@ -195,7 +245,11 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
         yield _text("answer", "No hypothesis was declared before the runs.", conclusion)
         yield _text("summary", *words)
     else:
-        passed = [f"{sum(gate.passed for gate in one.gates)} of {len(one.gates)} gates passed."] if one.gates else []
+        passed = (
+            [f"{sum(gate.passed for gate in one.gates)} of {len(one.gates)} gates passed."]
+            if one.gates
+            else []
+        )
         yield _text("answer", one.headline)
         yield _text("summary", *passed, *one.provenance, conclusion, *words)
     if cautions := warnings(comparison):
@@ -208,28 +262,61 @@ def _decided(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Part]:
         notes = [NOT_CAUSAL] * (not outcome.causal)
         notes += [] if judged.n else [f"no seed that both arms finished tells {hypothesis.metric}"]
         name = "\n".join([hypothesis.name, statement(hypothesis), *notes])
-        difference = [mean_text(judged), interval_text(judged), str(judged.n)] if judged.n else ["-", "", "0"]
+        difference = (
+            [mean_text(judged), interval_text(judged), str(judged.n)]
+            if judged.n
+            else ["-", "", "0"]
+        )
         row = [name, one.verdict(outcome, gates=False), *difference, p_text(judged.p_family)]
-        groups.setdefault(one.basis(hypothesis.family), []).append([*row, p_text(judged.p_opposite_family)])
-    levels = " or ".join(dict.fromkeys(f"{100 * (1 - 2 * each.hypothesis.alpha):.4g} %" for each in one.outcomes))
+        groups.setdefault(one.basis(hypothesis.family), []).append(
+            [*row, p_text(judged.p_opposite_family)]
+        )
+    levels = " or ".join(
+        dict.fromkeys(f"{100 * (1 - 2 * each.hypothesis.alpha):.4g} %" for each in one.outcomes)
+    )
     kinds = " or ".join(dict.fromkeys(each.judgement.test for each in one.outcomes))
-    header = ["hypothesis", "verdict", "difference", f"{levels} interval by {kinds}", "n", "p confirming", "p refuting"]
-    late = "Hypotheses registered after runs had begun" if one.registered else "Hypotheses of the spec, not registered"
+    header = [
+        "hypothesis",
+        "verdict",
+        "difference",
+        f"{levels} interval by {kinds}",
+        "n",
+        "p confirming",
+        "p refuting",
+    ]
+    late = (
+        "Hypotheses registered after runs had begun"
+        if one.registered
+        else "Hypotheses of the spec, not registered"
+    )
     caption = (
-        f"{'Pre-registered hypotheses' if one.ahead else late}. Differences are paired by seed, in bits per byte, "
-        f"each with its own interval; p is Holm-corrected over the family. Rows of {_origin(comparison)}."
+        f"{'Pre-registered hypotheses' if one.ahead else late}. Differences are paired by seed, in"
+        " bits per byte, each with its own interval; p is Holm-corrected over the family. Rows of"
+        f" {_origin(comparison)}."
     )
     if groups:
         yield _table(caption, header, groups)
     gates = []
     for gate in one.gates:
-        numbers = mean_text(gate.estimate, ".4f"), interval_text(gate.estimate, ".4f"), str(gate.estimate.n)
+        numbers = (
+            mean_text(gate.estimate, ".4f"),
+            interval_text(gate.estimate, ".4f"),
+            str(gate.estimate.n),
+        )
         state = "passed" if gate.passed else "not passed"
         gates.append([f"{gate.gate.name}\n{statement(gate.gate)}; {gate.margin}", state, *numbers])
     if gates:
         header = ["gate", "passed", "mean", "95 % interval by t", "n"]
-        rule = "means" if one.gates[0].rule == "mean" else "95 % intervals over seeds and over target bytes"
-        yield _table(f"Gates, by their {rule}: if one is not passed, no hypothesis is answered.", header, {"": gates})
+        rule = (
+            "means"
+            if one.gates[0].rule == "mean"
+            else "95 % intervals over seeds and over target bytes"
+        )
+        yield _table(
+            f"Gates, by their {rule}: if one is not passed, no hypothesis is answered.",
+            header,
+            {"": gates},
+        )
     yield from figures
 
 
@@ -249,15 +336,27 @@ def _results(comparison: Comparison) -> Part:
         losses, rows = {"final_val_bpb": one.val_bpb, "test_bpb": one.test_bpb}, []
         for at, order in enumerate(one.orders):
             means = [f"{losses[key][at]:.4f}" if key in losses else "" for key in measures]
-            rows.append([f"n-gram, {order} {'byte' if order == 1 else 'bytes'}", *means, "", "", ""])
-        for window, loss in zip(one.lzma.windows, one.lzma.val_bpb, strict=True) if one.lzma else ():
+            rows.append(
+                [f"n-gram, {order} {'byte' if order == 1 else 'bytes'}", *means, "", "", ""]
+            )
+        for window, loss in (
+            zip(one.lzma.windows, one.lzma.val_bpb, strict=True) if one.lzma else ()
+        ):
             numbers = [f"{loss:.4f}" if key == "final_val_bpb" else "" for key in measures]
-            rows.append([f"LZMA, window of {_size(window)}\nall of the validation text", *numbers, "", "", ""])
+            rows.append(
+                [
+                    f"LZMA, window of {_size(window)}\nall of the validation text",
+                    *numbers,
+                    "",
+                    "",
+                    "",
+                ]
+            )
         groups.setdefault(f"for reference, on {one.corpus.get('name')}", []).extend(rows)
     header = ["arm", *measures.values(), "seeds", "parameters", "steps"]
     caption = (
-        "Bits per byte: mean over seeds ± half of its 95 % t interval; n-grams are interpolated Witten-Bell counts. "
-        f"Rows of {_origin(comparison)}."
+        "Bits per byte: mean over seeds ± half of its 95 % t interval; n-grams are interpolated"
+        f" Witten-Bell counts. Rows of {_origin(comparison)}."
     )
     return _table(caption, header, groups)
 
@@ -266,10 +365,13 @@ def _origin(comparison: Comparison) -> str:
     """Every commit of the rows with the days on which its runs began, as far as rows tell them."""
     days: dict[str, set[str]] = {}
     for told in (run.environment for run in comparison.study.finished()):
-        name = f"commit {str(told.get('commit'))[:12]}{' with changes' if told.get('dirty') else ''}"
+        name = (
+            f"commit {str(told.get('commit'))[:12]}{' with changes' if told.get('dirty') else ''}"
+        )
         days.setdefault(name, set()).update(filter(None, [str(told.get("started") or "")[:10]]))
     return listed(
-        f"{name} of {' to '.join(dict.fromkeys([min(of), max(of)]))}" if of else name for name, of in days.items()
+        f"{name} of {' to '.join(dict.fromkeys([min(of), max(of)]))}" if of else name
+        for name, of in days.items()
     )
 
 
@@ -277,7 +379,10 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
     """Every arm minus the one it is compared with, and the evidence for it."""
     if not comparison.differences:
         return
-    title, told = comparison.measures[comparison.primary], (comparison.primary, "best_val_bpb", "excess_bpb")
+    title, told = (
+        comparison.measures[comparison.primary],
+        (comparison.primary, "best_val_bpb", "excess_bpb"),
+    )
     others = {key: title for key, title in comparison.measures.items() if key not in told}
     header = ["arm", "mean", "95 % interval by t", "p", "corrected p", "bytes", *others.values()]
 
@@ -291,15 +396,20 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
             reached = f"> 1 in {late} of {len(arm.bytes)}"
         else:
             logs = mean_interval(map(math.log, arm.bytes.values()))
-            ratio = Estimate(logs.n, math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), math.nan)
-            reached = f"{mean_text(ratio, '.2f')} ({interval_text(ratio, '.2f')})".removesuffix(" ()")
+            ratio = Estimate(
+                logs.n, math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), math.nan
+            )
+            reached = f"{mean_text(ratio, '.2f')} ({interval_text(ratio, '.2f')})".removesuffix(
+                " ()"
+            )
         return [f"{mean_text(one)}{few}", interval_text(one), *p, reached, *more]
 
     caption = (
-        f"Arm minus {one_baseline(comparison) or 'the one it is compared with'}, {title}, paired "
-        "by seed, in bits per byte (below zero is better): t interval, p of the paired t test, corrected by Holm for "
-        f"all {len(comparison.corrected)}; the same difference in other measures. Bytes: at which the arm reaches the "
-        "other's final loss, over those that the other took: geometric mean and 95 % t interval, or how many never do."
+        f"Arm minus {one_baseline(comparison) or 'the one it is compared with'}, {title}, paired by"
+        " seed, in bits per byte (below zero is better): t interval, p of the paired t test,"
+        f" corrected by Holm for all {len(comparison.corrected)}; the same difference in other"
+        " measures. Bytes: at which the arm reaches the other's final loss, over those that the"
+        " other took: geometric mean and 95 % t interval, or how many never do."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
     yield from figures
@@ -309,20 +419,32 @@ def _differences(comparison: Comparison, figures: Sequence[Part]) -> Iterator[Pa
 
 
 def _design(comparison: Comparison) -> Part:
-    """Runs, hardware, versions, code, corpus, model and training, where the finished runs have FEW values or fewer."""
+    """Runs, hardware, versions, code, corpus, model and training, where the finished runs have FEW
+    values or fewer.
+    """
     from pandas import json_normalize
 
     study, runs = comparison.study, comparison.study.finished()
     seconds = sum(run.result.seconds for run in runs if run.result)
-    counts = f"{counted(len(study.arms), 'arm', 'arms')} x {counted(len(study.seeds), 'seed', 'seeds')}, "
-    counts += f"{len(runs)} finished; {seconds / len(runs):,.1f} s a run, {seconds / 3600:,.2f} hours in all"
+    counts = (
+        f"{counted(len(study.arms), 'arm', 'arms')} x"
+        f" {counted(len(study.seeds), 'seed', 'seeds')}, "
+    )
+    counts += (
+        f"{len(runs)} finished; {seconds / len(runs):,.1f} s a run, {seconds / 3600:,.2f} hours"
+        " in all"
+    )
     facts, rows = (
         json_normalize([{**run.config, **run.environment} for run in runs]).convert_dtypes(),
         [["runs", counts]],
     )
     for title, names in FACTS.items():
         values = {name: facts[name].dropna().map(str).unique() for name in names if name in facts}
-        texts = [f"{name.rpartition('.')[2]} {' or '.join(of)}" for name, of in values.items() if 0 < len(of) <= FEW]
+        texts = [
+            f"{name.rpartition('.')[2]} {' or '.join(of)}"
+            for name, of in values.items()
+            if 0 < len(of) <= FEW
+        ]
         rows += [[title, ", ".join(texts)]] if texts else []
     return _table("What was run.", ["", ""], {"": rows})
 
@@ -335,26 +457,40 @@ def overview(comparison: Comparison) -> list[str]:
     tested = [one.n for one in comparison.differences.values() if one.n > 1]
     kept, many, words = comparison.surviving, len(tested), list[str]()
     if not tested:
-        words.append("No arm shares two seeds with the arm it is compared with: no interval, no claim.")
+        words.append(
+            "No arm shares two seeds with the arm it is compared with: no interval, no claim."
+        )
     else:
         how = f"significant ({'Holm-corrected, ' if many > 1 else ''}{span(tested)} seeds)"
         of = f"{len(kept) or 'None'} of {counted(many, 'difference', 'differences')}"
         below, each = sum(comparison.differences[name].mean < 0 for name in kept), []
         for name in kept[:FEW]:
             one, leaks = comparison.differences[name], comparison.leaks(comparison[name])
-            each.append(f"{name}{f' ({NOT_CAUSAL})' if leaks else ''} {mean_text(one)} ({interval_text(one)})")
-        sides = f", {below} below the baseline and {len(kept) - below} above{'; the largest' * (len(kept) > FEW)}: "
-        words.append(f"{of} {'is' if len(kept) < 2 else 'are'} {how}{sides + '; '.join(each) if kept else ''}.")
+            each.append(
+                f"{name}{f' ({NOT_CAUSAL})' if leaks else ''} {mean_text(one)}"
+                f" ({interval_text(one)})"
+            )
+        sides = (
+            f", {below} below the baseline and {len(kept) - below}"
+            f" above{'; the largest' * (len(kept) > FEW)}: "
+        )
+        words.append(
+            f"{of} {'is' if len(kept) < 2 else 'are'}"
+            f" {how}{sides + '; '.join(each) if kept else ''}."
+        )
     if sizes := [size for size in comparison.detectable.values() if not math.isnan(size)]:
         words.append(
-            f"With {span(tested)} seeds and this spread, one comparison on its own finds a difference of "
-            f"{median(sizes):.2g} bits per byte 8 times in 10 (median over arms; {span(sizes, '.2g')})."
+            f"With {span(tested)} seeds and this spread, one comparison on its own finds a"
+            f" difference of {median(sizes):.2g} bits per byte 8 times in 10 (median over arms;"
+            f" {span(sizes, '.2g')})."
         )
     return words
 
 
 def memory_worth(comparison: Comparison) -> list[str]:
-    """Sentences on every corpus with n-grams: how many arms they beat, and what windows of LZMA are worth there."""
+    """Sentences on every corpus with n-grams: how many arms they beat, and what windows of LZMA are
+    worth there.
+    """
     words = []
     for one in comparison.references:
         means = [
@@ -366,11 +502,23 @@ def memory_worth(comparison: Comparison) -> list[str]:
         lost = sum(not mean < loss for mean in means)
         if not lost and str(one.corpus.get("name")).startswith("synthetic:"):
             continue
-        text = f"{lost or 'None'} of {counted(len(means), 'arm', 'arms')} {'lose' if lost > 1 else 'loses'} to {name} "
-        text += f"on {one.corpus.get('name')} ({loss:.3f} against {min(means):.3f} bits per byte of the best)."
+        text = (
+            f"{lost or 'None'} of {counted(len(means), 'arm', 'arms')}"
+            f" {'lose' if lost > 1 else 'loses'} to {name} "
+        )
+        text += (
+            f"on {one.corpus.get('name')} ({loss:.3f} against {min(means):.3f} bits per byte of the"
+            " best)."
+        )
         if one.lzma:
-            windows, losses = map(_size, one.lzma.windows), (f"{loss:.2f}" for loss in one.lzma.val_bpb)
-            text += f" What memory is worth there: LZMA that looks back {listed(windows)} needs {listed(losses)} bits."
+            windows, losses = (
+                map(_size, one.lzma.windows),
+                (f"{loss:.2f}" for loss in one.lzma.val_bpb),
+            )
+            text += (
+                f" What memory is worth there: LZMA that looks back {listed(windows)} needs"
+                f" {listed(losses)} bits."
+            )
         words.append(text)
     return words
 
@@ -384,9 +532,18 @@ def _size(count: int) -> str:
 
 def warnings(comparison: Comparison) -> list[str]:
     """Cautions before any number is believed: leaks, unequal runs, damage."""
-    study, arms, runs, tuned = comparison.study, comparison.arms, comparison.study.finished(), comparison.tuning
+    study, arms, runs, tuned = (
+        comparison.study,
+        comparison.arms,
+        comparison.study.finished(),
+        comparison.tuning,
+    )
     edge = {name: f"{choice.rate:g}" for name, choice in tuned.items() if choice.at_edge}
-    spreads = [one.standard_deviation for one in comparison.differences.values() if one.standard_deviation > 0]
+    spreads = [
+        one.standard_deviation
+        for one in comparison.differences.values()
+        if one.standard_deviation > 0
+    ]
     noise = median(spreads) if spreads else math.nan
     unsure = [name for name, choice in tuned.items() if choice.rivals(noise)]
     pairs = [(arm.name, str(arm.against)) for arm in comparison.others if arm.name in tuned]
@@ -394,34 +551,74 @@ def warnings(comparison: Comparison) -> list[str]:
     digests, of_arms, lost = dict[str, set[Any]](), list[str](), list[str]()
     for arm in arms:
         for run in study.finished(arm.name)[:1]:
-            known, context = run.first.get("half_life_quantiles"), (run.config.get("train") or {}).get("context")
+            known, context = (
+                run.first.get("half_life_quantiles"),
+                (run.config.get("train") or {}).get("context"),
+            )
             if known and context and (words := outlasting(known, context)):
                 of_arms.append(f"{arm.name}: {words}.")
-        seeds = [seed for seed, value in arm.values["final_val_bpb"].items() if not math.isfinite(value)]
+        seeds = [
+            seed for seed, value in arm.values["final_val_bpb"].items() if not math.isfinite(value)
+        ]
         lost += [f"{arm.name}, seed {listed(seeds)}"] if seeds else []
     for run in runs:
-        asked = {name: value for name, value in run.config["corpus"].items() if name not in ("sha256", "size")}
+        asked = {
+            name: value
+            for name, value in run.config["corpus"].items()
+            if name not in ("sha256", "size")
+        }
         digests.setdefault(str(asked), set()).add(run.config["corpus"].get("sha256"))
     idle = [name for name, one in comparison.differences.items() if not any(one.per_seed.values())]
     absent = [base.name for base in comparison.baselines if not base.seeds]
     damaged = [run.name for run in runs if not run.agrees]
     told = f"seeds differ by {noise:.2g}: more tuning.seeds would"
-    leaking, rates = [arm.name for arm in arms if not arm.causal], listed(dict.fromkeys(edge.values()))
+    leaking, rates = (
+        [arm.name for arm in arms if not arm.causal],
+        listed(dict.fromkeys(edge.values())),
+    )
     named = [
-        (leaking, f"{NOT_CAUSAL}: a prediction sees part of its own target, so the loss says little about the model"),
-        (idle, "the same loss as the baseline to the last digit in every seed: its options do nothing"),
+        (
+            leaking,
+            (
+                f"{NOT_CAUSAL}: a prediction sees part of its own target, so the loss says little"
+                " about the model"
+            ),
+        ),
+        (
+            idle,
+            "the same loss as the baseline to the last digit in every seed: its options do nothing",
+        ),
         (list(edge), f"learning rate {rates} is the first or last tried"),
         (unsure, f"the search cannot tell the best rate, {told}"),
-        (apart, f"not at its baseline's learning rate; the search cannot tell which is better, {told}"),
+        (
+            apart,
+            f"not at its baseline's learning rate; the search cannot tell which is better, {told}",
+        ),
         (absent, "no run of this baseline is finished, there is nothing to compare with"),
-        (damaged, "the rows are not those of the result: bring metrics.jsonl back, or train the run again"),
+        (
+            damaged,
+            (
+                "the rows are not those of the result: bring metrics.jsonl back, or train the run"
+                " again"
+            ),
+        ),
         (lost, "the loss is not finite, so the arm has no mean"),
     ]
-    common = "at the last step that all reached" if comparison.primary == COMMON_STEP else "as they ended"
+    common = (
+        "at the last step that all reached"
+        if comparison.primary == COMMON_STEP
+        else "as they ended"
+    )
     differing: list[tuple[set[Any], str]] = [
-        ({steps for arm in arms for steps in arm.steps}, f"the number of steps; they are compared {common}"),
+        (
+            {steps for arm in arms for steps in arm.steps},
+            f"the number of steps; they are compared {common}",
+        ),
         ({size for arm in arms for size in arm.parameters}, "the number of parameters"),
-        ({arm.seeds for arm in arms if arm.seeds}, "the seeds that finished: compare paired differences, not means"),
+        (
+            {arm.seeds for arm in arms if arm.seeds},
+            "the seeds that finished: compare paired differences, not means",
+        ),
         ({run.environment.get("commit") for run in runs}, "the commit of the code"),
         (max(digests.values(), key=len), "the bytes of their corpus (its sha256)"),
     ]
@@ -437,5 +634,9 @@ def warnings(comparison: Comparison) -> list[str]:
         *of_arms,
         *(f"Runs differ in {text}." for values, text in differing if len(values) > 1),
         *["Some runs come from code that differs from its commit (dirty)."] * dirty,
-        *([f"Of {len(study.runs)} runs {counts}: the report covers the others only."] if states else []),
+        *(
+            [f"Of {len(study.runs)} runs {counts}: the report covers the others only."]
+            if states
+            else []
+        ),
     ]

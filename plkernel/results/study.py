@@ -1,7 +1,7 @@
 """A study and its runs, read from its folder or from a record of it, and written as a record.
 
-Files of earlier versions hold less and those of later ones more: the models below name only what a report relies on,
-and nothing is required that a reader can do without.
+Files of earlier versions hold less and those of later ones more: the models below name only what a
+report relies on, and nothing is required that a reader can do without.
 """
 
 import json
@@ -12,11 +12,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic_core import from_json, to_json
 
 from plkernel.common import files
-from plkernel.common.files import CONFIG, DIVERGED, ENVIRONMENT, FAILED, FINISHED, METRICS, RESULT, ROWS, SPEC, TUNING
+from plkernel.common.files import (
+    CONFIG,
+    DIVERGED,
+    ENVIRONMENT,
+    FAILED,
+    FINISHED,
+    METRICS,
+    RESULT,
+    ROWS,
+    SPEC,
+    TUNING,
+)
 from plkernel.config.schema import Gate, Hypothesis, explained
 
 Number = float | None
@@ -48,7 +67,9 @@ class Columns(Part):
 
 
 class Evaluation(Part, extra="ignore"):
-    """Validation bits per byte after `step` steps and `bytes` bytes read; `excess_bpb` above the corpus's floor."""
+    """Validation bits per byte after `step` steps and `bytes` bytes read; `excess_bpb` above the
+    corpus's floor.
+    """
 
     step: int
     bytes: int
@@ -57,7 +78,9 @@ class Evaluation(Part, extra="ignore"):
 
 
 class Truncation(Columns):
-    """Bits per byte of the same bytes when only the last 1, 2, 4 .. before them are given, the whole context last."""
+    """Bits per byte of the same bytes when only the last 1, 2, 4 .. before them are given, the
+    whole context last.
+    """
 
     given: Integers
     bpb: list[Number]
@@ -65,7 +88,9 @@ class Truncation(Columns):
 
 
 class Influence(Columns):
-    """Change of the prediction in bits when the byte so many before it is another; I(d) of a known law, in bits."""
+    """Change of the prediction in bits when the byte so many before it is another; I(d) of a known
+    law, in bits.
+    """
 
     lags: Integers
     bits: list[Number]
@@ -75,7 +100,8 @@ class Influence(Columns):
 class Result(Part, extra="ignore"):
     """result.json of a finished run: losses in bits per byte, wall time in seconds.
 
-    final_val_error: standard error of `final_val_bpb`, where that is of windows or weights of its own.
+    final_val_error: standard error of `final_val_bpb`, where that is of windows or weights of its
+    own.
     """
 
     steps: int
@@ -91,24 +117,33 @@ class Result(Part, extra="ignore"):
     influence: Influence | None = None
 
     def truncation_cost(self, given: int) -> float | None:
-        """Bits per byte lost where only so many bytes are given, against the whole context; None if not measured."""
+        """Bits per byte lost where only so many bytes are given, against the whole context; None if
+        not measured.
+        """
         if self.truncation is None or given not in self.truncation.given:
             return None
-        some, whole = self.truncation.bpb[self.truncation.given.index(given)], self.truncation.bpb[-1]
+        some, whole = (
+            self.truncation.bpb[self.truncation.given.index(given)],
+            self.truncation.bpb[-1],
+        )
         return math.nan if some is None or whole is None else some - whole
 
 
 class Compressed(Columns):
-    """Losses of LZMA on the validation text after the training text, in bits per byte, by its `windows` in bytes."""
+    """Losses of LZMA on the validation text after the training text, in bits per byte, by its
+    `windows` in bytes.
+    """
 
     windows: Integers
     val_bpb: list[float]
 
 
 class Reference(Columns):
-    """Losses of n-grams, in bits per byte on the windows that judge runs, by their `orders` in bytes.
+    """Losses of n-grams, in bits per byte on the windows that judge runs, by their `orders` in
+    bytes.
 
-    corpus and train are as in the config.json of the runs that they suit. lzma: of text, what longer memory is worth.
+    corpus and train are as in the config.json of the runs that they suit. lzma: of text, what
+    longer memory is worth.
     """
 
     corpus: dict[str, Any]
@@ -127,12 +162,19 @@ class Reference(Columns):
 
 
 def part(**fields: Any) -> type[Part]:
-    """A part with these fields: each may be missing or null, but for those given as pydantic's (type, ...)."""
-    typed = {name: kind if isinstance(kind, tuple) else (kind | None, None) for name, kind in fields.items()}
+    """A part with these fields: each may be missing or null, but for those given as pydantic's
+    (type, ...).
+    """
+    typed = {
+        name: kind if isinstance(kind, tuple) else (kind | None, None)
+        for name, kind in fields.items()
+    }
     return create_model("Part", __base__=Part, **typed)  # type: ignore[call-overload,no-any-return]
 
 
-ArmFile = part(against=str, learning_rate=Positive, beta=Positive, levels=dict[str, str], rates=list[Positive])
+ArmFile = part(
+    against=str, learning_rate=Positive, beta=Positive, levels=dict[str, str], rates=list[Positive]
+)
 StudyFile = part(
     name=(str, ...),
     description=str,
@@ -157,7 +199,14 @@ RunFile = part(
     seed=(int, ...),
     status=(Literal["finished", "diverged", "failed", "unfinished"], ...),
     error=str,
-    config=(part(corpus=(part(sha256=str), ...), model=(part(parameters=int), ...), train=part(context=int)), ...),
+    config=(
+        part(
+            corpus=(part(sha256=str), ...),
+            model=(part(parameters=int), ...),
+            train=part(context=int),
+        ),
+        ...,
+    ),
     environment=(part(commit=str), ...),
     result=Result,
     evaluations=list[Evaluation],
@@ -170,7 +219,9 @@ REFERENCE_KEY = ("corpus", "train", "seed", "training_bytes")
 
 
 def parsed(path: Path, kind: type[Part], value: Any) -> Any:
-    """`value` as a part of that kind; ValueError in one line, naming the file and the keys, where it is none."""
+    """`value` as a part of that kind; ValueError in one line, naming the file and the keys, where
+    it is none.
+    """
     if not isinstance(value, Mapping):
         raise ValueError(f"{path}: holds {files.shown(value)}, expected an object")
     try:
@@ -190,9 +241,11 @@ def validated(path: Path, kind: type[Part], value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """One arm at one seed; `result` is there when `status` is "finished", `error` when it is "failed" or "diverged".
+    """One arm at one seed; `result` is there when `status` is "finished", `error` when it is
+    "failed" or "diverged".
 
-    first and last: state of the model in the first and the last row of a finished run's metrics.jsonl (STATE).
+    first and last: state of the model in the first and the last row of a finished run's
+    metrics.jsonl (STATE).
     """
 
     arm: str
@@ -213,16 +266,24 @@ class Run:
 
     @property
     def agrees(self) -> bool:
-        """False where rows are missing or out of order, or the last one is not what the result says."""
+        """False where rows are missing or out of order, or the last one is not what the result
+        says.
+        """
         if self.result is None:
             return True
         train, steps = self.config.get("train") or {}, [row.step for row in self.evaluations]
         every = train.get("eval_every")
         last, whole = self.result.steps, True
         if isinstance(every, int) and every > 0:
-            whole = len(steps) - last // every in (1, 2) and steps == sorted({*range(0, last + 1, every), last})
-        ends = [(row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]]  # repr: NaN equals NaN
-        other = bool(train.get("final_windows") or train.get("average"))  # the result is of other windows or weights
+            whole = len(steps) - last // every in (1, 2) and steps == sorted(
+                {*range(0, last + 1, every), last}
+            )
+        ends = [
+            (row.step, repr(row.val_bpb)) for row in self.evaluations[-1:]
+        ]  # repr: NaN equals NaN
+        other = bool(
+            train.get("final_windows") or train.get("average")
+        )  # the result is of other windows or weights
         return whole and (other or ends in ([], [(last, repr(self.result.final_val_bpb))]))
 
 
@@ -245,7 +306,9 @@ class Study:
         return self.spec["arms"][arm].get("levels") or {}
 
     def against(self, arm: str) -> str | None:
-        """The arm that `arm` is compared with; None for a baseline, of the study or of a block of `within`."""
+        """The arm that `arm` is compared with; None for a baseline, of the study or of a block of
+        `within`.
+        """
         given: str | None = self.spec["arms"][arm].get("against")
         if given or arm == self.baseline:
             return given
@@ -263,22 +326,34 @@ class Study:
         return [run for run in self.runs if run.status == FINISHED and arm in (None, run.arm)]
 
     def curves(self, arm: str) -> dict[int, dict[int, float]]:
-        """Validation bits per byte by bytes of training text read, of every finished run of an arm, by seed."""
-        return {run.seed: {row.bytes: row.val_bpb for row in run.evaluations} for run in self.finished(arm)}
+        """Validation bits per byte by bytes of training text read, of every finished run of an arm,
+        by seed.
+        """
+        return {
+            run.seed: {row.bytes: row.val_bpb for row in run.evaluations}
+            for run in self.finished(arm)
+        }
 
     def reference(self, arm: str) -> Reference | None:
         """The n-grams that suit the finished runs of `arm`; None where none were counted."""
         runs = self.finished(arm)
-        return next((one for one in self.references if runs and all(one.suits(run.config) for run in runs)), None)
+        return next(
+            (one for one in self.references if runs and all(one.suits(run.config) for run in runs)),
+            None,
+        )
 
 
 def read_study(folder: Path | str) -> Study:
-    """Read spec.json and every run below it. Raises ValueError naming the file that is missing or damaged."""
+    """Read spec.json and every run below it. Raises ValueError naming the file that is missing or
+    damaged.
+    """
     folder = Path(folder)
     path, rows = folder / SPEC, folder / ROWS
     if not path.is_file():
         hint = ": it is a run, which plkernel.inspect shows" if (folder / CONFIG).is_file() else ""
-        raise ValueError(f"folder: {folder} holds no {SPEC}{hint}; give the folder of a study (runs/out/NAME)")
+        raise ValueError(
+            f"folder: {folder} holds no {SPEC}{hint}; give the folder of a study (runs/out/NAME)"
+        )
     spec = validated(path, StudyFile, files.load_json(path))
     against = {f"arms.{name}.against": arm.get("against") for name, arm in spec["arms"].items()}
     for place, arm in {"baseline": spec["baseline"], **against}.items():
@@ -293,31 +368,58 @@ def read_study(folder: Path | str) -> Study:
         if not rows.exists() and (own / CONFIG).exists():
             kept[pair] = run = _run(own, _of_folder(own))
             if (run.arm, run.seed) != pair:
-                raise ValueError(f"{own / CONFIG}: belongs to arm {files.shown(run.arm)} and seed {run.seed}")
+                raise ValueError(
+                    f"{own / CONFIG}: belongs to arm {files.shown(run.arm)} and seed {run.seed}"
+                )
         runs.append(kept.get(pair, Run(*pair, files.NOT_STARTED)))
     counted = tuple(map(Reference.model_validate, reference_entries(folder / files.REFERENCES)))
-    told = spec["name"], spec.get("description") or "", spec["baseline"], tuple(spec["arms"]), tuple(spec["seeds"])
+    told = (
+        spec["name"],
+        spec.get("description") or "",
+        spec["baseline"],
+        tuple(spec["arms"]),
+        tuple(spec["seeds"]),
+    )
     return Study(folder, *told, spec, tuple(runs), counted)
 
 
 def reference_entries(path: Path) -> list[dict[str, Any]]:
-    """The entries of references.json as they are; none where it is missing, ValueError where it is damaged."""
-    return list(validated(path, ReferencesFile, files.load_json(path))["references"]) if path.exists() else []
+    """The entries of references.json as they are; none where it is missing, ValueError where it is
+    damaged.
+    """
+    return (
+        list(validated(path, ReferencesFile, files.load_json(path))["references"])
+        if path.exists()
+        else []
+    )
 
 
 def _of_folder(folder: Path) -> dict[str, Any]:
     """The files of a run as a row of a record, with its evaluations as in metrics.jsonl."""
     config, environment, end = (
-        files.load_object(folder / name) if (folder / name).exists() else {} for name in (CONFIG, ENVIRONMENT, RESULT)
+        files.load_object(folder / name) if (folder / name).exists() else {}
+        for name in (CONFIG, ENVIRONMENT, RESULT)
     )
     config.pop("study", None)
-    row = {"arm": config.pop("arm", None), "seed": config.pop("seed", None), "environment": environment}
-    row |= {"status": end.pop("status", files.UNFINISHED), "error": end.pop("error", None), "config": config}
+    row = {
+        "arm": config.pop("arm", None),
+        "seed": config.pop("seed", None),
+        "environment": environment,
+    }
+    row |= {
+        "status": end.pop("status", files.UNFINISHED),
+        "error": end.pop("error", None),
+        "config": config,
+    }
     if row["status"] == FINISHED:
         rows = files.read_lines(folder / METRICS)
         if not rows:
-            raise ValueError(f"{folder / METRICS}: holds no evaluation, although the run is recorded as finished")
-        first, last = ({name: at[name] for name in STATE if name in at} for at in (rows[0], rows[-1]))
+            raise ValueError(
+                f"{folder / METRICS}: holds no evaluation, although the run is recorded as finished"
+            )
+        first, last = (
+            {name: at[name] for name in STATE if name in at} for at in (rows[0], rows[-1])
+        )
         row |= {"result": end, "evaluations": rows, "first": first, "last": last}
     return row
 
@@ -339,7 +441,9 @@ def _run(path: Path, row: Mapping[str, Any]) -> Run:
     if one.result is None:
         raise ValueError(f"{path}: holds no result, although the run is recorded as finished")
     first, last = row.get("first") or {}, row.get("last") or {}
-    return replace(run, result=one.result, evaluations=tuple(one.evaluations), first=first, last=last)
+    return replace(
+        run, result=one.result, evaluations=tuple(one.evaluations), first=first, last=last
+    )
 
 
 # The search for learning rates
@@ -347,7 +451,8 @@ def _run(path: Path, row: Mapping[str, Any]) -> Run:
 
 @dataclass(frozen=True)
 class Choice:
-    """The rate given to an arm: `losses` are mean validation bits per byte by rate, infinite if a run diverged.
+    """The rate given to an arm: `losses` are mean validation bits per byte by rate, infinite if a
+    run diverged.
 
     They are means over `seeds` runs.
     """
@@ -362,34 +467,53 @@ class Choice:
         return self.rate in (min(self.losses), max(self.losses))
 
     def may_be(self, rate: float, noise: float) -> bool:
-        """True if `rate` was tried and loses no more than noise / sqrt(seeds) against the chosen one."""
-        return self.losses.get(rate, math.inf) <= self.losses[self.rate] + noise / math.sqrt(self.seeds)
+        """True if `rate` was tried and loses no more than noise / sqrt(seeds) against the chosen
+        one.
+        """
+        return self.losses.get(rate, math.inf) <= self.losses[self.rate] + noise / math.sqrt(
+            self.seeds
+        )
 
     def apart(self, other: "Choice", noise: float) -> bool:
         """True if the two rates differ, although one of them may be right for both."""
-        return other.rate != self.rate and (self.may_be(other.rate, noise) or other.may_be(self.rate, noise))
+        return other.rate != self.rate and (
+            self.may_be(other.rate, noise) or other.may_be(self.rate, noise)
+        )
 
     def rivals(self, noise: float) -> list[float]:
         """Rates for which `may_be` holds, without the neighbours of the chosen one."""
         order = sorted(self.losses)
         at = order.index(self.rate)
-        return [rate for place, rate in enumerate(order) if abs(place - at) > 1 and self.may_be(rate, noise)]
+        return [
+            rate
+            for place, rate in enumerate(order)
+            if abs(place - at) > 1 and self.may_be(rate, noise)
+        ]
 
 
 def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice]:
-    """The choice of each arm whose search has ended; `grids` are rates by arm, `out` is the folder of the study."""
+    """The choice of each arm whose search has ended; `grids` are rates by arm, `out` is the folder
+    of the study.
+    """
     if not any(grids.values()) or not (out / TUNING / SPEC).exists():
         return {}
     runs, chosen = read_study(out / TUNING).runs, {}
     for name, rates in grids.items():
-        each = {rate: [run for run in runs if run.arm == files.name_at(name, rate)] for rate in rates}
-        if all(of and all(run.status in (FINISHED, DIVERGED) for run in of) for of in each.values()):
+        each = {
+            rate: [run for run in runs if run.arm == files.name_at(name, rate)] for rate in rates
+        }
+        if all(
+            of and all(run.status in (FINISHED, DIVERGED) for run in of) for of in each.values()
+        ):
             losses = {
-                rate: sum(run.result.final_val_bpb if run.result else math.inf for run in of) / len(of)
+                rate: sum(run.result.final_val_bpb if run.result else math.inf for run in of)
+                / len(of)
                 for rate, of in each.items()
             }
             if min(losses.values(), default=math.inf) < math.inf:
-                chosen[name] = Choice(min(losses, key=lambda rate: losses[rate]), losses, min(map(len, each.values())))
+                chosen[name] = Choice(
+                    min(losses, key=lambda rate: losses[rate]), losses, min(map(len, each.values()))
+                )
     return chosen
 
 
@@ -397,29 +521,47 @@ def choices(grids: Mapping[str, Sequence[float]], out: Path) -> dict[str, Choice
 
 
 def record(study: Study, run: Run) -> dict[str, Any]:
-    """One ended run as a row to keep: configuration, environment, results, its validation curve and its state."""
-    told = {name: getattr(run, name) for name in ("arm", "seed", "status", "error", "config", "environment")}
+    """One ended run as a row to keep: configuration, environment, results, its validation curve and
+    its state.
+    """
+    told = {
+        name: getattr(run, name)
+        for name in ("arm", "seed", "status", "error", "config", "environment")
+    }
     if run.result is None:
         return {"study": study.name, **told}
     curve = {key: [getattr(one, key) for one in run.evaluations] for key in Evaluation.model_fields}
     if not any(value is not None for value in curve["excess_bpb"]):
         del curve["excess_bpb"]
     result = dict.fromkeys(Result.model_fields) | run.result.model_dump(exclude_unset=True)
-    return {"study": study.name, **told, "result": result, "curve": curve, "first": run.first, "last": run.last}
+    return {
+        "study": study.name,
+        **told,
+        "result": result,
+        "curve": curve,
+        "first": run.first,
+        "last": run.last,
+    }
 
 
 def save_record(study: Study, out: Path) -> None:
-    """Write a record of a study, and of its search for learning rates, to the folder `out`; `read_study` reads it.
+    """Write a record of a study, and of its search for learning rates, to the folder `out`;
+    `read_study` reads it.
 
     Raises ValueError when `out` is the study itself.
     """
     if out.resolve() == study.folder.resolve():
         raise ValueError(f"record must be another folder than the study's, got {out}")
     kept = out / SPEC
-    if kept.exists() and (not (out / ROWS).exists() or files.load_object(kept).get("name") != study.name):
+    if kept.exists() and (
+        not (out / ROWS).exists() or files.load_object(kept).get("name") != study.name
+    ):
         raise ValueError(f"record: {out} holds another study, give another folder")
     files.save_json(kept, study.spec)
-    rows = (json.dumps(from_json(to_json(record(study, run), inf_nan_mode="null"))) for run in study.ended)
+    rows = (
+        json.dumps(from_json(to_json(record(study, run), inf_nan_mode="null")))
+        for run in study.ended
+    )
     files.atomic_write(out / ROWS, "".join(f"{row}\n" for row in rows))
     for path in (study.folder / name for name in (files.REFERENCES, files.REGISTERED)):
         if path.exists():
@@ -429,35 +571,51 @@ def save_record(study: Study, out: Path) -> None:
 
 
 def restore(record: Path, study: Path) -> int:
-    """Write the folder of every run in `record` that `study` lacks, for a study to go on from; return how many.
+    """Write the folder of every run in `record` that `study` lacks, for a study to go on from;
+    return how many.
 
-    They have no checkpoint and no curves for TensorBoard. Raises ValueError where a row is damaged or there is none.
+    They have no checkpoint and no curves for TensorBoard. Raises ValueError where a row is damaged
+    or there is none.
     """
     path, missing = record / ROWS, list[dict[str, Any]]()
     for row in map(_of_record, files.read_lines(path, whole=True)):
         run = _run(path, row)
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", run.arm) or run.seed < 0:  # it might lead elsewhere
+        if (
+            not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", run.arm) or run.seed < 0
+        ):  # it might lead elsewhere
             raise ValueError(f"{path}: {files.shown(run.arm)} and {run.seed} are no arm and seed")
         if run.status == FINISHED and not run.evaluations:
             raise ValueError(f"{path}: {run.name} is recorded as finished, and has no curve")
         folder = files.run_folder(study, run.arm, run.seed)
-        begun = (folder / CONFIG).exists() and ((folder / RESULT).exists() or (folder / files.CHECKPOINT).exists())
+        begun = (folder / CONFIG).exists() and (
+            (folder / RESULT).exists() or (folder / files.CHECKPOINT).exists()
+        )
         missing += [] if begun else [row]
     if not path.is_file():
-        raise ValueError(f"record: {record} holds no {ROWS}, give a folder that plkernel.report --record wrote")
+        raise ValueError(
+            f"record: {record} holds no {ROWS}, give a folder that plkernel.report --record wrote"
+        )
     for name in (files.REFERENCES, files.REGISTERED):
         if (record / name).exists() and not (study / name).exists():
             files.save_json(study / name, files.load_json(record / name))
     for row in missing:
         folder, points = files.run_folder(study, row["arm"], row["seed"]), row["evaluations"]
-        for point, state in zip(points[:1] + points[-1:], (row.get("first"), row.get("last")), strict=False):
+        for point, state in zip(
+            points[:1] + points[-1:], (row.get("first"), row.get("last")), strict=False
+        ):
             point |= state or {}
         files.refuse_links(folder.parent, folder, *folder.glob("*"))
         folder.mkdir(parents=True, exist_ok=True)
         files.atomic_write(folder / METRICS, "".join(f"{json.dumps(point)}\n" for point in points))
-        files.save_json(folder / CONFIG, {name: row.get(name) for name in ("study", "arm", "seed")} | row["config"])
+        files.save_json(
+            folder / CONFIG,
+            {name: row.get(name) for name in ("study", "arm", "seed")} | row["config"],
+        )
         files.save_json(folder / ENVIRONMENT, row["environment"])
         files.save_json(
-            folder / RESULT, (row.get("result") or {}) | {name: row.get(name) for name in ("status", "error")}
+            folder / RESULT,
+            (row.get("result") or {}) | {name: row.get(name) for name in ("status", "error")},
         )
-    return len(missing) + (restore(record / TUNING, study / TUNING) if (record / TUNING / SPEC).exists() else 0)
+    return len(missing) + (
+        restore(record / TUNING, study / TUNING) if (record / TUNING / SPEC).exists() else 0
+    )

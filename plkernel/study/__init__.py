@@ -1,1 +1,3 @@
-"""Many runs: their schedule, the processes that train them, the search for learning rates, and the price."""
+"""Many runs: their schedule, the processes that train them, the search for learning rates, and the
+price.
+"""

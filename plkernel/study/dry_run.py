@@ -1,7 +1,9 @@
-"""The price of a study before it is started: operations by count, seconds and memory from three real steps.
+"""The price of a study before it is started: operations by count, seconds and memory from three
+real steps.
 
-Counted are multiplications and additions of products with matrices, as torch counts them, and of the recurrences, but
-not of norms, activations and updates. A step that is too large to be timed is timed with fewer windows and scaled.
+Counted are multiplications and additions of products with matrices, as torch counts them, and of
+the recurrences, but not of norms, activations and updates. A step that is too large to be timed is
+timed with fewer windows and scaled.
 """
 
 import math
@@ -46,9 +48,11 @@ Row = dict[str, Any]
 
 
 def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None) -> Row:
-    """Estimate `spec` with `workers` runs at a time, by default as many as plkernel.experiment would start.
+    """Estimate `spec` with `workers` runs at a time, by default as many as plkernel.experiment
+    would start.
 
-    search: a study that is run before it, that of the learning rates. Raises OSError when a step cannot be timed.
+    search: a study that is run before it, that of the learning rates. Raises OSError when a step
+    cannot be timed.
     """
     present, wanted = torch.cuda.is_available(), spec.train.device
     device = "cuda" if wanted == "cuda" or (wanted == "auto" and present) else "cpu"
@@ -58,22 +62,43 @@ def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None)
         for arm in study.arms:
             prepared = Prepared.of(study.condition(arm))
             model, train = prepared.condition.model, prepared.condition.protocol
-            key = phase, prepared.parameters, model.kind, model.layers, model.patching.size, train.context, train.batch
+            key = (
+                phase,
+                prepared.parameters,
+                model.kind,
+                model.layers,
+                model.patching.size,
+                train.context,
+                train.batch,
+            )
             if key not in rows:
                 rows[key] = {"arms": [], "runs": 0, **priced(prepared, device, local)}
             rows[key]["arms"].append(f"{phase}{arm}")
             rows[key]["runs"] += len(study.seeds)
     seconds = sum(math.ceil(row["runs"] / at_once) * row["seconds"] for row in rows.values())
-    known = {"name": spec.name, "device": device, "workers": at_once, "rows": list(rows.values()), "seconds": seconds}
+    known = {
+        "name": spec.name,
+        "device": device,
+        "workers": at_once,
+        "rows": list(rows.values()),
+        "seconds": seconds,
+    }
     return {**known, "available": available_memory(device) if local else None, "measured": local}
 
 
 def priced(prepared: Prepared, device: str, local: bool) -> Row:
-    """The price of one run: operations counted, and seconds and memory measured where the device is `local`."""
+    """The price of one run: operations counted, and seconds and memory measured where the device is
+    `local`.
+    """
     train, (forward, training) = prepared.condition.protocol, operations(prepared)
-    steps, windows = train.total_steps, (1 + -(-train.total_steps // train.eval_every)) * train.eval_windows
+    steps, windows = (
+        train.total_steps,
+        (1 + -(-train.total_steps // train.eval_every)) * train.eval_windows,
+    )
     section = prepared.condition.corpus
-    validation = int((corpora.size_ahead(section.name, **section.reading) or 0) * section.validation)
+    validation = int(
+        (corpora.size_ahead(section.name, **section.reading) or 0) * section.validation
+    )
     windows += train.test_windows + min(train.final_windows, validation // (train.context + 1))
     flops = steps * train.batch * training + windows * forward
     price = {"flops": flops, "seconds": flops / GPU_FLOPS, "memory": math.nan}
@@ -82,12 +107,22 @@ def priced(prepared: Prepared, device: str, local: bool) -> Row:
         batch = max(1, min(train.batch, int(limit / training)))
         start, step, window, memory = measure(prepared.condition, batch)
         whole = train.batch / batch
-        price |= {"seconds": start + steps * step * whole + windows * window, "memory": memory * whole}
-    return {"parameters": prepared.parameters, "steps": steps, "flops_per_byte": training / train.context, **price}
+        price |= {
+            "seconds": start + steps * step * whole + windows * window,
+            "memory": memory * whole,
+        }
+    return {
+        "parameters": prepared.parameters,
+        "steps": steps,
+        "flops_per_byte": training / train.context,
+        **price,
+    }
 
 
 def operations(prepared: Prepared) -> tuple[int, int]:
-    """Operations of one window, forward alone and in training; only a model of other people's code is really built."""
+    """Operations of one window, forward alone and in training; only a model of other people's code
+    is really built.
+    """
     condition, context = prepared.condition, prepared.condition.protocol.context
     bare = replace(condition, train=condition.protocol.model_copy(update={"backend": None}))
 
@@ -97,8 +132,11 @@ def operations(prepared: Prepared) -> tuple[int, int]:
     known = {}
     for name, pair in OPERATIONS.items():
         for back, each in enumerate(pair):
-            place = 1 + back if name == "scan" else 0  # the decay of a scan may be one for all steps
-            known[getattr(torch.ops.plkernel, name + "_backward" * back)] = partial(formula, each, place)
+            # the decay of a scan may be one for all steps
+            place = 1 + back if name == "scan" else 0
+            known[getattr(torch.ops.plkernel, name + "_backward" * back)] = partial(
+                formula, each, place
+            )
     forward, training = (FlopCounterMode(display=False, custom_mapping=known) for _ in range(2))
     with nullcontext() if prepared.plan is None else FakeTensorMode():
         model = started(condition, 0) if prepared.plan is None else build(bare)
@@ -119,20 +157,29 @@ def measure(condition: Condition, batch: int) -> list[float]:
         try:
             return pool.submit(probe, smaller.config, condition.trusted, time.time()).result()
         except Exception as error:  # of whatever kind ends a process
-            raise OSError(f"a step could not be timed, since its process failed: {error}") from error
+            raise OSError(
+                f"a step could not be timed, since its process failed: {error}"
+            ) from error
 
 
 def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
-    """Train on random bytes in this process: seconds to start, of a step and of a window, and bytes at the peak."""
+    """Train on random bytes in this process: seconds to start, of a step and of a window, and bytes
+    at the peak.
+    """
     keep_memory()
     prepared = Prepared.of(from_config(config, trusted))
     train = prepared.condition.protocol
-    data = np.random.default_rng(0).integers(0, 256, 4 * train.eval_windows * (train.context + 1), np.uint8)
+    data = np.random.default_rng(0).integers(
+        0, 256, 4 * train.eval_windows * (train.context + 1), np.uint8
+    )
     with tempfile.TemporaryDirectory() as name:
         corpus = Corpus("random", "random", Path(name), data.size, "", 1)
-        training = Training(Task(prepared, 0, corpus, Splits(data, data, data), RunFolder(Path(name)), train.device))
+        training = Training(
+            Task(prepared, 0, corpus, Splits(data, data, data), RunFolder(Path(name)), train.device)
+        )
         seconds = [time.time() - begun]
-        # An evaluation comes first, as in a run: it has the heap grow as it does there. The first step compiles.
+        # An evaluation comes first, as in a run: it has the heap grow as it does there. The first
+        # step compiles.
         for action in (training.evaluate, *[training.step] * (1 + STEPS), training.evaluate):
             before = time.perf_counter()
             action()
@@ -143,26 +190,42 @@ def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
 
 
 def text(forecast: Row) -> str:
-    """The table for the terminal, and below it the totals, how many runs fit, and where the times come from."""
-    rows, at_once, form = forecast["rows"], forecast["workers"], "{runs}|{parameters:,}|{flops_per_byte:.3g}|{steps:,}"
+    """The table for the terminal, and below it the totals, how many runs fit, and where the times
+    come from.
+    """
+    rows, at_once, form = (
+        forecast["rows"],
+        forecast["workers"],
+        "{runs}|{parameters:,}|{flops_per_byte:.3g}|{steps:,}",
+    )
     cells = []
     for row in rows:
         more = f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""
-        memory = f"{row['memory'] / 1e9:.2f}".replace("nan", "-")  # not known of a GPU that is not here
+        memory = f"{row['memory'] / 1e9:.2f}".replace(
+            "nan", "-"
+        )  # not known of a GPU that is not here
         numbers = [*form.format(**row).split("|"), f"{row['flops']:.2e}", memory]
         cells.append([row["arms"][0] + more, *numbers, duration(row["seconds"])])
     header = ["arms", "runs", "parameters", "FLOPs/byte", "steps", "FLOPs", "memory GB", "time"]
     runs, flops = sum(row["runs"] for row in rows), sum(row["runs"] * row["flops"] for row in rows)
     lines = [
-        f"{forecast['name']}: {runs} runs, {at_once} at a time, on {forecast['device']}; of one run:",
+        (
+            f"{forecast['name']}: {runs} runs, {at_once} at a time, on {forecast['device']}; of one"
+            " run:"
+        ),
         text_table(header, cells),
         f"all runs: {flops:.2e} FLOPs, {duration(forecast['seconds'])}",
     ]
     if available := forecast["available"]:
         fitting = int(available // max(row["memory"] for row in rows))
         remedy = f": use --workers {fitting}" if 0 < fitting < min(at_once, runs) else ""
-        lines.append(f"memory: {fitting} at a time fit in the {available / 1e9:.1f} GB that are free{remedy}")
-    assumed = f"no GPU here: times are assumed, not measured, and at least those of {GPU_FLOPS:.0e} FLOPs per second"
+        lines.append(
+            f"memory: {fitting} at a time fit in the {available / 1e9:.1f} GB that are free{remedy}"
+        )
+    assumed = (
+        f"no GPU here: times are assumed, not measured, and at least those of {GPU_FLOPS:.0e} FLOPs"
+        " per second"
+    )
     alone = "times are those of a run alone: runs at a time share the bandwidth of memory"
     return "\n".join([*lines, alone if forecast["measured"] else assumed])
 

@@ -1,4 +1,6 @@
-"""The engine trains the runs of a study, each in a process of its own, whose state is in its folder alone."""
+"""The engine trains the runs of a study, each in a process of its own, whose state is in its folder
+alone.
+"""
 
 import os
 import signal
@@ -21,10 +23,12 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be trained: an arm at a seed of the study in folder `study`, on a device of type `device`.
+    """A run to be trained: an arm at a seed of the study in folder `study`, on a device of type
+    `device`.
 
-    config: of the run (`Task.config`); a process that resolves to another one refuses to train. trusted: the user has
-    consented to the code that it names, which is written to no file. logger: also receives the scalars of its curves.
+    config: of the run (`Task.config`); a process that resolves to another one refuses to train.
+    trusted: the user has consented to the code that it names, which is written to no file. logger:
+    also receives the scalars of its curves.
     """
 
     study: Path
@@ -46,7 +50,9 @@ class Job:
 
 
 def start_process(job: Job, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Train `job` in a process that prints to log.txt in the folder of the run, and ends, saved, with this one."""
+    """Train `job` in a process that prints to log.txt in the folder of the run, and ends, saved,
+    with this one.
+    """
     refuse_links(job.folder.parent, job.folder, *job.folder.glob("*"))
     job.folder.mkdir(parents=True, exist_ok=True)
     config, threads = job.folder / CONFIG, str(job.threads)
@@ -55,7 +61,11 @@ def start_process(job: Job, environment: Mapping[str, str]) -> subprocess.Popen[
     command = [sys.executable, "-m", "plkernel.run", str(config), "--stop-with", str(os.getpid())]
     with (job.folder / LOG).open("ab") as log:
         return subprocess.Popen(
-            [*command, *([TRUST] if job.trusted else []), *(["--logger", job.logger] if job.logger else [])],
+            [
+                *command,
+                *([TRUST] if job.trusted else []),
+                *(["--logger", job.logger] if job.logger else []),
+            ],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -65,16 +75,21 @@ def start_process(job: Job, environment: Mapping[str, str]) -> subprocess.Popen[
 
 
 class Engine:
-    """Trains runs in processes of this machine; a run on a GPU sees the one with the fewest runs on it.
+    """Trains runs in processes of this machine; a run on a GPU sees the one with the fewest runs on
+    it.
 
     Only the folder of a run says how it ended.
     """
 
     def __init__(self) -> None:
-        self.active: list[tuple[Job, str | None, subprocess.Popen[bytes]]] = []  # with the GPU, and the process
+        self.active: list[
+            tuple[Job, str | None, subprocess.Popen[bytes]]
+        ] = []  # with the GPU, and the process
 
     def device(self, condition: Condition) -> str:
-        """Return the type of device of its runs, 'cpu' or 'cuda'; ValueError where there is none."""
+        """Return the type of device of its runs, 'cpu' or 'cuda'; ValueError where there is
+        none.
+        """
         from plkernel.training.build import check_machine
 
         return check_machine(condition)
@@ -83,14 +98,20 @@ class Engine:
         """Return the number of runs of the spec that can be trained at a time now."""
         if device == "cuda":
             return len(visible_gpus())
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         return max(1, cores // spec.train.threads)
 
     def start(self, job: Job) -> None:
         """Begin a run, or go on with it."""
         environment, gpu = {**os.environ, COMMAND: command_line()}, None
         if job.device == "cuda":
-            environment["CUDA_VISIBLE_DEVICES"] = gpu = min(visible_gpus(), key=[g for _, g, _ in self.active].count)
+            environment["CUDA_VISIBLE_DEVICES"] = gpu = min(
+                visible_gpus(), key=[g for _, g, _ in self.active].count
+            )
         self.active.append((job, gpu, start_process(job, environment)))
 
     def ended(self) -> list[Job]:
@@ -101,7 +122,9 @@ class Engine:
 
     def stop(self) -> None:
         """Ask every run to save and end, and wait for them."""
-        for _, _, process in self.active if os.name == "posix" else ():  # elsewhere Ctrl-C has reached them by itself
+        for _, _, process in (
+            self.active if os.name == "posix" else ()
+        ):  # elsewhere Ctrl-C has reached them by itself
             process.send_signal(signal.SIGINT)
         for _, _, process in self.active:  # once all are asked, so that they save at the same time
             process.wait()

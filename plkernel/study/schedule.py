@@ -1,10 +1,13 @@
-"""A study, run: every arm at every seed that has not ended yet, after the search for learning rates.
+"""A study, run: every arm at every seed that has not ended yet, after the search for learning
+rates.
 
-The search is OUT/tuning, a study like any other. Each arm of a spec with tuning.rates that gives no learning rate is
-trained at every rate of the grid on every tuning seed; the rate with the lowest mean validation loss at the end is the
-arm's, and a run that diverges loses. The budget is the same for every arm: rates x seeds x steps.
+The search is OUT/tuning, a study like any other. Each arm of a spec with tuning.rates that gives no
+learning rate is trained at every rate of the grid on every tuning seed; the rate with the lowest
+mean validation loss at the end is the arm's, and a run that diverges loses. The budget is the same
+for every arm: rates x seeds x steps.
 
-n-grams are counted once, in the windows that the runs of the first seed read, and LZMA is tried: OUT/references.json.
+n-grams are counted once, in the windows that the runs of the first seed read, and LZMA is tried:
+OUT/references.json.
 """
 
 import fnmatch
@@ -53,7 +56,9 @@ from plkernel.training.loop import Task, open_corpus
 
 ORDERS = 5
 MOST_BYTES = 2**26
-"""Training bytes that are counted at most: some ten seconds, and of text less than a gigabyte of memory."""
+"""Training bytes that are counted at most: some ten seconds, and of text less than a gigabyte of
+memory.
+"""
 WINDOWS = [2**12, 2**15, 2**18, 2**24]
 """Bytes that LZMA looks back."""
 LINKED = (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT)
@@ -69,16 +74,18 @@ def run_experiment(
     retry: bool = False,
     logger: LoggerName | None = None,
 ) -> list[str]:
-    """Run every arm at every seed that has not ended yet; returns the names of the runs that failed or diverged.
+    """Run every arm at every seed that has not ended yet; returns the names of the runs that failed
+    or diverged.
 
-    workers: runs at a time, by default as many as the engine has room for. only: patterns of arm names, by default all
-    arms. retry: go on with runs that diverged, from their last checkpoints. logger: a library that receives the scalars
-    of the curves too.
+    workers: runs at a time, by default as many as the engine has room for. only: patterns of arm
+    names, by default all arms. retry: go on with runs that diverged, from their last checkpoints.
+    logger: a library that receives the scalars of the curves too.
 
-    Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning. A study may grow by
-    seeds and arms; a run that another configuration made is refused, and so is a folder in which another experiment
-    is under way. A registration of its name is copied to the folder. Raises ValueError on bad input before anything is
-    written, KeyboardInterrupt after Ctrl-C with every run saved.
+    Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning.
+    A study may grow by seeds and arms; a run that another configuration made is refused, and so is
+    a folder in which another experiment is under way. A registration of its name is copied to the
+    folder. Raises ValueError on bad input before anything is written, KeyboardInterrupt after
+    Ctrl-C with every run saved.
     """
     arms, engine = chosen_arms(spec, only), engine or Engine()
     if logger:
@@ -89,8 +96,17 @@ def run_experiment(
     untuned = [arm for arm in arms if spec.tuning.rates and spec.arm(arm).learning_rate is None]
     if untuned:
         settled = tuned(spec, out)  # whose runs are refused before the search, not after it
-        _jobs(settled, [arm for arm in arms if settled.arm(arm).learning_rate is not None], out, engine, logger)
-        search, wanted = search_of(spec), [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)]
+        _jobs(
+            settled,
+            [arm for arm in arms if settled.arm(arm).learning_rate is not None],
+            out,
+            engine,
+            logger,
+        )
+        search, wanted = (
+            search_of(spec),
+            [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)],
+        )
         jobs = _jobs(search, wanted, out / TUNING, engine, logger)
     else:
         jobs = _jobs(spec, arms, out, engine, logger)
@@ -99,14 +115,20 @@ def run_experiment(
     with locked(out, f"out {out}"):
         if registration:
             save_json(out / REGISTERED, {**registration.content, "sha256": registration.sha256})
-        save_json(out / SPEC, spec.model_dump(mode="json"))  # so that a record may be kept while rates are searched
+        save_json(
+            out / SPEC, spec.model_dump(mode="json")
+        )  # so that a record may be kept while rates are searched
         if untuned:
             _run(search, jobs, out / TUNING, workers, engine, retry)
         if spec.tuning.rates:
             spec = tuned(spec, out)
         if lost := [arm for arm in untuned if spec.arm(arm).learning_rate is None]:
-            remedy = "mend the cause and run the same command again with --retry, or try lower rates"
-            raise ValueError(f"tuning.rates: no learning rate for arm {lost[0]!r}, see {out / TUNING}; {remedy}")
+            remedy = (
+                "mend the cause and run the same command again with --retry, or try lower rates"
+            )
+            raise ValueError(
+                f"tuning.rates: no learning rate for arm {lost[0]!r}, see {out / TUNING}; {remedy}"
+            )
         if untuned:
             jobs = _jobs(spec, arms, out, engine, logger)
         save_references(spec, arms, out)
@@ -114,13 +136,23 @@ def run_experiment(
 
 
 def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
-    """Return the arms whose names match one of the patterns; ValueError for a pattern that matches none."""
+    """Return the arms whose names match one of the patterns; ValueError for a pattern that matches
+    none.
+    """
     cli.check_patterns("only", only, spec.arms)
-    return [arm for arm in spec.arms if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only)]
+    return [
+        arm
+        for arm in spec.arms
+        if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only)
+    ]
 
 
-def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: Engine, logger: LoggerName | None) -> list[Job]:
-    """The runs, seed by seed, each checked against its corpus, the machine and the content of its folder."""
+def _jobs(
+    spec: Spec, arms: Sequence[str], out: Path, engine: Engine, logger: LoggerName | None
+) -> list[Job]:
+    """The runs, seed by seed, each checked against its corpus, the machine and the content of its
+    folder.
+    """
     prepared = [Prepared.of(spec.condition(arm)) for arm in arms]
     devices = [engine.device(ready.condition) for ready in prepared]
     sections = dict.fromkeys(ready.condition.corpus for ready in prepared)
@@ -128,20 +160,35 @@ def _jobs(spec: Spec, arms: Sequence[str], out: Path, engine: Engine, logger: Lo
     jobs = []
     for seed in spec.seeds:
         for ready, device in zip(prepared, devices, strict=True):
-            name, folder = ready.condition.name, RunFolder(run_folder(out, ready.condition.name, seed))
+            name, folder = (
+                ready.condition.name,
+                RunFolder(run_folder(out, ready.condition.name, seed)),
+            )
             refuse_links(folder.path.parent, folder.path, *folder.path.glob("*"))
             config = Task(ready, seed, *corpora[ready.condition.corpus], folder, device).config
             folder.check(config)
-            jobs.append(Job(out, name, seed, device, spec.train.threads, config, spec.trusted, logger))
+            jobs.append(
+                Job(out, name, seed, device, spec.train.threads, config, spec.trusted, logger)
+            )
     return jobs
 
 
 def _run(
-    spec: Spec, jobs: Sequence[Job], out: Path, workers: int | None, engine: Engine, retry: bool = False
+    spec: Spec,
+    jobs: Sequence[Job],
+    out: Path,
+    workers: int | None,
+    engine: Engine,
+    retry: bool = False,
 ) -> list[str]:
     """Run those of `jobs` that have not ended; return the names of those that fail or diverge."""
-    finished, diverged = ([one for one in jobs if RunFolder(one.folder).status == end] for end in (FINISHED, DIVERGED))
-    arms = {arm: [one for one in jobs if one.arm == arm] for arm in dict.fromkeys(one.arm for one in jobs)}
+    finished, diverged = (
+        [one for one in jobs if RunFolder(one.folder).status == end] for end in (FINISHED, DIVERGED)
+    )
+    arms = {
+        arm: [one for one in jobs if one.arm == arm]
+        for arm in dict.fromkeys(one.arm for one in jobs)
+    }
 
     def draw_mean(arm: str) -> None:
         if all(RunFolder(one.folder).status == FINISHED for one in arms[arm]):
@@ -149,7 +196,10 @@ def _run(
 
     for arm in arms:  # of runs that finished before
         draw_mean(arm)
-    waiting, active = [one for one in jobs if one not in finished and (retry or one not in diverged)], list[Job]()
+    waiting, active = (
+        [one for one in jobs if one not in finished and (retry or one not in diverged)],
+        list[Job](),
+    )
     save_json(out / SPEC, spec.model_dump(mode="json"))
     lost = f", {len(diverged)} diverged before" if diverged and not retry else ""
     size = min(len(waiting), workers or engine.room(spec, jobs[0].device))
@@ -167,8 +217,14 @@ def _run(
                     run = RunFolder(job.folder)
                     end = f" {run.failure}, see {job.folder / LOG}"
                     if (result := run.result) and run.status == FINISHED:
-                        bpb = f"{result['final_val_bpb']:.4f} bits per byte after {result['steps']} steps"
-                        end = f": validation {bpb}, {result['seconds']:.0f} s{label(result['causal'])}"
+                        bpb = (
+                            f"{result['final_val_bpb']:.4f} bits per byte after {result['steps']}"
+                            " steps"
+                        )
+                        end = (
+                            f": validation {bpb}, {result['seconds']:.0f}"
+                            f" s{label(result['causal'])}"
+                        )
                     tqdm.write(job.name + end)
                     draw_mean(job.arm)
                     bar.update()
@@ -180,19 +236,33 @@ def _run(
 
 
 def search_of(spec: Spec) -> Spec:
-    """The study that looks for the learning rates of `spec`: an arm for every arm that has none, and rate."""
-    changes: dict[str, Any] = {"truncation_windows": 0, "probe_windows": 0}  # which say nothing of a rate
+    """The study that looks for the learning rates of `spec`: an arm for every arm that has none,
+    and rate.
+    """
+    changes: dict[str, Any] = {
+        "truncation_windows": 0,
+        "probe_windows": 0,
+    }  # which say nothing of a rate
     if spec.tuning.steps is not None:
         changes |= {"steps": spec.tuning.steps, "bytes": None}
     alone = {"rates": None, "match": None, "against": None, "levels": None}
     arms = {
-        name_at(name, rate): arm.model_copy(update={"learning_rate": rate, "train": own or None, **alone})
+        name_at(name, rate): arm.model_copy(
+            update={"learning_rate": rate, "train": own or None, **alone}
+        )
         for name, arm in spec.arms.items()
         if arm.learning_rate is None
-        for own in [{option: value for option, value in (arm.train or {}).items() if option not in changes}]
+        for own in [
+            {option: value for option, value in (arm.train or {}).items() if option not in changes}
+        ]
         for rate in spec.rates_of(name)
     }
-    sections: dict[str, Any] = {"corpus": spec.corpus, "model": spec.model, "seeds": spec.tuning.seeds, "arms": arms}
+    sections: dict[str, Any] = {
+        "corpus": spec.corpus,
+        "model": spec.model,
+        "seeds": spec.tuning.seeds,
+        "arms": arms,
+    }
     sections |= {"train": spec.train.model_copy(update=changes), "baseline": next(iter(arms))}
     return Spec(name=f"{spec.name}-{TUNING}", **sections).trusting(spec.trusted)
 
@@ -207,7 +277,8 @@ def tuned(spec: Spec, out: Path) -> Spec:
 
 
 def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
-    """Write the losses of n-grams on every corpus of `arms` to out/references.json, beside those of other corpora.
+    """Write the losses of n-grams on every corpus of `arms` to out/references.json, beside those of
+    other corpora.
 
     An entry for the same corpus and the same windows is kept.
     """
@@ -219,25 +290,45 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
     for section in dict.fromkeys(spec.condition(arm).corpus for arm in arms):
         corpus, splits = open_corpus(section, train.context)
         own = {"final_windows"} if train.final_windows else set()
-        protocol = train.model_dump(include={"context", "batch", "eval_windows", "test_windows"} | own)
+        protocol = train.model_dump(
+            include={"context", "batch", "eval_windows", "test_windows"} | own
+        )
         entry: dict[str, Any] = {
-            "corpus": {**section.model_dump(mode="json"), "size": corpus.size, "sha256": corpus.sha256},
+            "corpus": {
+                **section.model_dump(mode="json"),
+                "size": corpus.size,
+                "sha256": corpus.sha256,
+            },
             "train": {**protocol, "steps": steps},
             "seed": seed,
             "training_bytes": count * train.context,
         }
         text = known_sequence(section.name) is None
-        if kept := [one for one in known if all(one.get(name) == entry[name] for name in REFERENCE_KEY)]:
-            saved.append(kept[0] if "lzma" in kept[0] or not text else {**kept[0], "lzma": compressed(splits)})
+        if kept := [
+            one for one in known if all(one.get(name) == entry[name] for name in REFERENCE_KEY)
+        ]:
+            saved.append(
+                kept[0]
+                if "lzma" in kept[0] or not text
+                else {**kept[0], "lzma": compressed(splits)}
+            )
             continue
         with cli.progress_bar(f"n-grams of {section.name}") as advance:
             blocks = _blocks(train, splits.train, seed, count)
             tables = n_grams((advance(len(block) / count) or block for block in blocks), ORDERS)
         entry |= {
             "model": "interpolated Witten-Bell n-grams of bytes",
-            "training_windows": words if count == there else f"the first {count:,} of {there:,} windows: {words}",
+            "training_windows": (
+                words if count == there else f"the first {count:,} of {there:,} windows: {words}"
+            ),
             "orders": list(range(1, ORDERS + 1)),
-            **_losses(tables, splits.validation, train.context, train.final_windows or train.eval_windows, "val"),
+            **_losses(
+                tables,
+                splits.validation,
+                train.context,
+                train.final_windows or train.eval_windows,
+                "val",
+            ),
             **_losses(tables, splits.test, train.context, train.test_windows, "test"),
         }
         saved.append(entry | ({"lzma": compressed(splits)} if text else {}))
@@ -248,15 +339,19 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
 
 
 def compressed(splits: Splits) -> dict[str, list[Any]]:
-    """Bits per byte of LZMA on the validation text after the end of the training text, by its window in bytes.
+    """Bits per byte of LZMA on the validation text after the end of the training text, by its
+    window in bytes.
 
-    The difference of two sizes, with and without the validation text; at least 1 MiB of training text comes before it.
+    The difference of two sizes, with and without the validation text; at least 1 MiB of training
+    text comes before it.
     """
     known: dict[str, list[Any]] = {"windows": WINDOWS, "val_bpb": []}
     with cli.progress_bar("LZMA") as advance, ThreadPoolExecutor(2) as pool:
         for window in WINDOWS:
             before, text = bytes(splits.train[-max(window, 2**20) :]), bytes(splits.validation)
-            size = max(WINDOWS[0], min(window, len(before) + len(text)))  # a larger one only costs memory
+            size = max(
+                WINDOWS[0], min(window, len(before) + len(text))
+            )  # a larger one only costs memory
             how = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": size}]
             encode = partial(lzma.compress, format=lzma.FORMAT_RAW, filters=how)
             whole, half = map(len, pool.map(encode, (before + text, before)))
@@ -265,8 +360,12 @@ def compressed(splits: Splits) -> dict[str, list[Any]]:
     return known
 
 
-def _losses(tables: tuple[Table, ...], text: Bytes, context: int, number: int, split: str) -> dict[str, Any]:
-    """Bits per byte of every order on the windows of a split, and their standard errors over windows."""
+def _losses(
+    tables: tuple[Table, ...], text: Bytes, context: int, number: int, split: str
+) -> dict[str, Any]:
+    """Bits per byte of every order on the windows of a split, and their standard errors over
+    windows.
+    """
     windows = fixed_windows(text, context, number)
     parts = windows.split(max(1, AT_ONCE // 4 // windows.shape[1]))
     each = [n_gram_losses(tables, part.numpy().astype(np.uint8)).mean(axis=2) for part in parts]
@@ -280,5 +379,8 @@ def _blocks(train: TrainSpec, data: Bytes, seed: int, count: int) -> Iterator[By
     steps = max(1, AT_ONCE // (train.context + 1) // batch)
     for start in range(0, count, steps * batch):
         drawn = range(start // batch, min(start // batch + steps, -(-count // batch)))
-        some = [training_windows(data, train.context, batch, seed, step).numpy().astype(np.uint8) for step in drawn]
+        some = [
+            training_windows(data, train.context, batch, seed, step).numpy().astype(np.uint8)
+            for step in drawn
+        ]
         yield np.concatenate(some)[: count - start]

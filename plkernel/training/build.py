@@ -1,4 +1,6 @@
-"""The model of a run: its condition checked and counted once, its parameters filled by scheme, nodes and functions."""
+"""The model of a run: its condition checked and counted once, its parameters filled by scheme,
+nodes and functions.
+"""
 
 import functools
 import json
@@ -35,8 +37,8 @@ OPERATORS = {"ssm": "scan", "rwkv5": "wkv", "rwkv6": "wkv", "rwkv7": "wkv7"}
 class Prepared:
     """A checked condition with the facts of its model, which is built once on the meta device.
 
-    parameters: how many numbers the model learns. plan: of the scheme, for each of them; config: of the model, without
-    backend and dropout. Both are None for a model of other people's code.
+    parameters: how many numbers the model learns. plan: of the scheme, for each of them; config: of
+    the model, without backend and dropout. Both are None for a model of other people's code.
     """
 
     condition: Condition
@@ -48,9 +50,9 @@ class Prepared:
     def of(cls, condition: Condition, checked: bool = False) -> "Prepared":
         """Check a condition; arms that share a model and a scheme share its facts.
 
-        Other people's code in it is imported and, unless `checked`, tried: it must build a model that trains and is
-        causal. Raises ValueError where the scheme does not fit the model, the arm or AdamW, and where code has no
-        consent.
+        Other people's code in it is imported and, unless `checked`, tried: it must build a model
+        that trains and is causal. Raises ValueError where the scheme does not fit the model, the
+        arm or AdamW, and where code has no consent.
         """
         check_consent(condition.code, condition.trusted)
         model, train = condition.model, condition.train
@@ -60,7 +62,9 @@ class Prepared:
             device = "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
             if checked or (device, wanted) == ("cpu", "cuda"):
                 device = "meta"  # it was tried before, or is trained, and tried, on another machine
-            arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
+            arm = condition.arm.model_dump(
+                exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"}
+            )
             context = min(train.context, LONGEST) if train else LONGEST
             named = bool(train and model.is_foreign and train.changes_decays)
             tried = _tried(json.dumps(model.model_dump()), json.dumps(arm), context, device, named)
@@ -70,12 +74,20 @@ class Prepared:
         options = tuple((condition.arm.scheme_options or {}).items())
         facts = _facts(model, condition.scheme, options, multiplier)
         zeros = [
-            e.parameter.name for e in facts[1].entries if e.parameter.role == "mixer_out" and e.distribution.scale == 0
+            e.parameter.name
+            for e in facts[1].entries
+            if e.parameter.role == "mixer_out" and e.distribution.scale == 0
         ]
-        if zeros and not multiplier and model.kind == "ssm" and any(value != 1 for value in condition.nodes.projection):
+        if (
+            zeros
+            and not multiplier
+            and model.kind == "ssm"
+            and any(value != 1 for value in condition.nodes.projection)
+        ):
             raise ValueError(
-                f"scheme {condition.scheme!r} starts {zeros[0]} at zero, where a shape has nothing to act on: set "
-                "shape_on = 'multiplier', a fixed number per state, or leave the projection uniform"
+                f"scheme {condition.scheme!r} starts {zeros[0]} at zero, where a shape has nothing"
+                " to act on: set shape_on = 'multiplier', a fixed number per state, or leave the"
+                " projection uniform"
             )
         return cls(condition, *facts)
 
@@ -85,7 +97,9 @@ def _facts(
     model: ModelSpec, scheme: str, options: tuple[tuple[str, float], ...], multiplier: bool
 ) -> tuple[int, Plan, Config]:
     """Number of parameters, plan and configuration of a model built on the meta device."""
-    arm = Arm(scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None)
+    arm = Arm(
+        scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None
+    )
     condition = Condition(model, arm)
     with torch.device("meta"):
         built = build(condition)
@@ -95,11 +109,14 @@ def _facts(
 
 @functools.cache
 def _tried(model: str, arm: str, context: int, device: str, named: bool) -> int:
-    """Build and check a model of other people's code, once in a process; return its number of parameters.
+    """Build and check a model of other people's code, once in a process; return its number of
+    parameters.
 
     named: its decays must be known by name.
     """
-    condition = Condition(ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True)
+    condition = Condition(
+        ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True
+    )
     built = started(condition, 0)
     if named and isinstance(built, Foreign):
         decay_names(built.module)
@@ -116,7 +133,9 @@ def build(condition: Condition) -> Model:
     Raises ValueError for an unknown name or option of the scheme.
     """
     model, train = condition.model, condition.train
-    heads = (1, model.dim) if model.kind == "ssm" else (model.dim // model.head_size, model.head_size)
+    heads = (
+        (1, model.dim) if model.kind == "ssm" else (model.dim // model.head_size, model.head_size)
+    )
     sizes = Sizes(model.dim, model.layers, BYTES, heads)
     rules = rules_at(condition.scheme, sizes, condition.arm.scheme_options or {})
     needs = dict(rules.needs)
@@ -135,7 +154,9 @@ def build(condition: Condition) -> Model:
     shared |= {"head_size": model.head_size, "dropout": train.dropout if train else 0.0}
     if model.kind == "rwkv7":
         return RWKV7(RWKV7Config(**{f"{name}_rank": rank for name, rank in model.ranks}, **shared))
-    return RWKV(RWKVConfig(version=5 if model.kind == "rwkv5" else 6, k_clamp=model.k_clamp, **shared))
+    return RWKV(
+        RWKVConfig(version=5 if model.kind == "rwkv5" else 6, k_clamp=model.k_clamp, **shared)
+    )
 
 
 def plan_of(built: Model, condition: Condition) -> Plan:
@@ -145,48 +166,71 @@ def plan_of(built: Model, condition: Condition) -> Plan:
 
 
 def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyModel:
-    """A model of any kind before its first step: by the scheme, the arm's decays and their shape, then its function.
+    """A model of any kind before its first step: by the scheme, the arm's decays and their shape,
+    then its function.
 
-    plan: of its parameters, where it is known. Raises ValueError where the model needs code without consent.
+    plan: of its parameters, where it is known. Raises ValueError where the model needs code without
+    consent.
     """
     check_consent(condition.code, condition.trusted)
     model, arm = condition.model, condition.arm
-    built: Any = foreign.build(model.kind, model.config, seed) if model.is_foreign else build(condition)
+    built: Any = (
+        foreign.build(model.kind, model.config, seed) if model.is_foreign else build(condition)
+    )
     if not model.is_foreign:
         (plan or plan_of(built, condition)).apply_(built, seed)
         if isinstance(built, SSM):
             for recurrence in built.recurrences():
                 recurrence.place_(condition.nodes)
         elif arm.places_nodes:
-            power_law_(built, condition.nodes, arm.law.exponent if arm.law and arm.bonus == "law" else None)
+            power_law_(
+                built, condition.nodes, arm.law.exponent if arm.law and arm.bonus == "law" else None
+            )
     if arm.init is not None:
         foreign.start_(built, arm.init, arm.init_options, seed)
     return built  # type: ignore[no-any-return]
 
 
-def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None) -> torch.optim.AdamW:
-    """AdamW with the multipliers of the plan for learning rate, weight decay and eps of every parameter.
+def build_optimizer(
+    model: nn.Module, train: TrainSpec, plan: Plan | None = None
+) -> torch.optim.AdamW:
+    """AdamW with the multipliers of the plan for learning rate, weight decay and eps of every
+    parameter.
 
-    Without a plan all are 1, and weight decay acts on true matrices only (`is_matrix`): never on decays, gains, biases,
-    norms, token shifts, low-rank maps. `train.decay_multiplier`, where given, is the rate of the decays themselves, and
-    `train.decay_weight_decay` their weight decay, `train.decay_dtype` the type to which they are rounded now and after
-    every step; a rate of 0 takes them out of training, and so out of the norm of the gradient. The decays are DECAYS,
-    in other people's models `decay_names`: ValueError if there are none. An eps of 1e-18 is safe in float32: a gradient
-    of zero moves nothing, and below 1e-18, where second moments underflow, the step is at most about the rate.
+    Without a plan all are 1, and weight decay acts on true matrices only (`is_matrix`): never on
+    decays, gains, biases, norms, token shifts, low-rank maps. `train.decay_multiplier`, where
+    given, is the rate of the decays themselves, and `train.decay_weight_decay` their weight decay,
+    `train.decay_dtype` the type to which they are rounded now and after every step; a rate of 0
+    takes them out of training, and so out of the norm of the gradient. The decays are DECAYS, in
+    other people's models `decay_names`: ValueError if there are none. An eps of 1e-18 is safe in
+    float32: a gradient of zero moves nothing, and below 1e-18, where second moments underflow, the
+    step is at most about the rate.
     """
     parameters = dict(model.named_parameters())
-    multipliers = {name: (1.0, float(is_matrix(name, values)), 1.0) for name, values in parameters.items()}
+    multipliers = {
+        name: (1.0, float(is_matrix(name, values)), 1.0) for name, values in parameters.items()
+    }
     multipliers |= plan.multipliers() if plan else {}
-    rate, shrink, kept = train.decay_multiplier, train.decay_weight_decay, list[torch.nn.Parameter]()
+    rate, shrink, kept = (
+        train.decay_multiplier,
+        train.decay_weight_decay,
+        list[torch.nn.Parameter](),
+    )
     if train.changes_decays:
-        foreign_names = {f"module.{name}" for name in decay_names(model.module)} if isinstance(model, Foreign) else ()
+        foreign_names = (
+            {f"module.{name}" for name in decay_names(model.module)}
+            if isinstance(model, Foreign)
+            else ()
+        )
         for name in (name for name in parameters if name.endswith(DECAYS) or name in foreign_names):
             given = multipliers[name]
             multipliers[name] = (given[0] if rate is None else rate, shrink or given[1], given[2])
             parameters[name].requires_grad_(rate != 0)
             kept.append(parameters[name])
     groups = grouped(parameters, multipliers, train.learning_rate, train.weight_decay, train.eps)
-    optimizer = torch.optim.AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
+    optimizer = torch.optim.AdamW(
+        groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True
+    )
     if train.decay_dtype != "float32":
 
         @torch.no_grad()
@@ -202,9 +246,10 @@ def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None
 def learning_rate(train: TrainSpec, step: int) -> float:
     """The rate of step `step` (from 0): peak * warm-up * schedule(p).
 
-    Warm-up over W steps: (step + 1) / (W + 1), or with `warmup_from` w: w + (1 - w) step / W, both up to 1.
-    Schedule from 1 to the final fraction f: cosine f + (1 - f) (1 + cos(pi p)) / 2, exponential f**p, linear
-    1 - (1 - f) p, constant 1. p is the spent share of the steps, with `warmup_from` of those after the warm-up.
+    Warm-up over W steps: (step + 1) / (W + 1), or with `warmup_from` w: w + (1 - w) step / W, both
+    up to 1. Schedule from 1 to the final fraction f: cosine f + (1 - f) (1 + cos(pi p)) / 2,
+    exponential f**p, linear 1 - (1 - f) p, constant 1. p is the spent share of the steps, with
+    `warmup_from` of those after the warm-up.
     """
     steps, warmup, first = train.total_steps, train.warmup, train.warmup_from
     fraction = step / steps
@@ -224,7 +269,9 @@ def learning_rate(train: TrainSpec, step: int) -> float:
 
 
 def choose_device(name: Device) -> torch.device:
-    """The device called `name`, where 'auto' is a GPU if there is one; ValueError where it does not exist."""
+    """The device called `name`, where 'auto' is a GPU if there is one; ValueError where it does not
+    exist.
+    """
     present = torch.cuda.is_available()
     if name == "cuda" and not present:
         raise ValueError("device 'cuda' is not available here: use 'cpu' or 'auto'")
@@ -232,7 +279,9 @@ def choose_device(name: Device) -> torch.device:
 
 
 def check_machine(condition: Condition) -> str:
-    """The type of device of a condition's runs; ValueError when it or the forced backend does not exist here."""
+    """The type of device of a condition's runs; ValueError when it or the forced backend does not
+    exist here.
+    """
     device = choose_device(condition.protocol.device)
     if operator := OPERATORS.get(condition.model.kind):
         choose(operator, condition.protocol.backend, device)

@@ -1,8 +1,9 @@
-"""Checkpoints: one safetensors file per run, replaced atomically, with weights, optimiser and progress.
+"""Checkpoints: one safetensors file per run, replaced atomically, with weights, optimiser and
+progress.
 
-The metadata of the file are three texts: `progress`, `config` (the configuration of the run, which identifies it) and
-`digest`, a CRC-32 over both and over the names, types, shapes and bytes of all tensors. It guards against damage and
-mix-ups, not against forgery.
+The metadata of the file are three texts: `progress`, `config` (the configuration of the run, which
+identifies it) and `digest`, a CRC-32 over both and over the names, types, shapes and bytes of all
+tensors. It guards against damage and mix-ups, not against forgery.
 """
 
 import json
@@ -43,14 +44,20 @@ def save_checkpoint(
     progress: Progress,
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write weights, AdamW moments, progress and the run's config; the old file stays until the new one is whole."""
+    """Write weights, AdamW moments, progress and the run's config; the old file stays until the new
+    one is whole.
+    """
     named: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         named[f"model.{name}"] = parameter.detach()
         state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
-        named |= {f"{moment}.{name}": state[moment] for moment in (*MOMENTS, AVERAGE) if moment in state}
+        named |= {
+            f"{moment}.{name}": state[moment] for moment in (*MOMENTS, AVERAGE) if moment in state
+        }
     named |= {f"model.{name}": buffer for name, buffer in model.named_buffers()}
-    tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in named.items()}  # of which none share memory
+    tensors = {
+        name: tensor.cpu().clone().contiguous() for name, tensor in named.items()
+    }  # of which none share memory
     metadata = {"progress": json.dumps(asdict(progress)), "config": json.dumps(config)}
     metadata["digest"] = digest_of(tensors, metadata)
     try:
@@ -65,14 +72,16 @@ def load_checkpoint(
 ) -> Progress:
     """Fill `model` (and the AdamW moments of `optimizer`) from `path`.
 
-    Raises ValueError, and fills nothing, when the file is damaged, does not fit the model, or belongs to a run with
-    another `config`.
+    Raises ValueError, and fills nothing, when the file is damaged, does not fit the model, or
+    belongs to a run with another `config`.
     """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if set(metadata) != {"progress", "config", "digest"}:
-                raise ValueError("it has no digest: not written by plkernel, or by an early version")
+                raise ValueError(
+                    "it has no digest: not written by plkernel, or by an early version"
+                )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if metadata["digest"] != digest_of(tensors, metadata):
             raise ValueError("its digest is not that of its content")
@@ -81,25 +90,35 @@ def load_checkpoint(
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
     except (SafetensorError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
-        raise ValueError(f"checkpoint {path} is damaged or of another model ({error}){hint}") from error
+        raise ValueError(
+            f"checkpoint {path} is damaged or of another model ({error}){hint}"
+        ) from error
     if config is not None and (different := other_run(json.loads(metadata["config"]), config)):
         raise ValueError(f"checkpoint {path} belongs to another run ({different})")
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             tensor.copy_(tensors[f"model.{name}"])
     if optimizer is not None and progress.step > 0:
-        fused = optimizer.defaults.get("fused")  # which counts its steps on the parameter's device, others on the CPU
+        fused = optimizer.defaults.get(
+            "fused"
+        )  # which counts its steps on the parameter's device, others on the CPU
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:  # a frozen one has no moments
                 kept = (moment for moment in (*MOMENTS, AVERAGE) if f"{moment}.{name}" in tensors)
-                moments = {moment: tensors[f"{moment}.{name}"].to(parameter, copy=True) for moment in kept}
-                count = torch.tensor(float(progress.step), device=parameter.device if fused else "cpu")
+                moments = {
+                    moment: tensors[f"{moment}.{name}"].to(parameter, copy=True) for moment in kept
+                }
+                count = torch.tensor(
+                    float(progress.step), device=parameter.device if fused else "cpu"
+                )
                 optimizer.state[parameter] = {"step": count, **moments}
     return progress
 
 
 def digest_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """CRC-32, in eight hexadecimal digits, of progress and config and of every tensor on the CPU, in order of names."""
+    """CRC-32, in eight hexadecimal digits, of progress and config and of every tensor on the CPU,
+    in order of names.
+    """
     crc = zlib.crc32(f"{metadata['progress']}\n{metadata['config']}\n".encode())
     for name, tensor in sorted(tensors.items()):
         crc = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode(), crc)
@@ -108,19 +127,26 @@ def digest_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: bool) -> None:
-    """ValueError unless names, types and shapes are those of the model and, where `moments`, of its optimiser."""
+    """ValueError unless names, types and shapes are those of the model and, where `moments`, of its
+    optimiser.
+    """
 
     def kind(tensor: Tensor) -> str:
         return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
     parameters = dict(model.named_parameters())
-    known = {f"model.{name}": tensor for name, tensor in (*parameters.items(), *model.named_buffers())}
+    known = {
+        f"model.{name}": tensor for name, tensor in (*parameters.items(), *model.named_buffers())
+    }
     needed = set(known)
     for name, parameter in parameters.items():
         own = {f"{moment}.{name}": parameter for moment in MOMENTS}
         known |= {**own, f"{AVERAGE}.{name}": parameter}
         needed |= own.keys() if moments and parameter.requires_grad else set()
-    for word, names in (("no", needed - tensors.keys()), ("unknown", tensors.keys() - known.keys())):
+    for word, names in (
+        ("no", needed - tensors.keys()),
+        ("unknown", tensors.keys() - known.keys()),
+    ):
         if names:
             raise ValueError(f"{word} tensor {min(names)}")
     for name, tensor in tensors.items():
@@ -129,30 +155,41 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
 
 
 def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, Any], int]:
-    """The trained model of a folder, or of a checkpoint in it, on the CPU and set to evaluation; its config and step.
+    """The trained model of a folder, or of a checkpoint in it, on the CPU and set to evaluation;
+    its config and step.
 
-    trusted: the user has consented to other people's code; None where their models are of no use. Raises ValueError
-    when there is no model, it is damaged, or code without consent builds it.
+    trusted: the user has consented to other people's code; None where their models are of no use.
+    Raises ValueError when there is no model, it is damaged, or code without consent builds it.
     """
     folder = cli.existing(path, "model") if path.is_dir() else cli.existing(path, "model").parent
     checkpoint, config = folder / CHECKPOINT if path.is_dir() else path, folder / CONFIG
     if not checkpoint.is_file():
-        raise ValueError(f"{checkpoint}: no such file; give the folder of a run that has saved a checkpoint")
+        raise ValueError(
+            f"{checkpoint}: no such file; give the folder of a run that has saved a checkpoint"
+        )
     if not config.is_file():
-        raise ValueError(f"{config} is missing: a checkpoint needs the configuration of its run beside it")
+        raise ValueError(
+            f"{config} is missing: a checkpoint needs the configuration of its run beside it"
+        )
     content = load_object(config)
     section = content.get("model")
     kind = section.get("kind") if isinstance(section, dict) else None
     code = isinstance(kind, str) and is_code(kind)
     if code and not trusted:
-        remedy = "; give a model of plkernel's own" if trusted is None else f": read it, then say {TRUST}"
+        remedy = (
+            "; give a model of plkernel's own"
+            if trusted is None
+            else f": read it, then say {TRUST}"
+        )
         needed = f"its model needs other people's code, kind {kind!r}, which is not imported here"
         raise ValueError(f"{config}: {needed}{remedy}")
     try:
         if saved := [name for name in SAVED if name in content]:
             (built, sizes), values = SAVED[saved[0]], content[saved[0]]
             # Options that a structure no longer has are left out where they are off.
-            structure = {n: v for n, v in values.get("structure", {}).items() if v or hasattr(Structure, n)}
+            structure = {
+                n: v for n, v in values.get("structure", {}).items() if v or hasattr(Structure, n)
+            }
             model: AnyModel = built(sizes(**{**values, "structure": Structure(**structure)}))
         elif code:
             model = started(from_config(content, trusted=True), int(content["seed"]))
@@ -171,9 +208,14 @@ def check_free(folder: Path) -> None:
 
 
 def save_model(folder: Path, model: RWKV, source: str) -> None:
-    """Write `model` as a folder that `open_model` reads; ValueError when the folder holds a model already."""
+    """Write `model` as a folder that `open_model` reads; ValueError when the folder holds a model
+    already.
+    """
     check_free(folder)
     kind = "rwkv7" if isinstance(model, RWKV7) else "rwkv"
-    config = {"source": source, kind: {name: v for name, v in asdict(model.config).items() if name != "backend"}}
+    config = {
+        "source": source,
+        kind: {name: v for name, v in asdict(model.config).items() if name != "backend"},
+    }
     save_checkpoint(folder / CHECKPOINT, model, None, Progress(), config)
     save_json(folder / CONFIG, config)

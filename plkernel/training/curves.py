@@ -1,7 +1,9 @@
-"""Learning curves: scalars of a run for TensorBoard and a logger, and the mean of an arm over its seeds.
+"""Learning curves: scalars of a run for TensorBoard and a logger, and the mean of an arm over its
+seeds.
 
-`loss/train` is the loss of every tenth step, `loss/validation` that of an evaluation, both in bits per byte; half-lives
-are in bytes. A logger (wandb or trackio) is somebody else's library, and receives the same scalars.
+`loss/train` is the loss of every tenth step, `loss/validation` that of an evaluation, both in bits
+per byte; half-lives are in bytes. A logger (wandb or trackio) is somebody else's library, and
+receives the same scalars.
 """
 
 import importlib
@@ -30,23 +32,33 @@ def logger_library(name: LoggerName) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise ValueError(f'logger {name!r}: it is not installed; pip install "plkernel[{name}]"') from None
+        raise ValueError(
+            f'logger {name!r}: it is not installed; pip install "plkernel[{name}]"'
+        ) from None
 
 
 class Curves:
     """The scalars of one run, for TensorBoard in its folder and for a logger where one is named.
 
-    start: first step that is still to come; later points in the folder are taken back. config: of the run, whose study
-    is the project of the logger and whose arm is the group. A run that goes on is the same run there.
+    start: first step that is still to come; later points in the folder are taken back. config: of
+    the run, whose study is the project of the logger and whose arm is the group. A run that goes on
+    is the same run there.
     """
 
-    def __init__(self, folder: Path, start: int, config: Mapping[str, Any], logger: LoggerName | None = None) -> None:
+    def __init__(
+        self, folder: Path, start: int, config: Mapping[str, Any], logger: LoggerName | None = None
+    ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer, self.run = SummaryWriter(str(folder), purge_step=start), None
         if logger:
-            name, text = f"{config['arm']} seed {config['seed']}", json.dumps(config, sort_keys=True)
-            own = {"id": f"{zlib.crc32(text.encode()):08x}"} if logger == "wandb" else {}  # trackio goes by the name
+            name, text = (
+                f"{config['arm']} seed {config['seed']}",
+                json.dumps(config, sort_keys=True),
+            )
+            own = (
+                {"id": f"{zlib.crc32(text.encode()):08x}"} if logger == "wandb" else {}
+            )  # trackio goes by the name
             whose = {"project": config["study"], "group": config["arm"], "name": name, **own}
             self.run = logger_library(logger).init(**whose, config=dict(config), resume="allow")
 
@@ -57,18 +69,31 @@ class Curves:
         if self.run is not None:
             self.run.log(dict(scalars), step=step)
 
-    def evaluation(self, row: Mapping[str, Any], half_lives: Sequence[np.ndarray], seconds: float, note: str) -> None:
+    def evaluation(
+        self, row: Mapping[str, Any], half_lives: Sequence[np.ndarray], seconds: float, note: str
+    ) -> None:
         """Add an evaluation; the losses of step 0, 8 bits per byte, would flatten the curves.
 
         note: behind the names of the losses, of a model that sees ahead.
         """
-        losses = {"validation": "val_bpb", "validation above the floor": "excess_bpb"} if row["step"] else {}
+        losses = (
+            {"validation": "val_bpb", "validation above the floor": "excess_bpb"}
+            if row["step"]
+            else {}
+        )
         scalars = {f"loss/{name}{note}": row[key] for name, key in losses.items() if key in row}
-        scalars |= {f"prediction/{name.replace('_', ' ')}": row["saturation"][name] for name in PREDICTION}
-        scalars |= {"learning rate": row["learning_rate"], "bytes per second": row["bytes"] / seconds}
+        scalars |= {
+            f"prediction/{name.replace('_', ' ')}": row["saturation"][name] for name in PREDICTION
+        }
+        scalars |= {
+            "learning rate": row["learning_rate"],
+            "bytes per second": row["bytes"] / seconds,
+        }
         for layer, values in enumerate(half_lives):
             scalars[f"half-life/layer {layer} median"] = float(np.median(values))
-            self.writer.add_histogram(f"half-life/layer {layer}, log2", np.log2(values), row["step"])
+            self.writer.add_histogram(
+                f"half-life/layer {layer}, log2", np.log2(values), row["step"]
+            )
         self.add(row["step"], scalars)
 
     def close(self) -> None:
@@ -79,9 +104,11 @@ class Curves:
 
 
 def save_mean(arm: Path, seeds: Sequence[int]) -> None:
-    """Write the mean of the curves of the runs arm/seed-K to arm/mean; nothing where that of these seeds is there.
+    """Write the mean of the curves of the runs arm/seed-K to arm/mean; nothing where that of these
+    seeds is there.
 
-    A point is written where every seed has one. Runs that were taken from a record have no curves, and no mean.
+    A point is written where every seed has one. Runs that were taken from a record have no curves,
+    and no mean.
     """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util import tb_logging
@@ -89,7 +116,10 @@ def save_mean(arm: Path, seeds: Sequence[int]) -> None:
 
     refuse_links(arm, arm / MEAN)
     folders = [arm / f"seed-{seed}" for seed in sorted(seeds)]
-    known = [[(file.name, file.stat().st_size) for file in sorted(folder.glob(f"{EVENTS}*"))] for folder in folders]
+    known = [
+        [(file.name, file.stat().st_size) for file in sorted(folder.glob(f"{EVENTS}*"))]
+        for folder in folders
+    ]
     target = arm / MEAN / f"{EVENTS}{zlib.crc32(repr([folders, known]).encode()):08x}"
     if target.exists() or not all(known):
         return

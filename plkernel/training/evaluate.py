@@ -1,4 +1,6 @@
-"""Objective and evaluation: bits per byte, by position and with context taken away; influence and saturation."""
+"""Objective and evaluation: bits per byte, by position and with context taken away; influence and
+saturation.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,11 +40,17 @@ from plkernel.models.ssm import SSM
 from plkernel.training.build import AnyModel
 
 Losses = Callable[[np.ndarray, int | None, int], np.ndarray]
-"""Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before them, from a byte on."""
+"""Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before
+them, from a byte on.
+"""
 Predict = Callable[[Tensor], Tensor]
-"""Tokens (B,T), int64 on the CPU, to logits (B,T,V), float32: those at t predict the token after t from all up to t."""
+"""Tokens (B,T), int64 on the CPU, to logits (B,T,V), float32: those at t predict the token after t
+from all up to t.
+"""
 PLACES = 16
-"""Tokens replaced in each window, unless asked otherwise: with half as many, most errors at far lags are too small."""
+"""Tokens replaced in each window, unless asked otherwise: with half as many, most errors at far
+lags are too small.
+"""
 NATS_PER_BIT = math.log(2)
 SATURATED = 0.99
 """A position is saturated if its largest probability exceeds this."""
@@ -50,11 +58,13 @@ CACHED = 256  # rows of logits at a time, which stay in the cache of a CPU
 LEAST_EXPONENT = -746.0  # exp of it is 0 in float64
 
 
-def next_byte_loss(model: Callable[[Tensor], Tensor], windows: Tensor, l2wrap: float = 0.0) -> Tensor:
+def next_byte_loss(
+    model: Callable[[Tensor], Tensor], windows: Tensor, l2wrap: float = 0.0
+) -> Tensor:
     """Cross-entropy in nats of bytes 1..T of each window (B,T+1) given the bytes before them.
 
-    `l2wrap` acts on the gradient alone: at each position it adds l2wrap * z / (B T) to that of the largest logit z,
-    which keeps the logits from drifting (the L2Wrap of the official RWKV code).
+    `l2wrap` acts on the gradient alone: at each position it adds l2wrap * z / (B T) to that of the
+    largest logit z, which keeps the logits from drifting (the L2Wrap of the official RWKV code).
     """
     logits = model(windows[:, :-1]).float()
     loss = F.cross_entropy(logits.reshape(-1, BYTES), windows[:, 1:].reshape(-1))
@@ -71,7 +81,8 @@ def bits_per_byte(
     device: torch.device,
     watch: Callable[[Tensor, Tensor], object] | None = None,
 ) -> float:
-    """Mean -log2 p(byte) over every predicted byte of `windows` (n, context + 1); leaves the model in eval mode.
+    """Mean -log2 p(byte) over every predicted byte of `windows` (n, context + 1); leaves the model
+    in eval mode.
 
     `watch` is called with the logits (B,T,256) and the target bytes (B,T) of every batch.
     """
@@ -82,14 +93,18 @@ def bits_per_byte(
             inputs, targets = chunk[:, :-1].to(device), chunk[:, 1:].to(device)
             with autocast(device):
                 logits = model(inputs).float()
-                nats += F.cross_entropy(logits.reshape(-1, BYTES), targets.reshape(-1), reduction="sum")
+                nats += F.cross_entropy(
+                    logits.reshape(-1, BYTES), targets.reshape(-1), reduction="sum"
+                )
             if watch is not None:
                 watch(logits, targets)
     return nats.item() / windows[:, 1:].numel() / NATS_PER_BIT
 
 
 def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
-    """-log2 p(target) of logits (B,T,V) and bytes, or tokens of any alphabet, (B,T), in bits; shape (B,T)."""
+    """-log2 p(target) of logits (B,T,V) and bytes, or tokens of any alphabet, (B,T), in bits; shape
+    (B,T).
+    """
     return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") / NATS_PER_BIT
 
 
@@ -118,7 +133,12 @@ class Diagnosis:
     @property
     def finite(self) -> bool:
         """True unless a figure is NaN or infinite, as after a divergence."""
-        return all(map(math.isfinite, (self.bits_per_byte, *self.saturation.values(), *(self.amplification or ()))))
+        return all(
+            map(
+                math.isfinite,
+                (self.bits_per_byte, *self.saturation.values(), *(self.amplification or ())),
+            )
+        )
 
     def to_row(self) -> dict[str, Any]:
         """The entries of a row of metrics.jsonl beside the bits per byte."""
@@ -130,7 +150,8 @@ class Diagnosis:
 
 
 def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
-    """Figures of logits (..., V) with targets (...), integers in 0..V-1; in float64, p their softmax.
+    """Figures of logits (..., V) with targets (...), integers in 0..V-1; in float64, p their
+    softmax.
 
     positions                how many predictions
     loss                     mean of -ln p(target), nats
@@ -140,9 +161,10 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
     entropy                  mean of -sum p ln p, nats; ln V for equal logits
     saturated_share          share of positions with max p > 0.99
 
-    A softmax with logits far apart puts all probability on one symbol; its gradient vanishes there, or is large where
-    the symbol is wrong. A good start predicts nearly uniformly: entropy ln 256 = 5.545 nats for bytes. A logit of -inf
-    is a probability of 0 (and infinite loss at the target); NaN gives NaN figures.
+    A softmax with logits far apart puts all probability on one symbol; its gradient vanishes there,
+    or is large where the symbol is wrong. A good start predicts nearly uniformly: entropy ln 256 =
+    5.545 nats for bytes. A logit of -inf is a probability of 0 (and infinite loss at the target);
+    NaN gives NaN figures.
     """
     z, symbols = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1, 1)
     rows = CACHED if z.device.type == "cpu" else max(1, len(z))
@@ -171,19 +193,27 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
 def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The figures of `saturation` of all sets of positions together."""
     whole, *rest = map(dict, parts)
-    join: dict[str, Any] = {"positions": add, "logit_min": min, "logit_max": max, "peak_probability": max}
+    join: dict[str, Any] = {
+        "positions": add,
+        "logit_min": min,
+        "logit_max": max,
+        "peak_probability": max,
+    }
     for part in rest:
         total = whole["positions"] + part["positions"]
         mine, other = whole["positions"] / total, part["positions"] / total
         whole = {
-            name: join[name](value, part[name]) if name in join else mine * value + other * part[name]
+            name: (
+                join[name](value, part[name]) if name in join else mine * value + other * part[name]
+            )
             for name, value in whole.items()
         }
     return whole
 
 
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
-    """The figures of one pass over `windows` (n, context + 1); leaves the model in eval mode, without hooks.
+    """The figures of one pass over `windows` (n, context + 1); leaves the model in eval mode,
+    without hooks.
 
     Of an RWKV the residual stream (B,T,D) is measured before the first block and after each.
     """
@@ -206,16 +236,29 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
         bpb = bits_per_byte(model, windows, batch, device, watch)
     rms = []
     for batches in stream:
-        means, counts = torch.stack([mean for mean, _ in batches]).tolist(), [count for _, count in batches]
-        rms.append(math.sqrt(sum(mean * count for mean, count in zip(means, counts, strict=True)) / sum(counts)))
-    growth = tuple(after / before if before else math.nan for before, after in pairwise(rms)) if rms else None
+        means, counts = (
+            torch.stack([mean for mean, _ in batches]).tolist(),
+            [count for _, count in batches],
+        )
+        rms.append(
+            math.sqrt(
+                sum(mean * count for mean, count in zip(means, counts, strict=True)) / sum(counts)
+            )
+        )
+    growth = (
+        tuple(after / before if before else math.nan for before, after in pairwise(rms))
+        if rms
+        else None
+    )
     return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), merged(parts), growth)
 
 
 def predictor(model: AnyModel, device: torch.device) -> Predict:
     """`model` in evaluation mode as a callable; ValueError for one that is not causal."""
     if not model.config.causal:
-        raise ValueError("a causal model is needed, got one with patching mode 'published', which sees ahead")
+        raise ValueError(
+            "a causal model is needed, got one with patching mode 'published', which sees ahead"
+        )
     model.eval()
 
     def predict(tokens: Tensor) -> Tensor:
@@ -226,25 +269,35 @@ def predictor(model: AnyModel, device: torch.device) -> Predict:
 
 
 def patch_of(model: AnyModel) -> int:
-    """Bytes in a patch of `model`, 1 where it has none: it starts anew at a border of patches only."""
+    """Bytes in a patch of `model`, 1 where it has none: it starts anew at a border of patches
+    only.
+    """
     return model.config.patch if isinstance(model, SSM | Foreign) else 1
 
 
 def token_losses(predict: Predict, windows: Tensor, batch: int, first: int = 0) -> np.ndarray:
     """Bits (n,T-first) at tokens `first` + 1 .. T of `windows` (n,T+1), given those before."""
-    losses = np.empty((len(windows), windows.shape[1] - 1 - first))  # arrays kept batch by batch would split the heap
+    losses = np.empty(
+        (len(windows), windows.shape[1] - 1 - first)
+    )  # arrays kept batch by batch would split the heap
     for start in range(0, len(windows), batch):
         chunk = windows[start : start + batch]
         logits = logits_of(predict, chunk[:, :-1])[:, first:]
-        losses[start : start + batch] = losses_per_byte(logits, chunk[:, 1 + first :].to(logits.device)).cpu().numpy()
+        losses[start : start + batch] = (
+            losses_per_byte(logits, chunk[:, 1 + first :].to(logits.device)).cpu().numpy()
+        )
     return losses
 
 
-def truncation(predict: Predict, windows: Tensor, batch: int, floor: Losses | None = None, step: int = 1) -> Truncation:
-    """Bits at the last token of every window (n, context + 1) when only the last 1, 2, 4 .. `context` are given.
+def truncation(
+    predict: Predict, windows: Tensor, batch: int, floor: Losses | None = None, step: int = 1
+) -> Truncation:
+    """Bits at the last token of every window (n, context + 1) when only the last 1, 2, 4 ..
+    `context` are given.
 
-    The same tokens are predicted each time, so that differences are paired. The model starts anew, with a multiple of
-    `step` fewer tokens than `context` (`patch_of`). A call of `predict` gets at most `batch` x `context` tokens.
+    The same tokens are predicted each time, so that differences are paired. The model starts anew,
+    with a multiple of `step` fewer tokens than `context` (`patch_of`). A call of `predict` gets at
+    most `batch` x `context` tokens.
     """
     context = windows.shape[1] - 1
     given = lengths(context, step)
@@ -253,7 +306,11 @@ def truncation(predict: Predict, windows: Tensor, batch: int, floor: Losses | No
         token_losses(predict, part, batch * context // length, length - 1)[:, 0]
         for length, part in zip(given, cut, strict=True)
     ]
-    least = [floor(part.numpy(), n, n - 1)[:, 0] for n, part in zip(given, cut, strict=True)] if floor else None
+    least = (
+        [floor(part.numpy(), n, n - 1)[:, 0] for n, part in zip(given, cut, strict=True)]
+        if floor
+        else None
+    )
     return truncation_of(given, np.stack(losses), None if least is None else np.stack(least))
 
 
@@ -265,24 +322,28 @@ def influence(
     count: int = PLACES,
     seed: int = 0,
 ) -> Influence:
-    """Mean KL divergence in bits of the prediction of x[t+1] from its value when x[t+1-d] is another token.
+    """Mean KL divergence in bits of the prediction of x[t+1] from its value when x[t+1-d] is
+    another token.
 
-    windows  (n,T+1) of text. In each, `count` tokens are replaced one at a time, at least FEWEST_PLACES or all, at
-             places of its own, by tokens drawn by their frequency in `windows`. All lags are read from one pass, where
-             half of the window or more is given: a far lag has fewer readings, lag T a single one
+    windows  (n,T+1) of text. In each, `count` tokens are replaced one at a time, at least
+             FEWEST_PLACES or all, at places of its own, by tokens drawn by their frequency in
+             `windows`. All lags are read from one pass, where half of the window or more is given:
+             a far lag has fewer readings, lag T a single one
     lags     ascending, 1 to T; 1, 2, 4 .. T unless given
-    batch    windows in a call of `predict`. Memory: three arrays of batch x T x V floats, V the alphabet
+    batch    windows in a call of `predict`. Memory: three arrays of batch x T x V floats, V the
+    alphabet
 
-    The seed draws places and replacements. The standard error is that over other windows of the text and other seeds:
-    over seeds alone, with the same windows, results differ by less. The result does not depend on `batch`, but for
-    rounding.
+    The seed draws places and replacements. The standard error is that over other windows of the
+    text and other seeds: over seeds alone, with the same windows, results differ by less. The
+    result does not depend on `batch`, but for rounding.
     """
     inputs = windows[:, :-1]
     length = inputs.shape[1]
     known = check_lags(lags, length)
     if count < FEWEST_PLACES:
         raise ValueError(
-            f"count must be at least {FEWEST_PLACES} replaced tokens, so that every lag has one, got {count}"
+            f"count must be at least {FEWEST_PLACES} replaced tokens, so that every lag has one,"
+            f" got {count}"
         )
     rng = np.random.default_rng(seed)
     chosen = places(len(inputs), length, min(count, length), rng)
@@ -298,7 +359,9 @@ def influence(
             after = logits_of(predict, changed)
             row, lag = np.nonzero(read[rows, index])
             read_at = torch.from_numpy(row), torch.from_numpy(at[start + row, index, lag])
-            bits[start + row, index, lag] = divergence(before[read_at], after[read_at]).cpu().numpy()
+            bits[start + row, index, lag] = (
+                divergence(before[read_at], after[read_at]).cpu().numpy()
+            )
     return influence_of(known, bits)
 
 
@@ -318,7 +381,8 @@ def worth_of_context(
     floor: Losses | None = None,
     step: int = 1,
 ) -> dict[str, Any]:
-    """`truncation` and `influence` on windows of `text`, `batch` at a time, as far as `train` asks for them, for JSON.
+    """`truncation` and `influence` on windows of `text`, `batch` at a time, as far as `train` asks
+    for them, for JSON.
 
     Beside the influence stands I(d) in bits where the law of `corpus` is known.
     """
@@ -327,18 +391,29 @@ def worth_of_context(
         windows = spread_windows(text, train.context, train.truncation_windows)
         worth["truncation"] = truncation(predict, windows, batch, floor, step).to_dict()
     if train.probe_windows:
-        windows, law = fixed_windows(text, train.context, train.probe_windows), known_sequence(corpus)
+        windows, law = (
+            fixed_windows(text, train.context, train.probe_windows),
+            known_sequence(corpus),
+        )
         near = influence(predict, windows, batch=batch)
-        known = {} if law is None else {"information": (law.mutual_information(near.lags) / NATS_PER_BIT).tolist()}
+        known = (
+            {}
+            if law is None
+            else {"information": (law.mutual_information(near.lags) / NATS_PER_BIT).tolist()}
+        )
         worth["influence"] = {"windows": len(windows), **near.to_dict(), **known}
     return worth
 
 
 def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:
-    """`lags`, or 1, 2, 4 .. `length`; ValueError unless they ascend from 1 or more to `length` at most."""
+    """`lags`, or 1, 2, 4 .. `length`; ValueError unless they ascend from 1 or more to `length` at
+    most.
+    """
     known = lengths(length) if not lags else list(lags)
     if known != sorted(set(known)) or not 1 <= known[0] <= known[-1] <= length:
-        raise ValueError(f"lags must ascend and lie between 1 and the context, {length}, got {known}")
+        raise ValueError(
+            f"lags must ascend and lie between 1 and the context, {length}, got {known}"
+        )
     return known
 
 
@@ -350,9 +425,11 @@ def logits_of(predict: Predict, tokens: Tensor) -> Tensor:
 
 
 def memory(model: AnyModel, half_lives: Sequence[np.ndarray], context: int) -> dict[str, Any]:
-    """The entries of a row of metrics.jsonl on the memory of the blocks, as far as the model says it.
+    """The entries of a row of metrics.jsonl on the memory of the blocks, as far as the model says
+    it.
 
-    Quantiles of the half-lives (L,7), and the weight of an input in every block (L,T) 1, 2, 4 .. `context` bytes later.
+    Quantiles of the half-lives (L,7), and the weight of an input in every block (L,T) 1, 2, 4 ..
+    `context` bytes later.
     """
     lags = [2**power for power in range(context.bit_length())]
     quantiles = [np.quantile(values, QUANTILES).tolist() for values in half_lives]

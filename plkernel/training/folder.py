@@ -1,4 +1,6 @@
-"""The folder of one run: its configuration, rows and result, and the lock that keeps other processes out."""
+"""The folder of one run: its configuration, rows and result, and the lock that keeps other
+processes out.
+"""
 
 import json
 import os
@@ -40,8 +42,9 @@ LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a 
 class Progress:
     """The point that a run has reached after `step` steps.
 
-    loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so far; metrics_bytes:
-    length of the rows, to which a resumed run cuts them; metrics_crc: CRC-32 of their content.
+    loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so
+    far; metrics_bytes: length of the rows, to which a resumed run cuts them; metrics_crc: CRC-32 of
+    their content.
     """
 
     step: int = 0
@@ -64,19 +67,26 @@ class RunFolder:
 
     @property
     def registration(self) -> str | None:
-        """The fingerprint of the registration in the folder of the study, or, for a search, of the study it serves."""
+        """The fingerprint of the registration in the folder of the study, or, for a search, of the
+        study it serves.
+        """
         places = (folder / REGISTERED for folder in self.path.absolute().parents[1:3])
         return next((load_object(place).get("sha256") for place in places if place.exists()), None)
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The record of an ended run; None while it is unfinished. ValueError when the file is damaged."""
+        """The record of an ended run; None while it is unfinished. ValueError when the file is
+        damaged.
+        """
         path = self.path / RESULT
         if not path.exists():
             return None
         result = load_json(path)
         if not isinstance(result, dict) or result.get("status") not in (FINISHED, DIVERGED, FAILED):
-            raise ValueError(f"{path} does not say how the run ended: remove it to go on from the last checkpoint")
+            raise ValueError(
+                f"{path} does not say how the run ended: remove it to go on from the last"
+                " checkpoint"
+            )
         return result
 
     @property
@@ -99,13 +109,17 @@ class RunFolder:
         path = self.path / CONFIG
         if path.exists() and (different := other_run(load_json(path), config)):
             remedy = "use another name or --out, or remove the folder"
-            raise ValueError(f"run folder {self.path} was made by another spec ({different}): {remedy}")
+            raise ValueError(
+                f"run folder {self.path} was made by another spec ({different}): {remedy}"
+            )
 
     def open(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        """Create the folder, or check that it belongs to the run of `config`; forget a failed attempt.
+        """Create the folder, or check that it belongs to the run of `config`; forget a failed
+        attempt.
 
-        The `environment` of an earlier sitting is replaced, but for the time when the run was started and the
-        registration that it was started under; that of a run that has finished stays.
+        The `environment` of an earlier sitting is replaced, but for the time when the run was
+        started and the registration that it was started under; that of a run that has finished
+        stays.
         """
         self.check(config)
         if self.status == FINISHED:
@@ -119,29 +133,38 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this process; ValueError for links in it, or when another process keeps holding it."""
+        """Hold the folder for this process; ValueError for links in it, or when another process
+        keeps holding it.
+        """
         refuse_links(self.path.parent, self.path, *self.path.glob("*"))
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path, f"run folder {self.path}", LOCK_PATIENCE):
             yield
 
     def append(self, row: Mapping[str, Any], progress: Progress) -> Progress:
-        """Add a row to metrics.jsonl, flushed to disk; return `progress` with its new length and CRC-32."""
+        """Add a row to metrics.jsonl, flushed to disk; return `progress` with its new length and
+        CRC-32.
+        """
         path, line = self.path / METRICS, json.dumps(row, allow_nan=False).encode() + b"\n"
         with naming(path), path.open("ab") as handle:
             handle.write(line)
             handle.flush()
             os.fsync(handle.fileno())
-            return replace(progress, metrics_bytes=handle.tell(), metrics_crc=crc32(line, progress.metrics_crc))
+            return replace(
+                progress, metrics_bytes=handle.tell(), metrics_crc=crc32(line, progress.metrics_crc)
+            )
 
     def cut(self, progress: Progress) -> None:
-        """Drop the rows written after the checkpoint of `progress`; ValueError, and all stay, where others changed."""
+        """Drop the rows written after the checkpoint of `progress`; ValueError, and all stay, where
+        others changed.
+        """
         path = self.path / METRICS
         kept = path.read_bytes()[: progress.metrics_bytes] if path.exists() else b""
         if crc32(kept) != progress.metrics_crc:
             raise ValueError(
-                f"{path} is not as the run left it at the step {progress.step - progress.loss_count} of its last "
-                f"evaluation (its content has been changed): bring it back, or remove {self.path} to start over"
+                f"{path} is not as the run left it at the step"
+                f" {progress.step - progress.loss_count} of its last evaluation (its content has"
+                f" been changed): bring it back, or remove {self.path} to start over"
             )
         if path.exists():
             os.truncate(path, progress.metrics_bytes)
@@ -153,7 +176,8 @@ class RunFolder:
 
 @contextmanager
 def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
-    """Hold `folder`, called `name` in messages; ValueError when another process still does after `patience` seconds.
+    """Hold `folder`, called `name` in messages; ValueError when another process still does after
+    `patience` seconds.
 
     The system releases the lock with the process, however that ends.
     """
@@ -166,5 +190,9 @@ def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
 
 
 def other_run(old: Any, new: Any) -> str:
-    """The first four differences of two configurations, '' for the same run; missing options have their defaults."""
-    return "; ".join(differences(*(with_defaults(json.loads(json.dumps(config))) for config in (old, new)))[:4])
+    """The first four differences of two configurations, '' for the same run; missing options have
+    their defaults.
+    """
+    return "; ".join(
+        differences(*(with_defaults(json.loads(json.dumps(config))) for config in (old, new)))[:4]
+    )

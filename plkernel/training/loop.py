@@ -30,7 +30,14 @@ from plkernel.data.names import predictor_of
 from plkernel.data.windows import check_length, fixed_windows, training_windows
 from plkernel.memory.foreign import Foreign, origins
 from plkernel.models import NOT_CAUSAL
-from plkernel.training.build import Prepared, build_optimizer, check_machine, choose_device, learning_rate, started
+from plkernel.training.build import (
+    Prepared,
+    build_optimizer,
+    check_machine,
+    choose_device,
+    learning_rate,
+    started,
+)
 from plkernel.training.checkpoint import AVERAGE, load_checkpoint, save_checkpoint
 from plkernel.training.curves import Curves, LoggerName, logger_library
 from plkernel.training.evaluate import (
@@ -56,7 +63,9 @@ EVALUATED = 8
 
 @dataclass(frozen=True)
 class Task:
-    """One run: a prepared condition at one seed, on an opened corpus, in a folder, on a type of device."""
+    """One run: a prepared condition at one seed, on an opened corpus, in a folder, on a type of
+    device.
+    """
 
     prepared: Prepared
     seed: int
@@ -94,7 +103,8 @@ def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
 
 
 def open_run(condition: Condition, seed: int, folder: Path, checked: bool = False) -> Task:
-    """Check the condition, the machine and the corpus of a run in `folder`; ValueError for bad input.
+    """Check the condition, the machine and the corpus of a run in `folder`; ValueError for bad
+    input.
 
     checked: a study has tried the code that the condition names. Nothing is written yet.
     """
@@ -102,20 +112,32 @@ def open_run(condition: Condition, seed: int, folder: Path, checked: bool = Fals
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
     device = check_machine(condition)
     prepared = Prepared.of(condition, checked)
-    return Task(prepared, seed, *open_corpus(condition.corpus, condition.protocol.context), RunFolder(folder), device)
+    return Task(
+        prepared,
+        seed,
+        *open_corpus(condition.corpus, condition.protocol.context),
+        RunFolder(folder),
+        device,
+    )
 
 
 def open_corpus(section: CorpusSpec, context: int) -> tuple[Corpus, Splits]:
-    """A corpus and its three splits, each checked to hold at least one window of `context` predicted bytes."""
+    """A corpus and its three splits, each checked to hold at least one window of `context`
+    predicted bytes.
+    """
     corpus = corpora.load(section.name, **section.reading)
     splits = corpus.splits(section.validation, section.test)
     for name in ("train", "validation", "test"):
-        check_length(getattr(splits, name).size, context, f"the {name} split of corpus {section.name!r}")
+        check_length(
+            getattr(splits, name).size, context, f"the {name} split of corpus {section.name!r}"
+        )
     return corpus, splits
 
 
 def check_ahead(section: CorpusSpec, context: int) -> bool:
-    """Refuse as `open_corpus` does, but read and fetch nothing; False where the size is not known before that."""
+    """Refuse as `open_corpus` does, but read and fetch nothing; False where the size is not known
+    before that.
+    """
     size = corpora.size_ahead(section.name, **section.reading)
     if size is None:
         return False
@@ -138,13 +160,19 @@ class Training:
         self.optimizer = build_optimizer(self.model, train, task.prepared.plan)
         self.validation = fixed_windows(task.splits.validation, train.context, train.eval_windows)
         self.law = predictor_of(condition.corpus.name)
-        self.floor = None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
+        self.floor = (
+            None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
+        )
         self.progress = Progress()
         if task.folder.checkpoint.exists():
             try:
-                self.progress = load_checkpoint(task.folder.checkpoint, self.model, self.optimizer, self.config)
+                self.progress = load_checkpoint(
+                    task.folder.checkpoint, self.model, self.optimizer, self.config
+                )
             except ValueError as error:
-                raise ValueError(f"{error}: bring the run's own back, or remove it to start over") from error
+                raise ValueError(
+                    f"{error}: bring the run's own back, or remove it to start over"
+                ) from error
         self.unread: list[Tensor] = []
         self.compiled: nn.Module = self.model
         if train.compile:  # on a GPU its steps are replayed as CUDA graphs
@@ -153,7 +181,8 @@ class Training:
         # After the checkpoint was read: where that is refused, the rows stay as they are.
         task.folder.cut(self.progress)
         self.rows = read_lines(task.folder.path / METRICS)
-        known = self.progress.step + 1 if self.rows else 0  # later points of the curves are taken back
+        # later points of the curves are taken back
+        known = self.progress.step + 1 if self.rows else 0
         self.curves = Curves(task.folder.path, known, self.config, logger)
         self.note = label(self.model.config.causal)  # behind the losses of a model that sees ahead
         self._clock = time.perf_counter()
@@ -164,10 +193,16 @@ class Training:
         return self.progress.seconds + time.perf_counter() - self._clock
 
     def windows(self, step: int) -> Tensor:
-        """Return the windows of this step (batch, context + 1), int64, on the device; the host does not wait."""
+        """Return the windows of this step (batch, context + 1), int64, on the device; the host does
+        not wait.
+        """
         data, train = self.task.splits.train, self.train
         drawn = training_windows(data, train.context, train.batch, self.task.seed, step)
-        return drawn.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else drawn
+        return (
+            drawn.pin_memory().to(self.device, non_blocking=True)
+            if self.device.type == "cuda"
+            else drawn
+        )
 
     def step(self) -> None:
         """Take one optimiser step; nothing waits for the device, whose losses `settle` reads."""
@@ -182,7 +217,9 @@ class Training:
         with autocast(self.device):
             loss = next_byte_loss(self.compiled, self.windows(number), l2wrap=train.l2wrap)
         loss.backward()
-        for parameter in self.model.parameters():  # AdamW counts steps of parameters, a resumed run those of the run
+        for parameter in (
+            self.model.parameters()
+        ):  # AdamW counts steps of parameters, a resumed run those of the run
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
@@ -190,15 +227,20 @@ class Training:
         averaged = max(1, round(train.average * train.total_steps))
         if train.average and (count := number + 1 - train.total_steps + averaged) > 0:
             for weight, state in self.optimizer.state.items():  # frozen ones have none
-                state.setdefault(AVERAGE, torch.zeros_like(weight)).lerp_(weight.detach(), 1 / count)
+                state.setdefault(AVERAGE, torch.zeros_like(weight)).lerp_(
+                    weight.detach(), 1 / count
+                )
         self.unread.append(loss.detach().reshape(1))
-        self.progress = replace(self.progress, step=number + 1, loss_count=self.progress.loss_count + 1)
+        self.progress = replace(
+            self.progress, step=number + 1, loss_count=self.progress.loss_count + 1
+        )
         self.optimizer.zero_grad(set_to_none=True)
 
     def settle(self) -> None:
         """Read the losses of the steps since the last call.
 
-        Raises FloatingPointError with the step of the first loss that is not finite: later training is lost.
+        Raises FloatingPointError with the step of the first loss that is not finite: later training
+            is lost.
         """
         values, self.unread = torch.cat(self.unread).tolist() if self.unread else [], []
         for step, value in enumerate(values, start=self.progress.step - len(values) + 1):
@@ -208,17 +250,25 @@ class Training:
             self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
 
     def evaluate(self) -> dict[str, Any]:
-        """Evaluate, write a row to the file and to the curves, and save a checkpoint; returns the row."""
+        """Evaluate, write a row to the file and to the curves, and save a checkpoint; returns the
+        row.
+        """
         self.settle()
         train, done = self.train, self.progress
         figures = diagnose(self.model, self.validation, self.at_once, self.device)
-        half_lives = [values.cpu().numpy() for values in self.model.half_lives()]  # infinite where a rate became zero
-        usable = figures.finite and all(((values > 0) & np.isfinite(values)).all() for values in half_lives)
+        half_lives = [
+            values.cpu().numpy() for values in self.model.half_lives()
+        ]  # infinite where a rate became zero
+        usable = figures.finite and all(
+            ((values > 0) & np.isfinite(values)).all() for values in half_lives
+        )
         _check_finite(figures.bits_per_byte if usable else math.nan, done.step)
         row: dict[str, Any] = {
             "step": done.step,
             "bytes": done.step * train.batch * train.context,
-            "train_bpb": done.loss_sum / done.loss_count / NATS_PER_BIT if done.loss_count else None,
+            "train_bpb": (
+                done.loss_sum / done.loss_count / NATS_PER_BIT if done.loss_count else None
+            ),
             "val_bpb": figures.bits_per_byte,
         }
         if self.floor is not None:
@@ -228,7 +278,8 @@ class Training:
             row["label"] = NOT_CAUSAL
         row |= memory(self.model, half_lives, train.context) | figures.to_row()
         self.curves.evaluation(row, half_lives, self.seconds, self.note)
-        # Rows before the checkpoint: one too many after a kill is cut, one too few could not be made again.
+        # Rows before the checkpoint: one too many after a kill is cut, one too few could not be
+        # made again.
         self.progress = replace(self.task.folder.append(row, done), loss_sum=0.0, loss_count=0)
         self.save()
         self.rows.append(row)
@@ -237,36 +288,51 @@ class Training:
     def save(self) -> None:
         """Checkpoint the present state."""
         self.settle()
-        self.curves.writer.flush()  # what follows the checkpoint is taken back, what comes before is not made again
+        # what follows the checkpoint is taken back, what comes before is not made again
+        self.curves.writer.flush()
         self.progress = replace(self.progress, seconds=self.seconds)
         self._clock = time.perf_counter()
-        save_checkpoint(self.task.folder.checkpoint, self.model, self.optimizer, self.progress, self.config)
+        save_checkpoint(
+            self.task.folder.checkpoint, self.model, self.optimizer, self.progress, self.config
+        )
 
     def run(self, stopped: Callable[[], bool], progress_bar: bool) -> None:
         """Train and evaluate to the last step.
 
-        Raises KeyboardInterrupt, with the last step saved, once `stopped` is true, and FloatingPointError.
+        Raises KeyboardInterrupt, with the last step saved, once `stopped` is true, and
+        FloatingPointError.
         """
         total, every = self.train.total_steps, self.train.eval_every
         if not self.rows:
             self.evaluate()
         shown = {"initial": self.progress.step, "desc": self.task.name, "unit": "step"}
-        with closing(self.curves), tqdm(total=total, disable=None if progress_bar else True, **shown) as bar:
+        with (
+            closing(self.curves),
+            tqdm(total=total, disable=None if progress_bar else True, **shown) as bar,
+        ):
             while self.progress.step < total:
                 self.step()
                 if self.device.type == "cpu":
-                    self.settle()  # there is nothing to wait for, and small tensors that are kept split the heap
+                    # there is nothing to wait for, and small tensors that are kept split the heap
+                    self.settle()
                 bar.update()
                 if self.progress.step % every == 0 or self.progress.step == total:
                     row = self.evaluate()
-                    bpb = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per byte"
+                    bpb = (
+                        f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per"
+                        " byte"
+                    )
                     tqdm.write(f"step {row['step']}: {bpb}{self.note}", file=sys.stderr)
                 if stopped():
                     self.save()
-                    raise KeyboardInterrupt(f"step {self.progress.step} is saved; run the same command again to go on")
+                    raise KeyboardInterrupt(
+                        f"step {self.progress.step} is saved; run the same command again to go on"
+                    )
 
     def result(self) -> dict[str, Any]:
-        """The end of the run: final and best validation, and the one test figure, all in bits per byte."""
+        """The end of the run: final and best validation, and the one test figure, all in bits per
+        byte.
+        """
         train, text, causal = self.train, self.task.splits.test, self.model.config.causal
         best, last = min(self.rows, key=lambda row: row["val_bpb"]), self.rows[-1]
         if train.average:
@@ -281,7 +347,11 @@ class Training:
             def watch(logits: Tensor, targets: Tensor) -> None:
                 means.extend(losses_per_byte(logits, targets).mean(1).tolist())
 
-            final = {"final_val_bpb": bits_per_byte(self.model, windows, self.at_once, self.device, watch)}
+            final = {
+                "final_val_bpb": bits_per_byte(
+                    self.model, windows, self.at_once, self.device, watch
+                )
+            }
             _check_finite(final["final_val_bpb"], self.progress.step)
             if len(windows) > 1:
                 final["final_val_error"] = float(np.std(means, ddof=1)) / math.sqrt(len(windows))
@@ -296,25 +366,37 @@ class Training:
             "test_bpb": bits_per_byte(self.model, windows, self.at_once, self.device),
         }
         if causal:
-            name, floor = self.task.condition.corpus.name, None if self.law is None else self.law.losses
+            name, floor = (
+                self.task.condition.corpus.name,
+                None if self.law is None else self.law.losses,
+            )
             predict = predictor(self.model, self.device)
-            result |= worth_of_context(predict, text, train, self.at_once, name, floor, patch_of(self.model))
+            result |= worth_of_context(
+                predict, text, train, self.at_once, name, floor, patch_of(self.model)
+            )
         return {**result, "seconds": self.seconds, "causal": causal, "error": None}
 
 
 def run_training(
-    task: Task, progress_bar: bool = True, stop_with: int | None = None, logger: LoggerName | None = None
+    task: Task,
+    progress_bar: bool = True,
+    stop_with: int | None = None,
+    logger: LoggerName | None = None,
 ) -> dict[str, Any]:
-    """Train, or go on from the last checkpoint; returns the result. The scalars of its curves go to `logger` too.
+    """Train, or go on from the last checkpoint; returns the result. The scalars of its curves go to
+    `logger` too.
 
-    Raises KeyboardInterrupt after Ctrl-C (or when process `stop_with`, the parent, has ended), with the last step
-    saved. Any other failure is recorded in the run folder and raised.
+    Raises KeyboardInterrupt after Ctrl-C (or when process `stop_with`, the parent, has ended), with
+    the last step saved. Any other failure is recorded in the run folder and raised.
     """
     folder = task.folder
     if logger:
         logger_library(logger)  # missing, it is no failure of the run
     with folder.lock():
-        told = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "registration": folder.registration}
+        told = {
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "registration": folder.registration,
+        }
         code = origins(task.condition.code.values())
         folder.open(task.config, environment(task.train.threads) | told | code)
         if folder.status == FINISHED:
@@ -335,28 +417,35 @@ def run_training(
 def summary(name: str, result: Mapping[str, Any]) -> str:
     """The result of the run of that name in one line."""
     return (
-        f"{name}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} "
-        f"(best {result['best_val_bpb']:.4f} at step {result['best_step']}), test {result['test_bpb']:.4f} "
-        f"bits per byte, {result['seconds']:.0f} s{label(result['causal'])}"
+        f"{name}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} (best"
+        f" {result['best_val_bpb']:.4f} at step {result['best_step']}), test"
+        f" {result['test_bpb']:.4f} bits per byte, {result['seconds']:.0f}"
+        f" s{label(result['causal'])}"
     )
 
 
 def _check_finite(value: float, step: int) -> None:
     if not math.isfinite(value):
-        raise FloatingPointError(f"the run diverged: {value} at step {step}; lower train.learning_rate")
+        raise FloatingPointError(
+            f"the run diverged: {value} at step {step}; lower train.learning_rate"
+        )
 
 
 @contextmanager
 def stop_requests(parent: int | None = None) -> Iterator[Callable[[], bool]]:
     """Tell, between steps, whether SIGINT or SIGTERM has arrived or the process `parent` has ended.
 
-    On Windows parents are not watched: in a virtual environment the parent is a launcher, and its number stays.
+    On Windows parents are not watched: in a virtual environment the parent is a launcher, and its
+    number stays.
     """
     received: list[int] = []
     parent = parent if os.name == "posix" else None
     signals = (signal.SIGINT, signal.SIGTERM)
     # An exception from a handler could end a step, or a write, halfway.
-    previous = {number: signal.signal(number, lambda number, _: received.append(number)) for number in signals}
+    previous = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in signals
+    }
     try:
         yield lambda: bool(received) or (parent is not None and os.getppid() != parent)
     finally:

@@ -1,4 +1,6 @@
-"""A model at one time for `plkernel.inspect`: half-lives, kernels, one evaluation; two times of it as tables."""
+"""A model at one time for `plkernel.inspect`: half-lives, kernels, one evaluation; two times of it
+as tables.
+"""
 
 import math
 from collections.abc import Iterable
@@ -27,29 +29,44 @@ NAMED = {"shortest": 0, "median": 3, "longest": 6}
 
 @dataclass(frozen=True)
 class View:
-    """The memory of the blocks of a model at one time, in bytes, and `values` for JSON, of one evaluation too."""
+    """The memory of the blocks of a model at one time, in bytes, and `values` for JSON, of one
+    evaluation too.
+    """
 
     memory: Memory
     values: dict[str, Any]
 
 
 def view(model: Model, windows: Tensor) -> View:
-    """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation on them.
+    """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation on
+    them.
 
-    x of the law t**-x that the kernel of a block follows is left out where too few lags are known. Of an RWKV-7 the
-    exponents of its impulse responses, erasing included, are added.
+    x of the law t**-x that the kernel of a block follows is left out where too few lags are known.
+    Of an RWKV-7 the exponents of its impulse responses, erasing included, are added.
     """
     half_lives = [values.numpy() for values in model.half_lives()]
     known = memory_of([memory(model, half_lives, windows.shape[1] - 1)])
     lags, span = known.lags, slope_range(known.lags)
     kernel: dict[str, Any] = {"lags": lags.tolist(), "blocks": known.kernels[0].tolist()}
-    kernel |= {"exponents": known.exponents()[0].tolist() if span else [], "exponents_over_lags": span}
+    kernel |= {
+        "exponents": known.exponents()[0].tolist() if span else [],
+        "exponents_over_lags": span,
+    }
     if isinstance(model, RWKV7) and span:
-        rows = np.stack([row.numpy() for row in model.responses(torch.tensor(lags, dtype=torch.long))])
+        rows = np.stack(
+            [row.numpy() for row in model.responses(torch.tensor(lags, dtype=torch.long))]
+        )
         kernel["measured_exponents"] = kernel_exponents(lags, rows).tolist()
     figures = diagnose(model, windows, BATCH, torch.device("cpu"))
-    lives = [{name: block[at] for name, at in NAMED.items()} for block in known.half_lives[0].tolist()]
-    values = {"half_lives": lives, "kernel": kernel, "bits_per_byte": figures.bits_per_byte, **figures.to_row()}
+    lives = [
+        {name: block[at] for name, at in NAMED.items()} for block in known.half_lives[0].tolist()
+    ]
+    values = {
+        "half_lives": lives,
+        "kernel": kernel,
+        "bits_per_byte": figures.bits_per_byte,
+        **figures.to_row(),
+    }
     return View(known, values)
 
 
@@ -63,21 +80,27 @@ def at_initialisation(config: dict[str, Any]) -> Model | None:
     return cast(Model, started(condition, config["seed"]))
 
 
-def validation_text(config: dict[str, Any], corpus: str | None, option: str = "corpus") -> tuple[str, Bytes, int]:
-    """The name of the corpus, its validation split, and the context of the run, for which the split is long enough.
+def validation_text(
+    config: dict[str, Any], corpus: str | None, option: str = "corpus"
+) -> tuple[str, Bytes, int]:
+    """The name of the corpus, its validation split, and the context of the run, for which the split
+    is long enough.
 
-    option: of the command, for messages. Raises ValueError when the run's corpus has other bytes here, or none is named
-    for a model that was not trained here.
+    option: of the command, for messages. Raises ValueError when the run's corpus has other bytes
+    here, or none is named for a model that was not trained here.
     """
     known = config.get("corpus", {})
     if corpus is None and not known:
-        raise ValueError(f"{option} must be given for a model that was not trained here, as in --{option} stdlib")
+        raise ValueError(
+            f"{option} must be given for a model that was not trained here, as in --{option} stdlib"
+        )
     options = {key: value for key, value in known.items() if key in CorpusSpec.model_fields}
     section = CorpusSpec.model_validate(options) if corpus is None else CorpusSpec(name=corpus)
     text = corpora.load(section.name, **section.reading)
     if corpus is None and text.sha256 != known["sha256"]:
         raise ValueError(
-            f"corpus {section.name!r} is not what the run was trained on (other sha256): name one with --{option}"
+            f"corpus {section.name!r} is not what the run was trained on (other sha256): name one"
+            f" with --{option}"
         )
     data = text.splits(section.validation, section.test).validation
     context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
@@ -86,13 +109,20 @@ def validation_text(config: dict[str, Any], corpus: str | None, option: str = "c
 
 
 def render(start: View | None, now: View, note: str = "") -> str:
-    """Tables of the blocks, of their slopes and of all blocks together, at initialisation and now, as text.
+    """Tables of the blocks, of their slopes and of all blocks together, at initialisation and now,
+    as text.
 
     `note` follows the bits per byte.
     """
     first, last = start.values if start else None, now.values
     times, blocks, kernel = (first, last), range(now.memory.blocks), last["kernel"]
-    header = ["block", "half-lives at initialisation", "now", "amplification at initialisation", "now"]
+    header = [
+        "block",
+        "half-lives at initialisation",
+        "now",
+        "amplification at initialisation",
+        "now",
+    ]
     tables = [text_table(header, [[str(block), *_cells(times, block)] for block in blocks])]
     if span := kernel["exponents_over_lags"]:
         columns = {
@@ -106,11 +136,18 @@ def render(start: View | None, now: View, note: str = "") -> str:
             if key in kernel
         }
         cells = [list(row) for row in zip(map(str, blocks), *columns.values(), strict=True)]
-        erasing = "; measured with erasing, which kernels leave out" if "measured_exponents" in kernel else ""
+        erasing = (
+            "; measured with erasing, which kernels leave out"
+            if "measured_exponents" in kernel
+            else ""
+        )
         title = f"kernels fall as t**-x over lags {span[0]:g} to {span[1]:g} bytes{erasing}:"
         tables.append(f"{title}\n{text_table(['block', *columns], cells)}")
     before, after = _summary(first) if first else {}, _summary(last)
-    rows = [[name + note * (name == "bits per byte"), before.get(name, "-"), after[name]] for name in after]
+    rows = [
+        [name + note * (name == "bits per byte"), before.get(name, "-"), after[name]]
+        for name in after
+    ]
     return "\n\n".join([*tables, text_table(["", "at initialisation", "now"], rows)])
 
 
@@ -119,8 +156,13 @@ def _cells(times: Iterable[dict[str, Any] | None], block: int) -> list[str]:
     lives, growth = [], []
     for time in times:
         spans = time["half_lives"][block].values() if time else ()
-        lives.append(" / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in spans) or "-")
-        growth.append(f"{time['amplification'][block]:.3f}" if time and "amplification" in time else "-")
+        lives.append(
+            " / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in spans)
+            or "-"
+        )
+        growth.append(
+            f"{time['amplification'][block]:.3f}" if time and "amplification" in time else "-"
+        )
     return lives + growth
 
 
@@ -136,5 +178,7 @@ def _summary(values: dict[str, Any]) -> dict[str, str]:
         "largest probability, maximum": f"{seen['peak_probability']:.3f}",
         f"entropy {uniform}": f"{seen['entropy']:.3f}",
         "saturated positions": f"{seen['saturated_share']:.1%}",
-        "amplification per block, geometric mean": f"{np.exp(np.mean(np.log(growth))):.3f}" if growth else "-",
+        "amplification per block, geometric mean": (
+            f"{np.exp(np.mean(np.log(growth))):.3f}" if growth else "-"
+        ),
     }

@@ -1,4 +1,6 @@
-"""A gated linear recurrence over bytes, h(t) = a h(t-1) + (1 - a) x(t), and a start of its half-lives."""
+"""A gated linear recurrence over bytes, h(t) = a h(t-1) + (1 - a) x(t), and a start of its
+half-lives.
+"""
 
 import math
 
@@ -38,7 +40,9 @@ class Model(nn.Module):
         return [math.log(2) / block.log_rate.exp() for block in self.blocks]
 
 
-def start(model: Model, generator: torch.Generator, longest: float) -> None:  # `init` of an arm of the spec
+def start(
+    model: Model, generator: torch.Generator, longest: float
+) -> None:  # `init` of an arm of the spec
     for block in model.blocks:
         nodes = plkernel.place(block.log_rate.numel(), longest=longest, gain="ema")
         plkernel.apply(nodes, block.log_rate, parametrisation="log_rate")

@@ -1,9 +1,9 @@
 """Render the marked tables of README.md and docs/ from the rows committed beside this script.
 
-python runs/records/render.py rewrites every part between <!-- record:NAME STUDY .. --> and <!-- end -->, and draws the
-kernels of several starts before training and after, convergence/kernels.png and .svg, what short half-lives are worth,
-memory-shortness/dose.png and .svg, and what starts of RWKV-7 and Mamba-2 are worth, starts.png and .svg in
-models-goose and models-mamba2.
+python runs/records/render.py rewrites every part between <!-- record:NAME STUDY .. --> and <!-- end
+-->, and draws the kernels of several starts before training and after, convergence/kernels.png and
+.svg, what short half-lives are worth, memory-shortness/dose.png and .svg, and what starts of RWKV-7
+and Mamba-2 are worth, starts.png and .svg in models-goose and models-mamba2.
 """
 
 import json
@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from plkernel.analysis.figures.style import INK, PAGE_WIDTH, legend_below, line_style, rendered, style
+from plkernel.analysis.figures.style import (
+    INK,
+    PAGE_WIDTH,
+    legend_below,
+    line_style,
+    rendered,
+    style,
+)
 from plkernel.results.convergence import convergence, groups, kernels_figure
 from plkernel.results.figures import differences as differences_figure
 from plkernel.results.statistics import difference_curves, pointwise_band
@@ -31,12 +38,18 @@ PART = re.compile(r"(<!-- record:([\w -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 def load(name: str) -> Any:
     """Read a committed JSON file, or the list of rows of a study."""
     text = (RECORDS / name).read_text()
-    return [json.loads(line) for line in text.splitlines()] if name.endswith(".jsonl") else json.loads(text)
+    return (
+        [json.loads(line) for line in text.splitlines()]
+        if name.endswith(".jsonl")
+        else json.loads(text)
+    )
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *lines])
+    return "\n".join(
+        "| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *lines]
+    )
 
 
 class Cells(Formatter):
@@ -55,31 +68,49 @@ class Cells(Formatter):
 FORMAT = Cells().format
 
 
-def table(path: str, title: str, line: str, cells: Mapping[str, str], rows: Sequence[Any] = ()) -> str:
+def table(
+    path: str, title: str, line: str, cells: Mapping[str, str], rows: Sequence[Any] = ()
+) -> str:
     """Return a table of the rows of a JSON file and its source, or of `rows`.
 
-    `line` names the line of a row; `cells` has names of its columns and what is in them. All are format strings of the
-    row. Arrows join rows of one place.
+    `line` names the line of a row; `cells` has names of its columns and what is in them. All are
+    format strings of the row. Arrows join rows of one place.
     """
     lines: dict[str, dict[str, str]] = {}
     for row in rows or load(path)["rows"]:
         found = lines.setdefault(FORMAT(line, **row), {})
-        for column, cell in ((FORMAT(column, **row), FORMAT(cell, **row)) for column, cell in cells.items()):
+        for column, cell in (
+            (FORMAT(column, **row), FORMAT(cell, **row)) for column, cell in cells.items()
+        ):
             found[column] = f"{found[column]} → {cell}" if column in found else cell
-    columns = list(dict.fromkeys(column for found in lines.values() for column, cell in found.items() if cell != "-"))
-    body = [[name, *(found.get(column, "-") for column in columns)] for name, found in lines.items()]
-    text = markdown([title, *columns], body).replace("- (- to -)", "-").replace("- to -", "not bounded")
+    columns = list(
+        dict.fromkeys(
+            column for found in lines.values() for column, cell in found.items() if cell != "-"
+        )
+    )
+    body = [
+        [name, *(found.get(column, "-") for column in columns)] for name, found in lines.items()
+    ]
+    text = (
+        markdown([title, *columns], body)
+        .replace("- (- to -)", "-")
+        .replace("- to -", "not bounded")
+    )
     return text + (f"\n\n{source(path)}" if path else "")
 
 
 def source(path: str) -> str:
-    """Return command, commits, hardware and version of torch of a study or of a JSON file in a line."""
+    """Return command, commits, hardware and version of torch of a study or of a JSON file in a
+    line.
+    """
     rows = [load(path)] if path.endswith(".json") else load(f"{path}/rows.jsonl")
     commits, devices = dict[str, None](), dict[str, None]()
     for environment in (row["environment"] for row in rows):
         place, threads = environment["hardware"], environment["threads"]
         devices[place["gpu"] or f"{place['cpu']}, {threads} thread{'s' * (threads > 1)}"] = None
-        commits[environment["commit"][:10] + (" with changes" if environment["dirty"] else "")] = None
+        commits[environment["commit"][:10] + (" with changes" if environment["dirty"] else "")] = (
+            None
+        )
     first, word = rows[0]["environment"], f"commit{'s' * (len(commits) > 1)}"
     where = f"{word} {' and '.join(commits)}, {' and '.join(devices)}"
     return f"`{first['command']}`, {where}, torch {first['versions']['torch']}."
@@ -89,40 +120,60 @@ PAIRED = "{mean:+z.4f} ({low:+z.4f} to {high:+z.4f})"
 
 
 def differences(study: str, *steps: str) -> str:
-    """Return the losses of the arms of a study, and their differences at some steps and at the end."""
+    """Return the losses of the arms of a study, and their differences at some steps and at the
+    end.
+    """
     rows, arms = load(f"{study}/rows.jsonl"), load(f"{study}/report/table.json")["arms"]
     for arm in arms:
         own = [row for row in rows if row["arm"] == arm["arm"] and row["status"] == "finished"]
         given = [one for row in own if (one := row["result"].get("truncation"))]
         arm["rate"] = own[0]["config"]["train"]["learning_rate"]
-        arm["lost"] = np.mean([one["cost"][one["given"].index(32)] for one in given]) if given else None
+        arm["lost"] = (
+            np.mean([one["cost"][one["given"].index(32)] for one in given]) if given else None
+        )
     cells = {"rate": "{rate:g}", "bits per byte": "{measures[final_val_bpb][mean]:.4f}"}
     measures = {f"difference, step {step}": f"val_bpb_step_{step}" for step in steps}
     for name, measure in (measures | {"difference at the end": "final_val_bpb"}).items():
-        cells[name] = PAIRED.replace("{", f"{{measures[{measure}][difference_to_baseline][").replace(":", "]:")
+        cells[name] = PAIRED.replace(
+            "{", f"{{measures[{measure}][difference_to_baseline]["
+        ).replace(":", "]:")
     cells["lost with 32 bytes"] = "{lost:z.3f}"
     return f"{table('', 'arm', '{arm}', cells, arms)}\n\n{source(study)}"
 
 
 def declared(*studies: str) -> str:
-    """Return a table of the gates and hypotheses of studies as they were registered, and what became of them."""
+    """Return a table of the gates and hypotheses of studies as they were registered, and what
+    became of them.
+    """
     lines, tests = [], dict[str, None]()
     for study in studies:
         registered = load(f"{study}/report/table.json")["declared"]
         tests |= {one["test"]: None for one in registered["hypotheses"]}
         for one in registered["gates"]:
             edge = "at most" if one["at_least"] is None else "at least"
-            claim, passed = f"{edge} {one[edge.replace(' ', '_')]:.4g}", "passed" if one["passed"] else "**failed**"
+            claim, passed = (
+                f"{edge} {one[edge.replace(' ', '_')]:.4g}",
+                "passed" if one["passed"] else "**failed**",
+            )
             lines.append([study, one["name"], claim, f"{one['mean']:.4f}", passed])
         for one in registered["hypotheses"]:
             claim = one["claim"] + (f", margin {one['margin']:g}" if one["margin"] else "")
-            lines.append([study, one["name"], claim, PAIRED.format(**one), f"**{one['verdict'].partition(':')[0]}**"])
+            lines.append(
+                [
+                    study,
+                    one["name"],
+                    claim,
+                    PAIRED.format(**one),
+                    f"**{one['verdict'].partition(':')[0]}**",
+                ]
+            )
     kind = f"bits per byte, 90 % interval by {' or '.join(tests)}"
     return markdown(["study", "hypothesis or gate", "claim", kind, "verdict"], lines)
 
 
 SAME = 0.1
-"""Octaves between kernels of one start that is trained in several ways; in bfloat16 it is rounded."""
+"""Octaves between kernels of one start that is trained in several ways; in bfloat16 it is rounded.
+"""
 
 
 @cache
@@ -131,16 +182,23 @@ def converging() -> str:
     lines = []
     for record in sorted(path.parents[1] for path in RECORDS.glob("*/report/table.json")):
         for block, starts in groups(read_study(record)).items():
-            some = {arm: memories for arm, memories in starts.items() if not arm.startswith("quantile")}
+            some = {
+                arm: memories for arm, memories in starts.items() if not arm.startswith("quantile")
+            }
             for of in (starts, some) if len(some) < len(starts) else (starts,):
                 few = {arm: memories for arm, memories in of.items() if not arm.startswith("short")}
-                spreads = [*convergence(of), *([convergence(few)[1]] if 1 < len(few) < len(of) else [])]
+                spreads = [
+                    *convergence(of),
+                    *([convergence(few)[1]] if 1 < len(few) < len(of) else []),
+                ]
                 if spreads[1].before < SAME:
                     continue
                 told = [f"{one.before:.2f} to {one.after:.2f} ({one.seeds:.2f})" for one in spreads]
                 name = block + ", without quantile" * (of is not starts)
                 lines.append([record.name, name, str(len(of)), *told, *[""] * (3 - len(told))])
-    return markdown(["record", "block", "starts", "half-lives", "kernel", "kernel without short"], lines)
+    return markdown(
+        ["record", "block", "starts", "half-lives", "kernel", "kernel without short"], lines
+    )
 
 
 def coverage() -> str:
@@ -154,24 +212,35 @@ def coverage() -> str:
     ends = "{{methods[{1}][exponents][{0}][covered]:.0%}}".format
     cells = {f"I(d), `{name}`": part(name) for name in ("shuffle", "jackknife")}
     cells |= {
-        f"beta, {lags}": f"{ends(lags, 'shuffle')} → {ends(lags, 'jackknife')}" for lags in ("1..100", "100..1000")
+        f"beta, {lags}": f"{ends(lags, 'shuffle')} → {ends(lags, 'jackknife')}"
+        for lags in ("1..100", "100..1000")
     }
-    return table("measure/coverage.json", "intervals of 95 % cover in", "{process}{length}", cells, rows)
+    return table(
+        "measure/coverage.json", "intervals of 95 % cover in", "{process}{length}", cells, rows
+    )
 
 
 def minimax() -> str:
     """Return the least largest relative error of some numbers of terms."""
     lags, terms = (512, 2048, 65536, 10**6), (4, 6, 8, 10, 12, 16)
-    rows = [row for row in load("minimax/table.json")["rows"] if row["max_lag"] in lags and row["terms"] in terms]
+    rows = [
+        row
+        for row in load("minimax/table.json")["rows"]
+        if row["max_lag"] in lags and row["terms"] in terms
+    ]
     rows = [row for row in rows if row["beta"] == 1.15]
-    return table("minimax/table.json", "t^-1.15 on 1..T", "{max_lag:,}", {"K = {terms}": "{error:.1e}"}, rows)
+    return table(
+        "minimax/table.json", "t^-1.15 on 1..T", "{max_lag:,}", {"K = {terms}": "{error:.1e}"}, rows
+    )
 
 
 def operator(name: str) -> str:
     """Return an operator beside its peers: times, errors under strong decays and peak memory."""
     found = load(f"bench/{name}.json")
     strong = "memory_shape" in found
-    unit, size, error = ("MB", 1e6, "strong_error") if strong else ("tensors of the shape of an input", 1, "error")
+    unit, size, error = (
+        ("MB", 1e6, "strong_error") if strong else ("tensors of the shape of an input", 1, "error")
+    )
     cells = {"{shape}": "{ratio[median]:.1f}", "error at {shape}": f"{{{error}:.0e}}"}
     peaks = "; ".join(f"{peer} {peak / size:.0f}" for peer, peak in found["memory"].items())
     note = f"Peak memory in {unit}: {peaks}."
@@ -183,27 +252,49 @@ def threads(*names: str) -> str:
     rows = [row for name in names for row in load(f"bench/{name}.json")["threads"]]
     for row in rows:
         row["beside"] = ", beside a busy process" * row["neighbours"]
-    cells = {"{processor}{beside}": "{speedup[median]:.2f} ({speedup[low]:.2f} to {speedup[high]:.2f})"}
+    cells = {
+        "{processor}{beside}": "{speedup[median]:.2f} ({speedup[low]:.2f} to {speedup[high]:.2f})"
+    }
     return table("", "two threads, times as fast as one (quartiles)", "{work}", cells, rows)
 
 
 def half_lives(study: str) -> str:
-    """Return median and longest half-life of the arms of a study, at the start and at the end in both blocks."""
+    """Return median and longest half-life of the arms of a study, at the start and at the end in
+    both blocks.
+    """
     lines, read = [], read_study(RECORDS / study)
     for arm, memories in (pair for of in groups(read).values() for pair in of.items()):
-        before, after = (np.exp(np.log(one.half_lives[..., [3, 6]]).mean(axis=0)) for one in memories)
+        before, after = (
+            np.exp(np.log(one.half_lives[..., [3, 6]]).mean(axis=0)) for one in memories
+        )
         lost = [run.result.truncation_cost(32) for run in read.finished(arm) if run.result]
         given = None if None in lost else np.mean(lost)
-        lines.append({"arm": arm.replace("_", ", "), "before": before, "after": after, "lost": given})
+        lines.append(
+            {"arm": arm.replace("_", ", "), "before": before, "after": after, "lost": given}
+        )
     pair = "{{{0}[{1}][0]:.1f}}, {{{0}[{1}][1]:,.0f}}".format
-    cells = {f"{at}, block {block + 1}": pair(at, block) for at in ("before", "after") for block in (0, 1)}
-    return table("", "median and longest half-life", "{arm}", cells | {"lost with 32 bytes": "{lost:.3f}"}, lines)
+    cells = {
+        f"{at}, block {block + 1}": pair(at, block)
+        for at in ("before", "after")
+        for block in (0, 1)
+    }
+    return table(
+        "",
+        "median and longest half-life",
+        "{arm}",
+        cells | {"lost with 32 bytes": "{lost:.3f}"},
+        lines,
+    )
 
 
 def transfer() -> str:
     """Return the best learning rate of every width, under two parametrisations."""
     best = load("mup/transfer.json")["best"]
-    rows = [{"scheme": name, "width": width} | one for name, of in best.items() for width, one in of.items()]
+    rows = [
+        {"scheme": name, "width": width} | one
+        for name, of in best.items()
+        for width, one in of.items()
+    ]
     cells = {"width {width}": "2^{log2_rate:.2f} ({bits_per_byte:.3f})"}
     return table("mup/transfer.json", "best learning rate (bits per byte)", "{scheme}", cells, rows)
 
@@ -211,33 +302,75 @@ def transfer() -> str:
 def saturation() -> str:
     """Return the logits of RWKV-6 from two starts, beside those of a published ablation."""
     found = load("saturation/table.json")
-    columns = {f"{arm}, step {of[at]['step']}": of[at] for arm, of in found["arms"].items() for at in ("start", "end")}
+    columns = {
+        f"{arm}, step {of[at]['step']}": of[at]
+        for arm, of in found["arms"].items()
+        for at in ("start", "end")
+    }
     columns |= {f"published {arm}": found["published"][arm] for arm in ("official", "naive")}
-    body = [[name, *(FORMAT(cell, **of) for of in columns.values())] for name, cell in LOGITS.items()]
+    body = [
+        [name, *(FORMAT(cell, **of) for of in columns.values())] for name, cell in LOGITS.items()
+    ]
     return f"{markdown(['RWKV-6', *columns], body)}\n\n{source('saturation/table.json')}"
 
 
-LOGITS = {"loss, nats": "{loss:.2f}", "smallest logit": "{logit_min:.1f}", "largest logit": "{logit_max:.1f}"}
+LOGITS = {
+    "loss, nats": "{loss:.2f}",
+    "smallest logit": "{logit_min:.1f}",
+    "largest logit": "{logit_max:.1f}",
+}
 LOGITS |= {"largest probability": "{peak_probability:.3f}", "entropy, nats": "{entropy:.2f}"}
-LOGITS |= {"saturated positions": "{saturated_share:.1%}", "amplification per block": "{amplification:.2f}"}
-LENGTHS = {f"{size} MB": PAIRED.replace(":", f"[{at}]:") for at, size in enumerate(("0.4", "2.0", "8.2", "16.4"))}
+LOGITS |= {
+    "saturated positions": "{saturated_share:.1%}",
+    "amplification per block": "{amplification:.2f}",
+}
+LENGTHS = {
+    f"{size} MB": PAIRED.replace(":", f"[{at}]:")
+    for at, size in enumerate(("0.4", "2.0", "8.2", "16.4"))
+}
 LENGTHS["falls as bytes^-p, p"] = "{exponent[at]:.2f} ({exponent[low]:.2f} to {exponent[high]:.2f})"
 DOSES = {"best exponent": "{best[at]:.2f}", "95 % interval": "{best[low]:.2f} to {best[high]:.2f}"}
-DOSES |= {f"of the {name}": f"{{expected[of the {name}]:.2f}}" for name in ("best predictor", "information")}
+DOSES |= {
+    f"of the {name}": f"{{expected[of the {name}]:.2f}}"
+    for name in ("best predictor", "information")
+}
 RANGE = "{{fits[{0}][beta]:.2f}} ({{fits[{0}][low]:.2f}} to {{fits[{0}][high]:.2f}})".format
 TEXTS = {"1..100": RANGE(1), "1..500": RANGE(0), "100..1000": RANGE(2)}
 TEXTS |= {"stands out": "{verdict[first_lag]}..{verdict[last_lag]}: {verdict[kind]}"}
-TEXTS |= {"equal weights": "{equal_weights[beta]:.2f} ({equal_weights[low]:.2f} to {equal_weights[high]:.2f})"}
+TEXTS |= {
+    "equal weights": (
+        "{equal_weights[beta]:.2f} ({equal_weights[low]:.2f} to {equal_weights[high]:.2f})"
+    )
+}
 TEXTS |= {"published, every lag": "{fits[5][beta]:.2f}", "log-spaced": "{fits[6][beta]:.2f}"}
-OBSERVED = {kind: f"{{{kind}[0]:.1f}}, {{{kind}[1]:.1f}}, {{{kind}[2]:,.1f}}" for kind in ("static", "observed")}
-GALLERY = {"half-lives, steps": "{initialisation[half_lives][0]:.4g} to {initialisation[half_lives][1]:.4g}"}
-GALLERY |= {"slope, lags 4..512": "{slope:.2f}", "rms slope": "{slope_rms:.2f}", "Elog": "{scores[e_log]:.2f}"}
+OBSERVED = {
+    kind: f"{{{kind}[0]:.1f}}, {{{kind}[1]:.1f}}, {{{kind}[2]:,.1f}}"
+    for kind in ("static", "observed")
+}
+GALLERY = {
+    "half-lives, steps": (
+        "{initialisation[half_lives][0]:.4g} to {initialisation[half_lives][1]:.4g}"
+    )
+}
+GALLERY |= {
+    "slope, lags 4..512": "{slope:.2f}",
+    "rms slope": "{slope_rms:.2f}",
+    "Elog": "{scores[e_log]:.2f}",
+}
 GALLERY |= {"layer": "{initialisation[family]}"}
-STEP = {"parameters": "{parameters:,}", "bytes/s": "{bytes_per_second:,.0f}", "time over ours": "{ratio[median]:.2f}"}
+STEP = {
+    "parameters": "{parameters:,}",
+    "bytes/s": "{bytes_per_second:,.0f}",
+    "time over ours": "{ratio[median]:.2f}",
+}
 CHIP = "{registers}, {spilled}, {occupancy:.0%}"
 GPU = {"{problem} time over ours": "{ratio[median]:.2f}", "{problem} per second": "{rate:.2e}"}
 GPU |= {"{problem} error": "{error:.0e}"}
-COUNTS = {"work": "{work}", "MB per second and lag": "{rate:,.0f}", "time over ours": "{ratio[median]:.1f}"}
+COUNTS = {
+    "work": "{work}",
+    "MB per second and lag": "{rate:,.0f}",
+    "time over ours": "{ratio[median]:.1f}",
+}
 
 PARTS: dict[str, Callable[..., str]] = {
     "declared": declared,
@@ -247,7 +380,10 @@ PARTS: dict[str, Callable[..., str]] = {
     "convergence": converging,
     "widths": transfer,
     "observed": lambda: table(
-        "decays-train/observed.json", "5, 50 and 95 % of half-lives", "{model}, block {block}, {arm}", OBSERVED
+        "decays-train/observed.json",
+        "5, 50 and 95 % of half-lives",
+        "{model}, block {block}, {arm}",
+        OBSERVED,
     ),
     "saturation": saturation,
     "coverage": coverage,
@@ -258,14 +394,28 @@ PARTS: dict[str, Callable[..., str]] = {
     "gpu": lambda of: table(f"bench/h200/{of}.json", "contender", "{contender}", GPU),
     "compiled": lambda: table("bench/compiled.json", "kernel", "{kernel}", {"sm_{chip}": CHIP}),
     "counts": lambda: table("bench/mi.json", "counting pairs of bytes", "{contender}", COUNTS),
-    "texts": lambda: table("measure/texts.json", "text", "{corpus[name]}", TEXTS, load("measure/texts.json")["texts"]),
-    "stability": lambda: table("measure/stability.json", "beta", "{corpus}", {"{estimator}": "{beta:.2f}"}),
-    "gallery": lambda: table(
-        "", "initialisation", "{initialisation[name]}", GALLERY, load("gallery/gallery.json")["entries"]
+    "texts": lambda: table(
+        "measure/texts.json", "text", "{corpus[name]}", TEXTS, load("measure/texts.json")["texts"]
     ),
-    "doses": lambda: table("", "best", "{corpus}, {decays}, {step}", DOSES, load("memory-dose/best.json")["rows"]),
-    "lengths": lambda: table("", "start", "{arm}, {rate}", LENGTHS, load("memory-length/length.json")["rows"]),
-    "corners": lambda: table("", "at", "{what}", {"{arm}": PAIRED}, load("memory-length/length.json")["corners"]),
+    "stability": lambda: table(
+        "measure/stability.json", "beta", "{corpus}", {"{estimator}": "{beta:.2f}"}
+    ),
+    "gallery": lambda: table(
+        "",
+        "initialisation",
+        "{initialisation[name]}",
+        GALLERY,
+        load("gallery/gallery.json")["entries"],
+    ),
+    "doses": lambda: table(
+        "", "best", "{corpus}, {decays}, {step}", DOSES, load("memory-dose/best.json")["rows"]
+    ),
+    "lengths": lambda: table(
+        "", "start", "{arm}, {rate}", LENGTHS, load("memory-length/length.json")["rows"]
+    ),
+    "corners": lambda: table(
+        "", "at", "{what}", {"{arm}": PAIRED}, load("memory-length/length.json")["corners"]
+    ),
 }
 """What a marker may name: NAME and what it is called with."""
 
@@ -281,10 +431,12 @@ def render(text: str) -> str:
 
 
 def dose_figure() -> Figure:
-    """Draw the worth of short half-lives over their share of the channels, and, up to 8 bytes, over bytes read.
+    """Draw the worth of short half-lives over their share of the channels, and, up to 8 bytes, over
+    bytes read.
 
-    Differences to half-lives up to 2,000 bytes under the same gain on the windows of the curves, with 95 % t intervals.
-    The last series is the EMA baseline at the rate of memory-text, whose runs read the same bytes from the same start.
+    Differences to half-lives up to 2,000 bytes under the same gain on the windows of the curves,
+    with 95 % t intervals. The last series is the EMA baseline at the rate of memory-text, whose
+    runs read the same bytes from the same start.
     """
     study, other = (read_study(RECORDS / f"memory-{name}") for name in ("shortness", "text"))
     series = {"EMA, own scale": "_ema", "EMA, scale of the baseline": "-matched_ema", "LRU": "_lru"}
@@ -294,16 +446,27 @@ def dose_figure() -> Figure:
         early, late, over = figure.subplots(1, 3, sharey=True)
         for look, (name, tail) in enumerate(series.items()):
             doses = np.array([256, 32, 8, 4] if tail else [2000])
-            arms = [study.curves(f"{one}{tail}") for one in doses] if tail else [other.curves("log-spaced_ema")]
+            arms = (
+                [study.curves(f"{one}{tail}") for one in doses]
+                if tail
+                else [other.curves("log-spaced_ema")]
+            )
             base = study.curves("2000_lru" if name == "LRU" else "2000_ema")
             bands = [pointwise_band([*difference_curves(arm, base).values()]) for arm in arms]
-            mean, low, _ = (np.array(ends) for ends in zip(*(band[1:] for band in bands), strict=True))
+            mean, low, _ = (
+                np.array(ends) for ends in zip(*(band[1:] for band in bands), strict=True)
+            )
             read, up_to_8 = bands[0].at[1:] / 1e6, min(2, len(bands) - 1)
             shares, bars = np.log(4) / np.log(doses) + 0.012 * look, mean - low  # beside each other
             kind = {"lw": 1.2, "elinewidth": 0.8, "capsize": 2, **line_style(look)}
             for axes, at in ((early, 1), (late, -1)):
-                axes.errorbar(shares, mean[:, at], bars[:, at], marker="" if tail else "o", ms=4, **kind)
-                axes.set(title=f"after {bands[0].at[at] / 1e6:.0f} MB", xlabel="share of channels under 4 bytes")
+                axes.errorbar(
+                    shares, mean[:, at], bars[:, at], marker="" if tail else "o", ms=4, **kind
+                )
+                axes.set(
+                    title=f"after {bands[0].at[at] / 1e6:.0f} MB",
+                    xlabel="share of channels under 4 bytes",
+                )
             over.errorbar(read + 0.06 * look, mean[up_to_8, 1:], bars[up_to_8, 1:], **kind)
         for axes in (early, late, over):
             axes.axhline(0.0, color=INK, lw=0.6)
@@ -318,17 +481,24 @@ def starts_figure(name: str) -> Figure:
     study, paired = read_study(RECORDS / name), {}
     base = study.curves(str(study.baseline))
     for arm in (arm for arm in study.arms if arm != study.baseline):
-        paired[f"{arm} minus {study.baseline}"] = [*difference_curves(study.curves(arm), base).values()]
+        paired[f"{arm} minus {study.baseline}"] = [
+            *difference_curves(study.curves(arm), base).values()
+        ]
     return differences_figure(paired)
 
 
 if __name__ == "__main__":
     for document in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
         document.write_text(render(document.read_text()))
-    text, lags, markov = (groups(read_study(RECORDS / f"memory-{name}")) for name in ("text", "lags", "markov"))
+    text, lags, markov = (
+        groups(read_study(RECORDS / f"memory-{name}")) for name in ("text", "lags", "markov")
+    )
     panels = {"Source code, EMA": text["ema"], "Source code, LRU": text["lru"]}
     panels |= {"Lags, 0.7": lags["lags-0.7"], "Markov chain": markov[""]}
-    figures = {"convergence/kernels": kernels_figure(panels), "memory-shortness/dose": dose_figure()}
+    figures = {
+        "convergence/kernels": kernels_figure(panels),
+        "memory-shortness/dose": dose_figure(),
+    }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
     for name, figure in figures.items():
         for kind, content in rendered(figure, ("png", "svg")).items():

@@ -1,4 +1,6 @@
-"""The published fit digit for digit, scores by their definitions, targets at every lag, and what no fit could use."""
+"""The published fit digit for digit, scores by their definitions, targets at every lag, and what no
+fit could use.
+"""
 
 import re
 from collections.abc import Callable
@@ -22,7 +24,9 @@ LAW = power_law(LAGS, 1.15)
 
 
 def test_scores_by_their_definitions() -> None:
-    """Scale changes r0 alone; of a kernel twice too large on the second half Elog is half of ln 2."""
+    """Scale changes r0 alone; of a kernel twice too large on the second half Elog is half of ln
+    2.
+    """
     log_kernel = np.log(LAW) + np.where(LAGS > 256, np.log(2), 0)
     plain = score(log_kernel, LAW, LAGS)
     assert plain.e_log == pytest.approx(np.log(2) / 2)
@@ -72,7 +76,9 @@ def test_a_target_is_raised_to_a_power(power: float) -> None:
         lag_target(lags, 1 / lags, np.full(200, 0.1)),
     ]
     for target in targets:
-        np.testing.assert_allclose(target.raised(power).value(lags), target.value(lags) ** power, rtol=1e-12)
+        np.testing.assert_allclose(
+            target.raised(power).value(lags), target.value(lags) ** power, rtol=1e-12
+        )
         assert target.raised(1) is target
     assert targets[0].raised(power).beta == pytest.approx(1.2 * power)
     np.testing.assert_allclose(targets[3].raised(power).errors, 0.1 * power)
@@ -84,18 +90,27 @@ def test_a_target_is_raised_to_a_power(power: float) -> None:
         (lambda: power_law_target(0, 512), "beta must be a positive number, got 0"),
         (lambda: power_law_target(float("nan"), 512), "beta must be a positive number, got nan"),
         (lambda: power_law_target(1.15, 2), "max_lag must be finite and at least 3, got 2"),
-        (lambda: power_law_target(1.15, float("inf")), "max_lag must be finite and at least 3, got inf"),
+        (
+            lambda: power_law_target(1.15, float("inf")),
+            "max_lag must be finite and at least 3, got inf",
+        ),
         (lambda: power_law_target(1e-9, 512), "is flat up to max_lag 512"),
         (lambda: power_law_target(200, 512), "falls below 1e-300 before max_lag 512"),
         (lambda: power_law_target(1, 100, -1, 10), "beta must be a positive number, got -1"),
-        (lambda: power_law_target(1, 100, 2, 100), "break_lag must lie between 1 and max_lag 100, got 100"),
+        (
+            lambda: power_law_target(1, 100, 2, 100),
+            "break_lag must lie between 1 and max_lag 100, got 100",
+        ),
         (lambda: array_target([1, 0.5]), "'array': 2 lags, at least 3 are needed"),
         (lambda: array_target([1, 0.5, 0]), "values must be positive and finite, got 0 among them"),
         (lambda: array_target([1, 1, 1e-305]), "values must be at least 1e-300"),
         (lambda: array_target([[1, 2, 3]]), "must be of one length, got shapes (3,), (1, 3)"),
         (lambda: lag_target([1, 3, 2], [1, 1, 1]), "lags must ascend"),
         (lambda: lag_target([1, 2, 3], [1, 1]), "must be of one length, got shapes (3,), (2,)"),
-        (lambda: lag_target([1, 2, 3], [1, 1, 1], [1, -1, 1]), "errors must be positive and finite, got -1"),
+        (
+            lambda: lag_target([1, 2, 3], [1, 1, 1], [1, -1, 1]),
+            "errors must be positive and finite, got -1",
+        ),
     ],
 )
 def test_bad_input_is_refused_in_one_line(make: Callable[[], Any], message: str) -> None:

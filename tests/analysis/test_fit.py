@@ -1,4 +1,6 @@
-"""Every method of fitting: known errors, certificates of the best K terms, weights from errors, and what is refused."""
+"""Every method of fitting: known errors, certificates of the best K terms, weights from errors, and
+what is refused.
+"""
 
 import re
 from typing import Any
@@ -42,7 +44,9 @@ def largest(kernel: ExponentialSum, target: Target) -> float:
 
 
 @pytest.mark.parametrize(("beta", "max_lag", "terms", "error"), LEAST_ERROR)
-def test_least_error_is_reached_and_certified(beta: float, max_lag: float, terms: int, error: str) -> None:
+def test_least_error_is_reached_and_certified(
+    beta: float, max_lag: float, terms: int, error: str
+) -> None:
     target = power_law_target(beta, max_lag)
     kernel = minimax(target, terms)
     proof = certificate(kernel, target)
@@ -51,17 +55,25 @@ def test_least_error_is_reached_and_certified(beta: float, max_lag: float, terms
     assert proof.alternations == proof.needed == 2 * terms + 1
     assert proof.level
     if max_lag < 1e7 and 1 < beta < 2:
-        assert 1.01 * proof.largest < largest(least_squares_terms(target, terms), target) < 1.5 * proof.largest
+        assert (
+            1.01 * proof.largest
+            < largest(least_squares_terms(target, terms), target)
+            < 1.5 * proof.largest
+        )
 
 
 def test_certificates_of_other_sums() -> None:
-    """De la Vallee Poussin: smallest alternating extremum <= least error <= largest error, for any sum of K terms."""
+    """De la Vallee Poussin: smallest alternating extremum <= least error <= largest error, for any
+    sum of K terms.
+    """
     best = minimax(LAW, 6)
     least = certificate(best, LAW).largest
     proof = certificate(least_squares_terms(LAW, 6), LAW)
     assert 0 < proof.smallest < least < proof.largest
     assert not proof.level
-    scaled, doubled = (ExponentialSum(best.rates, tuple(f * w for w in best.weights)) for f in (1.001, 2))
+    scaled, doubled = (
+        ExponentialSum(best.rates, tuple(f * w for w in best.weights)) for f in (1.001, 2)
+    )
     assert certificate(scaled, LAW).ratio < 0.7
     assert (certificate(doubled, LAW).alternations, certificate(doubled, LAW).smallest) == (1, 0)
 
@@ -77,8 +89,12 @@ def test_certificates_of_other_sums() -> None:
         ([0.2, 0.3, -0.4], 2, 0.0),
     ],
 )
-def test_certificate_keeps_the_large_extrema(errors: list[float], alternations: int, smallest: float) -> None:
-    """One term against a target made so that kernel / target - 1 takes the given values: three extrema are needed."""
+def test_certificate_keeps_the_large_extrema(
+    errors: list[float], alternations: int, smallest: float
+) -> None:
+    """One term against a target made so that kernel / target - 1 takes the given values: three
+    extrema are needed.
+    """
     kernel, lags = ExponentialSum((0.1,), (1.0,)), np.arange(1, len(errors) + 1)
     proof = certificate(kernel, array_target(kernel.kernel(lags) / (1 + np.array(errors))))
     assert (proof.alternations, proof.needed) == (alternations, 3)
@@ -87,10 +103,14 @@ def test_certificate_keeps_the_large_extrema(errors: list[float], alternations: 
 
 
 @pytest.mark.parametrize(("beta", "max_lag", "most"), [(1.15, 512, 18), (0.5, 16384, 24)])
-def test_terms_are_refused_where_float64_tells_no_difference(beta: float, max_lag: int, most: int) -> None:
+def test_terms_are_refused_where_float64_tells_no_difference(
+    beta: float, max_lag: int, most: int
+) -> None:
     target = power_law_target(beta, max_lag)
     assert certificate(minimax(target, most), target).ratio > 0.99
-    with pytest.raises(ValueError, match=f"supports at most {most + 1}, more do not come nearer to it"):
+    with pytest.raises(
+        ValueError, match=f"supports at most {most + 1}, more do not come nearer to it"
+    ):
         minimax(target, most + 2)
 
 
@@ -107,14 +127,19 @@ def test_a_sum_of_exponentials_is_found_again_and_supports_no_more_terms() -> No
 def test_scale_and_unit_of_time_do_not_matter() -> None:
     lags = np.geomspace(1, 300, 60)
     values = 1 / (1 + lags) ** 1.3
-    plain, scaled = minimax(lag_target(lags, values), 5), minimax(lag_target(1000 * lags, 1e-6 * values), 5)
+    plain, scaled = (
+        minimax(lag_target(lags, values), 5),
+        minimax(lag_target(1000 * lags, 1e-6 * values), 5),
+    )
     np.testing.assert_allclose(1000 * np.array(scaled.rates), plain.rates, rtol=1e-8)
     np.testing.assert_allclose(1e6 * np.array(scaled.weights), plain.weights, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("terms", "gain"), [(4, 1.02), (6, 1.276), (10, 3.36)])
 def test_on_integer_lags_alone_the_least_error_is_smaller(terms: int, gain: float) -> None:
-    """Levelled on 1..512, so that no other sum is better there; the error over real lags is certified for those."""
+    """Levelled on 1..512, so that no other sum is better there; the error over real lags is
+    certified for those.
+    """
     lags = integer_lags(512)
     real, whole = fit(1.15, terms=terms), fit(values=lags**-1.15, terms=terms)
     assert whole.certificate is not None
@@ -125,7 +150,9 @@ def test_on_integer_lags_alone_the_least_error_is_smaller(terms: int, gain: floa
 
 
 def test_nnls_is_optimal() -> None:
-    """Karush, Kuhn and Tucker: the gradient is zero on positive weights, and nowhere a weight would lower the sum."""
+    """Karush, Kuhn and Tucker: the gradient is zero on positive weights, and nowhere a weight would
+    lower the sum.
+    """
     lags, kernel = integer_lags(512), nnls(LAW)
     weights, design = np.array(kernel.weights), np.exp(-np.outer(lags, kernel.rates))
     gradient = design.T @ (design @ weights - LAW.value(lags))
@@ -136,18 +163,24 @@ def test_nnls_is_optimal() -> None:
 
 @pytest.mark.parametrize("terms", [2, None])
 def test_errors_of_the_target_are_weights(terms: int | None) -> None:
-    """Three wrong values with errors of 100 % hardly move a fit that they ruin when all lags count alike."""
+    """Three wrong values with errors of 100 % hardly move a fit that they ruin when all lags count
+    alike.
+    """
     truth = (0.8 * np.exp(-T / 2) + 0.2 * np.exp(-T / 40))[:60]
     wrong = truth * np.where(np.isin(T[:60], [10, 20, 30]), 2.0, 1.0)
     errors = np.where(wrong == truth, 1e-3, 1.0)
-    weighted, alike = (fit(values=lag_target(T[:60], wrong, e), terms=terms).optimal for e in (errors, None))
+    weighted, alike = (
+        fit(values=lag_target(T[:60], wrong, e), terms=terms).optimal for e in (errors, None)
+    )
     assert largest(weighted, array_target(truth)) < (1e-4 if terms else 0.01)
     assert largest(alike, array_target(truth)) > 0.03
 
 
 def test_noise_supports_few_terms_and_more_are_refused() -> None:
     noisy = array_target(np.exp(0.05 * np.random.default_rng(0).normal(size=200)) / T)
-    with pytest.raises(ValueError, match=r"terms 20: array supports at most [4-9], more do not come nearer"):
+    with pytest.raises(
+        ValueError, match=r"terms 20: array supports at most [4-9], more do not come nearer"
+    ):
         least_squares_terms(noisy, 20)
     slope = np.polyfit(np.log(T), least_squares_terms(noisy, 4).log_kernel(T), 1)[0]
     assert slope == pytest.approx(-1.0, abs=0.05)
@@ -156,13 +189,25 @@ def test_noise_supports_few_terms_and_more_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beta": 1.0, "values": [3, 2, 1]}, "values are the kernel at their own lags: leave out beta"),
-        ({"values": [3, 2, 1], "max_lag": 3}, "values are the kernel at their own lags: leave out beta"),
-        ({"values": lag_target([1e8, 2e8, 3e8], [3, 2, 1])}, "values: every half-life up to 2048 is too short"),
+        (
+            {"beta": 1.0, "values": [3, 2, 1]},
+            "values are the kernel at their own lags: leave out beta",
+        ),
+        (
+            {"values": [3, 2, 1], "max_lag": 3},
+            "values are the kernel at their own lags: leave out beta",
+        ),
+        (
+            {"values": lag_target([1e8, 2e8, 3e8], [3, 2, 1])},
+            "values: every half-life up to 2048 is too short",
+        ),
         ({"max_lag": 1_000_000}, "max_lag 1000000 times 256 nodes"),
         ({"terms": 0}, "terms must be at least 1, got 0"),
         ({"terms": 40}, "terms 40: t**-1.15 supports at most 19"),
-        ({"values": 1 / T[:20], "terms": 10}, "array up to lag 20 supports at most 9, half its 20 lags"),
+        (
+            {"values": 1 / T[:20], "terms": 10},
+            "array up to lag 20 supports at most 9, half its 20 lags",
+        ),
     ],
     ids=str,
 )
@@ -184,7 +229,9 @@ def least_of_any_weights(target: Target, rates: Any, points: int = 200) -> float
 
 
 @pytest.mark.parametrize(("betas", "terms"), [((0.5, 1.5), 4), ((1.5, 0.5), 5)])
-def test_a_kink_is_approached_as_nearly_as_any_number_of_terms_can(betas: tuple[float, float], terms: int) -> None:
+def test_a_kink_is_approached_as_nearly_as_any_number_of_terms_can(
+    betas: tuple[float, float], terms: int
+) -> None:
     target = power_law_target(betas[0], 2048, betas[1], 50)
     bound = least_of_any_weights(target, np.geomspace(10, 1e-2 / 2048, 200))
     assert largest(minimax(target, terms), target) < 1.01 * bound

@@ -20,8 +20,9 @@ DT = np.geomspace(1e-3, 1e-1, 20001)
 def closed_forms() -> dict[str, tuple[np.ndarray, float]]:
     """The coherent kernel of an entry at `LAGS`, up to a factor, and how close its quantiles come.
 
-    Mamba-1: dt log-uniform and gain dt, the sum of (exp(-n t dt_min) - exp(-n t dt_max)) / (n t). LRU on the disc: |a|
-    squared is uniform. Gated delta nets: A uniform, the mean of exp(-A s t) is (1 - exp(-16 s t)) / (16 s t) from 0 on.
+    Mamba-1: dt log-uniform and gain dt, the sum of (exp(-n t dt_min) - exp(-n t dt_max)) / (n t).
+    LRU on the disc: |a| squared is uniform. Gated delta nets: A uniform, the mean of exp(-A s t) is
+    (1 - exp(-16 s t)) / (16 s t) from 0 on.
     """
     n, s, x = LAGS[:, None] * np.arange(1, 17), np.log1p(np.e), 16 * np.outer(LAGS, DT)
 
@@ -41,12 +42,17 @@ def rms_forms() -> dict[str, tuple[np.ndarray, float]]:
     """The rms kernel, likewise."""
     b = 2 * LAGS[:, None] * np.arange(1, 17)
     low, high = ((1 + b * x) * np.exp(-b * x) / b**2 for x in (1e-3, 1e-1))
-    return {"mamba-1": (np.sqrt((low - high).sum(axis=1)), 1e-14), "lru": (1 / np.sqrt((LAGS + 1) * (LAGS + 2)), 2e-13)}
+    return {
+        "mamba-1": (np.sqrt((low - high).sum(axis=1)), 1e-14),
+        "lru": (1 / np.sqrt((LAGS + 1) * (LAGS + 2)), 2e-13),
+    }
 
 
 def ratio(log_kernel: np.ndarray, closed_form: np.ndarray) -> float:
     """The largest relative difference of two kernels that are 1 at their first lag."""
-    return float(np.abs(np.expm1(log_kernel - log_kernel[0] - np.log(closed_form / closed_form[0]))).max())
+    return float(
+        np.abs(np.expm1(log_kernel - log_kernel[0] - np.log(closed_form / closed_form[0]))).max()
+    )
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -64,7 +70,9 @@ def test_every_profile_is_that_of_the_record() -> None:
         leaves = flat(profile(start, 1.15, 2048))
         for path, value in flat(expected).items():
             value = math.inf if value is None else value
-            assert leaves[path] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), path
+            assert leaves[path] == (
+                pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
+            ), path
         assert sum(start.shares) == pytest.approx(1)
         assert start.half_lives[0] <= np.log(2) / max(start.rates) * (1 + 1e-12)
         assert start.half_lives[1] >= np.log(2) / min(start.rates) * (1 - 1e-12)
@@ -78,23 +86,31 @@ def test_kernels_by_their_closed_forms() -> None:
 
 
 def test_a_wrong_exponent_fails() -> None:
-    """Inverse gamma, whose mean over channels is (1 + t)**-0.56 without gain, falls nearly as t**-1.56 with it."""
-    right, wrong = (profile(ENTRIES["inverse-gamma"], beta, 512)["scores"]["r_star"] for beta in (1.56, 0.5))
+    """Inverse gamma, whose mean over channels is (1 + t)**-0.56 without gain, falls nearly as
+    t**-1.56 with it.
+    """
+    right, wrong = (
+        profile(ENTRIES["inverse-gamma"], beta, 512)["scores"]["r_star"] for beta in (1.56, 0.5)
+    )
     assert right > 0.99
     assert wrong < 0.7
 
 
 def test_layers_of_deep_models() -> None:
-    """RWKV's ln(-ln a) runs from -6 to -1 and is -6 + 5 / 2**p halfway; RWKV-7 rises by 5 in each head about a ramp.
+    """RWKV's ln(-ln a) runs from -6 to -1 and is -6 + 5 / 2**p halfway; RWKV-7 rises by 5 in each
+    head about a ramp.
 
-    Half-lives of lightning attention grow by 2**(1/8) from head to head; HGRN is halfway between its bound and 1.
+    Half-lives of lightning attention grow by 2**(1/8) from head to head; HGRN is halfway between
+    its bound and 1.
     """
     from plkernel.memory.formulas import Given, lightning
 
     for name, share in (("first", 0.0), ("middle", 12 / 23), ("last", 1.0)):
         speeds = np.log(ENTRIES[f"rwkv-{name}"].rates)
         assert (speeds[0], speeds[-1]) == pytest.approx((-6, -1))
-        assert (speeds[511] + speeds[512]) / 2 == pytest.approx(-6 + 5 / 2 ** (0.7 + 1.3 * share), abs=1e-5)
+        assert (speeds[511] + speeds[512]) / 2 == pytest.approx(
+            -6 + 5 / 2 ** (0.7 + 1.3 * share), abs=1e-5
+        )
         part = np.array(ENTRIES[f"rwkv7-{name}"].rates) / np.exp(-0.5)
         level = np.log(part / (1 - part))
         assert (level[0], level[-1]) == pytest.approx((-5.5 - 2.5, 0.5 + 2.5))

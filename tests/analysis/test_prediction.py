@@ -1,4 +1,6 @@
-"""Correlations and Yule-Walker weights, exact where known and measured within their intervals; shapes of verdicts."""
+"""Correlations and Yule-Walker weights, exact where known and measured within their intervals;
+shapes of verdicts.
+"""
 
 from itertools import pairwise
 from typing import Any
@@ -30,15 +32,23 @@ def test_it_is_the_autocorrelation_of_indicator_vectors() -> None:
 
     def plain(kept: np.ndarray, lag: int) -> float:
         at = np.flatnonzero(kept[: data.size - lag])
-        pairs, chance = np.sum(vectors[at] * vectors[at + lag], axis=1).mean(), np.sum(vectors[kept].mean(axis=0) ** 2)
+        pairs, chance = (
+            np.sum(vectors[at] * vectors[at + lag], axis=1).mean(),
+            np.sum(vectors[kept].mean(axis=0) ** 2),
+        )
         return float((pairs - chance) / (1 - chance))
 
     positions = np.arange(data.size)
-    masks = [np.ones(data.size, bool), *(~((a <= positions) & (positions < b)) for a, b in pairwise(edges))]
+    masks = [
+        np.ones(data.size, bool),
+        *(~((a <= positions) & (positions < b)) for a, b in pairwise(edges)),
+    ]
     for lag, row in zip(range(1, 8), repeat_correlations(data, 7, blocks=5), strict=True):
         value, *left = (plain(mask, lag) for mask in masks)
         sizes = np.diff(np.minimum(edges, data.size - lag))
-        assert row[0] == pytest.approx(5 * value - np.sum((1 - sizes / sizes.sum()) * left), abs=1e-12)
+        assert row[0] == pytest.approx(
+            5 * value - np.sum((1 - sizes / sizes.sum()) * left), abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("symbols", [2, 16])
@@ -62,7 +72,9 @@ def test_of_a_mixture_of_lags_the_weights_are_its_own(alpha: float) -> None:
 
 def exact(corpus: PottsCorpus | LagCorpus, lags: int = 256) -> Floats:
     """The weights of the exact correlations, and replicates without error."""
-    return np.stack([yule_walker(corpus.correlation(np.arange(1, REACH * lags + 1)))[:lags]] * 3, axis=1)
+    return np.stack(
+        [yule_walker(corpus.correlation(np.arange(1, REACH * lags + 1)))[:lags]] * 3, axis=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,8 +103,12 @@ def test_a_ridge_only_where_the_spectrum_is_below_its_noise() -> None:
     measured = periodic + 1e-2 * np.random.default_rng(0).standard_normal(64)
     assert np.linalg.eigvalsh(toeplitz(np.append(1 + ridge, measured[:-1])))[0] > noise / 2
     shrunk = yule_walker(0.5**lags, ridge=0.1)
-    np.testing.assert_allclose(toeplitz(np.append(1.1, 0.5 ** lags[:-1])) @ shrunk, 0.5**lags, atol=1e-12)
-    certain = np.tile(np.random.default_rng(0).integers(0, 8, 50, np.uint8), 400)  # singular, beyond what noise shows
+    np.testing.assert_allclose(
+        toeplitz(np.append(1.1, 0.5 ** lags[:-1])) @ shrunk, 0.5**lags, atol=1e-12
+    )
+    certain = np.tile(
+        np.random.default_rng(0).integers(0, 8, 50, np.uint8), 400
+    )  # singular, beyond what noise shows
     found, ridge = predictive_weights(certain, 64)
     assert ridge > 0
     assert np.abs(found[:, 0]).max() < 2
@@ -110,7 +126,9 @@ def curve() -> DecayCurve:
         values=tuple(values.tolist()),
         floor=(0.02,) * 6,
         drift=0.0,
-        replicates=tuple(map(tuple, np.outer(values, 1 + 0.02 * np.array([-1.0, 1.0, -1.0, 1.0])).tolist())),
+        replicates=tuple(
+            map(tuple, np.outer(values, 1 + 0.02 * np.array([-1.0, 1.0, -1.0, 1.0])).tolist())
+        ),
     )
 
 
@@ -125,7 +143,9 @@ def test_a_verdict_becomes_the_shape_it_names() -> None:
     broken = shaped("broken power law", beta_1=0.5, beta_2=1.5, **{"break": 30.0})
     assert broken == power_law_target(0.5, 300, 1.5, 30)
     assert shaped("broken power law", beta_1=0.5, beta_2=1.5, **{"break": 300.0}).beta == 0.5
-    np.testing.assert_allclose(shaped("exponential", tau=20.0).value(lags), np.exp(-(lags - 1) / 20))
+    np.testing.assert_allclose(
+        shaped("exponential", tau=20.0).value(lags), np.exp(-(lags - 1) / 20)
+    )
     stretched = shaped("stretched exponential", tau=20.0, gamma=0.5).value(lags)
     np.testing.assert_allclose(stretched, np.exp(-np.sqrt(lags / 20)) / np.exp(-np.sqrt(1 / 20)))
     assert shaped("exponential", tau=0.2).max_lag == 139, "where it vanishes in float64"
@@ -142,7 +162,10 @@ def test_a_verdict_becomes_the_shape_it_names() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: repeat_correlations(np.arange(120, dtype=np.uint8), 100), "too short for lag 100 in 40 blocks"),
+        (
+            lambda: repeat_correlations(np.arange(120, dtype=np.uint8), 100),
+            "too short for lag 100 in 40 blocks",
+        ),
         (lambda: repeat_correlations(np.full(1000, 7, np.uint8), 10), "one symbol only, 7"),
         (lambda: yule_walker([1.0, 1.0, 1.0]), "no Yule-Walker solution"),
     ],

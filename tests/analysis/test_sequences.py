@@ -1,4 +1,6 @@
-"""Sequences of a known law: the bytes are of the law that is stated, and predictors know what they are given alone."""
+"""Sequences of a known law: the bytes are of the law that is stated, and predictors know what they
+are given alone.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -29,13 +31,17 @@ def pair_law(q, symbols):
 
 
 def pair_counts(data, lag, symbols):
-    return np.bincount(data[:-lag].astype(np.int64) * symbols + data[lag:], minlength=symbols**2).reshape(symbols, -1)
+    return np.bincount(
+        data[:-lag].astype(np.int64) * symbols + data[lag:], minlength=symbols**2
+    ).reshape(symbols, -1)
 
 
 @pytest.mark.parametrize("corpus", POTTS)
 def test_information_and_correlation_are_those_of_the_pair_table(corpus):
     lags, symbols = [1, 2, 5, 20], corpus.symbols
-    for q, information in zip(corpus.correlation(lags), corpus.mutual_information(lags), strict=True):
+    for q, information in zip(
+        corpus.correlation(lags), corpus.mutual_information(lags), strict=True
+    ):
         law = pair_law(q, symbols).astype(np.longdouble)
         direct = np.sum(law * np.log(law / np.outer(law.sum(1), law.sum(0))))
         assert information == pytest.approx(float(direct), rel=3e-11)
@@ -61,7 +67,9 @@ def same_draw(data: np.ndarray, symbols: int) -> np.ndarray:
 )
 def test_the_sequences_have_the_correlation_that_is_stated(corpus):
     """The mean over seeds within four of its own standard errors at every lag."""
-    found = np.array([same_draw(replace(corpus, seed=seed).sequence(), corpus.symbols) for seed in range(SEEDS)])
+    found = np.array(
+        [same_draw(replace(corpus, seed=seed).sequence(), corpus.symbols) for seed in range(SEEDS)]
+    )
     error = found.std(axis=0, ddof=1) / np.sqrt(SEEDS)
     assert np.all(np.abs(found.mean(axis=0) - corpus.correlation(LAGS)) < 4 * error)
     assert np.all(error < 0.01)
@@ -74,7 +82,9 @@ def test_the_sequences_have_the_correlation_that_is_stated(corpus):
 def test_bytes_are_determined_by_the_seed_in_blocks_and_shorter_ones_are_beginnings(corpus):
     longer = replace(corpus, size=2 * BLOCK + 5)
     data = longer.sequence()
-    assert [block.size for block in longer.blocks()] == [BLOCK, BLOCK, 5], "memory does not grow with the size"
+    assert [block.size for block in longer.blocks()] == [BLOCK, BLOCK, 5], (
+        "memory does not grow with the size"
+    )
     assert data.dtype == np.uint8
     assert set(data) == set(range(corpus.symbols))
     np.testing.assert_array_equal(longer.sequence(), data)
@@ -84,12 +94,19 @@ def test_bytes_are_determined_by_the_seed_in_blocks_and_shorter_ones_are_beginni
 
 
 @pytest.mark.parametrize(
-    "corpus", [LagCorpus(1.0, 7, 0.3, 3, 2000), MarkovChain(3, 0.5, 2000), PottsCorpus(0.5, 2, 1500, 0, 4.0, 2)]
+    "corpus",
+    [
+        LagCorpus(1.0, 7, 0.3, 3, 2000),
+        MarkovChain(3, 0.5, 2000),
+        PottsCorpus(0.5, 2, 1500, 0, 4.0, 2),
+    ],
 )
 def test_state_is_carried_across_blocks(corpus, monkeypatch):
     """In blocks of two bytes no pair at lag 2 lies within one."""
     monkeypatch.setattr(sequences, "BLOCK", 2)
-    both = [same_draw(replace(corpus, seed=seed).sequence(), corpus.symbols)[:2] for seed in range(8)]
+    both = [
+        same_draw(replace(corpus, seed=seed).sequence(), corpus.symbols)[:2] for seed in range(8)
+    ]
     monkeypatch.undo()
     whole = same_draw(replace(corpus, size=400_000).sequence(), corpus.symbols)[:2]
     error = np.std(both, axis=0, ddof=1) / np.sqrt(8)
@@ -102,7 +119,9 @@ def test_the_loss_in_the_long_run_is_that_of_the_predictor(corpus):
     """Within four standard errors over pieces of 20 kB, which are long beside the memory."""
     data = replace(corpus, size=400_020, seed=1).sequence()
     pieces = corpus.losses(data[None])[0, 19:].reshape(20, -1).mean(axis=1)
-    assert abs(pieces.mean() - corpus.bits_per_byte()) <= 4 * pieces.std(ddof=1) / np.sqrt(20) + 1e-12
+    assert (
+        abs(pieces.mean() - corpus.bits_per_byte()) <= 4 * pieces.std(ddof=1) / np.sqrt(20) + 1e-12
+    )
 
 
 @pytest.mark.parametrize("corpus", PREDICTED)
@@ -137,8 +156,8 @@ def words(symbols: int, count: int) -> np.ndarray:
 
 
 def chances_of_words(mixture: LagCorpus) -> tuple[np.ndarray, np.ndarray]:
-    """P of the next byte after each word of K, (S^K, S), and of each word of K + 1, (S,) * (K + 1), long after the
-    first byte."""
+    """P of the next byte after each word of K, (S^K, S), and of each word of K + 1, (S,) * (K + 1),
+    long after the first byte."""
     symbols, longest, redrawn = mixture.symbols, mixture.longest, mixture.redrawn
     step = np.full((symbols**longest, symbols), redrawn / symbols)
     for number, word in enumerate(words(symbols, longest)):
@@ -161,7 +180,9 @@ def bayes(joint: np.ndarray, given: int) -> np.ndarray:
 
 @pytest.mark.parametrize("mixture", TINY)
 def test_the_predictor_of_a_mixture_is_that_of_bayes(mixture):
-    """Exactly with no byte given, one, or all that are copied from; on average nearly, and never better, between."""
+    """Exactly with no byte given, one, or all that are copied from; on average nearly, and never
+    better, between.
+    """
     longest = mixture.longest
     step, joint = chances_of_words(mixture)
     windows = words(mixture.symbols, longest + 1)
@@ -179,31 +200,41 @@ def test_the_predictor_of_a_mixture_is_that_of_bayes(mixture):
 def test_a_byte_that_is_no_symbol_counts_as_not_known():
     corpus = LagCorpus(longest=3, symbols=4)
     window = np.array([[200, 1, 2, 1, 3]], np.uint8)
-    np.testing.assert_allclose(corpus.losses(window)[:, 3:], corpus.losses(window[:, 1:])[:, 2:], rtol=1e-12)
+    np.testing.assert_allclose(
+        corpus.losses(window)[:, 3:], corpus.losses(window[:, 1:])[:, 2:], rtol=1e-12
+    )
     assert corpus.losses(window)[0, 0] == pytest.approx(2)
 
 
 def test_a_markov_chain_has_its_transitions_their_information_and_entropy():
-    """Given how often each state is left, the counts are multinomial: every z below 5, the most in two to the 20th."""
+    """Given how often each state is left, the counts are multinomial: every z below 5, the most in
+    two to the 20th.
+    """
     chain = MarkovChain(4, 0.5, 1_000_000)
     step = chain.transitions / CHANCES
     counts = pair_counts(chain.sequence(), 1, 4)
     left = counts.sum(axis=1, keepdims=True)
     assert np.abs((counts - left * step) / np.sqrt(left * step * (1 - step))).max() < 5
     law = chain.stationary[:, None] * np.linalg.matrix_power(step, 2)
-    np.testing.assert_allclose(pair_counts(chain.sequence(), 2, 4) / (chain.size - 2), law, atol=0.01)
+    np.testing.assert_allclose(
+        pair_counts(chain.sequence(), 2, 4) / (chain.size - 2), law, atol=0.01
+    )
     expected = np.sum(law * np.log(law / np.outer(law.sum(axis=1), law.sum(axis=0))))
     assert chain.mutual_information([2])[0] == pytest.approx(expected, rel=1e-9)
     assert chain.mutual_information([500])[0] == 0
     two = chain.stationary[:, None] * step
     three = two[:, :, None] * step
-    rate = np.sum(two * np.log2(two)) - np.sum(three * np.log2(three))  # H(x_1, x_2, x_3) - H(x_1, x_2)
+    rate = np.sum(two * np.log2(two)) - np.sum(
+        three * np.log2(three)
+    )  # H(x_1, x_2, x_3) - H(x_1, x_2)
     assert chain.bits_per_byte() == pytest.approx(rate, rel=1e-12)
 
 
 @pytest.mark.parametrize("corpus", [LagCorpus(), MarkovChain()])
 def test_what_is_predicted_is_of_the_corpus(corpus):
-    with pytest.raises(ValueError, match=r"windows hold byte 255: must be of this corpus, .* 0\.\.15"):
+    with pytest.raises(
+        ValueError, match=r"windows hold byte 255: must be of this corpus, .* 0\.\.15"
+    ):
         corpus.losses(np.full((1, 3), 255, np.uint8))
 
 
@@ -212,17 +243,29 @@ def test_what_is_predicted_is_of_the_corpus(corpus):
     [
         (PottsCorpus, {"beta": 0.0}, "beta = 0.0: must be a positive number"),
         (PottsCorpus, {"beta": float("nan")}, "beta = nan"),
-        (PottsCorpus, {"beta": 1, "symbols": 1}, "symbols = 1: must be a whole number from 2 to 256"),
+        (
+            PottsCorpus,
+            {"beta": 1, "symbols": 1},
+            "symbols = 1: must be a whole number from 2 to 256",
+        ),
         (PottsCorpus, {"beta": 1, "symbols": 4.0}, "symbols = 4.0"),
         (PottsCorpus, {"beta": 1, "size": 0}, "size = 0: must be a whole number of at least 1"),
         (PottsCorpus, {"beta": 1, "seed": -1}, "seed = -1: must be a whole number of at least 0"),
         (PottsCorpus, {"beta": 1, "base": 1.0}, "base = 1.0: must be above 1"),
-        (PottsCorpus, {"beta": 1, "channels": 257}, "channels = 257: must be a whole number from 1 to 256"),
+        (
+            PottsCorpus,
+            {"beta": 1, "channels": 257},
+            "channels = 257: must be a whole number from 1 to 256",
+        ),
         (LagCorpus, {"alpha": -1.0}, "alpha = -1.0: must be a number of at least 0"),
         (LagCorpus, {"longest": 0}, "longest = 0: must be a whole number from 1 to 16384"),
         (LagCorpus, {"redrawn": 1.0}, "redrawn = 1.0: must be from 0.01 to below 1"),
         (MarkovChain, {"spread": 0.0}, "spread = 0.0: must be from 0.01 to 1000"),
-        (MarkovChain, {"symbols": 8, "spread": 0.01}, "spread = 0.01: must be larger: with 8 symbols this chain never"),
+        (
+            MarkovChain,
+            {"symbols": 8, "spread": 0.01},
+            "spread = 0.01: must be larger: with 8 symbols this chain never",
+        ),
     ],
 )
 def test_bad_parameters_are_named(kind, values, message):

@@ -37,10 +37,22 @@ def test_wrong_missing_and_failing_contenders_are_reported_and_not_timed(
     wrong = {
         "wrong": (gives(2.0), 1.0, "wrong: the error is above 0.1"),
         "nan": (gives(math.nan), math.nan, "wrong: the error is above 0.1"),
-        "missing": (raising(ImportError("no such package")), None, "not installed (no such package)"),
-        "failing": (raising(RuntimeError("no device\nmore")), None, "failed: RuntimeError: no device"),
+        "missing": (
+            raising(ImportError("no such package")),
+            None,
+            "not installed (no such package)",
+        ),
+        "failing": (
+            raising(RuntimeError("no device\nmore")),
+            None,
+            "failed: RuntimeError: no device",
+        ),
     }
-    entries = {OURS: gives(1.0), "peer": gives(1.0), **{name: one[0] for name, one in wrong.items()}}
+    entries = {
+        OURS: gives(1.0),
+        "peer": gives(1.0),
+        **{name: one[0] for name, one in wrong.items()},
+    }
     ours, peer, *others = operators.compare(entries, 3, 1.0, "4x4")
     assert (ours["ratio"]["median"], ours["seconds"]["runs"]) == (1.0, 3)
     for row, (_, error, note) in zip(others, wrong.values(), strict=True):
@@ -85,7 +97,9 @@ def test_a_wrong_gradient_is_noticed(name: str) -> None:
 
     given = problem(name, SHAPES[name])
     error = partial(operators.relative_error, truths=truth(name, given))
-    found, note, call = operators.checked(Contender(partial(off, given), error, operators.PEER_LIMITS[name]))
+    found, note, call = operators.checked(
+        Contender(partial(off, given), error, operators.PEER_LIMITS[name])
+    )
     assert found == pytest.approx(0.05, rel=0.02)
     assert note.startswith("wrong")
     assert call is None
@@ -105,9 +119,19 @@ def test_bad_arguments(command: Any, arguments: dict[str, Any], message: str) ->
 
 
 @pytest.mark.parametrize("kind", ["ssm", "rwkv6", pytest.param("rwkv7", marks=pytest.mark.slow)])
-def test_a_model_that_differs_from_its_reference_is_not_timed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = {"name": "s", "baseline": "a", "seeds": [0], "corpus": {"name": "stdlib"}, "arms": {"a": {}}}
-    loaded = parse_spec({**spec, "train": {"steps": 1}, "model": {"kind": kind, "dim": 32, "layers": 2}}, "here")
+def test_a_model_that_differs_from_its_reference_is_not_timed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {
+        "name": "s",
+        "baseline": "a",
+        "seeds": [0],
+        "corpus": {"name": "stdlib"},
+        "arms": {"a": {}},
+    }
+    loaded = parse_spec(
+        {**spec, "train": {"steps": 1}, "model": {"kind": kind, "dim": 32, "layers": 2}}, "here"
+    )
     assert training.check(loaded, CPU) < training.LARGEST_ERROR
     module, name = training.OPERATORS[kind]
     exact = getattr(module, name)

@@ -1,4 +1,6 @@
-"""Specs: every committed one expands as it always has, options replace fields, and a mistake is one line."""
+"""Specs: every committed one expands as it always has, options replace fields, and a mistake is one
+line.
+"""
 
 import copy
 import hashlib
@@ -69,7 +71,9 @@ def tiny(**arm: Any) -> Spec:
 
 
 def rounded(value: Any) -> Any:
-    """Plain values with floats as texts of ten digits, equal on every processor, without YOUNGER."""
+    """Plain values with floats as texts of ten digits, equal on every processor, without
+    YOUNGER.
+    """
     if isinstance(value, float):
         return f"{value:.10g}"
     if isinstance(value, dict):
@@ -88,7 +92,10 @@ def test_committed_specs_expand_to_the_same_conditions(name: str) -> None:
 
 
 def test_the_arm_of_the_decays_alone_has_those_of_the_power_law_start() -> None:
-    alone, both = (nodes_of(load_spec(RUNS / "models-goose.toml"), arm) for arm in ("power-law-decays", "power-law"))
+    alone, both = (
+        nodes_of(load_spec(RUNS / "models-goose.toml"), arm)
+        for arm in ("power-law-decays", "power-law")
+    )
     assert alone.rates == pytest.approx(both.rates, rel=5e-5)  # five digits
     assert set(alone.projection) == {1.0}
 
@@ -104,7 +111,12 @@ def test_no_committed_spec_is_left_out_and_each_fits_its_scheme() -> None:
 def test_a_configuration_of_an_earlier_version_has_defaults() -> None:
     condition = tiny(projection="published").condition("power")
     old = json.loads(json.dumps(condition.config))
-    for section, name in (("train", "l2wrap"), ("model", "ranks"), ("arm_options", "init"), ("corpus", "follow_links")):
+    for section, name in (
+        ("train", "l2wrap"),
+        ("model", "ranks"),
+        ("arm_options", "init"),
+        ("corpus", "follow_links"),
+    ):
         del old[section][name]
     old["model"]["parameters"] = 12345
     assert from_config(old) == condition
@@ -118,10 +130,22 @@ GOOSE = {"kind": "rwkv7", "dim": 64, "head_size": 16}
 @pytest.mark.parametrize(
     ("model", "arm", "expected"),
     [
-        ({"dim": 32, "gain": "ema"}, {"kind": "m:B", "config": {"a": 1}}, {"kind": "m:B", "config": {"a": 1}}),
+        (
+            {"dim": 32, "gain": "ema"},
+            {"kind": "m:B", "config": {"a": 1}},
+            {"kind": "m:B", "config": {"a": 1}},
+        ),
         ({"kind": "m:A", "config": {"a": 1}}, {"kind": "m:B"}, {"kind": "m:B"}),
-        ({"kind": "m:A", "config": {"a": 1}}, {"kind": "m:A", "config": {"b": 2}}, {"config": {"a": 1, "b": 2}}),
-        ({"kind": "m:A", "config": {"a": 1}}, {"kind": "ssm", "layers": 2}, {"kind": "ssm", "layers": 2}),
+        (
+            {"kind": "m:A", "config": {"a": 1}},
+            {"kind": "m:A", "config": {"b": 2}},
+            {"config": {"a": 1, "b": 2}},
+        ),
+        (
+            {"kind": "m:A", "config": {"a": 1}},
+            {"kind": "ssm", "layers": 2},
+            {"kind": "ssm", "layers": 2},
+        ),
         (
             {**GOOSE, "ranks": {"decay": 8}},
             {"kind": "rwkv6", "k_clamp": True},
@@ -133,12 +157,17 @@ def test_an_arm_of_another_kind_takes_what_both_kinds_have(
     model: dict[str, Any], arm: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     """As in docs/own.md, where a model of one's own is compared with one of plkernel's."""
-    spec = parse_spec(values({"model": model, "arms": {"uniform": {}, "own": {"model": arm}}}), "here")
-    assert spec.condition("own").model == ModelSpec.model_validate({"kind": spec.model.kind, **expected})
+    spec = parse_spec(
+        values({"model": model, "arms": {"uniform": {}, "own": {"model": arm}}}), "here"
+    )
+    assert spec.condition("own").model == ModelSpec.model_validate(
+        {"kind": spec.model.kind, **expected}
+    )
     assert spec.condition("uniform").model == spec.model
 
 
-# Bad input ----------------------------------------------------------------------------------------------------------
+# Bad input
+# ------------------------------------------------------------------------------------------
 
 RWKV = {"kind": "rwkv6", "dim": 16, "head_size": 8}
 PATCHES = {"dim": 16, "patching": {"size": 100}}
@@ -146,60 +175,126 @@ QUANTILE = {"placement": "quantile"}
 CUT = {"metric": "truncation_cost"}
 FACTORS = {"placement": ["log-spaced", "concentrated"]}
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"train.learing_rate": 1}, "unknown key 'learing_rate' in [train]; did you mean 'learning_rate'"),
+    (
+        {"train.learing_rate": 1},
+        "unknown key 'learing_rate' in [train]; did you mean 'learning_rate'",
+    ),
     ({"seed": 1}, "unknown key 'seed' in the top level; did you mean 'seeds'"),
     ({"arms.power.model": {"gian": "ema"}}, "unknown key 'gian' in [model]; did you mean 'gain'"),
     ({"train.steps": True}, "train.steps: must be a number, not true or false, got True"),
     ({"train.bytes": 1000}, "exactly one of steps and bytes"),
-    ({"train.schedule": "exponential", "train.final_fraction": 0.0}, "final_fraction must be above 0 with schedule"),
+    (
+        {"train.schedule": "exponential", "train.final_fraction": 0.0},
+        "final_fraction must be above 0 with schedule",
+    ),
     (
         {"train.weight_decay": 0, "train.decay_weight_decay": 1},
         "train.decay_weight_decay 1.0 has no effect with weight_decay 0: leave it out",
     ),
     ({"train.dropout": 0.1}, "arms.uniform: train.dropout 0.1 belongs to RWKVs, got kind 'ssm'"),
-    ({"train.steps": None, "train.bytes": 100}, "bytes must be a step or more, batch * context 128, got 100"),
+    (
+        {"train.steps": None, "train.bytes": 100},
+        "bytes must be a step or more, batch * context 128, got 100",
+    ),
     ({"baseline": "unifrom"}, "baseline 'unifrom' is not an arm; did you mean 'uniform'"),
     ({"seeds": [1, 1]}, "seeds must be different"),
     ({"seeds": [10**30]}, "seeds.0: Input should be less than or equal to 9223372036854775807"),
-    ({"tuning": {"rates": [1, 2], "seeds": [0]}}, "tuning.seeds must be none of the seeds that are compared, got [0]"),
+    (
+        {"tuning": {"rates": [1, 2], "seeds": [0]}},
+        "tuning.seeds must be none of the seeds that are compared, got [0]",
+    ),
     ({"model": {**RWKV, "head_size": 7}}, "dim 16 must be a multiple of head_size 7"),
     ({"model.kind": "a b:c"}, "model.kind: must be ssm, rwkv5, rwkv6, rwkv7 or module:attribute"),
-    ({"model": {"kind": "other:Model"}}, "arms.power: projection published belongs to models of plkernel"),
-    ({"model": {"kind": "other:M", "config": {"a": float("nan")}}}, "config.a.float: Input should be a finite number"),
+    (
+        {"model": {"kind": "other:Model"}},
+        "arms.power: projection published belongs to models of plkernel",
+    ),
+    (
+        {"model": {"kind": "other:M", "config": {"a": float("nan")}}},
+        "config.a.float: Input should be a finite number",
+    ),
     ({"arms.-x": {}}, "arm name '-x' must match"),
     ({"arms.power.rates": [1, 2]}, "rates must be as many as tuning.rates, 0 different"),
-    ({"arms.power.against": "power"}, "arms.power: against 'power' is not another arm; valid: uniform"),
-    ({"arms.power.train": {"steps": 20}}, "train.steps is the same in all arms: an arm may have its own weight_decay"),
+    (
+        {"arms.power.against": "power"},
+        "arms.power: against 'power' is not another arm; valid: uniform",
+    ),
+    (
+        {"arms.power.train": {"steps": 20}},
+        "train.steps is the same in all arms: an arm may have its own weight_decay",
+    ),
     # Arms that fit no model
     ({"arms.power": {"tempering": 0.5}}, "tempering 0.5 belongs to placement 'quantile'"),
-    ({"arms.power": {**QUANTILE, "projection": "published"}}, "does not go with placement 'quantile'"),
-    ({"arms.power": {**QUANTILE, "beta": 1e-3}}, "placement 'quantile' with beta 0.001: half-life inf"),
+    (
+        {"arms.power": {**QUANTILE, "projection": "published"}},
+        "does not go with placement 'quantile'",
+    ),
+    (
+        {"arms.power": {**QUANTILE, "beta": 1e-3}},
+        "placement 'quantile' with beta 0.001: half-life inf",
+    ),
     ({"arms.power": {"placement": "terms"}}, "placement 'terms' needs a fit"),
     ({"arms.power": {"match": "unifrom"}}, "match 'unifrom' is not an arm; did you mean 'uniform'"),
-    ({"arms.power": {"match": "baseline"}, "arms.baseline": {}}, "match 'baseline' may mean the arm of that name or"),
+    (
+        {"arms.power": {"match": "baseline"}, "arms.baseline": {}},
+        "match 'baseline' may mean the arm of that name or",
+    ),
     ({"arms.power": {"node_file": "none.json"}}, "none.json: no such file"),
     ({"arms.power": {"node_rates": [1.0]}}, "node_multipliers is missing"),
     ({"arms.power": {"shortest": 9.0, "longest": 3.0}}, "0 < shortest < longest"),
     ({"arms.power": {"shortest": 0.5}, "model": PATCHES}, "shortest 0.5 is no half-life"),
-    ({"arms.power": {"placement": "concentrated"}, "model": PATCHES}, "placement 'concentrated', shortest 0.5 is no"),
+    (
+        {"arms.power": {"placement": "concentrated"}, "model": PATCHES},
+        "placement 'concentrated', shortest 0.5 is no",
+    ),
     ({"arms.power.beta": 1e38}, "beta 1e+38 takes the projection's weights"),
-    ({"arms.power": {"beta": 2}}, "beta 2.0 belongs to a power law: set a projection or placement 'quantile'"),
-    ({"arms.power": {"shape_on": "receptance"}}, "shape_on must be columns or multiplier in an SSM"),
+    (
+        {"arms.power": {"beta": 2}},
+        "beta 2.0 belongs to a power law: set a projection or placement 'quantile'",
+    ),
+    (
+        {"arms.power": {"shape_on": "receptance"}},
+        "shape_on must be columns or multiplier in an SSM",
+    ),
     ({"arms.power": {"init": "nothing"}}, "arms.power.init: must be module:attribute"),
     ({"arms.power": {"init_options": {"a": 1}}}, "init_options {'a': 1} are for an init"),
     ({"arms.power": {"match": "uniform"}, "model": RWKV}, "match uniform does nothing in an RWKV"),
-    ({"arms.power.placement": "log-spaced", "model": RWKV}, "projection published is right under the EMA gain only"),
-    ({"arms.power": {"placement": "log-spaced", "lag": "state"}, "model": RWKV}, "lag state belongs to a power law"),
+    (
+        {"arms.power.placement": "log-spaced", "model": RWKV},
+        "projection published is right under the EMA gain only",
+    ),
+    (
+        {"arms.power": {"placement": "log-spaced", "lag": "state"}, "model": RWKV},
+        "lag state belongs to a power law",
+    ),
     # Hypotheses and gates that fit no study
-    ({"hypotheses": [{**CLAIM, "arm": "powr"}]}, "'it helps': arm 'powr' is not an arm; did you mean 'power'"),
-    ({"hypotheses": [{**CLAIM, "arm": "uniform"}]}, "against is missing: arm 'uniform' is a baseline"),
-    ({"hypotheses": [{**CLAIM, "step": 5}]}, "step 5 has no evaluation: there is one every 4 steps and at 12"),
+    (
+        {"hypotheses": [{**CLAIM, "arm": "powr"}]},
+        "'it helps': arm 'powr' is not an arm; did you mean 'power'",
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "arm": "uniform"}]},
+        "against is missing: arm 'uniform' is a baseline",
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "step": 5}]},
+        "step 5 has no evaluation: there is one every 4 steps and at 12",
+    ),
     ({"hypotheses": [{**CLAIM, **CUT, "bytes": 32}]}, "bytes must be fewer than the context, 32"),
     ({"hypotheses": [{**CLAIM, **CUT, "bytes": 8}]}, "not measured: set train.truncation_windows"),
-    ({"hypotheses": [{**CLAIM, "metric": "test_bpb", "step": 4}]}, "step 4 has no test_bpb, which is taken at the end"),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "test_bpb", "step": 4}]},
+        "step 4 has no test_bpb, which is taken at the end",
+    ),
     ({"hypotheses": [CLAIM, CLAIM]}, "hypotheses 'it helps': several have this name"),
-    ({"hypotheses": [CLAIM, {**CLAIM, "name": "b", "alpha": 0.1}]}, "alpha 0.1 differs from 0.05 in the family 'main'"),
-    ({"gates": [{"name": "has learnt", "arm": "uniform"}]}, "'has learnt': a gate needs at_least or at_most"),
+    (
+        {"hypotheses": [CLAIM, {**CLAIM, "name": "b", "alpha": 0.1}]},
+        "alpha 0.1 differs from 0.05 in the family 'main'",
+    ),
+    (
+        {"gates": [{"name": "has learnt", "arm": "uniform"}]},
+        "'has learnt': a gate needs at_least or at_most",
+    ),
     # Factors
     ({"factors": FACTORS, "within": ["gain"]}, "within: 'gain' is not a factor; valid: placement"),
     ({"factors": {"placement": ["log-spaced"]}}, "factors.placement: needs two levels or more"),
@@ -207,7 +302,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"factors": {"beta": [1, 2], "x": {"a": {"beta": 1.1}, "b": {}}}},
         "factors.x: 'a' sets {'beta': 1.1}, which another",
     ),
-    ({"factors": {f"f{i}": list(range(10)) for i in range(300)}}, "factors: more than 4,096 arms: leave out factors"),
+    (
+        {"factors": {f"f{i}": list(range(10)) for i in range(300)}},
+        "factors: more than 4,096 arms: leave out factors",
+    ),
 ]
 
 
@@ -226,7 +324,11 @@ def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
         ("spec.json", "[]", r"holds \[\], expected an object"),
         ("deep.toml", f"a = {'[' * 5000}{']' * 5000}", "nested deeper than 64"),
         ("cut.toml", "[model", "not readable as TOML"),
-        ("rates.toml", "[arms.a]\nrates = [1, 2]\nlearning_rate = 1", "arms.a: rates are not tried beside a learning"),
+        (
+            "rates.toml",
+            "[arms.a]\nrates = [1, 2]\nlearning_rate = 1",
+            "arms.a: rates are not tried beside a learning",
+        ),
         ("pipe.toml", "", "a pipe or device"),
         ("no.toml", "", "no such"),
     ):
@@ -236,7 +338,8 @@ def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
             load_spec(tmp_path / name)
 
 
-# Options of a command line -------------------------------------------------------------------------------------------
+# Options of a command line
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -249,7 +352,10 @@ def parse(tmp_path: Path) -> Callable[..., tuple[Spec, Path | None]]:
         def command(spec: Spec, out: Path | None = None) -> None:
             taken.append((spec, out))
 
-        save_json(tmp_path / "tiny.json", values({key.replace("__", "."): value for key, value in changes.items()}))
+        save_json(
+            tmp_path / "tiny.json",
+            values({key.replace("__", "."): value for key, value in changes.items()}),
+        )
         reading.main(command, [str(tmp_path / "tiny.json") if first is None else first, *options])
         return taken[0]
 
@@ -257,30 +363,69 @@ def parse(tmp_path: Path) -> Callable[..., tuple[Spec, Path | None]]:
 
 
 def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]]) -> None:
-    """Underscores for hyphens, =, several values, None, switches, tables, and options of an arm's model."""
+    """Underscores for hyphens, =, several values, None, switches, tables, and options of an arm's
+    model.
+    """
     spec, out = parse(
-        *("--train.learning_rate=0.5", "--train.steps", "None", "--train.bytes", "2000", "--report-steps"),
-        *("--seeds", "3", "4", "5", "--out", "here", "--arms.power_law.beta", "0.9", "--model.k-clamp", "false"),
-        *("--arms.uniform.train.clip", "0.5", "--arms.power-law.model.gain", "ema", "--train.compile"),
+        *(
+            "--train.learning_rate=0.5",
+            "--train.steps",
+            "None",
+            "--train.bytes",
+            "2000",
+            "--report-steps",
+        ),
+        *(
+            "--seeds",
+            "3",
+            "4",
+            "5",
+            "--out",
+            "here",
+            "--arms.power_law.beta",
+            "0.9",
+            "--model.k-clamp",
+            "false",
+        ),
+        *(
+            "--arms.uniform.train.clip",
+            "0.5",
+            "--arms.power-law.model.gain",
+            "ema",
+            "--train.compile",
+        ),
         *("--train.decay-multiplier", "0", "--corpus.separator", "-1"),
-        arms={"uniform": {"scheme_options": {"std": 0.1}}, "power-law": {"projection": "published"}},
+        arms={
+            "uniform": {"scheme_options": {"std": 0.1}},
+            "power-law": {"projection": "published"},
+        },
     )
     assert (spec.train.learning_rate, spec.train.steps, spec.train.bytes) == (0.5, None, 2000)
     assert (spec.seeds, spec.report_steps, out) == ((3, 4, 5), (), Path("here"))
     assert (spec.arms["power-law"].beta, spec.arms["uniform"].scheme_options) == (0.9, {"std": 0.1})
     assert (spec.train_of("uniform").clip, spec.train.clip) == (0.5, 1.0)
     assert (spec.model_of("power-law").gain, spec.model_of("uniform").gain) == ("ema", "none")
-    assert (spec.model.k_clamp, spec.train.compile, spec.train.decay_multiplier) == (False, True, 0.0)
+    assert (spec.model.k_clamp, spec.train.compile, spec.train.decay_multiplier) == (
+        False,
+        True,
+        0.0,
+    )
     assert spec.corpus.separator == "-1"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--train.steps", "-3"], "train.steps: Input should be greater than or equal to 1, got '-3'"),
+        (
+            ["--train.steps", "-3"],
+            "train.steps: Input should be greater than or equal to 1, got '-3'",
+        ),
         (["--train.stepps", "5"], "unknown option --train.stepps; did you mean --train.steps?"),
         (["--steps", "5"], "unknown option --steps; did you mean --train.steps or --tuning.steps?"),
-        (["--arms.powr.beta", "1"], "unknown option --arms.powr.beta; did you mean --arms.power.beta?"),
+        (
+            ["--arms.powr.beta", "1"],
+            "unknown option --arms.powr.beta; did you mean --arms.power.beta?",
+        ),
         (["--seeds", "1", "--seeds", "2"], "--seeds is given 2 times, expected once"),
         (["--train.steps"], "--train.steps: expected one value, got nothing"),
         (["--train.steps", "5", "6"], "--train.steps: expected one value, got 5 6"),
@@ -291,7 +436,10 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
     ],
 )
 def test_wrong_options_are_one_line(
-    parse: Callable[..., object], options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    parse: Callable[..., object],
+    options: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as stop:
         parse(*options)
@@ -299,7 +447,9 @@ def test_wrong_options_are_one_line(
     assert (stop.value.code, message in error, len(error.splitlines())) == (2, True, 1), error
 
 
-def test_the_spec_comes_first(parse: Callable[..., object], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_spec_comes_first(
+    parse: Callable[..., object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "tiny.json"
     for first, options, code, message in (
         (str(tmp_path / "tinny.json"), [], 2, f"no such file or folder; did you mean {path}?"),
@@ -310,34 +460,64 @@ def test_the_spec_comes_first(parse: Callable[..., object], tmp_path: Path, caps
         with pytest.raises(SystemExit) as stop:
             parse(*options, first=first)
         printed = capsys.readouterr()
-        assert (stop.value.code, message in (printed.err if code else printed.out)) == (code, True), message
+        assert (stop.value.code, message in (printed.err if code else printed.out)) == (
+            code,
+            True,
+        ), message
 
 
-# Reading back, recipes, names ----------------------------------------------------------------------------------------
+# Reading back, recipes, names
+# ----------------------------------------------------------------------------------------
 
 
 def test_specs_round_trip_through_json(tmp_path: Path) -> None:
     recipe = {"train.recipe": "blinkdl", "train.beta2": 0.95}
     plain = parse_spec(values(recipe), "here")
     spec = parse_spec(values({**recipe, "hypotheses": [CLAIM], "gates": [GATE]}), "here")
-    assert (spec.train.beta2, spec.train.eps, spec.train.l2wrap, spec.train.learning_rate) == (0.95, 1e-18, 1e-4, 3e-4)
+    assert (spec.train.beta2, spec.train.eps, spec.train.l2wrap, spec.train.learning_rate) == (
+        0.95,
+        1e-18,
+        1e-4,
+        3e-4,
+    )
     save_json(tmp_path / "spec.json", spec.model_dump(mode="json"))
     assert load_spec(tmp_path / "spec.json") == spec
-    assert spec.hypotheses == (Hypothesis(name="it helps", arm="power", against="uniform", claim="lower"),)
+    assert spec.hypotheses == (
+        Hypothesis(name="it helps", arm="power", against="uniform", claim="lower"),
+    )
     assert spec.gates == (Gate(name="has learnt", arm="uniform", at_most=4.0),)
     assert {family: len(of) for family, of in families(spec.hypotheses).items()} == {"main": 1}
-    assert all(plain.condition(arm).config == spec.condition(arm).config for arm in plain.arms), "no run knows of them"
+    assert all(plain.condition(arm).config == spec.condition(arm).config for arm in plain.arms), (
+        "no run knows of them"
+    )
 
 
-def test_a_recipe_as_an_option_fills_what_file_and_options_leave_open(parse: Callable[..., Any]) -> None:
+def test_a_recipe_as_an_option_fills_what_file_and_options_leave_open(
+    parse: Callable[..., Any],
+) -> None:
     """A value given as the default is given all the same."""
     options = ("--train.recipe", "blinkdl", "--train.weight-decay", "0.01", "--train.beta2=0.999")
     train = parse(*options, train__eps=1e-8)[0].train
     assert (train.eps, train.weight_decay, train.beta2, train.l2wrap) == (1e-8, 0.01, 0.999, 1e-4)
     off = parse("--train.recipe", "None", train__recipe="blinkdl", train__beta2=0.95)[0].train
-    assert (off.recipe, off.beta2, off.eps, off.warmup_from, off.l2wrap) == (None, 0.95, 1e-8, None, 0.0)
+    assert (off.recipe, off.beta2, off.eps, off.warmup_from, off.l2wrap) == (
+        None,
+        0.95,
+        1e-8,
+        None,
+        0.0,
+    )
     plain, filled = TrainSpec(steps=9), TrainSpec(steps=9, recipe="blinkdl")
-    assert len({name for name in TrainSpec.model_fields if getattr(plain, name) != getattr(filled, name)}) == 8
+    assert (
+        len(
+            {
+                name
+                for name in TrainSpec.model_fields
+                if getattr(plain, name) != getattr(filled, name)
+            }
+        )
+        == 8
+    )
 
 
 def test_an_arm_may_train_its_own_way() -> None:
@@ -359,7 +539,9 @@ def test_what_comes_with_plkernel_has_a_name(
     assert find("quick").resolve() == RUNS / "quick.toml"
     (tmp_path / "quick.toml").write_text("")
     assert find("quick.toml") == Path("quick.toml")
-    with pytest.raises(ValueError, match="none of that name comes with plkernel; did you mean 'quick'"):
+    with pytest.raises(
+        ValueError, match="none of that name comes with plkernel; did you mean 'quick'"
+    ):
         find("qick")
     command("finch")
     assert capsys.readouterr().out.encode() == (RUNS / "finch.toml").read_bytes()
@@ -367,7 +549,8 @@ def test_what_comes_with_plkernel_has_a_name(
         assert RoleTable.from_toml(name) == RoleTable.from_toml(path)
 
 
-# Nodes ---------------------------------------------------------------------------------------------------------------
+# Nodes
+# ------------------------------------------------------------------------------------------
 
 
 def nodes_of(spec: Spec, arm: str = "power") -> Nodes:
@@ -375,31 +558,60 @@ def nodes_of(spec: Spec, arm: str = "power") -> Nodes:
 
 
 def test_quantile_arms_place_what_they_say() -> None:
-    options = {"loss": 0.1, "max_lag": 500, "target": "correlation", "kernel": "rms", "lag": "distance"}
-    arm, model = {**QUANTILE, **options, "tempering": 0.5}, {"dim": 16, "gain": "lru", "patching": {"size": 2}}
+    options = {
+        "loss": 0.1,
+        "max_lag": 500,
+        "target": "correlation",
+        "kernel": "rms",
+        "lag": "distance",
+    }
+    arm, model = (
+        {**QUANTILE, **options, "tempering": 0.5},
+        {"dim": 16, "gain": "lru", "patching": {"size": 2}},
+    )
     spec = parse_spec(values({"model": model, "arms.power": arm}), "here")
-    assert nodes_of(spec) == place(16, placement="quantile", gain="lru", tempering=0.5, step=2, **options)
+    assert nodes_of(spec) == place(
+        16, placement="quantile", gain="lru", tempering=0.5, step=2, **options
+    )
 
 
 @pytest.mark.parametrize("name", ["baseline", "uniform"])
-def test_matched_arms_have_the_output_of_the_arm_they_name(name: str, parse: Callable[..., Any]) -> None:
+def test_matched_arms_have_the_output_of_the_arm_they_name(
+    name: str, parse: Callable[..., Any]
+) -> None:
     spec, plain = tiny(**QUANTILE, match=name), tiny(**QUANTILE)
-    assert output_std(nodes_of(spec)) == pytest.approx(output_std(nodes_of(spec, "uniform")), rel=1e-12)
-    assert output_std(nodes_of(plain)) != pytest.approx(output_std(nodes_of(plain, "uniform")), rel=0.1)
+    assert output_std(nodes_of(spec)) == pytest.approx(
+        output_std(nodes_of(spec, "uniform")), rel=1e-12
+    )
+    assert output_std(nodes_of(plain)) != pytest.approx(
+        output_std(nodes_of(plain, "uniform")), rel=0.1
+    )
     assert nodes_of(spec).rates == nodes_of(plain).rates
     changed = parse("--arms.uniform.longest", "50", arms__power={**QUANTILE, "match": name})[0]
-    assert output_std(nodes_of(changed)) == pytest.approx(output_std(nodes_of(changed, "uniform")), rel=1e-12)
+    assert output_std(nodes_of(changed)) == pytest.approx(
+        output_std(nodes_of(changed, "uniform")), rel=1e-12
+    )
     assert nodes_of(changed) != nodes_of(spec)
 
 
-def test_nodes_are_read_from_a_file_once_and_known_by_their_values(tmp_path: Path, parse: Callable[..., Any]) -> None:
+def test_nodes_are_read_from_a_file_once_and_known_by_their_values(
+    tmp_path: Path, parse: Callable[..., Any]
+) -> None:
     file, nodes = tmp_path / "fit.json", place(16, placement="quantile", gain="ema", tempering=0.5)
     save_json(file, {"beta": 1.15, "nodes": nodes.to_dict()})
     changes = {"model": {"dim": 16, "gain": "ema"}, "arms.power": {"node_file": str(file)}}
-    spec, other = parse_spec(values(changes), "here"), place(16, placement="concentrated", gain="ema")
+    spec, other = (
+        parse_spec(values(changes), "here"),
+        place(16, placement="concentrated", gain="ema"),
+    )
     save_json(tmp_path / "other.json", {"nodes": other.to_dict()})
     option = ("--arms.power.node-file", str(tmp_path / "other.json"))
-    assert nodes_of(parse(*option, **{key.replace(".", "__"): value for key, value in changes.items()})[0]) == other
+    assert (
+        nodes_of(
+            parse(*option, **{key.replace(".", "__"): value for key, value in changes.items()})[0]
+        )
+        == other
+    )
     file.unlink()
     save_json(tmp_path / "spec.json", spec.model_dump(mode="json"))
     assert load_spec(tmp_path / "spec.json") == spec
@@ -407,7 +619,10 @@ def test_nodes_are_read_from_a_file_once_and_known_by_their_values(tmp_path: Pat
     changed = nodes.to_dict()
     changed["rates"] = [nodes.rates[0] * (1 + 1e-15), *nodes.rates[1:]]
     save_json(file, {"nodes": changed})
-    lines = differences(spec.arm("power").model_dump(), parse_spec(values(changes), "here").arm("power").model_dump())
+    lines = differences(
+        spec.arm("power").model_dump(),
+        parse_spec(values(changes), "here").arm("power").model_dump(),
+    )
     assert [line.split(" was ")[0] for line in lines] == ["node_file", "node_rates"]
 
 
@@ -418,7 +633,11 @@ def test_nodes_are_read_from_a_file_once_and_known_by_their_values(tmp_path: Pat
         (place(8).to_dict(), {}, "are 8 rates and 8 multipliers, but model.dim is 16"),
         ([1.0], {}, "no node set in it, expected"),
         ({"rates": [-1.0] * 16}, {}, "node_rates.0: Input should be greater than 0"),
-        ({"rates": [1e-12] * 16}, {}, "nodes.json: 6.93147e+11 is no half-life that a float32 decay holds"),
+        (
+            {"rates": [1e-12] * 16},
+            {},
+            "nodes.json: 6.93147e+11 is no half-life that a float32 decay holds",
+        ),
         ({"projection": [1e30] * 16}, {}, "node_multipliers 1e+30 makes the largest multiplier"),
         ({}, {"arms.power.placement": "quantile"}, "placement quantile does not go with node_file"),
         ({}, {"arms.power.lag": "distance"}, "lag distance does not go with node_file"),
@@ -428,7 +647,9 @@ def test_node_files_that_do_not_fit_are_refused(
     nodes: Any, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "nodes.json"
-    save_json(file, {"nodes": {**place(16).to_dict(), **nodes} if isinstance(nodes, dict) else nodes})
+    save_json(
+        file, {"nodes": {**place(16).to_dict(), **nodes} if isinstance(nodes, dict) else nodes}
+    )
     with pytest.raises(ValueError, match=r"^spec here: arms\.power") as error:
         parse_spec(values({"arms.power": {"node_file": str(file)}, **changes}), "here")
     assert message in str(error.value)
@@ -436,10 +657,14 @@ def test_node_files_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize("gain", ["none", "ema", "lru"])
 def test_nodes_per_byte_keep_their_kernel_in_patches(gain: str) -> None:
-    """A step of three bytes: the same coherent kernel at three times the lag, under the gain of the new rates."""
+    """A step of three bytes: the same coherent kernel at three times the lag, under the gain of the
+    new rates.
+    """
     nodes = place(16, gain=gain, projection="gain-corrected")
     arm = Arm(node_rates=nodes.rates, node_multipliers=nodes.projection, node_gain=gain)
-    patched = resolve(ModelSpec.model_validate({"dim": 16, "gain": gain, "patching": {"size": 3}}), arm).nodes
+    patched = resolve(
+        ModelSpec.model_validate({"dim": 16, "gain": gain, "patching": {"size": 3}}), arm
+    ).nodes
     steps = np.arange(1, 100)
     ratio = patched.kernel().kernel(steps) / nodes.kernel().kernel(3 * steps)
     assert ratio == pytest.approx(ratio[0], rel=1e-12)
@@ -452,7 +677,8 @@ def test_unread_references_are_not_ignored() -> None:
             _ = resolve(ModelSpec(), arm).nodes
 
 
-# Factors -------------------------------------------------------------------------------------------------------------
+# Factors
+# ------------------------------------------------------------------------------------------
 
 
 def design(**changes: Any) -> Spec:
@@ -461,21 +687,36 @@ def design(**changes: Any) -> Spec:
 
 def test_a_full_factorial_has_every_combination_once_and_compares_within_blocks() -> None:
     arms = {"quantile": QUANTILE, "twin": {"match": "concentrated_uniform"}}
-    spec = design(arms={**arms, "log-spaced_uniform": {"beta": 0.9}, "log-spaced_uniform_ema": {"learning_rate": 0.5}})
+    spec = design(
+        arms={
+            **arms,
+            "log-spaced_uniform": {"beta": 0.9},
+            "log-spaced_uniform_ema": {"learning_rate": 0.5},
+        }
+    )
     assert (len(spec.arms), spec.baseline) == (12, "log-spaced_uniform_none")
     for name, arm in spec.arms.items():
         assert arm.levels is not None
         gain = name.rpartition("_")[2]
         base = f"log-spaced_uniform_{gain}"
-        assert (arm.against, spec.condition(name).nodes.gain) == (None if name == base else base, gain)
+        assert (arm.against, spec.condition(name).nodes.gain) == (
+            None if name == base else base,
+            gain,
+        )
         if len(arm.levels) == 3:
             assert name == "_".join(arm.levels.values())
-            assert (arm.placement, arm.projection) == (arm.levels["placement"], arm.levels["projection"])
+            assert (arm.placement, arm.projection) == (
+                arm.levels["placement"],
+                arm.levels["projection"],
+            )
     for gain in ("none", "ema"):
         other = spec.condition(f"concentrated_uniform_{gain}").nodes
         assert spec.arms[f"twin_{gain}"].output_std == pytest.approx(output_std(other))
     assert [spec.arms[f"log-spaced_uniform_{gain}"].beta for gain in ("none", "ema")] == [0.9, 0.9]
-    assert [spec.arms[f"log-spaced_uniform_{gain}"].learning_rate for gain in ("none", "ema")] == [None, 0.5]
+    assert [spec.arms[f"log-spaced_uniform_{gain}"].learning_rate for gain in ("none", "ema")] == [
+        None,
+        0.5,
+    ]
     assert parse_spec(spec.model_dump(mode="json"), "again") == spec
     once = expanded({**DESIGN, "arms": arms})
     assert expanded(once) == once
@@ -486,16 +727,27 @@ def test_levels_by_name_and_designs_without_a_crossed_factor() -> None:
     spec = design(within=["patching"], factors={"beta": [0.6, 1.15], "patching": patchings})
     assert list(spec.arms) == ["0.6_bytes", "1.15_bytes", "0.6_pairs", "1.15_pairs"]
     assert [spec.model_of(name).patching.size for name in spec.arms] == [1, 1, 2, 2]
-    arms, gains = {"plain": {}, "law": {"projection": "gain-corrected"}}, {"model.gain": ["none", "ema"]}
+    arms, gains = (
+        {"plain": {}, "law": {"projection": "gain-corrected"}},
+        {"model.gain": ["none", "ema"]},
+    )
     spec = design(factors=gains, arms=arms, baseline="plain")
     assert list(spec.arms) == ["plain_none", "law_none", "plain_ema", "law_ema"]
     assert (spec.baseline, spec.arms["law_ema"].against) == ("plain_none", "plain_ema")
-    short, whole = (expanded({**DESIGN, "baseline": f"log-spaced_uniform{block}"}) for block in ("", "_none"))
+    short, whole = (
+        expanded({**DESIGN, "baseline": f"log-spaced_uniform{block}"}) for block in ("", "_none")
+    )
     assert whole == short
     for changes, message in (
-        ({"hypotheses": [{"name": "a", "arm": "plain_ema", "claim": "higher"}]}, "arm 'plain_ema' is a baseline"),
+        (
+            {"hypotheses": [{"name": "a", "arm": "plain_ema", "claim": "higher"}]},
+            "arm 'plain_ema' is a baseline",
+        ),
         ({"baseline": None}, "baseline: Input should be a valid string"),
-        ({"arms": {**arms, "x": {"against": "nobody"}}}, "arms.x_none: against 'nobody' is not another arm"),
+        (
+            {"arms": {**arms, "x": {"against": "nobody"}}},
+            "arms.x_none: against 'nobody' is not another arm",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             design(**{"factors": gains, "arms": arms, "baseline": "plain", **changes})

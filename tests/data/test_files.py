@@ -1,4 +1,6 @@
-"""Local files: bytes as they are, compressed or not, text columns of tables against reading row by row; the hub."""
+"""Local files: bytes as they are, compressed or not, text columns of tables against reading row by
+row; the hub.
+"""
 
 import bz2
 import csv
@@ -28,7 +30,13 @@ def zstandard(data):
     return sink.getvalue().to_pybytes()
 
 
-PACKERS = {".txt": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard}
+PACKERS = {
+    ".txt": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard,
+}
 
 
 def joined(blocks, separator=b"\n"):
@@ -37,7 +45,9 @@ def joined(blocks, separator=b"\n"):
     for block in blocks:
         assert block.data.dtype == np.uint8
         assert set(block.data[block.starts].tobytes()) <= set(separator)
-    return b"".join(block.data.tobytes() for block in blocks), sum(block.starts.size for block in blocks)
+    return b"".join(block.data.tobytes() for block in blocks), sum(
+        block.starts.size for block in blocks
+    )
 
 
 def row_by_row(values, separator=b"\n"):
@@ -48,29 +58,46 @@ def row_by_row(values, separator=b"\n"):
 @pytest.mark.parametrize("suffix", PACKERS)
 def test_bytes_come_back_byte_for_byte_behind_one_separator(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
-    path.write_bytes(PACKERS[suffix](DATA) + PACKERS[suffix](b"more"))  # streams one after the other are one file
+    path.write_bytes(
+        PACKERS[suffix](DATA) + PACKERS[suffix](b"more")
+    )  # streams one after the other are one file
     assert joined(file_blocks(path, b"\xff", "text"), b"\xff") == (b"\xff" + DATA + b"more", 1)
     (tmp_path / "large").write_bytes(bytes(CHUNK + 1))
-    assert [block.data.size for block in file_blocks(tmp_path / "large", b"\n", "text")] == [1, CHUNK, 1]
+    assert [block.data.size for block in file_blocks(tmp_path / "large", b"\n", "text")] == [
+        1,
+        CHUNK,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("damage", ["truncated", "not compressed", "overwritten"])
 @pytest.mark.parametrize("table", ["", ".jsonl"])
 def test_damaged_data_is_one_line_that_names_the_file(tmp_path, suffix, damage, table):
-    whole = PACKERS[suffix](b"".join(b'{"text": "%s"}\n' % os.urandom(50).hex().encode() for _ in range(2000)))
+    whole = PACKERS[suffix](
+        b"".join(b'{"text": "%s"}\n' % os.urandom(50).hex().encode() for _ in range(2000))
+    )
     path = tmp_path / f"a{table}{suffix}"
-    broken = {"truncated": whole[:-1000], "not compressed": DATA, "overwritten": b"\0" * 3000 + whole[3000:]}
+    broken = {
+        "truncated": whole[:-1000],
+        "not compressed": DATA,
+        "overwritten": b"\0" * 3000 + whole[3000:],
+    }
     path.write_bytes(broken[damage])
     with pytest.raises((ValueError, OSError), match=rf"a{table}{suffix}: ") as caught:
         joined(file_blocks(path, b"\n", "text"))
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.string_view()], ids=str)
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.binary(), pa.string_view()], ids=str
+)
 @pytest.mark.parametrize("bounds", [(0, 9), (1, 8), (2, 3), (4, 4)], ids=str)
 def test_a_block_of_arrow_is_what_reading_row_by_row_gives(kind, bounds):
-    values = [value.encode() if pa.types.is_binary(kind) and value is not None else value for value in TEXTS]
+    values = [
+        value.encode() if pa.types.is_binary(kind) and value is not None else value
+        for value in TEXTS
+    ]
     block = text_block(pa.array(values, kind).slice(bounds[0], bounds[1] - bounds[0]), b"\n")
     assert joined([block]) == row_by_row(TEXTS[slice(*bounds)])
 
@@ -81,9 +108,16 @@ def test_random_texts_of_many_batches_survive_a_table_whole(tmp_path, suffix):
     texts = ["ação \r\n"[: int(n)] * int(n) if n % 7 else None for n in lengths]
     path = tmp_path / f"a [1]*{suffix}"  # characters that mean something in a pattern
     if suffix == ".parquet":
-        pq.write_table(pa.table({"id": range(3 * ROWS), "text": texts, "more": texts}), path, row_group_size=777)
+        pq.write_table(
+            pa.table({"id": range(3 * ROWS), "text": texts, "more": texts}),
+            path,
+            row_group_size=777,
+        )
     elif suffix.startswith(".jsonl"):
-        rows = ({"id": 1, "text": text} if text is not None or n % 2 else {"id": 1} for n, text in enumerate(texts))
+        rows = (
+            {"id": 1, "text": text} if text is not None or n % 2 else {"id": 1}
+            for n, text in enumerate(texts)
+        )
         content = "".join(json.dumps(row) + "\n" for row in rows).encode()
         path.write_bytes(PACKERS.get(path.suffix, bytes)(content))
     else:
@@ -95,11 +129,24 @@ def test_random_texts_of_many_batches_survive_a_table_whole(tmp_path, suffix):
 
 
 def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
-    texts = ["NA", "007", "", "two\r\nlines", 'a "quote", and a comma', "null", "1e3", "2020-01-01", "a\0b", "\\"]
+    texts = [
+        "NA",
+        "007",
+        "",
+        "two\r\nlines",
+        'a "quote", and a comma',
+        "null",
+        "1e3",
+        "2020-01-01",
+        "a\0b",
+        "\\",
+    ]
     with (tmp_path / "a.csv").open("w", newline="", encoding="utf-8-sig") as handle:
         csv.writer(handle).writerows([["text", "id"], *([text, 1] for text in texts)])
         handle.write("\r\n")  # an empty line is no row
-    (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps({"text": text, "deep": [None, {}]}) for text in texts))
+    (tmp_path / "a.jsonl").write_text(
+        "\n\n".join(json.dumps({"text": text, "deep": [None, {}]}) for text in texts)
+    )
     assert joined(file_blocks(tmp_path / "a.csv", b"\n", "text")) == row_by_row(texts)
     assert joined(file_blocks(tmp_path / "a.jsonl", b"\n", "text")) == row_by_row(texts)
 
@@ -118,7 +165,11 @@ def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
         ("a.jsonl", b'{"text": "\\ud800"}\n', "surrogates"),
         ("a.jsonl", b'{"a":' * 100_000, "line 1 is no JSON object"),
         ("a.parquet", b"not a table", "a.parquet: "),
-        ("a.parquet", pa.table({"id": [1], "body": ["x"]}), r"no column 'text'.*--column, one of: id, body$"),
+        (
+            "a.parquet",
+            pa.table({"id": [1], "body": ["x"]}),
+            r"no column 'text'.*--column, one of: id, body$",
+        ),
         ("a.parquet", pa.table({"text": [1, 2]}), r"a\.parquet: the column holds int64, not text"),
     ],
 )
@@ -141,15 +192,19 @@ def test_a_local_table_is_read_without_a_word_to_anybody_and_without_datasets(tm
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "a.csv").write_text("text\na\n")
     program = (
-        "import socket, sys; from plkernel.data.corpora import load; socket.getaddrinfo = None\n"
-        f"for suffix in ('csv', 'jsonl', 'parquet'): assert load({str(tmp_path)!r} + '/a.' + suffix).size == 1; "
-        "print([name for name in ('torch', 'datasets', 'pyarrow') if name in sys.modules])"
+        "import socket, sys; from plkernel.data.corpora import load; socket.getaddrinfo ="
+        f" None\nfor suffix in ('csv', 'jsonl', 'parquet'): assert load({str(tmp_path)!r} + '/a.' +"
+        " suffix).size == 1; print([name for name in ('torch', 'datasets', 'pyarrow') if name in"
+        " sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n[]\n['pyarrow']\n"
 
 
-# The hub: none is asked here; its code path runs on local files, and its failures are raised in its stead -------------
+# The hub: none is asked here; its code path runs on local files, and its failures are raised in its
+# stead -------------
 
 
 @pytest.fixture
@@ -160,19 +215,29 @@ def no_network(tmp_path, monkeypatch):
         raise socket.gaierror(-2, f"no such host {host}")
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hub cache"))
-    for name in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "https_proxy", "HTTPS_PROXY"):
+    for name in (
+        "HF_ENDPOINT",
+        "HF_HUB_OFFLINE",
+        "HF_DATASETS_OFFLINE",
+        "https_proxy",
+        "HTTPS_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 def read(name, config=None, split=None, column="text"):
-    return b"".join(block.data.tobytes() for block in hub_blocks(name, config, split, b"\n", column))
+    return b"".join(
+        block.data.tobytes() for block in hub_blocks(name, config, split, b"\n", column)
+    )
 
 
 @pytest.mark.usefixtures("no_network")
 def test_a_repository_is_read_as_from_the_hub(tmp_path):
     for split, texts in {"train": ["a", None, "é"], "test": ["t"]}.items():
-        pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / f"{split}-0.parquet")
+        pq.write_table(
+            pa.table({"id": range(len(texts)), "text": texts}), tmp_path / f"{split}-0.parquet"
+        )
     assert read(str(tmp_path)) == b"\na\n\xc3\xa9"
     assert read(str(tmp_path), "default", "test") == b"\nt"
     for arguments, message in (
@@ -184,7 +249,9 @@ def test_a_repository_is_read_as_from_the_hub(tmp_path):
             read(str(tmp_path), *arguments)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
-    assert read(str(tmp_path / "data")) == b"\na\nb", "of another format, which cannot leave out columns"
+    assert read(str(tmp_path / "data")) == b"\na\nb", (
+        "of another format, which cannot leave out columns"
+    )
 
 
 @pytest.mark.usefixtures("no_network")
@@ -208,7 +275,9 @@ def test_without_a_network_what_datasets_has_cached_is_read(tmp_path):
     folder = store / "owner___name" / "plain" / "0.0.0" / "revision"
     folder.mkdir(parents=True)
     info = json.loads((built / "dataset_info.json").read_text())
-    (folder / "dataset_info.json").write_text(json.dumps(info | {"dataset_name": "name", "config_name": "plain"}))
+    (folder / "dataset_info.json").write_text(
+        json.dumps(info | {"dataset_name": "name", "config_name": "plain"})
+    )
     (folder / "name-train.arrow").write_bytes((built / "parquet-train.arrow").read_bytes())
     assert read("owner/name", "plain") == b"\nfrom\ncache"
     with pytest.raises(

@@ -28,7 +28,11 @@ def test_the_standard_library_is_all_its_sources_in_order_and_no_tests():
     names = [name for name, *_ in source.key["listing"]]
     assert names == sorted(names)
     assert {"os.py", "json/decoder.py", "idlelib/pyshell.py"} <= set(names)
-    assert not [name for name in names if {"test", "tests", "idle_test", "site-packages"} & set(name.split("/"))]
+    assert not [
+        name
+        for name in names
+        if {"test", "tests", "idle_test", "site-packages"} & set(name.split("/"))
+    ]
     assert all(name.endswith(".py") for name in names)
     data = text(source)
     assert data.count(b"\xff" + Path(sysconfig.get_path("stdlib"), "os.py").read_bytes()) == 1
@@ -40,7 +44,9 @@ def test_the_sources_of_packages_are_all_their_modules_in_an_order_of_their_own(
     source = resolve(f"packages:filelock=={version}", b"\xff")
     names = [name for name, *_ in source.key["listing"]]
     folder = Path(filelock.__file__).parent
-    assert set(names) == {path.relative_to(folder.parent).as_posix() for path in folder.rglob("*.py")}
+    assert set(names) == {
+        path.relative_to(folder.parent).as_posix() for path in folder.rglob("*.py")
+    }
     assert names != sorted(names)
     assert text(source).count(b"\xff" + Path(filelock.__file__).read_bytes()) == 1
     assert len(text(source)) - 1 == source.size
@@ -62,7 +68,16 @@ def test_copies_may_come_from_far_only():
 
 
 def test_a_folder_is_read_in_order_of_paths_without_hidden_files_and_the_cache(tmp_path):
-    for name in ["b/2", "a", "b.txt", ".hidden", "b/.git/x", "__pycache__/x", "cache/flat.bin", "c/1"]:
+    for name in [
+        "b/2",
+        "a",
+        "b.txt",
+        ".hidden",
+        "b/.git/x",
+        "__pycache__/x",
+        "cache/flat.bin",
+        "c/1",
+    ]:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -85,7 +100,9 @@ def test_links_that_lead_out_of_a_folder_are_not_followed(tmp_path):
     assert source.label == f"{root}, without the symbolic links out of it (1)"
     for name in ("a", "b"):
         (root / name).unlink()
-    with pytest.raises(ValueError, match=r"without the symbolic links out of it \(1\)': holds no files"):
+    with pytest.raises(
+        ValueError, match=r"without the symbolic links out of it \(1\)': holds no files"
+    ):
         resolve(str(root))
 
 
@@ -100,7 +117,15 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
     touched, folder = digest(path), digest(tmp_path)
     (tmp_path / "b").write_text("")
     assert len({before, touched, folder, digest(tmp_path)}) == 4
-    names = ["beta=1", "beta=2", "beta=1,symbols=4", "beta=1,bytes=5", "beta=1,seed=1", "lags", "lags,alpha=2"]
+    names = [
+        "beta=1",
+        "beta=2",
+        "beta=1,symbols=4",
+        "beta=1,bytes=5",
+        "beta=1,seed=1",
+        "lags",
+        "lags,alpha=2",
+    ]
     names += ["lags,longest=9", "lags,redrawn=0.3", "lags,seed=1", "markov", "markov,spread=1"]
     assert len({digest(f"synthetic:{name}") for name in names}) == len(names)
     spellings = ["beta=1", "beta=1.0,seed=0", "symbols=16,beta=1e0,bytes=10MB", "potts,beta=1"]
@@ -145,7 +170,11 @@ def test_bad_names_say_in_one_short_line_what_would_work(name, message):
             LagCorpus(2, 9, 0.5, 4, 1_500_000, 7),
             None,
         ),
-        ("markov,spread=1,seed=2", MarkovChain(16, 1.0, seed=2), "markov,symbols=16,spread=1.0,bytes=10000000,seed=2"),
+        (
+            "markov,spread=1,seed=2",
+            MarkovChain(16, 1.0, seed=2),
+            "markov,symbols=16,spread=1.0,bytes=10000000,seed=2",
+        ),
     ],
 )
 def test_the_name_of_a_law_is_its_sequence(rest, corpus, spelled):
@@ -155,12 +184,26 @@ def test_the_name_of_a_law_is_its_sequence(rest, corpus, spelled):
 
 
 @pytest.mark.parametrize(
-    ("rest", "expected"), [("beta=1", "cea600819cd8aa6b"), ("lags", "cc0b703ed8e9a994"), ("markov", "cc075ba64a944147")]
+    ("rest", "expected"),
+    [("beta=1", "cea600819cd8aa6b"), ("lags", "cc0b703ed8e9a994"), ("markov", "cc075ba64a944147")],
 )
 def test_a_change_of_the_bytes_is_a_change_of_the_format(rest, expected, tmp_path):
-    """Another digest here means other bytes under the name of old ones: `GENERATOR` and this table have to change."""
-    whole, part = (load(f"synthetic:{rest},bytes=200k", max_bytes=limit, cache=tmp_path) for limit in (None, 150_000))
+    """Another digest here means other bytes under the name of old ones: `GENERATOR` and this table
+    have to change.
+    """
+    whole, part = (
+        load(f"synthetic:{rest},bytes=200k", max_bytes=limit, cache=tmp_path)
+        for limit in (None, 150_000)
+    )
     law = rest if rest in GENERATOR else "potts"
-    assert (GENERATOR[law], whole.sha256[:16], whole.size, whole.documents) == (1, expected, 200_000, 1)
-    assert hashlib.sha256(b"".join(synthetic_corpus(f"{rest},bytes=200k").blocks())).hexdigest() == whole.sha256
+    assert (GENERATOR[law], whole.sha256[:16], whole.size, whole.documents) == (
+        1,
+        expected,
+        200_000,
+        1,
+    )
+    assert (
+        hashlib.sha256(b"".join(synthetic_corpus(f"{rest},bytes=200k").blocks())).hexdigest()
+        == whole.sha256
+    )
     np.testing.assert_array_equal(part.bytes, whole.bytes[:150_000])

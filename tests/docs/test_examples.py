@@ -1,7 +1,9 @@
-"""Every example of README.md and of docs/ runs, or is what the very command takes; and no link of the README is dead.
+"""Every example of README.md and of docs/ runs, or is what the very command takes; and no link of
+the README is dead.
 
-Python runs as it stands, a page in one namespace. Commands of `console` blocks print what is shown. Those of `sh`
-blocks are parsed by the command itself, and some run (RUN). `toml` blocks are specs or parts of one, or roles.
+Python runs as it stands, a page in one namespace. Commands of `console` blocks print what is shown.
+Those of `sh` blocks are parsed by the command itself, and some run (RUN). `toml` blocks are specs
+or parts of one, or roles.
 """
 
 import doctest
@@ -30,7 +32,10 @@ from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import RoleTable
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted(path for path in ROOT.glob("docs/**/*.md") if path.stem[0] != "_")]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in ROOT.glob("docs/**/*.md") if path.stem[0] != "_"),
+]
 RUN = {
     "python -m plkernel.init list mup": False,
     "python -m plkernel.corpus README.md": False,
@@ -43,14 +48,18 @@ RUN = {
 def blocks(page: Path, language: str) -> list[str]:
     """The blocks of one language in a page."""
     found: list[str] = []
-    parser = CodeBlockParser(language=language, evaluator=lambda example: found.append(str(example.parsed)))
+    parser = CodeBlockParser(
+        language=language, evaluator=lambda example: found.append(str(example.parsed))
+    )
     for example in Sybil(parsers=[parser], path=str(ROOT)).parse(page).examples():
         example.evaluate()
     return found
 
 
 def commands(text: str) -> Iterator[str]:
-    """The commands of a shell block, without comments, lines joined where they end in a backslash."""
+    """The commands of a shell block, without comments, lines joined where they end in a
+    backslash.
+    """
     for line in text.replace("\\\n", " ").splitlines():
         for part in line.split(" && "):
             if words := shlex.split(part, comments=True):
@@ -59,7 +68,9 @@ def commands(text: str) -> Iterator[str]:
 
 def shown(language: str, pages: list[Path]) -> list[tuple[str, str]]:
     """Name of the page and text of every block of a language."""
-    return [(str(page.relative_to(ROOT)), text) for page in pages for text in blocks(page, language)]
+    return [
+        (str(page.relative_to(ROOT)), text) for page in pages for text in blocks(page, language)
+    ]
 
 
 SHELL = {f"{page}: {one}": one for page, text in shown("sh", PAGES) for one in commands(text)}
@@ -80,14 +91,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] * (page.stem == "recipes")) for page in PAGES],  # it imports fla
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page.stem == "recipes")) for page in PAGES
+    ],  # it imports fla
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_python_runs(page: Path) -> None:
     known = set(SCHEMES)
     try:
         for example in (
-            Sybil(parsers=[PythonCodeBlockParser(doctest_optionflags=doctest.REPORT_NDIFF)], path=str(ROOT))
+            Sybil(
+                parsers=[PythonCodeBlockParser(doctest_optionflags=doctest.REPORT_NDIFF)],
+                path=str(ROOT),
+            )
             .parse(page)
             .examples()
         ):
@@ -98,7 +114,9 @@ def test_python_runs(page: Path) -> None:
 
 
 def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run `python -m MODULE ARGUMENTS` or `python SCRIPT ARGUMENTS`; SystemExit where it ends with an error."""
+    """Run `python -m MODULE ARGUMENTS` or `python SCRIPT ARGUMENTS`; SystemExit where it ends with
+    an error.
+    """
     words = shlex.split(command)
     code, *arguments = words[words.index("-m") + 1 :] if "-m" in words else words[1:]
     monkeypatch.setattr(sys, "argv", [code, *arguments])
@@ -108,7 +126,9 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
-        source = importlib.util.find_spec(code)  # run_module takes no module whose assertions pytest rewrites
+        source = importlib.util.find_spec(
+            code
+        )  # run_module takes no module whose assertions pytest rewrites
         runpy.run_path(str(source and source.origin), run_name="__main__")
 
 
@@ -139,21 +159,30 @@ def test_commands_are_taken(command: str, monkeypatch: pytest.MonkeyPatch) -> No
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert words[1] in targets
     elif words[:2] == ["pip", "install"]:
-        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+            "optional-dependencies"
+        ]
         assert set(re.findall(r"plkernel\[(\w+)\]", command)) <= extras.keys()
     else:
         run(command, monkeypatch)
 
 
 @pytest.mark.usefixtures("parsing_only")
-def test_a_wrong_option_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("python -m plkernel.fit --bet 1.15", "python -m plkernel.experiment runs/quick.toml --worker 2"):
+def test_a_wrong_option_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (
+        "python -m plkernel.fit --bet 1.15",
+        "python -m plkernel.experiment runs/quick.toml --worker 2",
+    ):
         with pytest.raises(SystemExit):
             run(command, monkeypatch)
         assert "did you mean" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [pytest.param(one, marks=[pytest.mark.slow] * slow) for one, slow in RUN.items()])
+@pytest.mark.parametrize(
+    "command", [pytest.param(one, marks=[pytest.mark.slow] * slow) for one, slow in RUN.items()]
+)
 def test_commands_run(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command in SHELL.values(), "no page shows it any more"
     run(command, monkeypatch)
@@ -164,14 +193,23 @@ def save_fresh(folder: Path) -> None:
     from transformers import FalconH1Config, FalconH1ForCausalLM
 
     sizes = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
-    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "mamba_n_heads": 8, "mamba_d_head": 4}
+    sizes |= {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 4,
+    }
     sizes |= {"mamba_d_ssm": 32, "mamba_d_state": 8, "mamba_n_groups": 1}
     FalconH1ForCausalLM(FalconH1Config(**sizes)).save_pretrained(folder)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("page", "text"), shown("console", PAGES))
 def test_consoles_print_what_is_shown(
-    page: str, text: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str,
+    text: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if "inspect fresh" in text:
         save_fresh(here / "fresh")
@@ -181,7 +219,9 @@ def test_consoles_print_what_is_shown(
         run(command, monkeypatch)
         printed = capsys.readouterr().out
         matching = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-        assert doctest.OutputChecker().check_output(expected, printed, matching), f"{page}: {command} prints\n{printed}"
+        assert doctest.OutputChecker().check_output(expected, printed, matching), (
+            f"{page}: {command} prints\n{printed}"
+        )
 
 
 @pytest.mark.parametrize(("page", "text"), shown("toml", PAGES))

@@ -15,7 +15,10 @@ def words(notebook: object) -> list[int]:
     """How many words each cell prints, without numbers and progress."""
     counts = []
     for cell in notebook.cells:  # type: ignore[attr-defined]
-        texts = [one.get("text", "") or one.get("data", {}).get("text/plain", "") for one in cell.get("outputs", [])]
+        texts = [
+            one.get("text", "") or one.get("data", {}).get("text/plain", "")
+            for one in cell.get("outputs", [])
+        ]
         counts.append(len(NUMBER.sub(" ", "".join(texts)).split()))
     return counts
 
@@ -29,4 +32,6 @@ def test_it_runs_and_says_the_same(page: Path, monkeypatch: pytest.MonkeyPatch) 
     notebook = nbformat.read(page, as_version=4)
     shown = words(notebook)
     nbclient.NotebookClient(notebook, timeout=1200).execute()
-    assert words(notebook) == pytest.approx(shown, rel=0.2, abs=5), "the outputs have changed: make tutorials"
+    assert words(notebook) == pytest.approx(shown, rel=0.2, abs=5), (
+        "the outputs have changed: make tutorials"
+    )

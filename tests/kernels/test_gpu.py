@@ -1,7 +1,8 @@
-"""The Triton kernels: interpreted on a CPU, compiled for three chips, and run on a GPU where there is one.
+"""The Triton kernels: interpreted on a CPU, compiled for three chips, and run on a GPU where there
+is one.
 
-Triton decides to interpret when it is imported: those tests run in a process of their own, which is this file as a
-script; it prints their results.
+Triton decides to interpret when it is imported: those tests run in a process of their own, which is
+this file as a script; it prints their results.
 """
 
 import itertools
@@ -23,11 +24,14 @@ import plkernel
 from plkernel.kernels.operators import choose
 
 aot = pytest.importorskip("aot", reason="Triton is not installed (it exists for Linux only)")
-COMPILED = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted")
+COMPILED = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted"
+)
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 NAMED = {one.name: one for one in OPERATORS}
 
-# operator, layout, shape, steps of a chunk (of a sub-chunk for wkv, whose chunk has two), dtype, decay
+# operator, layout, shape, steps of a chunk (of a sub-chunk for wkv, whose chunk has two), dtype,
+# decay
 Case = tuple[str, str, Shape, int, str, float | None]
 CASES: list[Case] = [
     ("scan", "fixed", (2, 3, 5), 3, "float32", None),
@@ -39,12 +43,28 @@ CASES: list[Case] = [
     ("wkv7", "varying", (2, 3, 2, 3, 2), 4, "float32", None),
 ]
 SLOW: list[Case] = [
-    *(("scan", layout, shape, chunk, "float32", None)
-      for layout in SCAN.layouts
-      for shape, chunk in (((1, 1, 1), 1), ((1, 11, 7), 11), ((1, 16, 7), 8), ((2, 22, 9), 6), ((1, 13, 3), 2))),
-    *(("wkv", layout, shape, 16, "float32", None)
-      for layout in WKV.layouts
-      for shape in ((1, 1, 2, 1, 1), (1, 64, 1, 16, 16), (1, 39, 1, 20, 7), (1, 18, 1, 5, 17), (1, 35, 2, 16, 9))),
+    *(
+        ("scan", layout, shape, chunk, "float32", None)
+        for layout in SCAN.layouts
+        for shape, chunk in (
+            ((1, 1, 1), 1),
+            ((1, 11, 7), 11),
+            ((1, 16, 7), 8),
+            ((2, 22, 9), 6),
+            ((1, 13, 3), 2),
+        )
+    ),
+    *(
+        ("wkv", layout, shape, 16, "float32", None)
+        for layout in WKV.layouts
+        for shape in (
+            (1, 1, 2, 1, 1),
+            (1, 64, 1, 16, 16),
+            (1, 39, 1, 20, 7),
+            (1, 18, 1, 5, 17),
+            (1, 35, 2, 16, 9),
+        )
+    ),
     ("scan", "varying", (1, 11, 35), 6, "float32", None),
     ("scan", "varying", (1, 10, 9), 6, "bfloat16", None),
     ("scan", "fixed", (1, 10, 9), 6, "float16", None),
@@ -60,14 +80,16 @@ SLOW: list[Case] = [
     ("wkv7", "varying", (1, 9, 1, 3, 2), 4, "float32", 0.0),
     ("wkv7", "varying", (1, 6, 1, 7, 3), 4, "float16", None),
     ("wkv7", "varying", (1, 6, 1, 4, 2), 4, "float32", -math.inf),
-]  # fmt: skip
+]
 
 
 # What torch and the operators load, then what the first call does; only then is this file run.
 LOADED = """
 import runpy, sys, types, torch, plkernel.kernels.scan, plkernel.kernels.wkv
-sys.modules["torch._dynamo"] = torch._dynamo = types.SimpleNamespace(disable=lambda f, *_, **__: f)  # 2 s to import
-heavy = {"numba", "plkernel.kernels.scan.cpu", "plkernel.kernels.wkv.cpu", "plkernel.kernels.scan.gpu"}
+# 2 s to import:
+sys.modules["torch._dynamo"] = torch._dynamo = types.SimpleNamespace(disable=lambda f, *_, **__: f)
+backends = {f"plkernel.kernels.{name}" for name in ("scan.cpu", "wkv.cpu", "scan.gpu")}
+heavy = {"numba"} | backends
 loaded = [sorted(heavy & sys.modules.keys())]
 plkernel.kernels.scan.scan(torch.rand(2), torch.rand(1, 3, 2))
 loaded.append(sorted(heavy & sys.modules.keys()))
@@ -82,7 +104,10 @@ def run_interpreted(function: str) -> Any:
     paths = os.pathsep.join([str(Path(plkernel.__file__).parents[1]), str(here.parent)])
     environment = os.environ | {"PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
     child = subprocess.run(
-        [sys.executable, "-c", LOADED, here, function], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", LOADED, here, function],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert child.returncode == 0, child.stderr[-4000:]
     return json.loads(child.stdout)
@@ -99,21 +124,32 @@ def interpreted_slowly() -> Any:
 
 
 def test_interpreted_kernels_equal_float64(interpreted: Any) -> None:
-    wrong = {str(case): errors for case, errors in zip(CASES, interpreted["cases"], strict=True) if not good(errors)}
+    wrong = {
+        str(case): errors
+        for case, errors in zip(CASES, interpreted["cases"], strict=True)
+        if not good(errors)
+    }
     assert not wrong, wrong
-    assert interpreted["loaded"] == [[], ["numba", "plkernel.kernels.scan.cpu"]], "at the first use, and no Triton"
+    assert interpreted["loaded"] == [
+        [],
+        ["numba", "plkernel.kernels.scan.cpu"],
+    ], "at the first use, and no Triton"
     assert interpreted["chosen"] == ["cpu", "gpu"]
     assert interpreted["refused"] == [
-        *(f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16"
-          for name, one in (("scan", "a"), ("wkv", "r"), ("wkv7", "r"))),
+        *(
+            f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16"
+            for name, one in (("scan", "a"), ("wkv", "r"), ("wkv7", "r"))
+        ),
         "wkv: r has key size 513; the gpu backend takes at most 512",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.slow
 def test_more_interpreted_kernels_and_long_sequences_equal_float64(interpreted_slowly: Any) -> None:
     cases = interpreted_slowly["cases"]
-    wrong = {str(case): errors for case, errors in zip(SLOW, cases, strict=True) if not good(errors)}
+    wrong = {
+        str(case): errors for case, errors in zip(SLOW, cases, strict=True) if not good(errors)
+    }
     assert not wrong, wrong
     assert all(map(good, interpreted_slowly["long"]))
     assert interpreted_slowly["compensated"] < 0.2 * interpreted_slowly["plain"]
@@ -124,7 +160,9 @@ def good(errors: dict[str, float]) -> bool:
 
 
 def assert_compiled(found: list[Any]) -> None:
-    """Every kernel fits its chip and takes no tf32; scans stay in registers, and WKV-7 fuses no product."""
+    """Every kernel fits its chip and takes no tf32; scans stay in registers, and WKV-7 fuses no
+    product.
+    """
     assert {chip for _, chip, *_ in found} == aot.SHARED.keys()
     for label, chip, shared, text, cubin in found:
         assert shared <= aot.SHARED[chip], label
@@ -135,31 +173,61 @@ def assert_compiled(found: list[Any]) -> None:
 
 @COMPILED
 def test_every_kernel_compiles() -> None:
-    """The kernels that models with bfloat16 launch, again after a change; the largest for the chip of least memory."""
+    """The kernels that models with bfloat16 launch, again after a change; the largest for the chip
+    of least memory.
+    """
     chips = {"_chunk_ends": 80, "_chunk_starts": 80, "_forward": 90, "_backward": 86}
     found = [aot.scan(name, chip, "bf16", True, reverse=True) for name, chip in chips.items()]
     chips = {"chunk_ends": 80, "chunk_starts": 80, "_forward": 90, "_backward": 86}
     found += [aot.wkv(name, chip, "bf16", False, (16, 16)) for name, chip in chips.items()]
-    found += [aot.wkv7("_forward", 80, "bf16", (64, 64), keep=False), aot.wkv7("_backward", 86, "bf16", (64, 64))]
+    found += [
+        aot.wkv7("_forward", 80, "bf16", (64, 64), keep=False),
+        aot.wkv7("_backward", 86, "bf16", (64, 64)),
+    ]
     assert_compiled(found)
 
 
 @COMPILED
 @pytest.mark.slow
-def test_every_variant_compiles_for_every_chip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_variant_compiles_for_every_chip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every kernel in every mode and dtype; aligned, odd and single sizes; the longest keys."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     found = [aot.wkv("_backward", 86, "fp32", False, (512, 16))]
-    modes = (("_chunk_ends", False), ("_chunk_ends", True), ("_forward", False), ("_backward", True))
+    modes = (
+        ("_chunk_ends", False),
+        ("_chunk_ends", True),
+        ("_forward", False),
+        ("_backward", True),
+    )
     for chip in aot.SHARED:
-        for dtype, channels in (("bf16", 16), ("fp16", 16), ("fp32", 16), ("fp32", 17), ("bf16", 1)):
+        for dtype, channels in (
+            ("bf16", 16),
+            ("fp16", 16),
+            ("fp32", 16),
+            ("fp32", 17),
+            ("bf16", 1),
+        ):
             found.append(aot.scan("_chunk_starts", chip, dtype, True, channels=channels))
             for fixed, (name, reverse) in itertools.product((True, False), modes):
                 found.append(aot.scan(name, chip, dtype, fixed, reverse, channels))
-        variants = [("fp32", (1, 1)), ("bf16", (16, 16)), ("fp16", (33, 65)), ("fp32", (33, 65)), ("bf16", (128, 64))]
+        variants = [
+            ("fp32", (1, 1)),
+            ("bf16", (16, 16)),
+            ("fp16", (33, 65)),
+            ("fp32", (33, 65)),
+            ("bf16", (128, 64)),
+        ]
         for place, (dtype, sizes) in enumerate(variants):
-            found += [aot.wkv("chunk_ends", chip, dtype, fixed, sizes, reverse=fixed) for fixed in (True, False)]
-            found += [aot.wkv(name, chip, dtype, place % 2 == 0, sizes) for name in ("_forward", "_backward")]
+            found += [
+                aot.wkv("chunk_ends", chip, dtype, fixed, sizes, reverse=fixed)
+                for fixed in (True, False)
+            ]
+            found += [
+                aot.wkv(name, chip, dtype, place % 2 == 0, sizes)
+                for name in ("_forward", "_backward")
+            ]
         for dtype, sizes in [*variants[:3], ("fp32", (64, 64)), ("bf16", (512, 64))]:
             found += [aot.wkv7("_forward", chip, dtype, sizes, keep) for keep in (True, False)]
             found.append(aot.wkv7("_backward", chip, dtype, sizes))
@@ -171,23 +239,34 @@ def test_every_variant_compiles_for_every_chip(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("one", "layout", "shape"),
     [
-        *((SCAN, layout, shape) for layout in SCAN.layouts for shape in [*SCAN.equal, (1, 4096, 7)]),
+        *(
+            (SCAN, layout, shape)
+            for layout in SCAN.layouts
+            for shape in [*SCAN.equal, (1, 4096, 7)]
+        ),
         (WKV, "varying", (2, 201, 3, 64, 64)),
         (WKV, "fixed", (2, 201, 3, 11, 5)),
         (WKV, "varying", (1, 2000, 2, 128, 48)),
-        *((WKV7, "varying", shape) for shape in ((2, 65, 2, 16, 16), (2, 65, 3, 11, 5), (1, 200, 1, 64, 64))),
+        *(
+            (WKV7, "varying", shape)
+            for shape in ((2, 65, 2, 16, 16), (2, 65, 3, 11, 5), (1, 200, 1, 64, 64))
+        ),
     ],
 )
 def test_a_gpu_equals_float64(one: Operator, layout: str, shape: Shape, dtype: torch.dtype) -> None:
     given = one.problem(layout, shape, dtype)
-    one.assert_equal(one.run("gpu", {name: x.cuda() for name, x in given.items()}), given, times=4)  # 2e-5 of gradients
+    one.assert_equal(
+        one.run("gpu", {name: x.cuda() for name, x in given.items()}), given, times=4
+    )  # 2e-5 of gradients
 
 
 def test_a_gpu_takes_its_own_kernels_unless_told_otherwise() -> None:
     cuda = torch.device("cuda")
     assert choose("wkv", None, cuda) == "gpu"
     assert choose("wkv", "reference", cuda) == "reference"
-    with pytest.raises(ValueError, match="wkv: backend 'cpu' does not work on cuda; here: reference, gpu"):
+    with pytest.raises(
+        ValueError, match="wkv: backend 'cpu' does not work on cuda; here: reference, gpu"
+    ):
         choose("wkv", "cpu", cuda)
 
 
@@ -201,7 +280,9 @@ def test_plan_of_the_scan_covers_time_and_fills_the_device() -> None:
         assert chunks > 1
         assert (chunks - 1) * length < shape[1] <= chunks * length
         assert length % gpu.ROWS == 0
-        assert max(length, chunks) <= 2 * max(gpu.SHORTEST, shape[1] ** 0.5), "no phase is long in series"
+        assert max(length, chunks) <= 2 * max(gpu.SHORTEST, shape[1] ** 0.5), (
+            "no phase is long in series"
+        )
 
 
 def interpret() -> dict[str, Any]:
@@ -215,24 +296,44 @@ def interpret() -> dict[str, Any]:
         "loaded": globals()["loaded"],
         "cases": interpret_cases(CASES),
         "chosen": [choose("scan", backend, torch.device("cpu")) for backend in (None, "gpu")],
-        "refused": [*(refused(one, one.problem("varying", one.small, torch.float64)) for one in OPERATORS),
-                    refused(WKV, long_keys)],
-    }  # fmt: skip
+        "refused": [
+            *(refused(one, one.problem("varying", one.small, torch.float64)) for one in OPERATORS),
+            refused(WKV, long_keys),
+        ],
+    }
 
 
 def interpret_slow() -> dict[str, Any]:
-    """The slow cases, and long sequences with chunks as they are: a plain float32 carry is off by 2e-5 there."""
+    """The slow cases, and long sequences with chunks as they are: a plain float32 carry is off by
+    2e-5 there.
+    """
     long = []
-    for a in (torch.tensor([1 - 1e-7, 0.99999, 1 - 6e-8]), torch.tensor([0.99999]).expand(1, 1500, 3).contiguous()):
+    for a in (
+        torch.tensor([1 - 1e-7, 0.99999, 1 - 6e-8]),
+        torch.tensor([0.99999]).expand(1, 1500, 3).contiguous(),
+    ):
         ones = torch.ones(1, 1500, 3)
-        given = {"a": a, "b": ones, "state": torch.ones(1, 3), "grad_out": ones, "grad_last": torch.ones(1, 3)}
+        given = {
+            "a": a,
+            "b": ones,
+            "state": torch.ones(1, 3),
+            "grad_out": ones,
+            "grad_last": torch.ones(1, 3),
+        }
         long.append(SCAN.errors(SCAN.run("gpu", given), given))
     for layout in WKV.layouts:
         given = WKV.problem(layout, (1, 1500, 1, 3, 2))
         given["log_decay"].fill_(-math.exp(-8))
-        long.append({name: error / 2 for name, error in WKV.errors(WKV.run("gpu", given), given).items()})
+        long.append(
+            {name: error / 2 for name, error in WKV.errors(WKV.run("gpu", given), given).items()}
+        )
     compensated, plain = delta_errors()
-    return {"cases": interpret_cases(SLOW), "long": long, "compensated": compensated, "plain": plain}
+    return {
+        "cases": interpret_cases(SLOW),
+        "long": long,
+        "compensated": compensated,
+        "plain": plain,
+    }
 
 
 def interpret_cases(cases: list[Case]) -> list[dict[str, float]]:
@@ -267,7 +368,9 @@ def refused(one: Operator, given: Problem) -> str:
 
 
 def delta_errors() -> tuple[float, float]:
-    """The largest error of the last state after 2,000 steps of a memory of 3,000, and that of plain float32 steps."""
+    """The largest error of the last state after 2,000 steps of a memory of 3,000, and that of plain
+    float32 steps.
+    """
     given = WKV7.problem("varying", (1, 2000, 1, 4, 4))
     given["log_decay"].fill_(-math.exp(-8))
     given["b"] *= 1e-3
@@ -277,14 +380,18 @@ def delta_errors() -> tuple[float, float]:
     for t in range(2000):
         a, b, k, v = (given[name][:, t] for name in ("a", "b", "k", "v"))
         read = (state * a[..., None, :]).sum(-1, keepdim=True)
-        state = state * w[:, t, :, None, :] + read * b[..., None, :] + v[..., None] * k[..., None, :]
+        state = (
+            state * w[:, t, :, None, :] + read * b[..., None, :] + v[..., None] * k[..., None, :]
+        )
     found = WKV7.call(*inputs, backend="gpu")[1]
     return (found - exact).abs().max().item(), (state - exact).abs().max().item()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    torch._C._set_deterministic_algorithms(True)  # torch.empty is filled with NaN: nothing may be left unwritten
+    torch._C._set_deterministic_algorithms(
+        True
+    )  # torch.empty is filled with NaN: nothing may be left unwritten
     STORED[torch.bfloat16] *= 2  # the interpreter cuts bfloat16 off where a GPU rounds it
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder

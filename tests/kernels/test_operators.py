@@ -1,4 +1,6 @@
-"""One template for the three operators: every backend against float64, autograd, torch.compile and its own promises."""
+"""One template for the three operators: every backend against float64, autograd, torch.compile and
+its own promises.
+"""
 
 import math
 from collections.abc import Callable
@@ -7,11 +9,26 @@ from typing import Any
 
 import pytest
 import torch
-from operators import CASES, LOG_DECAYS, NAMES, OPERATORS, SCAN, WKV, WKV7, Operator, Problem, loss, mild, strided
+from operators import (
+    CASES,
+    LOG_DECAYS,
+    NAMES,
+    OPERATORS,
+    SCAN,
+    WKV,
+    WKV7,
+    Operator,
+    Problem,
+    loss,
+    mild,
+    strided,
+)
 from torch import Tensor, func
 from torch.autograd import forward_ad
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning")  # inside torch
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script.* is deprecated:DeprecationWarning"
+)  # inside torch
 BACKENDS = ("reference", "cpu")
 EVERY = pytest.mark.parametrize(("one", "layout"), CASES, ids=NAMES)
 HEADS = pytest.mark.parametrize(("one", "layout"), CASES[2:], ids=NAMES[2:])
@@ -22,11 +39,17 @@ HALVES = (torch.bfloat16, torch.float16)
     ("one", "layout", "shape", "dtype"),
     [
         *((one, layout, shape, torch.float32) for one, layout in CASES for shape in one.equal),
-        *((one, layout, one.equal[place], dtype) for one, layout in CASES for place, dtype in enumerate(HALVES)),
+        *(
+            (one, layout, one.equal[place], dtype)
+            for one, layout in CASES
+            for place, dtype in enumerate(HALVES)
+        ),
         *((one, layout, one.equal[1], torch.float64) for one, layout in CASES),
     ],
 )
-def test_results_and_gradients_equal_float64(one: Operator, layout: str, shape: Any, dtype: torch.dtype) -> None:
+def test_results_and_gradients_equal_float64(
+    one: Operator, layout: str, shape: Any, dtype: torch.dtype
+) -> None:
     given = one.problem(layout, shape, dtype)
     one.assert_equal(one.run("cpu", given), given)
     if shape == one.equal[0]:
@@ -93,8 +116,12 @@ def read_a_step_early(one: Operator, given: Problem) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize("fault", [cut_mantissas, drop_a_term, decay_once_more, start_from_bfloat16, read_a_step_early])
-def test_the_comparison_notices_a_fault(one: Operator, layout: str, fault: Callable[[Operator, Problem], None]) -> None:
+@pytest.mark.parametrize(
+    "fault", [cut_mantissas, drop_a_term, decay_once_more, start_from_bfloat16, read_a_step_early]
+)
+def test_the_comparison_notices_a_fault(
+    one: Operator, layout: str, fault: Callable[[Operator, Problem], None]
+) -> None:
     given = one.problem(layout, (2, 33, 12) if one is SCAN else (2, 33, 2, 4, 4))
     wrong = {name: x.clone() for name, x in given.items()}
     fault(one, wrong)
@@ -117,7 +144,9 @@ def test_impulses_decay_by_their_closed_forms(backend: str) -> None:
     a, b = torch.tensor([0.5, 0.9, 0.999]), torch.zeros(1, 50, 3)
     b[:, 0] = 1
     h, last = SCAN.call(a, b, backend=backend)
-    torch.testing.assert_close(h[0].double(), a.double() ** torch.arange(50)[:, None], rtol=1e-7, atol=0)
+    torch.testing.assert_close(
+        h[0].double(), a.double() ** torch.arange(50)[:, None], rtol=1e-7, atol=0
+    )
     assert torch.equal(last, h[:, -1])
     rates, u = torch.tensor([0.7, 0.1, 0.001]), torch.tensor([[0.5, 0.25, -1.0]])
     r, k, v = torch.ones(1, 40, 1, 3), torch.zeros(1, 40, 1, 3), torch.ones(1, 40, 1, 1)
@@ -126,15 +155,21 @@ def test_impulses_decay_by_their_closed_forms(backend: str) -> None:
     seen = (k[0, 0, 0] * torch.exp(-rates.double() * (torch.arange(40)[:, None] - 1))).sum(1)
     seen[0] = (u * k[0, 0]).sum()
     torch.testing.assert_close(out[0, :, 0, 0].double(), seen, rtol=7e-7, atol=0)
-    torch.testing.assert_close(last[0, 0, :, 0].double(), k[0, 0, 0] * (-rates.double() * 39).exp(), rtol=2e-7, atol=0)
+    torch.testing.assert_close(
+        last[0, 0, :, 0].double(), k[0, 0, 0] * (-rates.double() * 39).exp(), rtol=2e-7, atol=0
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_wkv7_replaces_the_value_of_a_key_that_is_written_again(backend: str) -> None:
-    """With rate 1 and no decay the state is a table: a read returns the last value written to its key."""
+    """With rate 1 and no decay the state is a table: a read returns the last value written to its
+    key.
+    """
     keys, values = torch.eye(4)[[0, 1, 0, 2, 1, 3, 0]], torch.arange(7.0)
     k = keys[None, :, None]
-    out, last = WKV7.call(k, torch.zeros_like(k), k, values[None, :, None, None], -k, k, backend=backend)
+    out, last = WKV7.call(
+        k, torch.zeros_like(k), k, values[None, :, None, None], -k, k, backend=backend
+    )
     assert torch.equal(out.flatten(), values)
     assert torch.equal(last.flatten(), torch.tensor([6.0, 4.0, 3.0, 5.0]))
 
@@ -162,18 +197,26 @@ def test_uninitialised_memory_is_in_no_result(
 ) -> None:
     given = one.problem(layout, one.shape(time))
     leaves = {name: given[name].clone().requires_grad_() for name in one.inputs}
-    monkeypatch.setattr(torch, "empty", lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype))
+    monkeypatch.setattr(
+        torch, "empty", lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype)
+    )
     monkeypatch.setattr(torch, "empty_like", lambda x: torch.full_like(x, torch.nan))
-    assert not any(x.isnan().any() for x in one.results_of(one.call(**leaves), leaves, given).values())
+    assert not any(
+        x.isnan().any() for x in one.results_of(one.call(**leaves), leaves, given).values()
+    )
 
 
 @EVERY
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_state_is_zero_if_left_out_and_strides_make_no_difference(one: Operator, layout: str, backend: str) -> None:
+def test_the_state_is_zero_if_left_out_and_strides_make_no_difference(
+    one: Operator, layout: str, backend: str
+) -> None:
     given = one.problem(layout, one.shape(21))
     steps = [given[name] for name in one.inputs][:-1]
     zero = torch.zeros_like(given["state"])
-    assert all(map(torch.equal, one.call(*steps, backend=backend), one.call(*steps, zero, backend=backend)))
+    assert all(
+        map(torch.equal, one.call(*steps, backend=backend), one.call(*steps, zero, backend=backend))
+    )
     assert not strided(given)["state"].is_contiguous()
     plain, other = one.run(backend, given), one.run(backend, strided(given))
     assert all(torch.equal(plain[name], other[name]) for name in one.results)
@@ -181,9 +224,12 @@ def test_the_state_is_zero_if_left_out_and_strides_make_no_difference(one: Opera
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    ("one", "layout", "shape"), [(one, layout, shape) for one, layout in CASES for shape in one.empty]
+    ("one", "layout", "shape"),
+    [(one, layout, shape) for one, layout in CASES for shape in one.empty],
 )
-def test_an_empty_sequence_returns_the_state(one: Operator, layout: str, shape: Any, backend: str) -> None:
+def test_an_empty_sequence_returns_the_state(
+    one: Operator, layout: str, shape: Any, backend: str
+) -> None:
     given = one.problem(layout, shape)
     found = one.run(backend, given)
     assert all(found[f"grad_{name}"].shape == given[name].shape for name in one.inputs)
@@ -209,7 +255,9 @@ def test_a_nan_stays_in_its_channel_or_head_and_after_its_step(one: Operator, la
 
 @HEADS
 @pytest.mark.usefixtures("one_thread")
-def test_a_nan_in_one_head_leaves_the_gradients_of_the_others_alone(one: Operator, layout: str) -> None:
+def test_a_nan_in_one_head_leaves_the_gradients_of_the_others_alone(
+    one: Operator, layout: str
+) -> None:
     given = one.problem(layout, (2, 9, 3, 4, 5))
     clean = one.run("cpu", given)
     for name, letters in one.inputs.items():
@@ -217,7 +265,9 @@ def test_a_nan_in_one_head_leaves_the_gradients_of_the_others_alone(one: Operato
             wrong = given[name].clone()
             wrong[0, 4, 1] = math.nan
             found = one.run("cpu", given | {name: wrong})
-            for gradient in (f"grad_{step}" for step in one.inputs if given[step].dim() == 4 and step != "state"):
+            for gradient in (
+                f"grad_{step}" for step in one.inputs if given[step].dim() == 4 and step != "state"
+            ):
                 assert torch.equal(found[gradient][0, :, 2], clean[gradient][0, :, 2])
                 assert torch.equal(found[gradient][1], clean[gradient][1])
 
@@ -248,7 +298,9 @@ def test_the_operator_passes_the_checks_of_torch(one: Operator, layout: str) -> 
     if one is SCAN:
         back = [back[0], back[2], back[1]]  # a, state, and h in place of b
     incoming = (given["grad_out"], given["grad_last"])
-    torch.library.opcheck(getattr(operators, f"{one.name}_backward").default, (*back, *incoming, "cpu"))
+    torch.library.opcheck(
+        getattr(operators, f"{one.name}_backward").default, (*back, *incoming, "cpu")
+    )
 
 
 @pytest.mark.slow
@@ -270,7 +322,9 @@ def test_compiled_code_has_no_graph_break_and_the_same_results(one: Operator, la
 
 @pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
 def test_derivatives_that_only_the_reference_has_are_refused(one: Operator) -> None:
-    """Forward mode, also by dual numbers, transforms of torch.func, second derivatives: none is wrong in silence."""
+    """Forward mode, also by dual numbers, transforms of torch.func, second derivatives: none is
+    wrong in silence.
+    """
     given = mild(one.problem("varying", one.small))
     first, *others = (given[name] for name in one.inputs)
 
@@ -290,17 +344,34 @@ def test_derivatives_that_only_the_reference_has_are_refused(one: Operator) -> N
         twice,
     ]
     for transform in transforms:
-        message = "no second derivatives" if transform is twice else "backend 'cpu' has neither forward mode nor"
+        message = (
+            "no second derivatives"
+            if transform is twice
+            else "backend 'cpu' has neither forward mode nor"
+        )
         with pytest.raises(NotImplementedError, match=f"{one.name}.* {message}"):
             transform(lambda x: loss(one.call, x, *others))
-        assert transform(lambda x: loss(partial(one.call, backend="reference"), x, *others)).abs().max() > 0
+        assert (
+            transform(lambda x: loss(partial(one.call, backend="reference"), x, *others))
+            .abs()
+            .max()
+            > 0
+        )
 
 
 @pytest.mark.parametrize(
     ("one", "change", "message"),
     [
-        (SCAN, {"b": torch.ones(2, 3)}, r"scan: b is float32 \(2, 3\); it must be a floating-point tensor \(batch, ti"),
-        (SCAN, {"a": torch.ones(4)}, r"a is float32 \(4,\); here it must be float32 or float64 \(3,\) or \(2, 5, 3\)"),
+        (
+            SCAN,
+            {"b": torch.ones(2, 3)},
+            r"scan: b is float32 \(2, 3\); it must be a floating-point tensor \(batch, ti",
+        ),
+        (
+            SCAN,
+            {"a": torch.ones(4)},
+            r"a is float32 \(4,\); here it must be float32 or float64 \(3,\) or \(2, 5, 3\)",
+        ),
         (
             SCAN,
             {"a": torch.ones(3).bfloat16(), "b": torch.ones(2, 5, 3).bfloat16()},
@@ -309,24 +380,46 @@ def test_derivatives_that_only_the_reference_has_are_refused(one: Operator) -> N
         (SCAN, {"a": torch.ones(3, device="meta")}, "a is on meta and b on cpu"),
         (
             SCAN,
-            {"a": torch.ones(3, device="meta"), "b": torch.ones(2, 5, 3, device="meta"), "backend": "gpu"},
+            {
+                "a": torch.ones(3, device="meta"),
+                "b": torch.ones(2, 5, 3, device="meta"),
+                "backend": "gpu",
+            },
             "backend 'gpu' does not work on meta; here: reference, cpu",
         ),
-        (WKV, {"k": torch.ones(2, 5, 1, 4)}, r"k is float32 \(2, 5, 1, 4\); here it must be float32 \(2, 5, 1, 3\)"),
+        (
+            WKV,
+            {"k": torch.ones(2, 5, 1, 4)},
+            r"k is float32 \(2, 5, 1, 4\); here it must be float32 \(2, 5, 1, 3\)",
+        ),
         (WKV, {"log_decay": torch.zeros(3)}, r"log_decay is .* \(2, 5, 1, 3\) or \(1, 3\)"),
         (WKV7, {"state": torch.ones(2, 1, 3, 4)}, r"state is .* \(2, 1, 3, 4\); .* \(2, 1, 4, 3\)"),
-        *((one, {"log_decay": torch.full((2, 5, 1, 3), 0.25)}, "log_decay reaches 0.25; .*") for one in OPERATORS[1:]),
-        *((one, {"backend": "fast"}, f"{one.name}: backend 'fast' does not work on cpu; here:") for one in OPERATORS),
-        *((one, {"backend": "gpu"}, "backend 'gpu' does not work on cpu; here: reference, cpu") for one in OPERATORS),
+        *(
+            (one, {"log_decay": torch.full((2, 5, 1, 3), 0.25)}, "log_decay reaches 0.25; .*")
+            for one in OPERATORS[1:]
+        ),
+        *(
+            (one, {"backend": "fast"}, f"{one.name}: backend 'fast' does not work on cpu; here:")
+            for one in OPERATORS
+        ),
+        *(
+            (one, {"backend": "gpu"}, "backend 'gpu' does not work on cpu; here: reference, cpu")
+            for one in OPERATORS
+        ),
     ],
 )
 def test_bad_input_is_named(one: Operator, change: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"a": torch.ones(3), "b": torch.ones(2, 5, 3)}
     if one is not SCAN:
         given = dict.fromkeys(("r", "k", "a", "b"), torch.ones(2, 5, 1, 3))
-        given |= {"v": torch.ones(2, 5, 1, 3 if one is WKV else 4), "log_decay": torch.zeros(2, 5, 1, 3)}
+        given |= {
+            "v": torch.ones(2, 5, 1, 3 if one is WKV else 4),
+            "log_decay": torch.zeros(2, 5, 1, 3),
+        }
     if one is WKV:
-        given = {name: given[name] for name in ("r", "k", "v", "log_decay")} | {"u": torch.ones(1, 3)}
+        given = {name: given[name] for name in ("r", "k", "v", "log_decay")} | {
+            "u": torch.ones(1, 3)
+        }
     with pytest.raises(ValueError, match=message):
         one.call(**(given | change))
 
@@ -335,7 +428,9 @@ def test_bad_input_is_named(one: Operator, change: dict[str, Any], message: str)
 def test_meta_tensors_have_shapes_and_gradients(one: Operator, layout: str) -> None:
     given = one.problem(layout, one.small)
     leaves = [given[name].to("meta").requires_grad_() for name in one.inputs]
-    for found, like in zip(one.call(*leaves), one.call(*(given[name] for name in one.inputs)), strict=True):
+    for found, like in zip(
+        one.call(*leaves), one.call(*(given[name] for name in one.inputs)), strict=True
+    ):
         assert (found.device.type, found.shape, found.dtype) == ("meta", like.shape, like.dtype)
     grads = torch.autograd.grad(loss(one.call, *leaves), leaves)
     assert [x.shape for x in grads] == [x.shape for x in leaves]
@@ -343,7 +438,9 @@ def test_meta_tensors_have_shapes_and_gradients(one: Operator, layout: str) -> N
 
 @EVERY
 @pytest.mark.parametrize("output", [0, 1])
-def test_a_gradient_through_one_input_and_one_output(one: Operator, layout: str, output: int) -> None:
+def test_a_gradient_through_one_input_and_one_output(
+    one: Operator, layout: str, output: int
+) -> None:
     given = one.problem(layout, one.shape(13))
     incoming = ("grad_out", "grad_last")
     silent = given | {incoming[1 - output]: torch.zeros_like(given[incoming[1 - output]])}
@@ -351,7 +448,10 @@ def test_a_gradient_through_one_input_and_one_output(one: Operator, layout: str,
     for wanted in one.inputs:
         inputs = {name: given[name].clone().requires_grad_(name == wanted) for name in one.inputs}
         (found[f"grad_{wanted}"],) = torch.autograd.grad(
-            one.call(**inputs)[output], inputs[wanted], given[incoming[output]],
-            allow_unused=True, materialize_grads=True,
-        )  # fmt: skip
+            one.call(**inputs)[output],
+            inputs[wanted],
+            given[incoming[output]],
+            allow_unused=True,
+            materialize_grads=True,
+        )
     one.assert_equal(found, silent)

@@ -1,4 +1,6 @@
-"""Threads and machine code of the CPU kernels: a late thread is not waited for, and code is that of its sources."""
+"""Threads and machine code of the CPU kernels: a late thread is not waited for, and code is that of
+its sources.
+"""
 
 import json
 import math
@@ -52,16 +54,25 @@ def test_the_first_thread_finishes_alone_what_a_late_one_has_not_begun(
 
 @pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
 def test_no_thread_of_torch_is_started(one: Operator) -> None:
-    """Beside a busy process the end of a parallel region of torch waits milliseconds for its second thread."""
+    """Beside a busy process the end of a parallel region of torch waits milliseconds for its second
+    thread.
+    """
     region = 2**15  # elements from which torch shares an operation out
     given = one.problem("varying", (2, 128, 160) if one is SCAN else (2, 128, 3, 80, 80))
     inputs = [given[name].requires_grad_() for name in one.inputs if name != "state"]
     with torch.profiler.profile(record_shapes=True) as record:
         one.call(*inputs)[0].backward(given["grad_out"])
-    computed = {"aten::" + name for name in ("max", "amax", "zero_", "fill_", "copy_", "sum", "mul", "add")}
-    sizes = [(event.name, [math.prod(shape) for shape in event.input_shapes]) for event in record.events()]
+    computed = {
+        "aten::" + name for name in ("max", "amax", "zero_", "fill_", "copy_", "sum", "mul", "add")
+    }
+    sizes = [
+        (event.name, [math.prod(shape) for shape in event.input_shapes])
+        for event in record.events()
+    ]
     assert any(name == f"plkernel::{one.name}_backward" for name, _ in sizes)
-    assert [name for name, shapes in sizes if name in computed and max(shapes, default=0) >= region] == []
+    assert [
+        name for name, shapes in sizes if name in computed and max(shapes, default=0) >= region
+    ] == []
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -85,8 +96,8 @@ def test_a_thread_that_has_begun_is_waited_for_and_its_error_raised(fails: bool)
 
 
 class Machine(Executor):
-    """One core or two, and no thread: what is submitted runs at once. Every `work` is a second of CPU time, that of a
-    helper no time on the clock where it has a core of its own."""
+    """One core or two, and no thread: what is submitted runs at once. Every `work` is a second of
+    CPU time, that of a helper no time on the clock where it has a core of its own."""
 
     def __init__(self) -> None:
         self.cores, self.asked, self.computed, self.helped = 2, 0, 0.0, 0.0
@@ -128,7 +139,9 @@ def test_threads_that_only_take_turns_are_left_out_ever_longer_until_they_help_a
         pause = min(2 * pause, most)
     assert pause == most
     assert asked(2, 10 * compiled.TRIAL) == 10 * compiled.TRIAL
-    assert asked(1, compiled.TRIAL + compiled.PAUSE[0] + 1) == compiled.TRIAL + 1  # the next pause is a short one
+    assert (
+        asked(1, compiled.TRIAL + compiled.PAUSE[0] + 1) == compiled.TRIAL + 1
+    )  # the next pause is a short one
 
 
 KERNEL = """
@@ -182,15 +195,24 @@ def toy(tmp_path: Path) -> Path:
 
 
 def calls(toy: Path, *kinds: list[str] | str) -> list[Any]:
-    """Results, hits and cache of processes that call the kernel with 2: those of a list at once, the lists in turn.
+    """Results, hits and cache of processes that call the kernel with 2: those of a list at once,
+    the lists in turn.
 
     A string in between is written into the helper's file.
     """
     root = toy.parents[2]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
-    environment |= {"PYTHONPATH": str(root), "XDG_CACHE_HOME": str(root / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("NUMBA")
+    }
+    environment |= {
+        "PYTHONPATH": str(root),
+        "XDG_CACHE_HOME": str(root / "home"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, "-c", CALLS, json.dumps(kinds)]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=environment, cwd=root, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return list(map(json.loads, done.stdout.splitlines()))
 

@@ -42,12 +42,14 @@ def fourier(h):
     """A mean of the past through Fourier space, causal up to rounding."""
     length = h.shape[1]
     decay = torch.fft.rfft(torch.exp(-torch.arange(length) / 8.0), n=2 * length)[:, None]
-    return torch.fft.irfft(torch.fft.rfft(h, n=2 * length, dim=1) * decay, n=2 * length, dim=1)[:, :length]
+    spectrum = torch.fft.rfft(h, n=2 * length, dim=1) * decay
+    return torch.fft.irfft(spectrum, n=2 * length, dim=1)[:, :length]
 
 
 SEEN = {
     "next": lambda h: h + torch.roll(h, -1, 1),
-    "patch": lambda h: h + h.unflatten(1, (-1, 4)).sum(2).repeat_interleave(4, 1),  # its first byte sees all four
+    # its first byte sees all four
+    "patch": lambda h: h + h.unflatten(1, (-1, 4)).sum(2).repeat_interleave(4, 1),
     "mean": lambda h: h + h.mean(1, keepdim=True),
     "length": lambda h: h + h.shape[1] / 100,
     "batch": lambda h: h + h.mean(0, keepdim=True),
@@ -104,7 +106,9 @@ def infinite_(model, generator):
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Runs a command that must end with one line of error and exit code 2; gives that line."""
 
-    def run(command: Callable[..., Any], *arguments: object, main: Callable[..., Any] = cli.main) -> str:
+    def run(
+        command: Callable[..., Any], *arguments: object, main: Callable[..., Any] = cli.main
+    ) -> str:
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             main(command, list(map(str, arguments)))
@@ -118,7 +122,9 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the package `somebodys`, as if installed; a file `imported` tells that `models` was imported."""
+    """The folder of the package `somebodys`, as if installed; a file `imported` tells that `models`
+    was imported.
+    """
     folder = tmp_path / "elsewhere" / PACKAGE
     metadata = folder.parent / "somebodys-1.0.dist-info"
     for path, content in {
@@ -151,10 +157,19 @@ def forgotten() -> Callable[[], None]:
 def foreign_spec(tiny_spec: Callable[..., Path], package: Path) -> Callable[..., Path]:
     """The tiny spec with a model of the package."""
 
-    def write(kind: str = f"{PACKAGE}.models:Recurrent", config: str = "{}", arm: str = "", **train: object) -> Path:
+    def write(
+        kind: str = f"{PACKAGE}.models:Recurrent",
+        config: str = "{}",
+        arm: str = "",
+        **train: object,
+    ) -> Path:
         path = tiny_spec(**train)
-        text = path.read_text().replace("dim = 16\nlayers = 2\n", f'kind = "{kind}"\nconfig = {config}\n')
-        path.write_text(text.replace('[arms.power-law]\nprojection = "published"', f"[arms.power-law]\n{arm}"))
+        text = path.read_text().replace(
+            "dim = 16\nlayers = 2\n", f'kind = "{kind}"\nconfig = {config}\n'
+        )
+        path.write_text(
+            text.replace('[arms.power-law]\nprojection = "published"', f"[arms.power-law]\n{arm}")
+        )
         return path
 
     return write

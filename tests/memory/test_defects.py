@@ -24,7 +24,9 @@ def trained(seed: int = 0) -> Tensors:
     tensors = {}
     for layer in range(LAYERS):
         step = torch.exp(torch.rand(HEADS, generator=draw) * 4.6 - 6.9)
-        tensors[f"backbone.layers.{layer}.mixer.A_log"] = torch.log(1 + 3 * torch.rand(HEADS, generator=draw))
+        tensors[f"backbone.layers.{layer}.mixer.A_log"] = torch.log(
+            1 + 3 * torch.rand(HEADS, generator=draw)
+        )
         tensors[f"backbone.layers.{layer}.mixer.dt_bias"] = torch.log(torch.expm1(step))
         tensors[f"backbone.layers.{layer}.norm.weight"] = torch.ones(4)
     return tensors
@@ -32,16 +34,21 @@ def trained(seed: int = 0) -> Tensors:
 
 def write(folder: Path, tensors: Tensors, **config: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: x.clone().contiguous() for name, x in tensors.items()}, folder / "model.safetensors")
+    save_file(
+        {name: x.clone().contiguous() for name, x in tensors.items()}, folder / "model.safetensors"
+    )
     settings = {"model_type": "mamba2", "num_heads": HEADS, "num_hidden_layers": LAYERS, **config}
     (folder / "config.json").write_text(json.dumps(settings))
     return folder
 
 
-def changed(change: Callable[[Tensor], Tensor], part: str = "A_log", layer: str = "") -> Callable[[Tensors], Tensors]:
+def changed(
+    change: Callable[[Tensor], Tensor], part: str = "A_log", layer: str = ""
+) -> Callable[[Tensors], Tensors]:
     """A change of the tensors whose names end in `part`, of one layer or of all."""
     return lambda tensors: {
-        name: change(x.clone()) if name.endswith(part) and layer in name else x for name, x in tensors.items()
+        name: change(x.clone()) if name.endswith(part) and layer in name else x
+        for name, x in tensors.items()
     }
 
 
@@ -74,11 +81,17 @@ DEFECTS: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
     "half of the heads reset to the start": (changed(put(COUNTED[:8], slice(8))), "reset"),
     "half of the heads are one number": (changed(put(0.3, slice(8))), "reset"),
     "sign of the start": (changed(lambda x: -COUNTED), "sign"),
-    "the same in all layers": (lambda x: {name: x[name.replace(name[16], "0")] for name in x}, "identical layers"),
+    "the same in all layers": (
+        lambda x: {name: x[name.replace(name[16], "0")] for name in x},
+        "identical layers",
+    ),
     "no layer 2": (without("layers.2."), "missing layers"),
     "no layer 3": (without("layers.3."), "missing layers"),
     "14 of 16 heads": (changed(lambda x: x[:14], ""), "shape"),
-    "a decay of an unknown layer": (lambda x: {**x, "backbone.layers.1.other.A_log": torch.rand(4)}, "unread"),
+    "a decay of an unknown layer": (
+        lambda x: {**x, "backbone.layers.1.other.A_log": torch.rand(4)},
+        "unread",
+    ),
 }
 
 

@@ -30,14 +30,20 @@ LAGS = 2.0 ** np.arange(10)
 
 def test_losses_are_grouped_by_the_bytes_given_and_errors_are_those_of_windows() -> None:
     """Losses equal to the number of bytes given: the mean of 3..4 is 3.5, that of 9..12 is 10.5."""
-    assert (lengths(12), lengths(12, step=4), lengths(8, step=2)) == ([1, 2, 4, 8, 12], [4, 8, 12], [2, 4, 8])
+    assert (lengths(12), lengths(12, step=4), lengths(8, step=2)) == (
+        [1, 2, 4, 8, 12],
+        [4, 8, 12],
+        [2, 4, 8],
+    )
     means = by_position(np.tile(np.arange(1.0, 13.0), (3, 1)) + np.array([[-1.0], [0.0], [1.0]]))
     assert means.given == (1, 2, 4, 8, 12)
     assert means.bpb == pytest.approx((1, 2, 3.5, 6.5, 10.5))
     assert means.standard_error == pytest.approx([1 / np.sqrt(3)] * 5)
     windows = np.random.default_rng(0).normal(size=(50, 1))
     expected = windows.std(ddof=1) / np.sqrt(50)
-    assert by_position(np.repeat(windows, 64, axis=1)).standard_error == pytest.approx([expected] * 7)
+    assert by_position(np.repeat(windows, 64, axis=1)).standard_error == pytest.approx(
+        [expected] * 7
+    )
     readings = np.tile(windows[..., None], (1, 8, 3))
     readings[:, 2:, 1] = np.nan  # lags that are not read leave the mean alone
     influence = influence_of([1, 2, 4], readings)
@@ -49,7 +55,9 @@ def test_the_cost_of_truncation_is_paired() -> None:
     """A loss that all lengths share is no error of their difference."""
     rng = np.random.default_rng(1)
     shared, noise = rng.normal(5, 2, 400), rng.normal(0, 0.1, 400)
-    curve = truncation_of([1, 2], np.stack([shared + 0.5 + noise, shared]), floor=np.full((2, 400), 1.5))
+    curve = truncation_of(
+        [1, 2], np.stack([shared + 0.5 + noise, shared]), floor=np.full((2, 400), 1.5)
+    )
     assert curve.cost == (pytest.approx(0.5, abs=0.02), 0.0)
     assert curve.standard_error == (pytest.approx(noise.std(ddof=1) / 20), 0.0)
     assert (curve.floor, curve.windows) == ((1.5, 1.5), 400)
@@ -60,7 +68,9 @@ def test_another_token_comes_by_its_frequency() -> None:
     text = np.array([7, 7, 7, 7, 3, 3, 9])
     drawn = others(text, np.repeat([7, 3, 9], 20_000), np.random.default_rng(0)).reshape(3, -1)
     shares = np.array([[(row == token).mean() for token in (7, 3, 9)] for row in drawn])
-    assert shares == pytest.approx(np.array([[0, 2 / 3, 1 / 3], [4 / 5, 0, 1 / 5], [4 / 6, 2 / 6, 0]]), abs=0.015)
+    assert shares == pytest.approx(
+        np.array([[0, 2 / 3, 1 / 3], [4 / 5, 0, 1 / 5], [4 / 6, 2 / 6, 0]]), abs=0.015
+    )
     assert np.diag(shares).tolist() == [0, 0, 0]
 
 
@@ -84,9 +94,16 @@ def test_json_has_no_nan() -> None:
         by_position(np.ones((1, 2))),
         truncation_of([1, 2], np.ones((2, 1))),
     )
-    kept = json.loads(json.dumps(Probe("token", 1, 2, 4.0, 1.0, *curves).to_dict(), allow_nan=False))
+    kept = json.loads(
+        json.dumps(Probe("token", 1, 2, 4.0, 1.0, *curves).to_dict(), allow_nan=False)
+    )
     assert kept["influence"] == {"lags": [1, 2], "bits": [1, 1], "standard_error": [None, None]}
-    assert kept["truncation"] == {"given": [1, 2], "bits": [1, 1], "cost": [0, 0], "standard_error": [None, None]}
+    assert kept["truncation"] == {
+        "given": [1, 2],
+        "bits": [1, 1],
+        "cost": [0, 0],
+        "standard_error": [None, None],
+    }
     assert "information" not in kept
     assert list(curves[2].to_dict()) == ["windows", "given", "bpb", "cost", "standard_error"]
 
@@ -100,11 +117,19 @@ def test_the_slope_of_a_power_law_is_its_exponent(exponent: float) -> None:
     y = np.random.default_rng(0).normal(size=(3, LAGS.size))
     expected = [-np.polyfit(np.log(LAGS), row, 1)[0] for row in y]
     assert falling_exponent(LAGS, y) == pytest.approx(expected, rel=1e-13)
-    assert kernel_exponents(LAGS, np.where(LAGS > 30, 0.0, LAGS**-1.0)) == kernel_exponents(LAGS, 0 * LAGS) == np.inf
+    assert (
+        kernel_exponents(LAGS, np.where(LAGS > 30, 0.0, LAGS**-1.0))
+        == kernel_exponents(LAGS, 0 * LAGS)
+        == np.inf
+    )
 
 
-@pytest.mark.parametrize(("lags", "expected"), [(LAGS, (4, 128)), (LAGS[:5], (4, 16)), (LAGS[:3], None), ([], None)])
-def test_the_range_ends_at_128_or_the_longest_lag(lags: np.ndarray, expected: tuple[float, float] | None) -> None:
+@pytest.mark.parametrize(
+    ("lags", "expected"), [(LAGS, (4, 128)), (LAGS[:5], (4, 16)), (LAGS[:3], None), ([], None)]
+)
+def test_the_range_ends_at_128_or_the_longest_lag(
+    lags: np.ndarray, expected: tuple[float, float] | None
+) -> None:
     assert slope_range(lags) == expected
     if expected is None:
         with pytest.raises(ValueError, match=r"lags must hold two of 4 to 128 for a slope, got \["):
@@ -112,10 +137,16 @@ def test_the_range_ends_at_128_or_the_longest_lag(lags: np.ndarray, expected: tu
 
 
 def test_means_over_runs_are_geometric() -> None:
-    """The slope of the mean kernel is the mean slope; of half-lives the ends are the outermost of all runs."""
+    """The slope of the mean kernel is the mean slope; of half-lives the ends are the outermost of
+    all runs.
+    """
     exponents, scales = np.array([[0.5, 1.0], [0.7, 2.0]]), np.array([[1.0, 1e3], [1e-3, 7.0]])
     first = np.array([1.0, 2, 3, 4, 5, 6, 7])
-    both = Memory(np.stack([first, 4 * first])[:, None], LAGS, scales[..., None] * LAGS ** -exponents[..., None])
+    both = Memory(
+        np.stack([first, 4 * first])[:, None],
+        LAGS,
+        scales[..., None] * LAGS ** -exponents[..., None],
+    )
     mean = both.log_kernels()
     assert mean[:, 0] == pytest.approx([0.0, 0.0], abs=1e-15)
     assert kernel_exponents(LAGS, np.exp(mean)) == pytest.approx(exponents.mean(axis=0), rel=1e-13)
@@ -145,11 +176,15 @@ class Recursive:
         return (seen[byte] + len(seen) * lower) / (seen.total() + len(seen)) if seen else lower
 
 
-@pytest.mark.parametrize(("letters", "width", "orders"), [(2, 9, 5), (256, 40, 3), (3, 3, 5), (3, 12, 7)])
+@pytest.mark.parametrize(
+    ("letters", "width", "orders"), [(2, 9, 5), (256, 40, 3), (3, 3, 5), (3, 12, 7)]
+)
 def test_n_grams_are_those_of_the_formula(
     letters: int, width: int, orders: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In blocks of any size; no count crosses the border of a window, and its first byte is history alone."""
+    """In blocks of any size; no count crosses the border of a window, and its first byte is history
+    alone.
+    """
     seen, judged = drawn(40, width, letters, 0), drawn(10, width, min(256, letters + 1), 1)
     expected = Recursive(list(map(bytes, seen)), orders)
     losses = n_gram_losses(n_grams([seen], orders), judged)
@@ -160,5 +195,7 @@ def test_n_grams_are_those_of_the_formula(
     for order in range(1, orders + 1):
         for row, window in zip(losses[order - 1], map(bytes, judged), strict=True):
             histories = [window[max(0, at - order + 1) : at] for at in range(1, width)]
-            wanted = [expected.probability(*pair) for pair in zip(window[1:], histories, strict=True)]
+            wanted = [
+                expected.probability(*pair) for pair in zip(window[1:], histories, strict=True)
+            ]
             assert row == pytest.approx(-np.log2(wanted), rel=1e-12)

@@ -1,4 +1,6 @@
-"""Figures of memory and of context, read back: their lines and boxes carry the numbers of the rows."""
+"""Figures of memory and of context, read back: their lines and boxes carry the numbers of the
+rows.
+"""
 
 import xml.dom.minidom
 
@@ -41,7 +43,11 @@ def test_kernels_are_drawn_block_by_block_as_their_mean_and_beside_the_law() -> 
             assert [np.log(values) for _, values in blocks] == pytest.approx(expected)
             assert lags.tolist() == LAGS.tolist()
             assert np.log(mean) == pytest.approx(expected.mean(axis=0))
-        assert (axes.get_xscale(), axes.get_yscale(), axes.get_title("left")) == ("log", "log", panel.title)
+        assert (axes.get_xscale(), axes.get_yscale(), axes.get_title("left")) == (
+            "log",
+            "log",
+            panel.title,
+        )
     [(lags, law)] = lines(figure.axes[1], INK)
     assert law == pytest.approx(lags**-1.15)
     assert "t**-1.15" in [text.get_text() for text in figure.legends[0].get_texts()]
@@ -50,7 +56,10 @@ def test_kernels_are_drawn_block_by_block_as_their_mean_and_beside_the_law() -> 
 
 
 def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
-    arms = {"base": Curves(GIVEN, BASE), "other": Curves(GIVEN, BASE + np.array([0.4, 0.3, 0.1, 0.0]))}
+    arms = {
+        "base": Curves(GIVEN, BASE),
+        "other": Curves(GIVEN, BASE + np.array([0.4, 0.3, 0.1, 0.0])),
+    }
     whole, lost = truncation_figure(arms).axes
     for colour, arm in zip((INK, COLOURS[0]), arms.values(), strict=True):
         [(given, bpb)], [(shorter, cost)] = lines(whole, colour), lines(lost, colour)
@@ -61,14 +70,24 @@ def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
     whole, lost = truncation_figure({"base": Curves(GIVEN, BASE, best=(3.9, 3.3, 3.0, 3.0))}).axes
     assert lines(whole, INK)[1][1].tolist() == [3.9, 3.3, 3.0, 3.0]
     assert lines(lost, INK)[1][1] == pytest.approx([0.9, 0.3, 0.0])
-    assert truncation_figure({"nothing lost": Curves(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale() == "linear"
+    assert (
+        truncation_figure({"nothing lost": Curves(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale()
+        == "linear"
+    )
 
 
 def test_any_name_is_drawn() -> None:
-    """Without a warning, which is an error here; control characters as escapes, which XML may hold."""
+    """Without a warning, which is an error here; control characters as escapes, which XML may
+    hold.
+    """
     names = ["\x1b[31m\x07\x9b\udc9b", "\u65e5\u672c\u8a9e", "x" * 90, "$\\frac{$", "two\nlines"]
     figure = truncation_figure({name: Curves(GIVEN, BASE) for name in names}, " ".join(names))
     drawn = xml.dom.minidom.parseString(rendered(figure, ["png", "svg"])["svg"])
-    texts = "".join(node.data for tag in drawn.getElementsByTagName("text") for node in tag.childNodes)
+    texts = "".join(
+        node.data for tag in drawn.getElementsByTagName("text") for node in tag.childNodes
+    )
     for name in names:
-        assert name.split("\n")[0].translate({ord(x): ascii(x)[1:-1] for x in "\x1b\x07\x9b\udc9b"}) in texts
+        assert (
+            name.split("\n")[0].translate({ord(x): ascii(x)[1:-1] for x in "\x1b\x07\x9b\udc9b"})
+            in texts
+        )

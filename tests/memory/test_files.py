@@ -1,4 +1,6 @@
-"""Checkpoint files, whole and hostile: an answer or one line of error, and nothing in them is executed."""
+"""Checkpoint files, whole and hostile: an answer or one line of error, and nothing in them is
+executed.
+"""
 
 import importlib
 import json
@@ -41,8 +43,37 @@ CONFIG: dict[str, Any] = {
 }
 INDEXED = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(TENSORS, SINGLE)}
 STRANGE = (
-    *(None, True, 0, -1, 3, 2**31, 10**30, 0.5, 1e308, float("inf"), float("nan"), "", "x", "1e9", "\n", "\0"),
-    *("../..", "/dev/zero", "a" * 20_000, [], [[]], [None], ["a", {}], [{"a": 1}, {}], list(range(300)), {}, {"a": {}}),
+    *(
+        None,
+        True,
+        0,
+        -1,
+        3,
+        2**31,
+        10**30,
+        0.5,
+        1e308,
+        float("inf"),
+        float("nan"),
+        "",
+        "x",
+        "1e9",
+        "\n",
+        "\0",
+    ),
+    *(
+        "../..",
+        "/dev/zero",
+        "a" * 20_000,
+        [],
+        [[]],
+        [None],
+        ["a", {}],
+        [{"a": 1}, {}],
+        list(range(300)),
+        {},
+        {"a": {}},
+    ),
 )
 
 
@@ -51,47 +82,81 @@ def sharded(folder: Path) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     places = {name: f"model-{index % 2}.safetensors" for index, name in enumerate(TENSORS)}
     for file in set(places.values()):
-        save_file({name: values for name, values in TENSORS.items() if places[name] == file}, folder / file)
+        save_file(
+            {name: values for name, values in TENSORS.items() if places[name] == file},
+            folder / file,
+        )
     (folder / INDEX).write_text(json.dumps({"weight_map": places}))
     return places
 
 
-def test_one_file_shards_a_pickle_and_the_cache_of_the_hub_are_one_checkpoint(tmp_path: Path) -> None:
+def test_one_file_shards_a_pickle_and_the_cache_of_the_hub_are_one_checkpoint(
+    tmp_path: Path,
+) -> None:
     save_file(TENSORS, tmp_path / "one.safetensors")
     torch.save(TENSORS, tmp_path / "one.pth")
     torch.save(TENSORS, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     sharded(tmp_path / "folder")
-    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "c0ffee", tmp_path / "models--a--b" / "blobs"
+    snapshot, blobs = (
+        tmp_path / "models--a--b" / "snapshots" / "c0ffee",
+        tmp_path / "models--a--b" / "blobs",
+    )
     snapshot.mkdir(parents=True)
     blobs.mkdir()
     save_file(TENSORS, blobs / "beef")
     (snapshot / "model.safetensors").symlink_to("../../blobs/beef")
-    places = [tmp_path / "one.safetensors", tmp_path / "one.pth", tmp_path / "old.pth", tmp_path / "folder", snapshot]
+    places = [
+        tmp_path / "one.safetensors",
+        tmp_path / "one.pth",
+        tmp_path / "old.pth",
+        tmp_path / "folder",
+        snapshot,
+    ]
     rates = [np.stack([layer.rates for layer in shown(str(place)).layers]) for place in places]
     assert rates[0].shape == (4, 4)
     assert all(np.array_equal(rates[0], one) for one in rates)
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+    "dtype",
+    [
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+    ],
 )
 def test_every_stored_type_is_widened_exactly(dtype: torch.dtype, tmp_path: Path) -> None:
     """All bit patterns of the short ones; torch itself is the reference, and pickles agree."""
     kinds = {8: torch.uint8, 16: torch.int16}
     width = torch.finfo(dtype).bits
-    tensor = torch.arange(2**width).to(kinds[width]).view(dtype) if width in kinds else torch.randn(99).to(dtype)
+    tensor = (
+        torch.arange(2**width).to(kinds[width]).view(dtype)
+        if width in kinds
+        else torch.randn(99).to(dtype)
+    )
     save_file({"x": tensor}, tmp_path / "x.safetensors")
     torch.save({"x": tensor}, tmp_path / "x.pth")
     for name in ("x.safetensors", "x.pth"):
         stored = open_checkpoint(str(tmp_path / name)).read("x")
-        assert (stored.dtype, stored.eps) == (str(dtype).removeprefix("torch."), torch.finfo(dtype).eps)
+        assert (stored.dtype, stored.eps) == (
+            str(dtype).removeprefix("torch."),
+            torch.finfo(dtype).eps,
+        )
         np.testing.assert_array_equal(stored.values, tensor.double().numpy())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_rounding_is_that_of_torch(dtype: str) -> None:
-    values = torch.cat([torch.randn(5000).double() * 10.0**n for n in range(-8, 9)] + [torch.tensor([0.0, torch.inf])])
-    np.testing.assert_array_equal(rounded(values.numpy(), dtype), values.to(getattr(torch, dtype)).double().numpy())
+    values = torch.cat(
+        [torch.randn(5000).double() * 10.0**n for n in range(-8, 9)]
+        + [torch.tensor([0.0, torch.inf])]
+    )
+    np.testing.assert_array_equal(
+        rounded(values.numpy(), dtype), values.to(getattr(torch, dtype)).double().numpy()
+    )
 
 
 def entry(shape: list[int], end: int, dtype: str = "F32") -> dict[str, Any]:
@@ -150,7 +215,9 @@ def large(folder: Path) -> Path:
 
 def configured(config: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        save_file({name: values for name, values in TENSORS.items() if "mixer" in name}, folder / SINGLE)
+        save_file(
+            {name: values for name, values in TENSORS.items() if "mixer" in name}, folder / SINGLE
+        )
         (folder / "config.json").write_text(config)
         return folder
 
@@ -175,7 +242,10 @@ MISFITS: list[tuple[dict[str, tuple[int, ...]], str]] = [
 ]
 OUTSIDE, BROKEN = "is outside of the folder", "not a whole .safetensors file"
 HOSTILE = [
-    *((elsewhere(file), OUTSIDE) for file in ("../outside", "/etc/passwd", "link.safetensors", "folder/../../outside")),
+    *(
+        (elsewhere(file), OUTSIDE)
+        for file in ("../outside", "/etc/passwd", "link.safetensors", "folder/../../outside")
+    ),
     (elsewhere("a\0b"), "names no file"),
     (elsewhere("model-9.safetensors"), "no such file"),
     (elsewhere("."), "is a folder"),
@@ -183,18 +253,27 @@ HOSTILE = [
     (elsewhere("model-0.safetensors"), "which the index says is there"),
     (index(lambda places: dict.fromkeys(places, 1)), "weight_map must say"),
     (index(lambda places: []), "weight_map must say"),
-    (index(lambda places: {"model.embed.weight": next(iter(places.values()))}), "no decays are known"),
+    (
+        index(lambda places: {"model.embed.weight": next(iter(places.values()))}),
+        "no decays are known",
+    ),
     *((link(name), OUTSIDE) for name in (SINGLE, INDEX, "config.json")),
     (header({A_LOG: entry([4, 4], 64)}, 8), BROKEN),
     (header({A_LOG: entry([2**40, 2**40], 64)}, 64), BROKEN),
     (header({A_LOG: entry([4, 4], 64)}, 64, 2**62), BROKEN),
-    (header({"a.nu_log": entry([4], 16, "I32")}, 16), "is I32 (4,), expected a tensor of floating-point numbers"),
+    (
+        header({"a.nu_log": entry([4], 16, "I32")}, 16),
+        "is I32 (4,), expected a tensor of floating-point numbers",
+    ),
     (header({"a.nu_log": entry([0], 0)}, 0), "is F32 (0,), expected a tensor"),
     (large, "134,217,728 numbers in tensors of decays, expected at most 33,554,432"),
     (header({}, 0), "holds no tensors"),
     (header([1], 0), BROKEN),
     (content(b"GGUF", "x.gguf"), "and nothing else is read"),
-    *((shaped(one), f"{family} does not fit {next(iter(one))} {next(iter(one.values()))}") for one, family in MISFITS),
+    *(
+        (shaped(one), f"{family} does not fit {next(iter(one))} {next(iter(one.values()))}")
+        for one, family in MISFITS
+    ),
     (configured("[]"), "expected an object"),
     (configured("{"), "not readable as JSON"),
     (configured('{"time_step_limit": 3}'), "time_step_limit must be two numbers"),
@@ -234,13 +313,17 @@ class Bomb:
 
 
 def mutated(random: Random, folder: Path, bomb: Bomb) -> Path:
-    """A folder whose index or config.json has up to three strange values, or is another value altogether."""
+    """A folder whose index or config.json has up to three strange values, or is another value
+    altogether.
+    """
     values: dict[str, Any] = json.loads(json.dumps({INDEX: INDEXED, "config.json": CONFIG}))
     file = random.choice(list(values))
     for _ in range(random.randint(1, 3)):
         inner = random.choice([values[file], values[file].get("text_config")])
         inner = inner if isinstance(inner, dict) else values[file]
-        inner[random.choice([*inner, "time_step_limit", "lower_bound", "weight_map"])] = random.choice(STRANGE)
+        inner[random.choice([*inner, "time_step_limit", "lower_bound", "weight_map"])] = (
+            random.choice(STRANGE)
+        )
     if random.random() < 0.2:
         values[file] = random.choice(STRANGE)
     save_file(TENSORS, folder / SINGLE)
@@ -252,17 +335,33 @@ def mutated(random: Random, folder: Path, bomb: Bomb) -> Path:
 def pickled(random: Random, folder: Path, bomb: Bomb) -> Path:
     """A .pth of odd tensors, of no tensors, or with an object that executes something."""
     odd: list[Any] = [torch.zeros(size) for size in ((), (0,), (4,), (2, 2))]
-    odd += [torch.zeros(4, dtype=kind) for kind in (torch.bfloat16, torch.int8, torch.complex64, torch.bool)]
+    odd += [
+        torch.zeros(4, dtype=kind)
+        for kind in (torch.bfloat16, torch.int8, torch.complex64, torch.bool)
+    ]
     odd += [torch.empty(4, device="meta"), torch.zeros(4).to_sparse(), torch.full((4,), torch.nan)]
-    odd += [torch.zeros(1).expand(2**40), None, 3, "x", [1.0], {}, torch.nn.Parameter(torch.zeros(4)), bomb]
+    odd += [
+        torch.zeros(1).expand(2**40),
+        None,
+        3,
+        "x",
+        [1.0],
+        {},
+        torch.nn.Parameter(torch.zeros(4)),
+        bomb,
+    ]
     state = {**TENSORS, random.choice([*TENSORS, "x"]): random.choice(odd)}
     with warnings.catch_warnings(action="ignore"):
-        torch.save(random.choice([state, state, state, [state], bomb, {"a": state}]), folder / "x.pth")
+        torch.save(
+            random.choice([state, state, state, [state], bomb, {"a": state}]), folder / "x.pth"
+        )
     return folder / "x.pth"
 
 
 @pytest.mark.parametrize("write", [mutated, pickled])
-def test_hostile_files_end_in_one_line(write: Callable[[Random, Path, Bomb], Path], tmp_path: Path) -> None:
+def test_hostile_files_end_in_one_line(
+    write: Callable[[Random, Path, Bomb], Path], tmp_path: Path
+) -> None:
     """60 of each kind, some of which are read."""
     random, bomb, ends = Random(14), Bomb(str(tmp_path / "executed")), set()
     for case in range(60):
@@ -292,13 +391,19 @@ def test_the_bomb_works_and_a_plain_pickle_is_refused(tmp_path: Path) -> None:
 def test_safetensors_need_neither_torch_nor_transformers(
     without: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With numpy, scipy, safetensors, matplotlib and tyro alone; a .pth says that it needs torch."""
+    """With numpy, scipy, safetensors, matplotlib and tyro alone; a .pth says that it needs
+    torch.
+    """
     save_file(TENSORS, tmp_path / SINGLE)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     torch.save(TENSORS, tmp_path / "x.pth")
 
     def act() -> None:
-        hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == "matplotlib"}
+        hidden = {
+            name: sys.modules.pop(name)
+            for name in [*sys.modules]
+            if name.partition(".")[0] == "matplotlib"
+        }
         main = importlib.import_module("plkernel.common.cli").main
         command = importlib.import_module("plkernel.commands.inspect").inspect
         main(command, [".", "--compare", ".", "--json", "x.json"])
@@ -308,10 +413,22 @@ def test_safetensors_need_neither_torch_nor_transformers(
         main(command, ["x.pth"])
 
     monkeypatch.chdir(tmp_path)
-    absent = ("torch", "numba", "triton", "datasets", "transformers", "pyarrow", "pydantic", "jinja2")
+    absent = (
+        "torch",
+        "numba",
+        "triton",
+        "datasets",
+        "transformers",
+        "pyarrow",
+        "pydantic",
+        "jinja2",
+    )
     _, printed, errors = without(absent, act)
     assert "4 layers with decays, nemotron_h" in printed, errors
-    assert errors == "error: x.pth: reading this format needs torch, which is missing: pip install torch\n"
+    assert (
+        errors
+        == "error: x.pth: reading this format needs torch, which is missing: pip install torch\n"
+    )
     assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
     layers = json.loads((tmp_path / "x.json").read_text())["layers"]
     expected = shown(str(tmp_path)).to_dict()["layers"]

@@ -41,7 +41,9 @@ def found(folder: Path, tensors: State, **config: object) -> tuple[Finding, ...]
     return tuple(one for one in shown(str(folder)).findings if one.name != "missing layers")
 
 
-def test_tables_json_and_figure(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_json_and_figure(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     inspect(file, json=tmp_path / "found.json", figure=tmp_path / "found.svg", compare=file)
     text = capsys.readouterr().out
     rows = [line.split()[:-3] for line in text.splitlines() if line]
@@ -53,9 +55,13 @@ def test_tables_json_and_figure(file: Path, tmp_path: Path, capsys: pytest.Captu
     first, second = values["layers"]
     assert (first["module"], first["layer"], first["channels"]) == ("blocks.0.att", 0, 16)
     assert first["half_lives"] == pytest.approx({"0": 2, "0.1": 5, "0.5": 17, "0.9": 29, "1": 32})
-    assert second["half_lives"] == pytest.approx({"0": 16, "0.1": 40, "0.5": 136, "0.9": 232, "1": 256})
+    assert second["half_lives"] == pytest.approx(
+        {"0": 16, "0.1": 40, "0.5": 136, "0.9": 232, "1": 256}
+    )
     assert first["tensors"]["w"] == {"name": DECAYS.format(0), "shape": [2, 8], "dtype": "float64"}
-    squares = [np.mean([0.5 ** (2 * t / (2 * n)) for n in range(1, 17)]) for t in first["kernel"]["lags"]]
+    squares = [
+        np.mean([0.5 ** (2 * t / (2 * n)) for n in range(1, 17)]) for t in first["kernel"]["lags"]
+    ]
     assert first["kernel"]["values"] == pytest.approx(np.sqrt(squares))
     assert (values["findings"], values["compare"]["layers"]) == ([], values["layers"])
     assert "half-life (tokens)" in (tmp_path / "found.svg").read_text()
@@ -66,15 +72,22 @@ def test_before_and_after(file: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     state[DECAYS.format(1)][0, 3] += np.log(10.0)
     save_file(state, tmp_path / "after.safetensors")
     inspect(tmp_path / "after.safetensors", compare=file)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:3] in ("0  ", "1  ")]
+    rows = [
+        line.split() for line in capsys.readouterr().out.splitlines() if line[:3] in ("0  ", "1  ")
+    ]
     assert [row[-2] for row in rows] == ["17", "136"]
     assert (rows[0][-3] == rows[0][-1], rows[1][-3] == rows[1][-1]) == (True, False)
     assert rows[1][2] == "6.4"
 
 
 def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    save_file({name: x for name, x in rwkv5().items() if name.startswith("blocks.0")}, tmp_path / "short.safetensors")
-    save_file({name: x[:1].contiguous() for name, x in rwkv5().items()}, tmp_path / "narrow.safetensors")
+    save_file(
+        {name: x for name, x in rwkv5().items() if name.startswith("blocks.0")},
+        tmp_path / "short.safetensors",
+    )
+    save_file(
+        {name: x[:1].contiguous() for name, x in rwkv5().items()}, tmp_path / "narrow.safetensors"
+    )
     (tmp_path / "run").mkdir()
     for arguments, message in [
         ([file, "--windows", "3"], "corpus and windows are for runs of plkernel"),
@@ -85,7 +98,10 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[...
         ([file, "--figure", "x.jpeg"], "figure must end in .pdf, .png, .svg, got 'x.jpeg'"),
         ([file, "--tokens", "1"], "tokens must be at least 2, got 1"),
         ([file, "--text", __file__], "text needs a model that can run"),
-        ([tmp_path / "run", "--strict"], "compare and strict are for checkpoints of other software"),
+        (
+            [tmp_path / "run", "--strict"],
+            "compare and strict are for checkpoints of other software",
+        ),
     ]:
         assert message in refused(inspect, *arguments)
 
@@ -99,7 +115,9 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[...
         ([np.nan], np.nan, np.nan, np.nan),
     ],
 )
-def test_decays_of_zero_one_and_none(rates: list[float], shortest: float, longest: float, last: float) -> None:
+def test_decays_of_zero_one_and_none(
+    rates: list[float], shortest: float, longest: float, last: float
+) -> None:
     assert quantiles(np.array(rates))[[0, -1]] == pytest.approx([shortest, longest], nan_ok=True)
     assert kernel(np.array(rates), LAGS)[-1] == pytest.approx(last, nan_ok=True)
     assert np.isnan(half_lives(np.array([-1.0])))
@@ -115,10 +133,18 @@ def test_shapes_that_nobody_has(name: str, shape: tuple[int, ...], tmp_path: Pat
 def test_decays_above_one_grow_and_slopes_are_those_defined(tmp_path: Path) -> None:
     tensors = {"s.Lambda_re": torch.tensor([-0.5, 0.5]), "s.log_step": torch.tensor([-3.0, -3.5])}
     (finding,) = found(tmp_path, tensors)
-    assert (finding.name, finding.seen) == ("grows", "1 of 2 grow with time: their decay is above 1")
+    assert (finding.name, finding.seen) == (
+        "grows",
+        "1 of 2 grow with time: their decay is above 1",
+    )
     config = {"num_attention_heads": HEADS, "num_hidden_layers": 3}
-    slopes = {f"model.layers.{layer}.self_attn.slope_rate": lightning(Given({}, config, layer)) for layer in range(2)}
-    tensors = {name: torch.from_numpy(values)[:, None, None].float() for name, values in slopes.items()}
+    slopes = {
+        f"model.layers.{layer}.self_attn.slope_rate": lightning(Given({}, config, layer))
+        for layer in range(2)
+    }
+    tensors = {
+        name: torch.from_numpy(values)[:, None, None].float() for name, values in slopes.items()
+    }
     assert found(tmp_path, tensors, **config) == ()
     name = "model.layers.1.self_attn.slope_rate"
     tensors[name] = tensors[name] * 0.9
@@ -127,7 +153,9 @@ def test_decays_above_one_grow_and_slopes_are_those_defined(tmp_path: Path) -> N
 
 
 def test_half_precision(tmp_path: Path) -> None:
-    """Half a unit in the last place of 9 is 2**-5 in bfloat16: half-lives shift by up to 3 %, and many become one."""
+    """Half a unit in the last place of 9 is 2**-5 in bfloat16: half-lives shift by up to 3 %, and
+    many become one.
+    """
     bias = torch.linspace(-9.1, -8.9, 64)
     tensors = {A_LOG: torch.linspace(-0.01, 0.01, 64), BIAS: bias}
     assert found(tmp_path, tensors) == ()

@@ -1,4 +1,6 @@
-"""Decays that a text makes are those of a formula of the test's own, from what the modules' projections are given."""
+"""Decays that a text makes are those of a formula of the test's own, from what the modules'
+projections are given.
+"""
 
 import sys
 from collections.abc import Callable
@@ -28,7 +30,9 @@ WINDOWS = torch.randint(0, 32, (2, 24), generator=torch.Generator().manual_seed(
 @pytest.fixture(autouse=True)
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models of transformers run in torch alone, whatever was imported before."""
-    hub_kernels = pytest.importorskip("transformers.integrations.hub_kernels", reason="transformers is not installed")
+    hub_kernels = pytest.importorskip(
+        "transformers.integrations.hub_kernels", reason="transformers is not installed"
+    )
     monkeypatch.setattr(hub_kernels, "is_torchdynamo_exporting", lambda: True)
     for name in NEED_A_GPU:
         monkeypatch.setitem(sys.modules, name, None)
@@ -36,7 +40,11 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ours(version: int) -> nn.Module:
     """A Finch (6) or a Goose (7) of two layers with drawn weights."""
-    model = RWKV(RWKVConfig(6, 16, 2, 8, k_clamp=True)) if version == 6 else RWKV7(RWKV7Config(16, 2, 8))
+    model = (
+        RWKV(RWKVConfig(6, 16, 2, 8, k_clamp=True))
+        if version == 6
+        else RWKV7(RWKV7Config(16, 2, 8))
+    )
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -54,7 +62,11 @@ def made(name: str) -> nn.Module:
 
 def predicted(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """Whatever it answers: nobody reads it."""
-    return lambda tokens: model(tokens) if isinstance(model, RWKV) else model(input_ids=tokens, use_cache=False).logits
+    return lambda tokens: (
+        model(tokens)
+        if isinstance(model, RWKV)
+        else model(input_ids=tokens, use_cache=False).logits
+    )
 
 
 def seen(model: nn.Module) -> list[tuple[Layer, np.ndarray]]:
@@ -62,7 +74,9 @@ def seen(model: nn.Module) -> list[tuple[Layer, np.ndarray]]:
 
 
 def inputs(model: nn.Module, ending: str) -> list[tuple[Any, list[Tensor]]]:
-    """The parent of every module so named, and what the module is given of each window, (T, width) each."""
+    """The parent of every module so named, and what the module is given of each window, (T, width)
+    each.
+    """
     found = []
     for name, module in model.named_modules():
         if name.endswith(ending):
@@ -93,7 +107,9 @@ def gated_delta(at: Any, x: Tensor) -> Tensor:
 
 def rg_lru(at: Any, x: Tensor) -> Tensor:
     gate, heads = at.rg_lru, x.unflatten(-1, (at.rg_lru.num_attention_heads, -1))
-    opened = torch.einsum("thi,hij->thj", heads, gate.recurrent_gate_weight) + gate.recurrent_gate_bias
+    opened = (
+        torch.einsum("thi,hij->thj", heads, gate.recurrent_gate_weight) + gate.recurrent_gate_bias
+    )
     return 8.0 * opened.sigmoid().flatten(1) * F.softplus(gate.recurrent_param)
 
 
@@ -129,7 +145,9 @@ def test_decays_are_those_of_an_own_formula(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(Tensor, "float", Tensor.double)  # their formulas, without their rounding
     model, (ending, formula) = made(name), FORMULAS[name]
     layers = seen(model)
-    expected = [torch.cat([formula(at, x) for x in given]).detach() for at, given in inputs(model, ending)]
+    expected = [
+        torch.cat([formula(at, x) for x in given]).detach() for at, given in inputs(model, ending)
+    ]
     assert len(layers) == len(expected) > 1
     for (layer, seen_), rates in zip(layers, expected, strict=True):
         assert seen_.shape == (WINDOWS.numel(), *layer.rates.shape)
@@ -139,7 +157,9 @@ def test_decays_are_those_of_an_own_formula(name: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", [*CASES, "rwkv6", "rwkv7"])
 def test_without_an_input_they_are_the_static_ones(name: str) -> None:
-    """Every weight of a layer but its static decays is zero; what has none that a text moves says so."""
+    """Every weight of a layer but its static decays is zero; what has none that a text moves says
+    so.
+    """
     model = made(name).float()
     layers = seen(model)
     moved = [one for one in layers if len(one[1])]
@@ -148,19 +168,28 @@ def test_without_an_input_they_are_the_static_ones(name: str) -> None:
     with torch.no_grad():
         for layer, _ in moved:
             kept = set(layer.names.values())
-            for parameter, values in model.get_submodule(layer.module).named_parameters(layer.module):
+            for parameter, values in model.get_submodule(layer.module).named_parameters(
+                layer.module
+            ):
                 values.mul_(parameter in kept)
     for (_, moving), (layer, still) in zip(layers, seen(model), strict=True):
         if len(moving):
-            static, observed_ = (quantiles(rates, LEVELS, "inverted_cdf") for rates in (layer.rates, still))
+            static, observed_ = (
+                quantiles(rates, LEVELS, "inverted_cdf") for rates in (layer.rates, still)
+            )
             np.testing.assert_array_equal(observed_, static)
             assert np.ptp(moving, axis=0).max() > 0, "the text moves nothing"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tiny model of a type that fla does not take over, and a tokenizer of 31 bytes and one for all others."""
-    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    """A tiny model of a type that fla does not take over, and a tokenizer of 31 bytes and one for
+    all others.
+    """
+    transformers, tokenizers = (
+        pytest.importorskip("transformers"),
+        pytest.importorskip("tokenizers"),
+    )
     letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())[:31]
     known = {letter: at for at, letter in enumerate([*letters, "other"])}
     words = tokenizers.Tokenizer(tokenizers.models.BPE(known, [], unk_token="other"))
@@ -173,10 +202,17 @@ def folder(tmp_path: Path) -> Path:
 def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inspect(folder, text=__file__, tokens=48, json=tmp_path / "found.json")
     found = load_json(tmp_path / "found.json")["observed"]
-    assert (found["text"], found["unit"], found["windows"], found["context"]) == (__file__, "token", 1, 48)
+    assert (found["text"], found["unit"], found["windows"], found["context"]) == (
+        __file__,
+        "token",
+        1,
+        48,
+    )
     layer = found["layers"][1]
     assert layer["tokens"] == 48
-    assert list(layer["static"]) == list(layer["observed"]) == ["0.05", "0.25", "0.5", "0.75", "0.95"]
+    assert (
+        list(layer["static"]) == list(layer["observed"]) == ["0.05", "0.25", "0.5", "0.75", "0.95"]
+    )
     said = capsys.readouterr().out
     row = " / ".join(f"{value:.3g}" for value in layer["observed"].values())
     assert any(line.startswith("1 ") and line.endswith(f" {row}") for line in said.splitlines())

@@ -1,4 +1,6 @@
-"""Runs of plkernel, also of anybody's model: inspected, trained after consent, killed and resumed, read without it."""
+"""Runs of plkernel, also of anybody's model: inspected, trained after consent, killed and resumed,
+read without it.
+"""
 
 import hashlib
 import json
@@ -58,7 +60,9 @@ def trained(tiny_spec: SpecWriter, tmp_path: Path) -> Callable[[str], Path]:
 def test_figures_are_those_of_the_run(
     kind: str, trained: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The initialisation rebuilt from seed and spec is the one that was trained, to the last digit of its record."""
+    """The initialisation rebuilt from seed and spec is the one that was trained, to the last digit
+    of its record.
+    """
     folder = trained(kind)
     before = (folder / "checkpoint.safetensors").read_bytes()
     picture = tmp_path / "memory.png" if kind == "ssm" else None
@@ -74,7 +78,9 @@ def test_figures_are_those_of_the_run(
         assert found[time].get("amplification") == row.get("amplification")
         assert {name: found[time]["kernel"][name] for name in ("lags", "blocks")} == row["kernel"]
         assert found[time]["kernel"]["exponents_over_lags"] == [4, 32]
-        for block, quantiles in zip(found[time]["half_lives"], row["half_life_quantiles"], strict=True):
+        for block, quantiles in zip(
+            found[time]["half_lives"], row["half_life_quantiles"], strict=True
+        ):
             assert list(block.values()) == [quantiles[0], quantiles[3], quantiles[-1]]
     assert ("amplification" in rows[0]) == (kind != "ssm")
     text = capsys.readouterr().out
@@ -85,12 +91,16 @@ def test_figures_are_those_of_the_run(
         slopes = [f"{time[name][block]:.3f}" for name in names for time in (starting, now)]
         assert re.search(rf"^{block} +{' +'.join(slopes)}$", text, re.MULTILINE)
     if kind == "rwkv7":
-        assert all(map(operator.gt, starting["measured_exponents"], starting["exponents"])), "erasing forgets faster"
+        assert all(map(operator.gt, starting["measured_exponents"], starting["exponents"])), (
+            "erasing forgets faster"
+        )
     assert f"{rows[-1]['val_bpb']:.4f}" in text
     assert "step 12; 4 validation windows of 32 bytes" in text
 
 
-def test_mistakes_are_one_line(trained: Callable[[str], Path], tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_mistakes_are_one_line(
+    trained: Callable[[str], Path], tmp_path: Path, refused: Callable[..., str]
+) -> None:
     folder = trained("ssm")
     shutil.copytree(folder, tmp_path / "changed")
     config = json.loads((folder / "config.json").read_text())
@@ -108,7 +118,9 @@ def test_mistakes_are_one_line(trained: Callable[[str], Path], tmp_path: Path, r
 
 
 def killed(spec: Spec, out: Path, step: int) -> None:
-    """Train in a copy of this process that ends by SIGKILL after a step, with nothing saved since the evaluation."""
+    """Train in a copy of this process that ends by SIGKILL after a step, with nothing saved since
+    the evaluation.
+    """
     child = os.fork()
     if not child:
         try:
@@ -144,7 +156,10 @@ def test_killed_and_resumed_its_rows_are_those_of_an_unbroken_run(
     assert config["model"]["kind"] == KIND
     assert "trust" not in json.dumps(config)
     code = load_json(whole / "environment.json")["code"][KIND]
-    assert code == {"version": "1.0", "sha256": hashlib.sha256((package / "models.py").read_bytes()).hexdigest()}
+    assert code == {
+        "version": "1.0",
+        "sha256": hashlib.sha256((package / "models.py").read_bytes()).hexdigest(),
+    }
 
 
 def test_without_consent_nothing_is_imported(
@@ -160,7 +175,9 @@ def test_without_consent_nothing_is_imported(
         prepare(load_spec(path), "uniform", 0, tmp_path / "out")
     ours = foreign_spec(arm='init = "somebodys.models:small_"')
     ours.write_text(ours.read_text().replace(f'kind = "{KIND}"\nconfig = {{}}', "dim = 8"))
-    with pytest.raises(ValueError, match=r"arms.power-law: init 'somebodys.models:small_' would be imported"):
+    with pytest.raises(
+        ValueError, match=r"arms.power-law: init 'somebodys.models:small_' would be imported"
+    ):
         load_spec(ours, check)
     assert not (package / "imported").exists()
     assert not (tmp_path / "out").exists()
@@ -174,7 +191,9 @@ def test_a_run_is_used_after_consent_and_never_before(
     refused: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The report reads it without; probed on the windows of its last evaluation it has the bits of its last row."""
+    """The report reads it without; probed on the windows of its last evaluation it has the bits of
+    its last row.
+    """
     out = tmp_path / "out"
     spec = load_spec(foreign_spec(steps=6, eval_every=3), check, trusted=True)
     run = train(spec, out)
@@ -190,7 +209,9 @@ def test_a_run_is_used_after_consent_and_never_before(
     assert f"its model needs other people's code, kind '{KIND}'" in error
     assert error.endswith("read it, then say --trust-code")
     assert not (package / "imported").exists()
-    cli.main(probe, [str(run), "--trust-code", "--windows", "4", "--json", str(tmp_path / "found.json")])
+    cli.main(
+        probe, [str(run), "--trust-code", "--windows", "4", "--json", str(tmp_path / "found.json")]
+    )
     found, last = load_json(tmp_path / "found.json"), read_lines(run / "metrics.jsonl")[-1]
     assert found["bits_per_token"] == pytest.approx(last["val_bpb"], rel=1e-6)
 
@@ -199,7 +220,9 @@ def test_a_run_is_used_after_consent_and_never_before(
 def test_consent_reaches_search_and_workers_and_is_in_no_file(
     trusted: bool, foreign_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker on this machine and, by the same function in a task that is pickled, on a cluster."""
+    """A worker on this machine and, by the same function in a task that is pickled, on a
+    cluster.
+    """
     path = foreign_spec(head="[tuning]\nrates = [1e-3, 1e-2]\n")
     text = path.read_text()
     at = text.index("[tuning]")
@@ -224,8 +247,18 @@ def test_consent_reaches_search_and_workers_and_is_in_no_file(
 @pytest.mark.parametrize(
     ("kind", "config", "arm", "message"),
     [
-        ("somebodys.models:Plain", '{ see = "next" }', "", "is not causal: byte 1 changes the logits at byte 0"),
-        (KIND, "{}", 'init = "somebodys.models:infinite_"', "its logits are not finite at the start"),
+        (
+            "somebodys.models:Plain",
+            '{ see = "next" }',
+            "",
+            "is not causal: byte 1 changes the logits at byte 0",
+        ),
+        (
+            KIND,
+            "{}",
+            'init = "somebodys.models:infinite_"',
+            "its logits are not finite at the start",
+        ),
         (KIND, "{}", 'scheme = "mup_table8"', "scheme mup_table8 belongs to models of plkernel"),
         (KIND, "{}", "train = { decay_multiplier = 2.0 }", "has no layer with known decays"),
         (KIND, "{}", 'init = "somebodys.models:smal_"', "has no attribute 'smal_'"),

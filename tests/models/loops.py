@@ -1,4 +1,6 @@
-"""Eagle, Finch and Goose as their papers have them: equations in numpy, one byte and one head at a time."""
+"""Eagle, Finch and Goose as their papers have them: equations in numpy, one byte and one head at a
+time.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -50,11 +52,15 @@ def norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float = 1e-5)
 
 
 class Loops(ABC):
-    """Published equations in numpy, one byte and one head at a time; `mistake` builds in one error by name."""
+    """Published equations in numpy, one byte and one head at a time; `mistake` builds in one error
+    by name.
+    """
 
     def __init__(self, model: RWKV, mistake: str = "") -> None:
         self.model, self.config, self.mistake = model, model.config, mistake
-        self.p = {name: value.detach().double().numpy() for name, value in model.state_dict().items()}
+        self.p = {
+            name: value.detach().double().numpy() for name, value in model.state_dict().items()
+        }
 
     def logits(self, text: list[int]) -> np.ndarray:
         p = self.p
@@ -97,7 +103,9 @@ class EagleAndFinch(Loops):
 
     def mu(self, name: str, stream: str) -> np.ndarray:
         """The weight of x_{t-1}."""
-        found = self.p[f"{name}time_{'mix' if self.config.version == 5 else 'maa'}_{stream}"].ravel()
+        found = self.p[
+            f"{name}time_{'mix' if self.config.version == 5 else 'maa'}_{stream}"
+        ].ravel()
         swapped = self.mistake == "shift the wrong way round"
         return 1 - found if (self.config.version == 5) != swapped else found
 
@@ -127,17 +135,32 @@ class EagleAndFinch(Loops):
         states = [np.zeros((size, size)) for _ in range(self.config.heads)]
         for a, b in zip(xs, self.before(xs), strict=True):
             mixed = self.mixtures(a, b, name)
-            r, k, v = (p[f"{name}{matrix}.weight"] @ mixed[matrix[0]] for matrix in ("receptance", "key", "value"))
+            r, k, v = (
+                p[f"{name}{matrix}.weight"] @ mixed[matrix[0]]
+                for matrix in ("receptance", "key", "value")
+            )
             g, w_raw = p[f"{name}gate.weight"] @ mixed["g"], self.w_raw(mixed, a, name)
             if self.config.k_clamp:
                 k = k * np.exp(np.minimum(w_raw, 0))
             heads = []
             for h in range(self.config.heads):
                 part = slice(h * size, (h + 1) * size)
-                u, product, w = p[f"{name}time_faaaa"][h], np.outer(k[part], v[part]), np.exp(-np.exp(w_raw[part]))
+                u, product, w = (
+                    p[f"{name}time_faaaa"][h],
+                    np.outer(k[part], v[part]),
+                    np.exp(-np.exp(w_raw[part])),
+                )
                 next_state = np.diag(w) @ states[h] + product
-                seen = next_state - product if self.mistake == "state decays before it is read" else states[h]
-                wkv = np.diag(u) @ seen + product if self.mistake == "u on the state" else seen + np.diag(u) @ product
+                seen = (
+                    next_state - product
+                    if self.mistake == "state decays before it is read"
+                    else states[h]
+                )
+                wkv = (
+                    np.diag(u) @ seen + product
+                    if self.mistake == "u on the state"
+                    else seen + np.diag(u) @ product
+                )
                 heads.append(r[part] @ wkv)
                 states[h] = next_state
             outs.append(p[f"{name}output.weight"] @ self.gated(np.concatenate(heads), g, name))
@@ -164,7 +187,9 @@ class EagleAndFinch(Loops):
             hidden = np.maximum(p[f"{name}key.weight"] @ x_k, 0)
             if self.mistake != "relu not squared":
                 hidden = hidden**2
-            outs.append(sigmoid(p[f"{name}receptance.weight"] @ x_r) * (p[f"{name}value.weight"] @ hidden))
+            outs.append(
+                sigmoid(p[f"{name}receptance.weight"] @ x_r) * (p[f"{name}value.weight"] @ hidden)
+            )
         return outs
 
 
@@ -181,18 +206,31 @@ class Goose(Loops):
 
     def low(self, x: np.ndarray, name: str, function: str = "") -> np.ndarray:
         hidden = x @ self.p[f"{name}1"]
-        return {"tanh": np.tanh, "sigmoid": sigmoid, "": lambda y: y}[function](hidden) @ self.p[f"{name}2"]
+        return {"tanh": np.tanh, "sigmoid": sigmoid, "": lambda y: y}[function](hidden) @ self.p[
+            f"{name}2"
+        ]
 
     def time_mixing(self, xs: list[np.ndarray], name: str) -> list[np.ndarray]:
         p, size, outs, values = self.p, self.config.head_size, [], []
         states = [np.zeros((size, size)) for _ in range(self.config.heads)]  # value by key
         for t, (now, before) in enumerate(zip(xs, self.before(xs), strict=True)):
             x = {s: self.mixed(now, before, f"{name}x_{s}") for s in "rwkvag"}
-            r, k, v = (p[f"{name}{matrix}.weight"] @ x[matrix[0]] for matrix in ("receptance", "key", "value"))
-            d = p[f"{name}w0"].ravel() + self.low(now if self.mistake == "decay from x" else x["w"], f"{name}w", "tanh")
-            w = np.exp(-np.exp(d)) if self.mistake == "decay of Finch" else np.exp(-math.exp(-0.5) * sigmoid(d))
+            r, k, v = (
+                p[f"{name}{matrix}.weight"] @ x[matrix[0]]
+                for matrix in ("receptance", "key", "value")
+            )
+            d = p[f"{name}w0"].ravel() + self.low(
+                now if self.mistake == "decay from x" else x["w"], f"{name}w", "tanh"
+            )
+            w = (
+                np.exp(-np.exp(d))
+                if self.mistake == "decay of Finch"
+                else np.exp(-math.exp(-0.5) * sigmoid(d))
+            )
             a = sigmoid(p[f"{name}a0"].ravel() + self.low(x["a"], f"{name}a"))
-            g = self.low(x["g"], f"{name}g", "" if self.mistake == "gate without sigmoid" else "sigmoid")
+            g = self.low(
+                x["g"], f"{name}g", "" if self.mistake == "gate without sigmoid" else "sigmoid"
+            )
             removal = k * p[f"{name}k_k"].ravel()
             replacement = k * (1 + (a - 1) * p[f"{name}k_a"].ravel())
             if self.mistake == "key not replaced":
@@ -205,7 +243,11 @@ class Goose(Loops):
             read, newest = [], []
             for h in range(self.config.heads):
                 part = slice(h * size, (h + 1) * size)
-                kappa = replacement[part] if self.mistake == "erased with the replacement key" else removal[part]
+                kappa = (
+                    replacement[part]
+                    if self.mistake == "erased with the replacement key"
+                    else removal[part]
+                )
                 if self.mistake != "key not normalised":
                     kappa = kappa / np.linalg.norm(kappa)
                 left, right = kappa, a[part] * kappa
@@ -242,7 +284,10 @@ class Goose(Loops):
         p, outs = self.p, []
         for now, before in zip(xs, self.before(xs), strict=True):
             hidden = np.maximum(p[f"{name}key.weight"] @ self.mixed(now, before, f"{name}x_k"), 0)
-            outs.append(p[f"{name}value.weight"] @ (hidden if self.mistake == "relu not squared" else hidden**2))
+            outs.append(
+                p[f"{name}value.weight"]
+                @ (hidden if self.mistake == "relu not squared" else hidden**2)
+            )
         return outs
 
 

@@ -1,4 +1,6 @@
-"""SSM, Eagle, Finch and Goose: their equations, what no prediction sees, both modes, and every structure."""
+"""SSM, Eagle, Finch and Goose: their equations, what no prediction sees, both modes, and every
+structure.
+"""
 
 import copy
 import dataclasses
@@ -31,12 +33,19 @@ RWKVS = [
     FINCH,
     GOOSE,
     RWKVConfig(5, 24, 1, 8, k_clamp=True),
-    RWKVConfig(6, 24, 2, 24, mix_rank=2, decay_rank=5, k_clamp=True, feed_forward=20, structure=TIED),
+    RWKVConfig(
+        6, 24, 2, 24, mix_rank=2, decay_rank=5, k_clamp=True, feed_forward=20, structure=TIED
+    ),
     RWKV7Config(24, 1, 8),
     RWKV7Config(24, 2, 24, 2, 2, 2, 2, feed_forward=20, structure=TIED),
     dataclasses.replace(GOOSE, structure=RMS),
 ]
-SSMS = [SSMConfig(16, 2), SSMConfig(16, 2, "ema"), SSMConfig(16, 2, "lru", patch=2), SSMConfig(16, 1, patch=3)]
+SSMS = [
+    SSMConfig(16, 2),
+    SSMConfig(16, 2, "ema"),
+    SSMConfig(16, 2, "lru", patch=2),
+    SSMConfig(16, 1, patch=3),
+]
 LEAKING = [SSMConfig(16, 2, patch=2, mode="published"), SSMConfig(16, 1, patch=3, mode="published")]
 ALL = pytest.mark.parametrize("config", [*SSMS, *RWKVS])
 MULTIPLIERS = {"embedding": 3.0, "logits": 0.5, "residual": 0.8, "mixer.0": 0.5, "ffn.1": 2.0}
@@ -56,12 +65,16 @@ EACH = pytest.mark.parametrize("kind", KINDS[:3])
 DIM, LAYERS = 16, 2
 
 
-def empty(kind: str, structure: Structure, dim: int = DIM, layers: int = LAYERS, **options: Any) -> Config:
+def empty(
+    kind: str, structure: Structure, dim: int = DIM, layers: int = LAYERS, **options: Any
+) -> Config:
     if kind == "ssm":
         return SSMConfig(dim, layers, "ema", structure=structure, **options)
     if kind == "rwkv7":
         return RWKV7Config(dim, layers, 8, 4, 3, 5, 6, structure=structure, **options)
-    return RWKVConfig(int(kind[-1]), dim, layers, 8, mix_rank=4, decay_rank=3, structure=structure, **options)
+    return RWKVConfig(
+        int(kind[-1]), dim, layers, 8, mix_rank=4, decay_rank=3, structure=structure, **options
+    )
 
 
 def plain(config: Config) -> Model:
@@ -109,7 +122,8 @@ def test_rwkv_is_the_published_equations(config: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "mistake"), [(config, mistake) for config in RWKVS[:3] for mistake in MISTAKES[config.version]]
+    ("config", "mistake"),
+    [(config, mistake) for config in RWKVS[:3] for mistake in MISTAKES[config.version]],
 )
 def test_the_comparison_notices_a_mistake(config: Any, mistake: str) -> None:
     assert loops_of(build(config), mistake).difference(some_bytes(1, 17)) > 1e-3
@@ -117,32 +131,46 @@ def test_the_comparison_notices_a_mistake(config: Any, mistake: str) -> None:
 
 @pytest.mark.parametrize("name", ["none", "ema", "lru", "clamp"])
 def test_an_ssm_branch_is_the_recurrence_it_says(name: Any) -> None:
-    """As a loop in float64; gains are those of the nodes, and white_std is the norm of the impulse response."""
+    """As a loop in float64; gains are those of the nodes, and white_std is the norm of the impulse
+    response.
+    """
     ssm = build(SSMConfig(8, 1, name)).blocks[0].ssm
     u = torch.randn(2, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     rate = ssm.log_rate.exp()
     a, clamp = torch.exp(-rate), rate.clamp(max=1)
-    factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt(), "clamp": clamp}[name]
+    factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt(), "clamp": clamp}[
+        name
+    ]
     state, outputs = torch.zeros(2, 8, dtype=torch.float64), []
     for t in range(9):
         state = a * state + factor * (u[:, t] @ ssm.B.weight.T)
         outputs.append(state @ ssm.C_proj.weight.T + ssm.C_proj.bias + ssm.D * u[:, t])
     torch.testing.assert_close(ssm(u), torch.stack(outputs, 1), rtol=1e-11, atol=1e-11)
     rates = torch.logspace(-2, 1, 20, dtype=torch.float64)
-    torch.testing.assert_close(input_gain(rates, name).numpy(), gain_at(rates.numpy(), name), rtol=1e-13, atol=0)
+    torch.testing.assert_close(
+        input_gain(rates, name).numpy(), gain_at(rates.numpy(), name), rtol=1e-13, atol=0
+    )
     kernel = input_gain(rates, name) * torch.exp(-rates * torch.arange(3000)[:, None])
-    torch.testing.assert_close(white_std(rates, name), kernel.square().sum(0).sqrt(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        white_std(rates, name), kernel.square().sum(0).sqrt(), rtol=1e-12, atol=0
+    )
 
 
 def leaks(model: Model, time: int) -> tuple[bool, bool]:
-    """Whether a later byte moves a logit, by perturbation and by gradient; every earlier one must be able to act."""
+    """Whether a later byte moves a logit, by perturbation and by gradient; every earlier one must
+    be able to act.
+    """
     inputs = some_bytes(1, time)
     embedded = embedding_of(model)(inputs).detach().requires_grad_()
     logits, by_gradient, by_perturbation = model.decode(embedded), False, False
     for t in range(time):
         (gradient,) = torch.autograd.grad(logits[0, t].square().sum(), embedded, retain_graph=True)
-        acts = slice(t if getattr(model.config, "patch", 1) > 2 else 0, t + 1)  # not of a patch that is unfinished
-        assert (gradient[0, acts].abs().amax(1) > 0).all(), "every earlier byte acts, or the test cannot fail"
+        acts = slice(
+            t if getattr(model.config, "patch", 1) > 2 else 0, t + 1
+        )  # not of a patch that is unfinished
+        assert (gradient[0, acts].abs().amax(1) > 0).all(), (
+            "every earlier byte acts, or the test cannot fail"
+        )
         by_gradient |= bool(gradient[0, t + 1 :].abs().sum() > 0)
     with torch.no_grad():
         before = model(inputs)
@@ -170,7 +198,9 @@ def test_published_patching_sees_its_own_target(config: SSMConfig) -> None:
 
 @pytest.mark.parametrize("config", [EAGLE, FINCH, GOOSE])
 def test_dropout_is_on_the_embedding_and_after_every_sum(config: Any) -> None:
-    """In training a share p of the stream is zero there, and the rest is scaled; in evaluation nothing happens."""
+    """In training a share p of the stream is zero there, and the rest is scaled; in evaluation
+    nothing happens.
+    """
     torch.manual_seed(0)  # of the masks
     model, inputs = build(dataclasses.replace(config, dropout=0.25)), some_bytes(4, 50)
     seen: list[tuple[Tensor, Tensor]] = []
@@ -192,12 +222,16 @@ def test_dropout_is_on_the_embedding_and_after_every_sum(config: Any) -> None:
         none = build(config).train()
         generator = torch.get_rng_state()
         assert torch.equal(model.eval()(inputs), none(inputs))
-    assert torch.equal(torch.get_rng_state(), generator), "without dropout no random number is drawn"
+    assert torch.equal(torch.get_rng_state(), generator), (
+        "without dropout no random number is drawn"
+    )
 
 
 @pytest.mark.parametrize("config", [SSMConfig(16, 2, structure=TIED), *RWKVS[4:7:2]])
 def test_a_tied_head_is_the_embedding(config: Config) -> None:
-    """One matrix that is counted, learned and saved once, under both names, and stays one when it moves."""
+    """One matrix that is counted, learned and saved once, under both names, and stays one when it
+    moves.
+    """
     model, inputs = build(config).float(), some_bytes(1, 5)
     weight = embedding_of(model).weight
     assert model.head.weight is weight
@@ -229,7 +263,10 @@ def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        *((SSMConfig, {name: 0}, f"{name} must be at least 1") for name in ("dim", "layers", "patch")),
+        *(
+            (SSMConfig, {name: 0}, f"{name} must be at least 1")
+            for name in ("dim", "layers", "patch")
+        ),
         *((SSMConfig, {name: "other"}, f"{name} must be one of") for name in ("gain", "mode")),
         (SSMConfig, {"structure": STRUCTURES["unit"], "patch": 2}, "unit_scaled goes with patch 1"),
         (RWKVConfig, {"version": 7}, "version must be 5"),
@@ -238,21 +275,29 @@ def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
         (RWKVConfig, {"head_size": 48}, "dim must be a multiple of head_size"),
         (RWKVConfig, {"mix_rank": 1}, "mix_rank must be at least 2"),
         (RWKV7Config, {"gate_rank": 0}, "gate_rank must be at least 2"),
-        (RWKVConfig, {"dim": 8, "head_size": 4}, r"feed_forward must be at least 1, got 0 \(for dim 8"),
+        (
+            RWKVConfig,
+            {"dim": 8, "head_size": 4},
+            r"feed_forward must be at least 1, got 0 \(for dim 8",
+        ),
         (RWKVConfig, {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         (RWKV7Config, {"structure": STRUCTURES["unit"]}, "unit_scaled is not for RWKV-7"),
         (Structure, {"norm": "batch"}, "norm must be one of layer, rms, got 'batch'"),
         (Structure, {"placement": "mid"}, "placement must be one of pre, post, sandwich"),
     ],
 )
-def test_bad_configurations_name_the_field(kind: Any, options: dict[str, Any], message: str) -> None:
+def test_bad_configurations_name_the_field(
+    kind: Any, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         kind(**options)
 
 
 @pytest.mark.parametrize("config", [RWKVConfig(5, 32, 1, 16), RWKV7Config(32, 1, 16, 4, 3, 5, 6)])
 def test_kernel_is_the_rms_entry_of_what_a_head_reads_of_a_byte(config: Any) -> None:
-    """R' diag(w**t) K; in Goose with the key as it is replaced at the bias of the rate, and nothing erased."""
+    """R' diag(w**t) K; in Goose with the key as it is replaced at the bias of the rate, and nothing
+    erased.
+    """
     model = build(config)
     [mixing] = model.mixings()
     reads, writes = mixing.receptance.weight.view(2, 16, 32), mixing.key.weight
@@ -279,21 +324,26 @@ def test_response_of_goose_is_what_an_impulse_gives() -> None:
             if name in ("w1", "a1") or name.startswith("x_"):
                 parameter.zero_()  # white input, and transitions that differ in their keys alone
     lags = torch.tensor([1, 4, 9])
-    ([kept], [erased]) = (model.responses(lags, erase=erase) for erase in (False, True))
+    [kept], [erased] = (model.responses(lags, erase=erase) for erase in (False, True))
     reads, writes = mixing.receptance.weight.view(2, 16, 32), mixing.writes().view(2, 16, 32)
     for place_, lag in enumerate(lags.tolist()):
         weights = torch.einsum("hnd,hn,hne->hde", reads, torch.exp(-mixing.rates() * lag), writes)
-        expected = weights.square().sum(dim=(1, 2)).mean().sqrt().item()  # of independent inputs of variance 1
+        # of independent inputs of variance 1
+        expected = weights.square().sum(dim=(1, 2)).mean().sqrt().item()
         assert kept[place_].item() == pytest.approx(expected, rel=0.25), "a mean over 64 products"
     assert (erased < kept).all(), "a transition is a contraction of what it would be"
     assert (erased / kept).diff().max() < 0
 
 
-@pytest.mark.parametrize(("name", "patch", "multiplier"), [("none", 1, False), ("ema", 2, False), ("lru", 1, True)])
+@pytest.mark.parametrize(
+    ("name", "patch", "multiplier"), [("none", 1, False), ("ema", 2, False), ("lru", 1, True)]
+)
 def test_kernel_of_an_ssm_is_the_rms_response_of_a_branch_to_an_impulse(
     name: Any, patch: int, multiplier: bool
 ) -> None:
-    """One impulse per input channel, t steps before, without the skip D; half-lives are in bytes."""
+    """One impulse per input channel, t steps before, without the skip D; half-lives are in
+    bytes.
+    """
     model = build(SSMConfig(8, 1, name, patch=patch, shape_multiplier=multiplier))
     [ssm] = model.recurrences()
     with torch.no_grad():
@@ -310,14 +360,18 @@ def test_kernel_of_an_ssm_is_the_rms_response_of_a_branch_to_an_impulse(
 
 
 def test_an_initialised_ssm_has_the_kernel_of_its_nodes_and_shares_all_other_weights() -> None:
-    """Two node sets under one seed differ in the scale of C's columns alone; blocks do not depend on depth."""
+    """Two node sets under one seed differ in the scale of C's columns alone; blocks do not depend
+    on depth.
+    """
     config, nodes = SSMConfig(256, 1, "ema"), place(256, gain="ema", projection="published")
     shaped, uniform = (placed(config, 5, one) for one in (nodes, place(256, gain="ema")))
     [kernel] = shaped.kernels(torch.tensor([1, 8, 64, 512]))
     assert kernel.numpy() / 0.02**2 == pytest.approx(
         np.exp(log_kernel(nodes, "rms", [1, 8, 64, 512], "state")), rel=0.02
     )
-    for (name, a), (_, b) in zip(uniform.named_parameters(), shaped.named_parameters(), strict=True):
+    for (name, a), (_, b) in zip(
+        uniform.named_parameters(), shaped.named_parameters(), strict=True
+    ):
         if name.endswith("C_proj.weight"):
             assert torch.allclose(b, a * torch.tensor(nodes.projection), rtol=1e-6)
         else:
@@ -335,13 +389,20 @@ def test_mixtures_at_once_are_those_one_by_one_with_fewer_launches(
     """Forward to the bit, gradients up to the order of five summands."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, 7, 8), (2, 7, 8), *[(1, 1, 8)] * 5, (5, 2, 7, 8)]
-    x, change, *base, shares = inputs = [torch.randn(one, generator=generator, requires_grad=True) for one in shapes]
+    x, change, *base, shares = inputs = [
+        torch.randn(one, generator=generator, requires_grad=True) for one in shapes
+    ]
     weights = torch.randn(5, 2, 7, 8, generator=generator).unbind()
     mixed = [mixtures(x, change, base, shares, at_once) for at_once in (False, True)]
     assert all(map(torch.equal, *mixed))
-    for one, other in zip(*(torch.autograd.grad(found, inputs, weights) for found in mixed), strict=True):
+    for one, other in zip(
+        *(torch.autograd.grad(found, inputs, weights) for found in mixed), strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
-    counts = [launches(lambda at_once=at_once: mixtures(x, change, base, shares, at_once)) for at_once in (False, True)]
+    counts = [
+        launches(lambda at_once=at_once: mixtures(x, change, base, shares, at_once))
+        for at_once in (False, True)
+    ]
     assert 2 * counts[1] < counts[0], counts
 
 
@@ -354,7 +415,9 @@ def normed(x: Tensor, norm: nn.Module, structure: Structure) -> Tensor:
     return out * gain + (0.0 if bias is None else bias)
 
 
-def joined(x: Tensor, branch: Any, norm: nn.Module, join: Any, structure: Structure, name: str) -> Tensor:
+def joined(
+    x: Tensor, branch: Any, norm: nn.Module, join: Any, structure: Structure, name: str
+) -> Tensor:
     """The formulas at the top of the module that has them; `branch` is a function."""
     t = structure.multipliers.get("residual", 1.0) * structure.multipliers.get(name, 1.0)
     if structure.unit_scaled:
@@ -426,7 +489,9 @@ def test_the_options_are_different_models(kind: str) -> None:
 
 
 def stream(dim: int = DIM, time: int = 9) -> Tensor:
-    return torch.randn(2, time, dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return torch.randn(
+        2, time, dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
 
 
 @torch.no_grad()
@@ -440,10 +505,18 @@ def test_unit_scaled_branches_are_plain_ones_with_scaled_weights(kind: str) -> N
     own = model.state_dict()
 
     def linear(name: str) -> bool:
-        return name.startswith("blocks.") and name.endswith(".weight") and "norm" not in name and ".ln" not in name
+        return (
+            name.startswith("blocks.")
+            and name.endswith(".weight")
+            and "norm" not in name
+            and ".ln" not in name
+        )
 
     scaled = {
-        name: own.get(name, torch.zeros(value.shape)).clone() * (value.shape[-1] ** -0.5 if linear(name) else 1)
+        name: (
+            own.get(name, torch.zeros(value.shape)).clone()
+            * (value.shape[-1] ** -0.5 if linear(name) else 1)
+        )
         for name, value in other.state_dict().items()
     }
     silu, sigmoid, squared = (1 / scale for scale in ROOT_MEAN_SQUARE.values())
@@ -470,14 +543,20 @@ def test_activations_have_unit_mean_square(function: Any) -> None:
         value = float(activation(torch.tensor(z, dtype=torch.float64)))
         return value**2 * math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
 
-    assert sum(quad(density, *part)[0] for part in ((-10, 0), (0, 10))) == pytest.approx(1, abs=3e-5)
+    assert sum(quad(density, *part)[0] for part in ((-10, 0), (0, 10))) == pytest.approx(
+        1, abs=3e-5
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["patched ssm", *KINDS[1:]])
 def test_exported_programs_give_the_logits_of_other_lengths(kind: str) -> None:
     """torch.export with a length that is left open; in a patched SSM a multiple of the patch."""
-    patched, one, length = kind == "patched ssm", torch.export.Dim("k", min=2), torch.export.Dim("T", min=2)
+    patched, one, length = (
+        kind == "patched ssm",
+        torch.export.Dim("k", min=2),
+        torch.export.Dim("T", min=2),
+    )
     config = SSMConfig(32, 2, patch=2) if patched else empty(kind, Structure(), dim=32)
     model = build(config).float().eval()
     shapes = ({1: 2 * one if patched else length},)
@@ -489,7 +568,9 @@ def test_exported_programs_give_the_logits_of_other_lengths(kind: str) -> None:
 
 
 def test_shape_multiplier_is_the_shape_in_another_place() -> None:
-    """Equal outputs; part of the state dict only where it is used; a shape also where C_proj is zero."""
+    """Equal outputs; part of the state dict only where it is used; a shape also where C_proj is
+    zero.
+    """
     nodes, inputs = place(DIM, placement="concentrated", projection="published"), some_bytes()
     configs = [SSMConfig(DIM, LAYERS, shape_multiplier=used) for used in (False, True)]
     columns, shaped = (placed(config, 0, nodes).double() for config in configs)
@@ -497,7 +578,9 @@ def test_shape_multiplier_is_the_shape_in_another_place() -> None:
     assert extra == {f"blocks.{i}.ssm.shape" for i in range(LAYERS)}
     assert [*dict(shaped.named_parameters())] == [*dict(columns.named_parameters())]
     with torch.no_grad():
-        assert (shaped(inputs) - columns(inputs)).abs().max() < 3e-9, "columns were rounded in float32"
+        assert (shaped(inputs) - columns(inputs)).abs().max() < 3e-9, (
+            "columns were rounded in float32"
+        )
     shapes, gradients = shaped.recurrences()[0].shape.tolist(), []
     assert shapes == pytest.approx(list(nodes.projection), rel=1e-6)
     for model in (columns, shaped):

@@ -29,10 +29,23 @@ def change(path: Path, **values: Any) -> None:
     save(path, {**json.loads(path.read_text()), **values})
 
 
-def write_study(folder: Path, seeds=(0, 1), effects=EFFECTS, spec=None, state=None, **changes: Any) -> Path:
-    """`effects` by arm are there at the end; `changes` go to every run: steps, causal, parameters."""
-    values = {"name": "quick", "description": "Two arms.", "baseline": BASELINE, "arms": {arm: {} for arm in effects}}
-    values |= {"seeds": list(seeds), "report_steps": [20, 999], "corpus": {"validation": 0.05, "test": 0.05}}
+def write_study(
+    folder: Path, seeds=(0, 1), effects=EFFECTS, spec=None, state=None, **changes: Any
+) -> Path:
+    """`effects` by arm are there at the end; `changes` go to every run: steps, causal,
+    parameters.
+    """
+    values = {
+        "name": "quick",
+        "description": "Two arms.",
+        "baseline": BASELINE,
+        "arms": {arm: {} for arm in effects},
+    }
+    values |= {
+        "seeds": list(seeds),
+        "report_steps": [20, 999],
+        "corpus": {"validation": 0.05, "test": 0.05},
+    }
     save(folder / "spec.json", {**values, **(spec or {})})
     for arm, effect in effects.items():
         for seed in seeds:
@@ -44,13 +57,28 @@ def write_run(study, arm, seed, effect, state, steps=40, causal=True, parameters
     folder = run_folder(study, arm, seed)
     noise = np.random.default_rng([seed, len(arm)]).normal(0, 0.002)
     rows: list[dict[str, Any]] = [
-        {"step": t, "bytes": t * 8192, "val_bpb": 2 + 6 / (1 + t) + 0.1 * seed + effect * t / 40 + noise}
+        {
+            "step": t,
+            "bytes": t * 8192,
+            "val_bpb": 2 + 6 / (1 + t) + 0.1 * seed + effect * t / 40 + noise,
+        }
         for t in range(0, steps + 1, 10)
     ]
     rows[0], rows[-1] = {**rows[0], **state}, {**rows[-1], **state}
-    run = {"study": "quick", "arm": arm, "seed": seed, "corpus": CORPUS, "model": {"parameters": parameters}}
+    run = {
+        "study": "quick",
+        "arm": arm,
+        "seed": seed,
+        "corpus": CORPUS,
+        "model": {"parameters": parameters},
+    }
     save(folder / "config.json", run)
-    environment = {"commit": "3f9ab12c", "dirty": False, "threads": 2, "hardware": {"cpu": "a processor", "gpu": None}}
+    environment = {
+        "commit": "3f9ab12c",
+        "dirty": False,
+        "threads": 2,
+        "hardware": {"cpu": "a processor", "gpu": None},
+    }
     save(folder / "environment.json", environment)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     final = rows[-1]["val_bpb"]

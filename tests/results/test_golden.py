@@ -14,7 +14,17 @@ from plkernel.results.study import read_study
 RECORDS = Path(__file__).parents[2] / "runs" / "records"
 TABLES = sorted(RECORDS.glob("*/report/table.json"))
 PROSE = {"summary", "sentences", "warnings", "would_have_changed_it", "label", "interval"}
-GONE = {"factorial", "cost", "costs", "earlier", "excludes_zero", "excluding_zero", "references", "runs", "sign_flip"}
+GONE = {
+    "factorial",
+    "cost",
+    "costs",
+    "earlier",
+    "excludes_zero",
+    "excluding_zero",
+    "references",
+    "runs",
+    "sign_flip",
+}
 GONE |= {"standardised_effect"}
 """Keys of the committed tables that tables have no longer."""
 
@@ -23,7 +33,9 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
     """Every number, name and verdict with its place; sentences and GONE are left out."""
     if isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if key not in PROSE | GONE and not (key == "verdict" and path[-1] == "difference_to_baseline"):
+            if key not in PROSE | GONE and not (
+                key == "verdict" and path[-1] == "difference_to_baseline"
+            ):
                 yield from leaves(item, (*path, key))
     else:
         yield path, value
@@ -62,6 +74,8 @@ def test_bytes_are_those_at_which_an_arm_is_where_the_baseline_ends() -> None:
             )
             below = [row.bytes for row in own[1:] if row.val_bpb <= base[-1].val_bpb]
             assert (share * base[-1].bytes <= below[0]) if below else share == float("inf")
-            assert not below or share * base[-1].bytes >= max([row.bytes for row in own if row.bytes < below[0]])
+            assert not below or share * base[-1].bytes >= max(
+                [row.bytes for row in own if row.bytes < below[0]]
+            )
     assert set(comparison["quantile_ema"].bytes.values()) == {float("inf")}
     assert min(comparison["short_ema"].bytes.values()) < 1

@@ -1,4 +1,6 @@
-"""Registrations, and verdicts: which runs, which numbers, which family, and what a registration holds fast."""
+"""Registrations, and verdicts: which runs, which numbers, which family, and what a registration
+holds fast.
+"""
 
 import hashlib
 import json
@@ -67,12 +69,21 @@ def test_verdicts_are_those_of_the_family_of_paired_differences(declared_study: 
     folder = declared_study([HELPS, WORSE, SAME])
     one = of(folder)
     assert verdicts(one) == {"helps": "confirmed", "worse": "refuted", "same": "confirmed"}
-    losses = {(run.arm, run.seed): run.result.final_val_bpb for run in read_study(folder).finished() if run.result}
-    better, same = ([losses[arm, seed] - losses["base", seed] for seed in range(6)] for arm in ("better", "same"))
+    losses = {
+        (run.arm, run.seed): run.result.final_val_bpb
+        for run in read_study(folder).finished()
+        if run.result
+    }
+    better, same = (
+        [losses[arm, seed] - losses["base", seed] for seed in range(6)]
+        for arm in ("better", "same")
+    )
     claims = {"helps": Claimed("lower", 0.01, better), "worse": Claimed("higher", 0.0, better)}
     judged = judge({**claims, "same": Claimed("equal", 0.01, same)}, 0.05)
     assert {outcome.hypothesis.name: outcome.judgement for outcome in one.outcomes} == judged
-    assert one.headline == "Of 3 hypotheses declared in the spec: 2 confirmed, 1 refuted, 0 undecided."
+    assert (
+        one.headline == "Of 3 hypotheses declared in the spec: 2 confirmed, 1 refuted, 0 undecided."
+    )
     assert one.provenance[0].startswith("Not registered")
     assert one.basis("main") == "family main: 3 hypotheses, alpha 0.05, by exact sign flips"
 
@@ -93,7 +104,9 @@ def test_every_metric_is_read_where_it_stands(declared_study: Writer) -> None:
     assert {one.n for one in judged} == {6}
 
 
-@pytest.mark.parametrize("given", [{"arm": "untried"}, *({"metric": "truncation_cost", "bytes": n} for n in (1, 32))])
+@pytest.mark.parametrize(
+    "given", [{"arm": "untried"}, *({"metric": "truncation_cost", "bytes": n} for n in (1, 32))]
+)
 def test_a_missing_measurement_is_undecided_and_counts_in_its_family(
     declared_study: Writer, given: dict[str, Any]
 ) -> None:
@@ -118,18 +131,26 @@ def test_a_closed_gate_leaves_everything_without_an_answer(
     one = of(declared_study([HELPS, WORSE], [{"name": "learnt", "arm": "base", **limits}]))
     (gate,) = one.gates
     assert gate.passed == passed
-    assert (gate.estimate.n, math.isnan(gate.estimate.mean)) == ((0, True) if "arm" in limits else (6, False))
+    assert (gate.estimate.n, math.isnan(gate.estimate.mean)) == (
+        (0, True) if "arm" in limits else (6, False)
+    )
     assert set(verdicts(one).values()) == (
-        {"confirmed", "refuted"} if passed else {"cannot answer: learnt" + " so far" * ("arm" in limits)}
+        {"confirmed", "refuted"}
+        if passed
+        else {"cannot answer: learnt" + " so far" * ("arm" in limits)}
     )
     if not passed:
-        assert "he study cannot answer its 2 hypotheses declared in the spec: gate 'learnt'" in one.headline
+        assert (
+            "he study cannot answer its 2 hypotheses declared in the spec: gate 'learnt'"
+            in one.headline
+        )
 
 
 def test_a_gate_counts_no_windows_beyond_the_corpus() -> None:
     spec = {"train": {"context": 99, "final_windows": 10**6}, "arms": {}}
     found = [
-        registration._targets(spec, Gate(**LEARNT), {"size": 50_000, "validation": 0.1, "test": of}) for of in (0, 1)
+        registration._targets(spec, Gate(**LEARNT), {"size": 50_000, "validation": 0.1, "test": of})
+        for of in (0, 1)
     ]
     assert found == 2 * [50 * 99]
 
@@ -137,23 +158,36 @@ def test_a_gate_counts_no_windows_beyond_the_corpus() -> None:
 @pytest.mark.parametrize(
     ("name", "fallen"),
     [
-        ("memory-lags", {"bytes beyond the last 32, alpha 0.7": 3.7, "bytes beyond the last 32, alpha 1.3": 0.8}),
+        (
+            "memory-lags",
+            {
+                "bytes beyond the last 32, alpha 0.7": 3.7,
+                "bytes beyond the last 32, alpha 1.3": 0.8,
+            },
+        ),
         ("memory-potts", {"bytes beyond the last 32": 1.3}),
         ("memory-text", {"bytes beyond the last 32": 1.5}),
         ("memory-length", {"bytes beyond the last 32 are of use, good rate": 2.1}),
     ],
 )
-def test_gates_registered_by_their_mean_keep_their_verdict_and_are_told(name: str, fallen: dict[str, float]) -> None:
+def test_gates_registered_by_their_mean_keep_their_verdict_and_are_told(
+    name: str, fallen: dict[str, float]
+) -> None:
     one = of(RUNS / "records" / name)
     assert one.closed == []
     (told,) = [text for text in one.provenance if "go by their means" in text]
     found = re.findall(r"'([^']*)' \(z = (\S+) over 1,024 target bytes\)", told)
-    assert [(gate.removeprefix("the baseline uses "), float(z)) for gate, z in found] == list(fallen.items())
+    assert [(gate.removeprefix("the baseline uses "), float(z)) for gate, z in found] == list(
+        fallen.items()
+    )
     if name != "memory-length":
         limits = {
-            gate.gate.name: gate.estimate.mean - 1.96 * gate.error > (gate.gate.at_least or 0) for gate in one.gates
+            gate.gate.name: gate.estimate.mean - 1.96 * gate.error > (gate.gate.at_least or 0)
+            for gate in one.gates
         }
-        assert not any(holds for gate, holds in limits.items() if gate.endswith("1.3") or "alpha" not in gate)
+        assert not any(
+            holds for gate, holds in limits.items() if gate.endswith("1.3") or "alpha" not in gate
+        )
 
 
 @pytest.mark.parametrize(
@@ -172,9 +206,15 @@ def test_gates_registered_by_their_mean_keep_their_verdict_and_are_told(name: st
 )
 @pytest.mark.parametrize("rule", ["limit", "mean"])
 def test_a_gate_is_passed_by_the_rule_that_was_registered(
-    declared_study: Writer, gate: dict[str, Any], error: float | None, passed: tuple[bool, bool], rule: str
+    declared_study: Writer,
+    gate: dict[str, Any],
+    error: float | None,
+    passed: tuple[bool, bool],
+    rule: str,
 ) -> None:
-    """Losses of base: 2.40 over seeds, 95 % interval 2.20 to 2.59; its truncation cost is 0.5 for every seed."""
+    """Losses of base: 2.40 over seeds, 95 % interval 2.20 to 2.59; its truncation cost is 0.5 for
+    every seed.
+    """
     folder = declared_study([HELPS], [{"name": "g", "arm": "base", **gate}])
     for name, change in {
         "spec.json": ('"truncation_windows": 8', '"truncation_windows": 16000'),
@@ -188,16 +228,25 @@ def test_a_gate_is_passed_by_the_rule_that_was_registered(
     if rule == "mean":
         content = load_json(folder / "registered.json")
         del content["sha256"], content["gate_rule"]
-        save_json(folder / "registered.json", {**content, "sha256": registration.fingerprint(content)})
+        save_json(
+            folder / "registered.json", {**content, "sha256": registration.fingerprint(content)}
+        )
     rows = [json.loads(row) for row in (folder / "rows.jsonl").read_text().splitlines()]
-    entry = {"corpus": rows[0]["config"]["corpus"], "train": {}, "orders": [1, 2, 3], "test_bpb": [0.0] * 3}
+    entry = {
+        "corpus": rows[0]["config"]["corpus"],
+        "train": {},
+        "orders": [1, 2, 3],
+        "test_bpb": [0.0] * 3,
+    }
     save_json(folder / "references.json", {"references": [{**entry, "val_bpb": [2.8, 2.45, 2.6]}]})
     (one,) = of(folder).gates
     assert one.passed == passed[rule == "mean"]
 
 
 def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
-    """Later the margin is lowered, a hypothesis left out, another added, a gate and a seed: none of it counts."""
+    """Later the margin is lowered, a hypothesis left out, another added, a gate and a seed: none of
+    it counts.
+    """
     assert declared(read_study(declared_study(name="none"))) is None
     before = declared_study([{**HELPS, "margin": 0.06}, WORSE], seeds=6, name="before")
     path = registered(before)
@@ -208,10 +257,21 @@ def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
     path.rename(after / "registered.json")
     one = of(after)
     assert verdicts(one) == {"helps": "refuted", "worse": "refuted"}
-    assert [outcome.judgement for outcome in one.outcomes] == [outcome.judgement for outcome in same.outcomes]
-    changed = ["gates.late", "hypotheses.helps.margin", "hypotheses.same", "hypotheses.worse", "seeds"]
+    assert [outcome.judgement for outcome in one.outcomes] == [
+        outcome.judgement for outcome in same.outcomes
+    ]
+    changed = [
+        "gates.late",
+        "hypotheses.helps.margin",
+        "hypotheses.same",
+        "hypotheses.worse",
+        "seeds",
+    ]
     assert [change.partition(" was ")[0] for change in one.changes] == changed
-    assert one.headline == "Of 2 hypotheses declared before the runs: 0 confirmed, 2 refuted, 0 undecided."
+    assert (
+        one.headline
+        == "Of 2 hypotheses declared before the runs: 0 confirmed, 2 refuted, 0 undecided."
+    )
     assert one.provenance[-1].startswith("Changed since, and judged as registered")
 
 
@@ -220,7 +280,9 @@ def test_a_changed_registration_counts_for_nothing(declared_study: Writer) -> No
     save_json(folder / "base/seed-0/result.json", {})
     path = registered(folder)
     rows = (folder / "rows.jsonl").read_text()
-    (folder / "rows.jsonl").write_text(rows.replace('"environment": {', '"environment": {"registration": null, ', 1))
+    (folder / "rows.jsonl").write_text(
+        rows.replace('"environment": {', '"environment": {"registration": null, ', 1)
+    )
     assert "2 runs had ended or begun before: results may have been known." in of(folder).provenance
     assert of(folder).headline.startswith("Of 1 hypothesis declared in the spec")
     path.write_text(path.read_text().replace('"margin": 0.01', '"margin": 0.02'))
@@ -239,7 +301,9 @@ def test_while_runs_are_to_come_verdicts_are_preliminary(declared_study: Writer)
     one = of(folder)
     assert one.waiting == 2
     assert verdicts(one)["helps"].endswith(" so far")
-    assert one.headline.startswith("Preliminary, 2 runs are still to end: of 1 hypothesis declared before the runs")
+    assert one.headline.startswith(
+        "Preliminary, 2 runs are still to end: of 1 hypothesis declared before the runs"
+    )
     assert one.headline.endswith("Without 1 run that did not end as planned.")
     assert (len(one.outcomes[0].per_seed), one.gates[0].estimate.n) == (3, 5)
 
@@ -247,20 +311,33 @@ def test_while_runs_are_to_come_verdicts_are_preliminary(declared_study: Writer)
 # Registrations
 
 
-def test_a_registration_holds_the_settled_spec_and_a_fingerprint(spec: Spec, tmp_path: Path) -> None:
+def test_a_registration_holds_the_settled_spec_and_a_fingerprint(
+    spec: Spec, tmp_path: Path
+) -> None:
     path = tmp_path / "registered" / "claims.json"
     assert register(spec, path, tmp_path)
     content = load_json(path)
     sha256 = content.pop("sha256")
-    assert sha256 == hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    assert (
+        sha256
+        == hashlib.sha256(
+            json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+        ).hexdigest()
+    )
     assert Spec.model_validate(content["spec"]) == spec
     assert content["spec"]["hypotheses"][0]["against"] == "base"
-    assert (content["runs_before"], "commit" in content, content["rules"]) == (0, True, list(registration.RULES))
+    assert (content["runs_before"], "commit" in content, content["rules"]) == (
+        0,
+        True,
+        list(registration.RULES),
+    )
     one = read_registration(path)
     assert one.intact
     before = path.read_bytes()
     assert not register(spec, path, tmp_path)
-    with pytest.raises(ValueError, match=r"holds another registration \(seeds was .*\), which is never overwritten"):
+    with pytest.raises(
+        ValueError, match=r"holds another registration \(seeds was .*\), which is never overwritten"
+    ):
         register(other(spec, seeds=list(range(7))), path, tmp_path)
     assert path.read_bytes() == before
     few = [{"name": "few", "arm": "base", "metric": "truncation_cost", "bytes": 4, "at_least": 0.1}]
@@ -268,7 +345,9 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(spec: Spec, tmp
         register(other(spec, gates=few), tmp_path / "r.json", tmp_path)
     many = {**spec.model_dump()["arms"], "base": {"train": {"truncation_windows": 16_000}}}
     assert register(other(spec, gates=few, arms=many), tmp_path / "many.json", tmp_path)
-    with pytest.raises(ValueError, match=r"spec 'claims' declares nothing to decide; give it \[\[hypotheses\]\]"):
+    with pytest.raises(
+        ValueError, match=r"spec 'claims' declares nothing to decide; give it \[\[hypotheses\]\]"
+    ):
         register(other(spec, hypotheses=[]), tmp_path / "r.json", tmp_path)
 
 
@@ -285,11 +364,16 @@ def test_one_changed_word_and_another_registration_are_noticed(
     assert f"registered: {path}; commit it before the runs" in capsys.readouterr().out
     assert not Path("runs/out").exists()
     assert registration_of(spec, tmp_path / "out") == read_registration(path)
-    with pytest.raises(ValueError, match=r"is not the one in .*other; bring that back, or name another out"):
+    with pytest.raises(
+        ValueError, match=r"is not the one in .*other; bring that back, or name another out"
+    ):
         registration_of(spec, tmp_path / "other")
     path.write_text(path.read_text().replace('"margin": 0.01', '"margin": 0.001'))
     assert not read_registration(path).intact
-    for action in (lambda: register(spec, path, tmp_path), lambda: registration_of(spec, tmp_path / "out")):
+    for action in (
+        lambda: register(spec, path, tmp_path),
+        lambda: registration_of(spec, tmp_path / "out"),
+    ):
         with pytest.raises(ValueError, match="was changed after it was written; bring it back"):
             action()
 
@@ -301,12 +385,22 @@ def test_one_changed_word_and_another_registration_are_noticed(
         ("registered", {"rules": 3}, "rules: .*got 3"),
         ("registered", {"spec": {}}, "spec.name is missing"),
         ("spec", {"hypotheses": [{"name": "x"}]}, "hypotheses.0.arm is missing"),
-        ("spec", {"hypotheses": [{**HELPS, "mragin": 1}]}, r"unknown key 'mragin' in \[hypotheses.0\]; did you mean"),
+        (
+            "spec",
+            {"hypotheses": [{**HELPS, "mragin": 1}]},
+            r"unknown key 'mragin' in \[hypotheses.0\]; did you mean",
+        ),
         ("spec", {"hypotheses": 3}, "hypotheses: "),
-        ("spec", {"gates": [{"name": "g", "arm": "base"}]}, "'g': a gate needs at_least or at_most"),
+        (
+            "spec",
+            {"gates": [{"name": "g", "arm": "base"}]},
+            "'g': a gate needs at_least or at_most",
+        ),
     ],
 )
-def test_damage_is_named_with_its_file(declared_study: Writer, file: str, content: Any, message: str) -> None:
+def test_damage_is_named_with_its_file(
+    declared_study: Writer, file: str, content: Any, message: str
+) -> None:
     folder = declared_study([HELPS])
     registered(folder)
     path = folder / f"{file}.json"
@@ -326,13 +420,24 @@ def test_changes_are_named_but_not_younger_options_rounding_and_searched_rates(s
         "hypotheses.helps.margin was 0.01, is now 0.001",
         "train.steps was",
     ]
-    assert all(text.startswith(start) for text, start in zip(changes(before, now), words, strict=True))
-    old = {**before, "train": {name: value for name, value in before["train"].items() if name != "compile"}}
+    assert all(
+        text.startswith(start) for text, start in zip(changes(before, now), words, strict=True)
+    )
+    old = {
+        **before,
+        "train": {name: value for name, value in before["train"].items() if name != "compile"},
+    }
     assert changes(old, before) == changes(before, old) == []
     compiled = {**before, "train": {**before["train"], "compile": True}}
     assert changes(old, compiled) == ["train.compile was False, is now True"]
-    for factor, differing in ((1 + 2**-52, []), (2.0, ["arms.base.output_std was 0.25, is now 0.5"])):
-        arms = [{**before["arms"], "base": {**before["arms"]["base"], "output_std": 0.25 * by}} for by in (1.0, factor)]
+    for factor, differing in (
+        (1 + 2**-52, []),
+        (2.0, ["arms.base.output_std was 0.25, is now 0.5"]),
+    ):
+        arms = [
+            {**before["arms"], "base": {**before["arms"]["base"], "output_std": 0.25 * by}}
+            for by in (1.0, factor)
+        ]
         assert changes({**before, "arms": arms[0]}, {**before, "arms": arms[1]}) == differing
     searched = other(spec, tuning={"rates": [1e-3, 2e-3], "seeds": [100]}).model_dump(mode="json")
     settled = json.loads(json.dumps(searched))
@@ -361,23 +466,35 @@ def test_two_seeds_hardly_tell_a_spread() -> None:
 def test_an_equivalence_nobody_could_confirm_is_not_registered(
     declared_study: Writer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Seeds spread by 0.001, differences by 0.0014; the arm untried has no run and takes the spread of the others."""
+    """Seeds spread by 0.001, differences by 0.0014; the arm untried has no run and takes the spread
+    of the others.
+    """
     pilot, path = declared_study(name="pilot"), tmp_path / "r.json"
     narrow = {**SAME, "name": "narrow", "margin": 0.001}
-    spec = load_spec(declared_study([HELPS, SAME, narrow, {**WORSE, "arm": "untried"}]) / "spec.json")
+    spec = load_spec(
+        declared_study([HELPS, SAME, narrow, {**WORSE, "arm": "untried"}]) / "spec.json"
+    )
     with pytest.raises(
-        ValueError, match=r"'narrow' has power 0.\d\d if the difference is 0; spread 0.00.*--underpowered"
+        ValueError,
+        match=r"'narrow' has power 0.\d\d if the difference is 0; spread 0.00.*--underpowered",
     ):
         command(spec, register=(path,), pilot=pilot)
     assert not path.exists()
     command(spec, register=(path,), pilot=pilot, underpowered=True)
     told = capsys.readouterr().out
-    assert re.search(r"power of 'helps': 1.00 if the difference is -0.02; 0.80 if it is -0.01\d; spread 0.00", told)
     assert re.search(
-        r"power of 'worse': 0.80 if it is \+0.00\d+; spread 0.00\d+ of 6 seeds, up to 0.00\d+$", told, re.M
+        r"power of 'helps': 1.00 if the difference is -0.02; 0.80 if it is -0.01\d; spread 0.00",
+        told,
+    )
+    assert re.search(
+        r"power of 'worse': 0.80 if it is \+0.00\d+; spread 0.00\d+ of 6 seeds, up to 0.00\d+$",
+        told,
+        re.M,
     )
     assert [row["name"] for row in load_json(path)["power"]] == ["helps", "same", "narrow", "worse"]
     command(spec, register=(path,))
     assert "power: not known; --pilot FOLDER takes" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"pilot .*: no spread for 'helps'; it takes two seeds there"):
+    with pytest.raises(
+        ValueError, match=r"pilot .*: no spread for 'helps'; it takes two seeds there"
+    ):
         powers(spec, declared_study(seeds=1, name="one"))

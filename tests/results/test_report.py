@@ -1,4 +1,6 @@
-"""The report: the comparison behind it, its conclusion and cautions, the tables of the page, and its figures."""
+"""The report: the comparison behind it, its conclusion and cautions, the tables of the page, and
+its figures.
+"""
 
 import base64
 import json
@@ -40,10 +42,14 @@ def written(one: Comparison) -> Path:
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures take most of the time of a report; where words and tables are read, sections have empty ones."""
+    """Figures take most of the time of a report; where words and tables are read, sections have
+    empty ones.
+    """
     empty = [Drawing(name, name, f"figure of {name}.", "", None) for name in ("decided", "curves")]  # type: ignore[arg-type]
     monkeypatch.setattr(figures, "drawings", lambda comparison: empty)
-    monkeypatch.setattr(style, "rendered", lambda figure: {"svg": b"<svg></svg>", "png": b"", "pdf": b""})
+    monkeypatch.setattr(
+        style, "rendered", lambda figure: {"svg": b"<svg></svg>", "png": b"", "pdf": b""}
+    )
 
 
 class Page(HTMLParser):
@@ -74,37 +80,87 @@ def test_unequal_steps_are_compared_at_the_last_step_in_common(tmp_path: Path) -
     one = of(folder)
     assert one.primary == "val_bpb_common_step"
     assert one["concentrated"].differences[one.primary].mean == pytest.approx(-0.05, abs=0.01)
-    assert "Runs differ in the number of steps; they are compared at the last step that all reached." in warnings(one)
+    assert (
+        "Runs differ in the number of steps; they are compared at the last step that all reached."
+        in warnings(one)
+    )
 
 
 # Words
 
 
 def test_the_conclusion_comes_first(tmp_path: Path) -> None:
-    one = of(write_study(tmp_path, seeds=range(6), effects={BASELINE: 0.0, "a": -0.05, "b": 0.05, "c": -0.08}))
-    words = "3 of 3 differences are significant (Holm-corrected, 6 seeds), 2 below the baseline and 1 above: c -0.0"
+    one = of(
+        write_study(
+            tmp_path, seeds=range(6), effects={BASELINE: 0.0, "a": -0.05, "b": 0.05, "c": -0.08}
+        )
+    )
+    words = (
+        "3 of 3 differences are significant (Holm-corrected, 6 seeds), 2 below the baseline and 1"
+        " above: c -0.0"
+    )
     assert text_report(one).startswith(f"No hypothesis was declared before the runs.\n{words}")
 
 
 ARM, OTHER = "concentrated/seed-{}/{}.json", f"{BASELINE}/seed-0/{{}}.json"
 FAULTS: list[tuple[list[str], dict[str, Any] | None, str]] = [
-    ([ARM.format(0, "result")], {"causal": False}, f"concentrated: {NOT_CAUSAL}: a prediction sees part of its own"),
-    ([ARM.format(1, "result")], {"final_val_bpb": None}, "concentrated, seed 1: the loss is not finite, so the arm"),
-    ([OTHER.format("config")], {"model": {"parameters": 1}}, "Runs differ in the number of parameters."),
-    ([ARM.format(0, "result")], None, "Runs differ in the seeds that finished: compare paired differences, not means."),
+    (
+        [ARM.format(0, "result")],
+        {"causal": False},
+        f"concentrated: {NOT_CAUSAL}: a prediction sees part of its own",
+    ),
+    (
+        [ARM.format(1, "result")],
+        {"final_val_bpb": None},
+        "concentrated, seed 1: the loss is not finite, so the arm",
+    ),
+    (
+        [OTHER.format("config")],
+        {"model": {"parameters": 1}},
+        "Runs differ in the number of parameters.",
+    ),
+    (
+        [ARM.format(0, "result")],
+        None,
+        "Runs differ in the seeds that finished: compare paired differences, not means.",
+    ),
     ([ARM.format(0, "result")], None, "Of 4 runs 1 unfinished: the report covers the others only."),
-    ([OTHER.format("result").replace("0/", f"{n}/") for n in (0, 1)], None, "log-spaced: no run of this baseline is"),
+    (
+        [OTHER.format("result").replace("0/", f"{n}/") for n in (0, 1)],
+        None,
+        "log-spaced: no run of this baseline is",
+    ),
     ([OTHER.format("environment")], {"commit": "other"}, "Runs differ in the commit of the code."),
-    ([OTHER.format("environment")], {"dirty": True}, "Some runs come from code that differs from its commit (dirty)."),
-    ([OTHER.format("config")], {"corpus": {**CORPUS, "sha256": "0"}}, "Runs differ in the bytes of their corpus"),
-    ([OTHER.format("result")], {"final_val_bpb": 9.0}, "log-spaced/seed-0: the rows are not those of the result:"),
-    ([ARM.format(n, "config") for n in (0, 1)], {"train": {"context": 64}}, "concentrated: half or more of its half-l"),
+    (
+        [OTHER.format("environment")],
+        {"dirty": True},
+        "Some runs come from code that differs from its commit (dirty).",
+    ),
+    (
+        [OTHER.format("config")],
+        {"corpus": {**CORPUS, "sha256": "0"}},
+        "Runs differ in the bytes of their corpus",
+    ),
+    (
+        [OTHER.format("result")],
+        {"final_val_bpb": 9.0},
+        "log-spaced/seed-0: the rows are not those of the result:",
+    ),
+    (
+        [ARM.format(n, "config") for n in (0, 1)],
+        {"train": {"context": 64}},
+        "concentrated: half or more of its half-l",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("names", "values", "words"), FAULTS)
-def test_every_fault_is_warned_of_and_only_it(tmp_path: Path, names: list[str], values: Any, words: str) -> None:
-    folder = write_study(tmp_path, state={"half_life_quantiles": [[900, 910, 920, 930, 940, 950, 960]]})
+def test_every_fault_is_warned_of_and_only_it(
+    tmp_path: Path, names: list[str], values: Any, words: str
+) -> None:
+    folder = write_study(
+        tmp_path, state={"half_life_quantiles": [[900, 910, 920, 930, 940, 950, 960]]}
+    )
     assert warnings(of(folder)) == []
     for path in (folder / name for name in names):
         if values is None:
@@ -120,11 +176,18 @@ def test_every_fault_is_warned_of_and_only_it(tmp_path: Path, names: list[str], 
 
 
 def test_rates_at_the_edge_n_grams_of_other_windows_and_idle_options(tmp_path: Path) -> None:
-    rates = {f"{arm}_rate-{rate}": rate for arm in (BASELINE, "concentrated") for rate in (0.1, 0.2, 0.4)}
+    rates = {
+        f"{arm}_rate-{rate}": rate for arm in (BASELINE, "concentrated") for rate in (0.1, 0.2, 0.4)
+    }
     rates["concentrated_rate-0.4"] = 0.1
-    folder = write_study(tmp_path, spec={"tuning": {"rates": [0.1, 0.2, 0.4], "seeds": [0, 1]}}, causal=False)
+    folder = write_study(
+        tmp_path, spec={"tuning": {"rates": [0.1, 0.2, 0.4], "seeds": [0, 1]}}, causal=False
+    )
     write_study(tmp_path / "tuning", effects=rates, spec={"baseline": next(iter(rates))})
-    save(tmp_path / "references.json", {"references": [REFERENCE, {**REFERENCE, "corpus": {**CORPUS, "sha256": "0"}}]})
+    save(
+        tmp_path / "references.json",
+        {"references": [REFERENCE, {**REFERENCE, "corpus": {**CORPUS, "sha256": "0"}}]},
+    )
     edge = "log-spaced and concentrated: learning rate 0.1 is the first or last tried."
     _, first, second = warnings(of(folder))
     assert (first, second[:47]) == (edge, "concentrated: the search cannot tell the best r")
@@ -132,21 +195,33 @@ def test_rates_at_the_edge_n_grams_of_other_windows_and_idle_options(tmp_path: P
     assert len(of(write_study(tmp_path)).references) == 1
     for seed in (0, 1):
         for name in ("metrics.jsonl", "result.json"):
-            own, other = (tmp_path / arm / f"seed-{seed}" / name for arm in (BASELINE, "concentrated"))
+            own, other = (
+                tmp_path / arm / f"seed-{seed}" / name for arm in (BASELINE, "concentrated")
+            )
             other.write_bytes(own.read_bytes())
-    assert "concentrated: the same loss as the baseline to the last digit in every seed" in warnings(of(folder))[0]
+    assert (
+        "concentrated: the same loss as the baseline to the last digit in every seed"
+        in warnings(of(folder))[0]
+    )
     record = Path(__file__).parents[2] / "runs/records/models-mamba2"
     assert warnings(of(record)) == [
-        "unit-A: not at its baseline's learning rate; the search cannot tell which is better, seeds differ by 0.016: "
-        "more tuning.seeds would."
+        "unit-A: not at its baseline's learning rate; the search cannot tell which is better, seeds"
+        " differ by 0.016: more tuning.seeds would."
     ]
 
 
-def test_the_page_begins_with_n_grams_and_what_memory_is_worth(tmp_path: Path, undrawn: None) -> None:
+def test_the_page_begins_with_n_grams_and_what_memory_is_worth(
+    tmp_path: Path, undrawn: None
+) -> None:
     folder, lzma = write_study(tmp_path), {"windows": [4096, 2**24], "val_bpb": [2.114, 1.43]}
-    save(folder / "references.json", {"references": [{**REFERENCE, "val_bpb": [4.5, 2.19], "lzma": lzma}]})
+    save(
+        folder / "references.json",
+        {"references": [{**REFERENCE, "val_bpb": [4.5, 2.19], "lzma": lzma}]},
+    )
     save_record(read_study(folder), tmp_path / "record")
-    first = Page(written(of(tmp_path / "record"))).text.partition("Design and runs What was decided ")[2]
+    first = Page(written(of(tmp_path / "record"))).text.partition(
+        "Design and runs What was decided "
+    )[2]
     assert first.startswith("1 of 2 arms loses to 2-grams on stdlib (2.190 against 2.1")
     assert "LZMA that looks back 4 kB and 16 MB needs 2.11 and 1.43 bits." in first[:300]
     assert "LZMA, window of 16 MB all of the validation text 1.4300 " in first
@@ -162,35 +237,66 @@ CLAIMS = [
 ]
 
 
-def test_the_first_screen_says_what_was_decided(declared_study: Callable[..., Path], undrawn: None) -> None:
-    page = Page(written(of(declared_study(CLAIMS, [{"name": "learnt", "arm": "base", "at_most": 9.0}]))))
+def test_the_first_screen_says_what_was_decided(
+    declared_study: Callable[..., Path], undrawn: None
+) -> None:
+    page = Page(
+        written(of(declared_study(CLAIMS, [{"name": "learnt", "arm": "base", "at_most": 9.0}])))
+    )
     first = page.text.partition("Design and runs")[2].partition("Results")[0]
-    assert first.index("Of 3 hypotheses declared in the spec: 1 confirmed, 1 refuted, 1 undecided.") < 100
-    assert "1 of 1 gates passed. Not registered: nothing shows that the hypotheses came before the results (" in first
+    assert (
+        first.index("Of 3 hypotheses declared in the spec: 1 confirmed, 1 refuted, 1 undecided.")
+        < 100
+    )
+    assert (
+        "1 of 1 gates passed. Not registered: nothing shows that the hypotheses came before the"
+        " results (" in first
+    )
     claim = "helps metric val_bpb, arm better, against base, claim lower, margin 0.01 confirmed "
-    assert re.search(claim + r"-0.04\d+ -0.\d+ to -0.\d+ 6 0.047 1 worse", first), "confirming before refuting"
+    assert re.search(claim + r"-0.04\d+ -0.\d+ to -0.\d+ 6 0.047 1 worse", first), (
+        "confirming before refuting"
+    )
     assert "worse metric val_bpb, arm better, against base, claim higher refuted -0.04" in first
-    assert "hypothesis verdict difference 90 % interval by sign flips n p confirming p refuting" in first
+    assert (
+        "hypothesis verdict difference 90 % interval by sign flips n p confirming p refuting"
+        in first
+    )
     assert "6 1 0.047 hostile <script>alert('&')</script>$x$" in first
-    demand = r"learnt metric val_bpb, arm base, at_most 9\.0; over 16,384 target bytes passed 2\.\d+ .* 6"
+    demand = (
+        r"learnt metric val_bpb, arm base, at_most 9\.0; over 16,384 target bytes passed 2\.\d+"
+        r" .* 6"
+    )
     assert re.search(demand, first)
     assert "p is Holm-corrected over the family. Rows of commit 3f9a. hypothesis" in first
     assert '<td class="text confirmed">' in page.source
-    assert not re.search("[0-9] % interval(?! by|s over)", page.text), "every interval says its kind"
-    printed = text_report(of(declared_study(CLAIMS, [{"name": "perfect", "arm": "base", "at_most": 0.1}])))
-    assert printed.startswith("The study cannot answer its 3 hypotheses declared in the spec: gate 'perfect' is not")
+    assert not re.search("[0-9] % interval(?! by|s over)", page.text), (
+        "every interval says its kind"
+    )
+    printed = text_report(
+        of(declared_study(CLAIMS, [{"name": "perfect", "arm": "base", "at_most": 0.1}]))
+    )
+    assert printed.startswith(
+        "The study cannot answer its 3 hypotheses declared in the spec: gate 'perfect' is not"
+    )
     assert re.search(r"^perfect +not passed", printed, re.MULTILINE)
 
 
-def test_every_number_of_a_leaking_arm_is_in_a_row_that_says_so(tmp_path: Path, undrawn: None) -> None:
+def test_every_number_of_a_leaking_arm_is_in_a_row_that_says_so(
+    tmp_path: Path, undrawn: None
+) -> None:
     folder = write_study(tmp_path, range(6), {BASELINE: 0.0, "leaks": -0.05, "sound": -0.02})
     for seed in range(6):
         change(folder / f"leaks/seed-{seed}/result.json", causal=False)
     page, printed = Page(written(of(folder))), text_report(of(folder))
-    labelled = [NOT_CAUSAL in row for row in re.findall(r'<th scope="row">leaks(.*?)</th>', page.source)]
+    labelled = [
+        NOT_CAUSAL in row for row in re.findall(r'<th scope="row">leaks(.*?)</th>', page.source)
+    ]
     assert labelled == [True, True]
     one = of(folder)
-    assert one.surviving == ["sound", "leaks"], "likelihoods come first although the leaking difference is larger"
+    assert one.surviving == [
+        "sound",
+        "leaks",
+    ], "likelihoods come first although the leaking difference is larger"
     sound, power = one.differences["sound"], np.median([*one.detectable.values()])
     first = f"sound {sound.mean:+.4f} ({sound.low:+.4f} to {sound.high:+.4f})"
     assert f"2 below the baseline and 0 above: {first}; leaks ({NOT_CAUSAL}) -0.0" in printed
@@ -199,7 +305,9 @@ def test_every_number_of_a_leaking_arm_is_in_a_row_that_says_so(tmp_path: Path, 
 
 
 def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: None) -> None:
-    """An arm may be compared with another than the baseline; p is corrected for the number of all."""
+    """An arm may be compared with another than the baseline; p is corrected for the number of
+    all.
+    """
     own: dict[str, dict[str, Any]] = {
         BASELINE: {"beta": 1.5},
         "a": {"placement": "quantile"},
@@ -207,16 +315,27 @@ def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: 
         "c": {"against": "a"},
     }
     spec = {"arms": {name: {**options, "kernel": "rms"} for name, options in own.items()}}
-    folder = write_study(tmp_path, range(3), {BASELINE: 0.0, "a": -0.1, "b": 0.1, "c": -0.11}, spec=spec)
+    folder = write_study(
+        tmp_path, range(3), {BASELINE: 0.0, "a": -0.1, "b": 0.1, "c": -0.11}, spec=spec
+    )
     save(folder / "references.json", {"references": [REFERENCE]})
     change(folder / "c/seed-2/result.json", status="failed", error="<b>no memory</b>")
     one = of(folder)
-    page, (a, b, c), base = Page(written(one)), one.differences.values(), one[BASELINE].estimates["test_bpb"]
+    page, (a, b, c), base = (
+        Page(written(one)),
+        one.differences.values(),
+        one[BASELINE].estimates["test_bpb"],
+    )
     assert [figures.label(one, arm) for arm in one.baselines] == [BASELINE, "a"]
     assert one["c"].differences["test_bpb"].mean == pytest.approx(-0.01, abs=0.01)
-    assert one.corrected == holm({arm.name: arm.differences["final_val_bpb"].p_value for arm in one.others})
+    assert one.corrected == holm(
+        {arm.name: arm.differences["final_val_bpb"].p_value for arm in one.others}
+    )
     shown = f"{a.mean:+.4f} {a.low:+.4f} to {a.high:+.4f}"
-    step, p = one["a"].differences["val_bpb_step_20"], [p_text(a.p_value), p_text(one.corrected["a"])]
+    step, p = (
+        one["a"].differences["val_bpb_step_20"],
+        [p_text(a.p_value), p_text(one.corrected["a"])],
+    )
     assert p[0] != p[1]
     for text in (
         f"a minus {BASELINE} {shown} {' '.join(p)}",
@@ -226,14 +345,20 @@ def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: 
         f"{base.mean:.4f} ± {base.high - base.mean:.4f} ",
         " 3 312,345 40 a ",
         "n-gram, 1 byte 4.5000 4.6000 n-gram, 2 bytes 1.0000 1.1000",
-        "hours in all hardware cpu a processor, threads 2 code commit 3f9ab12c, dirty False corpus name stdlib, size 1",
+        (
+            "hours in all hardware cpu a processor, threads 2 code commit 3f9ab12c, dirty False"
+            " corpus name stdlib, size 1"
+        ),
         "c/seed-2 failed <b>no memory</b>",
     ):
         assert text in page.text
     assert re.search(r"^for reference, on .*\nn-gram, 1 byte ", text_report(one), re.MULTILINE)
     sections = re.findall(r"<h2[^>]*>\s*(.*?)</h", page.source)
     assert sections == ["What was decided", "Results", "Differences", "Curves", "Design and runs"]
-    assert re.search(re.escape(shown).replace(r"\ ", " +") + r"(?s:.*)\nOn the page only: [a-z]", text_report(one))
+    assert re.search(
+        re.escape(shown).replace(r"\ ", " +") + r"(?s:.*)\nOn the page only: [a-z]",
+        text_report(one),
+    )
 
 
 # Figures and files
@@ -245,10 +370,19 @@ def test_the_page_holds_every_figure_and_hostile_names_stay_text(
     drawn = style.rendered
     empty = {"svg": b"<svg/>", "pdf": b"", "png": b""}
     monkeypatch.setattr(
-        style, "rendered", lambda figure: empty | (drawn(figure, ["svg"]) if len(figure.axes) == 1 else {})
+        style,
+        "rendered",
+        lambda figure: empty | (drawn(figure, ["svg"]) if len(figure.axes) == 1 else {}),
     )
-    arm, kernel = "<script>alert(1)<%2fscript>$x$", {"lags": [1, 2, 4, 8], "blocks": [[1, 0.5, 0.2, 0.1]]}
-    spec = {"name": HOSTILE, "description": HOSTILE, "arms": {BASELINE: {}, arm: {"placement": HOSTILE}}}
+    arm, kernel = (
+        "<script>alert(1)<%2fscript>$x$",
+        {"lags": [1, 2, 4, 8], "blocks": [[1, 0.5, 0.2, 0.1]]},
+    )
+    spec = {
+        "name": HOSTILE,
+        "description": HOSTILE,
+        "arms": {BASELINE: {}, arm: {"placement": HOSTILE}},
+    }
     state = {"half_life_quantiles": [[1, 2, 3, 4, 5, 6, 7.0]], "kernel": kernel}
     folder = write_study(tmp_path, effects={BASELINE: 0.0, arm: -0.05}, spec=spec, state=state)
     for path in folder.rglob("config.json"):
@@ -257,17 +391,30 @@ def test_the_page_holds_every_figure_and_hostile_names_stay_text(
         curve = {"given": [1, 2, 4], "bpb": [3.0, 2.5, 2.2]}
         change(path, truncation=curve, influence={"lags": [1, 2], "bits": [0.5, 0.1]})
     path = written(of(folder))
-    names = ["forest", "convergence", "difference", "truncation", "influence", "kernels", "half-lives"]
+    names = [
+        "forest",
+        "convergence",
+        "difference",
+        "truncation",
+        "influence",
+        "kernels",
+        "half-lives",
+    ]
     files = {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
     assert {one.name for one in path.parent.iterdir()} == files | {"report.html", "table.json"}
     page, head = Page(path), "data:image/svg+xml;base64,"
     pictures = [attributes for tag, attributes in page.tags if tag == "img"]
     assert len({one["alt"] for one in pictures}) == len(names)
-    shown = [ElementTree.fromstring(base64.b64decode(str(one["src"]).removeprefix(head))) for one in pictures]
+    shown = [
+        ElementTree.fromstring(base64.b64decode(str(one["src"]).removeprefix(head)))
+        for one in pictures
+    ]
     assert any(arm in "".join(svg.itertext()) for svg in shown)
     assert "script" not in [tag for tag, _ in page.tags]
     assert page.text.count(arm) >= 3
-    links = [str(attributes.get("src") or attributes.get("href") or head) for _, attributes in page.tags]
+    links = [
+        str(attributes.get("src") or attributes.get("href") or head) for _, attributes in page.tags
+    ]
     assert all(link.startswith((head, "#s")) for link in links), "nothing comes from outside"
 
 
@@ -282,13 +429,17 @@ def test_figures_are_drawn_from_the_rows(tmp_path: Path) -> None:
         thick = [line.get_xydata() for line in axes.lines if line.get_linewidth() == 1.5]
         for line, curves in zip(thick, (base, own), strict=True):
             mean = pointwise_band([*curves.values()])
-            assert line == pytest.approx(np.column_stack([mean.at[start:] / 1e3, mean.mean[start:]]))
+            assert line == pytest.approx(
+                np.column_stack([mean.at[start:] / 1e3, mean.mean[start:]])
+            )
     assert convergence.axes[1].get_xlim() == pytest.approx((mean.at[-1] / 2e3, mean.at[-1] / 1e3))
     curves = [{at: curve[at] - base[seed][at] for at in curve} for seed, curve in own.items()]
     panel = difference.axes[0]
     assert panel.get_title("left") == f"concentrated\nminus {BASELINE}"
     band, edges = pointwise_band(curves), panel.collections[0].get_paths()[0].vertices
-    assert (edges[:, 1].min(), edges[:, 1].max()) == pytest.approx((band.low.min(), band.high.max()))
+    assert (edges[:, 1].min(), edges[:, 1].max()) == pytest.approx(
+        (band.low.min(), band.high.max())
+    )
     low, high = panel.get_ylim()
     late = [value for curve in curves for at, value in curve.items() if at >= mean.at[-1] / 10]
     assert low < min(0.0, *late)
@@ -305,10 +456,19 @@ def test_a_forest_shows_seeds_means_and_intervals() -> None:
     assert forest({"": [none]}).axes[0].get_xlim() == (-1e-3, 1e-3)
     axes = forest({"block": [*near, row(-5.0), none]}).axes[0]
     widest = max(abs(edge) for one in near for edge in (one.difference.low, one.difference.high))  # type: ignore[union-attr]
-    assert axes.get_xlim() == pytest.approx((-1.07 * widest, 1.07 * widest)), "room for every interval"
-    assert forest({"": [ForestRow("two", mean_interval([0.1, 0.2]), [0.1, 0.2], True)]}).axes[0].get_xlim()[1] < 0.65
+    assert axes.get_xlim() == pytest.approx((-1.07 * widest, 1.07 * widest)), (
+        "room for every interval"
+    )
+    assert (
+        forest({"": [ForestRow("two", mean_interval([0.1, 0.2]), [0.1, 0.2], True)]})
+        .axes[0]
+        .get_xlim()[1]
+        < 0.65
+    )
     assert [text.get_text() for text in axes.get_yticklabels()][:2] == ["", "row 0.01"]
-    assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "<"] == [axes.get_xlim()[0]]
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "<"] == [
+        axes.get_xlim()[0]
+    ]
     seeds = [line for line in axes.lines if line.get_marker() == "|"]
     means = [line for line in axes.lines if line.get_marker() == "o"]
     bars = [line.get_xdata() for line in axes.lines if line.get_linewidth() == 1.2]
@@ -318,21 +478,32 @@ def test_a_forest_shows_seeds_means_and_intervals() -> None:
         assert list(bar) == [one.difference.low, one.difference.high]
     assert [line.get_markerfacecolor() == "none" for line in means] == [False, True, False]
     assert [COLOURS.index(line.get_color()) for line in means] == [1, 1, 0]
-    assert [line.get_xdata()[0] for line in (axes.lines[0], *means)] == pytest.approx([0, 0.01, 0.012, -0.011])
+    assert [line.get_xdata()[0] for line in (axes.lines[0], *means)] == pytest.approx(
+        [0, 0.01, 0.012, -0.011]
+    )
     assert " no common seed" in [text.get_text() for text in axes.texts]
 
 
 def test_the_shaded_range_is_where_the_claim_holds(declared_study: Callable[..., Path]) -> None:
-    claims = [{"name": kind, "arm": "better", "claim": kind, "margin": 0.01} for kind in ("lower", "higher", "equal")]
+    claims = [
+        {"name": kind, "arm": "better", "claim": kind, "margin": 0.01}
+        for kind in ("lower", "higher", "equal")
+    ]
     one = of(declared_study(claims))
-    axes, every = (drawing.figure.axes[0] for drawing in drawings(one) if drawing.name in ("verdicts", "forest"))
+    axes, every = (
+        drawing.figure.axes[0]
+        for drawing in drawings(one)
+        if drawing.name in ("verdicts", "forest")
+    )
     low, high = axes.get_xlim()
     drawn = [bar.get_x() + np.array([0, bar.get_width()]) for bar in axes.patches]
     assert np.array(drawn) == pytest.approx(np.array([[low, -0.01], [0.01, high], [-0.01, 0.01]]))
     for panel, holds in ((axes, [True, False, False]), (every, [True, False])):
         means = [line for line in panel.lines if line.get_marker() == "o"]
         assert [line.get_markerfacecolor() != "none" for line in means] == holds
-    assert [line.get_xdata()[0] for line in means] == [each.mean for each in one.differences.values()]
+    assert [line.get_xdata()[0] for line in means] == [
+        each.mean for each in one.differences.values()
+    ]
 
 
 def test_memory_is_read_from_the_first_and_last_rows(tmp_path: Path) -> None:
@@ -355,7 +526,10 @@ def test_memory_is_read_from_the_first_and_last_rows(tmp_path: Path) -> None:
 
 
 def test_the_command_keeps_a_record_and_leaves_records_as_they_are(
-    tmp_path: Path, undrawn: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    undrawn: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder, record = write_study(tmp_path / "study"), tmp_path / "record"
@@ -364,11 +538,15 @@ def test_the_command_keeps_a_record_and_leaves_records_as_they_are(
     rows, table = (read_csv(folder / "report" / name) for name in ("rows.csv", "table.csv"))
     one, key = of(folder), "final_val_bpb"
     assert rows.set_index(["arm", "seed"])[f"result.{key}"].to_dict() == {
-        (arm.name, seed): pytest.approx(value, abs=0) for arm in one.arms for seed, value in arm.values[key].items()
+        (arm.name, seed): pytest.approx(value, abs=0)
+        for arm in one.arms
+        for seed, value in arm.values[key].items()
     }
     assert (rows["config.corpus.sha256"] == CORPUS["sha256"]).all()
     shown = table.set_index(["arm", "measure"]).loc[("concentrated", key)]
-    assert shown["difference_to_baseline.mean"] == pytest.approx(one.differences["concentrated"].mean, rel=1e-12)
+    assert shown["difference_to_baseline.mean"] == pytest.approx(
+        one.differences["concentrated"].mean, rel=1e-12
+    )
     assert shown["p_corrected"] == pytest.approx(one.corrected["concentrated"], rel=1e-9)
     assert (table.columns[0], table["p_corrected"].count()) == ("arm", 1)
     kept = {path: path.read_bytes() for path in record.rglob("*") if path.is_file()}
@@ -390,6 +568,10 @@ def test_an_outlier_does_not_flatten_the_other_differences() -> None:
     def arm(size: float) -> list[dict[int, float]]:
         return [{at: sign * size for at in (0, 100, 200)} for sign in (-1.0, 1.0)]
 
-    low, high = differences({"a": arm(0.01), "b": arm(0.02), "c": arm(0.015), "diverged": arm(5.0)}).axes[0].get_ylim()
+    low, high = (
+        differences({"a": arm(0.01), "b": arm(0.02), "c": arm(0.015), "diverged": arm(5.0)})
+        .axes[0]
+        .get_ylim()
+    )
     assert 0.02 < high < 0.2
     assert -0.2 < low < -0.02

@@ -27,13 +27,26 @@ def test_means_and_differences_are_those_of_scipy(n, confidence):
     test = stats.ttest_rel(arm, base)
     difference = ours.paired_difference(dict(enumerate(arm)), dict(enumerate(base)), confidence)
     bounds = test.confidence_interval(confidence)
-    assert (difference.p_value, difference.low, difference.high) == pytest.approx((test.pvalue, *bounds), rel=1e-9)
+    assert (difference.p_value, difference.low, difference.high) == pytest.approx(
+        (test.pvalue, *bounds), rel=1e-9
+    )
 
 
 def test_seeds_are_paired_and_degenerate_samples_have_no_interval():
-    assert ours.paired_difference({3: 2.0, 1: 1.5, 9: 7.0}, {1: 1.0, 3: 1.0, 4: 5.0}).per_seed == {1: 0.5, 3: 1.0}
-    for values, p in (([0.1], nan), ([0.0, 0.0], nan), ([0.25, 0.25], 0.0), ([0.1, nan], nan), ([], nan)):
-        one = ours.paired_difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
+    assert ours.paired_difference({3: 2.0, 1: 1.5, 9: 7.0}, {1: 1.0, 3: 1.0, 4: 5.0}).per_seed == {
+        1: 0.5,
+        3: 1.0,
+    }
+    for values, p in (
+        ([0.1], nan),
+        ([0.0, 0.0], nan),
+        ([0.25, 0.25], 0.0),
+        ([0.1, nan], nan),
+        ([], nan),
+    ):
+        one = ours.paired_difference(
+            dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0)
+        )
         assert one.p_value == pytest.approx(p, nan_ok=True)
         assert math.isnan(ours.detectable_difference(one.standard_deviation, len(values)))
         assert math.isnan(one.low) == (values not in ([0.0, 0.0], [0.25, 0.25]))
@@ -57,24 +70,35 @@ def test_the_detectable_difference_is_that_of_statsmodels(n):
 
 @pytest.mark.parametrize("n", [4, 7, 12])
 @pytest.mark.parametrize(
-    ("claim", "margin", "true"), [("lower", 0.005, -0.02), ("higher", 0.0, 0.01), ("equal", 0.01, 0.002)]
+    ("claim", "margin", "true"),
+    [("lower", 0.005, -0.02), ("higher", 0.0, 0.01), ("equal", 0.01, 0.002)],
 )
 def test_power_is_the_share_of_drawn_studies_that_confirm(n, claim, margin, true):
-    """By t tests of scipy in 20,000 studies, and of 7 seeds by the sign flips that decide, in 1,000."""
+    """By t tests of scipy in 20,000 studies, and of 7 seeds by the sign flips that decide, in
+    1,000.
+    """
     drawn, alpha = np.random.default_rng(n).normal(true, 0.01, (20_000, n)), 0.05 / 2
     power = ours.power(claim, margin, true, 0.01, n, 2)
     if n == 7:
-        decided = [ours.claim_p(Claimed(claim, margin, one), "sign flips")[0] <= alpha for one in drawn[:1000]]
+        decided = [
+            ours.claim_p(Claimed(claim, margin, one), "sign flips")[0] <= alpha
+            for one in drawn[:1000]
+        ]
         assert power == pytest.approx(np.mean(decided), abs=0.04)
         return
     sides = {"lower": [(-margin, "less")], "higher": [(margin, "greater")]}
     sides["equal"] = [(-margin, "greater"), (margin, "less")]
-    p = [stats.ttest_1samp(drawn, bound, axis=1, alternative=side).pvalue for bound, side in sides[claim]]
+    p = [
+        stats.ttest_1samp(drawn, bound, axis=1, alternative=side).pvalue
+        for bound, side in sides[claim]
+    ]
     assert power == pytest.approx(np.mean(np.max(p, axis=0) <= alpha), abs=0.012)
     if claim == "lower":
         exact = stats.nct.sf(stats.t.ppf(1 - alpha, n - 1), n - 1, 1.5 * math.sqrt(n))
         assert power == pytest.approx(exact, abs=1e-4)
-    powers = [ours.power("higher", 0.0, ours.effect_needed(many, 2), 1.0, many, 2) for many in (n, 9 * n)]
+    powers = [
+        ours.power("higher", 0.0, ours.effect_needed(many, 2), 1.0, many, 2) for many in (n, 9 * n)
+    ]
     assert powers == pytest.approx([0.8, 0.8], abs=0.002)
     assert math.isnan(ours.power(claim, margin, true, 0.01, 1))
 
@@ -87,9 +111,13 @@ def test_sign_flips_are_the_share_of_all_patterns(n):
     data = sample(n, -0.005)
     signs = np.array([*product((-1.0, 1.0), repeat=n)])
     for bound in (0.0, -0.006, 0.004):
-        assert ours.sign_flip_below(data, bound) == np.mean(signs @ (data - bound) <= (data - bound).sum() + 1e-12)
+        assert ours.sign_flip_below(data, bound) == np.mean(
+            signs @ (data - bound) <= (data - bound).sum() + 1e-12
+        )
     if n > 2:
-        wanted = stats.permutation_test((data,), np.mean, permutation_type="samples", alternative="less")
+        wanted = stats.permutation_test(
+            (data,), np.mean, permutation_type="samples", alternative="less"
+        )
         assert ours.sign_flip_below(data) == pytest.approx(wanted.pvalue)
     ties = ours.sign_flip_below([-0.1, -0.2, -0.3 + 1e-17, 0.0]), ours.sign_flip_below([0.0] * 3)
     assert ties == (2 / 16, 1.0), "they count against the effect"
@@ -99,15 +127,24 @@ def test_sign_flips_are_the_share_of_all_patterns(n):
 def test_sign_flip_bounds_are_where_the_tests_begin_to_reject(alpha):
     data, step = sample(7, 0.01), 1e-9
     low, high = ours.interval(data, alpha, "sign flips")
-    assert ours.sign_flip_below(data, high + step) <= alpha < ours.sign_flip_below(data, high - step)
-    assert ours.sign_flip_below(-data, -low + step) <= alpha < ours.sign_flip_below(-data, -low - step)
+    assert (
+        ours.sign_flip_below(data, high + step) <= alpha < ours.sign_flip_below(data, high - step)
+    )
+    assert (
+        ours.sign_flip_below(-data, -low + step) <= alpha < ours.sign_flip_below(-data, -low - step)
+    )
     assert ours.interval(sample(4), 0.05, "sign flips") == (-math.inf, math.inf)
 
 
-@pytest.mark.parametrize(("n", "shift", "margin"), [(3, -0.02, 0.005), (8, -0.004, 0.002), (40, 0.001, 0.1)])
+@pytest.mark.parametrize(
+    ("n", "shift", "margin"), [(3, -0.02, 0.005), (8, -0.004, 0.002), (40, 0.001, 0.1)]
+)
 def test_one_sided_t_tests_and_equivalence_are_those_of_statsmodels(n, shift, margin):
     data = sample(n, shift)
-    for claim, bound, ways in (("lower", -margin, ("smaller", "larger")), ("higher", margin, ("larger", "smaller"))):
+    for claim, bound, ways in (
+        ("lower", -margin, ("smaller", "larger")),
+        ("higher", margin, ("larger", "smaller")),
+    ):
         wanted = [DescrStatsW(data).ttest_mean(bound, alternative=way)[1] for way in ways]
         assert ours.claim_p(Claimed(claim, margin, data), "t") == pytest.approx(wanted, rel=1e-9)
     arm, base = sample(n, shift, 1), sample(n, 0.0, 2)
@@ -126,7 +163,9 @@ def test_false_confirmations_and_refutations_of_a_family_stay_below_alpha(n, hea
     for _ in range(repetitions):
         noise = rng.standard_t(2, (5, n)) if heavy else rng.normal(size=(5, n))
         family = {
-            name: Claimed(name.split()[0], 0.0 if "none" in name else margin, edge + noise[at] - noise[4])
+            name: Claimed(
+                name.split()[0], 0.0 if "none" in name else margin, edge + noise[at] - noise[4]
+            )
             for at, (name, edge) in enumerate(edges.items())
         }
         verdicts = {one.verdict for one in ours.judge(family, alpha).values()}
@@ -138,16 +177,31 @@ def test_false_confirmations_and_refutations_of_a_family_stay_below_alpha(n, hea
 
 
 def test_the_correction_counts_every_member_of_the_family():
-    one, short = Claimed("lower", 0.0, [-0.02, -0.021, -0.019, -0.022, -0.02, -0.018]), Claimed("lower", 0.0, [0.1])
+    one, short = (
+        Claimed("lower", 0.0, [-0.02, -0.021, -0.019, -0.022, -0.02, -0.018]),
+        Claimed("lower", 0.0, [0.1]),
+    )
     missing = {name: Claimed("lower", 0.0, []) for name in "bc"}
     for family, p in (({}, 1 / 64), (missing, 3 / 64)):
         judged = ours.judge({"a": one, **family})
-        assert (judged["a"].p, judged["a"].p_family, judged["a"].verdict) == (1 / 64, p, "confirmed")
+        assert (judged["a"].p, judged["a"].p_family, judged["a"].verdict) == (
+            1 / 64,
+            p,
+            "confirmed",
+        )
     four = ours.judge({"a": one, **missing, "d": short})
-    assert (four["a"].test, four["a"].verdict) == ("t", "confirmed"), "4 / 64 > 0.05: the sign flips could not reject"
-    assert ours.judge({"a": Claimed("lower", 0.0, [-0.02, -0.0201])})["a"].verdict == "confirmed", "two differ enough"
+    assert (four["a"].test, four["a"].verdict) == ("t", "confirmed"), (
+        "4 / 64 > 0.05: the sign flips could not reject"
+    )
+    assert ours.judge({"a": Claimed("lower", 0.0, [-0.02, -0.0201])})["a"].verdict == "confirmed", (
+        "two differ enough"
+    )
     for judged in (four["b"], four["d"], ours.judge({"a": Claimed("lower", 0.0, [0.1, nan])})["a"]):
-        assert (judged.verdict, math.isnan(judged.p_family), math.isnan(judged.low)) == ("undecided", True, True)
+        assert (judged.verdict, math.isnan(judged.p_family), math.isnan(judged.low)) == (
+            "undecided",
+            True,
+            True,
+        )
 
 
 @pytest.mark.parametrize(("m", "seeds"), [(1, 5), (3, 6), (28, 10)])
@@ -163,16 +217,27 @@ def test_sign_flips_decide_where_holm_can_reject_the_smallest_p(m, seeds):
 
 def test_bands_pair_seeds_and_positions():
     arm = {0: {0: 8.0, 5: 3.0}, 1: {0: 8.0, 5: 2.0, 9: 1.0}, 7: {0: 8.0}}
-    assert ours.difference_curves(arm, {1: {0: 8.0, 5: 2.5}, 0: {5: 2.0}}) == {0: {5: 1.0}, 1: {0: 0.0, 5: -0.5}}
-    band = ours.pointwise_band([{0: 1.0, 10: 2.0, 20: 3.0}, {10: 2.5, 20: 2.0, 30: 9.0}, {0: 1.0, 10: 4.0, 20: 2.2}])
+    assert ours.difference_curves(arm, {1: {0: 8.0, 5: 2.5}, 0: {5: 2.0}}) == {
+        0: {5: 1.0},
+        1: {0: 0.0, 5: -0.5},
+    }
+    band = ours.pointwise_band(
+        [{0: 1.0, 10: 2.0, 20: 3.0}, {10: 2.5, 20: 2.0, 30: 9.0}, {0: 1.0, 10: 4.0, 20: 2.2}]
+    )
     wanted = ours.mean_interval([2.0, 2.5, 4.0])
     assert band.at.tolist() == [10, 20]
-    assert (band.mean[0], band.low[0], band.high[0]) == pytest.approx((wanted.mean, wanted.low, wanted.high))
+    assert (band.mean[0], band.low[0], band.high[0]) == pytest.approx(
+        (wanted.mean, wanted.low, wanted.high)
+    )
     assert np.isnan(ours.pointwise_band([{0: 1.0, 5: 2.0}]).low).all()
 
 
 def test_a_curve_reaches_a_loss_between_two_of_its_points_or_never():
     curve = {0: 9.0, 100: 3.0, 400: 2.0, 1600: 2.2}
-    assert ours.reached(curve, 2.5) == pytest.approx(200.0)  # half of the fall, half of the way from ln 100 to ln 400
-    assert [ours.reached(curve, loss) for loss in (2.0, 3.0, 4.0)] == pytest.approx([400.0, 100.0, 100.0])
+    assert ours.reached(curve, 2.5) == pytest.approx(
+        200.0
+    )  # half of the fall, half of the way from ln 100 to ln 400
+    assert [ours.reached(curve, loss) for loss in (2.0, 3.0, 4.0)] == pytest.approx(
+        [400.0, 100.0, 100.0]
+    )
     assert ours.reached(curve, 1.9) == math.inf

@@ -1,4 +1,6 @@
-"""Studies read from folders and records: every state of a run, damage named with its file, records, rows."""
+"""Studies read from folders and records: every state of a run, damage named with its file, records,
+rows.
+"""
 
 import json
 import math
@@ -16,7 +18,10 @@ RUN = f"{BASELINE}/seed-0"
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    kernel = {"kernel": {"lags": [1, 2], "blocks": [[1.0, 0.5]]}, "half_life_quantiles": [[1, 2, 3, 4, 5, 6, 7.0]]}
+    kernel = {
+        "kernel": {"lags": [1, 2], "blocks": [[1.0, 0.5]]},
+        "half_life_quantiles": [[1, 2, 3, 4, 5, 6, 7.0]],
+    }
     return write_study(tmp_path / "study", state=kernel)
 
 
@@ -49,7 +54,13 @@ def test_rows_that_contradict_the_result_are_noticed(study: Path) -> None:
         assert not read_study(study).runs[0].agrees
 
 
-ROW = {"arm": BASELINE, "seed": 0, "status": "finished", "config": {"corpus": {}, "model": {}}, "environment": {}}
+ROW = {
+    "arm": BASELINE,
+    "seed": 0,
+    "status": "finished",
+    "config": {"corpus": {}, "model": {}},
+    "environment": {},
+}
 
 
 @pytest.mark.parametrize(
@@ -60,9 +71,17 @@ ROW = {"arm": BASELINE, "seed": 0, "status": "finished", "config": {"corpus": {}
         ("spec.json", "{", "spec.json: not readable as JSON"),
         ("spec.json", {"baseline": "x"}, "baseline is 'x', none of the arms"),
         ("spec.json", {"seeds": []}, r"seeds: .*got \[\]"),
-        ("spec.json", {"arms": {BASELINE: {"against": "x"}}}, f"arms.{BASELINE}.against is 'x', none of the arms"),
+        (
+            "spec.json",
+            {"arms": {BASELINE: {"against": "x"}}},
+            f"arms.{BASELINE}.against is 'x', none of the arms",
+        ),
         ("spec.json", {"arms": {BASELINE: {"rates": [-1.0]}}}, "rates.0: .*got -1.0"),
-        ("references.json", {"references": [{**REFERENCE, "orders": [1]}]}, "references.json: .*of one length"),
+        (
+            "references.json",
+            {"references": [{**REFERENCE, "orders": [1]}]},
+            "references.json: .*of one length",
+        ),
         (f"{RUN}/config.json", {"seed": 7}, f"config.json: belongs to arm '{BASELINE}' and seed 7"),
         (f"{RUN}/config.json", {"model": 3}, "seed-0: config.model: .*got 3"),
         (f"{RUN}/environment.json", {"commit": 1}, "seed-0: environment.commit: .*got 1"),
@@ -70,15 +89,39 @@ ROW = {"arm": BASELINE, "seed": 0, "status": "finished", "config": {"corpus": {}
         (f"{RUN}/result.json", "3", "result.json: holds 3, expected an object"),
         (f"{RUN}/result.json", {"steps": "9"}, "seed-0: result.steps: .*got '9'"),
         (f"{RUN}/result.json", {"truncation": {"given": [1], "bpb": []}}, "of one length"),
-        (f"{RUN}/metrics.jsonl", None, "holds no evaluation, although the run is recorded as finished"),
-        (f"{RUN}/metrics.jsonl", "", "holds no evaluation, although the run is recorded as finished"),
+        (
+            f"{RUN}/metrics.jsonl",
+            None,
+            "holds no evaluation, although the run is recorded as finished",
+        ),
+        (
+            f"{RUN}/metrics.jsonl",
+            "",
+            "holds no evaluation, although the run is recorded as finished",
+        ),
         (f"{RUN}/metrics.jsonl", '{"step": 0}\n', "seed-0: evaluations.0.bytes is missing"),
         (f"{RUN}/metrics.jsonl", '{"step": 0\n{}\n', "metrics.jsonl: line 1"),
-        ("rows.jsonl", '{"arm": "a", "seed": 0}\n', "rows.jsonl: status is missing; config is missing"),
-        ("rows.jsonl", json.dumps(ROW) + "\n", "rows.jsonl: holds no result, although the run is recorded"),
+        (
+            "rows.jsonl",
+            '{"arm": "a", "seed": 0}\n',
+            "rows.jsonl: status is missing; config is missing",
+        ),
+        (
+            "rows.jsonl",
+            json.dumps(ROW) + "\n",
+            "rows.jsonl: holds no result, although the run is recorded",
+        ),
         ("rows.jsonl", json.dumps(ROW), "its last line is cut off"),
-        ("rows.jsonl", 2 * (json.dumps({**ROW, "status": "failed"}) + "\n"), "holds two rows of one run"),
-        ("rows.jsonl", json.dumps({**ROW, "curve": {"step": [1, 2], "bytes": [1]}}) + "\n", "must be of one length"),
+        (
+            "rows.jsonl",
+            2 * (json.dumps({**ROW, "status": "failed"}) + "\n"),
+            "holds two rows of one run",
+        ),
+        (
+            "rows.jsonl",
+            json.dumps({**ROW, "curve": {"step": [1, 2], "bytes": [1]}}) + "\n",
+            "must be of one length",
+        ),
     ],
 )
 def test_damage_is_named_with_its_file(study: Path, file: str, content: Any, message: str) -> None:
@@ -98,7 +141,9 @@ def test_a_record_is_the_study_and_restores_it(study: Path, tmp_path: Path) -> N
     save(study / "tuning/spec.json", json.loads((study / "spec.json").read_text()))
     change(study / RUN / "result.json", status="failed", error="no memory")
     change(study / BASELINE / "seed-1/result.json", test_bpb=None, causal=False)
-    change(study / "concentrated/seed-0/result.json", truncation={"given": [1, 64], "bpb": [3.0, 2.5]})
+    change(
+        study / "concentrated/seed-0/result.json", truncation={"given": [1, 64], "bpb": [3.0, 2.5]}
+    )
     before, record = read_study(study), tmp_path / "record"
     save_record(before, record)
     kept = read_study(record)
@@ -125,7 +170,9 @@ def test_a_record_is_the_study_and_restores_it(study: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["../escape", "/tmp/escape", ".hidden", "a/b", ""])
-def test_a_record_from_elsewhere_writes_nowhere_else(study: Path, tmp_path: Path, name: str) -> None:
+def test_a_record_from_elsewhere_writes_nowhere_else(
+    study: Path, tmp_path: Path, name: str
+) -> None:
     record, again = tmp_path / "record", tmp_path / "again"
     save_record(read_study(study), record)
     (again / BASELINE).mkdir(parents=True)
@@ -137,7 +184,9 @@ def test_a_record_from_elsewhere_writes_nowhere_else(study: Path, tmp_path: Path
     with pytest.raises(ValueError, match="are no arm and seed"):
         restore(record, tmp_path / "other")
     assert not (tmp_path / "other").exists()
-    with pytest.raises(ValueError, match=r"holds no rows.jsonl, give a folder that plkernel.report --record wrote"):
+    with pytest.raises(
+        ValueError, match=r"holds no rows.jsonl, give a folder that plkernel.report --record wrote"
+    ):
         restore(study, tmp_path / "other")
 
 
@@ -148,9 +197,17 @@ def test_rows_are_added_checked_and_cut_and_others_refused(tmp_path: Path) -> No
     kept = path.read_bytes()
     with pytest.raises(ValueError, match="JSON"):
         folder.append({"step": 20, "loss": math.nan}, progress)
-    for content in (None, kept[:12], kept.replace(b"\n", b"\r\n"), kept.replace(b"10", b"11"), kept[:-1]):
+    for content in (
+        None,
+        kept[:12],
+        kept.replace(b"\n", b"\r\n"),
+        kept.replace(b"10", b"11"),
+        kept[:-1],
+    ):
         path.unlink() if content is None else path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"as the run left it at the step 10 .*its content has been changed"):
+        with pytest.raises(
+            ValueError, match=r"as the run left it at the step 10 .*its content has been changed"
+        ):
             folder.cut(progress)
     path.write_bytes(kept + b'{"step": 20}\n')
     folder.cut(progress)

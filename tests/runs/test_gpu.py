@@ -1,4 +1,6 @@
-"""make gpu on a CPU: what it finds, what it skips where packages lack, and that an end in the middle loses nothing."""
+"""make gpu on a CPU: what it finds, what it skips where packages lack, and that an end in the
+middle loses nothing.
+"""
 
 import json
 import os
@@ -23,14 +25,25 @@ def gpu(script_of: Callable[[str], ModuleType]) -> ModuleType:
 
 
 def call(out: Path, *parts: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, str(ROOT / "runs" / "gpu.py"), *parts, "--device", "cpu", "--out", str(out / "out")]
+    command = [
+        sys.executable,
+        str(ROOT / "runs" / "gpu.py"),
+        *parts,
+        "--device",
+        "cpu",
+        "--out",
+        str(out / "out"),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen([*command, "--record", str(out / "record")], env=environment, **options)
 
 
 def test_a_part_that_fails_is_named_and_the_others_go_on(
-    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpu: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def broken(command: list[str], **_: Any) -> None:
         raise subprocess.CalledProcessError(1, command[2:4])
@@ -51,13 +64,18 @@ def test_it_does_nothing_without_a_gpu_or_packages(
     gpu.main()
     assert capsys.readouterr().out.startswith("nothing to do: no GPU found")
     monkeypatch.setattr(gpu, "NEEDED", ("json", "no_such_package"))
-    with pytest.raises(SystemExit, match="nothing to do: no_such_package not installed; give them in"):
+    with pytest.raises(
+        SystemExit, match="nothing to do: no_such_package not installed; give them in"
+    ):
         gpu.main()
 
 
 def rows(out: Path) -> dict[tuple[str, int], Any]:
     """The curves of the record by arm and seed."""
-    lines = [json.loads(line) for line in (out / "record" / "tiny" / "rows.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (out / "record" / "tiny" / "rows.jsonl").read_text().splitlines()
+    ]
     return {(row["arm"], row["seed"]): row["curve"] for row in lines if row["status"] == "finished"}
 
 

@@ -20,7 +20,9 @@ def renderer(script_of: Callable[[str], ModuleType]) -> ModuleType:
 
 def test_documents_are_rendered_from_the_records(renderer: ModuleType) -> None:
     texts = [document.read_text() for document in DOCUMENTS]
-    assert {match[2].split()[0] for text in texts for match in renderer.PART.finditer(text)} == set(renderer.PARTS)
+    assert {match[2].split()[0] for text in texts for match in renderer.PART.finditer(text)} == set(
+        renderer.PARTS
+    )
     assert [renderer.render(text) for text in texts] == texts
 
 
@@ -33,13 +35,23 @@ def test_a_changed_number_is_noticed(renderer: ModuleType) -> None:
 def test_the_demo_decides_and_no_arm_of_it_is_worse_than_counts_of_two_bytes() -> None:
     one = compare(read_study(ROOT / "runs/records/demo"))
     assert one.declared
-    assert [outcome.judgement.verdict for outcome in one.declared.outcomes] == ["confirmed", "confirmed", "undecided"]
+    assert [outcome.judgement.verdict for outcome in one.declared.outcomes] == [
+        "confirmed",
+        "confirmed",
+        "undecided",
+    ]
     assert one.declared.registered
     assert not one.declared.changes
-    for corpus, bits in (("copies", 2.4582), ("source", 3.466)):  # counts of two bytes in references.json
+    for corpus, bits in (
+        ("copies", 2.4582),
+        ("source", 3.466),
+    ):  # counts of two bytes in references.json
         assert f"{bits}" in (ROOT / "runs/records/demo/references.json").read_text()
         ends = [
-            run.result.final_val_bpb for arm in one.arms if corpus in arm.name for run in one.study.finished(arm.name)
+            run.result.final_val_bpb
+            for arm in one.arms
+            if corpus in arm.name
+            for run in one.study.finished(arm.name)
         ]
         assert len(ends) == 9
         assert max(ends) < bits

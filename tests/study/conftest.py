@@ -13,18 +13,32 @@ from plkernel.study import schedule
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(schedule, "compressed", lambda splits: {"windows": [4096], "val_bpb": [8.0]})  # half a second
+    monkeypatch.setattr(
+        schedule, "compressed", lambda splits: {"windows": [4096], "val_bpb": [8.0]}
+    )  # half a second
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts an experiment in a process of its own, which is killed at the end of the test at the latest."""
+    """Starts an experiment in a process of its own, which is killed at the end of the test at the
+    latest.
+    """
     processes = []
 
     def begin(spec: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "plkernel.experiment", str(spec), "--out", str(out), *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "plkernel.experiment",
+            str(spec),
+            "--out",
+            str(out),
+            *arguments,
+        ]
         pipe = subprocess.PIPE
-        processes.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True))
+        processes.append(
+            subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        )
         return processes[-1]
 
     yield begin

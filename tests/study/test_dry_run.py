@@ -1,4 +1,6 @@
-"""The dry run: recurrences counted number by number, prices that add up, and a process that really trains."""
+"""The dry run: recurrences counted number by number, prices that add up, and a process that really
+trains.
+"""
 
 import inspect
 import math
@@ -40,7 +42,10 @@ def matrices(config: Any) -> int:
     if isinstance(config, SSMConfig):
         return layers * (2 * dim**2 + 3 * dim * int(4 * dim / 3))
     if isinstance(config, RWKV7Config):
-        return layers * (4 * dim**2 + 2 * dim * (config.hidden + sum(config.ranks))) - 2 * dim * config.ranks[2]
+        return (
+            layers * (4 * dim**2 + 2 * dim * (config.hidden + sum(config.ranks)))
+            - 2 * dim * config.ranks[2]
+        )
     low_rank = 2 * dim * (5 * config.mix_rank + config.decay_rank) if config.version == 6 else 0
     return layers * (6 * dim**2 + 2 * dim * config.hidden + low_rank)
 
@@ -49,7 +54,10 @@ def matrices(config: Any) -> int:
 def test_operations_are_those_of_matrices_and_of_recurrences(name: str) -> None:
     """In closed form; backward, a product is two of the same size."""
     spec = ModelSpec.model_validate(MODELS[name])
-    prepared, steps = Prepared.of(resolve(spec, Arm(), TRAIN)), -(-TRAIN.context // spec.patching.size)
+    prepared, steps = (
+        Prepared.of(resolve(spec, Arm(), TRAIN)),
+        -(-TRAIN.context // spec.patching.size),
+    )
     kind = {"ssm": "scan", "rwkv7": "wkv7"}.get(spec.kind, "wkv")
     each = spec.layers * steps * spec.dim * (1 if kind == "scan" else spec.head_size)
     ahead, back = (count * each for count in OPERATIONS[kind])
@@ -65,7 +73,9 @@ def test_a_model_of_any_size_is_counted_without_memory() -> None:
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Condition, int]]:
-    """Nothing is run: a step takes a second per 1e8 operations; gives the conditions and batches asked for."""
+    """Nothing is run: a step takes a second per 1e8 operations; gives the conditions and batches
+    asked for.
+    """
     asked: list[tuple[Condition, int]] = []
 
     def measured(condition: Condition, batch: int) -> list[float]:
@@ -85,14 +95,23 @@ def counted(prepared: Prepared) -> tuple[int, int]:
 
 
 def study(**changes: Any) -> Spec:
-    train = {"context": 32, "batch": 4, "steps": 10, "eval_every": 4, "eval_windows": 3, "test_windows": 5}
+    train = {
+        "context": 32,
+        "batch": 4,
+        "steps": 10,
+        "eval_every": 4,
+        "eval_windows": 3,
+        "test_windows": 5,
+    }
     model = {"dim": 16, "layers": 2} | changes.pop("model", {})
     arms = changes.pop("arms", {"a": {}, "b": {"projection": "published"}})
     values = {"name": "s", "baseline": "a", "seeds": [0, 1, 2], "model": model, "arms": arms}
     return parse_spec({**values, "train": train | changes}, "s")
 
 
-def test_a_run_is_its_steps_its_evaluations_and_its_test(timed: list[tuple[Condition, int]]) -> None:
+def test_a_run_is_its_steps_its_evaluations_and_its_test(
+    timed: list[tuple[Condition, int]],
+) -> None:
     forecast = estimate(study(), workers=2)
     (row,) = forecast["rows"]
     forward, training = counted(Prepared.of(study().condition("a")))
@@ -105,21 +124,29 @@ def test_a_run_is_its_steps_its_evaluations_and_its_test(timed: list[tuple[Condi
     assert len(timed) == 1
 
 
-def test_models_of_other_cost_are_rows_and_the_search_comes_first(timed: list[tuple[Condition, int]]) -> None:
+def test_models_of_other_cost_are_rows_and_the_search_comes_first(
+    timed: list[tuple[Condition, int]],
+) -> None:
     arms = {"a": {}, "ema": {"model": {"gain": "ema"}}, "deep": {"model": {"layers": 4}}}
     forecast = estimate(study(arms=arms), workers=2, search=study(arms={"a": {}}, steps=4))
     assert [row["arms"] for row in forecast["rows"]] == [["tuning: a"], ["a", "ema"], ["deep"]]
     assert "a and 1 more" in text(forecast)
 
 
-def test_a_large_run_is_timed_in_part_and_scaled_by_operations(timed: list[tuple[Condition, int]]) -> None:
-    (row,) = estimate(study(model={"dim": 256, "layers": 3}, batch=64, context=2048), workers=1)["rows"]
+def test_a_large_run_is_timed_in_part_and_scaled_by_operations(
+    timed: list[tuple[Condition, int]],
+) -> None:
+    (row,) = estimate(study(model={"dim": 256, "layers": 3}, batch=64, context=2048), workers=1)[
+        "rows"
+    ]
     assert timed[0][1] < 64
     assert row["memory"] == pytest.approx(3e8 * 64 / timed[0][1])
     assert row["seconds"] == pytest.approx(2 + row["flops"] / 1e8)
 
 
-def test_memory_is_compared(timed: list[tuple[Condition, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_compared(
+    timed: list[tuple[Condition, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for free, words in (
         (2e9, "memory: 6 at a time fit in the 2.0 GB that are free"),
         (1e9, "memory: 3 at a time fit in the 1.0 GB that are free: use --workers 3"),
@@ -140,7 +167,9 @@ def test_a_gpu_that_is_not_here_is_assumed(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["quick", "finch"])
 def test_time_and_memory_of_a_real_run(tmp_path: Path, name: str) -> None:
-    """Within a factor of two; estimated before and after, since other work slows one and not the other."""
+    """Within a factor of two; estimated before and after, since other work slows one and not the
+    other.
+    """
     corpus, out = tmp_path / "text.txt", tmp_path / "out"
     corpus.write_text(inspect.getsource(textwrap) * 20)
     values = load_spec(RUNS / f"{name}.toml").model_dump() | {"corpus": {"name": str(corpus)}}
@@ -158,7 +187,9 @@ def test_time_and_memory_of_a_real_run(tmp_path: Path, name: str) -> None:
     ):
         while run.poll() is None:
             status = Path(f"/proc/{run.pid}/status").read_text()
-            peak = max(peak, *(1024 * int(size) for size in re.findall(r"RssAnon:\s+(\d+)", status)), 0)
+            peak = max(
+                peak, *(1024 * int(size) for size in re.findall(r"RssAnon:\s+(\d+)", status)), 0
+            )
             time.sleep(0.005)
     assert run.returncode == 0, (tmp_path / "log").read_text()
     seconds = time.perf_counter() - begin

@@ -1,4 +1,6 @@
-"""The schedule of a study: runs given to an engine as room allows, resumable, one experiment at a time."""
+"""The schedule of a study: runs given to an engine as room allows, resumable, one experiment at a
+time.
+"""
 
 import re
 import signal
@@ -30,12 +32,16 @@ Start = Callable[..., subprocess.Popen[str]]
 SEARCH = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"
 ORDER = ["uniform seed 0", "power-law seed 0", "uniform seed 1", "power-law seed 1"]
 RESULT = {"status": "finished", "steps": 2, "seconds": 0.1, "causal": True}
-RESULT |= dict.fromkeys(("final_val_bpb", "best_val_bpb", "test_bpb"), 1.0) | {"best_step": 2, "bytes": 256}
+RESULT |= dict.fromkeys(("final_val_bpb", "best_val_bpb", "test_bpb"), 1.0) | {
+    "best_step": 2,
+    "bytes": 256,
+}
 
 
 @dataclass
 class Idle:
-    """An engine whose runs end one by one, untrained, with `result`, one of an iterator, or not at all; see `broken`.
+    """An engine whose runs end one by one, untrained, with `result`, one of an iterator, or not at
+    all; see `broken`.
 
     broken: the arm whose runs end without a result. error: raised in place of ending.
     """
@@ -72,7 +78,9 @@ class Idle:
         self.stopped = True
 
 
-def test_a_study_gives_the_engine_what_is_left_as_room_allows(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+def test_a_study_gives_the_engine_what_is_left_as_room_allows(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
     spec, out = load_spec(tiny_spec(steps=2)), tmp_path / "out"
     first, second, third = Idle(broken="power-law"), Idle(), Idle()
     assert run_experiment(spec, out, engine=first) == ["power-law seed 0", "power-law seed 1"]
@@ -91,21 +99,33 @@ def test_a_search_without_a_rate_says_what_ended_it(
     tiny_spec: SpecWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = Idle(results=iter([BROKEN, DIVERGED]))
-    with pytest.raises(ValueError, match=r"tuning.rates: no learning rate for arm 'uniform', see .*tuning; mend"):
-        run_experiment(load_spec(tiny_spec(head=SEARCH)), tmp_path / "out", only=["uniform"], engine=engine)
+    with pytest.raises(
+        ValueError, match=r"tuning.rates: no learning rate for arm 'uniform', see .*tuning; mend"
+    ):
+        run_experiment(
+            load_spec(tiny_spec(head=SEARCH)), tmp_path / "out", only=["uniform"], engine=engine
+        )
     first, second = [line for line in capsys.readouterr().out.splitlines() if "_rate-" in line]
     assert "-0.001 seed 7 failed (RuntimeError: not enough memory), see " in first
     assert "-0.01 seed 7 diverged at step 3, see " in second
     assert engine.started == ["uniform_rate-0.001 seed 7", "uniform_rate-0.01 seed 7"]
-    for retry, tried in ((False, engine.started[:1]), (True, engine.started)):  # what failed, and what diverged too
+    for retry, tried in (
+        (False, engine.started[:1]),
+        (True, engine.started),
+    ):  # what failed, and what diverged too
         again = Idle(results=iter([BROKEN, DIVERGED]))
         with pytest.raises(ValueError, match="no learning rate for arm 'uniform'"):
-            run_experiment(load_spec(tiny_spec(head=SEARCH)), tmp_path / "out", 2, ["uniform"], again, retry)
+            run_experiment(
+                load_spec(tiny_spec(head=SEARCH)), tmp_path / "out", 2, ["uniform"], again, retry
+            )
         assert again.started == tried
 
 
 def test_an_error_stops_the_engine(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    for error, message in ((KeyboardInterrupt(), "every run is saved; run the same"), (ValueError("out: x"), "out: x")):
+    for error, message in (
+        (KeyboardInterrupt(), "every run is saved; run the same"),
+        (ValueError("out: x"), "out: x"),
+    ):
         engine = Idle(error=error)
         with pytest.raises(type(error), match=message):
             run_experiment(load_spec(tiny_spec()), tmp_path / "out", engine=engine)
@@ -149,11 +169,16 @@ def test_a_process_that_resolves_to_another_configuration_refuses(
         run_training(prepare(spec, "uniform", 0, out), progress_bar=False)
 
 
-def test_a_folder_in_which_an_experiment_runs_is_refused(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+def test_a_folder_in_which_an_experiment_runs_is_refused(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
     out, search = tmp_path / "out", load_spec(tiny_spec(head=SEARCH))
     (out / TUNING).mkdir(parents=True)
     for spec in (load_spec(tiny_spec()), search):
-        with locked(out, "out"), pytest.raises(ValueError, match=f"out {out} is in use by another process"):
+        with (
+            locked(out, "out"),
+            pytest.raises(ValueError, match=f"out {out} is in use by another process"),
+        ):
             run_experiment(spec, out, engine=Idle())
     assert not list(out.rglob("spec.json"))
 
@@ -171,7 +196,9 @@ def test_a_folder_in_which_an_experiment_runs_is_refused(tiny_spec: SpecWriter, 
 
 
 @pytest.mark.parametrize("name", ["spec.json", "uniform", "power-law/seed-1/log.txt"])
-def test_a_study_with_links_in_it_is_refused(tiny_spec: SpecWriter, tmp_path: Path, name: str) -> None:
+def test_a_study_with_links_in_it_is_refused(
+    tiny_spec: SpecWriter, tmp_path: Path, name: str
+) -> None:
     spec, link = load_spec(tiny_spec()), tmp_path / "out" / name
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "elsewhere")
@@ -186,25 +213,39 @@ def test_divergence_is_said_and_is_an_end(
     tiny_spec: SpecWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec, out, lost = load_spec(tiny_spec()), tmp_path / "out", "uniform seed 0"
-    assert run_experiment(spec, out, engine=Idle(results=iter([DIVERGED, RESULT, RESULT, RESULT]))) == [lost]
-    assert f"{lost} diverged at step 3, see {out / 'uniform/seed-0/log.txt'}\n" in capsys.readouterr().out
+    assert run_experiment(
+        spec, out, engine=Idle(results=iter([DIVERGED, RESULT, RESULT, RESULT]))
+    ) == [lost]
+    assert (
+        f"{lost} diverged at step 3, see {out / 'uniform/seed-0/log.txt'}\n"
+        in capsys.readouterr().out
+    )
     again, asked = Idle(), Idle()
     assert run_experiment(spec, out, engine=again) == [lost]
     assert again.started == []
-    assert "tiny: 4 runs, 3 finished before, 1 diverged before, 0 at a time" in capsys.readouterr().out
+    assert (
+        "tiny: 4 runs, 3 finished before, 1 diverged before, 0 at a time" in capsys.readouterr().out
+    )
     assert run_experiment(spec, out, engine=asked, retry=True) == []
     assert asked.started == [lost]
 
 
 def test_a_registration_is_copied_to_the_folder(
-    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_spec: SpecWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    spec = load_spec(tiny_spec(head="[[hypotheses]]\nname = 'a'\narm = 'power-law'\nclaim = 'lower'"))
+    spec = load_spec(
+        tiny_spec(head="[[hypotheses]]\nname = 'a'\narm = 'power-law'\nclaim = 'lower'")
+    )
     register(spec, place_of(spec), tmp_path / "out")
     run_experiment(spec.model_copy(update={"seeds": (0,)}), tmp_path / "out", engine=Idle())
     assert (tmp_path / "out" / REGISTERED).read_bytes() == place_of(spec).read_bytes()
-    assert "note: otherwise than registered: seeds was [0, 1], is now [0]" in capsys.readouterr().err
+    assert (
+        "note: otherwise than registered: seeds was [0, 1], is now [0]" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +277,9 @@ def test_a_folder_of_another_spec_and_a_damaged_result_are_refused(
         ({"context": 100_000}, "the validation split of corpus .* bytes, fewer than one window"),
     ],
 )
-def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_bad_input_writes_nothing(
+    tiny_spec: SpecWriter, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     spec = load_spec(tiny_spec(**options))
     with pytest.raises(ValueError, match=message):
         run_experiment(spec, tmp_path / "out", engine=Idle())
@@ -246,19 +289,27 @@ def test_bad_input_writes_nothing(tiny_spec: SpecWriter, tmp_path: Path, options
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"), [("memory-lags", {"short": "1.60", "short-frozen": "1.60", "long": "0.20"}), ("memory-far", {})]
+    ("spec", "said"),
+    [
+        ("memory-lags", {"short": "1.60", "short-frozen": "1.60", "long": "0.20"}),
+        ("memory-far", {}),
+    ],
 )
 def test_arms_of_unequal_scale_are_named(spec: str, said: dict[str, str]) -> None:
     """Those of the second spec are matched."""
     lines = [line for line in _cautions(load_spec(spec)) if "the output of" in line]
     base = "the output of log-spaced_lags-{0}; match = 'baseline' evens it"
     every = [(arm, lag) for lag in ("0.7", "1.3") for arm in said]
-    wanted = {f"{arm}_lags-{lag}: starts at {said[arm]} times {base.format(lag)}" for arm, lag in every}
+    wanted = {
+        f"{arm}_lags-{lag}: starts at {said[arm]} times {base.format(lag)}" for arm, lag in every
+    }
     assert wanted <= set(lines)
     assert bool(lines) == bool(said)
 
 
-def test_a_dry_run_says_what_a_study_cannot_know(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_says_what_a_study_cannot_know(
+    tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A corpus that is not here, and quantiles of a flat law beyond what is read."""
     monkeypatch.setattr(dry_run, "text", lambda _: "the table")
     monkeypatch.setattr(dry_run, "estimate", lambda *_, **options: None)
@@ -267,18 +318,25 @@ def test_a_dry_run_says_what_a_study_cannot_know(tiny_spec: SpecWriter, monkeypa
         forecast(spec, ("uniform",), 1)
         == "the table\ncorpus 'hf:some/text' is not read yet: nothing is known of its size"
     )
-    assert "power-law: starts at 0.61 times the output of uniform" in forecast(spec, ("power-law",), 1)
+    assert "power-law: starts at 0.61 times the output of uniform" in forecast(
+        spec, ("power-law",), 1
+    )
     path = tiny_spec()
     slow = "[arms.slow]\nplacement = 'quantile'\nbeta = 0.456\nlag = 'distance'\n"
     path.write_text(path.read_text().replace("[model]\n", "[model]\ngain = 'ema'\n") + slow)
-    words = r"half or more of its half-lives, [\d,]+ to [\d,]+ bytes, are longer than 10 windows of 32 bytes"
+    words = (
+        r"half or more of its half-lives, [\d,]+ to [\d,]+ bytes, are longer than 10 windows of 32"
+        r" bytes"
+    )
     assert re.search(f"^slow: {words}$", forecast(load_spec(path), (), 1), re.MULTILINE)
 
 
 def wait_for_rows(out: Path, rows: int, patience: float = 300.0) -> None:
     """Wait until some run of the study has written that many evaluations."""
     deadline = time.monotonic() + patience
-    while not any(path.read_bytes().count(b"\n") >= rows for path in out.glob("*/seed-*/metrics.jsonl")):
+    while not any(
+        path.read_bytes().count(b"\n") >= rows for path in out.glob("*/seed-*/metrics.jsonl")
+    ):
         assert time.monotonic() < deadline, f"no run reached {rows} evaluations in {patience} s"
         time.sleep(0.02)
 
@@ -291,10 +349,16 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.slow
-def test_kill_and_restart_gives_the_same_bytes(tiny_spec: SpecWriter, tmp_path: Path, start: Start) -> None:
-    """Of the experiment alone: its workers notice and end. Run again, it reports; once more, it trains nothing."""
+def test_kill_and_restart_gives_the_same_bytes(
+    tiny_spec: SpecWriter, tmp_path: Path, start: Start
+) -> None:
+    """Of the experiment alone: its workers notice and end. Run again, it reports; once more, it
+    trains nothing.
+    """
     spec, whole, parts = tiny_spec(steps=400, eval_every=50), tmp_path / "whole", tmp_path / "parts"
-    names = [f"{arm}/seed-{seed}/metrics.jsonl" for arm in ("uniform", "power-law") for seed in (0, 1)]
+    names = [
+        f"{arm}/seed-{seed}/metrics.jsonl" for arm in ("uniform", "power-law") for seed in (0, 1)
+    ]
     for name in names:
         arm, seed = name.split("/")[:2]
         run_training(prepare(load_spec(spec), arm, int(seed[-1]), whole), progress_bar=False)
@@ -305,14 +369,18 @@ def test_kill_and_restart_gives_the_same_bytes(tiny_spec: SpecWriter, tmp_path: 
     assert not list(parts.glob("*/seed-*/result.json")), "killed before any run finished"
     assert "power-law" in finish(start(spec, parts))
     assert (parts / "report" / "report.html").exists()
-    assert [(parts / name).read_bytes() for name in names] == [(whole / name).read_bytes() for name in names]
+    assert [(parts / name).read_bytes() for name in names] == [
+        (whole / name).read_bytes() for name in names
+    ]
     stamps = {path: path.stat().st_mtime_ns for path in parts.glob("*/seed-*/result.json")}
     assert "4 runs, 4 finished before" in finish(start(spec, parts))
     assert {path: path.stat().st_mtime_ns for path in parts.glob("*/seed-*/result.json")} == stamps
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tiny_spec: SpecWriter, tmp_path: Path, start: Start) -> None:
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(
+    tiny_spec: SpecWriter, tmp_path: Path, start: Start
+) -> None:
     process = start(tiny_spec(steps=20_000, eval_every=20), tmp_path / "out", "--workers", "1")
     wait_for_rows(tmp_path / "out", 3)
     process.send_signal(signal.SIGINT)
@@ -325,7 +393,9 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tiny_spec: SpecWriter, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_dry_run_writes_nothing_and_counts_the_search(tiny_spec: SpecWriter, tmp_path: Path, start: Start) -> None:
+def test_a_dry_run_writes_nothing_and_counts_the_search(
+    tiny_spec: SpecWriter, tmp_path: Path, start: Start
+) -> None:
     spec = tiny_spec(head=SEARCH)
     printed = finish(start(spec, tmp_path / "out", "--dry-run", "--workers", "1"))
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,6 @@
-"""Before the runs of a study: a learning rate for every arm, from a grid at one budget, and n-grams on its windows."""
+"""Before the runs of a study: a learning rate for every arm, from a grid at one budget, and n-grams
+on its windows.
+"""
 
 import json
 import math
@@ -28,7 +30,9 @@ OWN = HEAD.replace("[tuning]", "[arms.own]\nrates = [2e-3, 2e-2, 2e-1]\n[tuning]
 
 @pytest.mark.slow
 def test_the_best_rate_of_each_arm_is_taken(tiny_spec: SpecWriter, tmp_path: Path) -> None:
-    """Of rates far too low, good and far too high; run again, nothing is searched and lost rates stay lost."""
+    """Of rates far too low, good and far too high; run again, nothing is searched and lost rates
+    stay lost.
+    """
     path, out = tiny_spec(head=f"{HEAD}\n[arms.fixed]\nlearning_rate = 3e-3"), tmp_path / "out"
     spec = load_spec(path).model_copy(update={"seeds": (0,)})
     assert run_experiment(spec, out) == []
@@ -54,7 +58,9 @@ def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
     assert search.seeds == (7,)
     assert name_at("own", 0.01) != name_at("own", 0.01 + 1e-9)
     assert search.train.total_steps == 8
-    assert list(search.arms) == [name_at(arm, rate) for arm in spec.arms for rate in spec.tuning.rates]
+    assert list(search.arms) == [
+        name_at(arm, rate) for arm in spec.arms for rate in spec.tuning.rates
+    ]
     for name, arm in search.arms.items():
         twin = spec.arms[name.partition("_rate")[0]]
         assert arm.model_copy(update={"learning_rate": None}) == twin
@@ -64,7 +70,9 @@ def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
 def test_an_arm_may_have_rates_of_its_own(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     """The spec of a tuned study, which has the rates and the one that was chosen, is read back."""
     spec = load_spec(tiny_spec(head=OWN))
-    rates = [arm.learning_rate for name, arm in search_of(spec).arms.items() if name.startswith("own_")]
+    rates = [
+        arm.learning_rate for name, arm in search_of(spec).arms.items() if name.startswith("own_")
+    ]
     assert rates == [2e-3, 2e-2, 2e-1]
     arms = {name: arm.model_copy(update={"learning_rate": 2e-2}) for name, arm in spec.arms.items()}
     chosen = spec.model_copy(update={"arms": arms})
@@ -77,10 +85,16 @@ def ended(name: str, seed: int, loss: float | None) -> dict[str, Any]:
     row = {"arm": name, "seed": seed, "config": {"corpus": {}, "model": {}}, "environment": {}}
     losses = dict.fromkeys(("final_val_bpb", "best_val_bpb", "test_bpb"), loss)
     result = {"steps": 8, "bytes": 1024, "best_step": 8, "seconds": 1.0, "causal": True, **losses}
-    return {**row, "status": "diverged"} if loss is None else {**row, "status": "finished", "result": result}
+    return (
+        {**row, "status": "diverged"}
+        if loss is None
+        else {**row, "status": "finished", "result": result}
+    )
 
 
-def test_the_lowest_mean_wins_once_every_run_has_ended(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+def test_the_lowest_mean_wins_once_every_run_has_ended(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
     spec = load_spec(tiny_spec(head=HEAD.replace("[7]", "[7, 8]")))
     grid = spec.rates_of("uniform")
     losses = dict(zip(grid, ((4.0, 4.0), (3.0, 5.5), (1.0, None)), strict=True))
@@ -108,7 +122,10 @@ def test_rivals_are_rates_far_from_the_best_that_seeds_alone_could_put_behind_it
     assert Choice(0.023, losses, 4).rivals(0.008) == [0.008]
     assert Choice(0.023, losses, 1).rivals(math.nan) == []
     other = {0.016: 2.2, 0.023: 2.3}
-    assert [Choice(0.023, losses, n).apart(Choice(0.016, other, n), 0.01) for n in (1, 4)] == [True, False]
+    assert [Choice(0.023, losses, n).apart(Choice(0.016, other, n), 0.01) for n in (1, 4)] == [
+        True,
+        False,
+    ]
     assert not Choice(0.023, losses, 1).apart(Choice(0.023, other, 1), 1.0)
 
 
@@ -160,9 +177,17 @@ def test_counted_are_the_windows_of_the_first_seeds_runs(
     for name, windows in (("val", run.validation), ("test", fixed_windows(splits.test, 32, 4))):
         each = n_gram_losses(tables, windows.numpy().astype(np.uint8)).mean(axis=2)
         assert found[f"{name}_bpb"] == pytest.approx(each.mean(axis=1).tolist(), rel=1e-12)
-        error = np.sqrt(((each - each.mean(axis=1)[:, None]) ** 2).sum(axis=1) / (each.shape[1] - 1) / each.shape[1])
+        error = np.sqrt(
+            ((each - each.mean(axis=1)[:, None]) ** 2).sum(axis=1)
+            / (each.shape[1] - 1)
+            / each.shape[1]
+        )
         assert found[f"{name}_error"] == pytest.approx(error.tolist(), rel=1e-12)
-    assert (found["training_bytes"], found["seed"], found["orders"]) == (12 * 4 * 32, 0, [1, 2, 3, 4, 5])
+    assert (found["training_bytes"], found["seed"], found["orders"]) == (
+        12 * 4 * 32,
+        0,
+        [1, 2, 3, 4, 5],
+    )
     assert found["training_windows"] == "those that the runs of seed 0 read in 12 steps"
 
 
@@ -170,7 +195,11 @@ def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
     tiny_spec: SpecWriter, tmp_path: Path, counts: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a run with more windows than are counted at most, the first."""
-    spec, other, out = load_spec(tiny_spec()), load_spec(tiny_spec(name="other.toml", steps=8)), tmp_path / "out"
+    spec, other, out = (
+        load_spec(tiny_spec()),
+        load_spec(tiny_spec(name="other.toml", steps=8)),
+        tmp_path / "out",
+    )
     for _ in range(2):
         save_references(spec, ["uniform"], out)
     written = (out / REFERENCES).read_bytes()
@@ -204,7 +233,9 @@ def test_an_experiment_counts_before_it_trains_and_its_search_counts_nothing(
 
 
 def test_a_longer_window_of_lzma_is_worth_what_repeats_within_it() -> None:
-    """Random bytes come again after 16 kB: 8 bits per byte with a window of 4 kB, next to nothing with one of 32 kB."""
+    """Random bytes come again after 16 kB: 8 bits per byte with a window of 4 kB, next to nothing
+    with one of 32 kB.
+    """
     noise = np.random.default_rng(0).integers(0, 256, 2**14, dtype=np.uint8)
     text = compressed(Splits(np.tile(noise, 4), np.tile(noise, 2), noise))
     assert text["windows"] == [2**12, 2**15, 2**18, 2**24]

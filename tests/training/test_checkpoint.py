@@ -42,23 +42,34 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint.safetensors"
 
 
-def rewrite(path: Path, change: Callable[[dict[str, Tensor], dict[str, str]], Any], sealed: bool = True) -> None:
+def rewrite(
+    path: Path, change: Callable[[dict[str, Tensor], dict[str, str]], Any], sealed: bool = True
+) -> None:
     """Write the same file with other tensors or metadata; sealed: with their digest."""
     with safe_open(path, framework="pt") as file:
-        tensors, metadata = {name: file.get_tensor(name).clone() for name in file.keys()}, file.metadata()  # noqa: SIM118
+        tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
+        metadata = file.metadata()
     change(tensors, metadata)
-    save_file(tensors, path, metadata | ({"digest": digest_of(tensors, metadata)} if sealed else {}))
+    save_file(
+        tensors, path, metadata | ({"digest": digest_of(tensors, metadata)} if sealed else {})
+    )
 
 
 def test_all_comes_back(path: Path) -> None:
     (expected, moments), model = trained(), Parts(1)
     optimizer = torch.optim.AdamW(model.parameters())
     assert load_checkpoint(path, model, optimizer, CONFIG) == PROGRESS
-    assert all(torch.equal(value, expected.state_dict()[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, expected.state_dict()[name])
+        for name, value in model.state_dict().items()
+    )
     for one, other in zip(model.parameters(), expected.parameters(), strict=True):
         state = optimizer.state[one]
         assert state["step"] == PROGRESS.step
-        assert all(torch.equal(state[name], moments.state[other][name]) for name in ("exp_avg", "exp_avg_sq"))
+        assert all(
+            torch.equal(state[name], moments.state[other][name])
+            for name in ("exp_avg", "exp_avg_sq")
+        )
 
 
 def refused(path: Path, message: str, **options: Any) -> None:
@@ -72,7 +83,9 @@ def refused(path: Path, message: str, **options: Any) -> None:
 def test_every_flipped_bit_of_the_tensors_is_noticed(path: Path) -> None:
     whole = path.read_bytes()
     start = 8 + int.from_bytes(whole[:8], "little")
-    assert len(whole) - start == 4 * (3 * (20 + 4) + 3), "weights and two moments of 24 parameters, and a buffer"
+    assert len(whole) - start == 4 * (3 * (20 + 4) + 3), (
+        "weights and two moments of 24 parameters, and a buffer"
+    )
     for bit in range(8 * start, 8 * len(whole), 41):
         content = bytearray(whole)
         content[bit // 8] ^= 1 << bit % 8
@@ -83,7 +96,11 @@ def test_every_flipped_bit_of_the_tensors_is_noticed(path: Path) -> None:
 def test_types_and_shapes_are_those_of_the_model(path: Path) -> None:
     whole = path.read_bytes()
     for name in ("model.matrix", "exp_avg.matrix", "model.scale"):
-        for convert in (lambda x: x.to(torch.bfloat16), lambda x: x.flatten()[:1], lambda x: x.unsqueeze(0)):
+        for convert in (
+            lambda x: x.to(torch.bfloat16),
+            lambda x: x.flatten()[:1],
+            lambda x: x.unsqueeze(0),
+        ):
             path.write_bytes(whole)
             rewrite(path, lambda t, _, n=name, c=convert: t.update({n: c(t[n]).contiguous()}))
             refused(path, rf"{name} is .* of shape .*, the model's float32 of shape")
@@ -97,7 +114,11 @@ def test_a_checkpoint_belongs_to_one_run(path: Path) -> None:
     refused(path, other.format("arm was 'a', is now 'b'"), config={**CONFIG, "arm": "b"})
     for name, old, new in (("learning_rate", 0.01, 0.02), ("dropout", 0.0, 0.1)):
         train = {**later["train"], name: new}
-        refused(path, other.format(f"train.{name} was {old}, is now {new}"), config={**CONFIG, "train": train})
+        refused(
+            path,
+            other.format(f"train.{name} was {old}, is now {new}"),
+            config={**CONFIG, "train": train},
+        )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +131,11 @@ def test_a_checkpoint_belongs_to_one_run(path: Path) -> None:
         (lambda _, metadata: metadata.clear(), False, "it has no digest: not written by plkernel"),
         (lambda _, metadata: metadata.update(progress="{}"), False, "digest"),
         (lambda _, metadata: metadata.update(progress="null"), True, "damaged or of another"),
-        (lambda _, metadata: metadata.update(progress='{"steps": 6}'), True, "damaged or of another"),
+        (
+            lambda _, metadata: metadata.update(progress='{"steps": 6}'),
+            True,
+            "damaged or of another",
+        ),
     ],
 )
 def test_other_damage_is_named(path: Path, change: Callable, sealed: bool, message: str) -> None:

@@ -1,4 +1,6 @@
-"""Learning curves: those of a run are its rows, also in other libraries; those of an arm are the mean of its runs."""
+"""Learning curves: those of a run are its rows, also in other libraries; those of an arm are the
+mean of its runs.
+"""
 
 import sys
 from collections.abc import Callable
@@ -25,7 +27,10 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder), {"scalars": 0}).Reload()
-    return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {
+        tag: [(one.step, one.value) for one in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
 
 
 class Library:
@@ -50,9 +55,15 @@ class Library:
 
 @pytest.mark.parametrize("logger", ["wandb", "trackio"])
 def test_the_curves_are_the_rows(
-    tiny_spec: SpecWriter, stopped: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logger: str
+    tiny_spec: SpecWriter,
+    stopped: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    logger: str,
 ) -> None:
-    """Losses from the first evaluation after the start; the logger has what TensorBoard has, over two sittings."""
+    """Losses from the first evaluation after the start; the logger has what TensorBoard has, over
+    two sittings.
+    """
     monkeypatch.setitem(sys.modules, logger, library := Library())
     monkeypatch.setattr(loop, "CURVE_EVERY", 5)
     spec = load_spec(tiny_spec())
@@ -70,12 +81,20 @@ def test_the_curves_are_the_rows(
     assert known.keys() == library.points.keys()
     for tag, points in library.points.items():
         np.testing.assert_allclose(points, known[tag], rtol=1e-6)
-    own = {"group": "uniform", "name": "uniform seed 0", "project": "tiny", "resume": "allow", "config": whole.config}
+    own = {
+        "group": "uniform",
+        "name": "uniform seed 0",
+        "project": "tiny",
+        "resume": "allow",
+        "config": whole.config,
+    }
     assert own.items() <= library.began[0].items()
     assert ("id" in library.began[0]) == (logger == "wandb")
     folder = stopped(spec, "uniform", tmp_path / "parts", 10)
     run_training(prepare(spec, "uniform", 0, tmp_path / "parts"), progress_bar=False, logger=logger)
-    assert {tag: len(points) for tag, points in scalars(folder).items()} == {tag: len(known[tag]) for tag in known}
+    assert {tag: len(points) for tag, points in scalars(folder).items()} == {
+        tag: len(known[tag]) for tag in known
+    }
     assert library.began[1] == library.began[0]
     assert library.finished == 2
 
@@ -86,7 +105,10 @@ def test_a_logger_that_is_not_installed_is_named(
     monkeypatch.setitem(sys.modules, "wandb", None)
     spec, out = load_spec(tiny_spec()), tmp_path / "out"
     for run in (command, run_experiment):
-        with pytest.raises(ValueError, match=r"logger 'wandb': it is not installed; pip install \"plkernel\[wandb\]\""):
+        with pytest.raises(
+            ValueError,
+            match=r"logger 'wandb': it is not installed; pip install \"plkernel\[wandb\]\"",
+        ):
             run(spec, out=out, logger="wandb")
     assert not out.exists()
 
@@ -103,13 +125,17 @@ def test_every_output_of_published_patching_is_labelled(
     rows = (tmp_path / RUN / "metrics.jsonl").read_text().splitlines()
     assert all("not causal, not a likelihood" in line for line in bpb_lines + rows)
     losses = {tag for tag in scalars(tmp_path / RUN) if "loss" in tag}
-    assert losses == {f"loss/{name} [not causal, not a likelihood]" for name in ("train", "validation")}
+    assert losses == {
+        f"loss/{name} [not causal, not a likelihood]" for name in ("train", "validation")
+    }
 
 
 def test_an_arm_has_the_mean_of_its_seeds_once_all_have_finished(
     tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Drawn by the study, also one that begins with runs that have finished; drawn again when seeds are added."""
+    """Drawn by the study, also one that begins with runs that have finished; drawn again when seeds
+    are added.
+    """
     monkeypatch.setattr(loop, "CURVE_EVERY", 5)
     spec, arm, mean = load_spec(tiny_spec()), tmp_path / "uniform", tmp_path / "uniform/mean"
     for seed in (0, 1):
@@ -118,7 +144,11 @@ def test_an_arm_has_the_mean_of_its_seeds_once_all_have_finished(
         save_mean(arm, [0, 1])
     runs = [scalars(arm / f"seed-{seed}") for seed in (0, 1)]
     drawn = scalars(mean)
-    assert drawn.keys() == runs[0].keys() >= {"loss/train", "loss/validation", "half-life/layer 0 median"}
+    assert (
+        drawn.keys()
+        == runs[0].keys()
+        >= {"loss/train", "loss/validation", "half-life/layer 0 median"}
+    )
     for tag, points in drawn.items():
         np.testing.assert_allclose(points, np.mean([run[tag] for run in runs], axis=0), rtol=1e-6)
     [before] = mean.iterdir()

@@ -1,4 +1,6 @@
-"""One pass over windows: the same bits per byte, saturation by definition, residual stream, both starts as known."""
+"""One pass over windows: the same bits per byte, saturation by definition, residual stream, both
+starts as known.
+"""
 
 import math
 
@@ -28,7 +30,9 @@ NAIVE = Structure(norm="rms", tied=True)
 
 def test_one_pass_gives_the_same_bits_per_byte_and_leaves_no_hook() -> None:
     model = initialise_(
-        RWKV(RWKVConfig(6, 16, 2, 8, dropout=0.5, structure=NAIVE, backend="reference")), "rwkv_naive", 0
+        RWKV(RWKVConfig(6, 16, 2, 8, dropout=0.5, structure=NAIVE, backend="reference")),
+        "rwkv_naive",
+        0,
     )
     windows = torch.randint(0, 256, (5, 20), generator=torch.Generator().manual_seed(0))
     found = diagnose(model.train(), windows, 2, CPU)
@@ -41,7 +45,10 @@ def test_one_pass_gives_the_same_bits_per_byte_and_leaves_no_hook() -> None:
 def test_saturation_is_its_definition(scale: float) -> None:
     """As scipy has softmax."""
     rng = np.random.default_rng(0)
-    logits, targets = (scale * rng.standard_normal((600, 256))).astype(np.float32), rng.integers(0, 256, 600)
+    logits, targets = (
+        (scale * rng.standard_normal((600, 256))).astype(np.float32),
+        rng.integers(0, 256, 600),
+    )
     z = logits.astype(np.float64)
     p, logs = softmax(z, axis=1), z - logsumexp(z, axis=1, keepdims=True)
     expected = {
@@ -74,8 +81,12 @@ def test_impossible_symbols_and_diverged_models() -> None:
 
 
 def test_amplification_is_measured_where_it_says() -> None:
-    """From the norm of the embedding to the output of every block, over all windows, whatever the batch."""
-    model = initialise_(RWKV(RWKVConfig(5, 16, 3, 8, structure=NAIVE, backend="reference")), "rwkv_naive", 0)
+    """From the norm of the embedding to the output of every block, over all windows, whatever the
+    batch.
+    """
+    model = initialise_(
+        RWKV(RWKVConfig(5, 16, 3, 8, structure=NAIVE, backend="reference")), "rwkv_naive", 0
+    )
     windows = torch.randint(0, 256, (5, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         x = model.emb(windows[:, :-1])
@@ -91,10 +102,14 @@ def test_amplification_is_measured_where_it_says() -> None:
 
 
 def test_the_official_start_predicts_openly_and_the_naive_one_copies_the_last_byte() -> None:
-    """Zero output matrices: amplification 1, entropy near ln 256. A tied head: a logit of about 144 for that byte."""
+    """Zero output matrices: amplification 1, entropy near ln 256. A tied head: a logit of about 144
+    for that byte.
+    """
     windows = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(0))
     official = initialise_(RWKV(RWKVConfig(6, 144, 8, 48, backend="reference")), "rwkv_blinkdl", 0)
-    naive = initialise_(RWKV(RWKVConfig(6, 144, 8, 48, structure=NAIVE, backend="reference")), "rwkv_naive", 0)
+    naive = initialise_(
+        RWKV(RWKVConfig(6, 144, 8, 48, structure=NAIVE, backend="reference")), "rwkv_naive", 0
+    )
     open_, closed = (diagnose(model, windows, 4, CPU) for model in (official, naive))
     assert open_.amplification == (1.0,) * 8
     assert math.log(256) - 0.13 < open_.saturation["entropy"] < math.log(256)
@@ -119,7 +134,9 @@ def test_losses_by_window_and_position_are_those_of_the_mean() -> None:
 
 @pytest.mark.parametrize("patch", [1, 2])
 def test_truncation_shows_the_last_bytes_alone(patch: int) -> None:
-    """Every length against one window at a time, and the whole context against the last loss of a whole pass."""
+    """Every length against one window at a time, and the whole context against the last loss of a
+    whole pass.
+    """
     model = SSM(SSMConfig(dim=16, layers=2, patch=patch, mode="causal"))
     initialise_(model, "transformers_default", 0)
     windows = torch.randint(0, 256, (6, 13), generator=torch.Generator().manual_seed(0))
@@ -140,7 +157,9 @@ def test_truncation_shows_the_last_bytes_alone(patch: int) -> None:
 
 
 def test_influence_spreads_over_draws_as_its_error_says() -> None:
-    """Where it depends on the position in the window, as it would not if all windows had the same places."""
+    """Where it depends on the position in the window, as it would not if all windows had the same
+    places.
+    """
     length, lags, seeds, count, symbols = 64, [1, 2, 4, 8, 16, 32, 48, 64], 80, 16, 4
     time = torch.arange(length)
     kernel = torch.tril(((time[:, None] - time).clamp(min=0) + 1.0) ** -0.7)
@@ -149,15 +168,24 @@ def test_influence_spreads_over_draws_as_its_error_says() -> None:
     def predict(tokens: torch.Tensor) -> torch.Tensor:
         return (0.2 + torch.sin(1.3 * time)[:, None] ** 2) * torch.tanh(kernel @ values[tokens])
 
-    text = torch.randint(symbols, (seeds, count, length + 1), generator=torch.Generator().manual_seed(1))
-    found = [influence(predict, windows, lags, batch=count, seed=seed) for seed, windows in enumerate(text)]
-    ratio = np.std([one.bits for one in found], axis=0, ddof=1) / np.mean([one.standard_error for one in found], axis=0)
+    text = torch.randint(
+        symbols, (seeds, count, length + 1), generator=torch.Generator().manual_seed(1)
+    )
+    found = [
+        influence(predict, windows, lags, batch=count, seed=seed)
+        for seed, windows in enumerate(text)
+    ]
+    ratio = np.std([one.bits for one in found], axis=0, ddof=1) / np.mean(
+        [one.standard_error for one in found], axis=0
+    )
     assert (ratio > 0.8).all(), ratio
     assert (ratio < 1.2).all(), ratio
 
 
 def test_what_sees_ahead_has_no_truncation_curve() -> None:
-    model = initialise_(SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0)
+    model = initialise_(
+        SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0
+    )
     with pytest.raises(ValueError, match="causal model is needed"):
         predictor(model, CPU)
 
@@ -166,5 +194,7 @@ def test_what_sees_ahead_has_no_truncation_curve() -> None:
 def test_logits_of_half_types_are_taken_as_float32(dtype: torch.dtype) -> None:
     table = torch.randn(256, 256, generator=torch.Generator().manual_seed(0)).to(dtype)
     windows = torch.randint(0, 256, (3, 17), generator=torch.Generator().manual_seed(1))
-    halves, whole = (token_losses(lambda tokens, x=x: x[tokens], windows, 2) for x in (table, table.float()))
+    halves, whole = (
+        token_losses(lambda tokens, x=x: x[tokens], windows, 2) for x in (table, table.float())
+    )
     np.testing.assert_array_equal(halves, whole)

@@ -1,4 +1,6 @@
-"""A run that was stopped or killed goes on to the rows of one left alone, or is refused where files have changed."""
+"""A run that was stopped or killed goes on to the rows of one left alone, or is refused where files
+have changed.
+"""
 
 import os
 import random
@@ -25,7 +27,11 @@ Stopped = Callable[[Spec, str, Path, int], Path]
 CHECKPOINT, METRICS = "checkpoint.safetensors", "metrics.jsonl"
 ARM, OTHER = "uniform", "power-law"
 RUN = f"{ARM}/seed-0"
-MODELS = {"ssm": "", "finch": 'kind = "rwkv6"\nhead_size = 8\n', "goose": 'kind = "rwkv7"\nhead_size = 8\n'}
+MODELS = {
+    "ssm": "",
+    "finch": 'kind = "rwkv6"\nhead_size = 8\n',
+    "goose": 'kind = "rwkv7"\nhead_size = 8\n',
+}
 OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"}
 CURVES = ("loss/train", "loss/validation", "prediction/entropy")
 kills = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills copies of this process")
@@ -39,7 +45,9 @@ def spec(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> Callable[...
         backend = None if kind == "ssm" else "reference"  # nothing to compile
         recipe = {"recipe": "blinkdl", "warmup": 2, "dropout": 0.2} if kind == "finch" else {}
         shape = {"context": 32 if kind == "ssm" else 12}
-        path = tiny_spec(**{"steps": 8, "eval_every": 2, "backend": backend} | shape | recipe | train)
+        path = tiny_spec(
+            **{"steps": 8, "eval_every": 2, "backend": backend} | shape | recipe | train
+        )
         text = path.read_text().replace("[model]\n", f"[model]\n{MODELS[kind]}")
         path.write_text(text if kind == "ssm" else text.replace('projection = "published"', ""))
         return load_spec(path)
@@ -62,7 +70,11 @@ def left(out: Path) -> dict[str, Any]:
         "result": {**load_json(folder / "result.json"), "seconds": None},
         "curves": {tag: [event.step for event in events.Scalars(tag)] for tag in CURVES},
         "histograms": [event.step for event in events.Histograms("half-life/layer 0, log2")],
-        "files": sorted(path.name for path in folder.iterdir() if "tfevents" not in path.name and path.name[0] != "."),
+        "files": sorted(
+            path.name
+            for path in folder.iterdir()
+            if "tfevents" not in path.name and path.name[0] != "."
+        ),
     }
 
 
@@ -122,7 +134,9 @@ def after(spec: Spec, out: Path, expected: dict[str, Any]) -> str:
 @kills
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
-def test_kills_at_random_times_change_nothing(spec: Callable[..., Spec], tmp_path: Path, kind: str) -> None:
+def test_kills_at_random_times_change_nothing(
+    spec: Callable[..., Spec], tmp_path: Path, kind: str
+) -> None:
     """Each run is killed up to three times, in its second sitting as well."""
     run = spec(kind, steps=56, average=0.6, final_windows=10**6)
     out, counts, draw = tmp_path / "out", Counter[str](), random.Random(7)
@@ -140,8 +154,16 @@ def test_kills_at_random_times_change_nothing(spec: Callable[..., Spec], tmp_pat
 
 @kills
 @pytest.mark.slow
-def test_a_kill_at_any_operation_on_a_file_changes_nothing(spec: Callable[..., Spec], tmp_path: Path) -> None:
-    run, out, counts, number, status = spec(eval_every=4), tmp_path / "out", Counter[str](), 0, -signal.SIGKILL
+def test_a_kill_at_any_operation_on_a_file_changes_nothing(
+    spec: Callable[..., Spec], tmp_path: Path
+) -> None:
+    run, out, counts, number, status = (
+        spec(eval_every=4),
+        tmp_path / "out",
+        Counter[str](),
+        0,
+        -signal.SIGKILL,
+    )
     train(run, tmp_path / "whole")
     expected = left(tmp_path / "whole")
     while status == -signal.SIGKILL:
@@ -155,13 +177,22 @@ def test_a_kill_at_any_operation_on_a_file_changes_nothing(spec: Callable[..., S
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "step"), [("ssm", "append", 0), ("ssm", "append", 4), ("finch", "step", 5), ("goose", "save", 2)]
+    ("kind", "place", "step"),
+    [("ssm", "append", 0), ("ssm", "append", 4), ("finch", "step", 5), ("goose", "save", 2)],
 )
 def test_a_run_that_ends_anywhere_goes_on_to_the_same(
-    spec: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str, step: int
+    spec: Callable[..., Spec],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    place: str,
+    step: int,
 ) -> None:
-    """Once the curves have an evaluation that no row has, a row that no checkpoint has, or between two evaluations."""
-    # Files of curves are read in the order of their names, which end in a count: of one second, 10 would precede 9.
+    """Once the curves have an evaluation that no row has, a row that no checkpoint has, or between
+    two evaluations.
+    """
+    # Files of curves are read in the order of their names, which end in a count: of one second, 10
+    # would precede 9.
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(1000))
     whole = train(run := spec(kind, average=0.8, final_windows=16), tmp_path / "whole")
     owner: Any = RunFolder if place == "append" else Training
@@ -180,7 +211,9 @@ def test_a_run_that_ends_anywhere_goes_on_to_the_same(
     assert left(tmp_path / "parts") == left(tmp_path / "whole")
 
 
-def test_frozen_decays_stay_and_their_run_goes_on(tiny_spec: SpecWriter, stopped: Stopped, tmp_path: Path) -> None:
+def test_frozen_decays_stay_and_their_run_goes_on(
+    tiny_spec: SpecWriter, stopped: Stopped, tmp_path: Path
+) -> None:
     """Stopped, resumed and trained to the end, they have not moved; those that are trained have."""
     path = tiny_spec(steps=8, eval_every=2, truncation_windows=6, average=0.5)
     path.write_text(path.read_text() + "[arms.frozen]\ntrain = { decay_multiplier = 0 }\n")
@@ -189,7 +222,9 @@ def test_frozen_decays_stay_and_their_run_goes_on(tiny_spec: SpecWriter, stopped
     result, whole = train(spec, out, "frozen"), train(spec, tmp_path / "whole", "frozen")
     assert {**result, "seconds": 0} == {**whole, "seconds": 0}
     frozen = read_lines(rows)
-    assert {str(row["half_life_quantiles"]) for row in frozen} == {str(frozen[0]["half_life_quantiles"])}
+    assert {str(row["half_life_quantiles"]) for row in frozen} == {
+        str(frozen[0]["half_life_quantiles"])
+    }
     assert frozen[-1]["val_bpb"] < frozen[0]["val_bpb"]
     train(spec, out)
     moved = read_lines(out / RUN / METRICS)
@@ -205,16 +240,22 @@ def refused(spec: Spec, out: Path, message: str) -> None:
     assert (out / RUN / METRICS).read_bytes() == rows
 
 
-def test_the_checkpoint_of_another_arm_is_refused(spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_arm_is_refused(
+    spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path
+) -> None:
     run, out = spec(), tmp_path / "out"
     one, other = (stopped(run, arm, out, 5) for arm in (ARM, OTHER))
     shutil.copy(other / CHECKPOINT, one / CHECKPOINT)
-    refused(run, out, r"belongs to another run \(arm was 'power-law', is now 'uniform'.*bring the run's")
+    refused(
+        run, out, r"belongs to another run \(arm was 'power-law', is now 'uniform'.*bring the run's"
+    )
     (one / CHECKPOINT).write_bytes((one / CHECKPOINT).read_bytes()[:100])
     refused(run, out, r"checkpoint .*checkpoint.safetensors is damaged")
 
 
-def test_rows_that_have_changed_are_refused(spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path) -> None:
+def test_rows_that_have_changed_are_refused(
+    spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path
+) -> None:
     run, out = spec(), tmp_path / "out"
     path = stopped(run, ARM, out, 5) / METRICS
     whole = path.read_bytes()
@@ -241,6 +282,12 @@ def test_nothing_is_written_through_a_link(
         path.unlink(missing_ok=True)
         precious.write_text("precious\n")
     path.symlink_to(precious)
-    with pytest.raises(ValueError, match=r"is a symbolic link to .*precious, and nothing is written through"):
+    with pytest.raises(
+        ValueError, match=r"is a symbolic link to .*precious, and nothing is written through"
+    ):
         train(run, tmp_path / "out")
-    assert sorted(precious.rglob("*")) == content if precious.is_dir() else precious.read_text() == "precious\n"
+    assert (
+        sorted(precious.rglob("*")) == content
+        if precious.is_dir()
+        else precious.read_text() == "precious\n"
+    )

@@ -42,12 +42,15 @@ def opened(tiny_spec: SpecWriter, kind: str, out: Path, **train: object) -> Trai
     return Training(prepare(load_spec(path), "uniform", 0, out / f"{kind} {train}"))
 
 
-def test_a_run_leaves_a_complete_folder(tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_leaves_a_complete_folder(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows, result, identity and the optimiser; a finished run is not trained again."""
     result, folder = train(tiny_spec(), tmp_path), tmp_path / RUN
     text = (folder / "metrics.jsonl").read_text()
     rows = [
-        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")) for line in text.splitlines()
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+        for line in text.splitlines()
     ]
     assert [row["step"] for row in rows] == [0, 4, 8, 12]
     assert rows[-1]["bytes"] == 12 * 4 * 32
@@ -57,11 +60,21 @@ def test_a_run_leaves_a_complete_folder(tiny_spec: SpecWriter, tmp_path: Path, m
     assert "seconds" not in text
     told = load_json(folder / "environment.json")
     assert told["versions"]["torch"] == version("torch")
-    assert (told["started"][10:11], told["started"][19:], told["registration"]) == ("T", "+00:00", None)
+    assert (told["started"][10:11], told["started"][19:], told["registration"]) == (
+        "T",
+        "+00:00",
+        None,
+    )
     assert load_json(folder / "config.json")["corpus"]["sha256"]
     training = Training(prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path))
-    assert load_checkpoint(folder / "checkpoint.safetensors", training.model, training.optimizer).step == 12
-    assert all(training.optimizer.state[p]["exp_avg_sq"].abs().sum() > 0 for p in training.model.parameters())
+    assert (
+        load_checkpoint(folder / "checkpoint.safetensors", training.model, training.optimizer).step
+        == 12
+    )
+    assert all(
+        training.optimizer.state[p]["exp_avg_sq"].abs().sum() > 0
+        for p in training.model.parameters()
+    )
     monkeypatch.setattr(Training, "step", None)
     assert train(tiny_spec(), tmp_path) == result
     assert load_json(folder / "environment.json") == told
@@ -79,14 +92,19 @@ def test_a_resumed_run_says_when_it_was_started(
     save_json(out / "spec.json", spec.model_dump(mode="json"))
     save_record(read_study(out), tmp_path / "record")
     told = read_lines(tmp_path / "record/rows.jsonl")[0]["environment"]
-    assert (told["started"], told["registration"]) == ("2026-01-01T00:00:00+00:00", "of the registration")
+    assert (told["started"], told["registration"]) == (
+        "2026-01-01T00:00:00+00:00",
+        "of the registration",
+    )
     assert told["source"] == environment.source_digest()
 
 
 def test_the_end_may_be_measured_on_the_whole_split_with_averaged_weights(
     tiny_spec: SpecWriter, tmp_path: Path
 ) -> None:
-    """By hand: the mean of the weights after the last half of the steps, on every disjoint window of the split."""
+    """By hand: the mean of the weights after the last half of the steps, on every disjoint window
+    of the split.
+    """
     path, weights = tiny_spec(average=0.5, final_windows=2**24), list[dict[str, torch.Tensor]]()
     training = Training(prepare(load_spec(path), "uniform", 0, tmp_path / "by hand"))
     for _ in range(12):
@@ -97,14 +115,20 @@ def test_the_end_may_be_measured_on_the_whole_split_with_averaged_weights(
     windows = fixed_windows(split, 32, split.size // 33)
     assert windows.numel() > split.size - 33 > training.validation.numel()
     logits = model(windows[:, :-1])
-    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), windows[:, 1:], reduction="none").mean(1)
+    losses = torch.nn.functional.cross_entropy(
+        logits.transpose(1, 2), windows[:, 1:], reduction="none"
+    ).mean(1)
     bits = losses.detach().numpy() / math.log(2)
     result, plain = train(path, tmp_path / "averaged"), train(tiny_spec(), tmp_path / "plain")
     assert result["final_val_bpb"] == pytest.approx(bits.mean(), abs=1e-5)
-    assert result["final_val_error"] == pytest.approx(bits.std(ddof=1) / math.sqrt(bits.size), rel=1e-4)
+    assert result["final_val_error"] == pytest.approx(
+        bits.std(ddof=1) / math.sqrt(bits.size), rel=1e-4
+    )
     assert result["test_bpb"] != plain["test_bpb"]
     assert result["best_val_bpb"] == plain["best_val_bpb"]
-    rows = [(tmp_path / name / RUN / "metrics.jsonl").read_bytes() for name in ("averaged", "plain")]
+    rows = [
+        (tmp_path / name / RUN / "metrics.jsonl").read_bytes() for name in ("averaged", "plain")
+    ]
     assert rows[0] == rows[1]
     save_json(tmp_path / "averaged/spec.json", load_spec(path).model_dump(mode="json"))
     assert [run.agrees for run in read_study(tmp_path / "averaged").finished()] == [True]
@@ -119,7 +143,11 @@ def test_the_end_may_be_measured_on_the_whole_split_with_averaged_weights(
     ],
 )
 def test_bad_input_writes_nothing(
-    tiny_spec: SpecWriter, tmp_path: Path, options: dict[str, Any], run: dict[str, Any], message: str
+    tiny_spec: SpecWriter,
+    tmp_path: Path,
+    options: dict[str, Any],
+    run: dict[str, Any],
+    message: str,
 ) -> None:
     if "device" in options and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
@@ -139,14 +167,18 @@ def test_a_run_that_diverges_is_recorded_as_diverged(
         step(self)
 
     monkeypatch.setattr(Training, "step", poisoned)
-    with pytest.raises(FloatingPointError, match=r"diverged: nan at step 6; lower train\.learning_rate"):
+    with pytest.raises(
+        FloatingPointError, match=r"diverged: nan at step 6; lower train\.learning_rate"
+    ):
         train(tiny_spec(), tmp_path)
     result = load_json(tmp_path / RUN / "result.json")
     assert result["status"] == "diverged"
     assert "FloatingPointError" in result["error"]
 
 
-def test_a_folder_in_use_is_refused(tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_use_is_refused(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("plkernel.training.folder.LOCK_PATIENCE", 0.1)
     task = prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path)
     with task.folder.lock(), pytest.raises(ValueError, match="is in use by another process"):
@@ -154,10 +186,18 @@ def test_a_folder_in_use_is_refused(tiny_spec: SpecWriter, tmp_path: Path, monke
     assert run_training(task, progress_bar=False)["status"] == "finished"
 
 
-def test_a_run_ends_with_the_worth_of_its_context_where_asked(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+def test_a_run_ends_with_the_worth_of_its_context_where_asked(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
     """Truncation and influence; on a chain of a known law also the floor, and I(d), in bits."""
-    spec = load_spec(tiny_spec(corpus=MARKOV, steps=2, eval_every=1, truncation_windows=6, probe_windows=5))
-    task, law, chain = prepare(spec, "uniform", 0, tmp_path / "out"), predictor_of(MARKOV), known_sequence(MARKOV)
+    spec = load_spec(
+        tiny_spec(corpus=MARKOV, steps=2, eval_every=1, truncation_windows=6, probe_windows=5)
+    )
+    task, law, chain = (
+        prepare(spec, "uniform", 0, tmp_path / "out"),
+        predictor_of(MARKOV),
+        known_sequence(MARKOV),
+    )
     assert law is not None
     assert chain is not None
     result = run_training(task, progress_bar=False)
@@ -168,7 +208,9 @@ def test_a_run_ends_with_the_worth_of_its_context_where_asked(tiny_spec: SpecWri
     assert cut["floor"] == pytest.approx([last] * 6)
     assert (near["lags"], near["windows"]) == ([1, 2, 4, 8, 16, 32], 5)
     assert all(bits > 0 for bits in near["bits"])
-    assert near["information"] == pytest.approx(chain.mutual_information([1, 2, 4, 8, 16, 32]) / np.log(2))
+    assert near["information"] == pytest.approx(
+        chain.mutual_information([1, 2, 4, 8, 16, 32]) / np.log(2)
+    )
     floor = law.losses(fixed_windows(task.splits.validation, 32, 4).numpy()).mean()
     for row in read_lines(tmp_path / "out" / RUN / "metrics.jsonl"):
         assert row["excess_bpb"] == pytest.approx(row["val_bpb"] - floor)
@@ -177,7 +219,9 @@ def test_a_run_ends_with_the_worth_of_its_context_where_asked(tiny_spec: SpecWri
     assert "information" not in plain["influence"]
 
 
-def test_a_run_stops_after_a_signal_or_the_end_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_stops_after_a_signal_or_the_end_of_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Not of its parent on Windows, where that is a launcher."""
     with stop_requests(-1) as stopped:
         assert stopped()
@@ -203,12 +247,18 @@ def test_a_signal_ends_the_evaluation_at_the_end_at_once(
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("kind", ["ssm", "finch"])
-def test_a_compiled_run_has_the_losses_of_a_plain_one(tiny_spec: SpecWriter, tmp_path: Path, kind: str) -> None:
+def test_a_compiled_run_has_the_losses_of_a_plain_one(
+    tiny_spec: SpecWriter, tmp_path: Path, kind: str
+) -> None:
     """Up to rounding in float32; an eps of 1e-3 keeps Adam from making whole steps of rounding."""
     torch._dynamo.reset()
-    plain, fused = (opened(tiny_spec, kind, tmp_path, context=16, eps=1e-3, compile=on) for on in (False, True))
+    plain, fused = (
+        opened(tiny_spec, kind, tmp_path, context=16, eps=1e-3, compile=on) for on in (False, True)
+    )
     assert torch._dynamo.explain(plain.model)(plain.windows(0)[:, :-1]).graph_break_count == 0
     for _ in range(4):
         plain.step()
         fused.step()
-    assert torch.cat(fused.unread).tolist() == pytest.approx(torch.cat(plain.unread).tolist(), abs=1e-5)
+    assert torch.cat(fused.unread).tolist() == pytest.approx(
+        torch.cat(plain.unread).tolist(), abs=1e-5
+    )

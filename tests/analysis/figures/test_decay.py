@@ -21,7 +21,13 @@ def curve_of(values, error=0.02, noise=0.0, **changes) -> DecayCurve:
     values = np.asarray(values, dtype=float)
     spread = (error * np.abs(values) + noise)[:, None] / np.sqrt(19)
     replicates = values[:, None] + spread * np.random.default_rng(5).normal(size=(values.size, 20))
-    columns = tuple(LAGS.tolist()), tuple(values), (1e-3,) * values.size, 0.0, tuple(map(tuple, replicates))
+    columns = (
+        tuple(LAGS.tolist()),
+        tuple(values),
+        (1e-3,) * values.size,
+        0.0,
+        tuple(map(tuple, replicates)),
+    )
     return replace(DecayCurve("information", "shuffle", 10**6, 64, *columns), **changes)
 
 
@@ -43,12 +49,20 @@ def noise() -> DecayCurve:
 
 def drawn(axes, colour, marker):
     """x and y of the lines of a colour and marker that are not empty."""
-    lines = [line for line in axes.lines if to_hex(line.get_color()) == colour.lower() and line.get_marker() == marker]
+    lines = [
+        line
+        for line in axes.lines
+        if to_hex(line.get_color()) == colour.lower() and line.get_marker() == marker
+    ]
     return [line.get_xydata().T for line in lines if len(line.get_xdata())]
 
 
 def legend_texts(figure):
-    return [text.get_text().replace("\n", " ") for legend in figure.legends for text in legend.get_texts()]
+    return [
+        text.get_text().replace("\n", " ")
+        for legend in figure.legends
+        for text in legend.get_texts()
+    ]
 
 
 def test_values_band_and_floor_are_those_of_the_curve_in_bits(steep):
@@ -68,7 +82,9 @@ def test_values_band_and_floor_are_those_of_the_curve_in_bits(steep):
 
 
 def test_noise_is_left_out_and_stretches_no_axis(noise):
-    assert all(rendered(decay_figure(noise, title="a $ in its name"), ("png",)).values()), "without a warning"
+    assert all(rendered(decay_figure(noise, title="a $ in its name"), ("png",)).values()), (
+        "without a warning"
+    )
     nothing = curve_of(np.array(noise.values) - 1e-3, noise=3e-5)
     assert decay_figure(nothing, None, title="").axes[0].get_ylim()[0] > 0
     assert np.isnan(known_slopes(nothing)[0]).all()
@@ -96,7 +112,10 @@ def test_a_law_is_drawn_where_it_was_fitted_and_slopes_where_they_are_known(stee
     assert 0 < known.sum() < known.size
     assert lags[np.isfinite(slopes)].tolist() == at[known].tolist()
     assert slopes[np.isfinite(slopes)] == pytest.approx(expected[known], rel=1e-12)
-    text = f"power law: beta = {law.beta:.2f} ({law.low:.2f} to {law.high:.2f}), lags 2 to {law.last_lag}"
+    text = (
+        f"power law: beta = {law.beta:.2f} ({law.low:.2f} to {law.high:.2f}), lags 2 to"
+        f" {law.last_lag}"
+    )
     assert text in legend_texts(figure)
 
 
@@ -106,7 +125,9 @@ def test_an_exact_curve_lies_on_a_curve_without_error():
     [(_, measured)], [(_, exact)] = drawn(above, INK, "o"), drawn(above, EXACT, "None")
     assert exact == pytest.approx(measured, rel=1e-14)
     above, below = decay_figure(curve_of(LAGS**-0.5, quantity="correlation"), None, title="").axes
-    assert drawn(above, INK, "o")[0][1] == pytest.approx(LAGS**-0.5, rel=1e-14), "a correlation as it is"
+    assert drawn(above, INK, "o")[0][1] == pytest.approx(LAGS**-0.5, rel=1e-14), (
+        "a correlation as it is"
+    )
     assert (above.get_ylabel(), below.get_xlabel()) == ("correlation q(d)", "lag d (bytes)")
 
 
@@ -116,7 +137,9 @@ def test_the_shape_of_the_verdict_is_drawn_and_not_the_law_that_it_rejects():
     figure = decay_figure(curve, law, title="broken", verdict=verdict)
     [(at, values)] = drawn(figure.axes[0], FIT, "None")
     assert verdict.kind == "broken power law"
-    assert values == pytest.approx(BITS * 0.5 * np.minimum(at, 30) ** -0.3 * np.maximum(at / 30, 1) ** -2, rel=0.1)
+    assert values == pytest.approx(
+        BITS * 0.5 * np.minimum(at, 30) ** -0.3 * np.maximum(at / 30, 1) ** -2, rel=0.1
+    )
     assert sum("broken power law" in text for text in legend_texts(figure)) == 1
     assert not any(text.startswith("power law") for text in legend_texts(figure))
 

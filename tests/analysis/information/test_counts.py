@@ -12,7 +12,9 @@ LAGS = [1, 2, 7, 300]
 
 
 def text(size, seed=0, symbols=37):
-    """Bytes with uneven shares and memory, so that rows and columns of a table cannot be confused."""
+    """Bytes with uneven shares and memory, so that rows and columns of a table cannot be
+    confused.
+    """
     rng = np.random.default_rng(seed)
     data = rng.choice(symbols, size, p=np.arange(1, symbols + 1) / (symbols * (symbols + 1) / 2))
     return np.maximum(data, np.roll(data, 1) - 3).astype(np.uint8) + np.uint8(200)
@@ -25,14 +27,18 @@ def by_bincount(data, lag, start=0, stop=None):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("stretch", [1 << 24, 777, 19_900])  # the last leaves a stretch without a pair at 300
+@pytest.mark.parametrize(
+    "stretch", [1 << 24, 777, 19_900]
+)  # the last leaves a stretch without a pair at 300
 @pytest.mark.parametrize("subset", [False, True])
 def test_counts_are_those_of_bincount_in_every_block(monkeypatch, threads, stretch, subset):
     monkeypatch.setattr(counts, "STRETCH", stretch)
     data, told = text(20_000), []
     edges = block_edges(data.size, LAGS[-1], 7)
     symbols = np.unique(data) if subset else np.arange(256, dtype=np.uint8)
-    tables = count_pairs(data, LAGS, symbols=symbols, edges=edges, threads=threads, progress=told.append)
+    tables = count_pairs(
+        data, LAGS, symbols=symbols, edges=edges, threads=threads, progress=told.append
+    )
     for table, lag in zip(tables, LAGS, strict=True):
         for block, (start, stop) in enumerate(pairwise(edges)):
             expected = by_bincount(data, lag, start, stop)[symbols[:, None], symbols]
@@ -42,7 +48,9 @@ def test_counts_are_those_of_bincount_in_every_block(monkeypatch, threads, stret
 
 def test_a_mapped_file_and_all_256_symbols_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(counts, "PIECE", 1000)
-    data = np.concatenate([np.zeros(5000, np.uint8), np.arange(256, dtype=np.uint8), np.full(9, 255, np.uint8)])
+    data = np.concatenate(
+        [np.zeros(5000, np.uint8), np.arange(256, dtype=np.uint8), np.full(9, 255, np.uint8)]
+    )
     (tmp_path / "x.bin").write_bytes(data.tobytes())
     mapped = np.memmap(tmp_path / "x.bin", np.uint8, mode="r")
     for lag, table in zip((1, 5000), count_pairs(mapped, [1, 5000])[:, 0], strict=True):

@@ -1,4 +1,6 @@
-"""Estimators against direct sums, enumeration and closed forms; the jackknife against brute force."""
+"""Estimators against direct sums, enumeration and closed forms; the jackknife against brute
+force.
+"""
 
 from itertools import permutations
 
@@ -18,7 +20,9 @@ from plkernel.analysis.information.estimate import (
 
 
 def table_of(first, second, symbols):
-    return np.bincount(np.asarray(first) * symbols + second, minlength=symbols**2).reshape(symbols, symbols)
+    return np.bincount(np.asarray(first) * symbols + second, minlength=symbols**2).reshape(
+        symbols, symbols
+    )
 
 
 def direct(table):
@@ -30,7 +34,9 @@ def direct(table):
 def test_plugin_is_its_formula():
     rng = np.random.default_rng(0)
     tables = rng.multinomial(400, rng.dirichlet(np.ones(81), 5)).reshape(5, 9, 9)
-    np.testing.assert_allclose(mutual_information(tables), [direct(table) for table in tables], rtol=1e-12)
+    np.testing.assert_allclose(
+        mutual_information(tables), [direct(table) for table in tables], rtol=1e-12
+    )
 
 
 def test_the_floor_is_the_mean_over_all_orders_of_a_short_text():
@@ -77,7 +83,10 @@ def test_rare_symbols_are_pooled():
 
 
 def leave_one_out(sums: np.ndarray, sizes: np.ndarray, function) -> np.ndarray:
-    left = [function(sums.sum() - total, sizes.sum() - size) for total, size in zip(sums, sizes, strict=True)]
+    left = [
+        function(sums.sum() - total, sizes.sum() - size)
+        for total, size in zip(sums, sizes, strict=True)
+    ]
     return np.array([function(sums.sum(), sizes.sum()), *left])
 
 
@@ -87,7 +96,9 @@ def test_a_bias_of_one_over_n_is_removed_and_a_mean_stays(sizes):
     estimates = leave_one_out(sizes, sizes, lambda total, n: 7 + 3 / n)
     np.testing.assert_allclose(without_bias(estimates, sizes)[0], 7, rtol=1e-14)
     assert abs(estimates[0] - 7) > 1e-3
-    means = leave_one_out(np.random.default_rng(1).normal(size=sizes.size) * sizes, sizes, lambda total, n: total / n)
+    means = leave_one_out(
+        np.random.default_rng(1).normal(size=sizes.size) * sizes, sizes, lambda total, n: total / n
+    )
     np.testing.assert_allclose(without_bias(means, sizes), means)
 
 

@@ -4,12 +4,20 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.information.estimate import DecayCurve, decay_curves, log_lags
-from plkernel.analysis.information.laws import compare_models, fit_power_law, judge, local_slopes, log_log_slope
+from plkernel.analysis.information.laws import (
+    compare_models,
+    fit_power_law,
+    judge,
+    local_slopes,
+    log_log_slope,
+)
 from plkernel.analysis.sequences import MarkovChain, PottsCorpus
 
 LAGS = log_lags(500)
 SHARED = np.linalg.cholesky(np.exp(-np.abs(np.subtract.outer(np.log(LAGS), np.log(LAGS)))))
-"""Takes independent noise to that of lags which share it: correlation 1/e for lags a factor of e apart."""
+"""Takes independent noise to that of lags which share it: correlation 1/e for lags a factor of e
+apart.
+"""
 SHAPES = {
     "power law": (0.3 * LAGS**-1.2, {"beta": 1.2}),
     "exponential": (0.3 * np.exp(-LAGS / 40), {"tau": 40}),
@@ -22,13 +30,21 @@ SHAPES = {
 
 
 def curve(values, lags=LAGS, noise=0.0, floor=1e-9, seed=0, blocks=40, shared=False):
-    """A curve of `values` with relative errors `noise` at each lag, and jackknife replicates to match."""
-    relative = noise * np.sqrt(blocks) * np.random.default_rng(seed).standard_normal((len(lags), blocks))
+    """A curve of `values` with relative errors `noise` at each lag, and jackknife replicates to
+    match.
+    """
+    relative = (
+        noise * np.sqrt(blocks) * np.random.default_rng(seed).standard_normal((len(lags), blocks))
+    )
     relative = SHARED @ relative if shared else relative
     measured = np.asarray(values) * (1 + relative.mean(axis=1))
-    left = measured[:, None] * (1 - (relative - relative.mean(axis=1, keepdims=True)) / (blocks - 1))
+    left = measured[:, None] * (
+        1 - (relative - relative.mean(axis=1, keepdims=True)) / (blocks - 1)
+    )
     columns = (tuple(np.asarray(lags).tolist()), tuple(measured.tolist()), (floor,) * len(lags))
-    return DecayCurve("information", "shuffle", 10**6, 64, *columns, 0.0, tuple(map(tuple, left.tolist())))
+    return DecayCurve(
+        "information", "shuffle", 10**6, 64, *columns, 0.0, tuple(map(tuple, left.tolist()))
+    )
 
 
 def sequence(corpus):
@@ -58,7 +74,9 @@ def test_the_exponent_does_not_depend_on_which_lags_were_measured():
 def test_the_interval_covers_and_the_error_is_the_spread():
     laws = [fit_power_law(curve(LAGS**-1.15, noise=0.03, seed=seed)) for seed in range(400)]
     assert 0.92 < np.mean([law.low <= 1.15 <= law.high for law in laws]) < 0.98
-    assert np.mean([law.standard_error for law in laws]) == pytest.approx(np.std([law.beta for law in laws]), rel=0.1)
+    assert np.mean([law.standard_error for law in laws]) == pytest.approx(
+        np.std([law.beta for law in laws]), rel=0.1
+    )
 
 
 def test_curvature_shows_where_it_is_and_only_there():
@@ -66,13 +84,17 @@ def test_curvature_shows_where_it_is_and_only_there():
     law = fit_power_law(curve(bent, noise=0.01))
     assert law.curvature == pytest.approx(0.05, abs=3 * law.curvature_error)
     assert law.curvature_p < 1e-6
-    straight = [fit_power_law(curve(LAGS**-1.2, noise=0.01, seed=seed)).curvature_p for seed in range(200)]
+    straight = [
+        fit_power_law(curve(LAGS**-1.2, noise=0.01, seed=seed)).curvature_p for seed in range(200)
+    ]
     assert np.mean(np.array(straight) < 0.05) == pytest.approx(0.05, abs=0.04)
     assert law.r_squared > 0.99  # which says nothing
 
 
 def test_local_slopes_are_the_derivative():
-    lags, slopes, errors = local_slopes(curve(np.exp(-1.2 * np.log(LAGS) - 0.1 * np.log(LAGS) ** 2), noise=1e-3))
+    lags, slopes, errors = local_slopes(
+        curve(np.exp(-1.2 * np.log(LAGS) - 0.1 * np.log(LAGS) ** 2), noise=1e-3)
+    )
     inside = (lags >= 8) & (lags <= 250)  # closer to the ends the window is one-sided
     np.testing.assert_allclose(slopes[inside], 1.2 + 0.2 * np.log(lags[inside]), atol=0.05)
     assert np.all((errors > 1e-5) & (errors < 1e-2))
@@ -105,7 +127,9 @@ def test_bad_requests_are_refused(options, message):
         compare_models(curve(LAGS**-1.0), (1, 5))
 
 
-CASES = [(0.4, 0)] + [(beta, seed) for beta in (0.45, 0.7, 1.0, 1.3, 1.6, 1.95) for seed in (1, 2, 3)]
+CASES = [(0.4, 0)] + [
+    (beta, seed) for beta in (0.45, 0.7, 1.0, 1.3, 1.6, 1.95) for seed in (1, 2, 3)
+]
 
 
 @pytest.mark.slow
@@ -139,8 +163,13 @@ def test_every_shape_is_recognised_with_its_parameters_and_the_others_rejected(n
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_power_law_is_called_one_in_nearly_all_samples(shared):
-    """Two tests at 1 % decide. A criterion 2 above the best misses every fourth with shared noise."""
-    verdicts = [judge(curve(SHAPES["power law"][0], noise=0.03, seed=seed, shared=shared)) for seed in range(25)]
+    """Two tests at 1 % decide. A criterion 2 above the best misses every fourth with shared
+    noise.
+    """
+    verdicts = [
+        judge(curve(SHAPES["power law"][0], noise=0.03, seed=seed, shared=shared))
+        for seed in range(25)
+    ]
     laws = [next(fit for fit in verdict.models if fit.name == "power law") for verdict in verdicts]
     assert np.mean([verdict.kind == "power law" for verdict in verdicts]) >= 0.92
     assert (np.mean([law.excess > 2 for law in laws]) > 0.2) == shared
@@ -148,7 +177,9 @@ def test_a_power_law_is_called_one_in_nearly_all_samples(shared):
     assert np.mean([law.excess_p for law in laws]) > 0.3
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 10), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [range(1), pytest.param(range(1, 10), marks=pytest.mark.slow)], ids=str
+)
 @pytest.mark.parametrize("name", list(SHAPES)[1:])
 def test_the_other_shapes_are_not_called_power_laws(name, seeds):
     for seed in seeds:
@@ -162,12 +193,21 @@ def test_verdicts_of_sequences_of_known_law():
     corpus = PottsCorpus(beta=0.8, size=1_000_000, base=1.5, channels=40)
     lags = np.unique(np.geomspace(8, 400, 24).astype(int))  # away from its shortest lifetime
     assert judge(decay_curves(sequence(corpus), lags)[0]).kind == "power law"
-    independent = np.random.default_rng(0).choice(64, 300_000, p=np.arange(1, 65) / 2080).astype(np.uint8)
+    independent = (
+        np.random.default_rng(0).choice(64, 300_000, p=np.arange(1, 65) / 2080).astype(np.uint8)
+    )
     assert judge(decay_curves(independent, log_lags(200, 12))[0]).kind == "none"
-    alternating = judge(decay_curves(np.tile(np.array([0, 1], np.uint8), 20_000), log_lags(200, 12))[0])
-    assert (alternating.kind, "no decay of the information is significant" in alternating.sentence) == ("none", True)
+    alternating = judge(
+        decay_curves(np.tile(np.array([0, 1], np.uint8), 20_000), log_lags(200, 12))[0]
+    )
+    assert (
+        alternating.kind,
+        "no decay of the information is significant" in alternating.sentence,
+    ) == ("none", True)
     short = judge(decay_curves(MarkovChain(16, 0.3, 100_000).sequence(), log_lags(500, 24))[0])
     assert short.kind == "too short"
-    slow = np.random.default_rng(1).random(100_000) < 0.1  # a chain that stays where it is nine times in ten
+    slow = (
+        np.random.default_rng(1).random(100_000) < 0.1
+    )  # a chain that stays where it is nine times in ten
     held = np.random.default_rng(2).integers(0, 4, 100_000, np.uint8)[np.cumsum(slow)]
     assert judge(decay_curves(held, log_lags(500))[0]).kind not in ("power law", "none")

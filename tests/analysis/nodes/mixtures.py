@@ -23,7 +23,9 @@ class Mixture(LagCorpus):
 
 
 def power_law_copies(beta: float, first: float, longest: int, symbols: int) -> tuple[float, ...]:
-    """Chances of copying under which I(d) = first * d**-beta nats at d = 1..longest: q(d) inverted, then Toeplitz."""
+    """Chances of copying under which I(d) = first * d**-beta nats at d = 1..longest: q(d) inverted,
+    then Toeplitz.
+    """
     wanted = first * np.arange(1.0, longest + 1) ** -beta
     q = np.sqrt(2 * wanted / (symbols - 1))  # what small ones give; ln I rises by about 2 ln q
     for _ in range(60):

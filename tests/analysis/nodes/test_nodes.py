@@ -1,4 +1,6 @@
-"""Kernels of N channels: published conditions, weights that belong to gains, quantiles, terms, random signs, limits."""
+"""Kernels of N channels: published conditions, weights that belong to gains, quantiles, terms,
+random signs, limits.
+"""
 
 from itertools import pairwise
 from typing import Any
@@ -8,7 +10,13 @@ import pytest
 import torch
 from scipy.integrate import quad
 
-from plkernel.analysis.exponentials import ExponentialSum, array_target, integer_lags, lag_target, power_law_target
+from plkernel.analysis.exponentials import (
+    ExponentialSum,
+    array_target,
+    integer_lags,
+    lag_target,
+    power_law_target,
+)
 from plkernel.analysis.nodes import (
     FASTEST,
     HALF_LIVES,
@@ -40,7 +48,8 @@ from plkernel.models.init.power_law import decays_
 BETA = 1.15
 GAINS = ("none", "lru", "ema")
 EXPONENTS = {"none": 0.0, "lru": 0.5, "ema": 1.0}
-# (placement, projection, gain): R1, R*, log-log slope over t = 4..128, with the decimals they are known to.
+# (placement, projection, gain): R1, R*, log-log slope over t = 4..128, with the decimals they are
+# known to.
 CONDITIONS = {
     ("log-spaced", "uniform", "none"): ("-17.98", ".51", "-.24"),
     ("log-spaced", "uniform", "ema"): ("-.85", ".985", "-.98"),
@@ -56,11 +65,24 @@ CONDITIONS = {
     ("concentrated", "uniform", "lru"): ("-4.23", ".88", "-.67"),
     ("log-spaced", "gain-corrected", "none"): (".53", ".998", "-1.15"),
 }
-# Random signs, T = 2048: rms slope over lags 4..512 and output standard deviation of the published conditions.
+# Random signs, T = 2048: rms slope over lags 4..512 and output standard deviation of the published
+# conditions.
 RANDOM = {
-    ("log-spaced", "uniform"): {"none": ("-.18", "13.9"), "ema": ("-.98", ".213"), "lru": ("-.52", "1.00")},
-    ("log-spaced", "published"): {"none": ("-.26", "8.86"), "ema": ("-1.13", ".314"), "lru": ("-.65", "1.05")},
-    ("concentrated", "published"): {"none": ("-.28", "7.29"), "ema": ("-1.23", ".536"), "lru": ("-.77", "1.06")},
+    ("log-spaced", "uniform"): {
+        "none": ("-.18", "13.9"),
+        "ema": ("-.98", ".213"),
+        "lru": ("-.52", "1.00"),
+    },
+    ("log-spaced", "published"): {
+        "none": ("-.26", "8.86"),
+        "ema": ("-1.13", ".314"),
+        "lru": ("-.65", "1.05"),
+    },
+    ("concentrated", "published"): {
+        "none": ("-.28", "7.29"),
+        "ema": ("-1.23", ".536"),
+        "lru": ("-.77", "1.06"),
+    },
 }
 # Quantile nodes, N = 256, loss 0.05, T = 2048: Elog and the range of C by gain and tempering.
 QUANTILE = {
@@ -76,7 +98,11 @@ def rms_kernel(nodes: Nodes, lags: Any) -> np.ndarray:
 
 
 def kernel_exponent(
-    nodes: Nodes, kernel: Summation = "coherent", first: float = 4, last: float = 512, lag: Lag = "state"
+    nodes: Nodes,
+    kernel: Summation = "coherent",
+    first: float = 4,
+    last: float = 512,
+    lag: Lag = "state",
 ) -> float:
     """1.15 for t**-1.15."""
     lags = np.geomspace(first, last, 200)
@@ -86,7 +112,9 @@ def kernel_exponent(
 def prints(value: float, text: str) -> bool:
     """True if `value` rounds to the digits of `text`."""
     mantissa, _, exponent = text.partition("e")
-    return abs(value - float(text)) <= 0.55 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+    return abs(value - float(text)) <= 0.55 * 10.0 ** (
+        int(exponent or 0) - len(mantissa.partition(".")[2])
+    )
 
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids="/".join)
@@ -115,15 +143,24 @@ def test_error_and_range_of_quantile_nodes(gain: Any) -> None:
 
 @pytest.mark.parametrize("assumed", GAINS)
 @pytest.mark.parametrize("used", GAINS)
-def test_nodes_under_another_gain_miss_by_the_difference_of_the_gains(assumed: Any, used: Any) -> None:
-    """The exponent moves by gamma(used) - gamma(assumed), 1/2 or 1; the pair that belongs together is within 0.01.
+def test_nodes_under_another_gain_miss_by_the_difference_of_the_gains(
+    assumed: Any, used: Any
+) -> None:
+    """The exponent moves by gamma(used) - gamma(assumed), 1/2 or 1; the pair that belongs together
+    is within 0.01.
 
-    Wrong pairs meet their own exponent within 0.06: the slowest of them, t**-0.15, feels the end of the nodes.
+    Wrong pairs meet their own exponent within 0.06: the slowest of them, t**-0.15, feels the end of
+    the nodes.
     """
-    for options in ({"placement": "quantile", "tempering": 0.5, "max_lag": 65536.0}, {"projection": "gain-corrected"}):
+    for options in (
+        {"placement": "quantile", "tempering": 0.5, "max_lag": 65536.0},
+        {"projection": "gain-corrected"},
+    ):
         nodes = place(256, gain=assumed, longest=65536.0 if len(options) == 1 else None, **options)  # type: ignore[arg-type]
         seen = kernel_exponent(Nodes(nodes.rates, nodes.projection, used), first=8, last=256)
-        assert abs(seen - BETA - EXPONENTS[used] + EXPONENTS[assumed]) < (0.01 if used == assumed else 0.09), options
+        assert abs(seen - BETA - EXPONENTS[used] + EXPONENTS[assumed]) < (
+            0.01 if used == assumed else 0.09
+        ), options
 
 
 @pytest.mark.parametrize("aim", [Aim(BETA), Aim(BETA, "correlation", "rms", "distance")], ids=str)
@@ -136,21 +173,32 @@ def test_each_node_stands_at_its_quantile(gain: Any, tempering: float, aim: Aim)
     def density(log_rate: float) -> float:
         rate = np.exp(log_rate)
         shift = rate if aim.lag == "distance" else 0.0
-        return float((rate**aim.exponent * np.exp(-shift) / gain_at(rate, gain)) ** (tempering * POWERS[aim.kernel]))
+        return float(
+            (rate**aim.exponent * np.exp(-shift) / gain_at(rate, gain))
+            ** (tempering * POWERS[aim.kernel])
+        )
 
     edges = np.log(aim.rate_range(100, 0.05))
     points = [edges[0], *np.log(nodes.rates[::-1]), edges[1]]
     pieces = [quad(density, *pair, epsabs=0, epsrel=1e-12)[0] for pair in pairwise(points)]
-    assert np.array(pieces) / np.sum(pieces) * 16 == pytest.approx([0.5, *[1.0] * 15, 0.5], rel=1e-9)
+    assert np.array(pieces) / np.sum(pieces) * 16 == pytest.approx(
+        [0.5, *[1.0] * 15, 0.5], rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("lag", ["state", "distance"])
 @pytest.mark.parametrize("kernel", ["coherent", "rms"])
 @pytest.mark.parametrize(("target", "exponent"), [("information", 1.15), ("correlation", 0.575)])
 @pytest.mark.parametrize("gain", GAINS)
-def test_every_aim_is_met_in_its_own_convention(gain: Any, target: Any, exponent: float, kernel: Any, lag: Any) -> None:
-    """Within 0.005 over lags 4..512; with lags read the other way the exponent is off by 0.02 to 0.05."""
-    nodes = place(256, placement="quantile", gain=gain, target=target, kernel=kernel, lag=lag, tempering=0.25)
+def test_every_aim_is_met_in_its_own_convention(
+    gain: Any, target: Any, exponent: float, kernel: Any, lag: Any
+) -> None:
+    """Within 0.005 over lags 4..512; with lags read the other way the exponent is off by 0.02 to
+    0.05.
+    """
+    nodes = place(
+        256, placement="quantile", gain=gain, target=target, kernel=kernel, lag=lag, tempering=0.25
+    )
     assert kernel_exponent(nodes, kernel, lag=lag) == pytest.approx(exponent, abs=0.005)
     other: Any = "state" if lag == "distance" else "distance"
     assert abs(kernel_exponent(nodes, kernel, lag=other) - exponent) > 0.015
@@ -159,7 +207,12 @@ def test_every_aim_is_met_in_its_own_convention(gain: Any, target: Any, exponent
 def test_gains_have_their_formulas_and_slow_nodes_keep_their_digits() -> None:
     """1 - exp(-1e-12) loses four digits when computed as written."""
     a = np.exp(-np.array([0.5, 2.0]))
-    formulas: dict[Gain, Any] = {"none": [1, 1], "ema": 1 - a, "lru": np.sqrt(1 - a**2), "clamp": [0.5, 1]}
+    formulas: dict[Gain, Any] = {
+        "none": [1, 1],
+        "ema": 1 - a,
+        "lru": np.sqrt(1 - a**2),
+        "clamp": [0.5, 1],
+    }
     for gain, values in formulas.items():
         assert gain_at([0.5, 2.0], gain) == pytest.approx(np.array(values))
     assert gain_at([1e-12], "ema")[0] == pytest.approx(1e-12, rel=1e-9)
@@ -183,14 +236,18 @@ def test_patches_make_a_step_longer() -> None:
 
 
 def test_shapes_of_other_aims() -> None:
-    """Distance multiplies the weights by a; rms takes the root of the spacing, where squares add up."""
+    """Distance multiplies the weights by a; rms takes the root of the spacing, where squares add
+    up.
+    """
     lags = integer_lags(100)
     plain = place(64, projection="gain-corrected", gain="lru")
     moved = place(64, projection="gain-corrected", gain="lru", lag="distance")
     ratio = moved.kernel().kernel(lags - 1) / plain.kernel().kernel(lags)
     assert ratio == pytest.approx(ratio[0], rel=1e-12)
     rates = np.array(place(256, placement="concentrated").rates)
-    coherent, rms = (shaped(rates, "gain-corrected", "lru", Aim(BETA, kernel=k)) for k in ("coherent", "rms"))
+    coherent, rms = (
+        shaped(rates, "gain-corrected", "lru", Aim(BETA, kernel=k)) for k in ("coherent", "rms")
+    )
     ratio = np.array(coherent.projection) / np.array(rms.projection) / np.sqrt(local_spacing(rates))
     assert ratio == pytest.approx(ratio[0], rel=1e-12)
 
@@ -198,7 +255,9 @@ def test_shapes_of_other_aims() -> None:
 TERMS = ExponentialSum((2.0, 0.3, 0.02, 0.001), (0.8, 0.15, 0.02, 0.0004))
 
 
-@pytest.mark.parametrize("aim", [Aim(BETA), Aim(BETA, lag="distance"), Aim(BETA, "correlation", "rms")], ids=str)
+@pytest.mark.parametrize(
+    "aim", [Aim(BETA), Aim(BETA, lag="distance"), Aim(BETA, "correlation", "rms")], ids=str
+)
 @pytest.mark.parametrize("gain", GAINS)
 def test_channels_of_a_term_give_its_weight(gain: Any, aim: Aim) -> None:
     """Under an rms aim the terms are those of the squared kernel."""
@@ -206,7 +265,10 @@ def test_channels_of_a_term_give_its_weight(gain: Any, aim: Aim) -> None:
     for tempering in (0.0, 0.5, 1.0):
         nodes = term_nodes(TERMS, 64, aim.kernel, aim.lag, gain, tempering)
         weights = (np.array(nodes.projection) * gain_at(nodes.rates, gain)) ** POWERS[aim.kernel]
-        kernel = np.exp(-POWERS[aim.kernel] * np.outer(lags - (aim.lag == "distance"), nodes.rates)) @ weights
+        kernel = (
+            np.exp(-POWERS[aim.kernel] * np.outer(lags - (aim.lag == "distance"), nodes.rates))
+            @ weights
+        )
         ratio = kernel / TERMS.kernel(lags)
         assert ratio == pytest.approx(ratio[0], rel=1e-12)
         assert np.mean(nodes.projection) == pytest.approx(1)
@@ -215,7 +277,9 @@ def test_channels_of_a_term_give_its_weight(gain: Any, aim: Aim) -> None:
 def test_counts_follow_the_tempered_weights_by_largest_remainder() -> None:
     """Uniform C at tempering 1 up to rounding, equal counts at 0; weightless terms get nothing."""
     terms = ExponentialSum((1.0, 0.5, 0.1), (6.0, 0.0, 2.0))
-    tempered, equal = (term_nodes(terms, 8, "coherent", "state", "none", tempering) for tempering in (1.0, 0.0))
+    tempered, equal = (
+        term_nodes(terms, 8, "coherent", "state", "none", tempering) for tempering in (1.0, 0.0)
+    )
     assert (tempered.rates, tempered.projection) == ((1.0,) * 6 + (0.1,) * 2, (1.0,) * 8)
     assert equal.rates == (1.0,) * 4 + (0.1,) * 4
     shares = ([1, 1, 1], 4), ([100, 1e-9, 1e-12], 10), ([10, 6, 1.5], 17), ([3, 2], 2)
@@ -230,7 +294,9 @@ def test_counts_follow_the_tempered_weights_by_largest_remainder() -> None:
 
 @pytest.mark.parametrize("gain", [*GAINS, "clamp"])
 def test_random_signs_by_simulation(gain: Any) -> None:
-    """Kernels of random B and C within 2 %, and the output of such states for white input, over sqrt(N)."""
+    """Kernels of random B and C within 2 %, and the output of such states for white input, over
+    sqrt(N).
+    """
     nodes = place(16, placement="quantile", gain=gain, tempering=0.5, max_lag=16)
     random, lags = np.random.default_rng(7), np.array([1, 2, 4, 8, 16])
     b, c = random.standard_normal((2, 40_000, 16))
@@ -249,7 +315,9 @@ def test_random_signs_by_simulation(gain: Any) -> None:
 WIDE = np.log(2) / half_lives_of("log-spaced", 256, 0.2, 8000.0)
 
 
-@pytest.mark.parametrize("rates", [np.array(place(96, placement="concentrated").rates), WIDE], ids=["groups", "wide"])
+@pytest.mark.parametrize(
+    "rates", [np.array(place(96, placement="concentrated").rates), WIDE], ids=["groups", "wide"]
+)
 @pytest.mark.parametrize(("kernel", "lag"), [("coherent", "state"), ("rms", "distance")])
 def test_a_smooth_fit_of_a_power_law_is_as_good_as_the_closed_form(
     rates: np.ndarray, kernel: Summation, lag: Lag
@@ -271,13 +339,18 @@ def test_other_shapes_are_followed_and_noise_is_not(lag: Lag) -> None:
     for target in (broken, array_target(np.exp(-(t**0.3))), measured):
         assert node_scores(smooth_nodes(WIDE, target, "lru", *read), target, *read).r_star > 0.99
     assert node_scores(smooth_nodes(WIDE, measured, "lru", *read), broken, *read).r_star > 0.999
-    steep, slow = array_target(np.exp(-5.0 * np.arange(1, 60))), half_lives_of("log-spaced", 16, 500.0, 2000.0)
+    steep, slow = (
+        array_target(np.exp(-5.0 * np.arange(1, 60))),
+        half_lives_of("log-spaced", 16, 500.0, 2000.0),
+    )
     with pytest.raises(ValueError, match=r"cannot follow array: use nodes 'terms'"):
         smooth_nodes(np.log(2) / slow, steep, "none", "coherent", "state")
 
 
 def test_float32_decays_hold_what_is_said_and_little_more() -> None:
-    """A model's parameter is ln(rate) in float32: the rate is off by |ln rate| 2**-24 at most, 1.1e-6 of itself."""
+    """A model's parameter is ln(rate) in float32: the rate is off by |ln rate| 2**-24 at most,
+    1.1e-6 of itself.
+    """
     ends = np.exp(-np.array([SLOWEST, FASTEST])).astype(np.float32)
     assert ends.tolist() == [np.nextafter(np.float32(1), np.float32(0)), np.finfo(np.float32).tiny]
     shortest, longest = HALF_LIVES
@@ -293,7 +366,9 @@ def test_float32_decays_hold_what_is_said_and_little_more() -> None:
             continue
         with pytest.raises(ValueError, match="nodes has a rate of"):
             decays_(torch.empty(1), nodes)
-        with pytest.raises(ValueError, match=r"is no half-life that a float32 decay holds: use 0\.00794"):
+        with pytest.raises(
+            ValueError, match=r"is no half-life that a float32 decay holds: use 0\.00794"
+        ):
             check_rates("nodes:", nodes.rates, 1)
 
 
@@ -313,14 +388,35 @@ def test_float32_decays_hold_what_is_said_and_little_more() -> None:
         ({"channels": 2, "placement": "concentrated"}, "channels must be large enough"),
         ({"placement": "quantile", "tempering": 1.5}, "tempering must lie between 0"),
         ({"placement": "quantile", "loss": 0.5}, "loss must lie between 0 and 0.5"),
-        ({"placement": "quantile", "max_lag": 2.0, "step": 2}, "max_lag must be more than one step"),
-        ({"placement": "quantile", "projection": "published"}, "'published' does not go with placement 'quantile'"),
+        (
+            {"placement": "quantile", "max_lag": 2.0, "step": 2},
+            "max_lag must be more than one step",
+        ),
+        (
+            {"placement": "quantile", "projection": "published"},
+            "'published' does not go with placement 'quantile'",
+        ),
         ({"placement": "terms"}, "placement 'terms' needs terms"),
-        ({"placement": "terms", "terms": TERMS, "channels": 3}, "channels must be at least the number of terms, 4"),
-        ({"tempering": 1.0}, "tempering 1 belongs to placement 'quantile' or 'terms', got placement 'log-spaced'"),
-        ({"placement": "quantile", "longest": 2000.0}, "longest 2000 belongs to placement 'log-spaced', got placement"),
-        ({"placement": "quantile", "terms": TERMS}, "terms an exponential sum belongs to placement 'terms'"),
-        ({"projection": "gain-corrected", "beta": 1e38}, r"beta 1e\+38 takes the projection's weights out"),
+        (
+            {"placement": "terms", "terms": TERMS, "channels": 3},
+            "channels must be at least the number of terms, 4",
+        ),
+        (
+            {"tempering": 1.0},
+            "tempering 1 belongs to placement 'quantile' or 'terms', got placement 'log-spaced'",
+        ),
+        (
+            {"placement": "quantile", "longest": 2000.0},
+            "longest 2000 belongs to placement 'log-spaced', got placement",
+        ),
+        (
+            {"placement": "quantile", "terms": TERMS},
+            "terms an exponential sum belongs to placement 'terms'",
+        ),
+        (
+            {"projection": "gain-corrected", "beta": 1e38},
+            r"beta 1e\+38 takes the projection's weights out",
+        ),
     ],
     ids=str,
 )

@@ -1,8 +1,10 @@
-"""Coordinate checks: under muP activations move as far at every width, under standard parametrisations they do not.
+"""Coordinate checks: under muP activations move as far at every width, under standard
+parametrisations they do not.
 
-At each width a model takes a few steps of Adam at one base learning rate. With x_0 the coordinates of an activation at
-the start and x_t after t steps, the check is the slope of ln rms(x_t - x_0) against ln width: 0 where learning rates
-carry over. Source: Tensor Programs V (arXiv 2203.03466), appendix D.1 and figure 5.
+At each width a model takes a few steps of Adam at one base learning rate. With x_0 the coordinates
+of an activation at the start and x_t after t steps, the check is the slope of ln rms(x_t - x_0)
+against ln width: 0 where learning rates carry over. Source: Tensor Programs V (arXiv 2203.03466),
+appendix D.1 and figure 5.
 """
 
 import re
@@ -28,7 +30,8 @@ ZERO = (("zero_readout", 1),)
 RATE = 2**-10
 Options = tuple[tuple[str, float], ...]
 FLAT = 0.1
-EPS = 1e-16  # small beside every gradient: an Adam that its eps slows down at large widths would look flat
+# small beside every gradient: an Adam that its eps slows down at large widths would look flat
+EPS = 1e-16
 PLACES = (
     (r"emb(edding)?", "embedding"),
     (r"blocks\.(\d+)\.(?:ssm|att)", "mixer {}"),
@@ -45,7 +48,9 @@ def windows(batch: int = 4, context: int = 64) -> Tensor:
     return torch.from_numpy(rows.astype(np.int64))
 
 
-def filled(kind: ModelKind, dim: int, layers: int, scheme: str, options: Options, seed: int = 0) -> Any:
+def filled(
+    kind: ModelKind, dim: int, layers: int, scheme: str, options: Options, seed: int = 0
+) -> Any:
     """A filled model and its plan."""
     arm = Arm(scheme=scheme, scheme_options=dict(options))
     condition = resolve(ModelSpec(kind=kind, dim=dim, layers=layers), arm)
@@ -53,8 +58,12 @@ def filled(kind: ModelKind, dim: int, layers: int, scheme: str, options: Options
     return model, plan_of(model, condition)
 
 
-def changes(model: nn.Module, optimizer: torch.optim.Optimizer, windows: Tensor, steps: int) -> dict[str, list[float]]:
-    """By activation: rms(x_0), then rms(x_t - x_0) for t = 1..steps; the model is trained in place."""
+def changes(
+    model: nn.Module, optimizer: torch.optim.Optimizer, windows: Tensor, steps: int
+) -> dict[str, list[float]]:
+    """By activation: rms(x_0), then rms(x_t - x_0) for t = 1..steps; the model is trained in
+    place.
+    """
     inputs, targets = windows[:, :-1], windows[:, 1:]
     seen: dict[str, Tensor] = {}
     starts: dict[str, Tensor] = {}
@@ -96,7 +105,9 @@ def checked(
     steps: int = 4,
     seeds: int = 3,
 ) -> dict[str, float]:
-    """Slope of ln rms(x_t - x_0) over ln width after a few steps of Adam, by activation, the mean of the seeds."""
+    """Slope of ln rms(x_t - x_0) over ln width after a few steps of Adam, by activation, the mean
+    of the seeds.
+    """
     moved: dict[str, list[float]] = {}
     for width in widths:
         for seed in range(seeds):
@@ -105,7 +116,11 @@ def checked(
             for name, values in changes(model, optimizer, windows(), steps).items():
                 moved.setdefault(name, []).append(values[-1])
     return {
-        name: float(np.polyfit(np.log(widths), np.log(np.reshape(values, (len(widths), seeds))), 1)[0].mean())
+        name: float(
+            np.polyfit(np.log(widths), np.log(np.reshape(values, (len(widths), seeds))), 1)[
+                0
+            ].mean()
+        )
         for name, values in moved.items()
     }
 
@@ -119,21 +134,29 @@ def least(slopes: dict[str, float]) -> float:
     return min(value for name, value in slopes.items() if name != "embedding")
 
 
-# Megatron's head cannot start at zero: its random part falls in width, so its rate is one at which training outweighs.
+# Megatron's head cannot start at zero: its random part falls in width, so its rate is one at which
+# training outweighs.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "options", "rate"),
-    [("mup_table8", ZERO, RATE), ("mup_table3", ZERO, RATE), ("megatron_mup", (("base_width", 64),), 4 * RATE)],
+    [
+        ("mup_table8", ZERO, RATE),
+        ("mup_table3", ZERO, RATE),
+        ("megatron_mup", (("base_width", 64),), 4 * RATE),
+    ],
 )
 def test_mup_is_flat_in_width(scheme: str, options: Options, rate: float) -> None:
-    """Every activation of an SSM moves as far at width 1024 as at 64, slope within 0.1; so do its logits."""
+    """Every activation of an SSM moves as far at width 1024 as at 64, slope within 0.1; so do its
+    logits.
+    """
     assert is_flat(done := checked("ssm", scheme, options, WHOLE, rate)), done
 
 
 def test_mup_is_flat_and_the_standard_parametrisation_is_not() -> None:
     """The same on two widths: two schemes that differ in nothing but scales and rates.
 
-    Eight seeds: of four, feed-forward layers as narrow as these stray to a slope of 0.17 on half of all texts.
+    Eight seeds: of four, feed-forward layers as narrow as these stray to a slope of 0.17 on half of
+    all texts.
     """
     assert is_flat(mup := checked("ssm", "mup_table8", ZERO, QUICK, seeds=8)), mup
     assert least(checked("ssm", "sp_torch_default", (), QUICK, seeds=1)) > 0.3
@@ -142,7 +165,9 @@ def test_mup_is_flat_and_the_standard_parametrisation_is_not() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rwkv5", "rwkv6"])
 def test_mup_is_flat_in_an_rwkv(kind: ModelKind) -> None:
-    """With low-rank maps at the rate of a head and GroupNorm as it is; standard and official schemes grow."""
+    """With low-rank maps at the rate of a head and GroupNorm as it is; standard and official
+    schemes grow.
+    """
     assert is_flat(mup := checked(kind, "mup_table8", ZERO, WHOLE, seeds=2)), mup
     assert least(checked(kind, "sp_torch_default", (), FAST, seeds=8)) > 0.35
     official = checked(kind, "rwkv_blinkdl", (), FAST, seeds=2)
@@ -151,7 +176,12 @@ def test_mup_is_flat_in_an_rwkv(kind: ModelKind) -> None:
 
 @pytest.mark.slow
 def test_the_spectral_rates_for_adam_are_flat_and_those_for_sgd_are_not() -> None:
-    """The rule for Adam, with the paper's random head; that for SGD under Adam, as nanotron has it, grows."""
+    """The rule for Adam, with the paper's random head; that for SGD under Adam, as nanotron has it,
+    grows.
+    """
     assert is_flat(done := checked("ssm", "spectral", (), WHOLE, seeds=4)), done
     nanotron = checked("ssm", "nanotron_spectral_mup", (), FAST, seeds=1)
-    assert min(value for name, value in nanotron.items() if name.startswith(("mixer", "ffn", "block"))) > 0.3, nanotron
+    assert (
+        min(value for name, value in nanotron.items() if name.startswith(("mixer", "ffn", "block")))
+        > 0.3
+    ), nanotron

@@ -1,4 +1,6 @@
-"""Schemes on models of `transformers`, configured tiny, never downloaded, against what the library itself draws."""
+"""Schemes on models of `transformers`, configured tiny, never downloaded, against what the library
+itself draws.
+"""
 
 import math
 from functools import partial
@@ -19,12 +21,16 @@ SIZES = {"vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id"
 
 
 def gpt2(**options: Any) -> nn.Module:
-    config = hub().GPT2Config(**{**SIZES, "n_positions": 64, "n_embd": D, "n_layer": L, "n_head": 4, **options})
+    config = hub().GPT2Config(
+        **{**SIZES, "n_positions": 64, "n_embd": D, "n_layer": L, "n_head": 4, **options}
+    )
     return hub().GPT2LMHeadModel(config)
 
 
 def mamba(**options: Any) -> nn.Module:
-    config = hub().MambaConfig(**{**SIZES, "hidden_size": D, "state_size": 8, "num_hidden_layers": L, **options})
+    config = hub().MambaConfig(
+        **{**SIZES, "hidden_size": D, "state_size": 8, "num_hidden_layers": L, **options}
+    )
     return hub().MambaForCausalLM(config)
 
 
@@ -32,7 +38,9 @@ MODELS = {"gpt2": gpt2, "mamba": mamba}
 GPT2 = RoleTable.from_toml("gpt2")
 
 
-def filled(kind: str, scheme: str, options: dict[str, Any] | None = None, **model: Any) -> tuple[nn.Module, Plan]:
+def filled(
+    kind: str, scheme: str, options: dict[str, Any] | None = None, **model: Any
+) -> tuple[nn.Module, Plan]:
     built = MODELS[kind](**model)
     chosen = plan(built, scheme, RoleTable.from_toml(kind), **(options or {}))
     chosen.apply_(built, seed=0)
@@ -41,11 +49,15 @@ def filled(kind: str, scheme: str, options: dict[str, Any] | None = None, **mode
 
 def has_std(values: Tensor, expected: float) -> bool:
     """Within four standard errors of a normal's deviation."""
-    return abs(float(values.detach().double().std()) / expected - 1) < 4 / math.sqrt(2 * values.numel())
+    return abs(float(values.detach().double().std()) / expected - 1) < 4 / math.sqrt(
+        2 * values.numel()
+    )
 
 
 def test_the_fused_matrix_is_drawn_by_its_parts() -> None:
-    """Queries apart in T5, by the heads that are said; Xavier by the fans of (d, d) each, not of (d, 3 d)."""
+    """Queries apart in T5, by the heads that are said; Xavier by the fans of (d, d) each, not of
+    (d, 3 d).
+    """
     model, _ = filled("gpt2", "transformers_t5", {"tied": False, "heads": (4, D // 4)})
     query, key, value = model.transformer.h[1].attn.c_attn.weight.split(D, dim=1)
     assert has_std(query, (D * D / 4) ** -0.5)
@@ -59,10 +71,14 @@ def test_the_fused_matrix_is_drawn_by_its_parts() -> None:
 def test_what_another_model_does_not_say_is_asked_for() -> None:
     """Heads, and that it computes what the scheme needs."""
     scheme = "transformers_t5"
-    with pytest.raises(ValueError, match=r"heads must be given .* got None: heads=\(8, 12\) .* heads=\(1, 96\)"):
+    with pytest.raises(
+        ValueError, match=r"heads must be given .* got None: heads=\(8, 12\) .* heads=\(1, 96\)"
+    ):
         plan(gpt2(), scheme, GPT2)
     for wrong in ((4,), (0, 24)):
-        with pytest.raises(ValueError, match=r"heads must be \(number, size\), both at least 1, got"):
+        with pytest.raises(
+            ValueError, match=r"heads must be \(number, size\), both at least 1, got"
+        ):
             plan(gpt2(), scheme, GPT2, heads=wrong)  # type: ignore[arg-type]
     assert plan(gpt2(), "megatron_default", GPT2).sizes.heads is None
     with pytest.raises(ValueError, match="'rwkv_blinkdl' needs a model with embedding_norm = True"):
@@ -70,14 +86,21 @@ def test_what_another_model_does_not_say_is_asked_for() -> None:
     with pytest.raises(ValueError, match="'mup_table8' needs a model with multiplier logits = 2"):
         plan(gpt2(), "mup_table8", GPT2, base_width=2 * D)
     said = Structure(multipliers={"logits": 2.0})
-    assert plan(gpt2(), "mup_table8", GPT2, structure=said, base_width=2 * D).forward == {"logits": 2.0}
+    assert plan(gpt2(), "mup_table8", GPT2, structure=said, base_width=2 * D).forward == {
+        "logits": 2.0
+    }
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_mamba_keeps_what_is_its_own(use_bias: bool) -> None:
-    """Time steps, decays, convolution and skip stay to the bit; the rest is N(0.1), outputs U(fan_in**-0.5)."""
+    """Time steps, decays, convolution and skip stay to the bit; the rest is N(0.1), outputs
+    U(fan_in**-0.5).
+    """
     torch.manual_seed(0)
-    before = {name: values.detach().clone() for name, values in mamba(use_bias=use_bias).named_parameters()}
+    before = {
+        name: values.detach().clone()
+        for name, values in mamba(use_bias=use_bias).named_parameters()
+    }
     torch.manual_seed(0)
     model, _ = filled("mamba", "transformers_mamba", use_bias=use_bias)
     inner = model.config.intermediate_size
@@ -103,20 +126,34 @@ def test_they_still_run_and_train_and_an_untied_head_has_a_role(kind: str) -> No
     loss.backward()
     torch.optim.AdamW(chosen.param_groups(model, 1e-3, 0.1)).step()
     model, chosen = filled(kind, "lm_engine_fan_in", tie_word_embeddings=False)
-    assert [e.parameter.name for e in chosen.entries if e.parameter.role == "head"] == ["lm_head.weight"]
-    plan(model.transformer if kind == "gpt2" else model.backbone, "megatron_default", RoleTable.from_toml(kind))
+    assert [e.parameter.name for e in chosen.entries if e.parameter.role == "head"] == [
+        "lm_head.weight"
+    ]
+    plan(
+        model.transformer if kind == "gpt2" else model.backbone,
+        "megatron_default",
+        RoleTable.from_toml(kind),
+    )
 
 
 def theirs(family: str) -> nn.Module:
     """A small model of `transformers`, filled by its own code: 3 layers of 128, 300 words."""
-    wide = {**SIZES, "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 3, "num_attention_heads": 4}
+    wide = {
+        **SIZES,
+        "hidden_size": 128,
+        "intermediate_size": 320,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
     if family == "gpt2":
         return gpt2(n_embd=128, n_layer=3)
     if family == "mamba":
         return mamba(hidden_size=128, num_hidden_layers=3)
     if family == "t5":
         shape = {"d_model": 128, "d_kv": 32, "num_heads": 6, "d_ff": 320, "num_layers": 3}
-        return hub().T5EncoderModel(hub().T5Config(feed_forward_proj="gated-gelu", **shape, **SIZES))
+        return hub().T5EncoderModel(
+            hub().T5Config(feed_forward_proj="gated-gelu", **shape, **SIZES)
+        )
     name, options = {
         "clip": ("CLIPTextModelWithProjection", {"projection_dim": 128}),
         "modernbert": ("ModernBertForMaskedLM", {"cls_token_id": 1, "sep_token_id": 2}),
@@ -129,10 +166,17 @@ def theirs(family: str) -> nn.Module:
 
 
 LLAMA = {
-    "*embed_tokens.weight": "embedding", "lm_head.weight": "head", "*norm.weight": "norm", "*q_proj.weight": "query",
-    "*k_proj.weight": "key", "*v_proj.weight": "value", "*o_proj.weight": "mixer_out", "*gate_proj.weight": "ffn_gate",
-    "*up_proj.weight": "ffn_up", "*down_proj.weight": "ffn_out",
-}  # fmt: skip
+    "*embed_tokens.weight": "embedding",
+    "lm_head.weight": "head",
+    "*norm.weight": "norm",
+    "*q_proj.weight": "query",
+    "*k_proj.weight": "key",
+    "*v_proj.weight": "value",
+    "*o_proj.weight": "mixer_out",
+    "*gate_proj.weight": "ffn_gate",
+    "*up_proj.weight": "ffn_up",
+    "*down_proj.weight": "ffn_out",
+}
 ROLES: dict[str, RoleTable] = {
     "default": RoleTable.from_dict(LLAMA),
     "gemma": RoleTable.from_dict(LLAMA),
@@ -140,35 +184,63 @@ ROLES: dict[str, RoleTable] = {
     "mamba": RoleTable.from_toml("mamba"),
     "t5": RoleTable.from_dict(
         {
-            "shared.weight": "embedding", "*norm.weight": "norm", "*relative_attention_bias.weight": "own",
-            "*.q.weight": "query", "*.k.weight": "key", "*.v.weight": "value", "*.o.weight": "mixer_out",
-            "*.wi_0.weight": "ffn_gate", "*.wi_1.weight": "ffn_up", "*.wo.weight": "ffn_out",
+            "shared.weight": "embedding",
+            "*norm.weight": "norm",
+            "*relative_attention_bias.weight": "own",
+            "*.q.weight": "query",
+            "*.k.weight": "key",
+            "*.v.weight": "value",
+            "*.o.weight": "mixer_out",
+            "*.wi_0.weight": "ffn_gate",
+            "*.wi_1.weight": "ffn_up",
+            "*.wo.weight": "ffn_out",
         }
     ),
     "clip": RoleTable.from_dict(
         {
-            "*token_embedding.weight": "embedding", "*position_embedding.weight": "position", "*norm*.weight": "norm",
-            "*norm*.bias": "norm_bias", "*.q_proj.weight": "query", "*.k_proj.weight": "key",
-            "*.v_proj.weight": "value", "*.out_proj.weight": "mixer_out", "*.fc1.weight": "ffn_gate",
-            "*.fc2.weight": "ffn_out", "*_proj.bias": "bias", "*.fc?.bias": "bias", "text_projection.weight": "head",
+            "*token_embedding.weight": "embedding",
+            "*position_embedding.weight": "position",
+            "*norm*.weight": "norm",
+            "*norm*.bias": "norm_bias",
+            "*.q_proj.weight": "query",
+            "*.k_proj.weight": "key",
+            "*.v_proj.weight": "value",
+            "*.out_proj.weight": "mixer_out",
+            "*.fc1.weight": "ffn_gate",
+            "*.fc2.weight": "ffn_out",
+            "*_proj.bias": "bias",
+            "*.fc?.bias": "bias",
+            "text_projection.weight": "head",
         }
     ),
     "modernbert": RoleTable.from_dict(
         {
-            "*tok_embeddings.weight": "embedding", "*norm.weight": "norm", "decoder.bias": "bias",
-            "*Wqkv.weight": {"parts": ["query", "key", "value"]}, "*attn.Wo.weight": "mixer_out",
-            "*Wi.weight": {"parts": ["ffn_gate", "ffn_up"]}, "*mlp.Wo.weight": "ffn_out", "head.dense.weight": "head",
+            "*tok_embeddings.weight": "embedding",
+            "*norm.weight": "norm",
+            "decoder.bias": "bias",
+            "*Wqkv.weight": {"parts": ["query", "key", "value"]},
+            "*attn.Wo.weight": "mixer_out",
+            "*Wi.weight": {"parts": ["ffn_gate", "ffn_up"]},
+            "*mlp.Wo.weight": "ffn_out",
+            "head.dense.weight": "head",
         }
     ),
-}  # fmt: skip
+}
 
 
 def agrees(drawn: Tensor, said: Distribution) -> bool:
-    """True if these values can come from there: standard deviation, and bounds that are neared, not passed."""
+    """True if these values can come from there: standard deviation, and bounds that are neared, not
+    passed.
+    """
     if said.kind == "constant":
         return bool((drawn == said.scale).all())
-    std = said.scale * {"uniform": 3**-0.5, "truncated": truncated_std(said.cutoff or 1)}.get(said.kind, 1.0)
-    top, bound = float(drawn.abs().max()), {"uniform": said.scale, "truncated": said.scale * (said.cutoff or 0)}
+    std = said.scale * {"uniform": 3**-0.5, "truncated": truncated_std(said.cutoff or 1)}.get(
+        said.kind, 1.0
+    )
+    top, bound = (
+        float(drawn.abs().max()),
+        {"uniform": said.scale, "truncated": said.scale * (said.cutoff or 0)},
+    )
     edge = bound.get(said.kind)
     inside = top > 3.1 * std if edge is None else 0.95 * edge < top < edge * (1 + 1e-6)
     return inside and math.isclose(float(drawn.std()), std, rel_tol=0.025)
@@ -182,12 +254,18 @@ def test_transformers_draws_what_its_schemes_say(family: str) -> None:
     model = theirs(family)
     heads = (6, 32) if family == "t5" else (4, 32)
     scheme, roles = f"transformers_{family}", ROLES[family]
-    structure = asked(model, scheme, roles, heads=heads)  # the library computes what its own schemes ask for
+    structure = asked(
+        model, scheme, roles, heads=heads
+    )  # the library computes what its own schemes ask for
     chosen = plan(model, scheme, roles, heads=heads, structure=structure)
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     ours = [entry for entry in chosen.entries if entry.parameter.role != "own"]
     drawn = [entry.parameter.slice_of(parameters[entry.parameter.name]) for entry in ours]
     pairs = list(zip(drawn, [entry.distribution for entry in ours], strict=True))
-    assert [e.parameter.label for e, (values, said) in zip(ours, pairs, strict=True) if not agrees(values, said)] == []
+    assert [
+        e.parameter.label
+        for e, (values, said) in zip(ours, pairs, strict=True)
+        if not agrees(values, said)
+    ] == []
     assert len(ours) > 10
     assert not any(agrees(values, said.times(1.05)) for values, said in pairs if values.ndim > 1)

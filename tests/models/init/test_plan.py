@@ -1,4 +1,6 @@
-"""Plans: what a scheme does, as data: equal on the meta device, independent of order, and held by no tensor."""
+"""Plans: what a scheme does, as data: equal on the meta device, independent of order, and held by
+no tensor.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,13 @@ MODELS = {
 
 
 def mup(model: nn.Module, base_width: int) -> Plan:
-    """A plan with multipliers of every kind, for a model that is said to multiply its logits as asked."""
+    """A plan with multipliers of every kind, for a model that is said to multiply its logits as
+    asked.
+    """
     scheme = "megatron_mup"
-    return plan(model, scheme, structure=asked(model, scheme, base_width=base_width), base_width=base_width)
+    return plan(
+        model, scheme, structure=asked(model, scheme, base_width=base_width), base_width=base_width
+    )
 
 
 class Fused(nn.Module):
@@ -33,7 +39,9 @@ class Fused(nn.Module):
         self.wte = nn.Embedding(50, 12)
         block = nn.Module()
         for name in ("proj", "attn") if reverse else ("attn", "proj"):
-            block.register_parameter(name, nn.Parameter(torch.zeros((24, 12) if name == "proj" else (12, 36))))
+            block.register_parameter(
+                name, nn.Parameter(torch.zeros((24, 12) if name == "proj" else (12, 36)))
+            )
         self.h = nn.ModuleList([block])
 
 
@@ -49,12 +57,16 @@ ROLES = RoleTable.from_dict(
 def same(a: nn.Module, b: nn.Module) -> bool:
     """Equal values under equal names; decays, which no scheme sets, aside."""
     theirs = dict(b.named_parameters())
-    return all(torch.equal(x, theirs[name]) for name, x in a.named_parameters() if "log_rate" not in name)
+    return all(
+        torch.equal(x, theirs[name]) for name, x in a.named_parameters() if "log_rate" not in name
+    )
 
 
 def test_values_depend_on_seed_and_name_alone() -> None:
     models = [Fused(), Fused(reverse=True)]
-    assert [name for name, _ in models[0].named_parameters()] != [name for name, _ in models[1].named_parameters()]
+    assert [name for name, _ in models[0].named_parameters()] != [
+        name for name, _ in models[1].named_parameters()
+    ]
     for model in models:
         plan(model, "megatron_default", ROLES).apply_(model, 0)
     assert same(*models)
@@ -70,15 +82,21 @@ def test_param_groups_hold_every_parameter_once_with_its_multipliers() -> None:
     model = RWKV(RWKVConfig(6, 32, 2, 16))
     groups = mup(model, 16).param_groups(model, 1e-3, 0.1, eps=1e-6)
     by_id = {id(p): group for group in groups for p in group["params"]}
-    assert len(by_id) == sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+    assert (
+        len(by_id) == sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+    )
     hidden, free, head = (
-        by_id[id(p)] for p in (model.blocks[0].att.key.weight, model.blocks[0].att.time_decay, model.head.weight)
+        by_id[id(p)]
+        for p in (model.blocks[0].att.key.weight, model.blocks[0].att.time_decay, model.head.weight)
     )
     assert (hidden["lr"], hidden["weight_decay"], hidden["eps"]) == (5e-4, 0.1, 5e-7)
     assert (free["lr"], free["weight_decay"]) == (1e-3, 0.0)
     assert (head["lr"], head["weight_decay"]) == (1e-3, 0.1)
     usual = mup(model, 16).param_groups(model, 1e-3, 0.1)
-    assert max(group["eps"] for group in usual) == torch.optim.AdamW([hidden["params"][0]]).defaults["eps"]
+    assert (
+        max(group["eps"] for group in usual)
+        == torch.optim.AdamW([hidden["params"][0]]).defaults["eps"]
+    )
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -88,19 +106,31 @@ def test_a_plan_of_the_meta_device_is_the_plan(kind: str) -> None:
     model = MODELS[kind]()
     assert early == mup(model, 16)
     early.apply_(model, 3)
-    assert all(parameter.isfinite().all() for name, parameter in model.named_parameters() if "log_rate" not in name)
+    assert all(
+        parameter.isfinite().all()
+        for name, parameter in model.named_parameters()
+        if "log_rate" not in name
+    )
 
 
 @pytest.mark.parametrize(
     ("roles", "message"),
     [
-        ({"wte.weight": "embedding"}, r"every parameter needs exactly one role: h.0.attn \(no pattern\)"),
+        (
+            {"wte.weight": "embedding"},
+            r"every parameter needs exactly one role: h.0.attn \(no pattern\)",
+        ),
         ({"*": "embedding", "h.*": "value"}, r"h.0.attn \('\*' and 'h.\*'\)"),
-        ({"wte.weight": "embedding", "h.*": {"parts": ["key"] * 5, "transposed": True}}, "36 outputs, which are not 5"),
+        (
+            {"wte.weight": "embedding", "h.*": {"parts": ["key"] * 5, "transposed": True}},
+            "36 outputs, which are not 5",
+        ),
         ({"*": "value"}, "no parameter has the role 'embedding'"),
     ],
 )
-def test_a_parameter_without_exactly_one_role_is_refused(roles: dict[str, Any], message: str) -> None:
+def test_a_parameter_without_exactly_one_role_is_refused(
+    roles: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         plan(Fused(), "megatron_default", RoleTable.from_dict(roles))
 
@@ -114,9 +144,13 @@ def test_a_plan_is_for_one_model() -> None:
 
 
 def test_multipliers_of_the_forward_pass_are_not_forgotten() -> None:
-    """A model that does not multiply as the scheme asks, or multiplies unasked, is refused by name."""
+    """A model that does not multiply as the scheme asks, or multiplies unasked, is refused by
+    name.
+    """
     options = {"base_width": 4}
-    with pytest.raises(ValueError, match=r"'megatron_mup' needs a model with multiplier logits = 0.25"):
+    with pytest.raises(
+        ValueError, match=r"'megatron_mup' needs a model with multiplier logits = 0.25"
+    ):
         plan(SSM(SSMConfig(16, 1)), "megatron_mup", **options)
     structure = asked(SSM(SSMConfig(16, 1)), "megatron_mup", **options)
     built = SSM(SSMConfig(16, 1, structure=structure))
@@ -130,10 +164,16 @@ def test_multipliers_of_the_forward_pass_are_not_forgotten() -> None:
     [
         ("x = ", "Invalid value"),
         ("x = 'valu'", "roles: 'x': role: Input should be 'embedding'"),
-        ("x = { parts = ['key'], transpose = true }", "roles: 'x': transpose: Extra inputs are not permitted"),
+        (
+            "x = { parts = ['key'], transpose = true }",
+            "roles: 'x': transpose: Extra inputs are not permitted",
+        ),
         ("x = {}", "roles: 'x': a rule needs a role or parts"),
         ("x = 3", "roles: 'x': rule: Input should be a valid dictionary"),
-        ("x = { role = 'key', transposed = 'no' }", "roles: 'x': transposed: Input should be a valid boolean"),
+        (
+            "x = { role = 'key', transposed = 'no' }",
+            "roles: 'x': transposed: Input should be a valid boolean",
+        ),
         ("x = { parts = 'key' }", "roles: 'x': parts: Input should be a valid tuple"),
         (None, "no such file; by name there are gpt2, mamba"),
     ],

@@ -1,4 +1,6 @@
-"""The power law in Eagle, Finch and Goose: the memory of their own time mixing at the start, and what is refused."""
+"""The power law in Eagle, Finch and Goose: the memory of their own time mixing at the start, and
+what is refused.
+"""
 
 import re
 from typing import Any
@@ -29,7 +31,9 @@ DEFAULT = Aim(1.15, "correlation", "rms", "bonus")
 COHERENT = Aim(1.15, "information", "coherent", "bonus")
 
 
-def nodes_for(aim: Aim, head_size: int, k_clamp: bool, tempering: float = 0.5, **options: Any) -> Nodes:
+def nodes_for(
+    aim: Aim, head_size: int, k_clamp: bool, tempering: float = 0.5, **options: Any
+) -> Nodes:
     return place(
         head_size,
         placement="quantile",
@@ -43,13 +47,17 @@ def nodes_for(aim: Aim, head_size: int, k_clamp: bool, tempering: float = 0.5, *
     )
 
 
-def model_with(nodes: Nodes | None, version: int, k_clamp: bool, bonus: float | None = None) -> RWKV:
+def model_with(
+    nodes: Nodes | None, version: int, k_clamp: bool, bonus: float | None = None
+) -> RWKV:
     model = initialise_(RWKV(RWKVConfig(version, 256, 2, 64, k_clamp=k_clamp)), "rwkv_blinkdl", 0)
     return model if nodes is None else power_law_(model, nodes, bonus)
 
 
 def of_white_input(mixing: TimeMixing, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, ...]:
-    """r, k, v, ln w and u as the time mixing itself makes them of white input, (16, DISTANCES, ...)."""
+    """r, k, v, ln w and u as the time mixing itself makes them of white input, (16, DISTANCES,
+    ...).
+    """
     taken: list[tuple[torch.Tensor, ...]] = []
 
     def note(*inputs: Any, **options: Any) -> Any:
@@ -64,7 +72,9 @@ def of_white_input(mixing: TimeMixing, monkeypatch: pytest.MonkeyPatch) -> tuple
 
 
 def impulse(r: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: torch.Tensor) -> np.ndarray:
-    """Root mean square of what the bytes at prediction distances 1..DISTANCES give: k and v of the first byte alone."""
+    """Root mean square of what the bytes at prediction distances 1..DISTANCES give: k and v of the
+    first byte alone.
+    """
     only = torch.zeros_like(k[:, :, :1, :1])
     only[:, 0] = 1
     out, _ = wkv(r, k * only, v * only, *rest)
@@ -74,7 +84,11 @@ def impulse(r: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: torch.Tens
 def exponent(response: np.ndarray, first: int = 4) -> float:
     distances = np.arange(1, response.size + 1)
     points = np.geomspace(first, response.size, 200)
-    return -float(np.polyfit(np.log(points), np.interp(np.log(points), np.log(distances), np.log(response)), 1)[0])
+    return -float(
+        np.polyfit(
+            np.log(points), np.interp(np.log(points), np.log(distances), np.log(response)), 1
+        )[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,11 +100,17 @@ def exponent(response: np.ndarray, first: int = 4) -> float:
         pytest.param(6, False, marks=pytest.mark.slow),
     ],
 )
-def test_time_mixing_has_the_promised_rms_memory(version: int, k_clamp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Impulse in k and v, read through r. Measured on distances 4..512: 0.566 to 0.591 where 0.575 is promised."""
+def test_time_mixing_has_the_promised_rms_memory(
+    version: int, k_clamp: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Impulse in k and v, read through r. Measured on distances 4..512: 0.566 to 0.591 where 0.575
+    is promised.
+    """
     model = model_with(nodes_for(DEFAULT, 64, k_clamp), version, k_clamp)
     for block in model.blocks:
-        assert exponent(impulse(*of_white_input(block.att, monkeypatch))) == pytest.approx(0.575, abs=0.05)
+        assert exponent(impulse(*of_white_input(block.att, monkeypatch))) == pytest.approx(
+            0.575, abs=0.05
+        )
 
 
 @pytest.mark.parametrize("k_clamp", [False, True])
@@ -115,19 +135,29 @@ def test_the_bonus_puts_distance_one_on_the_law(aim: Aim, monkeypatch: pytest.Mo
 
 
 def test_goose_has_the_promised_memory_before_it_erases() -> None:
-    """With erasing it forgets faster than any such law over the longest lags: what was written is overwritten."""
+    """With erasing it forgets faster than any such law over the longest lags: what was written is
+    overwritten.
+    """
     aim = Aim(1.15, "correlation", "rms", "distance")
     nodes = nodes_for(aim, 64, False, fastest=RWKV7_LARGEST_RATE)
-    plain, model = (initialise_(RWKV7(RWKV7Config(128, 2, 64)), "rwkv7_official", 0) for _ in range(2))
+    plain, model = (
+        initialise_(RWKV7(RWKV7Config(128, 2, 64)), "rwkv7_official", 0) for _ in range(2)
+    )
     power_law_(model, nodes)
-    changed = {name.split(".", 2)[2] for name, x in plain.state_dict().items() if not x.equal(model.state_dict()[name])}
+    changed = {
+        name.split(".", 2)[2]
+        for name, x in plain.state_dict().items()
+        if not x.equal(model.state_dict()[name])
+    }
     assert changed == {"att.w0", "att.receptance.weight"}
     distances = torch.tensor([2**power for power in range(2, 9)])
     for mixing in model.mixings():
         assert mixing.rates()[1].numpy() == pytest.approx(list(nodes.rates), rel=1e-5)
         responses = (mixing.response(distances - 1, erase=erase) for erase in (False, True))
         kept, left = (exponent_of(distances, response) for response in responses)
-        assert exponent_of(distances, mixing.kernel(distances - 1)) == pytest.approx(0.575, abs=0.05)
+        assert exponent_of(distances, mixing.kernel(distances - 1)) == pytest.approx(
+            0.575, abs=0.05
+        )
         assert kept == pytest.approx(0.575, abs=0.1), "a mean over 64 products"
         assert left > kept + 0.2
 
@@ -139,7 +169,8 @@ def exponent_of(distances: torch.Tensor, values: torch.Tensor) -> float:
 def test_goose_refuses_what_it_cannot_be() -> None:
     aim = Aim(1.15, "correlation", "rms", "distance")
     with pytest.raises(
-        ValueError, match=r"half-life of 0\.4\d+ bytes, but a decay of RWKV-7 is above .* use 1\.15 or more"
+        ValueError,
+        match=r"half-life of 0\.4\d+ bytes, but a decay of RWKV-7 is above .* use 1\.15 or more",
     ):
         check_nodes(nodes_for(aim, 64, False), aim, 2048, head_size=64, k_clamp=False, goose=True)
     nodes = nodes_for(aim, 64, True, fastest=RWKV7_LARGEST_RATE)
@@ -148,11 +179,15 @@ def test_goose_refuses_what_it_cannot_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("k_clamp", "remedies"), [(False, "head_size above 16, k_clamp = true or"), (True, "head_size above 16 or")]
+    ("k_clamp", "remedies"),
+    [(False, "head_size above 16, k_clamp = true or"), (True, "head_size above 16 or")],
 )
 def test_too_few_nodes_are_refused_with_the_ways_out(k_clamp: bool, remedies: str) -> None:
     nodes = nodes_for(DEFAULT, 16, k_clamp, tempering=1.0)
-    with pytest.raises(ValueError, match=rf"distances 2\.\.2048 by a factor of exp\(.*{remedies} a smaller tempering"):
+    with pytest.raises(
+        ValueError,
+        match=rf"distances 2\.\.2048 by a factor of exp\(.*{remedies} a smaller tempering",
+    ):
         check_nodes(nodes, DEFAULT, 2048, head_size=16, k_clamp=k_clamp)
     check_nodes(nodes, None, 2048, head_size=16, k_clamp=k_clamp)
 
@@ -160,7 +195,13 @@ def test_too_few_nodes_are_refused_with_the_ways_out(k_clamp: bool, remedies: st
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k_clamp": True}, "shape is that of gain 'none', but the key has another: with k_clamp it is scaled by min"),
+        (
+            {"k_clamp": True},
+            (
+                "shape is that of gain 'none', but the key has another: with k_clamp it is scaled"
+                " by min"
+            ),
+        ),
         ({"head_size": 32}, "nodes has 64 channels, but a head has 32"),
     ],
 )
@@ -171,7 +212,9 @@ def test_what_cannot_act_is_refused(options: dict[str, Any], message: str) -> No
 
 
 def test_rms_slopes_of_the_official_heads() -> None:
-    """The figures of docs/rwkv.md: the first block of width 256, head by head, on distances 4..512."""
+    """The figures of docs/rwkv.md: the first block of width 256, head by head, on distances
+    4..512.
+    """
     decays = model_with(None, 6, False).blocks[0].att.time_decay.detach().double().exp().view(4, 64)
     heads = [Nodes(tuple(head.flip(0).tolist()), (1.0,) * 64, "none") for head in decays]
     lags = np.geomspace(4, 512, 200)

@@ -1,4 +1,6 @@
-"""The rwkv_* schemes on Eagle, Finch and Goose: exact vectors, gains and bounds by hand, and what acts on an SSM."""
+"""The rwkv_* schemes on Eagle, Finch and Goose: exact vectors, gains and bounds by hand, and what
+acts on an SSM.
+"""
 
 import math
 
@@ -22,7 +24,11 @@ EVERY = [(scheme, version) for scheme in ("rwkv_blinkdl", "rwkv_naive") for vers
 def build(scheme: str, version: int, dim: int = D, layers: int = L) -> RWKV:
     if version == 7:
         return RWKV7(RWKV7Config(dim, layers, HEAD))
-    return RWKV(RWKVConfig(version, dim, layers, HEAD, structure=NAIVE if scheme == "rwkv_naive" else Structure()))
+    return RWKV(
+        RWKVConfig(
+            version, dim, layers, HEAD, structure=NAIVE if scheme == "rwkv_naive" else Structure()
+        )
+    )
 
 
 def drawn(scheme: str, version: int, *, dim: int = D, layers: int = L) -> dict[str, Tensor]:
@@ -55,35 +61,56 @@ def both(gain: float) -> object:
 def bounded(values: Tensor, bound: float) -> bool:
     """U(bound): never beyond it, nearly up to it, and of its standard deviation."""
     near = 0.99 * bound < values.abs().max().item() <= bound * (1 + 1e-6)
-    return near and math.isclose(values.square().mean().sqrt().item(), bound / math.sqrt(3), rel_tol=0.03)
+    return near and math.isclose(
+        values.square().mean().sqrt().item(), bound / math.sqrt(3), rel_tol=0.03
+    )
 
 
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize(("scheme", "version"), EVERY)
 def test_vectors_are_those_of_the_formulas(scheme: str, version: int, layers: int) -> None:
-    """Token shift of both mixings, decays, u and ln_x, channel by channel; Finch stores mu, Eagle 1 - mu."""
-    values, i, word = drawn(scheme, version, layers=layers), np.arange(D), "maa" if version == 6 else "mix"
+    """Token shift of both mixings, decays, u and ln_x, channel by channel; Finch stores mu, Eagle 1
+    - mu.
+    """
+    values, i, word = (
+        drawn(scheme, version, layers=layers),
+        np.arange(D),
+        "maa" if version == 6 else "mix",
+    )
     for block in range(layers):
         r0, r1 = block / (layers - 1) if layers > 1 else 0.0, 1 - block / layers
-        shares = {s: (i / D) ** (r1 * (0.5 if s in "rg" else 1)) + (0.3 * r0 if s == "v" else 0) for s in "xwkvrg"}
+        shares = {
+            s: (i / D) ** (r1 * (0.5 if s in "rg" else 1)) + (0.3 * r0 if s == "v" else 0)
+            for s in "xwkvrg"
+        }
         for stream in "xwkvrg" if version == 6 else "kvrg":
             expected = 1 - shares[stream] if version == 6 else shares[stream]
             assert close(values[f"blocks.{block}.att.time_{word}_{stream}"], expected), stream
         ffn = (i / D) ** (r1**3 if version == 6 else r1)
         for stream in "kr":
-            assert close(values[f"blocks.{block}.ffn.time_{word}_{stream}"], 1 - ffn if version == 6 else ffn)
-        assert close(values[f"blocks.{block}.att.time_decay"], -6 + 5 * (i / (D - 1)) ** (0.7 + 1.3 * r0))
+            assert close(
+                values[f"blocks.{block}.ffn.time_{word}_{stream}"], 1 - ffn if version == 6 else ffn
+            )
+        assert close(
+            values[f"blocks.{block}.att.time_decay"], -6 + 5 * (i / (D - 1)) ** (0.7 + 1.3 * r0)
+        )
         u = r0 * (1 - i / (D - 1)) + 0.1 * ((i + 1) % 3 - 1)
         assert close(values[f"blocks.{block}.att.time_faaaa"], u)
-        assert close(values[f"blocks.{block}.att.ln_x.weight"], np.full(D, ((1 + block) / layers) ** 0.7))
+        assert close(
+            values[f"blocks.{block}.att.ln_x.weight"], np.full(D, ((1 + block) / layers) ** 0.7)
+        )
         assert values[f"blocks.{block}.att.ln_x.bias"].abs().max() == 0
 
 
 def test_vectors_of_goose_by_hand() -> None:
-    """Width 128, block 1 of 3: r0 = 1/2, r1 = 2/3. Channel 72, the ninth of its head: x = (8 - 7.5) / 7.5."""
+    """Width 128, block 1 of 3: r0 = 1/2, r1 = 2/3. Channel 72, the ninth of its head: x = (8 - 7.5)
+    / 7.5.
+    """
     values, y, x, share = drawn("rwkv7_official", 7, dim=128), 72 / 127, (8 - 7.5) / 7.5, 72 / 128
     powers = {"r": 0.2, "g": 0.2, "k": 0.7, "v": 0.7, "w": 0.9, "a": 0.9}
-    expected = {f"att.x_{stream}": 1 - share ** (power * 2 / 3) for stream, power in powers.items()} | {
+    expected = {
+        f"att.x_{stream}": 1 - share ** (power * 2 / 3) for stream, power in powers.items()
+    } | {
         "ffn.x_k": 1 - share ** ((2 / 3) ** 4),
         "att.w0": -6 + 6 * y ** (1 + 0.5**0.3) + 0.5 + 2.5 * x**2,
         "att.a0": -0.19 + 0.3 * x**2 + 0.4 * (y - 0.5),
@@ -95,15 +122,23 @@ def test_vectors_of_goose_by_hand() -> None:
         "att.ln_x.bias": 0.0,
     }
     for name, value in expected.items():
-        assert values[f"blocks.1.{name}"].flatten()[72].item() == pytest.approx(value, abs=1e-6), name
+        assert values[f"blocks.1.{name}"].flatten()[72].item() == pytest.approx(value, abs=1e-6), (
+            name
+        )
     matrices = [f"att.{name}.weight" for name in ("receptance", "key", "value", "output")]
     maps = [f"att.{one}{half}" for one in "wavg" for half in "12"]
     named = {*expected, *maps, *matrices, "ffn.key.weight", "ffn.value.weight"}
-    assert {name[9:] for name in values if name.startswith(("blocks.1.att.", "blocks.1.ffn."))} == named
+    assert {
+        name[9:] for name in values if name.startswith(("blocks.1.att.", "blocks.1.ffn."))
+    } == named
     for block in range(L):  # what plkernel.inspect takes for untrained, in heads of 64 as published
         config = RWKV7Config(128, L, 64)
-        w0 = dict(initialise_(RWKV7(config), "rwkv7_official", 0).named_parameters())[f"blocks.{block}.att.w0"]
-        assert w0.detach().flatten().double().numpy() == pytest.approx(starts.rwkv7_start((128,), block, L), abs=1e-6)
+        w0 = dict(initialise_(RWKV7(config), "rwkv7_official", 0).named_parameters())[
+            f"blocks.{block}.att.w0"
+        ]
+        assert w0.detach().flatten().double().numpy() == pytest.approx(
+            starts.rwkv7_start((128,), block, L), abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("version", [5, 6])
@@ -111,18 +146,32 @@ def test_matrices_of_eagle_and_finch(version: int) -> None:
     values = drawn("rwkv_blinkdl", version)
     assert bounded(values["emb.weight"], 1e-4)
     for block in range(L):
-        get = {name.split(".", 2)[2]: value for name, value in values.items() if name.startswith(f"blocks.{block}.")}
+        get = {
+            name.split(".", 2)[2]: value
+            for name, value in values.items()
+            if name.startswith(f"blocks.{block}.")
+        }
         assert gains(get["ffn.key.weight"]) == both(1.0)
         for matrix in ("receptance", "key", "value", "gate"):
-            assert gains(get[f"att.{matrix}.weight"]) == both(0.1 if matrix in ("key", "gate") else 1.0)
+            assert gains(get[f"att.{matrix}.weight"]) == both(
+                0.1 if matrix in ("key", "gate") else 1.0
+            )
         for name, value in get.items():
-            if name in ("att.output.weight", "ffn.value.weight", "ffn.receptance.weight") or name.endswith("_w1"):
+            if name in (
+                "att.output.weight",
+                "ffn.value.weight",
+                "ffn.receptance.weight",
+            ) or name.endswith("_w1"):
                 assert value.abs().max() == 0, name
             elif name.startswith("ln"):
                 assert (value == float(name.endswith("weight"))).all(), name
             elif name.endswith("_w2"):
                 assert bounded(value, 0.01)
-    for dim, gain in ((64, 1.0), (256, 0.5), (512, 0.5)):  # of the head: 0.5 sqrt(256 / D) while D < 256
+    for dim, gain in (
+        (64, 1.0),
+        (256, 0.5),
+        (512, 0.5),
+    ):  # of the head: 0.5 sqrt(256 / D) while D < 256
         assert gains(drawn("rwkv_blinkdl", version, dim=dim, layers=1)["head.weight"]) == both(gain)
 
 
@@ -132,7 +181,12 @@ def test_matrices_of_goose() -> None:
     assert bounded(values["emb.weight"], 1e-4)
     assert gains(values["head.weight"]) == both(0.5 * math.sqrt(2))
     for block in range(L):
-        for matrix, gain in (("att.receptance", 1), ("att.value", 1), ("att.key", 0.1), ("ffn.key", 1)):
+        for matrix, gain in (
+            ("att.receptance", 1),
+            ("att.value", 1),
+            ("att.key", 0.1),
+            ("ffn.key", 1),
+        ):
             assert gains(values[f"blocks.{block}.{matrix}.weight"]) == both(gain)
         for matrix in ("att.output", "ffn.value"):
             assert values[f"blocks.{block}.{matrix}.weight"].abs().max() == 0
@@ -145,22 +199,38 @@ def test_matrices_of_goose() -> None:
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_the_naive_start(version: int) -> None:
-    """Embedding N(1) and no head of its own, matrices as torch.nn.Linear makes them, ffn.value Xavier, gain 0.5."""
+    """Embedding N(1) and no head of its own, matrices as torch.nn.Linear makes them, ffn.value
+    Xavier, gain 0.5.
+    """
     values, official = drawn("rwkv_naive", version), drawn("rwkv_blinkdl", version)
     assert "head.weight" not in values
     assert values["emb.weight"].std().item() == pytest.approx(1.0, abs=0.02)
     assert values["emb.weight"].abs().max() > 3, "normal, not uniform"
     for block in range(L):
-        for matrix in ("att.receptance", "att.key", "att.value", "att.gate", "att.output", "ffn.key", "ffn.receptance"):
+        for matrix in (
+            "att.receptance",
+            "att.key",
+            "att.value",
+            "att.gate",
+            "att.output",
+            "ffn.key",
+            "ffn.receptance",
+        ):
             assert bounded(values[f"blocks.{block}.{matrix}.weight"], D**-0.5), matrix
-        assert bounded(values[f"blocks.{block}.ffn.value.weight"], 0.5 * math.sqrt(6 / (D + 3.5 * D)))
+        assert bounded(
+            values[f"blocks.{block}.ffn.value.weight"], 0.5 * math.sqrt(6 / (D + 3.5 * D))
+        )
     kept = [name for name in values if "time_" in name or "ln" in name]
-    assert all(torch.equal(values[name], official[name]) for name in kept), "as the official code has them"
+    assert all(torch.equal(values[name], official[name]) for name in kept), (
+        "as the official code has them"
+    )
 
 
 @pytest.mark.parametrize(("scheme", "version"), [*EVERY, ("rwkv7_official", 7)])
 def test_rates_and_decay(scheme: str, version: int) -> None:
-    """Today's code trains decays at twice the rate and decays true matrices; the naive side decays everything."""
+    """Today's code trains decays at twice the rate and decays true matrices; the naive side decays
+    everything.
+    """
     twice = {"rwkv_blinkdl": "time_decay", "rwkv7_official": ".w0"}.get(scheme, "nothing")
     for entry in plan(build(scheme, version), scheme).entries:
         name = entry.parameter.name
@@ -172,7 +242,9 @@ def test_rates_and_decay(scheme: str, version: int) -> None:
 
 @pytest.mark.parametrize("scheme", ["rwkv_blinkdl", "rwkv7_official"])
 def test_on_an_ssm(scheme: str) -> None:
-    """B is the value, gate and up are ffn.key, C_proj and down start at zero, and D and the decays are the model's."""
+    """B is the value, gate and up are ffn.key, C_proj and down start at zero, and D and the decays
+    are the model's.
+    """
     model = SSM(SSMConfig(128, L, structure=Structure(embedding_norm=True)))
     for recurrence in model.recurrences():
         nn.init.constant_(recurrence.log_rate, -2.5)
@@ -192,9 +264,21 @@ def test_on_an_ssm(scheme: str) -> None:
         ("rwkv_blinkdl", build("", 7), "'rwkv_blinkdl' is not for RWKV-7: use rwkv7_official"),
         ("rwkv7_official", build("", 6), "'rwkv7_official' is not for RWKV-6: use rwkv_blinkdl"),
         ("rwkv_naive", build("", 6), "'rwkv_naive' needs a model with norm = 'rms', tied = True"),
-        ("rwkv_blinkdl", build("rwkv_naive", 6), "'rwkv_blinkdl' needs a model with norm = 'layer'"),
-        ("rwkv_blinkdl", SSM(SSMConfig(16, 1)), "'rwkv_blinkdl' needs a model with embedding_norm = True"),
-        ("rwkv7_official", RWKV7(RWKV7Config(32, 1, 16, structure=Structure(norm="rms"))), "norm = 'layer'"),
+        (
+            "rwkv_blinkdl",
+            build("rwkv_naive", 6),
+            "'rwkv_blinkdl' needs a model with norm = 'layer'",
+        ),
+        (
+            "rwkv_blinkdl",
+            SSM(SSMConfig(16, 1)),
+            "'rwkv_blinkdl' needs a model with embedding_norm = True",
+        ),
+        (
+            "rwkv7_official",
+            RWKV7(RWKV7Config(32, 1, 16, structure=Structure(norm="rms"))),
+            "norm = 'layer'",
+        ),
     ],
 )
 def test_models_that_do_not_fit_are_refused(scheme: str, model: nn.Module, message: str) -> None:

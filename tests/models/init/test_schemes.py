@@ -1,8 +1,9 @@
 """Every scheme but RWKV's against its formulas: the drawn weights, the multipliers and the needs.
 
-TABLE says, cell by cell and apart from the schemes' own rules, how each of them fills a model. In a cell stand d width,
-L layers, l layer from 0, V vocabulary, fi and fo the fans of the matrix, dh head size, nh heads, parts how many
-matrices are fused in one parameter, and m = d / 64. T is cut and not rescaled, J is cut at two and rescaled.
+TABLE says, cell by cell and apart from the schemes' own rules, how each of them fills a model. In a
+cell stand d width, L layers, l layer from 0, V vocabulary, fi and fo the fans of the matrix, dh
+head size, nh heads, parts how many matrices are fused in one parameter, and m = d / 64. T is cut
+and not rescaled, J is cut at two and rescaled.
 """
 
 import math
@@ -21,13 +22,16 @@ from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 
-TOLERANCE = 0.025  # of a standard deviation; 16384 normal numbers, the fewest of a matrix here, give it to 0.0055
+# of a standard deviation; 16384 normal numbers, the fewest of a matrix here, give it to 0.0055
+TOLERANCE = 0.025
 KEPT = {2: 0.879626, 3: 0.986578}  # standard deviation of N(0, 1) cut at +-2 and +-3
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Expected draws: standard deviation; the bound that no value passes and some nears, none of N; or a value."""
+    """Expected draws: standard deviation; the bound that no value passes and some nears, none of N;
+    or a value.
+    """
 
     std: float = 0.0
     bound: float = math.inf
@@ -42,7 +46,9 @@ class Cell:
         beyond = top > self.bound * (1 + 1e-6) if self.bound < math.inf else top < 3.1 * self.std
         inside = self.bound < math.inf and top < 0.95 * self.bound
         tolerance = TOLERANCE if drawn.numel() > 2**12 else 0.2  # of a bias
-        std = math.sqrt(float(drawn.square().mean()) - float(drawn.mean()) ** 2)  # std() takes ten times as long
+        std = math.sqrt(
+            float(drawn.square().mean()) - float(drawn.mean()) ** 2
+        )  # std() takes ten times as long
         return beyond or inside or not math.isclose(std, self.std, rel_tol=tolerance)
 
 
@@ -56,9 +62,14 @@ LETTERS = {
     "min": min,
 }
 INPUT, OUTPUT = ("q", "k", "v", "gate", "w1", "w3", "router"), ("attn", "ffn")
-GROUPS = {**dict.fromkeys(INPUT, "in"), **dict.fromkeys(OUTPUT, "out"), "first": "own", "pos": "emb"}
-# Name and options; embedding, input, output and head; then other cells, of which `x`, `lr`, `eps` and `wd` multiply
-# activations, rate, eps and weight decay.
+GROUPS = {
+    **dict.fromkeys(INPUT, "in"),
+    **dict.fromkeys(OUTPUT, "out"),
+    "first": "own",
+    "pos": "emb",
+}
+# Name and options; embedding, input, output and head; then other cells, of which `x`, `lr`, `eps`
+# and `wd` multiply activations, rate, eps and weight decay.
 TABLE = """
 torchtitan_gpt_oss(); N(0.02); N(0.02/sqrt(2*(l+1))); N(0.02/sqrt(2*(l+1))); T(d**-0.5,3)
 torchtitan_llama(); N(1); N(0.02); N(0.02/sqrt(2*(l+1))); T(d**-0.5,3); w3, router: N(0.02/sqrt(2*(l+1)))
@@ -141,11 +152,15 @@ def parsed(text: str) -> tuple[str, dict[str, Any], dict[str, str]]:
 
 ROWS = [parsed(line) for line in TABLE.strip().replace("\n    ", " ").splitlines()]
 IDS = [f"{name}{'-'.join(['', *options])}" for name, options, _ in ROWS]
-FIRST = [i for i, (name, _, _) in enumerate(ROWS) if name not in {other for other, _, _ in ROWS[:i]}]
+FIRST = [
+    i for i, (name, _, _) in enumerate(ROWS) if name not in {other for other, _, _ in ROWS[:i]}
+]
 
 
 class Wide(nn.Module):
-    """A model of someone else's: 6 heads of 32 on a width of 128, q, k, v in one (in, out) matrix, gate and up too."""
+    """A model of someone else's: 6 heads of 32 on a width of 128, q, k, v in one (in, out) matrix,
+    gate and up too.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +192,8 @@ WIDE_ROLES = RoleTable.from_dict(
         "head.weight": "head",
     }
 )
-# The part that a parameter is, by the end of its name, apart from the tables of roles; all others are the model's own.
+# The part that a parameter is, by the end of its name, apart from the tables of roles; all others
+# are the model's own.
 PARTS = {
     "emb": "embedding.weight emb.weight wte.weight",
     "pos": "wpe.weight",
@@ -192,9 +208,15 @@ PARTS = {
     "ffn": "mlp.down.weight ffn.value.weight w2.weight",
     "head": "head.weight",
     "bias": "ssm.C_proj.bias o.bias",
-    "norm": "norm.weight norm1.weight norm2.weight ln.weight ln0.weight ln1.weight ln2.weight ln_out.weight",
+    "norm": (
+        "norm.weight norm1.weight norm2.weight ln.weight ln0.weight ln1.weight ln2.weight"
+        " ln_out.weight"
+    ),
     "post": "post_norm.weight",
-    "zero": "norm.bias norm1.bias norm2.bias ln.bias ln0.bias ln1.bias ln2.bias ln_out.bias post_norm.bias",
+    "zero": (
+        "norm.bias norm1.bias norm2.bias ln.bias ln0.bias ln1.bias ln2.bias ln_out.bias"
+        " post_norm.bias"
+    ),
     "first": "time_maa_w1 time_decay_w1",
 }
 ENDS = {end: part for part, ends in PARTS.items() for end in ends.split()}
@@ -236,9 +258,13 @@ def part_of(entry: Entry) -> str:
 
 
 def letters(kind: str, entry: Entry) -> dict[str, Any]:
-    """The letters of a cell for this parameter: its shape is read from `entry`, its fans are not."""
+    """The letters of a cell for this parameter: its shape is read from `entry`, its fans are
+    not.
+    """
     p = entry.parameter
-    outputs, inputs = p.shape if len(p.shape) == 2 else (0, 192 if p.name.endswith(".o.bias") else 128)
+    outputs, inputs = (
+        p.shape if len(p.shape) == 2 else (0, 192 if p.name.endswith(".o.bias") else 128)
+    )
     if p.name.endswith("qkv.weight"):
         outputs, inputs = inputs, outputs
     heads, size = HEADS[kind]
@@ -246,7 +272,15 @@ def letters(kind: str, entry: Entry) -> dict[str, Any]:
     layer = int(p.name.split(".")[1]) if p.name.startswith(("blocks", "h.")) else None
     if p.role in ("embedding", "position"):
         inputs, outputs = 128, vocabulary
-    sizes = {"d": 128, "L": 3, "V": vocabulary, "nh": heads, "dh": size, "m": 2, "size": max(p.shape, default=1)}
+    sizes = {
+        "d": 128,
+        "L": 3,
+        "V": vocabulary,
+        "nh": heads,
+        "dh": size,
+        "m": 2,
+        "size": max(p.shape, default=1),
+    }
     return {**LETTERS, **sizes, "l": layer, "fi": inputs, "fo": outputs, "parts": p.part[1]}
 
 
@@ -269,7 +303,9 @@ def failing(kind: str, cells: dict[str, str], model: nn.Module, chosen: Plan) ->
 
 
 def test_every_scheme_is_in_the_table() -> None:
-    assert {name for name, _, _ in ROWS} == {name for name in SCHEMES if not name.startswith("rwkv")}
+    assert {name for name, _, _ in ROWS} == {
+        name for name in SCHEMES if not name.startswith("rwkv")
+    }
     assert len(SCHEMES) == 43
 
 
@@ -285,7 +321,11 @@ def test_weights_and_multipliers_follow_the_row(kind: str, number: int) -> None:
         assert entry.learning_rate == pytest.approx(eval(rate or "1", {}, known)), entry
         assert entry.eps == pytest.approx(eval(eps or "1", {}, known)), entry
         assert entry.weight_decay == pytest.approx(eval(decay or f"{matrix:d}", {}, known)), entry
-    told = {key[2:]: eval(text, {}, {"d": 128, "m": 2, **LETTERS}) for key, text in cells.items() if key[:2] == "x "}
+    told = {
+        key[2:]: eval(text, {}, {"d": 128, "m": 2, **LETTERS})
+        for key, text in cells.items()
+        if key[:2] == "x "
+    }
     assert chosen.forward == pytest.approx(told)
     assert chosen.needs == pytest.approx(eval(f"dict({cells.get('needs', '')})"))
 
@@ -297,7 +337,10 @@ def test_five_per_cent_are_noticed_in_every_matrix(number: int) -> None:
 
     def changed() -> Iterator[Entry]:
         for entry in chosen.entries:
-            drawn = entry.distribution.kind not in ("keep", "vector", "constant") and len(entry.parameter.shape) == 2
+            drawn = (
+                entry.distribution.kind not in ("keep", "vector", "constant")
+                and len(entry.parameter.shape) == 2
+            )
             factor = (0.95 if entry.parameter.layer == 1 else 1.05) if drawn else 1.0
             yield replace(entry, distribution=entry.distribution.times(factor))
 
@@ -309,13 +352,17 @@ def test_five_per_cent_are_noticed_in_every_matrix(number: int) -> None:
 
 
 def test_branches_of_u_mup_contribute_as_asked() -> None:
-    """Composing (x + tau f) / sqrt(1 + tau**2): shares of variance in the end, against the embedding's."""
+    """Composing (x + tau f) / sqrt(1 + tau**2): shares of variance in the end, against the
+    embedding's.
+    """
     model = model_of("ssm", "unit_scaled=True")
     options = {"residual_mult": 0.5, "residual_attn_ratio": 2}
     forward = plan(model, "u_mup", structure=asked(model, "u_mup", **options), **options).forward
     shares = {"embedding": 1.0}
     for name, tau in forward.items():
-        shares = {key: value / (1 + tau**2) for key, value in shares.items()} | {name: tau**2 / (1 + tau**2)}
+        shares = {key: value / (1 + tau**2) for key, value in shares.items()} | {
+            name: tau**2 / (1 + tau**2)
+        }
     mixer, ffn = ([shares[f"{kind}.{layer}"] for layer in range(3)] for kind in ("mixer", "ffn"))
     assert mixer == pytest.approx([mixer[0]] * 3)
     assert ffn == pytest.approx([mixer[0] / 2**2] * 3)
@@ -344,10 +391,16 @@ def test_blocks_of_a_mixer_alone_have_one_branch() -> None:
     [
         ("megatron_mup", {"base_width": 0}, "base_width must be positive, got 0"),
         ("olmo_mitchell", {"cutoff": 0}, "cutoff must be positive, got 0"),
-        ("mup_table8", {"uniform_draws": True, "std": 0.02}, "std 0.02 does not go with uniform_draws"),
+        (
+            "mup_table8",
+            {"uniform_draws": True, "std": 0.02},
+            "std 0.02 does not go with uniform_draws",
+        ),
     ],
 )
-def test_options_that_cannot_be_are_refused(scheme: str, options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_be_are_refused(
+    scheme: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         plan(model_of("ssm", ""), scheme, **options)
 
@@ -362,19 +415,32 @@ def test_a_scheme_by_depth_needs_the_number_of_a_layer() -> None:
 
 @pytest.mark.parametrize(("mult", "ratio"), [(1.0, 1.0), (0.5, 2.0)])
 def test_u_mup_is_that_of_its_package(mult: float, ratio: float) -> None:
-    """tau of every branch, rates and weight decay of a decoder of the same sizes, by unit_scaling."""
-    peer = pytest.importorskip("unit_scaling", reason="the package of the paper, unit-scaling, is not installed")
+    """tau of every branch, rates and weight decay of a decoder of the same sizes, by
+    unit_scaling.
+    """
+    peer = pytest.importorskip(
+        "unit_scaling", reason="the package of the paper, unit-scaling, is not installed"
+    )
     from unit_scaling.optim import lr_scale_func_adam, scaled_parameters
 
-    model, options = model_of("ssm", "unit_scaled=True"), {"residual_mult": mult, "residual_attn_ratio": ratio}
+    model, options = (
+        model_of("ssm", "unit_scaled=True"),
+        {"residual_mult": mult, "residual_attn_ratio": ratio},
+    )
     chosen = plan(model, "u_mup", structure=asked(model, "u_mup", **options), **options)
     rule = peer.transformer_residual_scaling_rule(residual_mult=mult, residual_attn_ratio=ratio)
     assert list(chosen.forward.values()) == pytest.approx([rule(i, 6) for i in range(6)])
     decoder = peer.TransformerDecoder(128, 256, layers=3, heads=4)
     names = {id(parameter): name for name, parameter in decoder.named_parameters()}
     groups = scaled_parameters(decoder.parameters(), lr_scale_func_adam, lr=1.0, weight_decay=1.0)
-    theirs = {names[id(p)]: (float(g["lr"]), float(g["weight_decay"])) for g in groups for p in g["params"]}
-    ours = {entry.parameter.name: (entry.learning_rate, entry.weight_decay) for entry in chosen.entries}
+    theirs = {
+        names[id(p)]: (float(g["lr"]), float(g["weight_decay"]))
+        for g in groups
+        for p in g["params"]
+    }
+    ours = {
+        entry.parameter.name: (entry.learning_rate, entry.weight_decay) for entry in chosen.entries
+    }
     for name, other in {
         "embedding.weight": "embedding.weight",
         "head.weight": "projection.weight",

@@ -5,6 +5,7 @@ refusals.
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 
 from plkernel.analysis.figures import decay
 from plkernel.analysis.information.estimate import BLOCKS, DecayCurve
-from plkernel.analysis.information.laws import fit_power_law, measure_corpus
+from plkernel.analysis.information.laws import Named, fit_power_law, measure_corpus
 from plkernel.commands.measure import measure, render
 from plkernel.data import corpora
 
@@ -104,3 +105,40 @@ def test_bad_requests_are_refused_and_nothing_is_written(
     with pytest.raises(ValueError, match=message):
         measure(**{"names": (str(tmp_path / "text.txt"),), "out": tmp_path / "out", **options})
     assert not (tmp_path / "out").exists()
+
+
+def rendered(data: np.ndarray, **options: Any) -> str:
+    return render(measure_corpus(Named("made", "made"), data.astype(np.uint8), **options))
+
+
+def test_noise_is_not_called_drift() -> None:
+    """Independent symbols: drift is a hundredth of an error, and no blocks differ."""
+    for seed in range(3):
+        text = rendered(np.random.default_rng(seed).integers(0, 4, 200_000))
+        assert "verdict: no memory" in text
+        assert "drift:" not in text
+
+
+def test_blocks_of_different_composition_are_called_drift() -> None:
+    draw = np.random.default_rng(0)
+    blocks = [draw.integers(low, low + 4, 50_000) for low in (0, 2, 0, 2, 1, 3)]
+    assert "drift: beyond lag 0 half of I or more" in rendered(np.concatenate(blocks))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "width", "message"),
+    [
+        ("latin-1", 60, "period: the composition of the bytes repeats every 61: lines or records"),
+        ("utf-16-le", None, "every 2, and one of them is mostly 0: UTF-16 or numbers of 16 bits"),
+        ("latin-1", None, None),
+    ],
+)
+def test_a_period_is_named(encoding: str, width: int | None, message: str | None) -> None:
+    bases = "".join(np.random.default_rng(0).choice(list("ACGT"), 200_000))
+    if width:
+        bases = "".join(bases[at : at + width] + "\n" for at in range(0, len(bases), width))
+    text = rendered(np.frombuffer(bases.encode(encoding), np.uint8))
+    if message is None:
+        assert "period:" not in text
+    else:
+        assert message in text

@@ -26,6 +26,7 @@ from plkernel.analysis.information.estimate import (
     jackknife_error,
     log_lags,
 )
+from plkernel.analysis.information.periods import UNITS, Period, find_period
 from plkernel.analysis.results import Result
 
 Range = tuple[int, int]
@@ -426,6 +427,20 @@ def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelF
     return tuple(replace(fit, excess=fit.aicc - fits[0].aicc) for fit in fits)
 
 
+def simplest(models: tuple[ModelFit, ...]) -> ModelFit:
+    """The shape to be named: the best, or one with fewer parameters that is no worse than noise.
+
+    Of those with the fewest parameters, the best. `models` are sorted, the best first.
+    """
+    best = models[0]
+    fewer = [
+        fit
+        for fit in models
+        if SHAPES[fit.name].size < SHAPES[best.name].size and fit.excess_p >= SIGNIFICANT
+    ]
+    return min(fewer, key=lambda fit: (SHAPES[fit.name].size, fit.aicc), default=best)
+
+
 def noise(data: Points) -> Floats:
     """(m, DRAWS) of noise of ln I in standard errors, with the covariance of the replicates.
 
@@ -468,7 +483,8 @@ def judge(curve: DecayCurve) -> Verdict:
             f" ({law.low:.2g} to {law.high:.2g})"
         )
         return Verdict("none", sentence, first, last, models)
-    best, straight = models[0], next(fit for fit in models if fit.name == "power law")
+    best = simplest(models)
+    straight = next(fit for fit in models if fit.name == "power law")
     kind = best.name
     if straight.excess_p >= SIGNIFICANT and not law.curvature_p < SIGNIFICANT:
         kind, told = (
@@ -484,9 +500,34 @@ def judge(curve: DecayCurve) -> Verdict:
         )
     else:
         how = "poorly too" if best.chi_squared_p < SIGNIFICANT else "within the errors"
-        lead = f"better by {straight.excess:.0f} in AICc (p {straight.excess_p:.1g})"
+        better = straight.aicc - best.aicc
+        lead = f"better by {better:.0f} in AICc (p {straight.excess_p:.1g})"
         told = f"not a single power law: {best} is {lead} and fits {how}"
     return Verdict(kind, f"{span}: {told}", first, last, models)
+
+
+def with_correlation(verdict: Verdict, correlation: DecayCurve) -> Verdict:
+    """The verdict on a curve of information, beside the correlation of the same corpus.
+
+    Information is quadratic in weak correlations and not in strong ones: where a correlation
+    decays exponentially from a high value, as in a renewal process, the information looks
+    stretched. Where an exponential describes the correlation, the decay is called exponential.
+    """
+    if verdict.kind != "stretched exponential":
+        return verdict
+    try:
+        models = compare_models(correlation, (verdict.first_lag, verdict.last_lag))
+    except ValueError:  # too few positive values
+        return verdict
+    named = simplest(models)
+    if named.name != "exponential" or named.chi_squared_p < SIGNIFICANT:
+        return verdict
+    sentence = (
+        f"lags {verdict.first_lag} to {verdict.last_lag}: the correlation decays exponentially, tau"
+        f" {named.parameters['tau']:.3g}; the information, which is not quadratic in strong"
+        f" correlations, looks stretched: {verdict.models[0]}"
+    )
+    return replace(verdict, kind="exponential", sentence=sentence)
 
 
 @dataclass(frozen=True)
@@ -503,7 +544,8 @@ class Measurement(Result):
     decays.
 
     rows: label of a range of lags, the law fitted there, and the exact exponent where the corpus
-    tells it
+    tells it. period: of a text whose composition depends on the phase; its share is not part of
+    `information`.
     """
 
     corpus: Any
@@ -514,6 +556,7 @@ class Measurement(Result):
     rows: tuple[tuple[str, PowerLaw, float | None], ...]
     verdict: Verdict
     exact: tuple[float, ...] | None
+    period: Period | None = None
     _figure = "plkernel.analysis.figures.decay:measurement_figure"
 
     def _title(self) -> str:
@@ -542,6 +585,7 @@ class Measurement(Result):
             "information": asdict(self.information),
             "correlation": asdict(self.correlation),
             "exact_information": self.exact and list(self.exact),
+            "period": self.period and asdict(self.period),
         }
 
 
@@ -589,7 +633,11 @@ def measure_corpus(
     information, correlation = decay_curves(
         data, lags, estimator=estimator, blocks=blocks, threads=threads, progress=progress
     )
-    verdict = judge(information)
+    period = None if exact else find_period(data, lags)  # a known law has none
+    if period is not None:
+        information = beyond_period(information, period)
+        correlation = at_whole_symbols(correlation, period)
+    verdict = with_correlation(judge(information), correlation)
     wanted = {label: (information, limits) for label, limits in ranges.items()}
     if verdict.last_lag > verdict.first_lag:
         above = (verdict.first_lag, verdict.last_lag)
@@ -614,7 +662,42 @@ def measure_corpus(
     stated_law = next((law for label, law, _ in rows if label == _label(stated)), None)
     true = tuple(np.asarray(exact(lags)).tolist()) if exact else None
     return Measurement(
-        corpus, estimator, information, correlation, stated_law, tuple(rows), verdict, true
+        corpus, estimator, information, correlation, stated_law, tuple(rows), verdict, true, period
+    )
+
+
+def beyond_period(curve: DecayCurve, period: Period) -> DecayCurve:
+    """The information of `curve` that its period does not explain, `at_whole_symbols`.
+
+    What it explains is an estimate too, so the floor is at least two standard errors.
+    """
+    explained = np.asarray(period.information)
+    floor = np.maximum(curve.floor, 2 * curve.standard_errors())
+    values = np.asarray(curve.values) - explained
+    replicates = np.asarray(curve.replicates) - explained[:, None]
+    rest = replace(
+        curve,
+        values=tuple(values.tolist()),
+        floor=tuple(floor.tolist()),
+        replicates=tuple(map(tuple, replicates.tolist())),
+    )
+    return at_whole_symbols(rest, period)
+
+
+def at_whole_symbols(curve: DecayCurve, period: Period) -> DecayCurve:
+    """The multiples of a period of up to UNITS bytes, every lag of a longer one.
+
+    At other lags a part of one symbol is compared with another part of another symbol.
+    """
+    chosen = [at for at, lag in enumerate(curve.lags) if lag % period.length == 0]
+    if period.length > UNITS or len(chosen) < FEWEST_LAGS:
+        return curve
+    return replace(
+        curve,
+        lags=tuple(curve.lags[at] for at in chosen),
+        values=tuple(curve.values[at] for at in chosen),
+        floor=tuple(curve.floor[at] for at in chosen),
+        replicates=tuple(curve.replicates[at] for at in chosen),
     )
 
 

@@ -13,7 +13,7 @@ import tyro
 from plkernel import __version__
 from plkernel.analysis.information import laws
 from plkernel.analysis.information.counts import check_data
-from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
+from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, DecayCurve, Estimator
 from plkernel.analysis.information.laws import (
     DRIFT_MULTIPLE,
     STATED,
@@ -21,6 +21,7 @@ from plkernel.analysis.information.laws import (
     local_slopes,
     measure_corpus,
 )
+from plkernel.analysis.information.periods import UNITS
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import check_folder, save_figure, save_json, unescape
@@ -30,6 +31,8 @@ from plkernel.data.names import byte_count, known_sequence
 
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 BITS = 1 / np.log(2)
+MOSTLY = 0.8
+"""The share of one byte at one phase from which it is said to be mostly that byte."""
 
 
 def measure(
@@ -184,14 +187,51 @@ def render(result: Measurement) -> str:
         text_table(header[:shown], [cells[:shown] for cells in fits]),
         f"verdict: {result.verdict.sentence}",
     ]
-    if (clear := curve.last_above(DRIFT_MULTIPLE * curve.drift)) < curve.lags[-1]:
-        parts.append(
-            f"drift: beyond lag {clear} half of I or more is blocks of different composition, not"
-            " memory"
-        )
+    parts += [sentence for sentence in (period_sentence(result), drift_sentence(curve)) if sentence]
     if dropped := sum(value <= 0 for value in curve.values):
         parts.append(f"dropped: {dropped} lags where I is zero or negative")
     return "\n\n".join(parts)
+
+
+def period_sentence(result: Measurement) -> str | None:
+    """The period of the bytes, what it may be, and what to do about it."""
+    period = result.period
+    if period is None:
+        return None
+    found = f"period: the composition of the bytes repeats every {period.length}"
+    largest = max(period.information) * BITS
+    left_out = f"it explains up to {largest:.2g} bits, which are not part of I above"
+    if period.length <= UNITS and period.blank > MOSTLY:
+        name = {2: "UTF-16 or numbers of 16 bits", 4: "UTF-32 or numbers of 32 bits"}.get(
+            period.length, f"symbols of {period.length} bytes"
+        )
+        return (
+            f"{found}, and one of them is mostly 0: {name}; {left_out}, and only multiples of"
+            f" {period.length} are measured. Convert text to UTF-8 (iconv -f UTF-16 -t UTF-8)"
+        )
+    if period.length <= UNITS:
+        return (
+            f"{found}: symbols of several bytes; {left_out}, and only multiples of"
+            f" {period.length} are measured"
+        )
+    return f"{found}: lines or records of a fixed length; {left_out}"
+
+
+def drift_sentence(curve: DecayCurve) -> str | None:
+    """The lag from which blocks of different composition explain half of I, where they do.
+
+    None where the drift is smaller than the error of I, so that noise alone is left.
+    """
+    clear = curve.last_above(DRIFT_MULTIPLE * curve.drift)
+    if clear == curve.lags[-1]:
+        return None
+    following = curve.lags.index(clear) + 1 if clear else 0
+    if curve.drift < curve.standard_errors()[following]:
+        return None
+    return (
+        f"drift: beyond lag {clear} half of I or more is blocks of different composition, not"
+        " memory"
+    )
 
 
 if __name__ == "__main__":

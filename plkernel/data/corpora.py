@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import sys
+import warnings
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -98,11 +99,14 @@ def load(
     column     the text column of tables and data sets, 'text' unless named
     cache      folder of the flat files, `cache_folder()` unless named
 
-    Raises ValueError or OSError, in one line, when there is no such corpus, it is empty or cannot
-    be read; nothing of it is kept then.
+    Text with a byte order mark is read as UTF-8 without it. Warns of files whose syntax or
+    compressed bytes would be read. Raises ValueError or OSError, in one line, when there is no such
+    corpus, it is empty or cannot be read; nothing of it is kept then.
     """
     name = str(name)
     source, path = _located(name, max_bytes, separator, column, cache)
+    for note in source.notes:
+        warnings.warn(f"corpus {name}: {note}", stacklevel=2)
     return replace(_cached(path) or _build(name, source, path, max_bytes), name=name)
 
 

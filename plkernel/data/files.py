@@ -3,6 +3,7 @@ data sets by row.
 """
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
@@ -100,11 +101,80 @@ def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
                 for batch in table.iter_batches(ROWS, columns=[column]):
                     yield text_block(batch.column(0), separator)
             case None:
-                yield from one_document(iter(lambda: handle.read(CHUNK), b""), separator)
+                yield from one_document(plain_text(handle), separator)
             case kind:
                 texts = (_json_texts if kind == "json" else _csv_texts)(handle, column)
                 while batch := list(islice(texts, ROWS)):
-                    yield documents(map(str.encode, batch), separator)
+                    yield documents(batch, separator)
+
+
+MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Encodings by their byte order mark; that of UTF-32 begins as that of UTF-16 does."""
+COMPRESSED = {
+    b"\x1f\x8b": ("gzip", ".gz"),
+    b"BZh": ("bzip2", ".bz2"),
+    b"\xfd7zXZ": ("xz", ".xz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", ".zst"),
+    b"PK\x03\x04": ("zip", None),
+}
+"""Compressed streams by their first bytes: name, and the suffix with which they are unpacked."""
+SYNTAX = {
+    ".json": "JSON; with one object a line and the suffix .jsonl the texts alone are read",
+    ".tsv": "a table; with commas and the suffix .csv the texts alone are read",
+    ".xml": "XML",
+    ".html": "HTML",
+    ".htm": "HTML",
+}
+"""What a file of text is written in, by suffix, where its syntax is measured with the text."""
+
+
+def marked_encoding(start: bytes) -> str | None:
+    """The encoding that the byte order mark at the start of a text names; None without one."""
+    return next((name for mark, name in MARKS.items() if start.startswith(mark)), None)
+
+
+def start_of(path: Path) -> bytes:
+    """The first bytes of a file, enough for every mark."""
+    with path.open("rb") as handle:
+        return handle.read(8)
+
+
+def caution(path: Path) -> str | None:
+    """Say what else than text would be read from a file; None for a table or plain text."""
+    if table_format(path) or compressed(path):
+        return None
+    start = start_of(path)
+    for mark, (name, suffix) in COMPRESSED.items():
+        if start.startswith(mark):
+            way = f"name it *{suffix}" if suffix else "unpack it"
+            return f"{path.name} is compressed ({name}) and is read as it is: {way} to read text"
+    if (encoding := marked_encoding(start)) not in (None, MARKS[codecs.BOM_UTF8]):
+        return f"{path.name} has the byte order mark of {encoding} and is read as UTF-8"
+    if written := SYNTAX.get(path.suffix.lower()):
+        return f"{path.name} is read with its syntax: {written}"
+    return None
+
+
+def plain_text(handle: BinaryIO) -> Iterator[bytes]:
+    """Pieces of a file as they are, or in UTF-8 where a byte order mark tells the encoding."""
+    pieces = iter(lambda: handle.read(CHUNK), b"")
+    first = next(pieces, b"")
+    encoding = marked_encoding(first)
+    if encoding is None:
+        yield first
+        yield from pieces
+        return
+    decoder = codecs.getincrementaldecoder(encoding)()
+    yield decoder.decode(first).encode()
+    for piece in pieces:
+        yield decoder.decode(piece).encode()
+    yield decoder.decode(b"", final=True).encode()
 
 
 def table_format(path: Path) -> str | None:
@@ -133,10 +203,8 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def _json_texts(handle: BinaryIO, column: str) -> Iterator[str]:
-    """Texts of `column`, which one row at least must have; null and a row without it are no
-    text.
-    """
+def _json_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
+    """Texts of `column`, which one row at least must have; null and a row without are no text."""
     names = dict[str, None]()
     for number, line in enumerate(handle, start=1):
         if not line.strip():
@@ -148,20 +216,34 @@ def _json_texts(handle: BinaryIO, column: str) -> Iterator[str]:
             raise ValueError(f"line {number} is no JSON object ({error})") from error
         names.update(dict.fromkeys(row))
         if isinstance(value, str):
-            yield value
+            yield _encoded(value, number)
         elif value is not None:
             raise ValueError(
                 f"line {number}: {column} is no text; name another column with --column"
             )
-    _check_column(list(names), column)
+    if names:  # an empty file has no text, like an empty text
+        _check_column(list(names), column)
 
 
-def _csv_texts(handle: BinaryIO, column: str) -> Iterator[str]:
+def _encoded(text: str, line: int) -> bytes:
+    """The text in UTF-8. JSON may hold half of a surrogate pair, which is no character."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"line {line}: character {error.start} of the text is {text[error.start]!a}, half"
+            " of a surrogate pair, which has no UTF-8; remove it"
+        ) from error
+
+
+def _csv_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
     """Texts of `column`. All fields are text: "NA" stays a word and "007" keeps its zeros."""
     csv.field_size_limit(2**31 - 1)
     with io.TextIOWrapper(handle, encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines, strict=True)
         header = next(rows, [])
+        if not header:
+            return  # an empty file has no text, like an empty text
         _check_column(header, column)
         place, width = header.index(column), len(header)
         for row in rows:
@@ -170,12 +252,10 @@ def _csv_texts(handle: BinaryIO, column: str) -> Iterator[str]:
                     f"line {rows.line_num}: a row has {len(row)} fields, the header {width}"
                 )
             if len(row) > place:  # an empty line has none
-                yield row[place]
+                yield row[place].encode()
 
 
 def _check_column(names: list[str], wanted: str) -> None:
-    if not names:
-        raise ValueError("empty: no rows")
     if wanted not in names:
         raise ValueError(
             f"no column {wanted!r}; name the text with --column, one of: {', '.join(names)}"

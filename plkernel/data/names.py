@@ -24,10 +24,13 @@ from plkernel.common.files import shown
 from plkernel.data.files import (
     Blocks,
     bible_blocks,
+    caution,
     compressed,
     file_blocks,
     hub_blocks,
+    marked_encoding,
     one_document,
+    start_of,
     table_format,
 )
 
@@ -63,12 +66,14 @@ class Source:
     key     all that determines them, as JSON values
     blocks  starts reading; a separator stands before each document
     size    bytes that will be read, where that is known
+    notes   what else than text would be read
     """
 
     label: str
     key: dict[str, Any]
     blocks: Callable[[], Blocks]
     size: int | None = None
+    notes: tuple[str, ...] = ()
 
     def digest(self, **options: Any) -> str:
         """Sixteen hex digits that change when the key or one of the options does."""
@@ -157,15 +162,34 @@ def _files(
     """Files in this order, by their names below `root`."""
     stats = {name: path.stat() for name, path in files.items()}
     listing = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
-    plain = not any(table_format(path) or compressed(path) for path in files.values())
+    marked = [name for name, path in files.items() if marked_encoding(start_of(path))]
+    plain = not marked and not any(
+        table_format(path) or compressed(path) for path in files.values()
+    )
+    key = {"label": label, "root": str(root), "listing": listing, "column": column}
+    if marked:
+        key["decoded"] = marked
     return Source(
         label,
-        {"label": label, "root": str(root), "listing": listing, "column": column},
+        key,
         lambda: (
             block for path in files.values() for block in file_blocks(path, separator, column)
         ),
         sum(size for _, size, _ in listing) + len(listing) - 1 if plain else None,
+        tuple(_cautions(list(files.values()))),
     )
+
+
+def _cautions(files: list[Path]) -> list[str]:
+    """Cautions about files that are not only text, each kind once."""
+    found = dict[str, list[str]]()
+    for path in files:
+        if text := caution(path):
+            found.setdefault(text.replace(path.name, "", 1), []).append(text)
+    return [
+        same[0] + (f" (and {len(same) - 1} more like it)" if len(same) > 1 else "")
+        for same in found.values()
+    ]
 
 
 def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> dict[str, Path]:

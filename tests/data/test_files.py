@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from plkernel.data import corpora
 from plkernel.data.files import CHUNK, ROWS, file_blocks, hub_blocks, text_block
 
 DATA = bytes(range(256)) * 400 + b"line\r\nline\n\n\0end without a line feed"
@@ -162,7 +163,7 @@ def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
         ("a.jsonl", b'{"id": 1, "body": "x"}\n', r"no column 'text'.*--column, one of: id, body$"),
         ("a.jsonl", b'{"text": "a"}\n[]\n', "line 2 is no JSON object"),
         ("a.jsonl", b'{"text": 3}\n', "line 1: text is no text; name another column with --column"),
-        ("a.jsonl", b'{"text": "\\ud800"}\n', "surrogates"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', "line 1.*surrogate pair"),
         ("a.jsonl", b'{"a":' * 100_000, "line 1 is no JSON object"),
         ("a.parquet", b"not a table", "a.parquet: "),
         (
@@ -287,3 +288,53 @@ def test_without_a_network_what_datasets_has_cached_is_read(tmp_path):
     assert "\n" not in str(caught.value)
     assert not huggingface_hub.constants.HF_HUB_OFFLINE
     assert not datasets.config.HF_HUB_OFFLINE
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_a_byte_order_mark_decodes(tmp_path, encoding):
+    text = "Wörter über Wörter 😀\n" * 1000
+    (tmp_path / "marked.txt").write_text(text, encoding=encoding)
+    (tmp_path / "plain.txt").write_text(text, encoding="utf-8")
+    marked, plain = (
+        joined(file_blocks(tmp_path / f"{name}.txt", b"\n", "text")) for name in ("marked", "plain")
+    )
+    assert marked == plain
+
+
+def test_what_a_mark_promises_and_the_bytes_do_not_hold_is_an_error(tmp_path):
+    (tmp_path / "odd.txt").write_bytes(b"\xff\xfea\x00b")
+    with pytest.raises(ValueError, match=r"corpus file .*odd\.txt: .*utf-16.*truncated"):
+        joined(file_blocks(tmp_path / "odd.txt", b"\n", "text"))
+
+
+@pytest.mark.parametrize("name", ["empty.txt", "empty.jsonl", "empty.csv"])
+def test_an_empty_file_does_not_stop_a_folder(tmp_path, name):
+    (tmp_path / name).write_bytes(b"")
+    (tmp_path / "words.txt").write_text("words")
+    found = corpora.load(tmp_path, cache=tmp_path.parent / "cache")
+    assert b"words" in bytes(found.bytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("list.json", b"[1, 2]", r"list\.json is read with its syntax: JSON"),
+        ("t.tsv", b"a\tb\n", r"t\.tsv is read with its syntax: a table"),
+        ("page.html", b"<p>", r"page\.html is read with its syntax: HTML"),
+        ("gz.txt", gzip.compress(b"text"), r"gz\.txt is compressed \(gzip\).*name it \*\.gz"),
+        ("xz.txt", lzma.compress(b"text"), r"xz\.txt is compressed \(xz\).*name it \*\.xz"),
+        ("wide.txt", "a".encode("utf-16"), r"wide\.txt has the byte order mark of utf-16"),
+    ],
+)
+def test_a_file_that_is_not_only_text_is_said_to_be(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.warns(UserWarning, match=message):
+        corpora.load(tmp_path / name, cache=tmp_path / "cache")
+
+
+def test_cautions_of_one_kind_are_one_line(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.tsv").write_text("a\tb\n")
+    with pytest.warns(UserWarning, match="and 2 more like it") as said:
+        corpora.load(tmp_path, cache=tmp_path.parent / "cache")
+    assert len(said) == 1

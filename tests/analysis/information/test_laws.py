@@ -5,11 +5,13 @@ import pytest
 
 from plkernel.analysis.information.estimate import DecayCurve, decay_curves, log_lags
 from plkernel.analysis.information.laws import (
+    Named,
     compare_models,
     fit_power_law,
     judge,
     local_slopes,
     log_log_slope,
+    measure_corpus,
 )
 from plkernel.analysis.sequences import MarkovChain, PottsCorpus
 
@@ -211,3 +213,24 @@ def test_verdicts_of_sequences_of_known_law():
     )  # a chain that stays where it is nine times in ten
     held = np.random.default_rng(2).integers(0, 4, 100_000, np.uint8)[np.cumsum(slow)]
     assert judge(decay_curves(held, log_lags(500))[0]).kind not in ("power law", "none")
+
+
+@pytest.mark.parametrize(("mean", "symbols", "seed"), [(20, 4, 0), (50, 16, 1), (10, 2, 2)])
+def test_a_renewal_process_decays_exponentially(mean, symbols, seed):
+    """A symbol stays until it is drawn anew, with probability 1 / mean at each step."""
+    draw = np.random.default_rng(seed)
+    size = 1_000_000
+    renewed = draw.random(size) < 1 / mean
+    last = np.maximum.accumulate(np.where(renewed, np.arange(size), 0))
+    data = draw.integers(0, symbols, size).astype(np.uint8)[last]
+    found = measure_corpus(Named("renewal", "made"), data)
+    assert found.verdict.kind == "exponential"
+    told = float(found.verdict.sentence.split("tau ")[1].split(";")[0])
+    assert told == pytest.approx(-1 / np.log(1 - 1 / mean), rel=0.1)
+
+
+def test_the_simpler_of_two_shapes_that_noise_cannot_tell_apart_is_named():
+    values = SHAPES["exponential"][0]
+    for seed in range(6):
+        found = judge(curve(values, noise=0.02, seed=seed))
+        assert found.kind == "exponential", seed

@@ -1,0 +1,204 @@
+"""Periodic structure of a sequence: lines and records of a fixed length, code units of two bytes.
+
+A text whose composition depends on the phase t mod P shares information at every multiple of P,
+however far. That is layout, not memory, so it is measured on its own: at lag d it is the mutual
+information of a sequence whose symbols depend on their phase alone,
+
+    Q_d(i, j) = 1/P sum_r p_r(i) p_{r+d}(j)   with p_r the composition at phase r.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import gamma
+
+from plkernel.analysis.information.counts import Bytes
+
+LONGEST = 2048
+"""The longest period that is looked for."""
+STRETCHES = ((1 << 16, 8), (1 << 13, 32))
+"""Lengths of the stretches in which a period must keep its phase, and how many are looked at.
+
+Long ones show a weak period, short ones a period whose phase changes with every record.
+"""
+SYMBOLS = 64
+"""The most frequent symbols, whose spectra are looked at."""
+BACKGROUND = 64
+"""Half the number of neighbouring frequencies that a spectral line is compared with."""
+CHANCE = 1e-12
+"""The chance with which noise at one frequency is taken for a line."""
+WIDTH = 2.5
+"""Frequencies k / size on either side of a line that belong to it, by the window."""
+EXPLAINED, NEARLY = 0.5, 0.9
+"""The least share of the power of all lines at the multiples of 1 / P, beyond what chance gives;
+and how near to the best share that of a shorter period must come to be taken instead."""
+SPLIT = 1e-3
+"""The least information, in nats at lag P, that makes a period worth naming."""
+CLEAR = 5.0
+BESIDE = (-7, -5, -3, -2, -1, 1, 2, 3, 5, 7)
+"""How many times the information at the lengths beside P, by these offsets, that at P must be."""
+UNITS = 8
+"""Periods up to this one are taken for code units: symbols of several bytes."""
+
+
+@dataclass(frozen=True)
+class Period:
+    """A period, and the information that it alone shares.
+
+    length       P, in symbols
+    information  (L,) nats at the lags asked for
+    blank        the largest share that the byte 0 has at one phase: near 1 for code units of
+                 several bytes whose upper byte is mostly empty
+    """
+
+    length: int
+    information: tuple[float, ...]
+    blank: float
+
+
+def find_period(data: Bytes, lags: ArrayLike) -> Period | None:
+    """The period of `data` (n,) uint8, and its information at `lags` (L,); None without one.
+
+    A period shows as lines in the spectra of where the symbols stand, at multiples of 1 / P and
+    nowhere else. Stretches of the data are looked at, evenly spread over it, and the phase may
+    differ between them.
+    """
+    for size, most in STRETCHES:
+        stretches = _stretches(data, size, most)
+        length = _fundamental(_line_powers(stretches)) if stretches else None
+        if length is None:
+            continue
+        if _stands_out(stretches, length):
+            shared = _shared_information(stretches, length, np.asarray(lags))
+            blank = max(_share_of_zero(stretches, length))
+            return Period(length, tuple(shared.tolist()), blank)
+    return None
+
+
+def _stands_out(stretches: list[Bytes], length: int) -> bool:
+    """True where phases of this length share more than those of lengths beside it.
+
+    Those show what the compositions of phases share by chance, in a text with memory.
+    """
+    others = [length + offset for offset in BESIDE if length + offset >= 2]
+    others = [other for other in others if other % length and length % other]
+    found, *beside = (
+        _shared_information(stretches, one, np.array([one]))[0] for one in (length, *others)
+    )
+    return bool(found >= max(SPLIT, CLEAR * max(beside)))
+
+
+def _stretches(data: Bytes, size: int, most: int) -> list[Bytes]:
+    """Pieces of the data of equal length, evenly spread; none where it is too short."""
+    if data.size < 4 * BACKGROUND:
+        return []
+    size = min(size, 1 << (int(data.size).bit_length() - 1))
+    count = min(most, data.size // size)
+    starts = np.linspace(0, data.size - size, count).astype(np.int64)
+    return [np.asarray(data[start : start + size]) for start in starts]
+
+
+def _line_powers(stretches: list[Bytes]) -> NDArray[np.float64]:
+    """Power of each frequency k / size at which a symbol has a line, summed over symbols.
+
+    The spectrum of a symbol is that of where it stands; a line break has a line at 1 / P although
+    it is rare beside the letters.
+    """
+    pieces = np.stack(stretches)
+    size = pieces.shape[1]
+    window = np.hanning(size)
+    # The power of noise, averaged over n stretches, has a gamma distribution of shape n.
+    noise = gamma(len(stretches))
+    least = noise.isf(CHANCE) / noise.median()
+    lines = np.zeros(size // 2 + 1)
+    common = np.argsort(np.bincount(pieces.ravel(), minlength=256))[::-1][:SYMBOLS]
+    for symbol in common:
+        stands = (pieces == symbol) - np.mean(pieces == symbol, axis=1, keepdims=True)
+        power = np.mean(np.abs(np.fft.rfft(window * stands)) ** 2, axis=0)
+        median = _background(power)
+        lines += np.where(power > least * median, power, 0.0)
+    lines[: size // LONGEST] = 0.0  # slower than any period that is looked for
+    return lines
+
+
+def _background(power: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median of each run of 2 BACKGROUND frequencies, at each of them; the last run is longer.
+
+    Lines are few in a run, so that they do not move it.
+    """
+    width = 2 * BACKGROUND
+    runs = max(power.size // width, 1)
+    medians = [
+        float(np.median(power[run * width : (run + 1) * width if run < runs - 1 else None]))
+        for run in range(runs)
+    ]
+    lengths = np.full(runs, width)
+    lengths[-1] = power.size - width * (runs - 1)
+    return np.repeat(medians, lengths)
+
+
+def _fundamental(lines: NDArray[np.float64]) -> int | None:
+    """The shortest period whose multiples of 1 / P hold most of the power of the lines."""
+    at = np.flatnonzero(lines)
+    if not at.size:
+        return None
+    size = 2 * (lines.size - 1)
+    periods = np.arange(2, min(LONGEST, size // 32) + 1)
+    shares = np.zeros(periods.size)
+    for place, length in enumerate(periods):
+        harmonic = at * length / size
+        away = np.abs(harmonic - np.round(harmonic)) * size / length
+        share = lines[at[away <= WIDTH]].sum() / lines.sum()
+        by_chance = 2 * WIDTH * length / size
+        shares[place] = share - by_chance
+    if shares.max() < EXPLAINED:
+        return None
+    return int(periods[np.argmax(shares >= NEARLY * shares.max())])
+
+
+def _shared_information(
+    stretches: list[Bytes], length: int, lags: NDArray[Any]
+) -> NDArray[np.float64]:
+    """Information (L,) in nats that phases alone share at `lags`.
+
+    p_r comes from one half of a stretch and p_{r+d} from the other, so that noise in the
+    compositions, which would correlate with itself, does not count.
+    """
+    symbols = np.flatnonzero(reduce(np.add, (np.bincount(x, minlength=256) for x in stretches)))
+    tables = np.zeros((lags.size, symbols.size, symbols.size))
+    for piece in stretches:
+        half = piece.size // 2 // length * length
+        first = _compositions(piece[:half], length, symbols)
+        second = _compositions(piece[half : 2 * half], length, symbols)
+        for row, lag in enumerate(lags):
+            tables[row] += first.T @ np.roll(second, -int(lag), axis=0)
+            tables[row] += second.T @ np.roll(first, -int(lag), axis=0)
+    return np.asarray(_information_of_shares(tables / tables.sum(axis=(1, 2), keepdims=True)))
+
+
+def _compositions(piece: Bytes, length: int, symbols: NDArray[Any]) -> NDArray[np.float64]:
+    """Share of each symbol at each phase, (P, S)."""
+    phases = np.arange(piece.size) % length
+    counts = np.bincount(phases * 256 + piece, minlength=length * 256).reshape(length, 256)
+    return counts[:, symbols] / (piece.size // length)
+
+
+def _information_of_shares(tables: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mutual information of joint shares (L, S, S)."""
+    rows, columns = tables.sum(axis=2), tables.sum(axis=1)
+
+    def entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+        logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+        return -(shares * logs).reshape(len(shares), -1).sum(axis=1)
+
+    return np.asarray(entropy(rows) + entropy(columns) - entropy(tables))
+
+
+def _share_of_zero(stretches: list[Bytes], length: int) -> list[float]:
+    """Share of the byte 0 at each phase, in the stretch where it is largest."""
+    return [
+        float(np.mean(piece[phase::length] == 0)) for piece in stretches for phase in range(length)
+    ]

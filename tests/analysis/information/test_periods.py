@@ -1,0 +1,112 @@
+"""Periods of known sequences are found and taken out; prose, code and noise have none."""
+
+import numpy as np
+import pytest
+
+from plkernel.analysis.information.counts import count_pairs
+from plkernel.analysis.information.estimate import mutual_information
+from plkernel.analysis.information.laws import Named, measure_corpus
+from plkernel.analysis.information.periods import find_period
+
+RNG = np.random.default_rng(5)
+WORDS = [bytes(RNG.integers(97, 123, RNG.integers(2, 9)).astype(np.uint8)) for _ in range(200)]
+
+
+def words(count):
+    """Words that follow one another in a chain, so that they remember."""
+    state, found = 0, []
+    for redrawn, step in zip(RNG.random(count) < 0.3, RNG.integers(0, 6, count), strict=True):
+        state = int(RNG.integers(200)) if redrawn else (7 * state + int(step)) % 200
+        found.append(WORDS[state])
+    return b" ".join(found)
+
+
+TEXT = words(30_000)
+BASES = RNG.choice(np.frombuffer(b"ACGT", np.uint8), 300_000).tobytes()
+
+
+def lines(text, width):
+    return b"".join(text[at : at + width] + b"\n" for at in range(0, len(text), width))
+
+
+def records(count):
+    """FASTA of many sequences: every header shifts the phase of the lines."""
+    parts = []
+    for number in range(count):
+        start = int(RNG.integers(0, 290_000))
+        length = int(RNG.integers(2_000, 6_000))
+        parts.append(b">sequence %d\n" % number + lines(BASES[start : start + length], 60))
+    return b"".join(parts)
+
+
+def table(count):
+    return b"".join(b"%06d,%.4f,%d\n" % (n, RNG.random(), RNG.integers(9)) for n in range(count))
+
+
+def free_table(count):
+    return b"".join(b"%d,%.3g\n" % (n, RNG.random()) for n in range(count))
+
+
+PERIODIC = {
+    "lines of 60": (lines(BASES, 60), 61),
+    "lines of 80": (lines(TEXT, 80), 81),
+    "short sequences": (records(100), 61),
+    "fields of fixed width": (table(20_000), 16),
+    "UTF-16": (TEXT.decode().encode("utf-16-le"), 2),
+    "UTF-32": (TEXT.decode().encode("utf-32-be"), 4),
+    "a cycle": (bytes(range(7)) * 3_000, 7),
+}
+FREE = {
+    "words": TEXT,
+    "words in lines": TEXT.replace(WORDS[3], WORDS[3] + b"\n"),
+    "a table": free_table(20_000),
+    "noise": RNG.integers(0, 256, 100_000, dtype=np.uint8).tobytes(),
+    "two symbols": RNG.integers(0, 2, 100_000, dtype=np.uint8).tobytes(),
+    "one symbol": bytes(50_000),
+    "five bytes": b"abcab",
+    "no bytes": b"",
+}
+
+
+@pytest.mark.parametrize("name", PERIODIC)
+def test_a_period_is_found(name):
+    text, length = PERIODIC[name]
+    found = find_period(np.frombuffer(text, np.uint8), [1])
+    assert found is not None
+    assert found.length == length
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_what_has_no_period_has_none(name):
+    assert find_period(np.frombuffer(FREE[name], np.uint8), [1]) is None
+
+
+def test_information_of_phases_is_all_that_independent_bases_in_lines_share():
+    data = np.frombuffer(lines(BASES, 60), np.uint8)
+    lags = np.array([1, 30, 60, 61, 122])
+    found = find_period(data, lags)
+    pairs = count_pairs(data, lags)[:, 0]
+    # The plug-in exceeds the truth by (S - 1)^2 / 2n = 3e-5 nats, with S = 5 and n = 305,000.
+    assert found.information == pytest.approx(mutual_information(pairs), abs=1e-4)
+    assert found.information[3] > 100 * found.information[2]
+
+
+def test_lines_of_independent_bases_have_no_memory():
+    data = np.frombuffer(lines(BASES, 60), np.uint8)
+    found = measure_corpus(Named("bases", "made"), data)
+    assert found.period.length == 61
+    assert found.verdict.kind == "none"
+    assert found.verdict.last_lag == 0
+
+
+def test_code_units_of_two_bytes_double_the_lags():
+    narrow = measure_corpus(Named("narrow", "made"), np.frombuffer(TEXT, np.uint8))
+    wide = PERIODIC["UTF-16"][0]
+    found = measure_corpus(Named("wide", "made"), np.frombuffer(wide, np.uint8))
+    assert narrow.period is None
+    assert found.period.blank == 1.0
+    assert all(lag % 2 == 0 for lag in found.information.lags)
+    # Every second byte carries nothing: half the information at twice the lag.
+    at_one = dict(zip(narrow.information.lags, narrow.information.values, strict=True))[1]
+    assert found.information.values[0] == pytest.approx(at_one / 2, rel=0.02)
+    assert found.verdict.last_lag == pytest.approx(2 * narrow.verdict.last_lag, rel=0.2)

@@ -36,7 +36,7 @@ _API = [
 ]
 _PUBLIC = {
     **dict.fromkeys(_API, "plkernel.api"),
-    **dict.fromkeys(("watch", "decay_param_groups"), "plkernel.memory.watch"),
+    **dict.fromkeys(("watch", "decay_param_groups"), "plkernel.decays.watch"),
     "fit": "plkernel.analysis.fit",
     "load_spec": "plkernel.config.reading",
     "place": "plkernel.analysis.nodes",

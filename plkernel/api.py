@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from plkernel.analysis.nodes import Nodes
     from plkernel.config.study import Spec
-    from plkernel.memory.diagnostics import Influence, Means, Truncation
-    from plkernel.memory.inspection import Shown
+    from plkernel.context.measures import Influence, Means, Truncation
+    from plkernel.decays.inspection import Shown
     from plkernel.models.init.power_law import Parametrisation
     from plkernel.results.comparison import Comparison
     from plkernel.training.build import Model
@@ -161,7 +161,7 @@ class Evaluation(Result):
     @property
     def positions(self) -> "Means":
         """Bits per byte by how many bytes of the window come before."""
-        from plkernel.memory.diagnostics import by_position
+        from plkernel.context.measures import by_position
 
         return by_position(self.losses)
 
@@ -194,7 +194,7 @@ def evaluate(
     `.logits`. Raises ValueError for a model that sees ahead or returns something else, and a text
     shorter than a window.
     """
-    from plkernel.memory.diagnostics import moments
+    from plkernel.context.measures import moments
     from plkernel.training.evaluate import token_losses
 
     with _opened(model, text, context, windows, batch) as (predict, data, _):
@@ -238,7 +238,7 @@ def influence(
 
     lags: ascending, 1 to the context; 1, 2, 4 .. unless given. Other arguments as in `evaluate`.
     The result has lags (L,) and bits (L,). For integer arrays of other alphabets:
-    `plkernel.memory.probe`.
+    `plkernel.probing.predictions`.
     """
     from plkernel.training import evaluate as measures
 
@@ -270,7 +270,8 @@ class Run(Result):
         return self.metrics.filter(["step", "bytes", "train_bpb", "val_bpb", "excess_bpb"])
 
     def _draw(self) -> "Figure":
-        from plkernel.memory import figures, inspection
+        from plkernel.context import curve_figures as figures
+        from plkernel.decays import inspection
 
         *_, (before, now), title = inspection.of_run(self.path, None, 4)
         return figures.model_figure(before, now, title)
@@ -412,7 +413,7 @@ def inspect(path: str | Path) -> "Shown | Run":
     `kernels` (L,T) the later weights of an input, `findings` what is wrong with them. Raises
     ValueError if no decays are known. As plkernel.inspect.
     """
-    from plkernel.memory.inspection import is_other_software, shown
+    from plkernel.decays.inspection import is_other_software, shown
 
     refuse_study(Path(path), "path")
     return shown(str(path)) if is_other_software(Path(path)) else load_run(path)
@@ -459,10 +460,10 @@ def _opened(
     import torch
 
     from plkernel.data.windows import check_length, fixed_windows, spread_windows
-    from plkernel.memory.probe import check_causal
+    from plkernel.probing.predictions import check_causal
+    from plkernel.probing.runs import validation_text
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
-    from plkernel.training.view import validation_text
 
     config = model.config if isinstance(model, Run) else {}
     if text is None and not isinstance(model, Run):

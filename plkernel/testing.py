@@ -77,7 +77,7 @@ def assert_decays_survive(
     """
     import torch
 
-    from plkernel.memory.watch import watch
+    from plkernel.decays.watch import watch
 
     if unknown := set(steps) - set(STEPS):
         raise ValueError(
@@ -267,7 +267,7 @@ def _check(
 
 def _decays(model: "nn.Module") -> Arrays:
     """Decays by name, in float64, of DTensors the whole: a call that all processes must make."""
-    from plkernel.memory.watch import places_in
+    from plkernel.decays.watch import places_in
 
     found = {}
     for name in dict.fromkeys(

@@ -53,8 +53,8 @@ def inspect(
         tokens: How much of the text to run it on, in windows of the run's context, or of up to 512
             tokens.
     """
-    from plkernel.memory import inspection
-    from plkernel.memory.figures import check_options, deliver, model_figure
+    from plkernel.context.curve_figures import check_options, deliver, model_figure
+    from plkernel.decays import inspection
 
     check_options(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
@@ -72,7 +72,7 @@ def inspect(
     else:
         parts, values, (before, now), title = inspection.of_run(model, corpus, windows)
     if text is not None:
-        from plkernel.memory.probe import observe_text
+        from plkernel.probing.predictions import observe_text
 
         table, values["observed"] = observe_text(model, text, tokens)
         known = len(values["observed"]["layers"])

@@ -60,9 +60,9 @@ def probe(
 
     from plkernel.analysis.information.estimate import decay_curves
     from plkernel.config.study import LARGEST_SEED
+    from plkernel.context.curve_figures import check_options, deliver, probe_figure
+    from plkernel.context.measures import INFORMED, Influence
     from plkernel.data.windows import fixed_windows
-    from plkernel.memory.diagnostics import INFORMED, Influence
-    from plkernel.memory.figures import check_options, deliver, probe_figure
 
     check_options(
         json,
@@ -74,7 +74,7 @@ def probe(
     )
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
-    from plkernel.memory import probe as probing
+    from plkernel.probing import predictions as probing
     from plkernel.training.build import choose_device
     from plkernel.training.evaluate import check_lags
 

@@ -23,8 +23,7 @@ from plkernel.analysis.figures.style import (
     plain_ticks,
     style,
 )
-from plkernel.memory.diagnostics import SLOPE_LAGS, memory_of, slope_range
-from plkernel.memory.figures import (
+from plkernel.context.curve_figures import (
     Curves,
     Panel,
     half_life_figure,
@@ -32,6 +31,7 @@ from plkernel.memory.figures import (
     kernel_figure,
     truncation_figure,
 )
+from plkernel.context.measures import SLOPE_LAGS, memory_of, slope_range
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Block, Comparison
 from plkernel.results.registration import Outcome

@@ -41,10 +41,10 @@ from plkernel.common.files import (
 )
 from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
+from plkernel.context.measures import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
 from plkernel.data.corpora import Splits
 from plkernel.data.names import known_sequence
 from plkernel.data.windows import fixed_windows, training_windows
-from plkernel.memory.diagnostics import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
 from plkernel.results.registration import changes, registration_of
 from plkernel.results.study import REFERENCE_KEY, choices, reference_entries
 from plkernel.study.engine import POLL_SECONDS, Engine, Job

@@ -14,9 +14,9 @@ import pytest
 from plkernel.commands import report
 from plkernel.common.files import REFERENCES, ROWS, SPEC, TUNING, load_json, name_at, read_lines
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.context.measures import Table, n_gram_losses, n_grams
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows
-from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams
 from plkernel.results.study import Choice, choices, read_study, restore
 from plkernel.study import schedule
 from plkernel.study.engine import Engine, Job

@@ -19,12 +19,12 @@ from plkernel.commands import probe as command
 from plkernel.common import cli
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
+from plkernel.context.measures import influence_of, places
 from plkernel.data.windows import fixed_windows
-from plkernel.memory.diagnostics import influence_of, places
-from plkernel.memory.foreign import NEED_A_GPU
-from plkernel.memory.probe import beyond, check_causal, open_target, probe
+from plkernel.probing.predictions import beyond, check_causal, open_target, probe
 from plkernel.training import evaluate
 from plkernel.training.evaluate import PLACES, Predict, influence, truncation
+from plkernel.training.foreign import NEED_A_GPU
 from plkernel.training.loop import prepare, run_training
 
 SYMBOLS = 16

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from plkernel.commands.inspect import inspect
 from plkernel.common import cli
-from plkernel.memory.inspection import shown
+from plkernel.decays.inspection import shown
 
 LAYERS, HEADS = 4, 16
 Tensors = dict[str, Tensor]

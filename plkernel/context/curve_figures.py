@@ -25,7 +25,7 @@ from plkernel.analysis.figures.style import (
 from plkernel.analysis.figures.style import GREY as START
 from plkernel.analysis.information.estimate import critical_value, student_interval
 from plkernel.common.files import atomic_write, check_file, save_json
-from plkernel.memory.diagnostics import (
+from plkernel.context.measures import (
     INFORMED,
     Floats,
     Influence,

@@ -29,7 +29,7 @@ from plkernel.commands.load import load
 from plkernel.common import cli
 from plkernel.common.files import CHECKPOINT
 from plkernel.config.reading import load_spec
-from plkernel.interop.official import from_official, read, to_official, write_official
+from plkernel.decays.official import from_official, read, to_official, write_official
 from plkernel.models.init import initialise_
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig

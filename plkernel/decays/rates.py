@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plkernel.memory.diagnostics import QUANTILES
-from plkernel.memory.files import Checkpoint, Stored, rounded, spacing
-from plkernel.memory.formulas import DECAYS, FAMILIES, Family, Floats, Given
+from plkernel.context.measures import QUANTILES
+from plkernel.decays.families import DECAYS, FAMILIES, Family, Floats, Given
+from plkernel.decays.tensors import Checkpoint, Stored, rounded, spacing
 
 LAGS: Floats = np.exp2(np.arange(13.0))
 """Tokens at which kernels are known: 1, 2, 4 .. 4096."""

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from plkernel.commands.inspect import inspect
 from plkernel.common.files import load_json
-from plkernel.memory.foreign import NEED_A_GPU
-from plkernel.memory.layers import Layer, quantiles
-from plkernel.memory.probe import LEVELS, observe
+from plkernel.decays.rates import Layer, quantiles
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.probing.predictions import LEVELS, observe
+from plkernel.training.foreign import NEED_A_GPU
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's code
 SILENT = ("Rwkv", "MiniMax", "xLSTM", "BailingHybrid")  # the first two are fixed

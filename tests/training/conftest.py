@@ -3,11 +3,9 @@
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from plkernel.common import cli
 from plkernel.training import build
 
 PACKAGE = "somebodys"
@@ -100,24 +98,6 @@ def small_(model, generator, std=0.01):
 def infinite_(model, generator):
     model.embedding.weight.fill_(float("inf"))
 '''
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must end with one line of error and exit code 2; gives that line."""
-
-    def run(
-        command: Callable[..., Any], *arguments: object, main: Callable[..., Any] = cli.main
-    ) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main(command, list(map(str, arguments)))
-        output, error = capsys.readouterr()
-        line = error[error.index("error: ") :]  # transformers says before it how far it has loaded
-        assert (stop.value.code, output, line.count("\n")) == (cli.EXIT_BAD_INPUT, "", 1), error
-        return line.removesuffix("\n")
-
-    return run
 
 
 @pytest.fixture

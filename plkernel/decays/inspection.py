@@ -12,11 +12,10 @@ import numpy as np
 from plkernel.analysis.results import Result
 from plkernel.common.cli import existing, text_table
 from plkernel.common.files import CHECKPOINT
-from plkernel.memory.diagnostics import QUANTILES, Memory, kernel_exponents, slope_range
-from plkernel.memory.figures import DRAWN, model_figure
-from plkernel.memory.files import HUB, open_checkpoint
-from plkernel.memory.formulas import FAMILIES, Floats
-from plkernel.memory.layers import (
+from plkernel.context.curve_figures import DRAWN, model_figure
+from plkernel.context.measures import QUANTILES, Memory, kernel_exponents, slope_range
+from plkernel.decays.families import FAMILIES, Floats
+from plkernel.decays.rates import (
     LAGS,
     Finding,
     Layer,
@@ -27,6 +26,7 @@ from plkernel.memory.layers import (
     quantiles,
     redrawn,
 )
+from plkernel.decays.tensors import HUB, open_checkpoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -165,7 +165,7 @@ def of_checkpoint(model: Path, compare: Path | None) -> Parts:
 def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
     """Half-lives, kernels and predictions of a trained model."""
     from plkernel.data.windows import fixed_windows
-    from plkernel.training import view as views
+    from plkernel.probing import runs as views
     from plkernel.training.checkpoint import open_model
     from plkernel.training.evaluate import label
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from plkernel.common import cli
 from plkernel.common.files import check_regular, load_object, shown
-from plkernel.memory.formulas import Floats
+from plkernel.decays.families import Floats
 
 HUB = "hf:"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.nodes import falling_exponent
-from plkernel.memory import diagnostics
-from plkernel.memory.diagnostics import (
+from plkernel.context import measures
+from plkernel.context.measures import (
     Memory,
     Probe,
     by_position,
@@ -188,7 +188,7 @@ def test_n_grams_are_those_of_the_formula(
     seen, judged = drawn(40, width, letters, 0), drawn(10, width, min(256, letters + 1), 1)
     expected = Recursive(list(map(bytes, seen)), orders)
     losses = n_gram_losses(n_grams([seen], orders), judged)
-    monkeypatch.setattr(diagnostics, "AT_ONCE", 3 * width)
+    monkeypatch.setattr(measures, "AT_ONCE", 3 * width)
     parts = n_grams(iter([seen[:7], seen[7:8], seen[8:8], seen[8:]]), orders)
     assert np.array_equal(n_gram_losses(parts, judged), losses)
     assert losses.shape == (orders, 10, width - 1)

@@ -35,7 +35,7 @@ AT_ONCE = 2**22
 class Curve(Result):
     """Base of the dataclasses whose fields are columns."""
 
-    _figure = "plkernel.memory.figures:curve_figure"
+    _figure = "plkernel.context.curve_figures:curve_figure"
 
     def _title(self) -> str:
         return str(self.__doc__).partition("\n")[0]

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from plkernel.commands.inspect import inspect
-from plkernel.memory.formulas import Given, lightning
-from plkernel.memory.inspection import shown
-from plkernel.memory.layers import LAGS, Finding, half_lives, kernel, quantiles
+from plkernel.decays.families import Given, lightning
+from plkernel.decays.inspection import shown
+from plkernel.decays.rates import LAGS, Finding, half_lives, kernel, quantiles
 
 DECAYS = "blocks.{}.att.time_decay"
 MIXER = "model.layers.{}.mixer.{}"

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
-from plkernel.memory.diagnostics import QUANTILES, Memory
-from plkernel.memory.figures import START, Curves, Panel, kernel_figure, truncation_figure
+from plkernel.context.curve_figures import START, Curves, Panel, kernel_figure, truncation_figure
+from plkernel.context.measures import QUANTILES, Memory
 
 LAGS = 2.0 ** np.arange(7)
 SEEDS, BLOCKS = 2, 3

@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import plkernel
-from plkernel.memory.watch import lightning_callback, trainer_callback
+from plkernel.decays.watch import lightning_callback, trainer_callback
 from plkernel.models.ssm import SSM, SSMConfig
 
 RATES = np.log(2) / np.array([0.5, 2.0, 8.0, 32.0])
@@ -487,7 +487,7 @@ def test_loggers_of_lightning_get_scalars_of_their_step() -> None:
 
 def test_torch_and_numpy_are_enough(without: Callable[..., tuple[int, str, str]]) -> None:
     """Importing any other declared dependency fails."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     declared = [re.split(r"[<>=;\[ ]", one)[0] for one in project["dependencies"]]
     names = {*declared, "transformers", "lightning", "pytorch_lightning"} - {"torch", "numpy"}
     assert "scipy" in names

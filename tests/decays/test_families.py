@@ -16,7 +16,7 @@ from tiny_models import CASES, FLA_DECAYS, built, drawn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.memory.inspection import shown
+from plkernel.decays.inspection import shown
 
 NOTHING = torch.zeros(1, 1, 16, dtype=torch.float64)
 Arrays = dict[str, np.ndarray]

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from plkernel.config.condition import resolve
 from plkernel.config.schema import ModelSpec, TrainSpec
-from plkernel.memory.foreign import (
+from plkernel.training.build import Prepared, build_optimizer, started
+from plkernel.training.foreign import (
     Foreign,
     build,
     check_model,
@@ -24,7 +25,6 @@ from plkernel.memory.foreign import (
     start_,
     unit_a_,
 )
-from plkernel.training.build import Prepared, build_optimizer, started
 
 KIND = "somebodys.models:Recurrent"
 MAMBA2 = "transformers:Mamba2ForCausalLM"
@@ -268,7 +268,7 @@ def test_hybrids_train_on_a_cpu_beside_kernels_that_need_a_gpu(name: str) -> Non
     pytest.importorskip("fla", reason="flash-linear-attention is not installed")
     code = f"""
 import torch
-from plkernel.memory.foreign import build
+from plkernel.training.foreign import build
 model = build("transformers:{name}ForCausalLM", {HYBRID!r}, 0)
 model(torch.randint(0, 256, (1, 16))).sum().backward()
 assert len(model.half_lives()) == 1

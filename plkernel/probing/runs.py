@@ -14,9 +14,9 @@ from torch import Tensor
 from plkernel.common.cli import text_table
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec
+from plkernel.context.measures import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length
-from plkernel.memory.diagnostics import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
 from plkernel.training.build import Model, started
 from plkernel.training.evaluate import diagnose, memory

@@ -21,8 +21,8 @@ from safetensors.torch import save, save_file
 
 from plkernel.commands.inspect import inspect
 from plkernel.common import cli
-from plkernel.memory.files import INDEX, SINGLE, open_checkpoint, rounded
-from plkernel.memory.inspection import render, shown
+from plkernel.decays.inspection import render, shown
+from plkernel.decays.tensors import INDEX, SINGLE, open_checkpoint, rounded
 
 A_LOG = "model.layers.0.mixer.A_log"
 TENSORS = {

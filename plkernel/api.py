@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from plkernel.config.study import Spec
     from plkernel.context.measures import Influence, Means, Truncation
     from plkernel.decays.inspection import Shown
-    from plkernel.models.init.power_law import Parametrisation
+    from plkernel.models.power_law import Parametrisation
     from plkernel.results.comparison import Comparison
     from plkernel.training.build import Model
     from plkernel.training.evaluate import Predict
@@ -121,7 +121,7 @@ def apply(
     from torch import Tensor, nn
 
     from plkernel.analysis.nodes import warn_outlasting
-    from plkernel.models.init.power_law import FORMS, decays_, projection_
+    from plkernel.models.power_law import FORMS, decays_, projection_
 
     check_numbers(max_lag=max_lag)
     for name, value in {"decays": decays, "projection": projection}.items():
@@ -270,11 +270,11 @@ class Run(Result):
         return self.metrics.filter(["step", "bytes", "train_bpb", "val_bpb", "excess_bpb"])
 
     def _draw(self) -> "Figure":
-        from plkernel.context import curve_figures as figures
-        from plkernel.decays import inspection
+        from plkernel.decays.memory_figures import model_figure
+        from plkernel.probing.runs import of_run
 
-        *_, (before, now), title = inspection.of_run(self.path, None, 4)
-        return figures.model_figure(before, now, title)
+        *_, (before, now), title = of_run(self.path, None, 4)
+        return model_figure(before, now, title)
 
     @cached_property
     def model(self) -> "Model":

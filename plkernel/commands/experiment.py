@@ -63,8 +63,8 @@ def _cautions(spec: Spec, *arms: str) -> Iterator[str]:
     move in a window.
     """
     from plkernel.analysis.nodes import output_std
-    from plkernel.context.measures import outlasting
     from plkernel.data.names import known_sequence
+    from plkernel.decays.memory import outlasting
 
     if (
         spec.hypotheses

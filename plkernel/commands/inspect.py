@@ -53,8 +53,9 @@ def inspect(
         tokens: How much of the text to run it on, in windows of the run's context, or of up to 512
             tokens.
     """
-    from plkernel.context.curve_figures import check_options, deliver, model_figure
+    from plkernel.common.delivery import check_options, deliver
     from plkernel.decays import inspection
+    from plkernel.decays.memory_figures import model_figure
 
     check_options(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
@@ -70,9 +71,11 @@ def inspect(
     if other:
         parts, values, (before, now), title = inspection.of_checkpoint(model, compare)
     else:
-        parts, values, (before, now), title = inspection.of_run(model, corpus, windows)
+        from plkernel.probing.runs import of_run
+
+        parts, values, (before, now), title = of_run(model, corpus, windows)
     if text is not None:
-        from plkernel.probing.predictions import observe_text
+        from plkernel.probing.observation import observe_text
 
         table, values["observed"] = observe_text(model, text, tokens)
         known = len(values["observed"]["layers"])

@@ -12,20 +12,11 @@ import numpy as np
 from plkernel.analysis.results import Result
 from plkernel.common.cli import existing, text_table
 from plkernel.common.files import CHECKPOINT
-from plkernel.context.curve_figures import DRAWN, model_figure
-from plkernel.context.measures import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.decays.families import FAMILIES, Floats
-from plkernel.decays.rates import (
-    LAGS,
-    Finding,
-    Layer,
-    findings,
-    grouped,
-    kernel,
-    known_layers,
-    quantiles,
-    redrawn,
-)
+from plkernel.decays.findings import Finding, findings, grouped, redrawn
+from plkernel.decays.memory import QUANTILES, Memory, kernel_exponents, slope_range
+from plkernel.decays.memory_figures import DRAWN, model_figure
+from plkernel.decays.rates import LAGS, Layer, kernel, known_layers, quantiles
 from plkernel.decays.tensors import HUB, open_checkpoint
 
 if TYPE_CHECKING:
@@ -160,40 +151,6 @@ def of_checkpoint(model: Path, compare: Path | None) -> Parts:
         (before.memory, now.memory),
         now.name,
     )
-
-
-def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
-    """Half-lives, kernels and predictions of a trained model."""
-    from plkernel.data.windows import fixed_windows
-    from plkernel.probing import runs as views
-    from plkernel.training.checkpoint import open_model
-    from plkernel.training.evaluate import label
-
-    trained, config, step = open_model(model)
-    name, validation, context = views.validation_text(config, corpus)
-    data = fixed_windows(validation, context, windows)
-    now, start = views.view(trained, data), None
-    if (untrained := views.at_initialisation(config)) is not None:
-        start = views.view(untrained, data)
-    causal = trained.config.causal
-    values: dict[str, Any] = {
-        "model": str(model),
-        "step": step,
-        "corpus": name,
-        "windows": len(data),
-    }
-    values |= {"context": context, "causal": causal}
-    parts = [
-        f"{model}: step {step:,}; {len(data)} validation windows of {context} bytes of {name}",
-        views.render(start, now, label(causal)),
-    ]
-    if part := (config.get("arm_options") or {}).get("init"):
-        parts.append(
-            f"left out: its initialisation, which the code {part!r} had a part in; it is not"
-            " imported here"
-        )
-    values |= {"initialisation": start.values if start else None, "now": now.values}
-    return parts, values, (start.memory if start else None, now.memory), f"{model}, step {step:,}"
 
 
 def shown(target: str) -> Shown:

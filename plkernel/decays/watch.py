@@ -19,17 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.decays.families import FAMILIES
-from plkernel.decays.rates import (
-    HALF_PRECISION,
-    NUMBERED,
-    Finding,
-    Layer,
-    findings,
-    grouped,
-    half_lives,
-    places,
-    quantiles,
-)
+from plkernel.decays.findings import HALF_PRECISION, Finding, findings, grouped
+from plkernel.decays.rates import NUMBERED, Layer, half_lives, places, quantiles
 from plkernel.decays.tensors import of_tensors, spacing
 
 SHOWN = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}

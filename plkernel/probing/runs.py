@@ -5,6 +5,7 @@ as tables.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,11 +15,13 @@ from torch import Tensor
 from plkernel.common.cli import text_table
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec
-from plkernel.context.measures import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.data import corpora
-from plkernel.data.windows import Bytes, check_length
+from plkernel.data.windows import Bytes, check_length, fixed_windows
+from plkernel.decays.inspection import Parts
+from plkernel.decays.memory import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
 from plkernel.training.build import Model, started
+from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import diagnose, memory
 
 BATCH = 4
@@ -182,3 +185,34 @@ def _summary(values: dict[str, Any]) -> dict[str, str]:
             f"{np.exp(np.mean(np.log(growth))):.3f}" if growth else "-"
         ),
     }
+
+
+def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
+    """Half-lives, kernels and predictions of a trained model."""
+    from plkernel.training.evaluate import label
+
+    trained, config, step = open_model(model)
+    name, validation, context = validation_text(config, corpus)
+    data = fixed_windows(validation, context, windows)
+    now, start = view(trained, data), None
+    if (untrained := at_initialisation(config)) is not None:
+        start = view(untrained, data)
+    causal = trained.config.causal
+    values: dict[str, Any] = {
+        "model": str(model),
+        "step": step,
+        "corpus": name,
+        "windows": len(data),
+    }
+    values |= {"context": context, "causal": causal}
+    parts = [
+        f"{model}: step {step:,}; {len(data)} validation windows of {context} bytes of {name}",
+        render(start, now, label(causal)),
+    ]
+    if part := (config.get("arm_options") or {}).get("init"):
+        parts.append(
+            f"left out: its initialisation, which the code {part!r} had a part in; it is not"
+            " imported here"
+        )
+    values |= {"initialisation": start.values if start else None, "now": now.values}
+    return parts, values, (start.memory if start else None, now.memory), f"{model}, step {step:,}"

@@ -18,7 +18,7 @@ from plkernel.decays.watch import decay_names
 from plkernel.kernels.operators import choose
 from plkernel.models import Device
 from plkernel.models.init.plan import Plan, Sizes, grouped, is_matrix, plan, rules_at
-from plkernel.models.init.power_law import power_law_
+from plkernel.models.init.rwkv_power_law import power_law_
 from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from plkernel.config.schema import TrainSpec
 from plkernel.context.measures import (
     FEWEST_PLACES,
-    QUANTILES,
     Influence,
     Truncation,
     by_position,
@@ -32,6 +31,7 @@ from plkernel.context.measures import (
 )
 from plkernel.data.names import known_sequence
 from plkernel.data.windows import fixed_windows, spread_windows
+from plkernel.decays.memory import QUANTILES
 from plkernel.models import NOT_CAUSAL
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV

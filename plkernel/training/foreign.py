@@ -45,13 +45,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import Nodes, place
 from plkernel.common.cli import MARK, imported, nearest, progress_bar, told
 from plkernel.common.environment import installed
 from plkernel.decays.rates import half_lives, kernel, known_layers
 from plkernel.decays.tensors import of_tensors
 from plkernel.models.init.plan import generator_for
-from plkernel.models.init.power_law import decays_
 from plkernel.models.layers import BYTES
 
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
@@ -347,69 +345,3 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
                     torch.randn_like(values) * (NOISE * size if size > 0 else NOISE_OF_ZEROS)
                 )
         check_causal()
-
-
-def power_law_(
-    model: nn.Module,
-    generator: torch.Generator | None = None,
-    beta: float = 1.15,
-    max_lag: float = 2048.0,
-) -> None:
-    """Put the heads of a Mamba2ForCausalLM at the quantiles of t**-beta up to `max_lag` bytes, with
-    A = 1, in place.
-    """
-    for layer in _mamba2_layers(model):
-        _unit_a_(
-            layer,
-            place(
-                len(layer.dt_bias), gain="clamp", placement="quantile", beta=beta, max_lag=max_lag
-            ),
-        )
-
-
-def log_spaced_(
-    model: nn.Module,
-    generator: torch.Generator | None = None,
-    shortest: float = 1.0,
-    longest: float = 2000.0,
-) -> None:
-    """Space half-lives of a Mamba2ForCausalLM evenly in their logarithm, in bytes, with A = 1, in
-    place.
-    """
-    for layer in _mamba2_layers(model):
-        _unit_a_(layer, place(len(layer.dt_bias), gain="clamp", shortest=shortest, longest=longest))
-
-
-def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Set A = 1 in a Mamba2ForCausalLM and keep its decays without an input, in place: dt becomes A
-    dt.
-
-    Heads then write A times what they wrote. An input moves the decays as before where dt is small
-    against 1.
-    """
-    for layer in _mamba2_layers(model):
-        rates = F.softplus(layer.dt_bias.double()) * layer.A_log.double().exp()
-        _unit_a_(layer, Nodes(tuple(rates.tolist()), (1.0,) * len(rates), "clamp"))
-
-
-def _mamba2_layers(model: nn.Module) -> list[Any]:
-    """Return the layers with A_log and dt_bias; ValueError for a model that has none."""
-    layers = [one for one in model.modules() if hasattr(one, "A_log") and hasattr(one, "dt_bias")]
-    if not layers:
-        raise ValueError(
-            f"a {type(model).__name__} has no layer with A_log and dt_bias: Mamba2ForCausalLM has"
-        )
-    return layers
-
-
-@torch.no_grad()
-def _unit_a_(layer: Any, nodes: Nodes) -> None:
-    """Set A_log = 0 and dt = lambda in a layer, one node for each head.
-
-    A head decays by a = exp(-dt exp(A_log)) per byte and takes its input times dt, dt =
-    softplus(dt_bias) without an input (arXiv 2405.21060). With A_log = 0 a head of rate lambda has
-    dt = lambda, and its kernel lambda exp(-lambda t) is the gain `clamp` for lambda up to 1: the
-    law goes into the density of the heads.
-    """
-    layer.A_log.zero_()
-    decays_(layer.dt_bias, nodes, "dt_bias", a_log=layer.A_log)

@@ -9,8 +9,9 @@ import pytest
 from matplotlib.colors import to_hex
 
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
-from plkernel.context.curve_figures import START, Curves, Panel, kernel_figure, truncation_figure
-from plkernel.context.measures import QUANTILES, Memory
+from plkernel.context.curve_figures import Curves, truncation_figure
+from plkernel.decays.memory import QUANTILES, Memory
+from plkernel.decays.memory_figures import START, Panel, kernel_figure
 
 LAGS = 2.0 ** np.arange(7)
 SEEDS, BLOCKS = 2, 3

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from plkernel.commands.inspect import inspect
 from plkernel.decays.families import Given, lightning
+from plkernel.decays.findings import Finding
 from plkernel.decays.inspection import shown
-from plkernel.decays.rates import LAGS, Finding, half_lives, kernel, quantiles
+from plkernel.decays.rates import LAGS, half_lives, kernel, quantiles
 
 DECAYS = "blocks.{}.att.time_decay"
 MIXER = "model.layers.{}.mixer.{}"

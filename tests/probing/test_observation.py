@@ -19,7 +19,7 @@ from plkernel.common.files import load_json
 from plkernel.decays.rates import Layer, quantiles
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.probing.predictions import LEVELS, observe
+from plkernel.probing.observation import LEVELS, observe
 from plkernel.training.foreign import NEED_A_GPU
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's code

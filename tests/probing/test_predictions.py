@@ -21,7 +21,8 @@ from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
 from plkernel.context.measures import influence_of, places
 from plkernel.data.windows import fixed_windows
-from plkernel.probing.predictions import beyond, check_causal, open_target, probe
+from plkernel.probing.predictions import beyond, check_causal, probe
+from plkernel.probing.text_models import open_text_model
 from plkernel.training import evaluate
 from plkernel.training.evaluate import PLACES, Predict, influence, truncation
 from plkernel.training.foreign import NEED_A_GPU
@@ -205,7 +206,7 @@ def test_errors_of_trained_models_are_those_over_windows_and_draws(
         path.read_text().replace("dim = 16", head).replace('projection = "published"', "")
     )
     run_training(prepare(load_spec(path), "uniform", 0, tmp_path / "out"), progress_bar=False)
-    target = open_target(tmp_path / "out" / "uniform" / "seed-0", CPU)
+    target = open_text_model(tmp_path / "out" / "uniform" / "seed-0", CPU)
     lags, every, rng = [1, 2, 4, 8, 16, 32, 64, 128], list[Any](), np.random.default_rng(0)
     monkeypatch.setattr(evaluate, "influence_of", lambda lags, bits: every.append(bits))
     influence(
@@ -297,7 +298,7 @@ def test_a_model_of_transformers_is_probed_in_tokens(
         in capsys.readouterr().out
     )
     assert found["bytes_per_token"] > 1.2
-    target, words = open_target(gpt2, CPU), "def probe(): ...\n"
+    target, words = open_text_model(gpt2, CPU), "def probe(): ...\n"
     tokens = target.encode(np.frombuffer(words.encode(), np.uint8))
     assert transformers.AutoTokenizer.from_pretrained(gpt2).decode(tokens) == words
     inputs = torch.from_numpy(tokens)[None]
@@ -334,7 +335,7 @@ def test_on_a_cpu_transformers_finds_no_kernels_of_gpus(
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", opened)
     with pytest.raises(ValueError, match="seen"):
-        open_target(gpt2, CPU)
+        open_text_model(gpt2, CPU)
     assert hidden == [True] * len(NEED_A_GPU)
     assert not sys.modules.keys() & set(NEED_A_GPU)
 

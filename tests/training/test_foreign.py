@@ -15,16 +15,9 @@ from torch.nn import functional as F
 
 from plkernel.config.condition import resolve
 from plkernel.config.schema import ModelSpec, TrainSpec
+from plkernel.models.init.mamba2 import log_spaced_, power_law_, unit_a_
 from plkernel.training.build import Prepared, build_optimizer, started
-from plkernel.training.foreign import (
-    Foreign,
-    build,
-    check_model,
-    log_spaced_,
-    power_law_,
-    start_,
-    unit_a_,
-)
+from plkernel.training.foreign import Foreign, build, check_model, start_
 
 KIND = "somebodys.models:Recurrent"
 MAMBA2 = "transformers:Mamba2ForCausalLM"

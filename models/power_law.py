@@ -2,8 +2,8 @@
 torch.nn.init.
 
 `decays_` writes the rates of a node set into a parameter, whatever function of it the model takes;
-`projection_` multiplies the columns of the matrix that reads the states; `power_law_` does both to
-every head of an RWKV. On a foreign model:
+`projection_` multiplies the columns of the matrix that reads the states. On a model of other
+people's:
 
     nodes = place(16, placement="quantile", tempering=0.5, lag="distance") mixer =
     model.backbone.layers[0].mixer                                     # Mamba: A_log is (d_inner,
@@ -14,15 +14,13 @@ every head of an RWKV. On a foreign model:
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from plkernel.analysis.nodes import RWKV7_LARGEST_RATE, Nodes, output_std
-from plkernel.models.rwkv import RWKV, TimeMixing
-from plkernel.models.rwkv7 import GooseMixing
+from plkernel.analysis.nodes import Nodes, output_std
+from plkernel.models.rwkv_nodes import RWKV7_LARGEST_RATE
 
 Parametrisation = Literal[
     "log_rate", "exp_exp", "sigmoid", "a_log", "dt_bias", "exp_sigmoid", "bounded", "rg_lru"
@@ -225,39 +223,3 @@ def projection_(
     shape[dim] = channels
     precise = torch.promote_types(weight.dtype, torch.float32)
     return weight.copy_(weight.to(precise) * multipliers.to(weight.device, precise).view(shape))
-
-
-@torch.no_grad()
-def power_law_(model: RWKV, nodes: Nodes, bonus: float | None = None) -> RWKV:
-    """Write `nodes` into every head of an initialised Eagle, Finch or Goose, in place, and return
-    the model.
-
-    time_decay = ln(lambda) of the node, in Goose w0 = logit(lambda / exp(-1/2)); each row of the
-    receptance times its node's multiplier; the rest stays as the scheme has it, how the data move
-    the decay included. `bonus`, where given, is the exponent in u = 2**exponent of Eagle and Finch,
-    which puts d = 1 on the law: there the decays would have to give 2**exponent times what they
-    give at d = 2. `plkernel.analysis.nodes.check_nodes` says which nodes fit a model.
-
-    Row i of a head's receptance reads the state's row i, whose decay is that of channel i. The
-    output matrix cannot carry the shape: its columns belong to channels of the value, which do not
-    decay apart, and it starts at zero. GroupNorm divides every head by its own size, so only the
-    shape inside a head acts: each holds the whole law, in N nodes. A byte at prediction distance d
-    >= 2 is seen through a**(d-2), and at d = 1 through the bonus u alone (lag `bonus` of
-    `plkernel.analysis.nodes.Aim`). The key is not scaled by the decay (gain `none`) unless the
-    K-clamp multiplies it by min(1, lambda) (gain `clamp`). Goose reads the state after the newest
-    byte, through a**(d-1) (lag `distance`), and has no half-life below 1.143 bytes; what it erases
-    comes on top of the decays.
-    """
-    config = model.config
-    every = replace(
-        nodes, rates=nodes.rates * config.heads, projection=nodes.projection * config.heads
-    )
-    for mixing in model.mixings():
-        projection_(mixing.receptance.weight, every, dim=0)
-        if isinstance(mixing, GooseMixing):
-            decays_(mixing.w0, every, "exp_sigmoid")
-        elif isinstance(mixing, TimeMixing):
-            decays_(mixing.time_decay, every, "exp_exp")
-            if bonus is not None:
-                mixing.time_faaaa.fill_(2.0**bonus)
-    return model

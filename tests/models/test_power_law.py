@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from plkernel.analysis.nodes import Nodes, output_std, place
 from plkernel.models.init import decays_, initialise_, projection_
-from plkernel.models.init.power_law import FORMS
+from plkernel.models.power_law import FORMS
 from plkernel.models.ssm import SSM, DiagonalSSM, SSMConfig
 
 GAINS = ("none", "ema", "lru", "clamp")

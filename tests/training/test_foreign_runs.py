@@ -19,15 +19,16 @@ from plkernel.commands.experiment import command
 from plkernel.commands.inspect import inspect
 from plkernel.commands.probe import probe
 from plkernel.commands.report import report
+from plkernel.commands.run import run as train_one
 from plkernel.common import cli
-from plkernel.common.files import load_json, read_lines
+from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config import reading
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
 from plkernel.study.engine import Job, start_process
 from plkernel.study.schedule import search_of
 from plkernel.training import check
-from plkernel.training.loop import Training, prepare, run_training
+from plkernel.training.loop import Training, open_run, prepare, run_training
 
 KIND = "somebodys.models:Recurrent"
 SpecWriter = Callable[..., Path]
@@ -162,7 +163,26 @@ def test_consent_reaches_search_and_workers_and_is_in_no_file(
     job = Job(tmp_path, "uniform", 0, "cpu", 1, {"arm": "uniform"}, trusted=trusted)
     start_process(pickle.loads(pickle.dumps(job)), {})
     assert (asked[0][-1] == "--trust-code") == trusted
+    assert "--code-tried" in asked[0], "the study has tried it"
     assert "trust" not in (job.folder / "config.json").read_text()
+
+
+def test_a_process_with_a_parent_tries_the_code_unless_it_is_said_to_be_tried(
+    foreign_spec: SpecWriter, tmp_path: Path
+) -> None:
+    """A model that sees ahead: refused with and without a parent, and trained only when the parent
+    has vouched for it.
+    """
+    path = foreign_spec("somebodys.models:Plain", '{ see = "next" }', steps=3, eval_every=3)
+    condition = load_spec(path, trusted=True).condition("uniform")
+    folder = tmp_path / "out" / "uniform" / "seed-0"
+    folder.mkdir(parents=True)
+    save_json(folder / "config.json", open_run(condition, 0, folder, checked=True).config)
+    for parent in (None, os.getppid()):
+        with pytest.raises(ValueError, match="is not causal: byte 1 changes the logits at byte 0"):
+            train_one(folder / "config.json", stop_with=parent, trust_code=True)
+    train_one(folder / "config.json", stop_with=os.getppid(), code_tried=True, trust_code=True)
+    assert load_json(folder / "result.json")["status"] == "finished"
 
 
 @pytest.mark.parametrize(

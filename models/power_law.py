@@ -1,102 +1,40 @@
-"""Power-law decays and projections for any diagonal recurrence, in place, in the style of
-torch.nn.init.
+"""Power-law decays and projections for any diagonal recurrence, in place, as in torch.nn.init.
 
 `decays_` writes the rates of a node set into a parameter, whatever function of it the model takes;
-`projection_` multiplies the columns of the matrix that reads the states. On a model of other
-people's:
+`projection_` multiplies the columns of the matrix that reads the states. Mamba's A_log, for
+example, is (d_inner, d_state): d_state nodes in every channel. The last d_state rows of its x_proj
+make C:
 
-    nodes = place(16, placement="quantile", tempering=0.5, lag="distance") mixer =
-    model.backbone.layers[0].mixer                                     # Mamba: A_log is (d_inner,
-    d_state) decays_(mixer.A_log, nodes, "a_log", dt_bias=mixer.dt_proj.bias[:, None])  # d_state
-    nodes in every channel projection_(mixer.x_proj.weight[-16:], nodes, dim=0)
-    # the rows that make C
+    nodes = place(16, placement="quantile", tempering=0.5, lag="distance")
+    mixer = model.backbone.layers[0].mixer
+    decays_(mixer.A_log, nodes, "a_log", dt_bias=mixer.dt_proj.bias[:, None])
+    projection_(mixer.x_proj.weight[-16:], nodes, dim=0)
 """
 
 import math
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from plkernel.analysis.nodes import Nodes, output_std
-from plkernel.models.rwkv_nodes import RWKV7_LARGEST_RATE
+from plkernel.analysis.parametrisations import FORMS, Form
 
 Parametrisation = Literal[
-    "log_rate", "exp_exp", "sigmoid", "a_log", "dt_bias", "exp_sigmoid", "bounded", "rg_lru"
+    "log_rate",
+    "exp_exp",
+    "sigmoid",
+    "sigmoid_root",
+    "a_log",
+    "dt_bias",
+    "exp_sigmoid",
+    "bounded",
+    "rg_lru",
+    "real_part",
+    "log_real_part",
 ]
-
-
-def softplus(x: Tensor) -> Tensor:
-    """ln(1 + exp(x)) to the last digit: torch's own is x from 20 on."""
-    return torch.logaddexp(x, torch.zeros_like(x))
-
-
-def inverse_softplus(y: Tensor) -> Tensor:
-    """ln(exp(y) - 1) for y > 0, to the last digit of small and of large ones."""
-    return y + torch.log(-torch.expm1(-y))
-
-
-class Form(NamedTuple):
-    """One parametrisation: the rate -ln a of a parameter x and its exact inverse.
-
-    Both are functions of a tensor and of what is given beside it, all of one shape: `needs` must
-    be, `takes` may be. limits: the slowest and the fastest rate, which x reaches neither.
-    """
-
-    rate: Callable[..., Tensor]
-    inverse: Callable[..., Tensor]
-    needs: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
-    limits: Callable[..., tuple[Tensor | float, Tensor | float]] = lambda **given: (0.0, math.inf)
-
-
-EXP = Form(torch.exp, torch.log)
-FORMS: dict[str, Form] = {
-    "log_rate": EXP,
-    "exp_exp": EXP,
-    "sigmoid": Form(  # -ln a = softplus(-logit(a))
-        lambda x, cap=None: softplus(-(x if cap is None else cap * torch.tanh(x / cap))),
-        lambda rates, cap=None: (
-            -inverse_softplus(rates)
-            if cap is None
-            else cap * torch.atanh(-inverse_softplus(rates) / cap)
-        ),
-        takes=("cap",),
-        limits=lambda cap=None: (0.0, math.inf) if cap is None else (softplus(-cap), softplus(cap)),
-    ),
-    "a_log": Form(
-        lambda x, dt_bias: x.exp() * softplus(dt_bias),
-        lambda rates, dt_bias: (rates / softplus(dt_bias)).log(),
-        needs=("dt_bias",),
-    ),
-    "dt_bias": Form(
-        lambda x, a_log: a_log.exp() * softplus(x),
-        lambda rates, a_log: inverse_softplus(rates / a_log.exp()),
-        needs=("a_log",),
-    ),
-    "exp_sigmoid": Form(
-        lambda x: RWKV7_LARGEST_RATE * torch.sigmoid(x),
-        lambda rates: torch.log(rates / (RWKV7_LARGEST_RATE - rates)),
-        limits=lambda: (0.0, RWKV7_LARGEST_RATE),
-    ),
-    "bounded": Form(
-        lambda x, bound, a_log=None: (
-            bound * torch.sigmoid(x * (1.0 if a_log is None else a_log.exp()))
-        ),
-        lambda rates, bound, a_log=None: (
-            torch.log(rates / (bound - rates)) / (1.0 if a_log is None else a_log.exp())
-        ),
-        needs=("bound",),
-        takes=("a_log",),
-        limits=lambda bound, a_log=None: (0.0, bound),
-    ),
-    "rg_lru": Form(
-        lambda x, gate_bias: 8 * torch.sigmoid(gate_bias) * softplus(x),
-        lambda rates, gate_bias: inverse_softplus(rates / (8 * torch.sigmoid(gate_bias))),
-        needs=("gate_bias",),
-    ),
-}
+Given = dict[str, Tensor]
+"""What a parametrisation takes beside the parameter, each of the shape of its tensor."""
 
 
 @torch.no_grad()
@@ -110,19 +48,26 @@ def decays_(
     gate_bias: Tensor | float | None = None,
     bound: Tensor | float | None = None,
     cap: Tensor | float | None = None,
+    log_step: Tensor | float | None = None,
 ) -> Tensor:
-    """Fill `tensor` in place so that the recurrence it parametrises decays by a = exp(-rate) per
-    step.
+    """Fill `tensor` in place so that its recurrence decays by a = exp(-rate) per step.
 
-    log_rate, exp_exp: a = exp(-exp(x)), as here, in RWKV-4 to 6's time_decay and in LRU's nu_log.
-    sigmoid: a = sigmoid(x), or sigmoid(cap tanh(x / cap)), as the forget gates of xLSTM. a_log: a =
-    exp(-exp(x) softplus(dt_bias)), as A_log of Mamba, Mamba-2 and gated delta nets. dt_bias: a =
-    exp(-exp(a_log) softplus(x)): the other parameter of the same layers, and of Kimi Delta
-    Attention, which has one dt_bias for each channel and one A_log for each head. exp_sigmoid: a =
-    exp(-exp(-1/2) sigmoid(x)), as w0 of RWKV-7, which has no half-life of 1.143 steps or less.
-    bounded: a = exp(-bound sigmoid(exp(a_log) x)), as dt_bias of Kimi Delta Attention with
-    lower_bound = -bound. rg_lru: a = exp(-8 sigmoid(gate_bias) softplus(x)), as the recurrent
-    parameter of RG-LRU.
+    log_rate, exp_exp  a = exp(-exp(x)): here, time_decay of RWKV-4 to 6, nu_log of LRU
+    sigmoid            a = sigmoid(x), or sigmoid(cap tanh(x / cap)): forget gates of xLSTM
+    sigmoid_root       a = sigmoid(x)**(1/16): GLA
+    a_log              a = exp(-exp(x) softplus(dt_bias)): A_log of Mamba, Mamba-2 and gated delta
+                       nets
+    dt_bias            a = exp(-exp(a_log) softplus(x)): the other parameter of the same layers, and
+                       of Kimi Delta Attention: one dt_bias for each channel, one A_log for each
+                       head
+    exp_sigmoid        a = exp(-exp(-1/2) sigmoid(x)): w0 of RWKV-7, which has no half-life of 1.143
+                       steps or less
+    bounded            a = exp(-bound sigmoid(exp(a_log) x)): dt_bias of Kimi Delta Attention with
+                       lower_bound = -bound
+    rg_lru             a = exp(-8 sigmoid(gate_bias) softplus(x)): recurrent parameter of RG-LRU
+    real_part          |a| = exp(x exp(log_step)): Lambda_re of S5
+    log_real_part      |a| = exp(-exp(x) exp(log_step)): log_A_real of S4D, whose log_dt is the
+                       log_step
 
     What else they name is a number or broadcasts to `tensor`. All stand for a layer whose gates and
     steps are at their bias, as they are without an input; delta rules forget by erasing too, so
@@ -132,24 +77,43 @@ def decays_(
     d_state) takes d_state nodes, so that each channel holds the whole power law. A tensor of N
     elements in any other shape is filled in order: RWKV's time_decay (1, 1, C), or A_log with one
     node per state of the layer. The gain of RG-LRU is `lru`, of all others `none`: Mamba multiplies
-    its input by dt alone. Computed in float64, rounded once to the type of `tensor`.
+    its input by dt alone. S4D and S5 scale theirs as zero-order hold does, which is no gain here.
+    Computed in float64, rounded once to the type of `tensor`.
 
     Raises ValueError when the sizes differ, when an option does not belong, for a half-life that
     the parametrisation does not reach, and when a decay in the tensor's type (float32 for narrower
     ones, as models compute it) is no longer between 0 and 1. Sources: Mamba (arXiv 2312.00752),
     gated delta nets (2412.06464), Kimi Linear (2510.26692), RWKV-7 (2503.14456), Griffin
-    (2402.19427, equation 4), xLSTM (2503.13427).
+    (2402.19427, equation 4), xLSTM (2503.13427), GLA (2312.06635), S5 (2208.04933), S4D
+    (2206.11893).
     """
     if parametrisation not in FORMS:
         raise ValueError(
             f"parametrisation must be one of {', '.join(FORMS)}, got {parametrisation!r}"
         )
     form = FORMS[parametrisation]
-    every = {"dt_bias": dt_bias, "a_log": a_log, "gate_bias": gate_bias, "bound": bound, "cap": cap}
+    every = {
+        "dt_bias": dt_bias,
+        "a_log": a_log,
+        "gate_bias": gate_bias,
+        "bound": bound,
+        "cap": cap,
+        "log_step": log_step,
+    }
     options = {name: value for name, value in every.items() if value is not None}
     for name in sorted(({*form.needs} ^ {*options}) - {*form.takes}):
         verb = "needs" if name in form.needs else "does not take"
         raise ValueError(f"parametrisation {parametrisation!r} {verb} {name}")
+    rates = _rates_for(tensor, nodes)
+    given = {name: _spread(name, value, rates) for name, value in options.items()}
+    _check_reach(parametrisation, rates, given)
+    filled = form.inverse(rates, **given).to(tensor.dtype)
+    _check_decays(form, filled, rates, given)
+    return tensor.copy_(filled)
+
+
+def _rates_for(tensor: Tensor, nodes: Nodes) -> Tensor:
+    """The rates of the nodes in the shape of `tensor`, float64 on its device."""
     rates = torch.tensor(nodes.rates, dtype=torch.float64)
     if not (rates.isfinite() & (rates > 0)).all():
         raise ValueError("nodes must have positive finite rates")
@@ -160,21 +124,29 @@ def decays_(
             f"nodes has {rates.numel()} channels, but the tensor has shape {tuple(tensor.shape)}: "
             "its last dimension or its number of elements must be equal"
         )
-    rates = rates.to(tensor.device).expand(tensor.shape)
-    given = {}
-    for name, value in options.items():
-        one = torch.as_tensor(value, dtype=rates.dtype, device=rates.device)
-        try:
-            given[name] = one.broadcast_to(rates.shape)
-        except RuntimeError:
-            raise ValueError(
-                f"{name} of shape {tuple(one.shape)} does not broadcast to the tensor's shape"
-                f" {tuple(rates.shape)}: Mamba's A_log needs dt_bias[:, None]"
-            ) from None
+    return rates.to(tensor.device).expand(tensor.shape)
+
+
+def _spread(name: str, value: Tensor | float, rates: Tensor) -> Tensor:
+    """The option `name` in the type, shape and place of `rates`."""
+    one = torch.as_tensor(value, dtype=rates.dtype, device=rates.device)
+    try:
+        return one.broadcast_to(rates.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} of shape {tuple(one.shape)} does not broadcast to the tensor's shape"
+            f" {tuple(rates.shape)}: Mamba's A_log needs dt_bias[:, None]"
+        ) from None
+
+
+def _check_reach(parametrisation: str, rates: Tensor, given: Given) -> None:
+    """ValueError for a rate that no number gives under this parametrisation."""
     slowest, fastest = (
-        torch.as_tensor(limit).to(rates).expand(rates.shape) for limit in form.limits(**given)
+        torch.as_tensor(limit).to(rates).expand(rates.shape)
+        for limit in FORMS[parametrisation].limits(**given)
     )
-    if (out := ~((rates > slowest) & (rates < fastest))).any():
+    out = ~((rates > slowest) & (rates < fastest))
+    if out.any():
         first, least, most = (
             math.log(2) / values[out][0].clamp(min=1e-300).item()
             for values in (rates, fastest, slowest)
@@ -184,12 +156,15 @@ def decays_(
             f"nodes has a half-life of {first:.4g} steps, but {parametrisation} reaches only those"
             f" above {least:.4g}{below}"
         )
-    filled = form.inverse(rates, **given).to(tensor.dtype)
-    precise = torch.promote_types(tensor.dtype, torch.float32)
-    decay = torch.exp(
-        -form.rate(filled.to(precise), **{name: value.to(precise) for name, value in given.items()})
-    )
-    if (out := ~((decay > 0) & (decay < 1))).any():
+
+
+def _check_decays(form: Form, filled: Tensor, rates: Tensor, given: Given) -> None:
+    """ValueError where the decay of what is `filled` in is 0 or 1 in its type."""
+    precise = torch.promote_types(filled.dtype, torch.float32)
+    narrowed = {name: value.to(precise) for name, value in given.items()}
+    decay = torch.exp(-form.rate(filled.to(precise), **narrowed))
+    out = ~((decay > 0) & (decay < 1))
+    if out.any():
         rate = float(rates[out][0])
         raise ValueError(
             f"nodes has a rate of {rate:.3g} per step (half-life {math.log(2) / rate:.3g} steps),"
@@ -197,7 +172,6 @@ def decays_(
             f" {str(decay.dtype).removeprefix('torch.')}: use half-lives between about 0.01 and 1e7"
             " steps, or a wider type"
         )
-    return tensor.copy_(filled)
 
 
 @torch.no_grad()

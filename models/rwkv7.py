@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE as LARGEST_RATE
 from plkernel.kernels.wkv7 import wkv7
 from plkernel.models.layers import Activation, Linear, Structure, squared_relu
 from plkernel.models.rwkv import RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
-from plkernel.models.rwkv_nodes import RWKV7_LARGEST_RATE as LARGEST_RATE
 
 IMPULSES, SEQUENCES = 8, 4
 """How many bytes, in how many sequences of white input, a response is the mean of."""

@@ -4,10 +4,9 @@ import math
 
 from plkernel.analysis.exponentials import power_law_target
 from plkernel.analysis.nodes import Aim, Gain, Nodes, node_scores
+from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 
 LARGEST_E_LOG = 1.0
-RWKV7_LARGEST_RATE = math.exp(-0.5)
-"""Per byte: the decay of RWKV-7 is exp(-exp(-1/2) sigmoid(w)), arXiv 2503.14456."""
 
 
 def gain_of(k_clamp: bool) -> Gain:

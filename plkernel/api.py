@@ -99,18 +99,26 @@ def apply(
     *,
     parametrisation: "Parametrisation | None" = None,
     dt_bias: "Tensor | float | None" = None,
+    a_log: "Tensor | float | None" = None,
+    gate_bias: "Tensor | float | None" = None,
+    bound: "Tensor | float | None" = None,
+    cap: "Tensor | float | None" = None,
+    log_step: "Tensor | float | None" = None,
     dim: int = -1,
     match: "Nodes | None" = None,
     max_lag: float | None = None,
 ) -> None:
-    """Write nodes into a layer in place: its decays a = exp(-rate), and slice i of its projection
-    times multiplier i.
+    """Write nodes into a layer in place: decays a = exp(-rate), slice i of the projection times
+    multiplier i.
 
-    decays           (N,), or with N as its last dimension: filled as `parametrisation` says,
-                     log_rate, exp_exp, sigmoid, exp_sigmoid, or a_log, which needs dt_bias
-                     (`plkernel.models.init.decays_`)
+    decays           (N,), or with N as its last dimension
     projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves
-    it as it is
+                     it as it is
+    parametrisation  how the layer computes its decays from this tensor: a name such as log_rate or
+                     a_log, of those that `plkernel.models.init.decays_` explains
+    dt_bias, a_log, gate_bias, bound, cap, log_step
+                     what the parametrisation needs or takes beside the tensor, as a_log needs
+                     dt_bias
     dim              the dimension of `projection` that counts the states
     match            scale so that the output is as large as with these nodes
     max_lag          the longest lag that matters, in steps: warn if most half-lives are longer
@@ -121,7 +129,8 @@ def apply(
     from torch import Tensor, nn
 
     from plkernel.analysis.nodes import warn_outlasting
-    from plkernel.models.power_law import FORMS, decays_, projection_
+    from plkernel.analysis.parametrisations import FORMS
+    from plkernel.models.power_law import decays_, projection_
 
     check_numbers(max_lag=max_lag)
     for name, value in {"decays": decays, "projection": projection}.items():
@@ -136,7 +145,17 @@ def apply(
         )
     if max_lag is not None:
         warn_outlasting(nodes.half_lives(), max_lag)
-    decays_(decays, nodes, parametrisation, dt_bias=dt_bias)
+    decays_(
+        decays,
+        nodes,
+        parametrisation,
+        dt_bias=dt_bias,
+        a_log=a_log,
+        gate_bias=gate_bias,
+        bound=bound,
+        cap=cap,
+        log_step=log_step,
+    )
     if projection is not None:
         projection_(projection, nodes, dim=dim, match=match)
 

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from plkernel.analysis import nodes
+from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 from plkernel.common.cli import NAME, is_code, nearest, shortened
 from plkernel.common.files import shown
 from plkernel.models import Device, ModelKind, PatchingMode, rwkv_nodes
@@ -251,7 +252,7 @@ class ModelSpec(Section):
     @property
     def largest_rate(self) -> float:
         """Upper bound of the decay rate per byte."""
-        return rwkv_nodes.RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
+        return RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:

@@ -1,15 +1,14 @@
-"""Families of layers: the formulas of their rates of decay, and from families.toml the names of
-their tensors.
+"""Families of layers: from families.toml the names of their tensors, and their rates of decay.
 
-To add a family, append its table to families.toml, and its formula to RATES unless one there is the
-same.
+To add a family, append its table to families.toml, and to RATES how its tensors enter a form of
+`plkernel.analysis.parametrisations`, unless one there is the same.
 
 Rates are -ln a per token, in float64. A decay that depends on the input is taken at its bias.
-Products in the exponent are formed there, never as a decay, so that half-lives of any length keep
-their digits. Shapes are made equal by `reshape`, never by broadcasting: small tensors of a hostile
-file must not make large ones.
+Shapes are made equal by `reshape`, never by broadcasting: small tensors of a hostile file must not
+make large ones.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -20,6 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plkernel.analysis import parametrisations
+from plkernel.analysis.parametrisations import (
+    FORMS,
+    half_open_rate,
+    lightning_rates,
+    retnet_rates,
+    stepped_rate,
+)
 from plkernel.common.files import shown
 
 Floats = NDArray[np.float64]
@@ -136,211 +143,273 @@ class Family:
     whole: bool = False
 
 
-def softplus(x: Floats) -> Floats:
-    """ln(1 + exp(x)), accurate for any x."""
-    return np.logaddexp(0.0, x)
+def exponential(given: Given) -> Floats:
+    """exp(w)."""
+    return rate_of("exp_exp", given["w"])
 
 
-def expit(x: Floats) -> Floats:
-    """1 / (1 + exp(-x)), accurate for any x."""
-    with np.errstate(over="ignore"):
-        return 1.0 / (1.0 + np.exp(-x))  # type: ignore[no-any-return]
+def mamba(given: Given) -> Floats:
+    """exp(A_log) softplus(dt_bias): A_log (..., N), one dt_bias for each of its rows."""
+    a_log = given["A_log"]
+    return rate_of("a_log", a_log, dt_bias=_of_rows(given["dt_bias"], a_log))
 
 
-def outer(rate: Floats, states: Floats) -> Floats:
-    """Products of `states` (..., N) with one `rate` for each of its rows."""
-    return rate.reshape(states.shape[:-1])[..., None] * states
-
-
-def stepped(given: Given, low: float | None = 0.0, high: float = np.inf) -> Floats:
+def stepped(given: Given, shortest: float = 0.0, longest: float = math.inf) -> Floats:
     """exp(A_log) softplus(dt_bias), both (H,), with the time step within limits."""
-    step = softplus(given["dt_bias"]).reshape(given["A_log"].shape)
-    return np.exp(given["A_log"]) * np.clip(step, low, high)
+    dt_bias = given["dt_bias"].reshape(given["A_log"].shape)
+    rates: Floats = stepped_rate(given["A_log"], dt_bias, shortest, longest)
+    return rates
 
 
 def mamba2(given: Given) -> Floats:
-    """`stepped` within the limits of config.json: two numbers, or objects with one, as transformers
-    writes infinity.
+    """`stepped` within the limits of config.json.
+
+    Those are two numbers, or objects with one, as transformers writes infinity.
     """
     if given.setting("model_type") in ("zamba2", "nemotron_h"):
-        return stepped(given, given.number("time_step_min", 0.0))
-    inner = given.setting("ssm_cfg")  # of mamba_ssm
-    settings = {
-        name: given.setting(name) for name in ("time_step_limit", "dt_limit", "mamba_dt_limit")
-    }
-    settings["ssm_cfg.dt_limit"] = inner.get("dt_limit") if isinstance(inner, dict) else None
-    name, limits = next(
-        ((name, value) for name, value in settings.items() if value is not None),
-        ("", (0.0, np.inf)),
-    )
+        return stepped(given, given.number("time_step_min", 0.0) or 0.0)
+    name, limits = _step_limits(given)
     try:
-        low, high = (
+        shortest, longest = (
             float(next(iter(one.values()), "") if isinstance(one, dict) else one) for one in limits
         )
     except (TypeError, ValueError):
         raise ValueError(f"config.json: {name} must be two numbers, got {shown(limits)}") from None
-    return stepped(given, low, high)
+    return stepped(given, shortest, longest)
+
+
+def _step_limits(given: Given) -> tuple[str, Any]:
+    """The limits of the time step by the name that config.json has for them; 0 and infinity."""
+    for name in ("time_step_limit", "dt_limit", "mamba_dt_limit"):
+        limits = given.setting(name)
+        if limits is not None:
+            return name, limits
+    inner = given.setting("ssm_cfg")  # of mamba_ssm
+    if isinstance(inner, dict) and inner.get("dt_limit") is not None:
+        return "ssm_cfg.dt_limit", inner["dt_limit"]
+    return "", (0.0, math.inf)
+
+
+def mamba3(given: Given) -> Floats:
+    """softplus(dt_bias) max(ln 2, A_floor): A is softplus of what the input gives, here 0."""
+    speed = max(math.log(2.0), given.number("A_floor", 0.0) or 0.0)
+    return rate_of("dt_bias", given["dt_bias"], a_log=np.log(speed))
 
 
 def kimi(given: Given) -> Floats:
-    """exp(A_log) softplus(dt_bias): A_log (H,), dt_bias (H K); with a lower bound b, -b
-    sigmoid(exp(A_log) dt_bias).
+    """exp(A_log) softplus(dt_bias): A_log (H,), dt_bias (H K).
 
-    Without A_log, which takes a lower bound, -b sigmoid(dt_bias).
+    With a lower bound b, -b sigmoid(exp(A_log) dt_bias). Without A_log, which takes a lower bound,
+    -b sigmoid(dt_bias).
     """
-    speed = np.exp(given.tensors.get("A_log", np.zeros(1))).reshape(-1, 1)
-    bias = given["dt_bias"].reshape(len(speed), -1)
+    a_log = given.tensors.get("A_log", np.zeros(1)).reshape(-1, 1)
+    dt_bias = given["dt_bias"].reshape(len(a_log), -1)
     bounds = [given.number(name) for name in ("lower_bound", "linear_lower_bound")]
     if given.setting("kda_safe_gate"):
         bounds.append(given.number("kda_lower_bound", -5.0))
-    bound = next((one for one in bounds if one is not None), None)
-    if bound is None and "A_log" not in given.tensors:
+    known = [bound for bound in bounds if bound is not None]
+    if known:
+        return rate_of("bounded", dt_bias, bound=-known[0], a_log=a_log)
+    if "A_log" not in given.tensors:
         raise ValueError("config.json: lower_bound is missing, which a gate without A_log needs")
-    return speed * softplus(bias) if bound is None else -bound * expit(speed * bias)
+    return rate_of("dt_bias", dt_bias, a_log=a_log)
 
 
 def lightning(given: Given) -> Floats:
-    """2**(-8 h / H) (1 - layer / (layers - 1 + 1e-5) + 1e-5) for head h = 1..H; shape (H,)."""
+    """`lightning_rates` of the heads that config.json counts; shape (H,)."""
     heads, layers = given.count("num_attention_heads"), given.count("num_hidden_layers")
-    return np.exp2(-8.0 * np.arange(1, heads + 1) / heads) * (
-        1.0 - given.layer / (layers - 1 + 1e-5) + 1e-5
-    )
+    return lightning_rates(heads, layers, given.layer)
+
+
+def retnet(given: Given) -> Floats:
+    """`retnet_rates` of the heads that config.json counts; shape (H,)."""
+    return retnet_rates(given.count("num_heads"))
+
+
+def slopes(given: Given) -> Floats:
+    """The rates themselves, (H,)."""
+    return given["slopes"].reshape(-1)
 
 
 def rg_lru(given: Given) -> Floats:
     """8 sigmoid(gate bias) softplus(Lambda): Lambda (H W,), gate bias (H, W)."""
-    gate = given["gate_bias"]
-    return 8.0 * expit(gate) * softplus(given["Lambda"].reshape(gate.shape))
+    gate_bias = given["gate_bias"]
+    return rate_of("rg_lru", given["Lambda"].reshape(gate_bias.shape), gate_bias=gate_bias)
 
 
-def forget_gate(given: Given, half: bool = False) -> Floats:
-    """softplus(-c tanh(b / c)) for a = sigmoid of the bias b (H,), soft-capped at c if config.json
-    has a cap.
+def rwkv7(given: Given) -> Floats:
+    """exp(-1/2) sigmoid(w)."""
+    return rate_of("exp_sigmoid", given["w"])
 
-    half: take the second half of the biases; the first half are those of the input gates.
-    """
-    bias, cap = given["bias"], given.number("gate_soft_cap")
-    if half:
-        bias = np.split(bias, 2)[1]
-    return softplus(-(bias if not cap else cap * np.tanh(bias / cap)))
+
+def forget_gate(given: Given) -> Floats:
+    """-ln sigmoid(b) of biases b (H,), soft-capped if config.json has a cap."""
+    return _capped(given, given["bias"])
+
+
+def second_half(given: Given) -> Floats:
+    """`forget_gate` of the second half of the biases; the first half are those of input gates."""
+    return _capped(given, np.split(given["bias"], 2)[1])
+
+
+def _capped(given: Given, bias: Floats) -> Floats:
+    cap = given.number("gate_soft_cap")
+    return rate_of("sigmoid", bias, cap=cap) if cap else rate_of("sigmoid", bias)
 
 
 def gla(given: Given) -> Floats:
-    """softplus(-b) / 16, for a = sigmoid(b)**(1/16); at most -clamp_min."""
+    """-ln sigmoid(b) / 16; at most -clamp_min."""
     most = given.number("clamp_min")
-    return np.minimum(softplus(-given["bias"]) / 16.0, np.inf if most is None else -most)
+    return np.minimum(rate_of("sigmoid_root", given["bias"]), math.inf if most is None else -most)
 
 
 def hgrn(given: Given) -> Floats:
-    """-ln(l + (1 - l) / 2): the gate at 1/2 above the lower bound l, 0 in the first layer; bounds
-    (L, D).
+    """-ln(l + (1 - l) / 2): the gate at 1/2 above the lower bound l, 0 in the first layer.
 
-    l is the sum over layers 1..layer of the softmax of the bounds over layers.
+    l is the sum over layers 1..layer of the softmax over layers of the bounds (L, D).
     """
     bounds = given["lower_bounds"]
     if not 0 <= given.layer < len(bounds):
         raise ValueError(f"lower_bounds has {len(bounds)} rows, and there is a layer {given.layer}")
     shares = np.exp(bounds - bounds.max(axis=0))
     shares = shares / shares.sum(axis=0)
-    return -np.log((1.0 + (np.cumsum(shares, axis=0)[given.layer] - shares[0])) / 2.0)
+    return half_open_rate(np.cumsum(shares, axis=0)[given.layer] - shares[0])
+
+
+def s4d(given: Given) -> Floats:
+    """exp(log_dt) exp(log_A_real): log_A_real (..., N), one log_dt for each of its rows."""
+    real = given["log_A_real"]
+    return rate_of("log_real_part", real, log_step=_of_rows(given["log_dt"], real))
 
 
 def s5(given: Given) -> Floats:
     """-Lambda_re exp(log_step), both (P,); or one step for all."""
-    real, steps = given["Lambda_re"].reshape(-1), np.exp(given["log_step"])
-    return -real * steps.reshape(() if steps.size == 1 else real.shape)
+    real, steps = given["Lambda_re"].reshape(-1), given["log_step"]
+    return rate_of("real_part", real, log_step=steps.reshape(() if steps.size == 1 else real.shape))
 
 
-def _ramp(shape: tuple[int, ...], exponent: float) -> Floats:
-    """x**exponent for x = 0 .. 1 over the channels (n,)."""
-    count = int(np.prod(shape))
-    return (np.arange(count) / max(1, count - 1)) ** exponent
+def rate_of(form: str, x: Floats, **given: Any) -> Floats:
+    """The rate of a form of the table."""
+    rates: Floats = FORMS[form].rate(x, **given)
+    return rates
 
 
-def _rwkv(low: float, high: float) -> Start:
-    """From `low` to `high` by x**(0.7 + 1.3 depth), depth 0 .. 1."""
-    return lambda shape, layer, layers: (
-        low + (high - low) * _ramp(shape, 0.7 + 1.3 * (layer / max(1, layers - 1)))
-    ).reshape(shape)
-
-
-def rwkv7_start(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
-    """-5.5 + 6 x**(1 + depth**0.3) + 2.5 z |z| over channels, z in -1..1 along each head of 64:
-    RWKV-LM, RWKV-v7.
-    """
-    ramp = _ramp(shape, 1.0 + (layer / max(1, layers - 1)) ** 0.3)
-    zigzag = (np.arange(len(ramp)) % 64 - 31.5) / 31.5
-    return (-5.5 + 6.0 * ramp + 2.5 * zigzag * np.abs(zigzag)).reshape(shape)
+def _of_rows(rows: Floats, states: Floats) -> Floats:
+    """One number for each row of `states` (..., N), as (..., 1)."""
+    return rows.reshape(states.shape[:-1])[..., None]
 
 
 RATES: dict[str, Callable[[Given], Floats]] = {
-    "exponential": lambda given: np.exp(given["w"]),
-    "forget_gate": forget_gate,
-    "gla": gla,
-    "hgrn": hgrn,
-    "kimi": kimi,
-    "lightning": lightning,
-    "mamba": lambda given: outer(softplus(given["dt_bias"]), np.exp(given["A_log"])),
-    "mamba2": mamba2,
-    "mamba3": lambda given: (
-        softplus(given["dt_bias"]) * max(np.log(2.0), given.number("A_floor", 0.0) or 0.0)
-    ),
-    "retnet": lambda given: -np.log1p(-np.exp2(-5.0 - np.arange(given.count("num_heads")))),
-    "rg_lru": rg_lru,
-    "rwkv7": lambda given: np.exp(-0.5) * expit(given["w"]),
-    "s4d": lambda given: outer(np.exp(given["log_dt"]), np.exp(given["log_A_real"])),
-    "s5": s5,
-    "second_half": lambda given: forget_gate(given, half=True),
-    "slopes": lambda given: given["slopes"].reshape(-1),
-    "stepped": stepped,
+    one.__name__: one
+    for one in (
+        exponential,
+        forget_gate,
+        gla,
+        hgrn,
+        kimi,
+        lightning,
+        mamba,
+        mamba2,
+        mamba3,
+        retnet,
+        rg_lru,
+        rwkv7,
+        s4d,
+        s5,
+        second_half,
+        slopes,
+        stepped,
+    )
 }
+"""Rates by the name that families.toml has for them."""
+
+
+def full_of(number: float) -> Start:
+    """Initial values that are all one number."""
+    return lambda shape, layer, layers: np.full(shape, number)
+
+
+def counted(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
+    """ln(1), ln(2), ln(3) .. along the last dimension: S4D-Real, arXiv 2206.11893."""
+    return np.broadcast_to(np.log(np.arange(1, shape[-1] + 1)), shape)
+
+
+def xlstm(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
+    """3 .. 6 along the last dimension: arXiv 2405.04517."""
+    return np.broadcast_to(np.linspace(3.0, 6.0, shape[-1]), shape)
+
+
+def rwkv_from(low: float, high: float) -> Start:
+    """`rwkv_levels` from `low` to `high`."""
+
+    def start(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
+        levels = parametrisations.rwkv_levels(math.prod(shape), _depth(layer, layers), low, high)
+        return levels.reshape(shape)
+
+    return start
+
+
+def rwkv7_start(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
+    """`rwkv7_levels` of the layer."""
+    levels = parametrisations.rwkv7_levels(math.prod(shape), _depth(layer, layers))
+    return levels.reshape(shape)
+
+
+def _depth(layer: int, layers: int) -> float:
+    """0 in the first layer, 1 in the last."""
+    return layer / max(1, layers - 1)
+
+
 STARTS: dict[str, tuple[str, Start]] = {
-    "counted": (
-        "ln(1), ln(2), ln(3) .. (S4D-Real, Mamba)",  # arXiv 2206.11893
-        lambda shape, layer, layers: np.broadcast_to(np.log(np.arange(1, shape[-1] + 1)), shape),
-    ),
-    **{
-        words: (words, lambda shape, layer, layers, number=number: np.full(shape, number))  # type: ignore[misc]
-        for words, number in (
-            ("zeros", 0.0),
-            ("ones", 1.0),
-            ("-1/2", -0.5),
-            ("ln(1/2)", np.log(0.5)),
-        )
-    },
-    "xlstm": (
-        "3 .. 6 over heads (xLSTM)",  # arXiv 2405.04517
-        lambda shape, layer, layers: np.broadcast_to(np.linspace(3.0, 6.0, shape[-1]), shape),
-    ),
-    "rwkv4": ("the official start of RWKV-4", _rwkv(-5.0, 3.0)),  # BlinkDL/RWKV-LM
-    "rwkv5": ("the official start of RWKV-5 and RWKV-6", _rwkv(-6.0, -1.0)),
+    "counted": ("ln(1), ln(2), ln(3) .. (S4D-Real, Mamba)", counted),
+    "zeros": ("zeros", full_of(0.0)),
+    "ones": ("ones", full_of(1.0)),
+    "-1/2": ("-1/2", full_of(-0.5)),
+    "ln(1/2)": ("ln(1/2)", full_of(math.log(0.5))),
+    "xlstm": ("3 .. 6 over heads (xLSTM)", xlstm),
+    "rwkv4": ("the official start of RWKV-4", rwkv_from(-5.0, 3.0)),  # BlinkDL/RWKV-LM
+    "rwkv5": ("the official start of RWKV-5 and RWKV-6", rwkv_from(-6.0, -1.0)),
     "rwkv7": ("the official start of RWKV-7", rwkv7_start),
 }
+"""Exact initialisations of official code, in words and as functions, by the names of them that
+families.toml has.
+"""
 
 
 def _families() -> tuple[Family, ...]:
     """The families of families.toml, one for each layout of their tensors."""
-
-    def full(name: str) -> str:
-        return name if "{" in name else f"{{at}}.{name}"
-
+    text = Path(__file__).with_name("families.toml").read_text(encoding="utf-8")
     families = []
-    for row in tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))[
-        "family"
-    ]:
+    for row in tomllib.loads(text)["family"]:
         layouts = row.pop("tensors", {})
-        row |= {key: list(map(full, row.get(key, []))) for key in ("beside", "without")}
-        row["notes"] = [NOTES.get(note, note) for note in row.get("notes", ["input"])]
-        row["starts"] = {
-            role: [STARTS[one] for one in names] for role, names in row.get("starts", {}).items()
-        }
-        row |= {key: RATES[row[key]] for key in ("rate", "fixed") if key in row}
-        row |= {"taken": Argument(**row["taken"])} if "taken" in row else {}
+        fields = _fields(row)
         for layout in layouts if isinstance(layouts, list) else [layouts]:
             anchor = rf"(?P<at>.+)\.{re.escape(next(iter(layout.values()), ''))}"
-            tensors = {role: full(name) for role, name in layout.items()}
-            families.append(Family(**{"anchor": anchor, **row}, tensors=tensors))
+            tensors = {role: _whole_name(name) for role, name in layout.items()}
+            families.append(Family(**{"anchor": anchor, **fields}, tensors=tensors))
     return tuple(families)
+
+
+def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Family` from a table of families.toml, without its layouts of tensors."""
+    fields = dict(row)
+    for key in ("beside", "without"):
+        fields[key] = [_whole_name(name) for name in row.get(key, [])]
+    fields["notes"] = [NOTES.get(note, note) for note in row.get("notes", ["input"])]
+    fields["starts"] = {
+        role: [STARTS[one] for one in names] for role, names in row.get("starts", {}).items()
+    }
+    for key in ("rate", "fixed"):
+        if key in row:
+            fields[key] = RATES[row[key]]
+    if "taken" in row:
+        fields["taken"] = Argument(**row["taken"])
+    return fields
+
+
+def _whole_name(name: str) -> str:
+    """The template of a tensor's name, in the module unless it says otherwise."""
+    return name if "{" in name else f"{{at}}.{name}"
 
 
 FAMILIES = _families()

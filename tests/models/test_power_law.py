@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.analysis.nodes import Nodes, output_std, place
+from plkernel.analysis.parametrisations import FORMS
 from plkernel.models.init import decays_, initialise_, projection_
-from plkernel.models.power_law import FORMS
 from plkernel.models.ssm import SSM, DiagonalSSM, SSMConfig
 
 GAINS = ("none", "ema", "lru", "clamp")
@@ -202,6 +202,9 @@ GIVEN: dict[str, dict[str, Any]] = {
     "bounded": {"bound": 5.0},
     "bounded by head": {"bound": 5.0, "a_log": BESIDE},
     "rg_lru": {"gate_bias": BESIDE},
+    "sigmoid_root": {},
+    "real_part": {"log_step": BESIDE - 4},
+    "log_real_part": {"log_step": BESIDE - 4},
 }
 BY_HAND: dict[str, Callable[..., float]] = {
     "log_rate": lambda x: math.exp(x),
@@ -214,6 +217,9 @@ BY_HAND: dict[str, Callable[..., float]] = {
     "bounded": lambda x, bound: bound / (1 + math.exp(-x)),
     "bounded by head": lambda x, bound, a_log: bound / (1 + math.exp(-math.exp(a_log) * x)),
     "rg_lru": lambda x, gate_bias: 8 / (1 + math.exp(-gate_bias)) * math.log1p(math.exp(x)),
+    "sigmoid_root": lambda x: math.log1p(math.exp(-x)) / 16,
+    "real_part": lambda x, log_step: -x * math.exp(log_step),
+    "log_real_part": lambda x, log_step: math.exp(x) * math.exp(log_step),
 }
 
 

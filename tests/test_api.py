@@ -25,6 +25,7 @@ from plkernel.config.reading import load_spec
 from plkernel.training.loop import prepare, run_training
 
 ROOT = Path(__file__).parent.parent
+COMMANDS = [*(ROOT / "plkernel" / "commands").glob("*.py")]
 
 
 def test_every_name_is_there_and_told_to_editors() -> None:
@@ -41,20 +42,22 @@ def test_every_name_is_there_and_told_to_editors() -> None:
                 assert here.__doc__
 
 
-def test_names_load_what_they_need_and_stay_functions_beside_commands_of_their_names(
+def test_names_load_what_they_need_and_are_one_thing_with_those_in_modules_of_commands(
     without: Callable[..., tuple[int, str, str]],
 ) -> None:
+    """`from plkernel.fit import fit` is `plkernel.fit`, whichever comes first."""
+
     def act() -> None:
         load = importlib.import_module
         anew = load("plkernel")
-        fit, modules = (
-            anew.fit,
-            [load(f"plkernel.{name}") for name in ("fit", "measure", "commands.fit")],
-        )
-        assert anew.fit is fit is not modules[2].fit
-        assert callable(anew.measure)
-        assert modules[0].fit.__doc__ == modules[2].fit.__doc__
-        assert fit(1.15, terms=2).active.rates
+        modules = {name: load(f"plkernel.{name}") for name in ("fit", "measure")}
+        functions = {name: getattr(anew, name) for name in ("fit", "measure", "inspect")}
+        modules["inspect"] = load("plkernel.inspect")
+        for name, function in functions.items():
+            assert getattr(modules[name], name) is function is getattr(anew, name)
+            assert getattr(load(f"plkernel.commands.{name}"), name) is function
+        assert set(functions) == {path.stem for path in COMMANDS} & set(anew.__all__)
+        assert anew.fit(1.15, terms=2).active.rates
         assert anew.place(4).rates
 
     assert without(("torch",), act) == (0, "", "")

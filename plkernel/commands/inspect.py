@@ -4,6 +4,7 @@ it.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -11,7 +12,16 @@ from plkernel.common import cli
 from plkernel.common.files import refuse_study
 
 
-def inspect(
+def __getattr__(name: str) -> Any:
+    """`inspect`, the function of the package, which is loaded when it is asked for."""
+    if name != "inspect":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from plkernel.api import inspect
+
+    return inspect
+
+
+def command(
     model: tyro.conf.Positional[Path],
     corpus: str | None = None,
     windows: int = 16,
@@ -93,4 +103,4 @@ def inspect(
 
 
 if __name__ == "__main__":
-    cli.main(inspect)
+    cli.main(command)

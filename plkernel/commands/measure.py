@@ -21,6 +21,7 @@ from plkernel.analysis.information.laws import (
     local_slopes,
     measure_corpus,
 )
+from plkernel.api import measure
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import check_folder, save_figure, save_json, unescape
@@ -28,11 +29,13 @@ from plkernel.config.study import heading
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
 
+__all__ = ["command", "measure", "render"]
+
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 BITS = 1 / np.log(2)
 
 
-def measure(
+def command(
     names: Annotated[tuple[str, ...], tyro.conf.Positional],
     estimator: Estimator = "jackknife",
     lags: tuple[int, int] = STATED,
@@ -195,4 +198,4 @@ def render(result: Measurement) -> str:
 
 
 if __name__ == "__main__":
-    cli.main(measure)
+    cli.main(command)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from plkernel.commands.inspect import inspect
+from plkernel.commands.inspect import command as inspect
 from plkernel.decays.families import Given, lightning
 from plkernel.decays.findings import Finding
 from plkernel.decays.inspection import shown

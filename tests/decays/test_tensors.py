@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from plkernel.commands.inspect import inspect
+from plkernel.commands.inspect import command as inspect
 from plkernel.common import cli
 from plkernel.decays.inspection import render, shown
 from plkernel.decays.tensors import INDEX, SINGLE, open_checkpoint, rounded
@@ -405,7 +405,7 @@ def test_safetensors_need_neither_torch_nor_transformers(
             if name.partition(".")[0] == "matplotlib"
         }
         main = importlib.import_module("plkernel.common.cli").main
-        command = importlib.import_module("plkernel.commands.inspect").inspect
+        command = importlib.import_module("plkernel.commands.inspect").command
         main(command, [".", "--compare", ".", "--json", "x.json"])
         assert "matplotlib" not in sys.modules
         sys.modules.update(hidden)

@@ -14,7 +14,7 @@ from tiny_models import CASES, built
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.commands.inspect import inspect
+from plkernel.commands.inspect import command as inspect
 from plkernel.common.files import load_json
 from plkernel.decays.rates import Layer, quantiles
 from plkernel.models.rwkv import RWKV, RWKVConfig

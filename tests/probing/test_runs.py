@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.commands.inspect import inspect
+from plkernel.commands.inspect import command as inspect
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec

@@ -16,7 +16,7 @@ import pytest
 
 from plkernel.analysis.figures import style
 from plkernel.commands.experiment import command
-from plkernel.commands.inspect import inspect
+from plkernel.commands.inspect import command as inspect
 from plkernel.commands.probe import probe
 from plkernel.commands.report import report
 from plkernel.commands.run import run as train_one

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from plkernel.training.build import Model
     from plkernel.training.evaluate import Predict
 
-    Subject: TypeAlias = "Run | Model | Predict"
+    Subject: TypeAlias = "TrainedRun | Model | Predict"
 
 Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
 """Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for
@@ -161,7 +161,7 @@ def apply(
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Result):
+class TextLosses(Result):
     """Mean of the losses, its standard error over windows (NaN for one), and losses (n,T), bits at
     every symbol.
     """
@@ -198,14 +198,14 @@ def evaluate(
     context: int | None = None,
     windows: int = 64,
     batch: int = BATCH,
-) -> Evaluation:
+) -> TextLosses:
     """Mean of -log2 p(byte | those before it in its window), over disjoint windows evenly spaced
     over a text.
 
-    model    a `Run`, a model of plkernel, or any callable from tokens (B,T) int64 to logits
-    (B,T,V); causal
-    text     bytes, a vector of integers from 0 to 255, or the name of a corpus; a `Run` has its
-    validation split
+    model    causal: a `TrainedRun`, a model of plkernel, or any callable from tokens (B,T) int64 to
+             logits (B,T,V)
+    text     bytes, a vector of integers from 0 to 255, or the name of a corpus; unless given, the
+             validation split of a `TrainedRun`
     context  T: a window has T + 1 bytes; that of the run, or 512
     windows  largest number of windows
 
@@ -219,7 +219,7 @@ def evaluate(
     with _opened(model, text, context, windows, batch) as (predict, data, _):
         losses = token_losses(predict, data, batch)
     (mean,), (error,) = moments(losses.mean(axis=1, dtype=np.float64)[None])
-    return Evaluation(mean, error, losses)
+    return TextLosses(mean, error, losses)
 
 
 def truncation(
@@ -266,7 +266,7 @@ def influence(
 
 
 @dataclass(frozen=True, repr=False)
-class Run(Result):
+class TrainedRun(Result):
     """A trained model with the files of its run: the folder of a run, or of plkernel.load.
 
     evaluate, truncation and influence are the functions of those names, with this model, the
@@ -320,11 +320,11 @@ class Run(Result):
         return json_normalize(read_lines(self.path / METRICS)).select_dtypes("number")
 
 
-def load_run(path: str | Path) -> Run:
+def load_run(path: str | Path) -> TrainedRun:
     """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError
     if there is none.
     """
-    run = Run(cli.existing(Path(path), "path"))
+    run = TrainedRun(cli.existing(Path(path), "path"))
     refuse_study(run.path, "path")
     if not (run.path / CONFIG).is_file():
         raise ValueError(
@@ -423,7 +423,7 @@ def run_study(
     return load_study(folder)
 
 
-def inspect(path: str | Path) -> "Shown | Run":
+def inspect(path: str | Path) -> "Shown | TrainedRun":
     """Read the decays of anybody's checkpoint, found by name and read alone: nothing of it is
     executed.
 
@@ -484,8 +484,8 @@ def _opened(
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
 
-    config = model.config if isinstance(model, Run) else {}
-    if text is None and not isinstance(model, Run):
+    config = model.config if isinstance(model, TrainedRun) else {}
+    if text is None and not isinstance(model, TrainedRun):
         raise ValueError(
             "text must be given: bytes, an array, or the name of a corpus such as 'stdlib'"
         )
@@ -497,7 +497,7 @@ def _opened(
         )
     check_length(data.size, length, "text")
     taken = (fixed_windows if disjoint else spread_windows)(data, length, windows)
-    opened: Any = model.model if isinstance(model, Run) else model
+    opened: Any = model.model if isinstance(model, TrainedRun) else model
     before = (
         {one: one.training for one in opened.modules()}
         if isinstance(opened, torch.nn.Module)
@@ -520,7 +520,8 @@ def _checked(model: Any) -> "Predict":
 
     if not callable(model):
         wanted = (
-            "a callable from tokens (B,T) int64 to logits (B,T,256), a model of plkernel or a Run"
+            "a callable from tokens (B,T) int64 to logits (B,T,256), a model of plkernel or a"
+            " TrainedRun"
         )
         raise ValueError(
             f"model must be {wanted} (plkernel.load_run opens one), got"

@@ -267,11 +267,11 @@ def _check(
 
 def _decays(model: "nn.Module") -> Arrays:
     """Decays by name, in float64, of DTensors the whole: a call that all processes must make."""
-    from plkernel.decays.watch import places_in
+    from plkernel.decays.watch import layers_of
 
     found = {}
     for name in dict.fromkeys(
-        name for _, _, names in places_in(model)[1] for name in names.values()
+        name for _, _, names in layers_of(model)[1] for name in names.values()
     ):
         tensor: Any = attrgetter(name)(model).detach()
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

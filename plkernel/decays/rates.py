@@ -61,18 +61,18 @@ class Layer:
             ) from error
 
 
-Place = tuple[str, Family, dict[str, str]]
+Located = tuple[str, Family, dict[str, str]]
 """Of a layer: its module, its family, and the names of its tensors by role."""
 
 
-def places(checkpoint: Checkpoint) -> list[Place]:
+def located_layers(checkpoint: Checkpoint) -> list[Located]:
     """All layers of known families by the names of tensors alone, in order."""
     names = frozenset(checkpoint.names)
     model = Given({}, checkpoint.config, 0).setting("model_type")
     families = [
         (re.compile(one.anchor), one) for one in FAMILIES if not one.models or model in one.models
     ]
-    matched: list[Place] = []
+    matched: list[Located] = []
     for name in sorted(names, key=lambda one: (_number(one), one)):
         for pattern, family in families:
             if not (match := pattern.fullmatch(name)):
@@ -95,7 +95,7 @@ def places(checkpoint: Checkpoint) -> list[Place]:
 
 def known_layers(checkpoint: Checkpoint) -> list[Layer]:
     """All layers of known families, in order."""
-    matched = places(checkpoint)
+    matched = located_layers(checkpoint)
     if len(matched) > MOST_LAYERS:
         raise ValueError(f"{len(matched):,} layers with decays, expected at most {MOST_LAYERS:,}")
     if (

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from plkernel.decays.families import FAMILIES
 from plkernel.decays.findings import HALF_PRECISION, Finding, findings, grouped
-from plkernel.decays.rates import NUMBERED, Layer, half_lives, places, quantiles
+from plkernel.decays.rates import NUMBERED, Layer, half_lives, located_layers, quantiles
 from plkernel.decays.tensors import of_tensors, spacing
 
 SHOWN = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
@@ -90,7 +90,7 @@ class watch:
             context,
         )
         self.step, self.findings, self.unseen = step, list[Finding](), dict[str, str]()
-        self._checkpoint, self._places = places_in(model)
+        self._checkpoint, self._places = layers_of(model)
         modules = [module for module, _, _ in self._places]
         short = [f"layer{match[1]}" if (match := NUMBERED.search(one)) else one for one in modules]
         labels = [
@@ -359,12 +359,12 @@ def decay_names(model: nn.Module) -> set[str]:
     """Names of the parameters that half-lives are read from, and of D beside them; ValueError if no
     layer is known.
     """
-    _, known = places_in(model)
+    _, known = layers_of(model)
     beside = {f"{module}.{one}" for module, _, _ in known for one in BESIDE}
     return {name for _, _, tensors in known for name in tensors.values()} | beside
 
 
-def places_in(model: nn.Module) -> Any:
+def layers_of(model: nn.Module) -> Any:
     """Names and configuration of a live model as a checkpoint, and its layers with decays;
     ValueError if none.
     """
@@ -379,7 +379,7 @@ def places_in(model: nn.Module) -> Any:
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
     checkpoint = of_tensors(dict.fromkeys(names), settings)
-    if not (known := places(checkpoint)):
+    if not (known := located_layers(checkpoint)):
         families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         raise ValueError(
             f"a {type(model).__name__} has no layer with known decays; known are those of"

@@ -34,8 +34,9 @@ import copy
 import hashlib
 import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -252,96 +253,132 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
     length = length // patch * patch or length
     drawn = np.random.default_rng(0).permutation(np.arange(1, length))[:PLACES].tolist()
     places = sorted({1, 2, 3, length - 1, *drawn} & set(range(1, length)))
-
-    def logits_of(tokens: Tensor, training: bool = False) -> Tensor:
-        model.train(training)
-        with one_line(name, f"{tuple(tokens.shape)} bytes"), torch.set_grad_enabled(training):
-            logits = model(tokens)
-        expected, given = (*tokens.shape, BYTES), type(logits).__name__
-        if (
-            not isinstance(logits, Tensor)
-            or tuple(logits.shape) != expected
-            or not logits.is_floating_point()
-        ):
-            got = (
-                f"{logits.dtype} of shape {tuple(logits.shape)}"
-                if isinstance(logits, Tensor)
-                else f"a {given}"
-            )
-            raise ValueError(f"{name}: gave {got}, expected logits {expected}")
-        advance(len(tokens) / (4 * len(inputs)))
-        return logits
-
-    def far(one: Tensor, other: Tensor, units: float) -> Tensor:
-        most = units * torch.finfo(one.dtype).eps * one.abs().max()
-        return ~((one - other).abs().amax(dim=-1) <= most)
-
-    def check_causal() -> None:
-        before, changed = logits_of(inputs), inputs.clone()
-        if not before.isfinite().all():  # possible with noise
-            return
-        changed[range(1, 1 + len(places)), places] += BYTES // 2
-        changed %= BYTES
-        moved = far(before, logits_of(changed), ROUNDING)
-        if moved[0].any():
-            raise ValueError(
-                f"{name}: the logits of a window change with the other windows of its batch"
-            )
-        for row, byte in enumerate(places, start=1):
-            if moved[row, :byte].any():
-                seen = int(moved[row, :byte].nonzero()[0])
-                raise ValueError(
-                    f"{name}: is not causal: byte {byte} changes the logits at byte {seen}"
-                )
-        for kept in sorted({patch, length // 2 // patch * patch} & set(range(1, length))):
-            moved = far(before[:2, :kept], logits_of(inputs[:2, :kept]), REORDERED).any(dim=0)
-            if moved.any():
-                changes = f"the logits at byte {int(moved.nonzero()[0])} change"
-                raise ValueError(
-                    f"{name}: is not causal: {changes} when the bytes from {kept} on are left out"
-                )
-
     with seeded(0, name), progress_bar(f"checking {name}") as advance:
         with one_line(name, f"moving it to {device.type}"):
             model.to(device)
-        # a row for every place
         inputs = torch.randint(BYTES, (1, length)).repeat(1 + len(places), 1).to(device)
-        first = logits_of(inputs[:2])
-        if not first.isfinite().all():
-            raise ValueError(f"{name}: its logits are not finite at the start")
-        if far(first, logits_of(inputs[:2]), ROUNDING).any():
-            raise ValueError(
-                f"{name}: the same bytes give other logits each time, in evaluation mode too"
-            )
-        check_causal()
+        trial = _Trial(model, name, patch, places, inputs, advance)
+        trial.check_repeated()
+        trial.check_causal()
         if isinstance(model, Foreign):
-            lags = torch.tensor([1, 2, 4])
-            with one_line(name, "half_lives or kernels"):
-                lives, kernels = model.half_lives(), model.kernels(lags)
-            whole = all(
-                values.shape == lags.shape and values.isfinite().all() for values in kernels
-            )
-            if not whole or not all(
-                values.numel() and ((values > 0) & values.isfinite()).all() for values in lives
-            ):
-                raise ValueError(
-                    f"{name}: half_lives and kernels must give positive, finite numbers for every"
-                    " block"
-                )
-        loss = F.cross_entropy(
-            logits_of(inputs[:2], training=True).float().flatten(0, 1), inputs[:2].flatten()
-        )
-        if loss.requires_grad:
-            with one_line(name, "the backward pass"):
-                loss.backward()
-        if all(values.grad is None for values in model.parameters()):
+            _check_decays(model, name)
+        trial.check_gradient()
+        _add_noise(model)
+        trial.check_causal()
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A model on one window of random bytes, `inputs` (1 + P, T): a row for each of P `places`."""
+
+    model: nn.Module
+    name: str
+    patch: int
+    places: list[int]
+    inputs: Tensor
+    advance: Callable[[float], Any]
+
+    def logits(self, tokens: Tensor, training: bool = False) -> Tensor:
+        """Logits of tokens (B, T), which must be (B, T, 256)."""
+        self.model.train(training)
+        given = f"{tuple(tokens.shape)} bytes"
+        with one_line(self.name, given), torch.set_grad_enabled(training):
+            logits = self.model(tokens)
+        expected = (*tokens.shape, BYTES)
+        if not isinstance(logits, Tensor):
+            got = f"a {type(logits).__name__}"
+            raise ValueError(f"{self.name}: gave {got}, expected logits {expected}")
+        if tuple(logits.shape) != expected or not logits.is_floating_point():
+            got = f"{logits.dtype} of shape {tuple(logits.shape)}"
+            raise ValueError(f"{self.name}: gave {got}, expected logits {expected}")
+        self.advance(len(tokens) / (4 * len(self.inputs)))
+        return logits
+
+    def check_repeated(self) -> None:
+        """ValueError unless logits are finite, and the same for the same bytes."""
+        first = self.logits(self.inputs[:2])
+        if not first.isfinite().all():
+            raise ValueError(f"{self.name}: its logits are not finite at the start")
+        if _far(first, self.logits(self.inputs[:2]), ROUNDING).any():
             raise ValueError(
-                f"{name}: its loss has no gradient in any parameter: nothing can be learnt"
+                f"{self.name}: the same bytes give other logits each time, in evaluation mode too"
             )
-        with torch.no_grad():
-            for values in model.parameters():
-                size = values.square().mean().sqrt()
-                values.add_(
-                    torch.randn_like(values) * (NOISE * size if size > 0 else NOISE_OF_ZEROS)
+
+    def check_causal(self) -> None:
+        """ValueError for a logit that another window, a later byte or the length of it moves."""
+        before = self.logits(self.inputs)
+        if not before.isfinite().all():  # possible with noise
+            return
+        self._check_replaced(before)
+        self._check_shortened(before)
+
+    def _check_replaced(self, before: Tensor) -> None:
+        changed = self.inputs.clone()
+        changed[range(1, 1 + len(self.places)), self.places] += BYTES // 2
+        changed %= BYTES
+        moved = _far(before, self.logits(changed), ROUNDING)
+        if moved[0].any():
+            raise ValueError(
+                f"{self.name}: the logits of a window change with the other windows of its batch"
+            )
+        for row, byte in enumerate(self.places, start=1):
+            if moved[row, :byte].any():
+                seen = int(moved[row, :byte].nonzero()[0])
+                raise ValueError(
+                    f"{self.name}: is not causal: byte {byte} changes the logits at byte {seen}"
                 )
-        check_causal()
+
+    def _check_shortened(self, before: Tensor) -> None:
+        length = self.inputs.shape[1]
+        half = length // 2 // self.patch * self.patch
+        for kept in sorted({self.patch, half} & set(range(1, length))):
+            shorter = self.logits(self.inputs[:2, :kept])
+            moved = _far(before[:2, :kept], shorter, REORDERED).any(dim=0)
+            if moved.any():
+                changes = f"the logits at byte {int(moved.nonzero()[0])} change"
+                raise ValueError(
+                    f"{self.name}: is not causal: {changes} when the bytes from {kept} on are left"
+                    " out"
+                )
+
+    def check_gradient(self) -> None:
+        """ValueError where the loss reaches no parameter."""
+        logits = self.logits(self.inputs[:2], training=True).float()
+        loss = F.cross_entropy(logits.flatten(0, 1), self.inputs[:2].flatten())
+        if loss.requires_grad:
+            with one_line(self.name, "the backward pass"):
+                loss.backward()
+        if all(values.grad is None for values in self.model.parameters()):
+            raise ValueError(
+                f"{self.name}: its loss has no gradient in any parameter: nothing can be learnt"
+            )
+
+
+def _far(one: Tensor, other: Tensor, units: float) -> Tensor:
+    """Mask of the positions whose logits differ by more than `units` of rounding of the largest."""
+    most = units * torch.finfo(one.dtype).eps * one.abs().max()
+    return ~((one - other).abs().amax(dim=-1) <= most)
+
+
+def _check_decays(model: Foreign, name: str) -> None:
+    """ValueError for half-lives that are not positive and finite, and kernels that are no row of
+    numbers.
+    """
+    lags = torch.tensor([1, 2, 4])
+    with one_line(name, "half_lives or kernels"):
+        lives, kernels = model.half_lives(), model.kernels(lags)
+    whole = all(row.shape == lags.shape and bool(row.isfinite().all()) for row in kernels)
+    positive = all(row.numel() > 0 and bool(((row > 0) & row.isfinite()).all()) for row in lives)
+    if not (whole and positive):
+        raise ValueError(
+            f"{name}: half_lives and kernels must give positive, finite numbers for every block"
+        )
+
+
+@torch.no_grad()
+def _add_noise(model: nn.Module) -> None:
+    """Add noise to every parameter, in proportion to its size."""
+    for values in model.parameters():
+        size = values.square().mean().sqrt()
+        scale = NOISE * size if size > 0 else NOISE_OF_ZEROS
+        values.add_(torch.randn_like(values) * scale)

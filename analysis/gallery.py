@@ -52,8 +52,7 @@ STEPS = (1e-3, 1e-1)
 
 @dataclass(frozen=True)
 class Initialisation:
-    """The decays that a layer starts with, one entry of `rates`, `gains` and `shares` for each
-    node.
+    """The decays that a layer starts with, one entry of each array for each node.
 
     origin      formula, assumptions and source, from `gallery.toml`
     half_lives  shortest and longest that the formula allows, in steps
@@ -74,8 +73,9 @@ class Initialisation:
     shares: Floats
 
     def log_kernel(self, lags: ArrayLike, kernel: Summation = "coherent") -> Floats:
-        """ln sum_i share_i g_i a_i**t at `lags` (T,), or ln sqrt(sum_i share_i g_i**2 a_i**(2t)) of
-        an `rms` kernel.
+        """ln of the kernel at `lags` (T,): sum_i share_i g_i a_i**t, or the root mean square.
+
+        rms: ln sqrt(sum_i share_i g_i**2 a_i**(2t)).
         """
         power, t = 2 if kernel == "rms" else 1, np.asarray(lags, dtype=float)
         rates, weights = power * self.rates, self.shares * self.gains**power
@@ -124,8 +124,9 @@ def profile(start: Initialisation, beta: float, max_lag: int) -> dict[str, Any]:
 
 
 def slope_lags(max_lag: int) -> tuple[float, float]:
-    """First and last lag of the slopes: 4 and max_lag / 4, clear of the first steps and of the
-    end.
+    """First and last lag of the slopes, clear of the first steps and of the end.
+
+    They are 4 and max_lag / 4.
     """
     return 4.0, max_lag / 4
 
@@ -169,8 +170,7 @@ def _initialisation(decays: Decays, origin: dict[str, str]) -> Initialisation:
 
 
 def _quantiles(count: int) -> tuple[Floats, Floats]:
-    """Gauss-Legendre nodes on (0, 1) and their weights: the levels at which quantiles of a
-    distribution are taken.
+    """Levels in (0, 1) at which quantiles are taken, and their Gauss-Legendre weights.
 
     Means over `count` quantiles so weighted are nearly exact for smooth integrands: of the kernels
     here, within 3e-4.
@@ -295,8 +295,9 @@ def _of_layers() -> Iterator[Decays]:
 def gallery_figure(
     starts: Sequence[Initialisation], slopes: Sequence[float], beta: float, max_lag: int
 ) -> "Figure":
-    """A panel for each family: kernels over lag, 1 at lag 1, coherent solid and rms dotted;
-    t**-beta in grey.
+    """A panel for each family: kernels over lag, 1 at lag 1, coherent solid and rms dotted.
+
+    t**-beta is drawn in grey.
 
     Beside each name stands one of `slopes`, that of its coherent kernel.
     """

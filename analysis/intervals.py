@@ -10,14 +10,16 @@ Floats = NDArray[np.float64]
 
 
 def critical_value(n: int, confidence: float = 0.95) -> float:
-    """t such that the interval of n values is mean +- t * sd / sqrt(n): 12.7 at n = 2, 2.78 at n =
-    5; NaN for n < 2.
+    """t such that the interval of n values is mean +- t * sd / sqrt(n).
+
+    12.7 at n = 2, 2.78 at n = 5; NaN for n < 2.
     """
     return float(stdtrit(n - 1, 0.5 + confidence / 2)) if n > 1 else math.nan
 
 
 def student_interval(values: Floats, confidence: float = 0.95) -> tuple[Floats, ...]:
-    """Mean, standard deviation and half width of the t interval of each column of values (n, S);
+    """Mean, standard deviation and half width of the t interval of each column (n, S).
+
     NaN where n = 1.
     """
     n = len(values)

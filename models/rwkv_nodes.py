@@ -15,8 +15,9 @@ def gain_of(k_clamp: bool) -> Gain:
 
 
 def check_largest_rate(rate: float, what: str = "nodes have a half-life of") -> None:
-    """ValueError, with the number, for a rate per byte that RWKV-7 cannot have; `what` comes before
-    its half-life.
+    """ValueError for a rate per byte that RWKV-7 cannot have.
+
+    `what` comes before its half-life in the message.
     """
     if not rate < RWKV7_LARGEST_RATE:
         raise ValueError(
@@ -35,8 +36,7 @@ def check_nodes(
     k_clamp: bool,
     goose: bool = False,
 ) -> None:
-    """ValueError, with the reason, where `nodes` cannot give the heads of an RWKV the memory that
-    `aim` speaks of.
+    """ValueError, with the reason, where `nodes` cannot give an RWKV the memory of `aim`.
 
     That is: another number of nodes than `head_size`; nodes for another input gain than that of the
     key; for a `goose` (RWKV-7) a half-life that it cannot have; half the range of ln(k(d) /

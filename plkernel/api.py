@@ -108,8 +108,9 @@ def apply(
     match: "Nodes | None" = None,
     max_lag: float | None = None,
 ) -> None:
-    """Write nodes into a layer in place: decays a = exp(-rate), slice i of the projection times
-    multiplier i.
+    """Write nodes into a layer in place: decays a = exp(-rate), and its projection.
+
+    Slice i of the projection is multiplied by multiplier i.
 
     decays           (N,), or with N as its last dimension
     projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves
@@ -162,8 +163,9 @@ def apply(
 
 @dataclass(frozen=True, repr=False)
 class TextLosses(Result):
-    """Mean of the losses, its standard error over windows (NaN for one), and losses (n,T), bits at
-    every symbol.
+    """Mean of the losses, its standard error over windows, and losses (n,T) in bits.
+
+    The error is NaN for one window.
     """
 
     bits_per_byte: float
@@ -199,8 +201,9 @@ def evaluate(
     windows: int = 64,
     batch: int = BATCH,
 ) -> TextLosses:
-    """Mean of -log2 p(byte | those before it in its window), over disjoint windows evenly spaced
-    over a text.
+    """Mean of -log2 p(byte | those before it in its window), over windows of a text.
+
+    Windows are disjoint and evenly spaced.
 
     model    causal: a `TrainedRun`, a model of plkernel, or any callable from tokens (B,T) int64 to
              logits (B,T,V)
@@ -230,8 +233,9 @@ def truncation(
     windows: int = 256,
     batch: int = BATCH,
 ) -> "Truncation":
-    """Bits per byte at the same bytes when only the last 1, 2, 4 .. context are given: the worth of
-    far context.
+    """Bits per byte at the same bytes when only the last 1, 2, 4 .. context are given.
+
+    It is the worth of far context.
 
     Arguments as in `evaluate`. The result has given (L,) bytes, bpb (L,) and cost (L,) against the
     whole context.
@@ -252,8 +256,7 @@ def influence(
     batch: int = BATCH,
     seed: int = 0,
 ) -> "Influence":
-    """KL divergence in bits of a prediction from what it is when the token d steps back is another,
-    at lags d.
+    """KL divergence in bits of a prediction when the token d steps back is another.
 
     lags: ascending, 1 to the context; 1, 2, 4 .. unless given. Other arguments as in `evaluate`.
     The result has lags (L,) and bits (L,). For integer arrays of other alphabets:
@@ -309,8 +312,7 @@ class TrainedRun(Result):
 
     @property
     def metrics(self) -> "DataFrame":
-        """A row for every evaluation, a column for every number: metrics["step"],
-        metrics["val_bpb"].
+        """A row for every evaluation, a column for every number: step, val_bpb ..
 
         Names of nested figures are dotted, saturation.entropy; lists are left out, and stand in
         metrics.jsonl. Raises ValueError for a damaged file; empty if there is none.
@@ -321,8 +323,9 @@ class TrainedRun(Result):
 
 
 def load_run(path: str | Path) -> TrainedRun:
-    """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError
-    if there is none.
+    """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load.
+
+    Raises ValueError if there is none.
     """
     run = TrainedRun(cli.existing(Path(path), "path"))
     refuse_study(run.path, "path")
@@ -339,9 +342,7 @@ class StudyResult(Result, Study):
 
     @cached_property
     def comparison(self) -> "Comparison":
-        """The arms with their estimates, and differences to the arms that they are compared
-        with.
-        """
+        """The arms with their estimates, and differences to the arms they are compared with."""
         from plkernel.results.comparison import compare
 
         return compare(self)
@@ -382,8 +383,9 @@ class StudyResult(Result, Study):
 
 
 def load_study(folder: str | Path) -> StudyResult:
-    """Open the folder of a study or of a record; ValueError that names the file which is missing or
-    damaged.
+    """Open the folder of a study or of a record.
+
+    Raises ValueError that names the file which is missing or damaged.
     """
     return StudyResult(**vars(read_study(cli.existing(Path(folder), "folder"))))
 
@@ -396,8 +398,7 @@ def run_study(
     only: Sequence[str] = (),
     trust_code: bool = False,
 ) -> StudyResult:
-    """Run every arm of a study at every seed, as plkernel.experiment does, with a progress bar; go
-    on where it stopped.
+    """Run every arm of a study at every seed, as plkernel.experiment does; go on if stopped.
 
     spec        a file, the name of one that comes with plkernel, or a `Spec` (plkernel.load_spec)
     out         folder of the study, runs/out/NAME unless given
@@ -424,8 +425,7 @@ def run_study(
 
 
 def inspect(path: str | Path) -> "Shown | TrainedRun":
-    """Read the decays of anybody's checkpoint, found by name and read alone: nothing of it is
-    executed.
+    """Read the decays of anybody's checkpoint, found by name; nothing of it is executed.
 
     path: a folder as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME; a run
     of plkernel is opened as by `load_run`. In the result, `layers` have rates = -ln a per token,
@@ -439,8 +439,9 @@ def inspect(path: str | Path) -> "Shown | TrainedRun":
 
 
 def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
-    """Origin of a text and its symbols (n,), uint8; ValueError that says what would work for
-    anything else.
+    """Origin of a text and its symbols (n,), uint8.
+
+    Raises ValueError that says what would work for anything else.
     """
     if isinstance(text, str | Path):
         corpus = corpora.load(text)

@@ -1,5 +1,6 @@
-"""For pytest: decays that must survive what a training set-up does to a model. The fixture is
-`decays_survive`.
+"""For pytest: decays that must survive what a training set-up does to a model.
+
+The fixture is `decays_survive`.
 
 Loads torch when it is called, not when pytest loads the plugin.
 """
@@ -51,8 +52,9 @@ def assert_decays_survive(
     inputs: Sequence[Any] = (),
     steps: Sequence[str] = STEPS,
 ) -> None:
-    """Raise AssertionError with step, tensor and value unless the decays of a model survive what is
-    done to it.
+    """Raise AssertionError unless the decays of a model survive what is done to it.
+
+    The error names step, tensor and value.
 
     factory     builds the model, of layers that plkernel.inspect knows, from torch's generator and
     default dtype
@@ -225,8 +227,9 @@ def _in_two_processes(factory: Factory, fill: Fill, first: Arrays) -> Readings:
 def _check(
     step: str, now: Arrays, samples: list[Arrays], fixed: Arrays, expected: Arrays | None
 ) -> None:
-    """AssertionError for a decay that is missing, not finite, another number, or of another
-    distribution.
+    """AssertionError for a decay that is missing, not finite, or another number than before.
+
+    Of decays that are drawn the distribution must be the same.
     """
     from scipy.stats import ks_2samp
 
@@ -303,9 +306,7 @@ def _materialised(model: Any, fill: Fill) -> Any:
 
 
 def _initialise(model: Any) -> None:
-    """As if for the first time: by `init_weights`, `_init_weights` of every module, or all
-    `reset_parameters`.
-    """
+    """As if for the first time: `init_weights`, `_init_weights`, or `reset_parameters`."""
     import torch
 
     for one in (*model.modules(), *model.parameters(), *model.buffers()):

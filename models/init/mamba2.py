@@ -20,8 +20,9 @@ def power_law_(
     beta: float = 1.15,
     max_lag: float = 2048.0,
 ) -> None:
-    """Put the heads of a Mamba2ForCausalLM at the quantiles of t**-beta up to `max_lag` bytes, with
-    A = 1, in place.
+    """Put the heads of a Mamba2ForCausalLM at the quantiles of t**-beta, with A = 1, in place.
+
+    The law reaches to `max_lag` bytes.
     """
     for layer in _mamba2_layers(model):
         _unit_a_(
@@ -38,16 +39,15 @@ def log_spaced_(
     shortest: float = 1.0,
     longest: float = 2000.0,
 ) -> None:
-    """Space half-lives of a Mamba2ForCausalLM evenly in their logarithm, in bytes, with A = 1, in
-    place.
-    """
+    """Space half-lives of a Mamba2ForCausalLM evenly in their logarithm, with A = 1, in place."""
     for layer in _mamba2_layers(model):
         _unit_a_(layer, place(len(layer.dt_bias), gain="clamp", shortest=shortest, longest=longest))
 
 
 def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Set A = 1 in a Mamba2ForCausalLM and keep its decays without an input, in place: dt becomes A
-    dt.
+    """Set A = 1 in a Mamba2ForCausalLM and keep its decays without an input, in place.
+
+    dt becomes A dt.
 
     Heads then write A times what they wrote. An input moves the decays as before where dt is small
     against 1.

@@ -12,8 +12,7 @@ from plkernel.models.rwkv7 import GooseMixing
 
 @torch.no_grad()
 def power_law_(model: RWKV, nodes: Nodes, bonus: float | None = None) -> RWKV:
-    """Write `nodes` into every head of an initialised Eagle, Finch or Goose, in place, and return
-    the model.
+    """Write `nodes` into every head of an initialised RWKV, in place; return the model.
 
     time_decay = ln(lambda) of the node, in Goose w0 = logit(lambda / exp(-1/2)); each row of the
     receptance times its node's multiplier; the rest stays as the scheme has it, how the data move

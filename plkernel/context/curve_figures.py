@@ -1,6 +1,4 @@
-"""Figures of memory: kernels and half-lives before and after training, the worth of context, the
-probe of a model.
-"""
+"""Figures of the use of context: influence, the worth of context, the probe of a model."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,8 +40,9 @@ class Curves(NamedTuple):
 
 
 def truncation_figure(arms: Mapping[str, Curves], heading: str = "") -> "Figure":
-    """Left bits per byte against the bytes given, right the loss against the whole context; means
-    over seeds.
+    """Left bits per byte against the bytes given, right the loss against the whole context.
+
+    Both are means over seeds.
 
     The first of `arms` is the baseline. Bands are t intervals of the mean over seeds. The broad
     grey line is the best possible with so many bytes, if the source of the text is known.
@@ -64,8 +63,9 @@ def truncation_figure(arms: Mapping[str, Curves], heading: str = "") -> "Figure"
 
 
 def influence_figure(arms: Mapping[str, Curves], heading: str = "") -> "Figure":
-    """Change of the prediction in bits when the byte at a lag is another, and I(d) of the text if
-    its law is known.
+    """Change of the prediction in bits when the byte at a lag is another.
+
+    I(d) of the text stands beside it if its law is known.
     """
     return _over_seeds([(arms, "lag d (bytes)", "change of the prediction, bits")], heading)
 
@@ -82,8 +82,7 @@ def curve_figure(curve: Influence | Truncation | Means) -> "Figure":
 
 @style()
 def probe_figure(probe: Probe, heading: str = "") -> "Figure":
-    """Influence against lag, bits by position, the loss when only the last tokens are given, and
-    what reading on costs.
+    """Influence, bits by position, and what less context or reading on costs.
 
     Bands are 95 % t intervals over windows. Beside influence and loss, in the same bits, stands the
     text's own I(d) if it is known.
@@ -139,8 +138,9 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
 
 @style()
 def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str) -> "Figure":
-    """Means over seeds with bands, and the best that is known; panels: curves by arm, labels of the
-    axes.
+    """Means over seeds with bands, and the best that is known.
+
+    panels: curves by arm, and labels of the axes.
     """
     arms, width = list(panels[0][0]), len(panels)
     figure, row = row_of_axes(
@@ -163,8 +163,9 @@ def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading
 def _curve(
     axes: "Axes", at: Sequence[int], middle: ArrayLike, half: ArrayLike, **look: Any
 ) -> None:
-    """Points (L,) at powers of two, joined, and a band from `half` below to `half` above; none
-    where that is NaN.
+    """Points (L,) at powers of two, joined, and a band from `half` below to `half` above.
+
+    No band where `half` is NaN.
     """
     values, reach = (
         np.asarray(middle, dtype=np.float64),
@@ -178,8 +179,9 @@ def _curve(
 
 
 def _positive(axes: "Axes") -> None:
-    """Set a log axis over six decades at most, if anything is above zero; the rest lies below its
-    edge.
+    """Set a log axis over six decades at most, if anything is above zero.
+
+    The rest lies below its edge.
     """
     values = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines])
     if (values > 0).any():

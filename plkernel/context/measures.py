@@ -1,6 +1,4 @@
-"""Numbers that say how a model uses its context: influence, truncation, n-grams, memory over
-runs.
-"""
+"""Numbers that say how a model uses its context: influence, truncation, loss by position."""
 
 import math
 from collections.abc import Sequence
@@ -33,8 +31,9 @@ class Curve(Result):
         return {name: column for name, column in vars(self).items() if isinstance(column, tuple)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Fields for JSON: columns as lists, null for numbers that are not finite, no field that is
-        None.
+        """Fields for JSON: columns as lists, null for numbers that are not finite.
+
+        Fields that are None are left out.
         """
         values = {name: value for name, value in vars(self).items() if value is not None}
         for name, column in values.items():
@@ -47,9 +46,7 @@ class Curve(Result):
 
 @dataclass(frozen=True, repr=False)
 class Means(Curve):
-    """Mean bits per byte, or per token, (L,), with at most `given` (L,) bytes known before the
-    predicted one.
-    """
+    """Mean bits per byte or token, (L,), with at most `given` (L,) known before the predicted."""
 
     given: tuple[int, ...]
     bpb: tuple[float, ...]
@@ -75,8 +72,9 @@ class Truncation(Curve):
 
 @dataclass(frozen=True, repr=False)
 class Influence(Curve):
-    """Mean change of the prediction of x[t+1] when x[t+1-d] is another token, at lags d = `lags`
-    (L,), ascending.
+    """Mean change of the prediction of x[t+1] when x[t+1-d] is another token, at lags d.
+
+    lags: (L,), ascending.
 
     bits            (L,) KL(P(. | x) || P(. | x with the other token)) in bits
     standard_error  (L,) over windows and what is replaced in them, if windows are independent:
@@ -91,8 +89,7 @@ class Influence(Curve):
 
 
 def lengths(context: int, step: int = 1) -> list[int]:
-    """1, 2, 4, 8 .. and `context` itself, restricted to those that leave whole patches of `step`
-    bytes.
+    """1, 2, 4, 8 .. and `context`, of those that leave whole patches of `step` bytes.
 
     >>> lengths(12)
     [1, 2, 4, 8, 12]
@@ -111,8 +108,9 @@ def moments(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def by_position(losses: ArrayLike) -> Means:
-    """Means over positions of losses (n,T) in bits, by the number of bytes given: 1, 2, 3..4, 5..8
-    and so on up to T.
+    """Means over positions of losses (n,T) in bits, by the number of bytes given.
+
+    Numbers are grouped as 1, 2, 3..4, 5..8 and so on up to T.
 
     Positions of one window share its text: the error is that of n means of windows.
     """
@@ -127,9 +125,7 @@ def by_position(losses: ArrayLike) -> Means:
 def truncation_of(
     given: list[int], losses: ArrayLike, floor: ArrayLike | None = None
 ) -> Truncation:
-    """Truncation from losses (L,n) in bits at n bytes of text, and from those of the best
-    predictor.
-    """
+    """Truncation from losses (L,n) in bits at n bytes, and those of the best predictor."""
     values = np.asarray(losses, dtype=np.float64)
     least = (
         None if floor is None else tuple(np.asarray(floor, dtype=np.float64).mean(axis=1).tolist())
@@ -139,8 +135,9 @@ def truncation_of(
 
 
 def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
-    """Influence from divergences (n,P,L) in bits: n windows, P replaced tokens in each, NaN at lags
-    that are not read.
+    """Influence from divergences (n,P,L) in bits: n windows, P replaced tokens in each.
+
+    NaN at lags that are not read.
 
     The mean of all readings at a lag is the ratio of their sum to their number, both of which vary
     over windows; its error is linearised.
@@ -155,8 +152,9 @@ def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
 
 
 def places(windows: int, length: int, count: int, rng: np.random.Generator) -> Tokens:
-    """Tokens of each window (length,) to replace, (windows,count): the first, and one from each
-    further of the strata.
+    """Tokens of each window (length,) to replace, (windows,count).
+
+    These are the first, and one from each further of the strata.
 
     Every window has draws of its own: in a place that all share, readings would vary together.
     """
@@ -167,8 +165,9 @@ def places(windows: int, length: int, count: int, rng: np.random.Generator) -> T
 
 
 def is_read(lags: ArrayLike, places: ArrayLike, length: int) -> NDArray[np.bool_]:
-    """Mask (..,L) of the lags (L,) to read when places (..) are replaced: those with half of the
-    window or more given.
+    """Mask (..,L) of the lags (L,) to read when places (..) are replaced.
+
+    Read are those with half of the window or more given.
 
     A lag d is read at the prediction that place + d tokens are given to. In every window each lag
     from 1 to `length` is read at one of its `places`, if these are FEWEST_PLACES or more, or all.
@@ -178,8 +177,9 @@ def is_read(lags: ArrayLike, places: ArrayLike, length: int) -> NDArray[np.bool_
 
 
 def others(text: ArrayLike, tokens: ArrayLike, rng: np.random.Generator) -> Tokens:
-    """For each of `tokens`, all of which occur in `text`, a different one, drawn by its frequency
-    in `text`.
+    """For each of `tokens` a different one, drawn by its frequency in `text`.
+
+    All of `tokens` occur in `text`.
     """
     known, counts = np.unique(np.asarray(text), return_counts=True)
     if known.size < 2:

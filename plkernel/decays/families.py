@@ -57,8 +57,9 @@ unread.
 
 @dataclass(frozen=True)
 class Given:
-    """Arguments of a formula: the tensors of a layer by role, config.json, and the layer's number,
-    0 if unknown.
+    """What a formula takes: tensors by role, config.json, and the number of the layer.
+
+    The number is 0 if unknown.
     """
 
     tensors: Mapping[str, Floats]
@@ -93,8 +94,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Argument:
-    """First argument of torch `functions` in a running model: it replaces the static tensor of
-    `role` at every token.
+    """First argument of torch `functions` in a running model.
+
+    It replaces the static tensor of `role` at every token.
 
     time: dimension of the tokens; call: index among the calls with all tokens; every: each call has
     some channels.

@@ -24,8 +24,7 @@ COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "num_blocks")
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong, or worth a look, in a tensor, in the half-lives of a module, or in
-    the whole checkpoint.
+    """One thing that is wrong, or worth a look, in a tensor, a module or the checkpoint.
 
     severity: "wrong", or "notable" for what healthy models have too: very short and very long
     half-lives, and numbers that are as the official code starts them.
@@ -38,9 +37,7 @@ class Finding(NamedTuple):
 
 
 def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
-    """Everything wrong or notable in the tensors of `layers`, their half-lives, and the names of
-    the checkpoint.
-    """
+    """Everything wrong or notable in the tensors and half-lives of `layers`, and in names."""
     count = 1 + max((layer.number for layer in layers), default=0)
     seen, moved = [], []
     for layer in layers:
@@ -72,9 +69,7 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
 
 
 def grouped(seen: Iterable[Finding], severity: str) -> list[str]:
-    """Findings of one severity in words, one line for tensors of one name, whatever their
-    layers.
-    """
+    """Findings of one severity in words, one line for tensors of one name in all layers."""
     alike: dict[tuple[str, str], list[Finding]] = {}
     for one in seen:
         if one.severity == severity:
@@ -87,8 +82,9 @@ def grouped(seen: Iterable[Finding], severity: str) -> list[str]:
 
 
 def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
-    """Families drawn anew: log rates before, relative to layer means, explain under a quarter of
-    those now.
+    """Families that were drawn anew since `before`.
+
+    Log rates before, relative to layer means, explain under a quarter of those now.
     """
     pairs = list(zip(before, now, strict=True))
     for name in {new.family.name: None for _, new in pairs if new.family.fixed is None}:
@@ -114,8 +110,9 @@ def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
 
 
 def _started(layer: Layer, count: int) -> dict[str, str]:
-    """Tensors, by role, that are as the official code starts them in a model of `count` layers; the
-    start in words.
+    """Tensors, by role, that are as the official code initialises them, and how in words.
+
+    count: layers of the model.
     """
     started = {}
     for role, stored in layer.tensors.items():
@@ -129,9 +126,7 @@ def _started(layer: Layer, count: int) -> dict[str, str]:
 
 
 def _of_names(checkpoint: Checkpoint, modules: Sequence[str]) -> Iterator[Finding]:
-    """Layers without any tensor: between others with decays, or at the end by the number of layers
-    in config.json.
-    """
+    """Layers without any tensor: between others, or at the end by the count in config.json."""
     numbers: dict[str, set[int]] = {}
     for name in checkpoint.names:
         if match := NUMBERED.search(name):
@@ -159,9 +154,7 @@ def _of_names(checkpoint: Checkpoint, modules: Sequence[str]) -> Iterator[Findin
 
 
 def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterator[Finding]:
-    """Numbers that are not finite, all equal, or in part or as a whole those of an official
-    start.
-    """
+    """Numbers that are not finite, all equal, or in part or whole an official initialisation."""
     for role, stored in layer.tensors.items():
         name, values = layer.names[role], stored.values
         for kind, test in (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf)):
@@ -190,8 +183,9 @@ def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterato
 
 
 def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
-    """A tensor of which a quarter or more is exactly an official start, or one number; or is the
-    start times -1.
+    """A tensor that is an official initialisation in a quarter or more, or times -1.
+
+    One number in a quarter or more counts too.
     """
     stored, name = layer.tensors[role], layer.names[role]
     for words, start in layer.family.starts.get(role, ()):
@@ -215,9 +209,7 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
 
 
 def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
-    """Half-lives out of range or all equal, and decays that differ from those that config.json
-    defines.
-    """
+    """Half-lives out of range or all equal, and decays unlike those that config.json defines."""
     tokens, subject = half_lives(layer.rates), " with ".join(layer.names.values()) or layer.module
     if (where := tokens < 1.0).any():
         words = f"half-lives of {_share(where)}, the shortest {np.nanmin(tokens):.3g}"
@@ -263,8 +255,9 @@ def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
 
 
 def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
-    """Half-lives that rounding has shifted, or will in the type that config.json names; also if
-    widened since.
+    """Half-lives that rounding has shifted, or will in the type that config.json names.
+
+    Also of tensors that were widened since.
     """
     kept = str(layer.config.get("model_type")).removesuffix("_text") in KEPT_IN_FLOAT32
     wanted = None if kept else layer.config.get("dtype", layer.config.get("torch_dtype"))

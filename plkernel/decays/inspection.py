@@ -1,6 +1,4 @@
-"""Reports of plkernel.inspect: a checkpoint of other software, two of them side by side, or a run
-of plkernel.
-"""
+"""Reports of plkernel.inspect on checkpoints of other software, one or two side by side."""
 
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -115,8 +113,9 @@ class Shown(Result):
 
 
 def is_other_software(model: Path) -> bool:
-    """True for a checkpoint of other software, by the names of its files; ValueError if there is no
-    such file.
+    """True for a checkpoint of other software, by the names of its files.
+
+    Raises ValueError if there is no such file.
     """
     if str(model).startswith(HUB):
         return True
@@ -127,8 +126,9 @@ def is_other_software(model: Path) -> bool:
 
 
 def of_checkpoint(model: Path, compare: Path | None) -> Parts:
-    """Decays and findings of a checkpoint of other software; ValueError if the one to compare has
-    other layers.
+    """Decays and findings of a checkpoint of other software.
+
+    Raises ValueError if the one to compare has other layers.
     """
     before, now = None if compare is None else shown(str(compare)), shown(str(model))
     if before is None:
@@ -154,8 +154,9 @@ def of_checkpoint(model: Path, compare: Path | None) -> Parts:
 
 
 def shown(target: str) -> Shown:
-    """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub; ValueError if no decays
-    are known.
+    """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub.
+
+    Raises ValueError if no decays are known.
     """
     checkpoint = open_checkpoint(target)
     try:
@@ -172,9 +173,7 @@ def shown(target: str) -> Shown:
 
 
 def render(now: Shown, before: Shown | None = None) -> str:
-    """All tables and sentences of one checkpoint, with half-lives and slopes before in columns of
-    their own.
-    """
+    """All tables and sentences of one checkpoint; half-lives and slopes before in own columns."""
     parts = [f"{now.name}: {_count(now)}" + (f", {now.model_type}" if now.model_type else "")]
     kinds: dict[str, list[tuple[Layer, Layer | None]]] = {}
     for layer, old in zip(now.layers, before.layers if before else repeat(None), strict=False):

@@ -37,8 +37,9 @@ class Memory:
         return max(self.half_lives.shape[1], self.kernels.shape[1])
 
     def log_kernels(self) -> Floats:
-        """ln k(t) / k(t of the first lag) of every block, mean over runs, (L, T); -inf after a
-        kernel has vanished.
+        """ln k(t) / k(first lag) of every block, mean over runs, (L, T).
+
+        -inf after a kernel has vanished.
 
         The mean of logarithms is a geometric mean: its slope is the mean of the slopes.
         """
@@ -47,8 +48,9 @@ class Memory:
             return np.asarray((logs - logs[..., :1]).mean(axis=0))
 
     def half_life_quantiles(self) -> Floats:
-        """Geometric mean over runs of every block's quantiles, (L, 7); of the two ends the
-        outermost of all runs.
+        """Geometric mean over runs of every block's quantiles, (L, 7).
+
+        Of the two ends the outermost of all runs.
         """
         quantiles = np.exp(np.log(self.half_lives).mean(axis=0))
         quantiles[:, 0], quantiles[:, -1] = (
@@ -63,8 +65,9 @@ class Memory:
 
 
 def slope_range(lags: ArrayLike) -> tuple[float, float] | None:
-    """First and last of the known lags over which slopes are taken; None if there are fewer than
-    two.
+    """First and last of the known lags over which slopes are taken.
+
+    None if there are fewer than two.
     """
     known = np.asarray(lags, dtype=float)
     inside = known[(known >= SLOPE_LAGS[0]) & (known <= SLOPE_LAGS[1])]
@@ -72,8 +75,9 @@ def slope_range(lags: ArrayLike) -> tuple[float, float] | None:
 
 
 def kernel_exponents(lags: ArrayLike, kernels: ArrayLike) -> Floats:
-    """x of the law t**-x that kernels (..., T) follow on `slope_range` of `lags` (T,); ValueError
-    for too few lags.
+    """x of the law t**-x that kernels (..., T) follow on `slope_range` of `lags` (T,).
+
+    Raises ValueError for too few lags.
     """
     from plkernel.analysis.nodes import falling_exponent  # loads scipy
 
@@ -91,8 +95,9 @@ def kernel_exponents(lags: ArrayLike, kernels: ArrayLike) -> Floats:
 
 
 def memory_of(states: Sequence[Mapping[str, Any]]) -> Memory:
-    """Memory of several runs of one arm at one time; a quantity that some run lacks is unknown for
-    all.
+    """Memory of several runs of one arm at one time.
+
+    A quantity that some run lacks is unknown for all.
     """
     kernels = [state.get("kernel") or {} for state in states]
     lags = [kernel.get("lags") for kernel in kernels]
@@ -107,8 +112,9 @@ def memory_of(states: Sequence[Mapping[str, Any]]) -> Memory:
 
 
 def _stacked(rows: Sequence[Any], length: int) -> Floats:
-    """The rows of every run as (S, L, length); empty unless all of them have such rows, and equally
-    many.
+    """The rows of every run as (S, L, length).
+
+    Empty unless all of them have such rows, and equally many.
     """
     shapes: set[tuple[int, ...]] = {np.shape(one) if one else () for one in rows}
     if len(shapes) != 1 or shapes.pop()[1:] != (length,):
@@ -117,8 +123,9 @@ def _stacked(rows: Sequence[Any], length: int) -> Floats:
 
 
 def outlasting(half_lives: ArrayLike, context: int) -> str | None:
-    """Caution for a start of which half or more of the half-lives exceed OUTLASTING windows; None
-    for any other.
+    """Caution for a start of which half or more of the half-lives exceed OUTLASTING windows.
+
+    None for any other.
 
     half_lives: those of its channels, or QUANTILES of them, in bytes; context: the bytes of a
     window of training.

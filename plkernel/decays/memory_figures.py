@@ -32,9 +32,7 @@ BOX_WIDTH, BOX_GAP = 0.32, 0.2
 
 
 class Panel(NamedTuple):
-    """Memory of an arm before training and after, and the exponent of its power law
-    t**-exponent.
-    """
+    """Memory of an arm before training and after, and the x of its law t**-x."""
 
     title: str
     before: Memory
@@ -44,8 +42,9 @@ class Panel(NamedTuple):
 
 @style()
 def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
-    """Kernels over lag, 1 at the first lag, a panel for each arm: grey before training, coloured
-    after.
+    """Kernels over lag, 1 at the first lag, a panel for each arm.
+
+    Grey before training, coloured after.
 
     Thin lines are blocks, each the geometric mean over runs; thick lines are the geometric mean
     over blocks. Behind them stands t**-exponent. The first panel is the baseline's.
@@ -76,8 +75,9 @@ def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
 
 @style()
 def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
-    """Half-lives of every block in bytes, a panel for each arm: grey before training, coloured
-    after.
+    """Half-lives of every block in bytes, a panel for each arm.
+
+    Grey before training, coloured after.
 
     A box holds the middle half of a block's channels with the median in it, a line reaches from the
     shortest to the longest. Quartiles and median are geometric means over runs, the ends the
@@ -93,8 +93,9 @@ def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
 def model_figure(
     before: Memory | None, after: Memory, title: str = "", unit: str = "bytes"
 ) -> "Figure":
-    """One model: the kernel of every block (left) and its half-lives (right), now and, if it is
-    known, before.
+    """One model: kernels of every block (left) and half-lives (right), now and before.
+
+    Before is left out if it is None.
 
     Blocks are shaded from the first, dark, to the last; the state before is dashed, on the right
     grey.
@@ -128,9 +129,7 @@ def model_figure(
 
 
 def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str) -> None:
-    """Draw boxes of every block's half-lives at its number, before training (left, grey) and
-    after.
-    """
+    """Boxes of every block's half-lives, before training (left, grey) and after."""
     for memory, side, shade in ((before, -BOX_GAP, START), (after, BOX_GAP, colour)):
         if memory is not None:
             at = np.arange(memory.blocks, dtype=float) + side

@@ -1,5 +1,4 @@
-"""The official checkpoint format of RWKV-5, RWKV-6 and RWKV-7: a flat dictionary of tensors in a
-.pth file.
+"""The official checkpoint format of RWKV-5, RWKV-6 and RWKV-7, a dictionary in a .pth file.
 
 Names and shapes are those of `RWKV.state_dict()` (x052 for Eagle, x060 for Finch, x070 for Goose,
 weights of linear maps as (out, in)). The official training code also writes v0, v1 and v2 for the
@@ -32,8 +31,7 @@ UNUSED = {"blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2"}
 
 
 def to_official(model: RWKV) -> State:
-    """The tensors of `model` under their official names, in the order that the official package
-    needs, on the CPU.
+    """The tensors of `model` under their official names, in the official order, on the CPU.
 
     The format has no tied head: the embedding of a tied model is written twice. Raises ValueError
     naming what the format cannot express: with K-clamp or most options of a `Structure`, the
@@ -72,8 +70,9 @@ def _place(name: str) -> tuple[float, int]:
 
 
 def write_official(path: Path, state: State, dtype: str = "float32") -> None:
-    """Write `state` in numbers of type `dtype`, atomically; ValueError naming one that is too large
-    for it.
+    """Write `state` in numbers of type `dtype`, atomically.
+
+    Raises ValueError naming one that is too large for it.
     """
     cast = {name: tensor.to(getattr(torch, dtype)) for name, tensor in state.items()}
     for name, tensor in cast.items():
@@ -95,8 +94,9 @@ def summary(model: RWKV, dtype: str) -> str:
 
 
 def read(source: Path) -> RWKV:
-    """Read the model in an official .pth file; ValueError naming `source`. Nothing in it is
-    executed.
+    """Read the model in an official .pth file.
+
+    Raises ValueError naming `source`. Nothing in it is executed.
     """
     state = read_pickle(source)
     try:
@@ -106,8 +106,9 @@ def read(source: Path) -> RWKV:
 
 
 def from_official(state: Mapping[str, Any]) -> RWKV:
-    """Build the model that a dictionary of official tensors describes, in float32; sizes follow
-    from shapes.
+    """Build the model that a dictionary of official tensors describes, in float32.
+
+    Sizes follow from shapes.
 
     Keys may come in any order, and vectors with or without dimensions of 1, as in the official
     package. Raises ValueError, naming the key, unless it is a version 5.2, 6 or 7 model over bytes.

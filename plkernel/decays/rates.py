@@ -1,6 +1,4 @@
-"""Layers with decays of a checkpoint: their half-lives in tokens, their kernels, and what is wrong
-with them.
-"""
+"""Layers with decays of a checkpoint: their rates, half-lives in tokens, and kernels."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -113,9 +111,7 @@ def known_layers(checkpoint: Checkpoint) -> list[Layer]:
 
 
 def half_lives(rates: Floats) -> Floats:
-    """ln 2 / rate in tokens: 0 for a decay of 0, infinite for one of 1, NaN if unknown or
-    growing.
-    """
+    """ln 2 / rate in tokens: 0 for a decay of 0, inf for one of 1, NaN if unknown or growing."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(rates >= 0, np.log(2.0) / np.abs(rates), np.nan)
 

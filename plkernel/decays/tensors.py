@@ -50,9 +50,7 @@ EPS = {name: eps for name, _, eps in TYPES.values()}
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of decays: its numbers, widened to float64, and the type it is stored in, by torch's
-    name.
-    """
+    """A tensor of decays, widened to float64, and the name in torch of the type it is stored in."""
 
     values: Floats
     dtype: str
@@ -65,8 +63,9 @@ class Stored:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Names of the tensors of a checkpoint, its config.json (empty if there is none), and how to
-    read one.
+    """Names of the tensors of a checkpoint, its config.json, and how to read a tensor.
+
+    config.json is empty if there is none.
 
     size  how many numbers a tensor holds, by its name, known before they are read
     read  a tensor, by its name; ValueError unless it holds floating-point numbers
@@ -79,8 +78,9 @@ class Checkpoint:
 
 
 def open_checkpoint(target: str) -> Checkpoint:
-    """Open the checkpoint in a folder, in a file or, as hf:OWNER/NAME, on the hub; ValueError that
-    names the file.
+    """Open the checkpoint in a folder, in a file or, as hf:OWNER/NAME, on the hub.
+
+    Raises ValueError that names the file.
     """
     path = (
         _downloaded(target.removeprefix(HUB))
@@ -154,8 +154,9 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Read the dictionary of tensors in a .pth file; ValueError for any other content. Nothing in
-    it is executed.
+    """Read the dictionary of tensors in a .pth file.
+
+    Raises ValueError for any other content. Nothing in it is executed.
     """
     check_regular(path)
     try:
@@ -189,9 +190,7 @@ def spacing(values: Floats, dtype: str) -> Floats:
 
 
 def rounded(values: Floats, dtype: str) -> Floats:
-    """`values` as they are after conversion to float16 or bfloat16, by way of float32 as in
-    torch.
-    """
+    """`values` after conversion to float16 or bfloat16, by way of float32 as in torch."""
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
         if dtype == "float16":
@@ -247,8 +246,9 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """Entries of a .safetensors file, whose header the library has checked, by name, and the place
-    of its numbers.
+    """Entries of a .safetensors file by name, and the place of its numbers.
+
+    The library has checked the header.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -286,8 +286,9 @@ def _inside(folder: Path, name: str, origin: Path) -> Path:
 
 
 def _downloaded(name: str) -> Path:
-    """Folder of OWNER/NAME[@REVISION] in the hub's cache; config.json and .safetensors are
-    downloaded if necessary.
+    """Folder of OWNER/NAME[@REVISION] in the hub's cache.
+
+    config.json and .safetensors are downloaded if necessary.
     """
     if not HUB_NAME.fullmatch(name):
         raise ValueError(

@@ -1,5 +1,4 @@
-"""Decays of a live model while it trains: scalars to log, and findings, by the readers of
-plkernel.inspect.
+"""Decays of a live model while it trains: scalars to log, and findings.
 
 Needs torch and numpy alone. Tensors are read where they are: of a DTensor the shard of this
 process, without a word to the others; tensors on the meta device once they are there.
@@ -30,8 +29,7 @@ BESIDE = ("D",)
 
 
 class watch:
-    """Decays of every known layer of `model`: scalars every so many steps, and findings from the
-    start on.
+    """Decays of every known layer of `model`: scalars every so many steps, and findings.
 
     model      any torch.nn.Module with layers of the families that plkernel.inspect reads
     optimizer  with `param_groups`; None if its part is not to be seen
@@ -103,8 +101,9 @@ class watch:
         self.read()
 
     def __call__(self, step: int | None = None) -> dict[str, float]:
-        """Scalars if a reading is due after this step, else {}; steps are counted unless they are
-        given.
+        """Scalars if a reading is due after this step, else {}.
+
+        Steps are counted unless they are given.
         """
         before, self.step = self.step, self.step + 1 if step is None else step
         return self.read() if self.step % self.every == 0 and self.step != before else {}
@@ -176,8 +175,9 @@ class watch:
                 self.unseen[module] = str(error)
 
     def _settings(self, layers: Mapping[str, Layer], seen: list[Finding]) -> dict[str, float]:
-        """Scalars of the optimizer by the name of a tensor; what it does not train, or decays, is
-        added to `seen`.
+        """Scalars of the optimizer by the name of a tensor.
+
+        What it does not train, or decays, is added to `seen`.
         """
         groups = {
             id(one): group for group in self.optimizer.param_groups for one in group["params"]
@@ -262,8 +262,7 @@ class watch:
 def decay_param_groups(
     model: nn.Module, weight_decay: float = 0.0, decay_lr: float | None = None
 ) -> list[dict[str, Any]]:
-    """Parameter groups for any optimizer: decays without weight decay, all other parameters with
-    `weight_decay`.
+    """Parameter groups for any optimizer: decays without weight decay, others with it.
 
     Decays are the parameters that plkernel.inspect reads half-lives from (A_log, dt_bias, w0 .., by
     family), and D beside them. `decay_lr` is their learning rate, None for that of the optimizer.
@@ -321,8 +320,7 @@ def trainer_callback(trainer: Any, **options: Any) -> Any:
 
 
 def lightning_callback(**options: Any) -> Any:
-    """Make a Lightning callback that gives the scalars of `watch` to the loggers of the trainer, at
-    their step.
+    """A Lightning callback that gives the scalars of `watch` to the loggers, at their step.
 
     `log_dict` of the module would keep them until `log_every_n_steps`, and log them again with
     every later step.
@@ -356,8 +354,9 @@ def lightning_callback(**options: Any) -> Any:
 
 
 def decay_names(model: nn.Module) -> set[str]:
-    """Names of the parameters that half-lives are read from, and of D beside them; ValueError if no
-    layer is known.
+    """Names of the parameters that half-lives are read from, and of D beside them.
+
+    Raises ValueError if no layer is known.
     """
     _, known = layers_of(model)
     beside = {f"{module}.{one}" for module, _, _ in known for one in BESIDE}
@@ -365,8 +364,9 @@ def decay_names(model: nn.Module) -> set[str]:
 
 
 def layers_of(model: nn.Module) -> Any:
-    """Names and configuration of a live model as a checkpoint, and its layers with decays;
-    ValueError if none.
+    """Names and configuration of a live model as a checkpoint, and its layers with decays.
+
+    Raises ValueError if none.
     """
     configs: Any = (one.config for one in model.modules() if hasattr(one, "config"))
     given = [one.to_dict() if hasattr(one, "to_dict") else one for one in configs]
@@ -389,8 +389,9 @@ def layers_of(model: nn.Module) -> Any:
 
 
 def _local(tensor: Any) -> tuple[Tensor, Any]:
-    """Return the shard of a tensor in this process, and its split, which is equal for tensors that
-    go together.
+    """The shard of a tensor in this process, and its split.
+
+    The split is equal for tensors that go together.
     """
     if not hasattr(tensor, "to_local"):
         return tensor.detach(), None

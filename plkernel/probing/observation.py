@@ -31,8 +31,7 @@ MOST_RATES = 2**21
 
 
 def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, Any]]:
-    """Run the model in a folder on the first windows of the corpus `text`, on the CPU: a table, and
-    values for JSON.
+    """Run the model in a folder on the first windows of a corpus: a table, and JSON values.
 
     Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and
     channels. Raises ValueError if the model cannot run.
@@ -111,8 +110,7 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
 def observe(
     model: nn.Module, predict: Callable[[Tensor], Tensor], windows: Tensor
 ) -> list[tuple[Layer, Floats]]:
-    """Observe every layer of `model` of a known family while `predict` runs it on `windows` (n,T)
-    of tokens.
+    """Rates of every known layer of `model` while `predict` runs it on `windows` (n,T).
 
     Beside a layer stand its rates -ln a at N of the tokens, (N,...) with the shape of
     `layer.rates`; N is 0 where its arguments do not have the shape of the static tensor, or are
@@ -157,9 +155,7 @@ def observe(
 def _overheard(
     modules: Mapping[nn.Module, Argument], tokens: int
 ) -> Iterator[dict[nn.Module, list[Tensor]]]:
-    """The arguments (T,...) that these modules give their functions, in order, while one sequence
-    of T tokens runs.
-    """
+    """The arguments (T,...) that modules give their functions while T tokens run, in order."""
     heard: dict[nn.Module, list[Tensor]] = {module: [] for module in modules}
     running: list[nn.Module] = []
 

@@ -36,8 +36,7 @@ through FFTs.
 
 
 def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 0) -> None:
-    """Raise ValueError that names the place if logits are NaN, or those before a replaced token
-    move.
+    """Raise ValueError if logits are NaN, or those before a replaced token move.
 
     Of the first `batch` of `windows` (n,T+1), the last token that is given is replaced, the one
     before it, and two in the middle.
@@ -75,9 +74,7 @@ def probe(
     unit: str = "token",
     bytes_per_token: float = 1.0,
 ) -> Probe:
-    """Apply `influence`, `token_losses` and `truncation` to `windows` (n,T+1), after `check_causal`
-    has passed.
-    """
+    """`influence`, `token_losses` and `truncation` on `windows` (n,T+1), of a causal model."""
     known = check_lags(lags, windows.shape[1] - 1)
     check_causal(predict, windows, batch, seed)
     losses = token_losses(predict, windows, batch)
@@ -96,8 +93,9 @@ def probe(
 def beyond(
     predict: Predict, windows: Tensor, context: int, batch: int = 4, step: int = 1
 ) -> tuple[Means, Means]:
-    """Compare predictions with all tokens before and with the last `context`, the length of
-    training, alone.
+    """Compare predictions with all tokens before and with the last `context` alone.
+
+    `context` is the length of training.
 
     For the latter the model starts anew every context / 2 tokens, and is given the last context / 2
     to `context`.
@@ -132,9 +130,7 @@ def beyond(
 
 
 def render(result: Probe) -> str:
-    """The quantities measured, their units, and a table: one row for every lag, or number of tokens
-    given.
-    """
+    """The quantities measured, their units, and a table with a row for every lag."""
     unit, per_token, text = result.unit, result.bytes_per_token, result.information
     near, along, cut, count = result.influence, result.positions, result.truncation, result.windows
     far, apart = result.cost, result.divergence

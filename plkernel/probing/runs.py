@@ -1,6 +1,4 @@
-"""A model at one time for `plkernel.inspect`: half-lives, kernels, one evaluation; two times of it
-as tables.
-"""
+"""A trained model at one time for `plkernel.inspect`, and two times of it as tables."""
 
 import math
 from collections.abc import Iterable
@@ -32,17 +30,14 @@ NAMED = {"shortest": 0, "median": 3, "longest": 6}
 
 @dataclass(frozen=True)
 class View:
-    """The memory of the blocks of a model at one time, in bytes, and `values` for JSON, of one
-    evaluation too.
-    """
+    """The memory of the blocks of a model at one time, in bytes, and `values` for JSON."""
 
     memory: Memory
     values: dict[str, Any]
 
 
 def view(model: Model, windows: Tensor) -> View:
-    """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation on
-    them.
+    """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation.
 
     x of the law t**-x that the kernel of a block follows is left out where too few lags are known.
     Of an RWKV-7 the exponents of its impulse responses, erasing included, are added.
@@ -86,8 +81,9 @@ def at_initialisation(config: dict[str, Any]) -> Model | None:
 def validation_text(
     config: dict[str, Any], corpus: str | None, option: str = "corpus"
 ) -> tuple[str, Bytes, int]:
-    """The name of the corpus, its validation split, and the context of the run, for which the split
-    is long enough.
+    """Name and validation split of the corpus, and the context of the run.
+
+    The split is long enough for that context.
 
     option: of the command, for messages. Raises ValueError when the run's corpus has other bytes
     here, or none is named for a model that was not trained here.
@@ -112,8 +108,7 @@ def validation_text(
 
 
 def render(start: View | None, now: View, note: str = "") -> str:
-    """Tables of the blocks, of their slopes and of all blocks together, at initialisation and now,
-    as text.
+    """Tables of blocks, slopes and all blocks together, at initialisation and now.
 
     `note` follows the bits per byte.
     """

@@ -51,9 +51,7 @@ class TextModel:
     config: dict[str, Any] = field(default_factory=dict)
 
     def text(self, name: str | None) -> tuple[str, Bytes]:
-        """Name and bytes of the corpus `name`, all of it, or else of the validation text of the
-        run.
-        """
+        """Name and bytes of the corpus `name`, or else of the run's validation text."""
         if name is not None:
             return name, corpora.load(name).bytes
         known, data, _ = validation_text(self.config, None, "text")
@@ -61,8 +59,7 @@ class TextModel:
 
 
 def open_text_model(path: Path, device: torch.device, trusted: bool = False) -> TextModel:
-    """Open the model in `path`: a run, a folder of plkernel.load, a checkpoint in one, or a
-    transformers folder.
+    """Open the model in `path`: a run, a folder of plkernel.load, or one of transformers.
 
     trusted: the code that a run's configuration names may be imported. Raises ValueError if there
     is no model, not all of it, or one whose code may not run.

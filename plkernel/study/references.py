@@ -36,8 +36,9 @@ WINDOWS = [2**12, 2**15, 2**18, 2**24]
 
 
 def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
-    """Write the losses of n-grams on every corpus of `arms` to out/references.json, beside those of
-    other corpora.
+    """Write the losses of n-grams on every corpus of `arms` to out/references.json.
+
+    They stand beside those of other corpora.
 
     An entry for the same corpus and the same windows is kept.
     """
@@ -98,8 +99,7 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
 
 
 def compressed(splits: Splits) -> dict[str, list[Any]]:
-    """Bits per byte of LZMA on the validation text after the end of the training text, by its
-    window in bytes.
+    """Bits per byte of LZMA on the validation text after the training text, by window.
 
     The difference of two sizes, with and without the validation text; at least 1 MiB of training
     text comes before it.
@@ -122,9 +122,7 @@ def compressed(splits: Splits) -> dict[str, list[Any]]:
 def _losses(
     tables: tuple[Table, ...], text: Bytes, context: int, number: int, split: str
 ) -> dict[str, Any]:
-    """Bits per byte of every order on the windows of a split, and their standard errors over
-    windows.
-    """
+    """Bits per byte of every order on windows of a split, and their errors over windows."""
     windows = fixed_windows(text, context, number)
     parts = windows.split(max(1, AT_ONCE // 4 // windows.shape[1]))
     each = [n_gram_losses(tables, part.numpy().astype(np.uint8)).mean(axis=2) for part in parts]
@@ -170,8 +168,7 @@ def n_grams(blocks: Iterable[Bytes], orders: int = 5) -> tuple[Table, ...]:
 
 
 def n_gram_losses(tables: Sequence[Table], windows: Bytes) -> Floats:
-    """-log2 P_n of the targets of windows (n, T + 1), in bits: (orders, n, T), for tables of
-    `n_grams`.
+    """-log2 P_n of the targets of windows (n, T + 1), in bits: (orders, n, T).
 
     P_n(x|h) = (c(h,x) + N1+(h) P_{n-1}(x|h')) / (c(h) + N1+(h)), P_0 = 1/256: h are the n - 1 bytes
     before x, or as many as the window has, h' the same without the first of them, N1+(h) the number
@@ -195,9 +192,7 @@ def n_gram_losses(tables: Sequence[Table], windows: Bytes) -> Floats:
 
 
 def _keys(windows: Bytes, order: int) -> NDArray[np.uint64]:
-    """The n-grams that end at a target and begin in its window, as numbers: (n, T), or fewer at the
-    start.
-    """
+    """The n-grams that end at a target and begin in its window: (n, T), or fewer."""
     width = windows.shape[1]
     start = min(max(order - 1, 1), width)
     keys = np.zeros((len(windows), width - start), np.uint64)

@@ -73,9 +73,7 @@ parameter, itself.
 
 
 class Foreign(nn.Module):
-    """`module`, built by the code that `kind` names, with the methods that a run needs of a
-    model.
-    """
+    """`module`, built by the code that `kind` names, with what a run needs of a model."""
 
     def __init__(self, kind: str, module: nn.Module) -> None:
         super().__init__()
@@ -102,8 +100,9 @@ class Foreign(nn.Module):
         return [torch.from_numpy(half_lives(rates).reshape(-1)) for rates in self._named_rates()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
-        """Weight of an input `lags` (T,) bytes later in every block, (T,) float64; empty if
-        unknown.
+        """Weight of an input `lags` (T,) bytes later in every block, (T,) float64.
+
+        Empty if unknown.
         """
         if hasattr(self.module, "kernels"):
             return [
@@ -114,8 +113,9 @@ class Foreign(nn.Module):
         return [torch.from_numpy(kernel(values, lags.double().numpy())) for values in rates]
 
     def _named_rates(self) -> list[np.ndarray]:
-        """Rates per byte of the layers of known families; empty unless all are positive and
-        finite.
+        """Rates per byte of the layers of known families.
+
+        Empty unless all are positive and finite.
         """
         settings: Any = getattr(self.module, "config", None)
         config = settings.to_dict() if hasattr(settings, "to_dict") else {}
@@ -129,8 +129,7 @@ class Foreign(nn.Module):
 
 
 def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
-    """Build the model that `kind` names from `options`, its parameters as its constructor draws
-    them under `seed`.
+    """Build the model that `kind` names from `options`, drawn under `seed`.
 
     The person must have consented: the module is imported. Raises ValueError, in one line, for
     whatever goes wrong.
@@ -162,9 +161,7 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
 
 @contextmanager
 def without_gpu_code() -> Iterator[None]:
-    """Have transformers import its models without the packages whose kernels need a GPU, as if not
-    installed.
-    """
+    """Have transformers import its models as if kernels that need a GPU were not installed."""
     hidden = [name for name in NEED_A_GPU if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: importing it fails
     try:
@@ -175,8 +172,9 @@ def without_gpu_code() -> Iterator[None]:
 
 
 def start_(model: nn.Module, name: str, options: Mapping[str, Any] | None, seed: int) -> None:
-    """Call the function `name` with the model, a generator of this seed and the options; it works
-    in place.
+    """Call the function `name` with the model, a generator of this seed and the options.
+
+    It works in place.
 
     The person must have consented: the module is imported. Raises ValueError, in one line, for
     whatever goes wrong.
@@ -188,9 +186,7 @@ def start_(model: nn.Module, name: str, options: Mapping[str, Any] | None, seed:
 
 
 def origins(names: Iterable[str]) -> dict[str, Any]:
-    """{"code": {name: {"version": .., "sha256": ..}}} of imported code, for the record of a run; {}
-    for no names.
-    """
+    """Version and sha256 of imported code by name, for the record of a run; {} for no names."""
     code = {}
     for name in names:
         module = sys.modules.get(name.partition(MARK)[0])
@@ -209,8 +205,9 @@ def origins(names: Iterable[str]) -> dict[str, Any]:
 
 @contextmanager
 def seeded(seed: int, name: str) -> Iterator[None]:
-    """Seed the global generators of torch, numpy and random by (seed, name); restore them
-    afterwards.
+    """Seed the global generators of torch, numpy and random by (seed, name).
+
+    Restore them afterwards.
     """
     number = generator_for(seed, name).initial_seed()
     before = random.getstate(), np.random.get_state()  # noqa: NPY002
@@ -235,8 +232,7 @@ def one_line(head: str, what: str) -> Iterator[None]:
 
 
 def check_model(model: nn.Module, name: str, context: int, device: torch.device) -> None:
-    """Raise ValueError, headed by `name`, if a run of `context` bytes on `device` cannot train
-    `model`.
+    """Raise ValueError, headed by `name`, if a run on `device` cannot train `model`.
 
     Checked are type, shape, finiteness, and that no logit depends on later bytes: logits before a
     replaced byte stay, within ROUNDING, for PLACES bytes and a few more, and logits without the
@@ -361,9 +357,7 @@ def _far(one: Tensor, other: Tensor, units: float) -> Tensor:
 
 
 def _check_decays(model: Foreign, name: str) -> None:
-    """ValueError for half-lives that are not positive and finite, and kernels that are no row of
-    numbers.
-    """
+    """ValueError for half-lives or kernels that are not positive, finite numbers."""
     lags = torch.tensor([1, 2, 4])
     with one_line(name, "half_lives or kernels"):
         lives, kernels = model.half_lives(), model.kernels(lags)

@@ -17,15 +17,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, gammaincinv
+from scipy.special import gammaincinv
 
 from plkernel.analysis.exponentials import Floats, power_law, power_law_target, score
 from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, decades, style
 from plkernel.analysis.nodes import Summation, falling_exponent, gain_at
+from plkernel.analysis.parametrisations import (
+    exp_sigmoid_rate,
+    gate_rate,
+    half_open_rate,
+    lightning_rates,
+    retnet_rates,
+    root_rate,
+    rwkv7_levels,
+    rwkv_levels,
+    softplus,
+    stepped_rate,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,8 +52,7 @@ STEPS = (1e-3, 1e-1)
 
 @dataclass(frozen=True)
 class Initialisation:
-    """The decays that a layer starts with, one entry of `rates`, `gains` and `shares` for each
-    node.
+    """The decays that a layer starts with, one entry of each array for each node.
 
     origin      formula, assumptions and source, from `gallery.toml`
     half_lives  shortest and longest that the formula allows, in steps
@@ -62,8 +73,9 @@ class Initialisation:
     shares: Floats
 
     def log_kernel(self, lags: ArrayLike, kernel: Summation = "coherent") -> Floats:
-        """ln sum_i share_i g_i a_i**t at `lags` (T,), or ln sqrt(sum_i share_i g_i**2 a_i**(2t)) of
-        an `rms` kernel.
+        """ln of the kernel at `lags` (T,): sum_i share_i g_i a_i**t, or the root mean square.
+
+        rms: ln sqrt(sum_i share_i g_i**2 a_i**(2t)).
         """
         power, t = 2 if kernel == "rms" else 1, np.asarray(lags, dtype=float)
         rates, weights = power * self.rates, self.shares * self.gains**power
@@ -112,33 +124,53 @@ def profile(start: Initialisation, beta: float, max_lag: int) -> dict[str, Any]:
 
 
 def slope_lags(max_lag: int) -> tuple[float, float]:
-    """First and last lag of the slopes: 4 and max_lag / 4, clear of the first steps and of the
-    end.
+    """First and last lag of the slopes, clear of the first steps and of the end.
+
+    They are 4 and max_lag / 4.
     """
     return 4.0, max_lag / 4
+
+
+class Decays(NamedTuple):
+    """What a layer starts with; `rates`, `gains` and `shares` broadcast to one entry for each node.
+
+    fastest, slowest  the rates that the formula allows; those of `rates` where they are None
+    """
+
+    name: str
+    family: str
+    rates: Floats
+    gains: Floats | float = 1.0
+    shares: Floats | float = 1.0
+    fastest: float | None = None
+    slowest: float | None = None
 
 
 def initialisations() -> list[Initialisation]:
     """Every initialisation with its origin, family by family."""
     origins = tomllib.loads(Path(__file__).with_name("gallery.toml").read_text(encoding="utf-8"))
-    starts = []
-    for name, family, rates, gains, *drawn in (*_drawn(), *_fixed()):
-        shares, (fastest, slowest) = drawn or (1.0, (rates.max(), rates.min()))
-        origin = origins[re.sub("-(first|middle|last)$", "", name)]
-        half_lives = (math.log(2) / fastest, math.log(2) / slowest if slowest else math.inf)
-        flat, spread, parts = (
-            np.ravel(values) for values in np.broadcast_arrays(rates, gains, shares)
-        )
-        starts.append(
-            Initialisation(name, family, origin, half_lives, flat, spread, parts / parts.sum())
-        )
+    starts = [
+        _initialisation(decays, origins[re.sub("-(first|middle|last)$", "", decays.name)])
+        for decays in _decays()
+    ]
     families = [start.family for start in starts]
     return sorted(starts, key=lambda start: families.index(start.family))
 
 
+def _initialisation(decays: Decays, origin: dict[str, str]) -> Initialisation:
+    """The nodes of a layer, flat, and its shortest and longest half-life."""
+    fastest = decays.rates.max() if decays.fastest is None else decays.fastest
+    slowest = decays.rates.min() if decays.slowest is None else decays.slowest
+    half_lives = (math.log(2) / fastest, math.log(2) / slowest if slowest else math.inf)
+    parts = np.broadcast_arrays(decays.rates, decays.gains, decays.shares)
+    rates, gains, shares = (np.ravel(values) for values in parts)
+    return Initialisation(
+        decays.name, decays.family, origin, half_lives, rates, gains, shares / shares.sum()
+    )
+
+
 def _quantiles(count: int) -> tuple[Floats, Floats]:
-    """Gauss-Legendre nodes on (0, 1) and their weights: the levels at which quantiles of a
-    distribution are taken.
+    """Levels in (0, 1) at which quantiles are taken, and their Gauss-Legendre weights.
 
     Means over `count` quantiles so weighted are nearly exact for smooth integrands: of the kernels
     here, within 3e-4.
@@ -147,102 +179,125 @@ def _quantiles(count: int) -> tuple[Floats, Floats]:
     return (nodes + 1) / 2, weights / 2
 
 
-def _drawn() -> Iterator[tuple[Any, ...]]:
-    """Name, family, rates, gains, shares, and fastest and slowest rate of layers whose parameters
-    are drawn.
+def _decays() -> Iterator[Decays]:
+    """What every layer of the gallery starts with; families in the order of the figure."""
+    yield from _poles()
+    yield from _stepped()
+    yield from _rings()
+    yield from _gates()
+    yield from _of_layers()
+    yield from _lstm_gates()
 
-    Poles p under zero-order hold have the rates -Re(p) dt and gains |exp(p dt) - 1| / |p| (arXiv
-    2206.11893).
-    """
+
+def _steps() -> tuple[Floats, Floats]:
+    """Quantiles of the log-uniform step size dt, and their weights."""
     levels, weights = _quantiles(32)
-    steps = np.exp(np.log(STEPS[0]) + np.log(STEPS[1] / STEPS[0]) * levels)
+    return np.exp(np.log(STEPS[0]) + np.log(STEPS[1] / STEPS[0]) * levels), weights
+
+
+def _poles() -> Iterator[Decays]:
+    """S4D: poles p under zero-order hold, of rates -Re(p) dt and gains |exp(p dt) - 1| / |p|.
+
+    Source: arXiv 2206.11893.
+    """
+    steps, weights = _steps()
     for name, poles in (
         ("s4d-real", -np.arange(1, 33) + 0j),
         ("s4d-lin", -0.5 + 1j * np.pi * np.arange(32)),
     ):
-        exponents, ends = (
-            np.outer(poles, steps),
-            (-poles.real.min() * STEPS[1], -poles.real.max() * STEPS[0]),
-        )
-        yield (
+        exponents = np.outer(poles, steps)
+        yield Decays(
             name,
             "S4D",
             -exponents.real,
             np.abs(np.expm1(exponents) / poles[:, None]),
             weights,
-            ends,
+            fastest=-poles.real.min() * STEPS[1],
+            slowest=-poles.real.max() * STEPS[0],
         )
 
-    (few, of_few), (many, of_many), delta = (
-        _quantiles(16),
-        _quantiles(64),
-        f"delta rules, {AT_MOST}",
-    )
-    for name, family, scales, shares, gains, first, last in (
+
+def _stepped() -> Iterator[Decays]:
+    """Rates A dt with a log-uniform dt: Mamba, and delta nets."""
+    steps, weights = _steps()
+    few, of_few = _quantiles(16)
+    many, of_many = _quantiles(64)
+    delta = f"delta rules, {AT_MOST}"
+    for name, family, speeds, shares, gains, slowest, fastest in (
         ("mamba-1", "Mamba", np.arange(1, 17), np.ones(16), steps, 1.0, 16.0),
         ("mamba-2", "Mamba", 1 + 15 * few, of_few, steps, 1.0, 16.0),
         ("gdn-fla", delta, 16 * many, of_many, 1.0, 0.0, 16.0),  # rates go down to nearly none
         ("kda", delta, 1 + 15 * many, of_many, 1.0, 1.0, 16.0),
     ):
-        ends = (last * STEPS[1], first * STEPS[0])
-        yield name, family, np.outer(scales, steps), gains, np.outer(shares, weights), ends
-    softplus, (levels, shares) = math.log1p(math.e), _quantiles(512)
-    yield (
-        "gdn-qwen3-next",
-        delta,
-        softplus * (0.01 + 15.99 * levels),
-        1.0,
-        shares,
-        (16 * softplus, 0.01 * softplus),
+        yield Decays(
+            name,
+            family,
+            np.outer(speeds, steps),
+            gains,
+            np.outer(shares, weights),
+            fastest=fastest * STEPS[1],
+            slowest=slowest * STEPS[0],
+        )
+    levels, shares = _quantiles(512)
+    speeds = 0.01 + 15.99 * levels
+    step = float(softplus(np.float64(1.0)))
+    rates = stepped_rate(np.log(speeds), np.ones(512))
+    yield Decays(
+        "gdn-qwen3-next", delta, rates, 1.0, shares, fastest=16 * step, slowest=0.01 * step
     )
 
+
+def _rings() -> Iterator[Decays]:
+    """Decays |a| drawn from a ring: LRU and RG-LRU, arXiv 2303.06349, lemma 3.2."""
     levels, shares = _quantiles(256)
-    ring = -np.log(np.sqrt(0.9**2 + (0.999**2 - 0.9**2) * levels))  # arXiv 2303.06349, lemma 3.2
+    ring = -np.log(np.sqrt(0.9**2 + (0.999**2 - 0.9**2) * levels))
     fast, slow = -math.log(0.9), -math.log(0.999)
-    for name, family, rates, ends in (
-        ("lru", "LRU", -np.log(np.sqrt(levels)), (math.inf, 0.0)),
-        (
-            "rg-lru-paper",
-            "RG-LRU (Griffin)",
-            -np.log(0.9 + 0.099 * levels) / 2,
-            (fast / 2, slow / 2),
-        ),
-        ("rg-lru-code", "RG-LRU (Griffin)", 4 * ring, (4 * fast, 4 * slow)),
+    griffin = "RG-LRU (Griffin)"
+    for name, family, rates, fastest, slowest in (
+        ("lru", "LRU", -np.log(np.sqrt(levels)), math.inf, 0.0),
+        ("rg-lru-paper", griffin, -np.log(0.9 + 0.099 * levels) / 2, fast / 2, slow / 2),
+        ("rg-lru-code", griffin, 4 * ring, 4 * fast, 4 * slow),
     ):
-        yield name, family, rates, gain_at(rates, "lru"), shares, ends
+        yield Decays(name, family, rates, gain_at(rates, "lru"), shares, fastest, slowest)
 
 
-def _fixed() -> Iterator[tuple[Any, ...]]:
-    """Name, family, rates and gains of layers that nothing is drawn for, and of gates at quantiles
-    of 256 channels.
-    """
-    heads, levels, ramp = np.arange(1, 65), (np.arange(256) + 0.5) / 256, np.linspace(0, 1, 1024)
-    zigzag = np.tile(np.linspace(-1, 1, 64), 16)
-    yield "retnet", "RetNet", -np.log1p(-(2.0 ** (-4 - heads[:8]))), 1.0
-    yield "mlstm", "mLSTM and GLA", np.log1p(np.exp(-np.linspace(3, 6, 4))), 1.0
-    yield "gla", "mLSTM and GLA", np.full(1, math.log(2) / 16), 1.0
-    yield "rwkv6-fla", "RWKV-5 and 6", np.ones(1), 1.0
-    for layer, part, at in (("first", 0.0, 0), ("middle", 12 / 23, 40), ("last", 1.0, 78)):
-        rates = np.exp2(-heads / 8) * (1 - at / (79 + 1e-5) + 1e-5)
-        yield f"lightning-{layer}", "lightning attention", rates, 1.0
-        yield f"rwkv-{layer}", "RWKV-5 and 6", np.exp(-6 + 5 * ramp ** (0.7 + 1.3 * part)), 1.0
-        rates = -np.log((1 + part * 23 / 24 * np.ones(1)) / 2)
-        yield f"hgrn-{layer}", "HGRN", rates, gain_at(rates, "ema")
-        level = -5.5 + 6 * ramp ** (1 + part**0.3) + 2.5 * zigzag * np.abs(zigzag)
-        yield f"rwkv7-{layer}", f"RWKV-7, {AT_MOST}", math.exp(-0.5) * expit(level), 1.0
-    gates = {
-        "chrono": np.log1p(1 / (1 + 2046 * levels)),
-        "inverse-gamma": gammaincinv(0.56, levels)[::-1],
-    }
-    for name, rates in gates.items():
-        yield name, "gates of LSTMs", rates, gain_at(rates, "ema")
+def _gates() -> Iterator[Decays]:
+    """Heads and gates for which nothing is drawn."""
+    yield Decays("retnet", "RetNet", retnet_rates(8))
+    yield Decays("mlstm", "mLSTM and GLA", gate_rate(np.linspace(3.0, 6.0, 4)))
+    yield Decays("gla", "mLSTM and GLA", root_rate(np.zeros(1)))
+    yield Decays("rwkv6-fla", "RWKV-5 and 6", np.exp(np.zeros(1)))
+
+
+def _lstm_gates() -> Iterator[Decays]:
+    """Gates of which 256 channels stand at the quantiles of their distribution."""
+    levels = (np.arange(256) + 0.5) / 256
+    for name, rates in (
+        ("chrono", gate_rate(np.log(1 + 2046 * levels))),
+        ("inverse-gamma", gammaincinv(0.56, levels)[::-1]),
+    ):
+        yield Decays(name, "gates of LSTMs", rates, gain_at(rates, "ema"))
+
+
+def _of_layers() -> Iterator[Decays]:
+    """The first, a middle and the last layer of deep models."""
+    for layer, depth, of_eighty in (("first", 0.0, 0), ("middle", 12 / 23, 40), ("last", 1.0, 78)):
+        yield Decays(
+            f"lightning-{layer}", "lightning attention", lightning_rates(64, 80, of_eighty)
+        )
+        yield Decays(f"rwkv-{layer}", "RWKV-5 and 6", np.exp(rwkv_levels(1024, depth)))
+        open_half = half_open_rate(np.full(1, depth * 23 / 24))
+        yield Decays(f"hgrn-{layer}", "HGRN", open_half, gain_at(open_half, "ema"))
+        rates = exp_sigmoid_rate(rwkv7_levels(1024, depth))
+        yield Decays(f"rwkv7-{layer}", f"RWKV-7, {AT_MOST}", rates)
 
 
 def gallery_figure(
     starts: Sequence[Initialisation], slopes: Sequence[float], beta: float, max_lag: int
 ) -> "Figure":
-    """A panel for each family: kernels over lag, 1 at lag 1, coherent solid and rms dotted;
-    t**-beta in grey.
+    """A panel for each family: kernels over lag, 1 at lag 1, coherent solid and rms dotted.
+
+    t**-beta is drawn in grey.
 
     Beside each name stands one of `slopes`, that of its coherent kernel.
     """

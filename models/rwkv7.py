@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import RWKV7_LARGEST_RATE as LARGEST_RATE
+from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE as LARGEST_RATE
 from plkernel.kernels.wkv7 import wkv7
 from plkernel.models.layers import Activation, Linear, Structure, squared_relu
 from plkernel.models.rwkv import RWKV, Block, Mixing, RWKVSizes, precise, previous, vector

@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
 from plkernel.models import PatchingMode
-from plkernel.models.init.power_law import decays_, projection_
 from plkernel.models.layers import (
     BYTES,
     Activation,
@@ -33,6 +32,7 @@ from plkernel.models.layers import (
     last_norm,
     norm_of,
 )
+from plkernel.models.power_law import decays_, projection_
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _API = [
 ]
 _PUBLIC = {
     **dict.fromkeys(_API, "plkernel.api"),
-    **dict.fromkeys(("watch", "decay_param_groups"), "plkernel.memory.watch"),
+    **dict.fromkeys(("watch", "decay_param_groups"), "plkernel.decays.watch"),
     "fit": "plkernel.analysis.fit",
     "load_spec": "plkernel.config.reading",
     "place": "plkernel.analysis.nodes",
@@ -50,7 +50,10 @@ __path__.append(
 
 
 class _Package(ModuleType):
-    """Keep `plkernel.fit` the function when a command of the same name is imported."""
+    """Keep `plkernel.fit` the function when the module of the command, `plkernel.fit`, is imported.
+
+    An import binds the module in its package, after all that the module itself could do about it.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _PUBLIC and isinstance(value, ModuleType)):

@@ -11,8 +11,8 @@ from plkernel.api import measure as measure
 from plkernel.api import run_study as run_study
 from plkernel.api import truncation as truncation
 from plkernel.config.reading import load_spec as load_spec
-from plkernel.memory.watch import decay_param_groups as decay_param_groups
-from plkernel.memory.watch import watch as watch
+from plkernel.decays.watch import decay_param_groups as decay_param_groups
+from plkernel.decays.watch import watch as watch
 
 __all__: list[str]
 __version__: str

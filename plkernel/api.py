@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
     from plkernel.analysis.nodes import Nodes
     from plkernel.config.study import Spec
-    from plkernel.memory.diagnostics import Influence, Means, Truncation
-    from plkernel.memory.inspection import Shown
-    from plkernel.models.init.power_law import Parametrisation
+    from plkernel.context.measures import Influence, Means, Truncation
+    from plkernel.decays.inspection import Shown
+    from plkernel.models.power_law import Parametrisation
     from plkernel.results.comparison import Comparison
     from plkernel.training.build import Model
     from plkernel.training.evaluate import Predict
 
-    Subject: TypeAlias = "Run | Model | Predict"
+    Subject: TypeAlias = "TrainedRun | Model | Predict"
 
 Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
 """Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for
@@ -99,18 +99,27 @@ def apply(
     *,
     parametrisation: "Parametrisation | None" = None,
     dt_bias: "Tensor | float | None" = None,
+    a_log: "Tensor | float | None" = None,
+    gate_bias: "Tensor | float | None" = None,
+    bound: "Tensor | float | None" = None,
+    cap: "Tensor | float | None" = None,
+    log_step: "Tensor | float | None" = None,
     dim: int = -1,
     match: "Nodes | None" = None,
     max_lag: float | None = None,
 ) -> None:
-    """Write nodes into a layer in place: its decays a = exp(-rate), and slice i of its projection
-    times multiplier i.
+    """Write nodes into a layer in place: decays a = exp(-rate), and its projection.
 
-    decays           (N,), or with N as its last dimension: filled as `parametrisation` says,
-                     log_rate, exp_exp, sigmoid, exp_sigmoid, or a_log, which needs dt_bias
-                     (`plkernel.models.init.decays_`)
+    Slice i of the projection is multiplied by multiplier i.
+
+    decays           (N,), or with N as its last dimension
     projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves
-    it as it is
+                     it as it is
+    parametrisation  how the layer computes its decays from this tensor: a name such as log_rate or
+                     a_log, of those that `plkernel.models.init.decays_` explains
+    dt_bias, a_log, gate_bias, bound, cap, log_step
+                     what the parametrisation needs or takes beside the tensor, as a_log needs
+                     dt_bias
     dim              the dimension of `projection` that counts the states
     match            scale so that the output is as large as with these nodes
     max_lag          the longest lag that matters, in steps: warn if most half-lives are longer
@@ -121,7 +130,8 @@ def apply(
     from torch import Tensor, nn
 
     from plkernel.analysis.nodes import warn_outlasting
-    from plkernel.models.init.power_law import FORMS, decays_, projection_
+    from plkernel.analysis.parametrisations import FORMS
+    from plkernel.models.power_law import decays_, projection_
 
     check_numbers(max_lag=max_lag)
     for name, value in {"decays": decays, "projection": projection}.items():
@@ -136,15 +146,26 @@ def apply(
         )
     if max_lag is not None:
         warn_outlasting(nodes.half_lives(), max_lag)
-    decays_(decays, nodes, parametrisation, dt_bias=dt_bias)
+    decays_(
+        decays,
+        nodes,
+        parametrisation,
+        dt_bias=dt_bias,
+        a_log=a_log,
+        gate_bias=gate_bias,
+        bound=bound,
+        cap=cap,
+        log_step=log_step,
+    )
     if projection is not None:
         projection_(projection, nodes, dim=dim, match=match)
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Result):
-    """Mean of the losses, its standard error over windows (NaN for one), and losses (n,T), bits at
-    every symbol.
+class TextLosses(Result):
+    """Mean of the losses, its standard error over windows, and losses (n,T) in bits.
+
+    The error is NaN for one window.
     """
 
     bits_per_byte: float
@@ -161,7 +182,7 @@ class Evaluation(Result):
     @property
     def positions(self) -> "Means":
         """Bits per byte by how many bytes of the window come before."""
-        from plkernel.memory.diagnostics import by_position
+        from plkernel.context.measures import by_position
 
         return by_position(self.losses)
 
@@ -179,14 +200,15 @@ def evaluate(
     context: int | None = None,
     windows: int = 64,
     batch: int = BATCH,
-) -> Evaluation:
-    """Mean of -log2 p(byte | those before it in its window), over disjoint windows evenly spaced
-    over a text.
+) -> TextLosses:
+    """Mean of -log2 p(byte | those before it in its window), over windows of a text.
 
-    model    a `Run`, a model of plkernel, or any callable from tokens (B,T) int64 to logits
-    (B,T,V); causal
-    text     bytes, a vector of integers from 0 to 255, or the name of a corpus; a `Run` has its
-    validation split
+    Windows are disjoint and evenly spaced.
+
+    model    causal: a `TrainedRun`, a model of plkernel, or any callable from tokens (B,T) int64 to
+             logits (B,T,V)
+    text     bytes, a vector of integers from 0 to 255, or the name of a corpus; unless given, the
+             validation split of a `TrainedRun`
     context  T: a window has T + 1 bytes; that of the run, or 512
     windows  largest number of windows
 
@@ -194,13 +216,13 @@ def evaluate(
     `.logits`. Raises ValueError for a model that sees ahead or returns something else, and a text
     shorter than a window.
     """
-    from plkernel.memory.diagnostics import moments
+    from plkernel.context.measures import moments
     from plkernel.training.evaluate import token_losses
 
     with _opened(model, text, context, windows, batch) as (predict, data, _):
         losses = token_losses(predict, data, batch)
     (mean,), (error,) = moments(losses.mean(axis=1, dtype=np.float64)[None])
-    return Evaluation(mean, error, losses)
+    return TextLosses(mean, error, losses)
 
 
 def truncation(
@@ -211,8 +233,9 @@ def truncation(
     windows: int = 256,
     batch: int = BATCH,
 ) -> "Truncation":
-    """Bits per byte at the same bytes when only the last 1, 2, 4 .. context are given: the worth of
-    far context.
+    """Bits per byte at the same bytes when only the last 1, 2, 4 .. context are given.
+
+    It is the worth of far context.
 
     Arguments as in `evaluate`. The result has given (L,) bytes, bpb (L,) and cost (L,) against the
     whole context.
@@ -233,12 +256,11 @@ def influence(
     batch: int = BATCH,
     seed: int = 0,
 ) -> "Influence":
-    """KL divergence in bits of a prediction from what it is when the token d steps back is another,
-    at lags d.
+    """KL divergence in bits of a prediction when the token d steps back is another.
 
     lags: ascending, 1 to the context; 1, 2, 4 .. unless given. Other arguments as in `evaluate`.
     The result has lags (L,) and bits (L,). For integer arrays of other alphabets:
-    `plkernel.memory.probe`.
+    `plkernel.probing.predictions`.
     """
     from plkernel.training import evaluate as measures
 
@@ -247,7 +269,7 @@ def influence(
 
 
 @dataclass(frozen=True, repr=False)
-class Run(Result):
+class TrainedRun(Result):
     """A trained model with the files of its run: the folder of a run, or of plkernel.load.
 
     evaluate, truncation and influence are the functions of those names, with this model, the
@@ -270,10 +292,11 @@ class Run(Result):
         return self.metrics.filter(["step", "bytes", "train_bpb", "val_bpb", "excess_bpb"])
 
     def _draw(self) -> "Figure":
-        from plkernel.memory import figures, inspection
+        from plkernel.decays.memory_figures import model_figure
+        from plkernel.probing.runs import of_run
 
-        *_, (before, now), title = inspection.of_run(self.path, None, 4)
-        return figures.model_figure(before, now, title)
+        *_, (before, now), title = of_run(self.path, None, 4)
+        return model_figure(before, now, title)
 
     @cached_property
     def model(self) -> "Model":
@@ -289,8 +312,7 @@ class Run(Result):
 
     @property
     def metrics(self) -> "DataFrame":
-        """A row for every evaluation, a column for every number: metrics["step"],
-        metrics["val_bpb"].
+        """A row for every evaluation, a column for every number: step, val_bpb ..
 
         Names of nested figures are dotted, saturation.entropy; lists are left out, and stand in
         metrics.jsonl. Raises ValueError for a damaged file; empty if there is none.
@@ -300,11 +322,12 @@ class Run(Result):
         return json_normalize(read_lines(self.path / METRICS)).select_dtypes("number")
 
 
-def load_run(path: str | Path) -> Run:
-    """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load; ValueError
-    if there is none.
+def load_run(path: str | Path) -> TrainedRun:
+    """Open the run in a folder STUDY/ARM/seed-K, or the model in one of plkernel.load.
+
+    Raises ValueError if there is none.
     """
-    run = Run(cli.existing(Path(path), "path"))
+    run = TrainedRun(cli.existing(Path(path), "path"))
     refuse_study(run.path, "path")
     if not (run.path / CONFIG).is_file():
         raise ValueError(
@@ -319,9 +342,7 @@ class StudyResult(Result, Study):
 
     @cached_property
     def comparison(self) -> "Comparison":
-        """The arms with their estimates, and differences to the arms that they are compared
-        with.
-        """
+        """The arms with their estimates, and differences to the arms they are compared with."""
         from plkernel.results.comparison import compare
 
         return compare(self)
@@ -362,8 +383,9 @@ class StudyResult(Result, Study):
 
 
 def load_study(folder: str | Path) -> StudyResult:
-    """Open the folder of a study or of a record; ValueError that names the file which is missing or
-    damaged.
+    """Open the folder of a study or of a record.
+
+    Raises ValueError that names the file which is missing or damaged.
     """
     return StudyResult(**vars(read_study(cli.existing(Path(folder), "folder"))))
 
@@ -376,8 +398,7 @@ def run_study(
     only: Sequence[str] = (),
     trust_code: bool = False,
 ) -> StudyResult:
-    """Run every arm of a study at every seed, as plkernel.experiment does, with a progress bar; go
-    on where it stopped.
+    """Run every arm of a study at every seed, as plkernel.experiment does; go on if stopped.
 
     spec        a file, the name of one that comes with plkernel, or a `Spec` (plkernel.load_spec)
     out         folder of the study, runs/out/NAME unless given
@@ -403,24 +424,24 @@ def run_study(
     return load_study(folder)
 
 
-def inspect(path: str | Path) -> "Shown | Run":
-    """Read the decays of anybody's checkpoint, found by name and read alone: nothing of it is
-    executed.
+def inspect(path: str | Path) -> "Shown | TrainedRun":
+    """Read the decays of anybody's checkpoint, found by name; nothing of it is executed.
 
     path: a folder as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME; a run
     of plkernel is opened as by `load_run`. In the result, `layers` have rates = -ln a per token,
     `kernels` (L,T) the later weights of an input, `findings` what is wrong with them. Raises
     ValueError if no decays are known. As plkernel.inspect.
     """
-    from plkernel.memory.inspection import is_other_software, shown
+    from plkernel.decays.inspection import is_other_software, shown
 
     refuse_study(Path(path), "path")
     return shown(str(path)) if is_other_software(Path(path)) else load_run(path)
 
 
 def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
-    """Origin of a text and its symbols (n,), uint8; ValueError that says what would work for
-    anything else.
+    """Origin of a text and its symbols (n,), uint8.
+
+    Raises ValueError that says what would work for anything else.
     """
     if isinstance(text, str | Path):
         corpus = corpora.load(text)
@@ -459,13 +480,13 @@ def _opened(
     import torch
 
     from plkernel.data.windows import check_length, fixed_windows, spread_windows
-    from plkernel.memory.probe import check_causal
+    from plkernel.probing.predictions import check_causal
+    from plkernel.probing.runs import validation_text
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
-    from plkernel.training.view import validation_text
 
-    config = model.config if isinstance(model, Run) else {}
-    if text is None and not isinstance(model, Run):
+    config = model.config if isinstance(model, TrainedRun) else {}
+    if text is None and not isinstance(model, TrainedRun):
         raise ValueError(
             "text must be given: bytes, an array, or the name of a corpus such as 'stdlib'"
         )
@@ -477,7 +498,7 @@ def _opened(
         )
     check_length(data.size, length, "text")
     taken = (fixed_windows if disjoint else spread_windows)(data, length, windows)
-    opened: Any = model.model if isinstance(model, Run) else model
+    opened: Any = model.model if isinstance(model, TrainedRun) else model
     before = (
         {one: one.training for one in opened.modules()}
         if isinstance(opened, torch.nn.Module)
@@ -500,7 +521,8 @@ def _checked(model: Any) -> "Predict":
 
     if not callable(model):
         wanted = (
-            "a callable from tokens (B,T) int64 to logits (B,T,256), a model of plkernel or a Run"
+            "a callable from tokens (B,T) int64 to logits (B,T,256), a model of plkernel or a"
+            " TrainedRun"
         )
         raise ValueError(
             f"model must be {wanted} (plkernel.load_run opens one), got"

@@ -1,5 +1,6 @@
-"""For pytest: decays that must survive what a training set-up does to a model. The fixture is
-`decays_survive`.
+"""For pytest: decays that must survive what a training set-up does to a model.
+
+The fixture is `decays_survive`.
 
 Loads torch when it is called, not when pytest loads the plugin.
 """
@@ -51,8 +52,9 @@ def assert_decays_survive(
     inputs: Sequence[Any] = (),
     steps: Sequence[str] = STEPS,
 ) -> None:
-    """Raise AssertionError with step, tensor and value unless the decays of a model survive what is
-    done to it.
+    """Raise AssertionError unless the decays of a model survive what is done to it.
+
+    The error names step, tensor and value.
 
     factory     builds the model, of layers that plkernel.inspect knows, from torch's generator and
     default dtype
@@ -77,7 +79,7 @@ def assert_decays_survive(
     """
     import torch
 
-    from plkernel.memory.watch import watch
+    from plkernel.decays.watch import watch
 
     if unknown := set(steps) - set(STEPS):
         raise ValueError(
@@ -225,8 +227,9 @@ def _in_two_processes(factory: Factory, fill: Fill, first: Arrays) -> Readings:
 def _check(
     step: str, now: Arrays, samples: list[Arrays], fixed: Arrays, expected: Arrays | None
 ) -> None:
-    """AssertionError for a decay that is missing, not finite, another number, or of another
-    distribution.
+    """AssertionError for a decay that is missing, not finite, or another number than before.
+
+    Of decays that are drawn the distribution must be the same.
     """
     from scipy.stats import ks_2samp
 
@@ -267,11 +270,11 @@ def _check(
 
 def _decays(model: "nn.Module") -> Arrays:
     """Decays by name, in float64, of DTensors the whole: a call that all processes must make."""
-    from plkernel.memory.watch import places_in
+    from plkernel.decays.watch import layers_of
 
     found = {}
     for name in dict.fromkeys(
-        name for _, _, names in places_in(model)[1] for name in names.values()
+        name for _, _, names in layers_of(model)[1] for name in names.values()
     ):
         tensor: Any = attrgetter(name)(model).detach()
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
@@ -303,9 +306,7 @@ def _materialised(model: Any, fill: Fill) -> Any:
 
 
 def _initialise(model: Any) -> None:
-    """As if for the first time: by `init_weights`, `_init_weights` of every module, or all
-    `reset_parameters`.
-    """
+    """As if for the first time: `init_weights`, `_init_weights`, or `reset_parameters`."""
     import torch
 
     for one in (*model.modules(), *model.parameters(), *model.buffers()):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from plkernel.common import cli
+
 if TYPE_CHECKING:
     from plkernel.config.study import Spec
 
@@ -41,6 +43,24 @@ def pytest_collection_finish() -> None:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Corpora of a test are cached in its own folder."""
     monkeypatch.setenv("PLKERNEL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must end with one line of error and exit code 2; gives that line."""
+
+    def run(
+        command: Callable[..., Any], *arguments: object, main: Callable[..., Any] = cli.main
+    ) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main(command, list(map(str, arguments)))
+        output, error = capsys.readouterr()
+        line = error[error.index("error: ") :]  # transformers says before it how far it has loaded
+        assert (stop.value.code, output, line.count("\n")) == (cli.EXIT_BAD_INPUT, "", 1), error
+        return line.removesuffix("\n")
+
+    return run
 
 
 @pytest.fixture

@@ -20,11 +20,12 @@ from plkernel.analysis.exponentials import power_law_target
 from plkernel.analysis.information.estimate import decay_curves
 from plkernel.analysis.nodes import node_scores
 from plkernel.analysis.results import Result
-from plkernel.api import Run
+from plkernel.api import TrainedRun
 from plkernel.config.reading import load_spec
 from plkernel.training.loop import prepare, run_training
 
 ROOT = Path(__file__).parent.parent
+COMMANDS = [*(ROOT / "plkernel" / "commands").glob("*.py")]
 
 
 def test_every_name_is_there_and_told_to_editors() -> None:
@@ -41,20 +42,22 @@ def test_every_name_is_there_and_told_to_editors() -> None:
                 assert here.__doc__
 
 
-def test_names_load_what_they_need_and_stay_functions_beside_commands_of_their_names(
+def test_names_load_what_they_need_and_are_one_thing_with_those_in_modules_of_commands(
     without: Callable[..., tuple[int, str, str]],
 ) -> None:
+    """`from plkernel.fit import fit` is `plkernel.fit`, whichever comes first."""
+
     def act() -> None:
         load = importlib.import_module
         anew = load("plkernel")
-        fit, modules = (
-            anew.fit,
-            [load(f"plkernel.{name}") for name in ("fit", "measure", "commands.fit")],
-        )
-        assert anew.fit is fit is not modules[2].fit
-        assert callable(anew.measure)
-        assert modules[0].fit.__doc__ == modules[2].fit.__doc__
-        assert fit(1.15, terms=2).active.rates
+        modules = {name: load(f"plkernel.{name}") for name in ("fit", "measure")}
+        functions = {name: getattr(anew, name) for name in ("fit", "measure", "inspect")}
+        modules["inspect"] = load("plkernel.inspect")
+        for name, function in functions.items():
+            assert getattr(modules[name], name) is function is getattr(anew, name)
+            assert getattr(load(f"plkernel.commands.{name}"), name) is function
+        assert set(functions) == {path.stem for path in COMMANDS} & set(anew.__all__)
+        assert anew.fit(1.15, terms=2).active.rates
         assert anew.place(4).rates
 
     assert without(("torch",), act) == (0, "", "")
@@ -102,14 +105,14 @@ def test_most_half_lives_beyond_the_longest_lag_are_a_warning() -> None:
 
 
 @pytest.fixture
-def run(tiny_spec: Callable[..., Path], tmp_path: Path) -> Run:
+def run(tiny_spec: Callable[..., Path], tmp_path: Path) -> TrainedRun:
     run_training(
         prepare(load_spec(str(tiny_spec())), "uniform", 0, tmp_path / "out"), progress_bar=False
     )
     return plkernel.load_run(str(tmp_path / "out" / "uniform" / "seed-0"))
 
 
-def test_a_run_is_read_and_evaluated(run: Run) -> None:
+def test_a_run_is_read_and_evaluated(run: TrainedRun) -> None:
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert run.metrics["step"].tolist() == [0, 4, 8, 12]
     assert run.metrics["val_bpb"].tolist() == [row["val_bpb"] for row in rows]
@@ -278,7 +281,7 @@ def test_mistakes_are_one_line(
         call()
 
 
-def results(run: Run, folder: Path) -> dict[str, Result]:
+def results(run: TrainedRun, folder: Path) -> dict[str, Result]:
     """One result of every kind that the package returns."""
     text = np.random.default_rng(0).integers(0, 4, 20_000)
     save_file(
@@ -300,7 +303,7 @@ def results(run: Run, folder: Path) -> dict[str, Result]:
 
 
 def test_results_are_short_in_a_notebook_and_are_tables_and_figures(
-    run: Run, tmp_path: Path
+    run: TrainedRun, tmp_path: Path
 ) -> None:
     for name, result in results(run, tmp_path).items():
         lines = repr(result).splitlines()
@@ -312,7 +315,7 @@ def test_results_are_short_in_a_notebook_and_are_tables_and_figures(
         assert result.plot().axes[0].has_data(), name
 
 
-def test_units_are_bits(run: Run) -> None:
+def test_units_are_bits(run: TrainedRun) -> None:
     measured = plkernel.measure(
         np.arange(20_000) % 4, max_lag=20
     )  # a period of four symbols: two bits

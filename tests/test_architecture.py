@@ -11,43 +11,34 @@ from pathlib import Path
 
 import pytest
 
+from plkernel.common.environment import COMPUTING
+
 ROOT = Path(__file__).parent.parent
 LINKED = ("analysis", "kernels", "models")  # top-level folders that the package links to
 LINKS = (*LINKED, "runs")  # and the folder of specs, which are data
 HEAVY = ("torch", "triton", "numba", "matplotlib", "tensorboard", "datasets", "pydantic", "tyro")
-NEVER = {  # a room, and what no module in it imports
-    "analysis": (
-        "torch",
-        "triton",
-        "plkernel.models",
-        "plkernel.kernels",
-        "plkernel.data",
-        "plkernel.common",
-    ),
-    "kernels": ("plkernel.models", "plkernel.analysis", "plkernel.config", "plkernel.common"),
-    "models": (
-        "plkernel.config",
-        "plkernel.training",
-        "plkernel.data",
-        "plkernel.common",
-        "plkernel.results",
-    ),
-    "plkernel/common": (
-        "plkernel.data",
-        "plkernel.config",
-        "plkernel.training",
-        "plkernel.results",
-        "plkernel.models",
-    ),
+FLOORS = (
+    ("analysis", "kernels"),
+    ("models",),
+    ("models/init",),
+    ("plkernel/common",),
+    ("plkernel/config", "plkernel/context", "plkernel/data"),
+    ("plkernel/decays",),
+    ("plkernel/training",),
+    ("plkernel/benchmarks", "plkernel/probing", "plkernel/results"),
+    ("plkernel/study",),
+    ("plkernel",),  # api.py, testing.py and the like
+    ("plkernel/commands", "plkernel/memory"),
+)
+"""Folders, called rooms, from the ground up: a file imports its own room and the floors below."""
+NEVER = {  # a room, and what no module in it imports, whatever the floor
+    "analysis": ("torch", "triton"),
     "plkernel/config": (
         "plkernel.models.init",
         "plkernel.models.ssm",
         "plkernel.models.rwkv",
-        "plkernel.training",
-    ),
-    "plkernel/memory": ("plkernel.study", "plkernel.results"),
-    "plkernel/training": ("plkernel.study",),
-    "plkernel/results": ("plkernel.training", "plkernel.study", "plkernel.data"),
+    ),  # which load torch
+    "plkernel/results": ("plkernel.training", "plkernel.data"),
 }
 
 
@@ -98,6 +89,42 @@ def test_forbidden_imports(place: str) -> None:
             if f"{other}.".startswith(tuple(f"{no}." for no in NEVER[place]))
         }
         assert not wrong, f"{path} imports {wrong}"
+
+
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def room_of(module: str) -> str:
+    """The room of a module: the innermost folder around it that is one."""
+    folders = (folder.relative_to(ROOT).as_posix() for folder in MODULES[module].parents)
+    return next(folder for folder in folders if folder in FLOOR_OF)
+
+
+def test_no_room_imports_one_above_it_or_beside_it() -> None:
+    for importer, imported in arrows().items():
+        for other in imported:
+            here, there = room_of(importer), room_of(other)
+            assert here == there or FLOOR_OF[there] < FLOOR_OF[here], f"{importer} imports {other}"
+
+
+def test_every_folder_of_the_package_is_a_room() -> None:
+    """A new folder takes a floor."""
+    assert {room for room in FLOOR_OF if not any((ROOT / room).glob("*.py"))} <= {"kernels"}
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in MODULES.values()}
+    of_package = {folder for folder in folders if folder.startswith("plkernel")}
+    assert of_package <= FLOOR_OF.keys()
+
+
+def test_the_digest_of_a_run_covers_all_that_training_imports() -> None:
+    """The rooms whose source computes a run are those that `plkernel/training` reaches."""
+    reached, left = set(), [name for name in MODULES if room_of(name) == "plkernel/training"]
+    while left:
+        module = left.pop()
+        if module not in reached:
+            reached.add(module)
+            left += arrows()[module]
+    rooms = {room_of(module) for module in reached}
+    assert {room.split("/")[room.startswith("plkernel/")] for room in rooms} == set(COMPUTING)
 
 
 def test_no_import_cycle() -> None:
@@ -154,6 +181,7 @@ def test_imports_load_no_more_than_needed() -> None:
             "scipy.stats",
         ),
         "import plkernel.report": ("torch",),
+        "import plkernel.models.ssm": ("plkernel.models.rwkv", "plkernel.models.init"),
     }
     program = f"""if True:
         import pathlib, sys

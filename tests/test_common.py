@@ -23,11 +23,11 @@ import pytest
 from plkernel.commands import experiment, train
 from plkernel.commands.corpus import corpus
 from plkernel.commands.export import export
-from plkernel.commands.fit import fit
+from plkernel.commands.fit import command as fit
 from plkernel.commands.gallery import gallery
-from plkernel.commands.inspect import inspect
+from plkernel.commands.inspect import command as inspect
 from plkernel.commands.load import load as load_model
-from plkernel.commands.measure import measure
+from plkernel.commands.measure import command as measure
 from plkernel.commands.probe import probe
 from plkernel.commands.report import report
 from plkernel.common import cli, environment, files

@@ -17,7 +17,7 @@ from plkernel.analysis.information import laws as measurement
 from plkernel.analysis.information.laws import ModelFit, Verdict
 from plkernel.analysis.nodes import Nodes, Summation, node_scores
 from plkernel.analysis.sequences import LagCorpus, PottsCorpus
-from plkernel.commands.fit import fit
+from plkernel.commands.fit import command as fit
 from plkernel.common import cli
 from plkernel.config.condition import resolve
 from plkernel.config.reading import parse_spec

@@ -33,7 +33,7 @@ from safetensors.torch import save
 import plkernel
 from plkernel.commands.corpus import corpus
 from plkernel.commands.experiment import command as experiment
-from plkernel.commands.inspect import inspect
+from plkernel.commands.inspect import command as inspect
 from plkernel.commands.report import report
 from plkernel.common import cli
 from plkernel.common.files import load_object

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from plkernel.analysis.figures import decay
 from plkernel.analysis.information.estimate import BLOCKS, DecayCurve
 from plkernel.analysis.information.laws import Named, fit_power_law, measure_corpus
-from plkernel.commands.measure import measure, render
+from plkernel.commands.measure import command as measure
+from plkernel.commands.measure import render
 from plkernel.data import corpora
 
 KNOWN = "synthetic:beta=1,bytes=600k"

@@ -25,7 +25,8 @@ def refused(name: str, *words: str, shown: Shown) -> str:
     elif name == "init":
         call = partial(cli.main, getattr(module, words[0]), words[1:])
     else:
-        call = partial(cli.main, getattr(module, name), words)
+        command = getattr(module, "command", None) or getattr(module, name)
+        call = partial(cli.main, command, words)
     with pytest.raises(SystemExit) as stop:
         call()
     assert stop.value.code == cli.EXIT_BAD_INPUT

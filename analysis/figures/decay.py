@@ -18,7 +18,7 @@ from plkernel.analysis.figures.style import (
     plain_ticks,
     style,
 )
-from plkernel.analysis.information.estimate import DecayCurve, critical_value
+from plkernel.analysis.information.estimate import DecayCurve
 from plkernel.analysis.information.laws import (
     CONFIDENCE,
     Measurement,
@@ -27,6 +27,7 @@ from plkernel.analysis.information.laws import (
     Verdict,
     local_slopes,
 )
+from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.nodes import Nodes
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
@@ -50,6 +51,11 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "plkernel",  # the same drawing gives the same file
     "text.parse_math": False,  # a name with dollar signs is a name
 }
+
+FAINTEST = 1e-6
+"""Share of its largest value below which a curve is cut off."""
+LAW: dict[str, Any] = {"color": INK, "lw": 4, "alpha": 0.18, "solid_capstyle": "butt", "zorder": 1}
+"""A broad pale line: a law, or the best that can be done."""
 
 
 @contextmanager
@@ -151,3 +157,14 @@ def byte_unit(size: float) -> tuple[float, str]:
     """The unit of bytes that suits numbers up to `size`: its size and its name."""
     units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
     return next(((unit, name) for unit, name in units if size >= unit), (1.0, "bytes"))
+
+
+def row_of_axes(
+    count: int, width: float, height: float, rows: int, heading: str, **options: Any
+) -> tuple["Figure", list["Axes"]]:
+    """`count` axes side by side, in `rows`; width and height in inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    headline(figure, heading)
+    return figure, list(figure.subplots(rows, count, squeeze=False, **options).flat)

@@ -6,7 +6,6 @@ the second. A decay curve is made of the tables of many lags, with its floor and
 blocks.
 """
 
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, stdtrit, xlogy
+from scipy.special import gammaln, xlogy
 
 from plkernel.analysis.information.counts import (
     Bytes,
@@ -25,6 +24,7 @@ from plkernel.analysis.information.counts import (
     count_pairs,
     histogram,
 )
+from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.results import Result
 
 Estimator = Literal["jackknife", "shuffle", "plugin"]
@@ -227,23 +227,6 @@ def jackknife_error(replicates: NDArray[Any]) -> Floats:
     of `without_bias`.
     """
     return np.sqrt((replicates.shape[-1] - 1) * replicates.var(axis=-1))
-
-
-def critical_value(n: int, confidence: float = 0.95) -> float:
-    """t such that the interval of n values is mean +- t * sd / sqrt(n): 12.7 at n = 2, 2.78 at n =
-    5; NaN for n < 2.
-    """
-    return float(stdtrit(n - 1, 0.5 + confidence / 2)) if n > 1 else math.nan
-
-
-def student_interval(values: Floats, confidence: float = 0.95) -> tuple[Floats, ...]:
-    """Mean, standard deviation and half width of the t interval of each column of values (n, S);
-    NaN where n = 1.
-    """
-    n = len(values)
-    mean = values.mean(axis=0)
-    spread = values.std(axis=0, ddof=1) if n > 1 else np.full(mean.shape, math.nan)
-    return mean, spread, critical_value(n, confidence) * spread / math.sqrt(n)
 
 
 def half_width(replicates: NDArray[Any], confidence: float = 0.95) -> Floats:

@@ -4,7 +4,7 @@ decays.
 
 from plkernel.models.init import schemes  # which registers them
 from plkernel.models.init.plan import SCHEMES, RoleTable, asked, generator_for, initialise_, plan
-from plkernel.models.init.power_law import decays_, projection_
+from plkernel.models.power_law import decays_, projection_
 
 __all__ = [
     "SCHEMES",

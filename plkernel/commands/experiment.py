@@ -64,7 +64,7 @@ def _cautions(spec: Spec, *arms: str) -> Iterator[str]:
     """
     from plkernel.analysis.nodes import output_std
     from plkernel.data.names import known_sequence
-    from plkernel.memory.diagnostics import outlasting
+    from plkernel.decays.memory import outlasting
 
     if (
         spec.hypotheses

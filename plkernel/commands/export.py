@@ -30,7 +30,7 @@ def export(
         out: The file, .pth is added if missing. An earlier export is replaced.
         dtype: Type of the numbers. In bfloat16 logits differ in the third digit.
     """
-    from plkernel.interop.official import summary, to_official, write_official
+    from plkernel.decays.official import summary, to_official, write_official
     from plkernel.models.rwkv import RWKV
     from plkernel.training.checkpoint import open_model
 

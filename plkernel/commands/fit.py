@@ -11,6 +11,7 @@ from plkernel import __version__
 from plkernel.analysis import fit as fits
 from plkernel.analysis import prediction
 from plkernel.analysis.exponentials import Scores, check_design
+from plkernel.analysis.fit import fit
 from plkernel.analysis.nodes import (
     POWERS,
     Gain,
@@ -23,6 +24,8 @@ from plkernel.analysis.nodes import (
 from plkernel.common import cli
 from plkernel.common.files import check_folder, save_figure, save_json
 
+__all__ = ["command", "fit", "render"]
+
 SCORES = """(R0: R² of the logarithms, as fitted; R1: with both kernels 1 at t = 1;
 R*: after the best common scale; Elog: half the range of ln(kernel / target).
 R near 1 and Elog near 0 are good.)"""
@@ -30,7 +33,7 @@ R near 1 and Elog near 0 are good.)"""
 FitTarget = Literal["information", "correlation", "curve", "predictive"]
 
 
-def fit(
+def command(
     beta: float | None = None,
     corpus: str | None = None,
     target: FitTarget = "information",
@@ -86,7 +89,7 @@ def fit(
     check_design(max_lag, channels)  # before any node is placed
     wanted = _kernel(beta, corpus, target, kernel, lag, max_lag)
     law, shape = wanted.law, wanted.target
-    result = fits.fit(values=shape.raised(POWERS[kernel]), terms=terms)
+    result = fit(values=shape.raised(POWERS[kernel]), terms=terms)
     placed, scores = fits.place_channels(
         channels,
         nodes,
@@ -227,4 +230,4 @@ def _percent(value: float) -> str:
 
 
 if __name__ == "__main__":
-    cli.main(fit)
+    cli.main(command)

@@ -4,6 +4,7 @@ it.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -11,7 +12,16 @@ from plkernel.common import cli
 from plkernel.common.files import refuse_study
 
 
-def inspect(
+def __getattr__(name: str) -> Any:
+    """`inspect`, the function of the package, which is loaded when it is asked for."""
+    if name != "inspect":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from plkernel.api import inspect
+
+    return inspect
+
+
+def command(
     model: tyro.conf.Positional[Path],
     corpus: str | None = None,
     windows: int = 16,
@@ -53,8 +63,9 @@ def inspect(
         tokens: How much of the text to run it on, in windows of the run's context, or of up to 512
             tokens.
     """
-    from plkernel.memory import inspection
-    from plkernel.memory.figures import check_options, deliver, model_figure
+    from plkernel.common.delivery import check_options, deliver
+    from plkernel.decays import inspection
+    from plkernel.decays.memory_figures import model_figure
 
     check_options(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
@@ -70,9 +81,11 @@ def inspect(
     if other:
         parts, values, (before, now), title = inspection.of_checkpoint(model, compare)
     else:
-        parts, values, (before, now), title = inspection.of_run(model, corpus, windows)
+        from plkernel.probing.runs import of_run
+
+        parts, values, (before, now), title = of_run(model, corpus, windows)
     if text is not None:
-        from plkernel.memory.probe import observe_text
+        from plkernel.probing.observation import observe_text
 
         table, values["observed"] = observe_text(model, text, tokens)
         known = len(values["observed"]["layers"])
@@ -90,4 +103,4 @@ def inspect(
 
 
 if __name__ == "__main__":
-    cli.main(inspect)
+    cli.main(command)

@@ -22,7 +22,7 @@ def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) ->
         source: A .pth file.
         out: Folder to write; it must not hold a model yet.
     """
-    from plkernel.interop.official import read, summary
+    from plkernel.decays.official import read, summary
     from plkernel.training.checkpoint import check_free, save_model
 
     cli.existing(source, "source")

@@ -22,6 +22,7 @@ from plkernel.analysis.information.laws import (
     measure_corpus,
 )
 from plkernel.analysis.information.periods import UNITS
+from plkernel.api import measure
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import check_folder, save_figure, save_json, unescape
@@ -29,13 +30,15 @@ from plkernel.config.study import heading
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
 
+__all__ = ["command", "measure", "render"]
+
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 BITS = 1 / np.log(2)
 MOSTLY = 0.8
 """The share of one byte at one phase from which it is said to be mostly that byte."""
 
 
-def measure(
+def command(
     names: Annotated[tuple[str, ...], tyro.conf.Positional],
     estimator: Estimator = "jackknife",
     lags: tuple[int, int] = STATED,
@@ -235,4 +238,4 @@ def drift_sentence(curve: DecayCurve) -> str | None:
 
 
 if __name__ == "__main__":
-    cli.main(measure)
+    cli.main(command)

@@ -59,10 +59,11 @@ def probe(
     import numpy as np
 
     from plkernel.analysis.information.estimate import decay_curves
+    from plkernel.common.delivery import check_options, deliver
     from plkernel.config.study import LARGEST_SEED
+    from plkernel.context.curve_figures import probe_figure
+    from plkernel.context.measures import INFORMED, Influence
     from plkernel.data.windows import fixed_windows
-    from plkernel.memory.diagnostics import INFORMED, Influence
-    from plkernel.memory.figures import check_options, deliver, probe_figure
 
     check_options(
         json,
@@ -74,12 +75,13 @@ def probe(
     )
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
-    from plkernel.memory import probe as probing
+    from plkernel.probing import predictions as probing
+    from plkernel.probing.text_models import open_text_model
     from plkernel.training.build import choose_device
     from plkernel.training.evaluate import check_lags
 
     refuse_study(target, "target")
-    opened = probing.open_target(target, choose_device(device), trust_code)
+    opened = open_text_model(target, choose_device(device), trust_code)
     name, data = opened.text(text)
     trained, unit = context or opened.context, opened.unit
     length = trained * lengths

@@ -15,6 +15,7 @@ from plkernel.training.curves import LoggerName
 def run(
     config: tyro.conf.Positional[Path],
     stop_with: int | None = None,
+    code_tried: bool = False,
     trust_code: bool = False,
     logger: LoggerName | None = None,
 ) -> None:
@@ -22,8 +23,8 @@ def run(
 
     Args:
         config: STUDY/ARM/seed-K/config.json.
-        stop_with: Stop, saved, when this parent process has ended; the parent has checked the code
-            that the run names.
+        stop_with: Stop, saved, when this parent process has ended.
+        code_tried: The parent has tried the code that the run names; do not try it again.
         trust_code: The code that it names may be imported and run.
         logger: Give the scalars of the learning curves to this library too (extra of its name).
     """
@@ -37,7 +38,7 @@ def run(
         condition, seed = from_config(values, trust_code), int(values["seed"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a run ({error})") from error
-    task = open_run(condition, seed, config.parent, checked=stop_with is not None)
+    task = open_run(condition, seed, config.parent, checked=code_tried)
     print(summary(task.name, run_training(task, False, stop_with, logger)))
     print(f"written: {task.folder.path}", file=sys.stderr)
 

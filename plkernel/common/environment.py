@@ -24,7 +24,17 @@ COMMAND = "PLKERNEL_COMMAND"
 """
 GROUP = Path("/sys/fs/cgroup")
 CODE = ("analysis", "kernels", "models", "plkernel")  # folders of a checkout
-COMPUTING = ("analysis", "common", "config", "data", "kernels", "memory", "models", "training")
+COMPUTING = (
+    "analysis",
+    "common",
+    "config",
+    "context",
+    "data",
+    "decays",
+    "kernels",
+    "models",
+    "training",
+)
 """Packages of plkernel whose source decides the numbers of a run."""
 
 

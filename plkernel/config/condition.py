@@ -18,6 +18,7 @@ from plkernel.config.schema import (
     ModelSpec,
     TrainSpec,
 )
+from plkernel.models import rwkv_nodes
 
 DEFAULT_SCHEMES = {
     "ssm": "transformers_default",
@@ -151,7 +152,9 @@ class Condition:
         for name, rate in zip(ENDS, (max(nodes.rates), min(nodes.rates)), strict=True):
             decays.check_rates(f"placement {arm.placement!r}, {name}", [rate], step)
         if model.kind == "rwkv7":
-            decays.check_largest_rate(max(nodes.rates), f"placement {arm.placement!r}, {ENDS[0]}")
+            rwkv_nodes.check_largest_rate(
+                max(nodes.rates), f"placement {arm.placement!r}, {ENDS[0]}"
+            )
         return nodes
 
     def _given_nodes(self, *values: Any) -> decays.Nodes:
@@ -215,7 +218,7 @@ class Condition:
                 raise ValueError(f"shape_on must be receptance in an RWKV, got {arm.shape_on!r}")
             heads: dict[str, Any] = {"head_size": model.head_size, "k_clamp": model.k_clamp}
             lag = arm.max_lag or decays.HORIZON
-            decays.check_nodes(self.nodes, arm.law, lag, goose=model.kind == "rwkv7", **heads)
+            rwkv_nodes.check_nodes(self.nodes, arm.law, lag, goose=model.kind == "rwkv7", **heads)
 
     def _unused(self) -> Iterator[tuple[Iterable[str], str]]:
         """Yield options that the condition has no use for, and why."""

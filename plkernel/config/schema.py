@@ -21,9 +21,10 @@ from pydantic import (
 )
 
 from plkernel.analysis import nodes
+from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 from plkernel.common.cli import NAME, is_code, nearest, shortened
 from plkernel.common.files import shown
-from plkernel.models import Device, ModelKind, PatchingMode
+from plkernel.models import Device, ModelKind, PatchingMode, rwkv_nodes
 
 # Limits beyond what any machine trains, so that a spec is checked in seconds.
 WIDEST = 2**16
@@ -246,12 +247,12 @@ class ModelSpec(Section):
     @property
     def input_gain(self) -> nodes.Gain:
         """Factor on the input of the recurrence; in an RWKV it follows from the K-clamp."""
-        return self.gain if self.kind == "ssm" else nodes.gain_of(self.k_clamp)
+        return self.gain if self.kind == "ssm" else rwkv_nodes.gain_of(self.k_clamp)
 
     @property
     def largest_rate(self) -> float:
         """Upper bound of the decay rate per byte."""
-        return nodes.RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
+        return RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:

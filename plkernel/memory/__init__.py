@@ -1,3 +1,1 @@
-"""The memory of sequence models: decays of anybody's checkpoint, and what a model makes of its
-context.
-"""
+"""Earlier names of modules, which specs, registrations, run folders and scripts may say."""

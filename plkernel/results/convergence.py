@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from plkernel.analysis.figures.style import PAGE_WIDTH, legend_below, line_style, style
-from plkernel.memory.diagnostics import Floats, Memory, memory_of
+from plkernel.context.measures import Floats
+from plkernel.decays.memory import Memory, memory_of
 from plkernel.results.study import Study
 
 if TYPE_CHECKING:

@@ -23,15 +23,9 @@ from plkernel.analysis.figures.style import (
     plain_ticks,
     style,
 )
-from plkernel.memory.diagnostics import SLOPE_LAGS, memory_of, slope_range
-from plkernel.memory.figures import (
-    Curves,
-    Panel,
-    half_life_figure,
-    influence_figure,
-    kernel_figure,
-    truncation_figure,
-)
+from plkernel.context.curve_figures import Curves, influence_figure, truncation_figure
+from plkernel.decays.memory import SLOPE_LAGS, memory_of, slope_range
+from plkernel.decays.memory_figures import Panel, half_life_figure, kernel_figure
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import ArmResult, Block, Comparison
 from plkernel.results.registration import Outcome

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.common.cli import text_table, written
 from plkernel.common.files import FINISHED
-from plkernel.memory.diagnostics import outlasting
+from plkernel.decays.memory import outlasting
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, ArmResult, Comparison
 from plkernel.results.figures import Drawing, label, one_baseline

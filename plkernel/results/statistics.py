@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtri, nctdtr, ndtr, stdtr
 
-from plkernel.analysis.information.estimate import critical_value, student_interval
+from plkernel.analysis.intervals import critical_value, student_interval
 
 Floats = NDArray[np.float64]
 Curve = Mapping[int, float]

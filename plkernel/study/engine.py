@@ -59,13 +59,14 @@ def start_process(job: Job, environment: Mapping[str, str]) -> subprocess.Popen[
     if not config.exists():
         save_json(config, job.config)
     command = [sys.executable, "-m", "plkernel.run", str(config), "--stop-with", str(os.getpid())]
+    command += ["--code-tried"]  # by the study, before it began
+    if job.logger:
+        command += ["--logger", job.logger]
+    if job.trusted:
+        command += [TRUST]
     with (job.folder / LOG).open("ab") as log:
         return subprocess.Popen(
-            [
-                *command,
-                *([TRUST] if job.trusted else []),
-                *(["--logger", job.logger] if job.logger else []),
-            ],
+            command,
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,

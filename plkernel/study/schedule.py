@@ -11,16 +11,12 @@ OUT/references.json.
 """
 
 import fnmatch
-import lzma
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm.auto import tqdm
 
 from plkernel.common import cli
@@ -39,28 +35,17 @@ from plkernel.common.files import (
     run_folder,
     save_json,
 )
-from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.data.corpora import Splits
-from plkernel.data.names import known_sequence
-from plkernel.data.windows import fixed_windows, training_windows
-from plkernel.memory.diagnostics import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
 from plkernel.results.registration import changes, registration_of
-from plkernel.results.study import REFERENCE_KEY, choices, reference_entries
+from plkernel.results.study import choices
 from plkernel.study.engine import POLL_SECONDS, Engine, Job
+from plkernel.study.references import save_references
 from plkernel.training.build import Prepared
 from plkernel.training.curves import LoggerName, logger_library, save_mean
 from plkernel.training.evaluate import label
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import Task, open_corpus
 
-ORDERS = 5
-MOST_BYTES = 2**26
-"""Training bytes that are counted at most: some ten seconds, and of text less than a gigabyte of
-memory.
-"""
-WINDOWS = [2**12, 2**15, 2**18, 2**24]
-"""Bytes that LZMA looks back."""
 LINKED = (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT)
 """Files and folders of a study that may be no links."""
 
@@ -274,113 +259,3 @@ def tuned(spec: Spec, out: Path) -> Spec:
         if arms[name].learning_rate is None:
             arms[name] = arms[name].model_copy(update={"learning_rate": choice.rate})
     return spec.model_copy(update={"arms": arms})
-
-
-def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
-    """Write the losses of n-grams on every corpus of `arms` to out/references.json, beside those of
-    other corpora.
-
-    An entry for the same corpus and the same windows is kept.
-    """
-    path, seed, train, steps = out / REFERENCES, spec.seeds[0], spec.train, spec.train.total_steps
-    known = reference_entries(path)
-    saved, there = [], steps * train.batch
-    count = min(there, MOST_BYTES // train.context)
-    words = f"those that the runs of seed {seed} read in {steps:,} steps"
-    for section in dict.fromkeys(spec.condition(arm).corpus for arm in arms):
-        corpus, splits = open_corpus(section, train.context)
-        own = {"final_windows"} if train.final_windows else set()
-        protocol = train.model_dump(
-            include={"context", "batch", "eval_windows", "test_windows"} | own
-        )
-        entry: dict[str, Any] = {
-            "corpus": {
-                **section.model_dump(mode="json"),
-                "size": corpus.size,
-                "sha256": corpus.sha256,
-            },
-            "train": {**protocol, "steps": steps},
-            "seed": seed,
-            "training_bytes": count * train.context,
-        }
-        text = known_sequence(section.name) is None
-        if kept := [
-            one for one in known if all(one.get(name) == entry[name] for name in REFERENCE_KEY)
-        ]:
-            saved.append(
-                kept[0]
-                if "lzma" in kept[0] or not text
-                else {**kept[0], "lzma": compressed(splits)}
-            )
-            continue
-        with cli.progress_bar(f"n-grams of {section.name}") as advance:
-            blocks = _blocks(train, splits.train, seed, count)
-            tables = n_grams((advance(len(block) / count) or block for block in blocks), ORDERS)
-        entry |= {
-            "model": "interpolated Witten-Bell n-grams of bytes",
-            "training_windows": (
-                words if count == there else f"the first {count:,} of {there:,} windows: {words}"
-            ),
-            "orders": list(range(1, ORDERS + 1)),
-            **_losses(
-                tables,
-                splits.validation,
-                train.context,
-                train.final_windows or train.eval_windows,
-                "val",
-            ),
-            **_losses(tables, splits.test, train.context, train.test_windows, "test"),
-        }
-        saved.append(entry | ({"lzma": compressed(splits)} if text else {}))
-    corpora = [entry["corpus"] for entry in saved]
-    saved += [entry for entry in known if entry["corpus"] not in corpora]
-    if saved != known:
-        save_json(path, {"references": saved})
-
-
-def compressed(splits: Splits) -> dict[str, list[Any]]:
-    """Bits per byte of LZMA on the validation text after the end of the training text, by its
-    window in bytes.
-
-    The difference of two sizes, with and without the validation text; at least 1 MiB of training
-    text comes before it.
-    """
-    known: dict[str, list[Any]] = {"windows": WINDOWS, "val_bpb": []}
-    with cli.progress_bar("LZMA") as advance, ThreadPoolExecutor(2) as pool:
-        for window in WINDOWS:
-            before, text = bytes(splits.train[-max(window, 2**20) :]), bytes(splits.validation)
-            size = max(
-                WINDOWS[0], min(window, len(before) + len(text))
-            )  # a larger one only costs memory
-            how = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": size}]
-            encode = partial(lzma.compress, format=lzma.FORMAT_RAW, filters=how)
-            whole, half = map(len, pool.map(encode, (before + text, before)))
-            known["val_bpb"].append(8 * (whole - half) / len(text))
-            advance(1 / len(WINDOWS))
-    return known
-
-
-def _losses(
-    tables: tuple[Table, ...], text: Bytes, context: int, number: int, split: str
-) -> dict[str, Any]:
-    """Bits per byte of every order on the windows of a split, and their standard errors over
-    windows.
-    """
-    windows = fixed_windows(text, context, number)
-    parts = windows.split(max(1, AT_ONCE // 4 // windows.shape[1]))
-    each = [n_gram_losses(tables, part.numpy().astype(np.uint8)).mean(axis=2) for part in parts]
-    means, errors = moments(np.concatenate(each, axis=1))
-    return {f"{split}_bpb": list(means), f"{split}_error": list(errors)}
-
-
-def _blocks(train: TrainSpec, data: Bytes, seed: int, count: int) -> Iterator[Bytes]:
-    """The first `count` windows (n, context + 1) of training, some at a time."""
-    batch = train.batch
-    steps = max(1, AT_ONCE // (train.context + 1) // batch)
-    for start in range(0, count, steps * batch):
-        drawn = range(start // batch, min(start // batch + steps, -(-count // batch)))
-        some = [
-            training_windows(data, train.context, batch, seed, step).numpy().astype(np.uint8)
-            for step in drawn
-        ]
-        yield np.concatenate(some)[: count - start]

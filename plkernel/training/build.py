@@ -14,17 +14,17 @@ from torch import nn
 from plkernel.common.cli import check_consent
 from plkernel.config.condition import Condition
 from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec, TrainSpec
+from plkernel.decays.watch import decay_names
 from plkernel.kernels.operators import choose
-from plkernel.memory import foreign
-from plkernel.memory.foreign import LONGEST, Foreign
-from plkernel.memory.watch import decay_names
 from plkernel.models import Device
 from plkernel.models.init.plan import Plan, Sizes, grouped, is_matrix, plan, rules_at
-from plkernel.models.init.power_law import power_law_
+from plkernel.models.init.rwkv_power_law import power_law_
 from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.training import foreign
+from plkernel.training.foreign import LONGEST, Foreign
 
 Model = SSM | RWKV
 AnyModel = Model | Foreign

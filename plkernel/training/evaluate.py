@@ -17,11 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plkernel.config.schema import TrainSpec
-from plkernel.data.names import known_sequence
-from plkernel.data.windows import fixed_windows, spread_windows
-from plkernel.memory.diagnostics import (
+from plkernel.context.measures import (
     FEWEST_PLACES,
-    QUANTILES,
     Influence,
     Truncation,
     by_position,
@@ -32,12 +29,15 @@ from plkernel.memory.diagnostics import (
     places,
     truncation_of,
 )
-from plkernel.memory.foreign import Foreign
+from plkernel.data.names import known_sequence
+from plkernel.data.windows import fixed_windows, spread_windows
+from plkernel.decays.memory import QUANTILES
 from plkernel.models import NOT_CAUSAL
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV
 from plkernel.models.ssm import SSM
 from plkernel.training.build import AnyModel
+from plkernel.training.foreign import Foreign
 
 Losses = Callable[[np.ndarray, int | None, int], np.ndarray]
 """Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before

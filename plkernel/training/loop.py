@@ -28,7 +28,6 @@ from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.names import predictor_of
 from plkernel.data.windows import check_length, fixed_windows, training_windows
-from plkernel.memory.foreign import Foreign, origins
 from plkernel.models import NOT_CAUSAL
 from plkernel.training.build import (
     Prepared,
@@ -54,6 +53,7 @@ from plkernel.training.evaluate import (
     worth_of_context,
 )
 from plkernel.training.folder import Progress, RunFolder
+from plkernel.training.foreign import Foreign, origins
 
 CURVE_EVERY = 10
 """Steps between two training losses of the curves."""

@@ -103,7 +103,7 @@ def test_layers_of_deep_models() -> None:
     Half-lives of lightning attention grow by 2**(1/8) from head to head; HGRN is halfway between
     its bound and 1.
     """
-    from plkernel.memory.formulas import Given, lightning
+    from plkernel.decays.families import Given, lightning
 
     for name, share in (("first", 0.0), ("middle", 12 / 23), ("last", 1.0)):
         speeds = np.log(ENTRIES[f"rwkv-{name}"].rates)

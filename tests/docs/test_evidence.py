@@ -13,7 +13,7 @@ import pytest
 
 import plkernel
 from plkernel.analysis.nodes import falling_exponent
-from plkernel.memory.diagnostics import Memory
+from plkernel.decays.memory import Memory
 from plkernel.results.convergence import Starts, convergence, groups, kernels_figure
 from plkernel.results.statistics import (
     PairedDifference,

@@ -20,7 +20,7 @@ from plkernel.analysis.figures import style
 from plkernel.analysis.figures.style import COLOURS
 from plkernel.commands.report import report, write_comparison
 from plkernel.common import cli
-from plkernel.memory.diagnostics import memory_of
+from plkernel.decays.memory import memory_of
 from plkernel.models import NOT_CAUSAL
 from plkernel.results import figures
 from plkernel.results.comparison import Comparison, compare

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from plkernel.study import schedule
+from plkernel.study import references, schedule
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(
-        schedule, "compressed", lambda splits: {"windows": [4096], "val_bpb": [8.0]}
+        references, "compressed", lambda splits: {"windows": [4096], "val_bpb": [8.0]}
     )  # half a second
 
 

@@ -16,11 +16,11 @@ from plkernel.common.files import REFERENCES, ROWS, SPEC, TUNING, load_json, nam
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows
-from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams
 from plkernel.results.study import Choice, choices, read_study, restore
-from plkernel.study import schedule
+from plkernel.study import references
 from plkernel.study.engine import Engine, Job
-from plkernel.study.schedule import compressed, run_experiment, save_references, search_of, tuned
+from plkernel.study.references import Table, compressed, n_gram_losses, n_grams, save_references
+from plkernel.study.schedule import run_experiment, search_of, tuned
 from plkernel.training.loop import Training, open_corpus, prepare
 
 SpecWriter = Callable[..., Path]
@@ -159,14 +159,14 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[np.ndarray]]:
         seen.append(np.concatenate(list(windows)))
         return n_grams([seen[-1]], orders)
 
-    monkeypatch.setattr(schedule, "n_grams", counted)
+    monkeypatch.setattr(references, "n_grams", counted)
     return seen
 
 
 def test_counted_are_the_windows_of_the_first_seeds_runs(
     tiny_spec: SpecWriter, tmp_path: Path, counts: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "AT_ONCE", 7 * 33)
+    monkeypatch.setattr(references, "AT_ONCE", 7 * 33)
     spec, out = load_spec(tiny_spec(eval_windows=3)), tmp_path / "out"
     save_references(spec, list(spec.arms), out)
     run = Training(prepare(spec, "power-law", 0, tmp_path / "other"))
@@ -214,7 +214,7 @@ def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
     assert len(counts) == 4
     sizes = [one["corpus"]["size"] for one in load_json(out / REFERENCES)["references"]]
     assert sorted(sizes) == [9000, open_corpus(spec.corpus, 32)[0].size]
-    monkeypatch.setattr(schedule, "MOST_BYTES", 10 * 32 + 31)
+    monkeypatch.setattr(references, "MOST_BYTES", 10 * 32 + 31)
     save_references(spec, ["uniform"], tmp_path)
     assert (len(counts[-1]), entry(tmp_path)["training_bytes"]) == (10, 320)
     words = "the first 10 of 48 windows: those that the runs of seed 0 read in 12 steps"

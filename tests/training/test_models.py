@@ -14,10 +14,10 @@ from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.schema import TrainSpec
 from plkernel.config.study import Spec
-from plkernel.memory.foreign import Foreign
 from plkernel.models.ssm import SSM
 from plkernel.training import check
 from plkernel.training.build import Prepared, build, build_optimizer, started
+from plkernel.training.foreign import Foreign
 from plkernel.training.loop import Training, prepare, run_training
 
 RUNS = Path(__file__).parents[2] / "runs"

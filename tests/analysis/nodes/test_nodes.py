@@ -43,7 +43,7 @@ from plkernel.analysis.nodes import (
     smooth_nodes,
     term_nodes,
 )
-from plkernel.models.init.power_law import decays_
+from plkernel.models.power_law import decays_
 
 BETA = 1.15
 GAINS = ("none", "lru", "ema")

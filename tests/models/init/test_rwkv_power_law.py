@@ -9,22 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from plkernel.analysis.nodes import (
-    RWKV7_LARGEST_RATE,
-    Aim,
-    Nodes,
-    check_nodes,
-    falling_exponent,
-    gain_of,
-    log_kernel,
-    place,
-)
+from plkernel.analysis.nodes import Aim, Nodes, falling_exponent, log_kernel, place
+from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 from plkernel.kernels.wkv import wkv
 from plkernel.models import rwkv as rwkv_module
 from plkernel.models.init import initialise_
-from plkernel.models.init.power_law import power_law_
+from plkernel.models.init.rwkv_power_law import power_law_
 from plkernel.models.rwkv import RWKV, RWKVConfig, TimeMixing
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.models.rwkv_nodes import check_nodes, gain_of
 
 DISTANCES = 512
 DEFAULT = Aim(1.15, "correlation", "rms", "bonus")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plkernel.memory import formulas as starts
+from plkernel.decays import families as starts
 from plkernel.models.init import initialise_, plan
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig

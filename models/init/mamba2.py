@@ -1,0 +1,80 @@
+"""Initialisations of the Mamba-2 of transformers with A = 1: power law, log-spaced, as it is.
+
+Specs name them as `plkernel.models.init.mamba2:power_law_`, or by the earlier name
+`plkernel.memory.foreign:power_law_`.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from plkernel.analysis.nodes import Nodes, place
+from plkernel.models.power_law import decays_
+
+
+def power_law_(
+    model: nn.Module,
+    generator: torch.Generator | None = None,
+    beta: float = 1.15,
+    max_lag: float = 2048.0,
+) -> None:
+    """Put the heads of a Mamba2ForCausalLM at the quantiles of t**-beta, with A = 1, in place.
+
+    The law reaches to `max_lag` bytes.
+    """
+    for layer in _mamba2_layers(model):
+        _unit_a_(
+            layer,
+            place(
+                len(layer.dt_bias), gain="clamp", placement="quantile", beta=beta, max_lag=max_lag
+            ),
+        )
+
+
+def log_spaced_(
+    model: nn.Module,
+    generator: torch.Generator | None = None,
+    shortest: float = 1.0,
+    longest: float = 2000.0,
+) -> None:
+    """Space half-lives of a Mamba2ForCausalLM evenly in their logarithm, with A = 1, in place."""
+    for layer in _mamba2_layers(model):
+        _unit_a_(layer, place(len(layer.dt_bias), gain="clamp", shortest=shortest, longest=longest))
+
+
+def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
+    """Set A = 1 in a Mamba2ForCausalLM and keep its decays without an input, in place.
+
+    dt becomes A dt.
+
+    Heads then write A times what they wrote. An input moves the decays as before where dt is small
+    against 1.
+    """
+    for layer in _mamba2_layers(model):
+        rates = F.softplus(layer.dt_bias.double()) * layer.A_log.double().exp()
+        _unit_a_(layer, Nodes(tuple(rates.tolist()), (1.0,) * len(rates), "clamp"))
+
+
+def _mamba2_layers(model: nn.Module) -> list[Any]:
+    """Return the layers with A_log and dt_bias; ValueError for a model that has none."""
+    layers = [one for one in model.modules() if hasattr(one, "A_log") and hasattr(one, "dt_bias")]
+    if not layers:
+        raise ValueError(
+            f"a {type(model).__name__} has no layer with A_log and dt_bias: Mamba2ForCausalLM has"
+        )
+    return layers
+
+
+@torch.no_grad()
+def _unit_a_(layer: Any, nodes: Nodes) -> None:
+    """Set A_log = 0 and dt = lambda in a layer, one node for each head.
+
+    A head decays by a = exp(-dt exp(A_log)) per byte and takes its input times dt, dt =
+    softplus(dt_bias) without an input (arXiv 2405.21060). With A_log = 0 a head of rate lambda has
+    dt = lambda, and its kernel lambda exp(-lambda t) is the gain `clamp` for lambda up to 1: the
+    law goes into the density of the heads.
+    """
+    layer.A_log.zero_()
+    decays_(layer.dt_bias, nodes, "dt_bias", a_log=layer.A_log)

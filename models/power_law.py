@@ -1,0 +1,199 @@
+"""Power-law decays and projections for any diagonal recurrence, in place, as in torch.nn.init.
+
+`decays_` writes the rates of a node set into a parameter, whatever function of it the model takes;
+`projection_` multiplies the columns of the matrix that reads the states. Mamba's A_log, for
+example, is (d_inner, d_state): d_state nodes in every channel. The last d_state rows of its x_proj
+make C:
+
+    nodes = place(16, placement="quantile", tempering=0.5, lag="distance")
+    mixer = model.backbone.layers[0].mixer
+    decays_(mixer.A_log, nodes, "a_log", dt_bias=mixer.dt_proj.bias[:, None])
+    projection_(mixer.x_proj.weight[-16:], nodes, dim=0)
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from plkernel.analysis.nodes import Nodes, output_std
+from plkernel.analysis.parametrisations import FORMS, Form
+
+Parametrisation = Literal[
+    "log_rate",
+    "exp_exp",
+    "sigmoid",
+    "sigmoid_root",
+    "a_log",
+    "dt_bias",
+    "exp_sigmoid",
+    "bounded",
+    "rg_lru",
+    "real_part",
+    "log_real_part",
+]
+Given = dict[str, Tensor]
+"""What a parametrisation takes beside the parameter, each of the shape of its tensor."""
+
+
+@torch.no_grad()
+def decays_(
+    tensor: Tensor,
+    nodes: Nodes,
+    parametrisation: Parametrisation = "log_rate",
+    *,
+    dt_bias: Tensor | float | None = None,
+    a_log: Tensor | float | None = None,
+    gate_bias: Tensor | float | None = None,
+    bound: Tensor | float | None = None,
+    cap: Tensor | float | None = None,
+    log_step: Tensor | float | None = None,
+) -> Tensor:
+    """Fill `tensor` in place so that its recurrence decays by a = exp(-rate) per step.
+
+    log_rate, exp_exp  a = exp(-exp(x)): here, time_decay of RWKV-4 to 6, nu_log of LRU
+    sigmoid            a = sigmoid(x), or sigmoid(cap tanh(x / cap)): forget gates of xLSTM
+    sigmoid_root       a = sigmoid(x)**(1/16): GLA
+    a_log              a = exp(-exp(x) softplus(dt_bias)): A_log of Mamba, Mamba-2 and gated delta
+                       nets
+    dt_bias            a = exp(-exp(a_log) softplus(x)): the other parameter of the same layers, and
+                       of Kimi Delta Attention: one dt_bias for each channel, one A_log for each
+                       head
+    exp_sigmoid        a = exp(-exp(-1/2) sigmoid(x)): w0 of RWKV-7, which has no half-life of 1.143
+                       steps or less
+    bounded            a = exp(-bound sigmoid(exp(a_log) x)): dt_bias of Kimi Delta Attention with
+                       lower_bound = -bound
+    rg_lru             a = exp(-8 sigmoid(gate_bias) softplus(x)): recurrent parameter of RG-LRU
+    real_part          |a| = exp(x exp(log_step)): Lambda_re of S5
+    log_real_part      |a| = exp(-exp(x) exp(log_step)): log_A_real of S4D, whose log_dt is the
+                       log_step
+
+    What else they name is a number or broadcasts to `tensor`. All stand for a layer whose gates and
+    steps are at their bias, as they are without an input; delta rules forget by erasing too, so
+    that there a half-life is an upper bound.
+
+    N nodes fill a tensor whose last dimension is N, the same in every row: Mamba's A_log (d_inner,
+    d_state) takes d_state nodes, so that each channel holds the whole power law. A tensor of N
+    elements in any other shape is filled in order: RWKV's time_decay (1, 1, C), or A_log with one
+    node per state of the layer. The gain of RG-LRU is `lru`, of all others `none`: Mamba multiplies
+    its input by dt alone. S4D and S5 scale theirs as zero-order hold does, which is no gain here.
+    Computed in float64, rounded once to the type of `tensor`.
+
+    Raises ValueError when the sizes differ, when an option does not belong, for a half-life that
+    the parametrisation does not reach, and when a decay in the tensor's type (float32 for narrower
+    ones, as models compute it) is no longer between 0 and 1. Sources: Mamba (arXiv 2312.00752),
+    gated delta nets (2412.06464), Kimi Linear (2510.26692), RWKV-7 (2503.14456), Griffin
+    (2402.19427, equation 4), xLSTM (2503.13427), GLA (2312.06635), S5 (2208.04933), S4D
+    (2206.11893).
+    """
+    if parametrisation not in FORMS:
+        raise ValueError(
+            f"parametrisation must be one of {', '.join(FORMS)}, got {parametrisation!r}"
+        )
+    form = FORMS[parametrisation]
+    every = {
+        "dt_bias": dt_bias,
+        "a_log": a_log,
+        "gate_bias": gate_bias,
+        "bound": bound,
+        "cap": cap,
+        "log_step": log_step,
+    }
+    options = {name: value for name, value in every.items() if value is not None}
+    for name in sorted(({*form.needs} ^ {*options}) - {*form.takes}):
+        verb = "needs" if name in form.needs else "does not take"
+        raise ValueError(f"parametrisation {parametrisation!r} {verb} {name}")
+    rates = _rates_for(tensor, nodes)
+    given = {name: _spread(name, value, rates) for name, value in options.items()}
+    _check_reach(parametrisation, rates, given)
+    filled = form.inverse(rates, **given).to(tensor.dtype)
+    _check_decays(form, filled, rates, given)
+    return tensor.copy_(filled)
+
+
+def _rates_for(tensor: Tensor, nodes: Nodes) -> Tensor:
+    """The rates of the nodes in the shape of `tensor`, float64 on its device."""
+    rates = torch.tensor(nodes.rates, dtype=torch.float64)
+    if not (rates.isfinite() & (rates > 0)).all():
+        raise ValueError("nodes must have positive finite rates")
+    if tensor.numel() == rates.numel():
+        rates = rates.view(tensor.shape)
+    elif tensor.ndim == 0 or tensor.shape[-1] != rates.numel():
+        raise ValueError(
+            f"nodes has {rates.numel()} channels, but the tensor has shape {tuple(tensor.shape)}: "
+            "its last dimension or its number of elements must be equal"
+        )
+    return rates.to(tensor.device).expand(tensor.shape)
+
+
+def _spread(name: str, value: Tensor | float, rates: Tensor) -> Tensor:
+    """The option `name` in the type, shape and place of `rates`."""
+    one = torch.as_tensor(value, dtype=rates.dtype, device=rates.device)
+    try:
+        return one.broadcast_to(rates.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} of shape {tuple(one.shape)} does not broadcast to the tensor's shape"
+            f" {tuple(rates.shape)}: Mamba's A_log needs dt_bias[:, None]"
+        ) from None
+
+
+def _check_reach(parametrisation: str, rates: Tensor, given: Given) -> None:
+    """ValueError for a rate that no number gives under this parametrisation."""
+    slowest, fastest = (
+        torch.as_tensor(limit).to(rates).expand(rates.shape)
+        for limit in FORMS[parametrisation].limits(**given)
+    )
+    out = ~((rates > slowest) & (rates < fastest))
+    if out.any():
+        first, least, most = (
+            math.log(2) / values[out][0].clamp(min=1e-300).item()
+            for values in (rates, fastest, slowest)
+        )
+        below = f" and below {most:.4g}" if most < 1e299 else ""
+        raise ValueError(
+            f"nodes has a half-life of {first:.4g} steps, but {parametrisation} reaches only those"
+            f" above {least:.4g}{below}"
+        )
+
+
+def _check_decays(form: Form, filled: Tensor, rates: Tensor, given: Given) -> None:
+    """ValueError where the decay of what is `filled` in is 0 or 1 in its type."""
+    precise = torch.promote_types(filled.dtype, torch.float32)
+    narrowed = {name: value.to(precise) for name, value in given.items()}
+    decay = torch.exp(-form.rate(filled.to(precise), **narrowed))
+    out = ~((decay > 0) & (decay < 1))
+    if out.any():
+        rate = float(rates[out][0])
+        raise ValueError(
+            f"nodes has a rate of {rate:.3g} per step (half-life {math.log(2) / rate:.3g} steps),"
+            f" whose decay is {float(decay[out][0]):g} in"
+            f" {str(decay.dtype).removeprefix('torch.')}: use half-lives between about 0.01 and 1e7"
+            " steps, or a wider type"
+        )
+
+
+@torch.no_grad()
+def projection_(
+    weight: Tensor, nodes: Nodes, *, dim: int = -1, match: Nodes | None = None
+) -> Tensor:
+    """Multiply slice i of `weight` along `dim` by the multiplier of node i, in place.
+
+    `dim` is the dimension of the N states: the last of a torch.nn.Linear from states to outputs.
+    With `match`, all are scaled by one more number, so that the standard deviation of the output
+    under white input, with C and B random, is what the nodes `match` would give on the same
+    weights. Raises ValueError when the size is not N.
+    """
+    channels = len(nodes.projection)
+    if not -weight.ndim <= dim < weight.ndim or weight.shape[dim] != channels:
+        raise ValueError(
+            f"nodes has {channels} channels, but weight has shape {tuple(weight.shape)} and dim"
+            f" {dim}: that dimension must be equal"
+        )
+    scale = output_std(match) / output_std(nodes) if match else 1.0
+    multipliers = torch.tensor(nodes.projection, dtype=torch.float64) * scale
+    shape = [1] * weight.ndim
+    shape[dim] = channels
+    precise = torch.promote_types(weight.dtype, torch.float32)
+    return weight.copy_(weight.to(precise) * multipliers.to(weight.device, precise).view(shape))

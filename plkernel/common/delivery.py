@@ -1,0 +1,45 @@
+"""The result of a command, printed and written: a text, values for JSON, a figure."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plkernel.analysis.figures.style import rendered
+from plkernel.common.files import atomic_write, check_file, save_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = (".pdf", ".png", ".svg")
+
+
+def deliver(
+    text: str,
+    values: dict[str, Any],
+    draw: "Callable[[], Figure]",
+    json: Path | None,
+    to: Path | None,
+) -> None:
+    """Print the result of a command, and write its values and the figure that `draw` gives to
+    files.
+    """
+    print(text)
+    if json is not None:
+        save_json(json, values)
+    if to is not None:
+        atomic_write(to, *rendered(draw(), [to.suffix[1:]]).values())
+    for file in filter(None, (json, to)):
+        print(f"\nwritten: {file}")
+
+
+def check_options(json: Path | None, figure: Path | None, **least: tuple[int | None, int]) -> None:
+    """Raise ValueError for files that cannot be written, and for an option (value, least) below its
+    least value.
+    """
+    if figure is not None and figure.suffix not in KINDS:
+        raise ValueError(f"figure must end in {', '.join(KINDS)}, got {str(figure)!r}")
+    for option, (value, lowest) in least.items():
+        if value is not None and value < lowest:
+            raise ValueError(f"{option} must be at least {lowest}, got {value}")
+    check_file(json, "json")
+    check_file(figure, "figure")

@@ -1,0 +1,234 @@
+"""Numbers that say how a model uses its context: influence, truncation, loss by position."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plkernel.analysis.results import Result
+
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+INFORMED = 40
+"""Blocks of a text from which the errors of its I(d) are estimated."""
+FEWEST_PLACES = 4
+"""Replaced tokens in a window from which on every lag has a reading."""
+
+
+class Curve(Result):
+    """Base of the dataclasses whose fields are columns."""
+
+    _figure = "plkernel.context.curve_figures:curve_figure"
+
+    def _title(self) -> str:
+        return str(self.__doc__).partition("\n")[0]
+
+    def _table(self) -> Any:
+        return {name: column for name, column in vars(self).items() if isinstance(column, tuple)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields for JSON: columns as lists, null for numbers that are not finite.
+
+        Fields that are None are left out.
+        """
+        values = {name: value for name, value in vars(self).items() if value is not None}
+        for name, column in values.items():
+            if isinstance(column, tuple):
+                values[name] = [
+                    value if math.isfinite(value) else None for value in np.asarray(column).tolist()
+                ]
+        return values
+
+
+@dataclass(frozen=True, repr=False)
+class Means(Curve):
+    """Mean bits per byte or token, (L,), with at most `given` (L,) known before the predicted."""
+
+    given: tuple[int, ...]
+    bpb: tuple[float, ...]
+    standard_error: tuple[float, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Truncation(Curve):
+    """Bits per byte, or per token, where the model sees only the last `given` of them.
+
+    cost   loss against the last entry, the whole context: bpb - bpb[-1], with the standard error of
+           these paired differences
+    floor  bits per byte of the best possible predictor, if the source of the text is known
+    """
+
+    windows: int
+    given: tuple[int, ...]
+    bpb: tuple[float, ...]
+    cost: tuple[float, ...]
+    standard_error: tuple[float, ...]
+    floor: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Influence(Curve):
+    """Mean change of the prediction of x[t+1] when x[t+1-d] is another token, at lags d.
+
+    lags: (L,), ascending.
+
+    bits            (L,) KL(P(. | x) || P(. | x with the other token)) in bits
+    standard_error  (L,) over windows and what is replaced in them, if windows are independent:
+                    readings in one are not. Few readings, at times one, carry most of the mean at
+                    far lags: the root mean square of such errors is right, and where most draws
+                    miss these readings, most errors are half of what they should be
+    """
+
+    lags: tuple[int, ...]
+    bits: tuple[float, ...]
+    standard_error: tuple[float, ...]
+
+
+def lengths(context: int, step: int = 1) -> list[int]:
+    """1, 2, 4, 8 .. and `context`, of those that leave whole patches of `step` bytes.
+
+    >>> lengths(12)
+    [1, 2, 4, 8, 12]
+    """
+    powers = [2**power for power in range(context.bit_length()) if 2**power < context]
+    return [length for length in (*powers, context) if (context - length) % step == 0]
+
+
+def moments(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Means of rows (L,n), and their standard errors, NaN for n = 1."""
+    count = values.shape[1]
+    spread = (
+        values.std(axis=1, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(values), np.nan)
+    )
+    return tuple(values.mean(axis=1).tolist()), tuple(spread.tolist())
+
+
+def by_position(losses: ArrayLike) -> Means:
+    """Means over positions of losses (n,T) in bits, by the number of bytes given.
+
+    Numbers are grouped as 1, 2, 3..4, 5..8 and so on up to T.
+
+    Positions of one window share its text: the error is that of n means of windows.
+    """
+    values = np.asarray(losses, dtype=np.float64)
+    given = lengths(values.shape[1])
+    windows = [
+        values[:, start:end].mean(axis=1) for start, end in zip([0, *given], given, strict=False)
+    ]
+    return Means(tuple(given), *moments(np.stack(windows)))
+
+
+def truncation_of(
+    given: list[int], losses: ArrayLike, floor: ArrayLike | None = None
+) -> Truncation:
+    """Truncation from losses (L,n) in bits at n bytes, and those of the best predictor."""
+    values = np.asarray(losses, dtype=np.float64)
+    least = (
+        None if floor is None else tuple(np.asarray(floor, dtype=np.float64).mean(axis=1).tolist())
+    )
+    bits = tuple(values.mean(axis=1).tolist())
+    return Truncation(values.shape[1], tuple(given), bits, *moments(values - values[-1]), least)
+
+
+def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
+    """Influence from divergences (n,P,L) in bits: n windows, P replaced tokens in each.
+
+    NaN at lags that are not read.
+
+    The mean of all readings at a lag is the ratio of their sum to their number, both of which vary
+    over windows; its error is linearised.
+    """
+    values = np.asarray(divergences, dtype=np.float64)
+    sums, counts = np.nansum(values, axis=1), (~np.isnan(values)).sum(axis=1)
+    bits, n = sums.sum(axis=0) / counts.sum(axis=0), len(values)
+    with np.errstate(invalid="ignore", divide="ignore"):  # infinite readings; NaN for one window
+        squares = np.square(sums - bits * counts).sum(axis=0) * np.divide(n, n - 1)
+    errors = np.sqrt(squares) / counts.sum(axis=0)
+    return Influence(tuple(lags), tuple(bits.tolist()), tuple(errors.tolist()))
+
+
+def places(windows: int, length: int, count: int, rng: np.random.Generator) -> Tokens:
+    """Tokens of each window (length,) to replace, (windows,count).
+
+    These are the first, and one from each further of the strata.
+
+    Every window has draws of its own: in a place that all share, readings would vary together.
+    """
+    edges = np.arange(count + 1) * length // count
+    drawn = rng.integers(edges[:-1], edges[1:], (windows, count))
+    drawn[:, 0] = 0
+    return drawn
+
+
+def is_read(lags: ArrayLike, places: ArrayLike, length: int) -> NDArray[np.bool_]:
+    """Mask (..,L) of the lags (L,) to read when places (..) are replaced.
+
+    Read are those with half of the window or more given.
+
+    A lag d is read at the prediction that place + d tokens are given to. In every window each lag
+    from 1 to `length` is read at one of its `places`, if these are FEWEST_PLACES or more, or all.
+    """
+    given = np.asarray(places)[..., None] + np.asarray(lags)
+    return (given >= length - length // 2) & (given <= length)
+
+
+def others(text: ArrayLike, tokens: ArrayLike, rng: np.random.Generator) -> Tokens:
+    """For each of `tokens` a different one, drawn by its frequency in `text`.
+
+    All of `tokens` occur in `text`.
+    """
+    known, counts = np.unique(np.asarray(text), return_counts=True)
+    if known.size < 2:
+        raise ValueError(
+            f"text: repeats one token, {known[0]}, only, which no other can replace; give a longer"
+            " text"
+        )
+    ends, at = counts.cumsum(), np.searchsorted(known, tokens)
+    drawn = rng.integers(0, ends[-1] - counts[at])
+    drawn += np.where(drawn >= ends[at] - counts[at], counts[at], 0)
+    return np.asarray(known[np.searchsorted(ends, drawn, side="right")], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Use of the context by a causal model, from `windows` windows of `context` tokens.
+
+    unit             'byte', or 'token' of an alphabet of the model's own
+    bytes_per_token  of the text: bits per byte are bits per token over that
+    positions        bits per token by the number of tokens before it in the window
+    truncation       bits per token at the last token when only the last so many before it are given
+    information      I(d) of the text in bits, at the lags of `influence`, from INFORMED blocks;
+                     None unless its tokens are bytes, and enough
+    trained          context of training, where windows are longer; `cost` and `divergence` are
+    those of `beyond` then
+    """
+
+    unit: str
+    windows: int
+    context: int
+    bytes_per_token: float
+    bits_per_token: float
+    influence: Influence
+    positions: Means
+    truncation: Truncation
+    information: Influence | None = None
+    trained: int | None = None
+    cost: Means | None = None
+    divergence: Means | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All curves in bits per token, for JSON."""
+        values = {name: value for name, value in vars(self).items() if value is not None}
+        for name, value in values.items():
+            if isinstance(value, Curve):
+                columns = value.to_dict().items()
+                values[name] = {
+                    "bits" if key == "bpb" else key: column
+                    for key, column in columns
+                    if key != "windows"
+                }
+        return values

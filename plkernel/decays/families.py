@@ -1,0 +1,417 @@
+"""Families of layers: from families.toml the names of their tensors, and their rates of decay.
+
+To add a family, append its table to families.toml, and to RATES how its tensors enter a form of
+`plkernel.analysis.parametrisations`, unless one there is the same.
+
+Rates are -ln a per token, in float64. A decay that depends on the input is taken at its bias.
+Shapes are made equal by `reshape`, never by broadcasting: small tensors of a hostile file must not
+make large ones.
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plkernel.analysis import parametrisations
+from plkernel.analysis.parametrisations import (
+    FORMS,
+    half_open_rate,
+    lightning_rates,
+    retnet_rates,
+    stepped_rate,
+)
+from plkernel.common.files import shown
+
+Floats = NDArray[np.float64]
+Start = Callable[[tuple[int, ...], int, int], Floats]
+"""Initial values from the shape, the layer's number and the number of layers."""
+
+BY_INPUT = "the decay depends on the input"
+NOTES = {
+    "input": f"{BY_INPUT}: shown is its static part, the bias",
+    "delta": "a delta rule also forgets by erasing what it overwrites: half-lives are upper bounds",
+    "fixed": "decays are fixed, not learned",
+    "magnitude": "of complex decays the magnitude is shown",
+}
+DECAYS = (
+    "A_log",
+    "time_decay",
+    "recurrent_param",
+    "slope_rate",
+    "nu_log",
+    "log_A_real",
+    "Lambda_re",
+    "dt_bias",
+)
+"""Last parts of names that only decays have: a tensor so named that no family takes is reported as
+unread.
+"""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a formula takes: tensors by role, config.json, and the number of the layer.
+
+    The number is 0 if unknown.
+    """
+
+    tensors: Mapping[str, Floats]
+    config: Mapping[str, Any]
+    layer: int
+
+    def __getitem__(self, role: str) -> Floats:
+        return self.tensors[role]
+
+    def setting(self, name: str) -> Any:
+        """Value of config.json, or of the language model in it; None if absent."""
+        text = self.config.get("text_config")
+        return self.config.get(name, text.get(name) if isinstance(text, dict) else None)
+
+    def number(self, name: str, default: float | None = None) -> float | None:
+        """Number of config.json; ValueError for any other value."""
+        value = self.setting(name)
+        try:
+            return default if value is None else float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"config.json: {name} must be a number, got {shown(value)}") from None
+
+    def count(self, name: str) -> int:
+        """Number of config.json from 1 to 4096; ValueError if absent or outside."""
+        value = self.number(name)
+        if value is None or not 1 <= value <= 4096:
+            raise ValueError(
+                f"config.json: {name} must lie between 1 and 4096, got {shown(self.setting(name))}"
+            )
+        return int(value)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """First argument of torch `functions` in a running model.
+
+    It replaces the static tensor of `role` at every token.
+
+    time: dimension of the tokens; call: index among the calls with all tokens; every: each call has
+    some channels.
+    """
+
+    role: str
+    functions: list[str]
+    time: int = 1
+    call: int = 0
+    every: bool = False
+
+
+@dataclass(frozen=True)
+class Family:
+    """Layers of one kind: their rates -ln a from the tensors, and where they stand.
+
+    tensors  names to read, by role in the formula; {at} stands for the module
+    beside   names of which one must be in the checkpoint, if any are given; without: names that
+    must be absent
+    starts   exact initialisations of the tensor of a role in official code, in words and as
+    functions
+    anchor   pattern that the name of one tensor of every such layer matches; its groups fill the
+    templates of names
+    fixed    rates that config.json defines, for decays that are not learned
+    taken    place where a running module of transformers or plkernel computes decays that depend on
+    the input
+    heads    names of config.json for the number of heads: the first that is there is the size of
+    A_log
+    whole    the formula needs all of a tensor; any other is of each channel alone
+    """
+
+    name: str
+    rate: Callable[[Given], Floats]
+    formula: str
+    source: str
+    tensors: Mapping[str, str]
+    anchor: str
+    notes: list[str]
+    beside: list[str]
+    without: list[str]
+    models: list[str] = field(default_factory=list)
+    starts: Mapping[str, list[tuple[str, Start]]] = field(default_factory=dict)
+    fixed: Callable[[Given], Floats] | None = None
+    taken: Argument | None = None
+    heads: list[str] = field(default_factory=list)
+    whole: bool = False
+
+
+def exponential(given: Given) -> Floats:
+    """exp(w)."""
+    return rate_of("exp_exp", given["w"])
+
+
+def mamba(given: Given) -> Floats:
+    """exp(A_log) softplus(dt_bias): A_log (..., N), one dt_bias for each of its rows."""
+    a_log = given["A_log"]
+    return rate_of("a_log", a_log, dt_bias=_of_rows(given["dt_bias"], a_log))
+
+
+def stepped(given: Given, shortest: float = 0.0, longest: float = math.inf) -> Floats:
+    """exp(A_log) softplus(dt_bias), both (H,), with the time step within limits."""
+    dt_bias = given["dt_bias"].reshape(given["A_log"].shape)
+    rates: Floats = stepped_rate(given["A_log"], dt_bias, shortest, longest)
+    return rates
+
+
+def mamba2(given: Given) -> Floats:
+    """`stepped` within the limits of config.json.
+
+    Those are two numbers, or objects with one, as transformers writes infinity.
+    """
+    if given.setting("model_type") in ("zamba2", "nemotron_h"):
+        return stepped(given, given.number("time_step_min", 0.0) or 0.0)
+    name, limits = _step_limits(given)
+    try:
+        shortest, longest = (
+            float(next(iter(one.values()), "") if isinstance(one, dict) else one) for one in limits
+        )
+    except (TypeError, ValueError):
+        raise ValueError(f"config.json: {name} must be two numbers, got {shown(limits)}") from None
+    return stepped(given, shortest, longest)
+
+
+def _step_limits(given: Given) -> tuple[str, Any]:
+    """The limits of the time step by the name that config.json has for them; 0 and infinity."""
+    for name in ("time_step_limit", "dt_limit", "mamba_dt_limit"):
+        limits = given.setting(name)
+        if limits is not None:
+            return name, limits
+    inner = given.setting("ssm_cfg")  # of mamba_ssm
+    if isinstance(inner, dict) and inner.get("dt_limit") is not None:
+        return "ssm_cfg.dt_limit", inner["dt_limit"]
+    return "", (0.0, math.inf)
+
+
+def mamba3(given: Given) -> Floats:
+    """softplus(dt_bias) max(ln 2, A_floor): A is softplus of what the input gives, here 0."""
+    speed = max(math.log(2.0), given.number("A_floor", 0.0) or 0.0)
+    return rate_of("dt_bias", given["dt_bias"], a_log=np.log(speed))
+
+
+def kimi(given: Given) -> Floats:
+    """exp(A_log) softplus(dt_bias): A_log (H,), dt_bias (H K).
+
+    With a lower bound b, -b sigmoid(exp(A_log) dt_bias). Without A_log, which takes a lower bound,
+    -b sigmoid(dt_bias).
+    """
+    a_log = given.tensors.get("A_log", np.zeros(1)).reshape(-1, 1)
+    dt_bias = given["dt_bias"].reshape(len(a_log), -1)
+    bounds = [given.number(name) for name in ("lower_bound", "linear_lower_bound")]
+    if given.setting("kda_safe_gate"):
+        bounds.append(given.number("kda_lower_bound", -5.0))
+    known = [bound for bound in bounds if bound is not None]
+    if known:
+        return rate_of("bounded", dt_bias, bound=-known[0], a_log=a_log)
+    if "A_log" not in given.tensors:
+        raise ValueError("config.json: lower_bound is missing, which a gate without A_log needs")
+    return rate_of("dt_bias", dt_bias, a_log=a_log)
+
+
+def lightning(given: Given) -> Floats:
+    """`lightning_rates` of the heads that config.json counts; shape (H,)."""
+    heads, layers = given.count("num_attention_heads"), given.count("num_hidden_layers")
+    return lightning_rates(heads, layers, given.layer)
+
+
+def retnet(given: Given) -> Floats:
+    """`retnet_rates` of the heads that config.json counts; shape (H,)."""
+    return retnet_rates(given.count("num_heads"))
+
+
+def slopes(given: Given) -> Floats:
+    """The rates themselves, (H,)."""
+    return given["slopes"].reshape(-1)
+
+
+def rg_lru(given: Given) -> Floats:
+    """8 sigmoid(gate bias) softplus(Lambda): Lambda (H W,), gate bias (H, W)."""
+    gate_bias = given["gate_bias"]
+    return rate_of("rg_lru", given["Lambda"].reshape(gate_bias.shape), gate_bias=gate_bias)
+
+
+def rwkv7(given: Given) -> Floats:
+    """exp(-1/2) sigmoid(w)."""
+    return rate_of("exp_sigmoid", given["w"])
+
+
+def forget_gate(given: Given) -> Floats:
+    """-ln sigmoid(b) of biases b (H,), soft-capped if config.json has a cap."""
+    return _capped(given, given["bias"])
+
+
+def second_half(given: Given) -> Floats:
+    """`forget_gate` of the second half of the biases; the first half are those of input gates."""
+    return _capped(given, np.split(given["bias"], 2)[1])
+
+
+def _capped(given: Given, bias: Floats) -> Floats:
+    cap = given.number("gate_soft_cap")
+    return rate_of("sigmoid", bias, cap=cap) if cap else rate_of("sigmoid", bias)
+
+
+def gla(given: Given) -> Floats:
+    """-ln sigmoid(b) / 16; at most -clamp_min."""
+    most = given.number("clamp_min")
+    return np.minimum(rate_of("sigmoid_root", given["bias"]), math.inf if most is None else -most)
+
+
+def hgrn(given: Given) -> Floats:
+    """-ln(l + (1 - l) / 2): the gate at 1/2 above the lower bound l, 0 in the first layer.
+
+    l is the sum over layers 1..layer of the softmax over layers of the bounds (L, D).
+    """
+    bounds = given["lower_bounds"]
+    if not 0 <= given.layer < len(bounds):
+        raise ValueError(f"lower_bounds has {len(bounds)} rows, and there is a layer {given.layer}")
+    shares = np.exp(bounds - bounds.max(axis=0))
+    shares = shares / shares.sum(axis=0)
+    return half_open_rate(np.cumsum(shares, axis=0)[given.layer] - shares[0])
+
+
+def s4d(given: Given) -> Floats:
+    """exp(log_dt) exp(log_A_real): log_A_real (..., N), one log_dt for each of its rows."""
+    real = given["log_A_real"]
+    return rate_of("log_real_part", real, log_step=_of_rows(given["log_dt"], real))
+
+
+def s5(given: Given) -> Floats:
+    """-Lambda_re exp(log_step), both (P,); or one step for all."""
+    real, steps = given["Lambda_re"].reshape(-1), given["log_step"]
+    return rate_of("real_part", real, log_step=steps.reshape(() if steps.size == 1 else real.shape))
+
+
+def rate_of(form: str, x: Floats, **given: Any) -> Floats:
+    """The rate of a form of the table."""
+    rates: Floats = FORMS[form].rate(x, **given)
+    return rates
+
+
+def _of_rows(rows: Floats, states: Floats) -> Floats:
+    """One number for each row of `states` (..., N), as (..., 1)."""
+    return rows.reshape(states.shape[:-1])[..., None]
+
+
+RATES: dict[str, Callable[[Given], Floats]] = {
+    one.__name__: one
+    for one in (
+        exponential,
+        forget_gate,
+        gla,
+        hgrn,
+        kimi,
+        lightning,
+        mamba,
+        mamba2,
+        mamba3,
+        retnet,
+        rg_lru,
+        rwkv7,
+        s4d,
+        s5,
+        second_half,
+        slopes,
+        stepped,
+    )
+}
+"""Rates by the name that families.toml has for them."""
+
+
+def full_of(number: float) -> Start:
+    """Initial values that are all one number."""
+    return lambda shape, layer, layers: np.full(shape, number)
+
+
+def counted(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
+    """ln(1), ln(2), ln(3) .. along the last dimension: S4D-Real, arXiv 2206.11893."""
+    return np.broadcast_to(np.log(np.arange(1, shape[-1] + 1)), shape)
+
+
+def xlstm(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
+    """3 .. 6 along the last dimension: arXiv 2405.04517."""
+    return np.broadcast_to(np.linspace(3.0, 6.0, shape[-1]), shape)
+
+
+def rwkv_from(low: float, high: float) -> Start:
+    """`rwkv_levels` from `low` to `high`."""
+
+    def start(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
+        levels = parametrisations.rwkv_levels(math.prod(shape), _depth(layer, layers), low, high)
+        return levels.reshape(shape)
+
+    return start
+
+
+def rwkv7_start(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
+    """`rwkv7_levels` of the layer."""
+    levels = parametrisations.rwkv7_levels(math.prod(shape), _depth(layer, layers))
+    return levels.reshape(shape)
+
+
+def _depth(layer: int, layers: int) -> float:
+    """0 in the first layer, 1 in the last."""
+    return layer / max(1, layers - 1)
+
+
+STARTS: dict[str, tuple[str, Start]] = {
+    "counted": ("ln(1), ln(2), ln(3) .. (S4D-Real, Mamba)", counted),
+    "zeros": ("zeros", full_of(0.0)),
+    "ones": ("ones", full_of(1.0)),
+    "-1/2": ("-1/2", full_of(-0.5)),
+    "ln(1/2)": ("ln(1/2)", full_of(math.log(0.5))),
+    "xlstm": ("3 .. 6 over heads (xLSTM)", xlstm),
+    "rwkv4": ("the official start of RWKV-4", rwkv_from(-5.0, 3.0)),  # BlinkDL/RWKV-LM
+    "rwkv5": ("the official start of RWKV-5 and RWKV-6", rwkv_from(-6.0, -1.0)),
+    "rwkv7": ("the official start of RWKV-7", rwkv7_start),
+}
+"""Exact initialisations of official code, in words and as functions, by the names of them that
+families.toml has.
+"""
+
+
+def _families() -> tuple[Family, ...]:
+    """The families of families.toml, one for each layout of their tensors."""
+    text = Path(__file__).with_name("families.toml").read_text(encoding="utf-8")
+    families = []
+    for row in tomllib.loads(text)["family"]:
+        layouts = row.pop("tensors", {})
+        fields = _fields(row)
+        for layout in layouts if isinstance(layouts, list) else [layouts]:
+            anchor = rf"(?P<at>.+)\.{re.escape(next(iter(layout.values()), ''))}"
+            tensors = {role: _whole_name(name) for role, name in layout.items()}
+            families.append(Family(**{"anchor": anchor, **fields}, tensors=tensors))
+    return tuple(families)
+
+
+def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Family` from a table of families.toml, without its layouts of tensors."""
+    fields = dict(row)
+    for key in ("beside", "without"):
+        fields[key] = [_whole_name(name) for name in row.get(key, [])]
+    fields["notes"] = [NOTES.get(note, note) for note in row.get("notes", ["input"])]
+    fields["starts"] = {
+        role: [STARTS[one] for one in names] for role, names in row.get("starts", {}).items()
+    }
+    for key in ("rate", "fixed"):
+        if key in row:
+            fields[key] = RATES[row[key]]
+    if "taken" in row:
+        fields["taken"] = Argument(**row["taken"])
+    return fields
+
+
+def _whole_name(name: str) -> str:
+    """The template of a tensor's name, in the module unless it says otherwise."""
+    return name if "{" in name else f"{{at}}.{name}"
+
+
+FAMILIES = _families()

@@ -1,0 +1,296 @@
+"""What is wrong with the decays of a checkpoint, or worth a look."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from plkernel.decays.families import DECAYS, Given
+from plkernel.decays.rates import NUMBERED, Layer, half_lives
+from plkernel.decays.tensors import Checkpoint, rounded, spacing
+
+LONGEST = 1e6  # tokens: beyond any training context
+LARGEST_SHIFT = 0.02
+"""Relative change of a half-life by rounding; a larger one is a finding."""
+HALF_PRECISION = ("bfloat16", "float16")
+LOW_PRECISION = (*HALF_PRECISION, "float8_e4m3fn", "float8_e5m2")
+NEARLY_EQUAL = 1e-4
+"""Relative difference of half-lives below which they are called equal."""
+KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
+"""Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
+COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "num_blocks")
+"""Names of config.json for the number of layers."""
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong, or worth a look, in a tensor, a module or the checkpoint.
+
+    severity: "wrong", or "notable" for what healthy models have too: very short and very long
+    half-lives, and numbers that are as the official code starts them.
+    """
+
+    name: str
+    tensor: str
+    seen: str
+    severity: str = "wrong"
+
+
+def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
+    """Everything wrong or notable in the tensors and half-lives of `layers`, and in names."""
+    count = 1 + max((layer.number for layer in layers), default=0)
+    seen, moved = [], []
+    for layer in layers:
+        started = _started(layer, count)
+        moved += [layer] if layer.family.fixed is None and len(started) < len(layer.tensors) else []
+        seen += [
+            *_of_tensors(layer, started, count),
+            *_of_half_lives(layer, started),
+            *_of_dtype(layer, started),
+        ]
+    for name in {layer.family.name: None for layer in moved}:
+        alike = [layer for layer in layers if layer.family.name == name]
+        if len(alike) > 1 and all(np.array_equal(alike[0].rates, one.rates) for one in alike):
+            with np.errstate(divide="ignore", invalid="ignore"):  # a rate may be 0 or infinite
+                steps = np.diff(np.sort(np.log(np.abs(alike[0].rates.ravel()))))
+                even = len(steps) > 1 and np.ptp(steps) < NEARLY_EQUAL  # as log-spaced starts are
+            words = f"all {len(alike)} layers have the same decays"
+            seen.append(
+                Finding("identical layers", alike[0].module, words, "notable" if even else "wrong")
+            )
+    taken = {name for layer in layers for name in layer.names.values()}
+    seen += [
+        Finding("unread", name, "is named like a decay, but no formula is known for it")
+        for name in checkpoint.names
+        if name.rpartition(".")[2] in DECAYS and name not in taken
+    ]
+    seen += _of_names(checkpoint, [layer.module for layer in layers])
+    return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
+
+
+def grouped(seen: Iterable[Finding], severity: str) -> list[str]:
+    """Findings of one severity in words, one line for tensors of one name in all layers."""
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for one in seen:
+        if one.severity == severity:
+            alike.setdefault((one.name, re.sub(r"\d+", "*", one.tensor)), []).append(one)
+    lines = [f"{first.name}: {first.tensor}: {first.seen}" for first, *_ in alike.values()]
+    more = [
+        f" (and {len(group) - 1} more like it)" if group[1:] else "" for group in alike.values()
+    ]
+    return [line + rest for line, rest in zip(lines, more, strict=True)]
+
+
+def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
+    """Families that were drawn anew since `before`.
+
+    Log rates before, relative to layer means, explain under a quarter of those now.
+    """
+    pairs = list(zip(before, now, strict=True))
+    for name in {new.family.name: None for _, new in pairs if new.family.fixed is None}:
+        logs = []
+        for old, new in ((old, new) for old, new in pairs if new.family.name == name):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                both = np.log([old.rates.ravel(), new.rates.ravel()])
+            both = both[:, np.isfinite(both).all(axis=0)]
+            logs.append(both - both.mean(axis=1, keepdims=True) if both.size else both)
+        x, y = np.concatenate(logs, axis=1)
+        if (scale := np.sqrt((x * x).sum() * (y * y).sum())) > 0 and (
+            share := max(0.0, (x @ y) / scale) ** 2
+        ) < 0.25:
+            words = (
+                f"the decays before explain {share:.0%} of the variance of those now: they were"
+                " drawn anew"
+            )
+            yield Finding(
+                "initialised again",
+                next(new.module for _, new in pairs if new.family.name == name),
+                words,
+            )
+
+
+def _started(layer: Layer, count: int) -> dict[str, str]:
+    """Tensors, by role, that are as the official code initialises them, and how in words.
+
+    count: layers of the model.
+    """
+    started = {}
+    for role, stored in layer.tensors.items():
+        eps = max(stored.eps, 1e-6)
+        for words, start in layer.family.starts.get(role, ()) if stored.values.ndim else ():
+            if np.allclose(
+                stored.values, start(stored.values.shape, layer.number, count), rtol=eps, atol=eps
+            ):
+                started[role] = words
+    return started
+
+
+def _of_names(checkpoint: Checkpoint, modules: Sequence[str]) -> Iterator[Finding]:
+    """Layers without any tensor: between others, or at the end by the count in config.json."""
+    numbers: dict[str, set[int]] = {}
+    for name in checkpoint.names:
+        if match := NUMBERED.search(name):
+            numbers.setdefault(name[: match.start(1) - 1], set()).add(int(match[1]))
+    numbers = {
+        one: known
+        for one, known in numbers.items()
+        if any(name.startswith(f"{one}.") for name in modules)
+    }
+    for prefix, known in numbers.items():
+        most = max(known)
+        if len(known) <= most:
+            some = [str(n) for n in range(most) if n not in known][:5]
+            words = (
+                f"no tensor of layer {', '.join(some)}{' ..' if most + 1 - len(known) > 5 else ''},"
+                f" but of {most}"
+            )
+            yield Finding("missing layers", prefix, words)
+    given = Given({}, checkpoint.config, 0)
+    wanted = next((n for name in COUNTS if isinstance(n := given.setting(name), int)), 0)
+    if numbers and (held := 1 + max(map(max, numbers.values()))) < wanted:
+        yield Finding(
+            "missing layers", "config.json", f"{wanted} layers, and there are tensors of {held}"
+        )
+
+
+def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterator[Finding]:
+    """Numbers that are not finite, all equal, or in part or whole an official initialisation."""
+    for role, stored in layer.tensors.items():
+        name, values = layer.names[role], stored.values
+        for kind, test in (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf)):
+            if (where := test(values)).any():
+                yield Finding(kind, name, _share(where))
+        if role in started:
+            if values.size > 1:
+                yield Finding("initialisation", name, f"still is {started[role]}", "notable")
+            continue
+        if not values.any():
+            yield Finding("zeros", name, f"all {values.size:,} numbers are zero")
+        elif values.size > 1 and (values == values.flat[0]).all():
+            yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
+        elif values.size > 3:
+            yield from _partly(layer, role, count)
+    given, counted = Given({}, layer.config, layer.number), layer.tensors.get("A_log")
+    wanted = next(
+        (n for one in layer.family.heads if isinstance(n := given.setting(one), int)), None
+    )
+    if counted is not None and wanted is not None and counted.values.size != wanted:
+        yield Finding(
+            "shape",
+            layer.names["A_log"],
+            f"has {counted.values.size} heads, and config.json says {wanted}",
+        )
+
+
+def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
+    """A tensor that is an official initialisation in a quarter or more, or times -1.
+
+    One number in a quarter or more counts too.
+    """
+    stored, name = layer.tensors[role], layer.names[role]
+    for words, start in layer.family.starts.get(role, ()):
+        expected = start(stored.values.shape, layer.number, count)
+        if expected.any() and np.allclose(stored.values, -expected, rtol=1e-6, atol=1e-6):
+            yield Finding("sign", name, f"is -1 times {words}")
+            return
+        if (
+            stored.eps < 1e-6
+            and (where := np.isclose(stored.values, expected, rtol=1e-7, atol=0)).mean() >= 0.25
+        ):
+            yield Finding("reset", name, f"{_share(where)} numbers still are {words}")
+            return
+    if stored.eps < 1e-6:
+        numbers, times = np.unique(stored.values, return_counts=True)
+        if 4 * times.max() >= stored.values.size and times.max() > times.min():
+            words = (
+                f"{times.max():,} of {stored.values.size:,} numbers are {numbers[times.argmax()]:g}"
+            )
+            yield Finding("reset", name, words)
+
+
+def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
+    """Half-lives out of range or all equal, and decays unlike those that config.json defines."""
+    tokens, subject = half_lives(layer.rates), " with ".join(layer.names.values()) or layer.module
+    if (where := tokens < 1.0).any():
+        words = f"half-lives of {_share(where)}, the shortest {np.nanmin(tokens):.3g}"
+        yield Finding("below one token", subject, words, "notable")
+    if (where := tokens > LONGEST).any():
+        words = f"half-lives of {_share(where)}, up to {np.nanmax(tokens):.3g}"
+        yield Finding("above a million tokens", subject, words, "notable")
+    if (where := layer.rates < 0).any():
+        yield Finding("grows", subject, f"{_share(where)} grow with time: their decay is above 1")
+    level = (
+        tokens.size > 1
+        and np.isfinite(tokens).all()
+        and np.ptp(tokens) <= NEARLY_EQUAL * tokens.max()
+    )
+    stored_values = {role: stored.values for role, stored in layer.tensors.items()}
+    if (
+        level
+        and len(started) < len(stored_values)
+        and any(np.ptp(values) > 0 for values in stored_values.values())
+    ):
+        ramps = {
+            role: x + np.linspace(0, 1, x.size).reshape(x.shape)
+            for role, x in stored_values.items()
+        }
+        if np.ptp(np.nan_to_num(layer.rates_of(**ramps))) > 0:  # HGRN's first layer has no bounds
+            yield Finding(
+                "all equal",
+                subject,
+                f"all half-lives are {tokens.flat[0]:.4g}, to {NEARLY_EQUAL:g}",
+            )
+    given = Given({}, layer.config, layer.number)
+    if layer.family.fixed is not None and given.setting("num_attention_heads") is not None:
+        expected, eps = (
+            layer.family.fixed(given),
+            max(1e-5, *(stored.eps for stored in layer.tensors.values())),
+        )
+        if expected.shape != layer.rates.shape or not np.allclose(
+            layer.rates, expected, rtol=eps, atol=0.0
+        ):
+            yield Finding(
+                "not as defined", subject, "the slopes are not those that config.json defines"
+            )
+
+
+def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
+    """Half-lives that rounding has shifted, or will in the type that config.json names.
+
+    Also of tensors that were widened since.
+    """
+    kept = str(layer.config.get("model_type")).removesuffix("_text") in KEPT_IN_FLOAT32
+    wanted = None if kept else layer.config.get("dtype", layer.config.get("torch_dtype"))
+    known = np.isfinite(layer.rates) & (layer.rates > 0)
+    for role, stored in layer.tensors.items():
+        values, narrow = stored.values, stored.dtype
+        if narrow not in LOW_PRECISION and role not in started and np.ptp(values) > 0:
+            narrow = next(
+                (one for one in HALF_PRECISION if np.array_equal(rounded(values, one), values)),
+                narrow,
+            )
+        if narrow in LOW_PRECISION:
+            half = spacing(values, narrow) / 2
+            others = [layer.rates_of(**{role: values + sign * half}) for sign in (1, -1)]
+            held = (
+                narrow if narrow == stored.dtype else f"{stored.dtype} that was rounded to {narrow}"
+            )
+            seen = f"{held} leaves half-lives uncertain by up to {{:.1%}}"
+        elif isinstance(wanted, str) and wanted in HALF_PRECISION:
+            others = [layer.rates_of(**{role: rounded(values, wanted)})]
+            seen = (
+                f"config.json has it loaded in {wanted}, which shifts half-lives by up to {{:.1%}}"
+                f" and leaves {len(np.unique(others)):,} of {len(np.unique(layer.rates)):,}"
+                " distinct ones"
+            )
+        else:
+            continue
+        with np.errstate(divide="ignore"):
+            changes = [np.abs(layer.rates[known] / one[known] - 1.0) for one in others]
+        shift = float(np.nan_to_num(changes, nan=np.inf).max(initial=0.0))
+        if shift > LARGEST_SHIFT:
+            yield Finding("dtype", layer.names[role], seen.format(shift))
+
+
+def _share(where: np.ndarray) -> str:
+    return f"{np.count_nonzero(where):,} of {where.size:,}"

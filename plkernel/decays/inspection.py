@@ -1,0 +1,222 @@
+"""Reports of plkernel.inspect on checkpoints of other software, one or two side by side."""
+
+from dataclasses import dataclass, replace
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plkernel.analysis.results import Result
+from plkernel.common.cli import existing, text_table
+from plkernel.common.files import CHECKPOINT
+from plkernel.decays.families import FAMILIES, Floats
+from plkernel.decays.findings import Finding, findings, grouped, redrawn
+from plkernel.decays.memory import QUANTILES, Memory, kernel_exponents, slope_range
+from plkernel.decays.memory_figures import DRAWN, model_figure
+from plkernel.decays.rates import LAGS, Layer, kernel, known_layers, quantiles
+from plkernel.decays.tensors import HUB, open_checkpoint
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
+"""Places among QUANTILES."""
+SLOPES_OVER = slope_range(LAGS) or (0.0, 0.0)
+Parts = tuple[list[str], dict[str, Any], tuple[Memory | None, Memory], str]
+"""Of a report: texts, values for JSON, memory before and now, and the title of the figure."""
+
+
+@dataclass(frozen=True, repr=False)
+class Shown(Result):
+    """Layers with decays of a checkpoint, and what is wrong with them."""
+
+    name: str
+    model_type: str | None
+    layers: tuple[Layer, ...]
+    findings: tuple[Finding, ...]
+
+    def _title(self) -> str:
+        found = [f"{one.severity}: {one.name}, {one.tensor}" for one in self.findings]
+        more = f" and {len(found) - 1} more" if found[1:] else ""
+        return f"{self.name}: {_count(self)}; {found[0] if found else 'nothing is wrong'}{more}"
+
+    def _table(self) -> Any:
+        rows = []
+        for layer in self.layers:
+            lives = quantiles(layer.rates)
+            row = {"layer": layer.number, "family": layer.family.name, "channels": layer.rates.size}
+            rows.append(
+                {
+                    **row,
+                    **{name: lives[at] for name, at in NAMED.items()},
+                    "x": _exponent(layer.rates),
+                }
+            )
+        return rows
+
+    def _draw(self) -> "Figure":
+        return model_figure(None, self.memory, self.name, "tokens")
+
+    @property
+    def kernels(self) -> Floats:
+        """The kernel of every layer at LAGS, (L, T)."""
+        return np.stack([kernel(layer.rates) for layer in self.layers])
+
+    @property
+    def memory(self) -> Memory:
+        """Half-lives and kernels for figures, within what can be drawn."""
+        tokens = np.stack([quantiles(layer.rates) for layer in self.layers])
+        return Memory(np.clip(tokens, *DRAWN)[None], LAGS, np.nan_to_num(self.kernels)[None])
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; numbers that are not finite become null."""
+        layers = []
+        for layer, weights in zip(self.layers, self.kernels, strict=True):
+            family, tokens = layer.family, quantiles(layer.rates)
+            tensors = {
+                role: {
+                    "name": layer.names[role],
+                    "shape": list(stored.values.shape),
+                    "dtype": stored.dtype,
+                }
+                for role, stored in layer.tensors.items()
+            }
+            row: dict[str, Any] = {
+                "module": layer.module,
+                "layer": layer.number,
+                "family": family.name,
+            }
+            row |= {
+                "formula": family.formula,
+                "source": family.source,
+                "notes": family.notes,
+                "tensors": tensors,
+            }
+            row |= {
+                "channels": layer.rates.size,
+                "kernel": {"lags": LAGS.tolist(), "values": weights.tolist()},
+            }
+            row["half_lives"] = {
+                f"{QUANTILES[place]:g}": float(tokens[place]) for place in NAMED.values()
+            }
+            layers.append(
+                row | {"exponent": _exponent(layer.rates), "exponent_over_lags": SLOPES_OVER}
+            )
+        found = [finding._asdict() for finding in self.findings]
+        return {
+            "model": self.name,
+            "model_type": self.model_type,
+            "layers": layers,
+            "findings": found,
+        }
+
+
+def is_other_software(model: Path) -> bool:
+    """True for a checkpoint of other software, by the names of its files.
+
+    Raises ValueError if there is no such file.
+    """
+    if str(model).startswith(HUB):
+        return True
+    if existing(model, "model").is_dir():
+        weights = (*model.glob("*.safetensors*"), *model.glob("*.bin*"), *model.glob("*.pth"))
+        return not (model / CHECKPOINT).exists() and bool(weights)
+    return model.name != CHECKPOINT
+
+
+def of_checkpoint(model: Path, compare: Path | None) -> Parts:
+    """Decays and findings of a checkpoint of other software.
+
+    Raises ValueError if the one to compare has other layers.
+    """
+    before, now = None if compare is None else shown(str(compare)), shown(str(model))
+    if before is None:
+        return [render(now)], now.to_dict(), (None, now.memory), now.name
+    if len(before.layers) != len(now.layers):
+        raise ValueError(
+            f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}"
+        )
+    for old, new in zip(before.layers, now.layers, strict=True):
+        if old.rates.shape != new.rates.shape:
+            shapes = (
+                f"has {old.rates.shape} decays in {old.module}, but {now.name} has"
+                f" {new.rates.shape}"
+            )
+            raise ValueError(f"compare {before.name}: {shapes}")
+    now = replace(now, findings=(*now.findings, *redrawn(before.layers, now.layers)))
+    return (
+        [render(now, before)],
+        {**now.to_dict(), "compare": before.to_dict()},
+        (before.memory, now.memory),
+        now.name,
+    )
+
+
+def shown(target: str) -> Shown:
+    """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub.
+
+    Raises ValueError if no decays are known.
+    """
+    checkpoint = open_checkpoint(target)
+    try:
+        if not (layers := known_layers(checkpoint)):
+            families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
+            some = ", ".join(sorted(checkpoint.names)[:3])
+            held = f"no decays are known under names like {some}; read are layers of {families}"
+            raise ValueError(held if some else "the checkpoint holds no tensors")
+        seen = tuple(findings(checkpoint, layers))
+    except ValueError as error:
+        raise ValueError(f"{target}: {error}") from error
+    model_type = checkpoint.config.get("model_type")
+    return Shown(target, model_type if isinstance(model_type, str) else None, tuple(layers), seen)
+
+
+def render(now: Shown, before: Shown | None = None) -> str:
+    """All tables and sentences of one checkpoint; half-lives and slopes before in own columns."""
+    parts = [f"{now.name}: {_count(now)}" + (f", {now.model_type}" if now.model_type else "")]
+    kinds: dict[str, list[tuple[Layer, Layer | None]]] = {}
+    for layer, old in zip(now.layers, before.layers if before else repeat(None), strict=False):
+        kinds.setdefault(layer.family.anchor + layer.family.name, []).append((layer, old))
+    header = ["layer", "channels", *NAMED, "x", *(["median before", "x before"] if before else [])]
+    title = (
+        "half-lives in tokens; the kernel, root mean square over channels, falls as t**-x over "
+        "{:g} to {:g} tokens:".format(*SLOPES_OVER)
+    )
+    for pairs in kinds.values():
+        first, family = pairs[0][0], pairs[0][0].family
+        kept = ", ".join(
+            sorted({stored.dtype for layer, _ in pairs for stored in layer.tensors.values()})
+        )
+        lines = [
+            f"{family.name}, {first.module} .. ({kept or 'no tensor is read'}): {family.formula}",
+            family.source,
+        ]
+        parts.append("\n".join([*lines, *(f"note: {note}" for note in family.notes)]))
+        rows = []
+        for index, (layer, old) in enumerate(pairs):
+            numbers = [*quantiles(layer.rates)[list(NAMED.values())], _exponent(layer.rates)]
+            numbers += [quantiles(old.rates)[3], _exponent(old.rates)] if old else []
+            rows.append(
+                [str(layer.number or index), f"{layer.rates.size:,}", *map(_digits, numbers)]
+            )
+        parts.append(f"{title}\n{text_table(header, rows)}")
+    for severity in ("wrong", "notable"):
+        lines = [f"  {line}" for line in grouped(now.findings, severity)]
+        parts.append("\n".join([f"{severity}:{'' if lines else ' nothing'}", *lines]))
+    return "\n\n".join(parts)
+
+
+def _count(one: Shown) -> str:
+    return f"{len(one.layers)} layer{'s' if len(one.layers) > 1 else ''} with decays"
+
+
+def _exponent(rates: Floats) -> float:
+    with np.errstate(invalid="ignore"):  # of kernels that are unknown or unbounded
+        return float(kernel_exponents(LAGS, kernel(rates)))
+
+
+def _digits(value: float) -> str:
+    if np.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.3g}"

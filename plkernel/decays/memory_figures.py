@@ -1,0 +1,170 @@
+"""Figures of memory: kernels and half-lives of blocks, before training and after."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from plkernel.analysis.exponentials import power_law
+from plkernel.analysis.figures.style import (
+    COLUMN_WIDTH,
+    FAINTEST,
+    INK,
+    LAW,
+    PAGE_WIDTH,
+    decades,
+    line_style,
+    row_of_axes,
+    style,
+)
+from plkernel.analysis.figures.style import GREY as START
+from plkernel.decays.memory import Memory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DRAWN = (1e-3, 1e9)
+"""Half-lives in tokens that are drawn; those beyond are drawn at the edge."""
+COLUMNS = 4
+START_DASHES = (0, (3, 1.2))
+BOX_WIDTH, BOX_GAP = 0.32, 0.2
+
+
+class Panel(NamedTuple):
+    """Memory of an arm before training and after, and the x of its law t**-x."""
+
+    title: str
+    before: Memory
+    after: Memory
+    exponent: float
+
+
+@style()
+def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
+    """Kernels over lag, 1 at the first lag, a panel for each arm.
+
+    Grey before training, coloured after.
+
+    Thin lines are blocks, each the geometric mean over runs; thick lines are the geometric mean
+    over blocks. Behind them stands t**-exponent. The first panel is the baseline's.
+    """
+    same = len({panel.exponent for panel in panels}) == 1
+    law = f"t**-{panels[0].exponent:g}" if same else "t**-x, x the exponent of the arm"
+    labels = ("lag t (bytes)", "k(t) / k(1)")
+    figure, grid = _panels(panels, 1.6, heading, labels, START_DASHES, [{**LAW, "label": law}])
+    lowest = 1.0
+    for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
+        lags, after = panel.before.lags, {"color": line_style(index)["color"]}
+        expected = power_law(lags / lags[0], panel.exponent)
+        axes.plot(lags, expected, **LAW)
+        for memory, look in (
+            (panel.before, {"color": START, "ls": START_DASHES}),
+            (panel.after, after),
+        ):
+            blocks = memory.log_kernels()
+            if len(blocks) > 1:
+                axes.plot(memory.lags, np.exp(blocks.T), lw=0.5, alpha=0.55, **look)
+            axes.plot(memory.lags, np.exp(blocks.mean(axis=0)), lw=1.5, **look)
+        axes.set(xscale="log", yscale="log")
+        lowest = min(lowest, float(expected[-1]) / 100)  # what has all but vanished takes no room
+    grid[0].set_ylim(max(grid[0].get_ylim()[0], lowest), 1.6)
+    decades(*(axis for axes in grid for axis in (axes.xaxis, axes.yaxis)))
+    return figure
+
+
+@style()
+def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
+    """Half-lives of every block in bytes, a panel for each arm.
+
+    Grey before training, coloured after.
+
+    A box holds the middle half of a block's channels with the median in it, a line reaches from the
+    shortest to the longest. Quartiles and median are geometric means over runs, the ends the
+    outermost of all runs.
+    """
+    figure, grid = _panels(panels, 1.45, heading, ("block", "half-life (bytes)"), "-", [])
+    for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
+        _half_lives(axes, panel.before, panel.after, line_style(index)["color"])
+    return figure
+
+
+@style()
+def model_figure(
+    before: Memory | None, after: Memory, title: str = "", unit: str = "bytes"
+) -> "Figure":
+    """One model: kernels of every block (left) and half-lives (right), now and before.
+
+    Before is left out if it is None.
+
+    Blocks are shaded from the first, dark, to the last; the state before is dashed, on the right
+    grey.
+    """
+    from matplotlib import colormaps
+
+    figure, (kernels, half_lives) = row_of_axes(
+        2, PAGE_WIDTH, 2.9 + 0.15 * -(-after.blocks // 6), 1, title, width_ratios=(1.2, 1)
+    )
+    states: list[tuple[Memory, dict[str, Any]]] = [(after, {"lw": 1.2})]
+    for memory, look in (
+        states if before is None else [(before, {"ls": START_DASHES, "lw": 0.9}), *states]
+    ):
+        shades = colormaps["viridis"](np.linspace(0, 0.85, memory.blocks))
+        for block, (log_kernel, shade) in enumerate(
+            zip(memory.log_kernels(), shades, strict=False)
+        ):
+            label = f"block {block}" if memory is after else None
+            kernels.plot(memory.lags, np.exp(log_kernel), color=shade, label=label, **look)
+    kernels.set(xscale="log", yscale="log")
+    kernels.set_ylim(bottom=max(kernels.get_ylim()[0], FAINTEST))
+    decades(kernels.xaxis, kernels.yaxis)
+    dashed, grey = (
+        f" ({look}: before)" if before is not None else "" for look in ("dashed", "grey")
+    )
+    kernels.set(xlabel=f"lag t ({unit})", ylabel="k(t) / k(1)", title=f"kernels{dashed}")
+    _half_lives(half_lives, before, after, line_style(1)["color"])
+    half_lives.set(xlabel="block", ylabel=f"half-life ({unit})", title=f"half-lives{grey}")
+    figure.legend(loc="outside lower center", ncols=6)
+    return figure
+
+
+def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str) -> None:
+    """Boxes of every block's half-lives, before training (left, grey) and after."""
+    for memory, side, shade in ((before, -BOX_GAP, START), (after, BOX_GAP, colour)):
+        if memory is not None:
+            at = np.arange(memory.blocks, dtype=float) + side
+            shortest, _, low, median, high, _, longest = memory.half_life_quantiles().T
+            axes.vlines(at, shortest, longest, color=shade, lw=0.8)
+            axes.bar(at, high - low, BOX_WIDTH, bottom=low, facecolor=shade, alpha=0.35)
+            axes.hlines(median, at - BOX_WIDTH / 2, at + BOX_WIDTH / 2, color=shade, lw=1.6)
+    ticks = range(0, after.blocks, 1 + (after.blocks - 1) // 8)
+    axes.set(yscale="log", xticks=ticks, xlim=(-0.6, after.blocks - 0.4))
+    decades(axes.yaxis)
+
+
+def _panels(
+    panels: Sequence[Panel],
+    height: float,
+    heading: str,
+    labels: tuple[str, str],
+    start: Any,
+    first: list[Any],
+) -> tuple["Figure", list["Axes"]]:
+    """Axes for the panels, all on the same scale, with titles, outer labels and a legend."""
+    from matplotlib.lines import Line2D
+
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    width = PAGE_WIDTH if columns > 1 else 1.3 * COLUMN_WIDTH
+    figure, grid = row_of_axes(columns, width, height * rows + 0.75, rows, heading, sharey=True)
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
+    for index, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
+        axes.set_title(panel.title, fontsize=7)
+        axes.set_xlabel(labels[0] if index + columns >= len(panels) else "")
+        axes.set_ylabel(labels[1] if index % columns == 0 else "")
+    before = {"color": START, "lw": 1.5, "ls": start, "label": "at initialisation"}
+    after = {"color": INK, "lw": 1.5, "label": "after training (each arm in its colour)"}
+    handles = [Line2D([], [], **look) for look in (*first, before, after)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3 if columns > 1 else 1)
+    return figure, grid[: len(panels)]

@@ -1,0 +1,210 @@
+"""The official checkpoint format of RWKV-5, RWKV-6 and RWKV-7, a dictionary in a .pth file.
+
+Names and shapes are those of `RWKV.state_dict()` (x052 for Eagle, x060 for Finch, x070 for Goose,
+weights of linear maps as (out, in)). The official training code also writes v0, v1 and v2 for the
+first block of a Goose, which nothing reads and which are dropped here. The official inference
+package infers sizes from the order of the dictionary: it takes an Eagle for version 5.1 unless some
+`time_decay` comes after an `ln_x`, and reads the heads of a Finch off the first dimension of a
+`time_faaaa` that comes after a `time_maa`. Order and dimensions written here are the ones it needs.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plkernel.common.files import atomic
+from plkernel.decays.tensors import read_pickle
+from plkernel.models.layers import BYTES, Structure
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+
+State = dict[str, Tensor]
+
+BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+FIRST_IN_BLOCK = ("att.ln_x", "att.time_maa")
+UNUSED = {"blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2"}
+
+
+def to_official(model: RWKV) -> State:
+    """The tensors of `model` under their official names, in the official order, on the CPU.
+
+    The format has no tied head: the embedding of a tied model is written twice. Raises ValueError
+    naming what the format cannot express: with K-clamp or most options of a `Structure`, the
+    official code computes another function.
+    """
+    config, plain = model.config, Structure()
+    if config.k_clamp:
+        raise ValueError(
+            "k_clamp: a checkpoint cannot say that keys are scaled by min(1, lambda): only models"
+            " with k_clamp = false"
+        )
+    kept = (
+        "tied",
+        "embedding_norm",
+    )  # every RWKV norms its embedding, and a tied head is written twice
+    for name, value in config.structure.options().items():
+        if name not in kept and value != getattr(plain, name):
+            raise ValueError(f"{name} = {value!r}: the format has no such option")
+    for name, value in config.structure.multipliers.items():
+        if value != 1:
+            raise ValueError(f"multiplier {name} = {value}: the format has no multipliers")
+    if config.head_size == 1:
+        raise ValueError("head_size 1: the official code needs more than one channel per head")
+    state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    state.setdefault("head.weight", state["emb.weight"].clone())
+    return {name: state[name] for name in sorted(state, key=_place)}
+
+
+def _place(name: str) -> tuple[float, int]:
+    """Sort key of a tensor: by block, and first in it what the package must have seen."""
+    match = BLOCK.fullmatch(name)
+    if not match:
+        return (-1.0 if name.startswith("emb.") else math.inf), 0
+    ranks = [rank for rank, start in enumerate(FIRST_IN_BLOCK) if match[2].startswith(start)]
+    return float(match[1]), min(ranks, default=len(FIRST_IN_BLOCK))
+
+
+def write_official(path: Path, state: State, dtype: str = "float32") -> None:
+    """Write `state` in numbers of type `dtype`, atomically.
+
+    Raises ValueError naming one that is too large for it.
+    """
+    cast = {name: tensor.to(getattr(torch, dtype)) for name, tensor in state.items()}
+    for name, tensor in cast.items():
+        if not tensor.isfinite().all() and state[name].isfinite().all():
+            raise ValueError(
+                f"dtype {dtype}: {name} has a number too large for it; use bfloat16 or float32"
+            )
+    with atomic(path) as temporary, temporary.open("wb") as handle:
+        torch.save(cast, handle)
+
+
+def summary(model: RWKV, dtype: str) -> str:
+    """Version, sizes and number of parameters of a model, in one line."""
+    config, count = model.config, sum(parameter.numel() for parameter in model.parameters())
+    return (
+        f"rwkv{config.version}: {config.layers} layers of width {config.dim}, {config.heads} heads"
+        f" of {config.head_size}, feed-forward {config.hidden}, {count:,} parameters in {dtype}"
+    )
+
+
+def read(source: Path) -> RWKV:
+    """Read the model in an official .pth file.
+
+    Raises ValueError naming `source`. Nothing in it is executed.
+    """
+    state = read_pickle(source)
+    try:
+        return from_official(state)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def from_official(state: Mapping[str, Any]) -> RWKV:
+    """Build the model that a dictionary of official tensors describes, in float32.
+
+    Sizes follow from shapes.
+
+    Keys may come in any order, and vectors with or without dimensions of 1, as in the official
+    package. Raises ValueError, naming the key, unless it is a version 5.2, 6 or 7 model over bytes.
+    """
+    given = {}
+    for name, value in state.items():
+        if (
+            not isinstance(value, Tensor)
+            or value.is_meta
+            or not value.is_floating_point()
+            or value.is_sparse
+        ):
+            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"{name}: is {kind}, expected a tensor of floating-point numbers that holds its"
+                " values"
+            )
+        given[name] = value.detach().float()
+    try:
+        config = _config(given)
+    except KeyError as error:
+        raise ValueError(f"tensors are missing: {error.args[0]}") from error
+    with torch.device("meta"):
+        model = RWKV7(config) if isinstance(config, RWKV7Config) else RWKV(config)
+    expected = model.state_dict()
+    if missing := expected.keys() - given.keys():
+        raise ValueError(f"tensors are missing: {', '.join(sorted(missing)[:3])}")
+    unused = UNUSED if isinstance(config, RWKV7Config) else set()
+    if unknown := given.keys() - expected.keys() - unused:
+        raise ValueError(f"tensors that these models do not have: {', '.join(sorted(unknown)[:3])}")
+    fitted = {}
+    for name, like in expected.items():
+        if given[name].squeeze().shape != like.squeeze().shape:
+            raise ValueError(
+                f"{name}: shape {tuple(given[name].shape)}, expected {tuple(like.shape)}"
+            )
+        fitted[name] = given[name].reshape(like.shape).clone()
+    model.load_state_dict(fitted, assign=True)
+    return model.requires_grad_(True)
+
+
+def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
+    """Version, width, depth, heads, ranks and feed-forward width, from names and shapes.
+
+    Raises KeyError for a tensor that is missing, and ValueError naming what the keys look like
+    instead.
+    """
+    blocks = [match for match in map(BLOCK.fullmatch, state) if match]
+    names, numbers = {match[2] for match in blocks}, sorted({int(match[1]) for match in blocks})
+    if "att.r_k" in names:
+        version = 7
+    elif any(name.startswith("att.time_maa") for name in names):
+        version = 6
+    elif "att.gate.weight" in names and state["blocks.0.att.time_decay"].squeeze(-1).ndim > 1:
+        version = 5
+    else:
+        some = ", ".join(sorted(state)[:3])
+        raise ValueError(
+            f"no model of RWKV-5.2, RWKV-6 or RWKV-7, which can be read: among the keys are {some}"
+        )
+
+    def matrix(name: str) -> tuple[int, int]:
+        if state[name].ndim != 2:
+            raise ValueError(f"{name}: shape {tuple(state[name].shape)}, expected a matrix")
+        return len(state[name]), state[name].shape[1]
+
+    rows, dim = matrix("emb.weight")
+    if rows != BYTES:
+        raise ValueError(
+            f"vocabulary: emb.weight has {rows} rows, but plkernel's models read bytes and need"
+            f" {BYTES}"
+        )
+    name = "blocks.0.att.r_k" if version == 7 else "blocks.0.att.time_faaaa"
+    heads = matrix(name)[0]
+    if not heads or dim % heads:
+        raise ValueError(f"{name}: {heads} heads do not divide a width of {dim}")
+    if numbers != list(range(len(numbers))):
+        raise ValueError(f"blocks are numbered {numbers[:8]}, expected 0, 1, 2, ... without a gap")
+    layers, head_size = len(numbers), dim // heads
+    hidden = matrix("blocks.0.ffn.key.weight")[0]
+    ranks: dict[str, Any] = {}
+    if version == 7:  # None for the official ones
+        official = RWKV7Config(dim, head_size=head_size)
+        maps = {"decay": "0.att.w1", "rate": "0.att.a1", "value": "1.att.v1", "gate": "0.att.g1"}
+        for (kind, place), usual in zip(maps.items(), official.ranks, strict=True):
+            if (kind != "value" or layers > 1) and (rank := matrix(f"blocks.{place}")[1]) != usual:
+                ranks[f"{kind}_rank"] = rank
+        return RWKV7Config(
+            dim,
+            layers,
+            head_size,
+            feed_forward=None if hidden == official.hidden else hidden,
+            **ranks,
+        )
+    if version == 6:
+        ranks["mix_rank"] = matrix("blocks.0.att.time_maa_w1")[1] // 5
+        ranks["decay_rank"] = matrix("blocks.0.att.time_decay_w1")[1]
+    feed_forward = None if hidden == int(3.5 * dim // 32 * 32) else hidden
+    return RWKVConfig(version, dim, layers, head_size, feed_forward=feed_forward, **ranks)

@@ -1,0 +1,145 @@
+"""Layers with decays of a checkpoint: their rates, half-lives in tokens, and kernels."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from plkernel.decays.families import FAMILIES, Family, Floats, Given
+from plkernel.decays.memory import QUANTILES
+from plkernel.decays.tensors import Checkpoint, Stored
+
+LAGS: Floats = np.exp2(np.arange(13.0))
+"""Tokens at which kernels are known: 1, 2, 4 .. 4096."""
+NUMBERED = re.compile(r"(?:^|\.)(?:layers?|blocks|h)\.(\d{1,6})(?=\.)", re.ASCII)
+MOST_LAYERS, MOST_NUMBERS = 1000, 2**25
+"""Layers with decays, and numbers in their tensors, of one checkpoint; the largest published has
+half as many.
+"""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One module that remembers.
+
+    names    of its tensors, by role
+    tensors  by role
+    rates    -ln a per token of every channel
+    """
+
+    module: str
+    family: Family
+    names: Mapping[str, str]
+    tensors: Mapping[str, Stored]
+    config: Mapping[str, object]
+    rates: Floats
+
+    @property
+    def number(self) -> int:
+        """Number of the layer in its name; 0 if there is none."""
+        return _number(self.module)
+
+    def rates_of(self, **others: Floats) -> Floats:
+        """Rates with other numbers for some roles; ValueError if shapes do not fit one another."""
+        values = {role: others.get(role, stored.values) for role, stored in self.tensors.items()}
+        try:
+            with np.errstate(all="ignore"):
+                return np.atleast_1d(self.family.rate(Given(values, self.config, self.number)))
+        except (
+            ValueError,
+            IndexError,
+            TypeError,
+        ) as error:  # the last two of arrays with too few dimensions
+            shapes = ", ".join(
+                f"{self.names[role]} {array.shape}" for role, array in values.items()
+            )
+            raise ValueError(
+                f"{self.module}: {self.family.name} does not fit {shapes or 'it'} ({error})"
+            ) from error
+
+
+Located = tuple[str, Family, dict[str, str]]
+"""Of a layer: its module, its family, and the names of its tensors by role."""
+
+
+def located_layers(checkpoint: Checkpoint) -> list[Located]:
+    """All layers of known families by the names of tensors alone, in order."""
+    names = frozenset(checkpoint.names)
+    model = Given({}, checkpoint.config, 0).setting("model_type")
+    families = [
+        (re.compile(one.anchor), one) for one in FAMILIES if not one.models or model in one.models
+    ]
+    matched: list[Located] = []
+    for name in sorted(names, key=lambda one: (_number(one), one)):
+        for pattern, family in families:
+            if not (match := pattern.fullmatch(name)):
+                continue
+            groups = match.groupdict()
+            wanted = {role: form.format(**groups) for role, form in family.tensors.items()}
+            beside, without = (
+                {form.format(**groups) for form in forms}
+                for forms in (family.beside, family.without)
+            )
+            if (
+                names.issuperset(wanted.values())
+                and names.isdisjoint(without)
+                and (not beside or names & beside)
+            ):
+                matched.append((groups.get("at") or name.rpartition(".")[0], family, wanted))
+                break
+    return matched
+
+
+def known_layers(checkpoint: Checkpoint) -> list[Layer]:
+    """All layers of known families, in order."""
+    matched = located_layers(checkpoint)
+    if len(matched) > MOST_LAYERS:
+        raise ValueError(f"{len(matched):,} layers with decays, expected at most {MOST_LAYERS:,}")
+    if (
+        numbers := sum(checkpoint.size(one) for _, _, wanted in matched for one in wanted.values())
+    ) > MOST_NUMBERS:
+        raise ValueError(
+            f"{numbers:,} numbers in tensors of decays, expected at most {MOST_NUMBERS:,}"
+        )
+    layers = []
+    for module, family, wanted in matched:
+        tensors = {role: checkpoint.read(one) for role, one in wanted.items()}
+        layer = Layer(module, family, wanted, tensors, checkpoint.config, np.empty(0))
+        layers.append(replace(layer, rates=layer.rates_of()))
+    return layers
+
+
+def half_lives(rates: Floats) -> Floats:
+    """ln 2 / rate in tokens: 0 for a decay of 0, inf for one of 1, NaN if unknown or growing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(rates >= 0, np.log(2.0) / np.abs(rates), np.nan)
+
+
+def quantiles(rates: Floats, levels: Sequence[float] = QUANTILES, method: str = "linear") -> Floats:
+    """Quantiles (len(levels),) of the known half-lives; NaN if there are none."""
+    known = half_lives(rates).ravel()
+    known = known[~np.isnan(known)]
+    if not known.size:
+        return np.full(len(levels), np.nan)
+    if method == "linear" and not np.isfinite(known).all():
+        method = "nearest"  # between a number and infinity nothing can be interpolated
+    return np.quantile(known, levels, method=method)  # type: ignore[call-overload, no-any-return]
+
+
+def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
+    """sqrt(mean a**(2 t)) over the channels with a known decay, at every lag t; (T,)."""
+    known = rates[~np.isnan(rates)]
+    if not known.size:
+        return np.full(len(lags), np.nan)
+    slowest = float(known.min())
+    if not np.isfinite(slowest):
+        return np.full(len(lags), 0.0 if slowest > 0 else np.inf)
+    with np.errstate(over="ignore"):  # of decays that grow
+        means = np.array([np.exp(-2.0 * lag * (known - slowest)).mean() for lag in lags])
+        return np.exp(-slowest * lags) * np.sqrt(means)
+
+
+def _number(name: str) -> int:
+    match = NUMBERED.search(name)
+    return int(match[1]) if match else 0

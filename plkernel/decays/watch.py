@@ -1,0 +1,403 @@
+"""Decays of a live model while it trains: scalars to log, and findings.
+
+Needs torch and numpy alone. Tensors are read where they are: of a DTensor the shard of this
+process, without a word to the others; tensors on the meta device once they are there.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from plkernel.decays.families import FAMILIES
+from plkernel.decays.findings import HALF_PRECISION, Finding, findings, grouped
+from plkernel.decays.rates import NUMBERED, Layer, half_lives, located_layers, quantiles
+from plkernel.decays.tensors import of_tensors, spacing
+
+SHOWN = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
+"""Names of the quantiles of half-lives."""
+BESIDE = ("D",)
+"""Parameters of the module of decays that `decay_param_groups` treats like them."""
+
+
+class watch:
+    """Decays of every known layer of `model`: scalars every so many steps, and findings.
+
+    model      any torch.nn.Module with layers of the families that plkernel.inspect reads
+    optimizer  with `param_groups`; None if its part is not to be seen
+    every      steps between two readings
+    steps      length of the schedule, for what weight decay alone makes of the decays by then; None
+    if unknown
+    context    tokens of a training window, for the share of half-lives beyond it; None if unknown
+    step       steps that came before, in a run that goes on
+
+    Call it after each step: it returns {} or, every `every` steps, floats by name. In each layer,
+    over its channels:
+
+    decay/layer3/half_life_p50   quantiles of the half-lives in tokens: min, p10, p50, p90, max; inf
+    for a decay of 1
+    decay/layer3/below_token     share of half-lives below one token; beyond_context: above
+    `context`
+    decay/layer3/moved           share of rates that differ from those at the start
+    decay/layer3/invalid         share of rates -ln a that are not positive and finite: 0, infinite,
+    negative, NaN
+    decay/layer3/distinct        share of rates that are different numbers: 1 unless some are equal
+    decay/layer3/bits            of the narrowest of its tensors: 16 or 32
+
+    and of all tensors of one name, e.g. A_log, by the optimizer:
+
+    decay/A_log/lr, weight_decay   the largest of those in their parameter groups; 0 without a group
+    decay/A_log/frozen             share of these tensors that no step changes
+    decay/A_log/scale_at_end       (1 - lr weight_decay)**(steps left), at the highest rate that the
+                                   groups name (max_lr, initial_lr or lr): what decoupled weight
+                                   decay alone multiplies them by
+
+    `findings` has those of plkernel.inspect, and of the optimizer; all since the start. New ones
+    that are wrong are warned of, once each. `unseen` says which layers cannot be read, and why.
+    Raises ValueError if no layer is known.
+
+    A tensor that falls to the share s of itself takes rates exp(A_log) of 1 .. 16 to 1 .. 16**s: at
+    3e-4 x 0.1 x 1e5 steps s is 0.05, and 16 becomes 1.15.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any = None,
+        every: int = 100,
+        steps: int | None = None,
+        *,
+        context: int | None = None,
+        step: int = 0,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self.model, self.optimizer, self.every, self.steps, self.context = (
+            model,
+            optimizer,
+            every,
+            steps,
+            context,
+        )
+        self.step, self.findings, self.unseen = step, list[Finding](), dict[str, str]()
+        self._checkpoint, self._places = layers_of(model)
+        modules = [module for module, _, _ in self._places]
+        short = [f"layer{match[1]}" if (match := NUMBERED.search(one)) else one for one in modules]
+        labels = [
+            label if short.count(label) == 1 else one
+            for label, one in zip(short, modules, strict=True)
+        ]
+        self._labels = dict(zip(modules, labels, strict=True))
+        self._start: dict[str, np.ndarray] = {}
+        self._reported: set[tuple[str, str]] = set()
+        self.read()
+
+    def __call__(self, step: int | None = None) -> dict[str, float]:
+        """Scalars if a reading is due after this step, else {}.
+
+        Steps are counted unless they are given.
+        """
+        before, self.step = self.step, self.step + 1 if step is None else step
+        return self.read() if self.step % self.every == 0 and self.step != before else {}
+
+    def read(self) -> dict[str, float]:
+        """Scalars now, whatever the step."""
+        layers = {layer.module: layer for layer in self._layers()}
+        scalars: dict[str, float] = {}
+        for module, layer in layers.items():
+            rates, tokens = layer.rates.ravel(), half_lives(layer.rates.ravel())
+            start = self._start.setdefault(module, rates)
+            known = dict(zip(SHOWN, quantiles(rates, tuple(SHOWN.values())).tolist(), strict=True))
+            values = {
+                f"half_life_{name}": value for name, value in known.items() if not np.isnan(value)
+            }
+            shares = {"below_token": tokens < 1.0, "invalid": ~((rates > 0) & np.isfinite(rates))}
+            shares |= {} if self.context is None else {"beyond_context": tokens > self.context}
+            shares |= {"moved": rates != start} if start.shape == rates.shape else {}
+            values |= {name: float(where.mean()) for name, where in shares.items()}
+            values["distinct"] = len(np.unique(rates)) / rates.size
+            if sizes := [
+                getattr(torch, stored.dtype).itemsize for stored in layer.tensors.values()
+            ]:
+                values["bits"] = 8.0 * min(sizes)
+            scalars |= {
+                f"decay/{self._labels[module]}/{name}": value for name, value in values.items()
+            }
+        seen = findings(self._checkpoint, list(layers.values()))
+        if self.unseen:  # no tensor of these layers was read
+            names = {name for _, _, tensors in self._places for name in tensors.values()}
+            seen = [one for one in seen if one.name != "unread" or one.tensor not in names]
+        beside = [
+            "identical layers",
+            "missing layers",
+        ]  # starts may be, and stages of a pipeline have some layers
+        if any(hasattr(parameter, "to_local") for parameter in self.model.parameters()):
+            beside += ["shape", "not as defined"]  # of all shards together
+        seen = [one for one in seen if one.name not in beside]
+        if self.optimizer is not None:
+            scalars |= self._settings(layers, seen)
+        self._report(seen)
+        return scalars
+
+    def _layers(self) -> Iterator[Layer]:
+        """Layers as far as they can be read; `unseen` has the others."""
+        self.unseen = {}
+        for module, family, names in self._places:
+            try:
+                tensors, splits = {}, set()
+                for role, name in names.items():
+                    tensor, split = _local(attrgetter(name)(self.model))
+                    splits.add(split)
+                    if tensor.is_meta or not tensor.numel():
+                        what = (
+                            "is on the meta device"
+                            if tensor.is_meta
+                            else "this process holds none of it"
+                        )
+                        raise ValueError(f"{name}: {what}")
+                    if (split and family.whole) or len(splits) > 1:
+                        raise ValueError(
+                            f"{name}: shards of this process do not give whole decays of"
+                            f" {family.name}"
+                        )
+                    tensors[role] = of_tensors({name: tensor}, {}).read(name)
+                layer = Layer(module, family, names, tensors, self._checkpoint.config, np.empty(0))
+                yield replace(layer, rates=layer.rates_of())
+            except ValueError as error:
+                self.unseen[module] = str(error)
+
+    def _settings(self, layers: Mapping[str, Layer], seen: list[Finding]) -> dict[str, float]:
+        """Scalars of the optimizer by the name of a tensor.
+
+        What it does not train, or decays, is added to `seen`.
+        """
+        groups = {
+            id(one): group for group in self.optimizer.param_groups for one in group["params"]
+        }
+        alike: dict[str, list[float]] = {}
+        scaled: dict[str, dict[str, np.ndarray]] = {}
+        told: list[tuple[Layer, str, str]] = []
+        for module, role, name in (
+            (module, *one) for module, _, names in self._places for one in names.items()
+        ):
+            parameter = attrgetter(name)(self.model)
+            if not isinstance(parameter, nn.Parameter):
+                continue
+            group = groups.get(id(parameter))
+            if not parameter.requires_grad:
+                seen.append(Finding("frozen", name, "requires no gradient", "notable"))
+            elif group is None:
+                seen.append(
+                    Finding(
+                        "not in the optimizer", name, "requires a gradient, and no step changes it"
+                    )
+                )
+            moves, group = parameter.requires_grad and group is not None, group or {}
+            lr, decay = float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0))
+            peak = float(group.get("max_lr", group.get("initial_lr", lr)))
+            values = {"lr": lr, "weight_decay": decay, "frozen": float(not moves)}
+            layer = layers.get(module)
+            if layer and (stored := layer.tensors[role]).dtype in HALF_PRECISION:
+                lost = (spacing(stored.values, stored.dtype) / 2 > peak).sum()
+                words = (
+                    f"is {stored.dtype}: in {lost:,} of {stored.values.size:,} numbers a step of"
+                    f" {peak:g}"
+                )
+                seen.append(Finding("half precision", name, f"{words} is rounded away", "notable"))
+            # SGD, RMSprop, Adagrad ..
+            coupled = group.get("momentum") or {"alpha", "rho", "lr_decay"} & group.keys()
+            if self.steps is not None and group.get("decoupled_weight_decay", not coupled):
+                left = max(0, self.steps - self.step)
+                scale = values["scale_at_end"] = (
+                    max(0.0, 1.0 - peak * decay) ** left if moves else 1.0
+                )
+                if scale < 1.0 and layer:
+                    scaled.setdefault(module, {})[role] = layer.tensors[role].values * scale
+                    words = (
+                        f"{decay:g} at a rate of {peak:g} multiplies it by {scale:.3g} in {left:,}"
+                        " steps"
+                    )
+                    told.append((layer, name, words))
+            elif decay and moves:
+                seen.append(
+                    Finding("weight decay", name, f"is {decay:g}, at a rate of {peak:g}", "notable")
+                )
+            for key, value in values.items():
+                alike.setdefault(f"decay/{name.removeprefix(f'{module}.')}/{key}", []).append(value)
+        for layer, name, words in told:
+            after = layer.rates_of(**scaled[layer.module])  # of all its tensors together
+            spans = [
+                "{:.3g} .. {:.3g}".format(*quantiles(one, (0.0, 1.0)))
+                for one in (layer.rates, after)
+            ]
+            words += f", without any gradient: half-lives of {spans[0]} tokens become {spans[1]}"
+            seen.append(Finding("weight decay", name, words, "notable"))
+        join: dict[str, Callable[[list[float]], Any]] = {"frozen": np.mean, "scale_at_end": min}
+        return {
+            name: float(join.get(name.rpartition("/")[2], max)(values))
+            for name, values in alike.items()
+        }
+
+    def _report(self, seen: Iterable[Finding]) -> None:
+        """Keep the findings that are new, and warn of those that are wrong."""
+        new = {
+            (one.name, one.tensor): one
+            for one in seen
+            if (one.name, one.tensor) not in self._reported
+        }
+        self._reported.update(new)
+        self.findings += new.values()
+        for text in grouped(new.values(), "wrong"):
+            warnings.warn(f"decays at step {self.step:,}: {text}", stacklevel=4)
+
+
+def decay_param_groups(
+    model: nn.Module, weight_decay: float = 0.0, decay_lr: float | None = None
+) -> list[dict[str, Any]]:
+    """Parameter groups for any optimizer: decays without weight decay, others with it.
+
+    Decays are the parameters that plkernel.inspect reads half-lives from (A_log, dt_bias, w0 .., by
+    family), and D beside them. `decay_lr` is their learning rate, None for that of the optimizer.
+    Frozen parameters are in no group.
+    Raises ValueError if no layer is known.
+
+    Weight decay pulls a parameter to 0, where nothing makes a decay simpler: A_log = 0 is a rate of
+    1, and all heads meet there; dt_bias = 0 is a step of ln 2, 7 to 700 times the 0.001 .. 0.1 that
+    Mamba starts with. The official code of Mamba marks A_log, D and dt_bias accordingly
+    (`_no_weight_decay`), which no optimizer of torch reads.
+
+    Measured (runs/records/decays-train): with weight decay on its decays too, a small diagonal SSM
+    ends 0.022 bits per byte worse; small models of RWKV-7 and Mamba-2 lose 0.0011 or less, as the
+    input makes up for parameters that end at half-lives of about 3 tokens. Decays at rates from 0
+    to 10 times the others' end within 0.0009 of the baseline.
+    """
+    names = decay_names(model)
+    known = {
+        id(one) for name, one in model.named_parameters(remove_duplicate=False) if name in names
+    }  # tied ones too
+    decays: dict[str, Any] = {"params": [], "weight_decay": 0.0} | (
+        {} if decay_lr is None else {"lr": decay_lr}
+    )
+    others: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            (decays if id(parameter) in known else others)["params"].append(parameter)
+    return [group for group in (others, decays) if group["params"]]
+
+
+def trainer_callback(trainer: Any, **options: Any) -> Any:
+    """Make a transformers.TrainerCallback that logs the scalars of `watch` through `trainer.log`.
+
+    `trainer.add_callback(trainer_callback(trainer, every=100))`; its attribute `watch` has the
+    findings. The scalars go wherever those of the trainer go; the schedule is that of the trainer.
+    """
+    base: Any = import_module("transformers").TrainerCallback
+
+    class WatchCallback(base):  # type: ignore[misc]
+        watch: Any = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+            given = {"steps": state.max_steps, "step": state.global_step, **options}
+            self.watch = watch(parts["model"], parts.get("optimizer"), **given)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+            if self.watch is not None and (scalars := self.watch(state.global_step)):
+                due = control.should_log
+                trainer.log(scalars)
+                control.should_log = (
+                    due  # which each log takes back: the loss of this step is logged after it
+                )
+
+    return WatchCallback()
+
+
+def lightning_callback(**options: Any) -> Any:
+    """A Lightning callback that gives the scalars of `watch` to the loggers, at their step.
+
+    `log_dict` of the module would keep them until `log_every_n_steps`, and log them again with
+    every later step.
+    """
+    known = [
+        name
+        for name in ("lightning.pytorch", "pytorch_lightning")
+        if find_spec(name.partition(".")[0])
+    ]
+    base: Any = import_module(known[0]).Callback if known else object
+
+    class WatchCallback(base):  # type: ignore[misc]
+        watch: Any = None
+
+        def on_train_start(self, trainer: Any, module: nn.Module) -> None:
+            groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+            steps = trainer.estimated_stepping_batches
+            given = {
+                "steps": int(steps) if np.isfinite(steps) else None,
+                "step": trainer.global_step,
+                **options,
+            }
+            self.watch = watch(module, SimpleNamespace(param_groups=groups), **given)
+
+        def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+            if self.watch is not None and (scalars := self.watch(trainer.global_step)):
+                for logger in trainer.loggers:
+                    logger.log_metrics(scalars, step=trainer.global_step)
+
+    return WatchCallback()
+
+
+def decay_names(model: nn.Module) -> set[str]:
+    """Names of the parameters that half-lives are read from, and of D beside them.
+
+    Raises ValueError if no layer is known.
+    """
+    _, known = layers_of(model)
+    beside = {f"{module}.{one}" for module, _, _ in known for one in BESIDE}
+    return {name for _, _, tensors in known for name in tensors.values()} | beside
+
+
+def layers_of(model: nn.Module) -> Any:
+    """Names and configuration of a live model as a checkpoint, and its layers with decays.
+
+    Raises ValueError if none.
+    """
+    configs: Any = (one.config for one in model.modules() if hasattr(one, "config"))
+    given = [one.to_dict() if hasattr(one, "to_dict") else one for one in configs]
+    maps = sorted(
+        (one for one in given if isinstance(one, Mapping)), key=lambda one: "model_type" not in one
+    )
+    settings = (
+        {key: value for key, value in maps[0].items() if "dtype" not in str(key)} if maps else {}
+    )
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
+    checkpoint = of_tensors(dict.fromkeys(names), settings)
+    if not (known := located_layers(checkpoint)):
+        families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
+        raise ValueError(
+            f"a {type(model).__name__} has no layer with known decays; known are those of"
+            f" {families}"
+        )
+    return checkpoint, known
+
+
+def _local(tensor: Any) -> tuple[Tensor, Any]:
+    """The shard of a tensor in this process, and its split.
+
+    The split is equal for tensors that go together.
+    """
+    if not hasattr(tensor, "to_local"):
+        return tensor.detach(), None
+    with torch.no_grad():
+        local = tensor.to_local()
+    if local.shape == tensor.shape and all(one.is_replicate() for one in tensor.placements):
+        return local, None
+    even = tensor.ndim and len(local) * tensor.device_mesh.size() == len(tensor)
+    return local, (str(tensor.placements), "even" if even else tuple(tensor.shape[:1]))

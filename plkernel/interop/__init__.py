@@ -1,1 +1,0 @@
-"""Checkpoints in the official format of RWKV, both ways."""

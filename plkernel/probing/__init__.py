@@ -1,0 +1,1 @@
+"""Models that run on a text: their predictions, the decays it makes them take, trained runs."""

@@ -1,0 +1,181 @@
+"""The decays that a text makes a model take, token by token, beside the static ones at the biases.
+
+The formula of a family is the same for both: its bias is replaced by the bias with what the input
+adds. That sum is what a running layer hands to softplus, sigmoid or exp, so one entry of the table
+of families serves every module of a family, however it is written, and no code of a model is
+changed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from plkernel.common import cli
+from plkernel.common.files import CHECKPOINT
+from plkernel.data.windows import fixed_windows
+from plkernel.decays.families import BY_INPUT, Argument, Floats
+from plkernel.decays.rates import Layer, known_layers, quantiles
+from plkernel.decays.tensors import HUB, of_tensors
+from plkernel.probing.text_models import open_text_model
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Levels of the quantiles of observed half-lives."""
+MOST_RATES = 2**21
+"""Rates kept of one layer; of a larger one, fewer tokens are looked at, evenly spaced."""
+
+
+def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, Any]]:
+    """Run the model in a folder on the first windows of a corpus: a table, and JSON values.
+
+    Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and
+    channels. Raises ValueError if the model cannot run.
+    """
+    if str(model).startswith(HUB) or (model.is_file() and model.name != CHECKPOINT):
+        raise ValueError(
+            f"text needs a model that can run, as a folder with its tokenizer, which {model} is not"
+        )
+    target = open_text_model(model, torch.device("cpu"))
+    name, data = target.text(text)
+    read = target.encode(data)
+    length = min(target.context, tokens, read.size)
+    if length < 2:
+        raise ValueError(f"text {name!r} has {read.size} {target.unit}s, expected at least 2")
+    windows = fixed_windows(read, length - 1, tokens // length)
+    try:
+        layers = observe(target.model, target.predict, windows)
+    except RuntimeError as error:  # of the model's own code
+        raise ValueError(
+            f"text: {model} does not run on this CPU: {' '.join(str(error).split())}"
+        ) from error
+    head, fixed, lines = (
+        f"observed on {name}:",
+        "its decays do not depend on the input",
+        dict[str, None](),
+    )
+    entries: list[dict[str, Any]] = []
+    rows = []
+    for index, (layer, rates) in enumerate(layers):
+        static, seen = (
+            dict(
+                zip(
+                    map("{:g}".format, LEVELS),
+                    quantiles(one, LEVELS, "inverted_cdf").tolist(),
+                    strict=True,
+                )
+            )
+            for one in (layer.rates, rates)
+        )
+        entry = {
+            "module": layer.module,
+            "layer": layer.number,
+            "tokens": len(rates),
+            "static": static,
+        }
+        entries.append({**entry, "observed": seen if len(rates) else None})
+        if len(rates):
+            spans = (" / ".join(f"{x:.3g}" for x in one.values()) for one in (static, seen))
+            rows.append([str(layer.number or index), f"{len(rates):,}", *spans])
+        else:
+            by_input = any(note.startswith(BY_INPUT) for note in layer.family.notes)
+            words = "how a text moves its decays is not known here" if by_input else fixed
+            lines[f"{head} {layer.family.name}: {words}"] = None
+    values = {
+        "text": name,
+        "unit": target.unit,
+        "windows": len(windows),
+        "context": length,
+        "layers": entries,
+    }
+    if not rows:
+        return "\n".join(lines or [f"{head} {fixed}"]), values
+    unit, levels = target.unit, " / ".join(f"{100 * level:g}" for level in LEVELS)
+    title = (
+        f"half-lives in {unit}s, {levels} %: static over channels, and observed over channels and"
+        f" so many of the {unit}s\nin {len(windows):,} windows of {length:,} of {name}:"
+    )
+    return (
+        "\n".join(
+            [title, cli.text_table(["layer", f"{unit}s", "static", "observed"], rows), *lines]
+        ),
+        values,
+    )
+
+
+def observe(
+    model: nn.Module, predict: Callable[[Tensor], Tensor], windows: Tensor
+) -> list[tuple[Layer, Floats]]:
+    """Rates of every known layer of `model` while `predict` runs it on `windows` (n,T).
+
+    Beside a layer stand its rates -ln a at N of the tokens, (N,...) with the shape of
+    `layer.rates`; N is 0 where its arguments do not have the shape of the static tensor, or are
+    unknown.
+    """
+    config: dict[str, Any] = getattr(
+        model.config, "to_dict", dict
+    )()  # models of plkernel need none
+    layers = known_layers(of_tensors(model.state_dict(), config))
+    moved = [
+        (one, model.get_submodule(one.module), one.family.taken)
+        for one in layers
+        if one.family.taken
+    ]
+    rates: dict[str, list[Floats]] = {one.module: [] for one in layers}
+    for window in windows:
+        with (
+            torch.no_grad(),
+            _overheard({module: argument for _, module, argument in moved}, len(window)) as heard,
+        ):
+            predict(window[None])
+        for layer, module, argument in moved:
+            static, calls = layer.tensors[argument.role].values, heard[module]
+            calls = calls if argument.every else calls[argument.call : argument.call + 1]
+            tokens = (
+                torch.cat([call.flatten(1) for call in calls], dim=1)
+                if calls
+                else torch.empty(0, 0)
+            )
+            if tokens.shape[1] == static.size:
+                count = min(len(tokens), max(1, MOST_RATES // (layer.rates.size * len(windows))))
+                for row in (
+                    tokens[torch.linspace(0, len(tokens) - 1, count).long()].double().numpy()
+                ):
+                    rates[layer.module].append(
+                        layer.rates_of(**{argument.role: row.reshape(static.shape)})
+                    )
+    return [(one, np.array(rates[one.module]).reshape(-1, *one.rates.shape)) for one in layers]
+
+
+@contextmanager
+def _overheard(
+    modules: Mapping[nn.Module, Argument], tokens: int
+) -> Iterator[dict[nn.Module, list[Tensor]]]:
+    """The arguments (T,...) that modules give their functions while T tokens run, in order."""
+    heard: dict[nn.Module, list[Tensor]] = {module: [] for module in modules}
+    running: list[nn.Module] = []
+
+    class Listening(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if (
+                running
+                and getattr(func, "__name__", "") in (wanted := modules[running[-1]]).functions
+            ):
+                value = args[0]
+                if value.dim() > 2 and value.shape[0] == 1 and value.shape[wanted.time] == tokens:
+                    heard[running[-1]].append(value.detach().movedim(wanted.time, 0)[:, 0])
+            return func(*args, **(kwargs or {}))
+
+    with Listening(), ExitStack() as stack:
+        for module in modules:
+            stack.callback(
+                module.register_forward_pre_hook(lambda module, _: running.append(module)).remove
+            )
+            stack.callback(module.register_forward_hook(lambda *_: running.clear()).remove)
+        yield heard

@@ -1,0 +1,182 @@
+"""How far back the predictions of any causal model read: `probe`, from the predictions alone."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plkernel.analysis.intervals import critical_value
+from plkernel.common import cli
+from plkernel.context.measures import (
+    INFORMED,
+    Means,
+    Probe,
+    by_position,
+    lengths,
+    moments,
+    others,
+)
+from plkernel.training.evaluate import (
+    Predict,
+    check_lags,
+    divergence,
+    influence,
+    logits_of,
+    losses_per_byte,
+    token_losses,
+    truncation,
+)
+
+ROUNDING = 1e-4
+"""Share of the largest logit by which those before a replaced token may move, as by a convolution
+through FFTs.
+"""
+
+
+def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 0) -> None:
+    """Raise ValueError if logits are NaN, or those before a replaced token move.
+
+    Of the first `batch` of `windows` (n,T+1), the last token that is given is replaced, the one
+    before it, and two in the middle.
+    """
+    inputs = windows[:batch, :-1]
+    length, known = inputs.shape[1], logits_of(predict, inputs)
+    if not bool(known.isfinite().flatten(1).any(dim=1).all()) or bool(known.isnan().any()):
+        raise ValueError("the logits of the model are not numbers: has its training diverged?")
+    limit = ROUNDING * max(float(row[row.isfinite()].abs().max()) for row in known)
+    rng = np.random.default_rng(seed)
+    for place in sorted(
+        {length - 1, length - 2, length // 2, length // 2 - 1} & set(range(1, length)), reverse=True
+    ):
+        changed = inputs.clone()
+        changed[:, place] = torch.as_tensor(others(windows.numpy(), inputs[:, place].numpy(), rng))
+        moved = (
+            (logits_of(predict, changed) - known)[:, :place].nan_to_num_().abs_().amax(dim=(0, 2))
+        )
+        if len(seen := torch.nonzero(moved > limit)):
+            raise ValueError(
+                f"the model is not causal: replacing the token at position {place} of {length}"
+                f" moves the logits at position {int(seen[-1])} by {float(moved[seen[-1]]):.2g};"
+                " give a model that predicts each token from those before it"
+            )
+
+
+def probe(
+    predict: Predict,
+    windows: Tensor,
+    lags: Sequence[int] | None = None,
+    *,
+    batch: int = 4,
+    seed: int = 0,
+    step: int = 1,
+    unit: str = "token",
+    bytes_per_token: float = 1.0,
+) -> Probe:
+    """`influence`, `token_losses` and `truncation` on `windows` (n,T+1), of a causal model."""
+    known = check_lags(lags, windows.shape[1] - 1)
+    check_causal(predict, windows, batch, seed)
+    losses = token_losses(predict, windows, batch)
+    return Probe(
+        unit=unit,
+        windows=len(windows),
+        context=windows.shape[1] - 1,
+        bytes_per_token=bytes_per_token,
+        bits_per_token=float(losses.mean(dtype=np.float64)),
+        influence=influence(predict, windows, known, batch, seed=seed),
+        positions=by_position(losses),
+        truncation=truncation(predict, windows, batch, step=step),
+    )
+
+
+def beyond(
+    predict: Predict, windows: Tensor, context: int, batch: int = 4, step: int = 1
+) -> tuple[Means, Means]:
+    """Compare predictions with all tokens before and with the last `context` alone.
+
+    `context` is the length of training.
+
+    For the latter the model starts anew every context / 2 tokens, and is given the last context / 2
+    to `context`.
+    Returns two means by position in `windows` (n,T+1), from `context` on: bits with all tokens less
+    bits with the last alone, paired by token, and KL(all || last alone) of the predictions in bits.
+    Memory: batch x T x V floats, V the alphabet.
+    """
+    length, half, rows = (
+        windows.shape[1] - 1,
+        max(step, context // 2 // step * step),
+        list[Tensor](),
+    )
+    for chunk in windows.split(batch):
+        whole, targets = logits_of(predict, chunk[:, :-1]), chunk[:, 1:]
+        found = torch.zeros(2, *targets.shape, dtype=torch.float64)
+        for start in range(half, length - context + half, half):
+            to = slice(start + context - half, min(start + context, length))
+            alone = logits_of(predict, chunk[:, start : to.stop])[:, context - half :]
+            bits = (
+                losses_per_byte(one, targets[:, to].to(one.device)) for one in (whole[:, to], alone)
+            )
+            found[0, :, to] = torch.sub(*bits).cpu()
+            found[1, :, to] = divergence(whole[:, to], alone).cpu()
+        rows.append(found)
+    edges = [context, *(given for given in lengths(length) if given > context)]
+    both = (
+        np.stack([one[:, a:b].mean(axis=1) for a, b in pairwise(edges)])
+        for one in torch.cat(rows, dim=1).numpy()
+    )
+    cost, apart = (Means(tuple(edges[1:]), *moments(one)) for one in both)
+    return cost, apart
+
+
+def render(result: Probe) -> str:
+    """The quantities measured, their units, and a table with a row for every lag."""
+    unit, per_token, text = result.unit, result.bytes_per_token, result.information
+    near, along, cut, count = result.influence, result.positions, result.truncation, result.windows
+    far, apart = result.cost, result.divergence
+    columns = [
+        ("influence", near.lags, near.bits, ".2e", near.standard_error, count),
+        ("by position", along.given, along.bpb, ".4f", along.standard_error, count),
+        ("given alone", cut.given, cut.bpb, ".4f", np.zeros(len(cut.bpb)), count),
+        ("cost", cut.given, cut.cost, "+.4f", cut.standard_error, count),
+        *([("reading on", far.given, far.bpb, "+.4f", far.standard_error, count)] if far else []),
+        *(
+            [("KL", apart.given, apart.bpb, ".2e", np.zeros(len(apart.bpb)), count)]
+            if apart
+            else []
+        ),
+        *(
+            [("I(d) of the text", text.lags, text.bits, ".2e", text.standard_error, INFORMED)]
+            if text
+            else []
+        ),
+    ]
+    cells: dict[int, dict[str, str]] = {}
+    for name, places, values, form, errors, sample in columns:
+        for at, value, reach in zip(
+            places, values, critical_value(sample) * np.asarray(errors), strict=True
+        ):
+            interval = f" +- {reach:{form.lstrip('+')}}" if reach > 0 else ""
+            cells.setdefault(at, {})[name] = f"{value:{form}}{interval}"
+    head = [name for name, *_ in columns]
+    rows = [[f"{at:,}", *(cells[at].get(name, "-") for name in head)] for at in sorted(cells)]
+    whole = (
+        f"{count:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f} bits per"
+        f" {unit}"
+    )
+    if unit != "byte":
+        whole += (
+            f", {result.bits_per_token / per_token:.4f} bits per byte; a token is {per_token:.2f}"
+            " bytes"
+        )
+    words = (
+        f"reading on: bits with all before less those with the last {result.trained} alone; KL: of"
+        " both\n"
+    )
+    return f"""{whole}
+influence: how far the prediction moves (KL, bits) when the {unit} so many before it is another
+by position: bits per {unit} where so many {unit}s of the window come before, since the row above
+given alone: bits at the last {unit} of each window when only so many are given; cost: against all
+{words if far else ""}+-: 95 % intervals over windows, and of I(d) over blocks of the text
+
+{cli.text_table([f"{unit}s", *head], rows)}"""

@@ -1,0 +1,213 @@
+"""A trained model at one time for `plkernel.inspect`, and two times of it as tables."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plkernel.common.cli import text_table
+from plkernel.config.condition import from_config
+from plkernel.config.schema import CorpusSpec
+from plkernel.data import corpora
+from plkernel.data.windows import Bytes, check_length, fixed_windows
+from plkernel.decays.inspection import Parts
+from plkernel.decays.memory import Memory, kernel_exponents, memory_of, slope_range
+from plkernel.models.rwkv7 import RWKV7
+from plkernel.training.build import Model, started
+from plkernel.training.checkpoint import open_model
+from plkernel.training.evaluate import diagnose, memory
+
+BATCH = 4
+UNTRAINED_CONTEXT = 512  # of a model that was not trained here
+NAMED = {"shortest": 0, "median": 3, "longest": 6}
+"""Places among the quantiles of half-lives."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The memory of the blocks of a model at one time, in bytes, and `values` for JSON."""
+
+    memory: Memory
+    values: dict[str, Any]
+
+
+def view(model: Model, windows: Tensor) -> View:
+    """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation.
+
+    x of the law t**-x that the kernel of a block follows is left out where too few lags are known.
+    Of an RWKV-7 the exponents of its impulse responses, erasing included, are added.
+    """
+    half_lives = [values.numpy() for values in model.half_lives()]
+    known = memory_of([memory(model, half_lives, windows.shape[1] - 1)])
+    lags, span = known.lags, slope_range(known.lags)
+    kernel: dict[str, Any] = {"lags": lags.tolist(), "blocks": known.kernels[0].tolist()}
+    kernel |= {
+        "exponents": known.exponents()[0].tolist() if span else [],
+        "exponents_over_lags": span,
+    }
+    if isinstance(model, RWKV7) and span:
+        rows = np.stack(
+            [row.numpy() for row in model.responses(torch.tensor(lags, dtype=torch.long))]
+        )
+        kernel["measured_exponents"] = kernel_exponents(lags, rows).tolist()
+    figures = diagnose(model, windows, BATCH, torch.device("cpu"))
+    lives = [
+        {name: block[at] for name, at in NAMED.items()} for block in known.half_lives[0].tolist()
+    ]
+    values = {
+        "half_lives": lives,
+        "kernel": kernel,
+        "bits_per_byte": figures.bits_per_byte,
+        **figures.to_row(),
+    }
+    return View(known, values)
+
+
+def at_initialisation(config: dict[str, Any]) -> Model | None:
+    """The model of a run before its first step, from its config.json.
+
+    None if it was not trained here, and where code that is not imported here had a part in it.
+    """
+    if "seed" not in config or (condition := from_config(config)).code:
+        return None
+    return cast(Model, started(condition, config["seed"]))
+
+
+def validation_text(
+    config: dict[str, Any], corpus: str | None, option: str = "corpus"
+) -> tuple[str, Bytes, int]:
+    """Name and validation split of the corpus, and the context of the run.
+
+    The split is long enough for that context.
+
+    option: of the command, for messages. Raises ValueError when the run's corpus has other bytes
+    here, or none is named for a model that was not trained here.
+    """
+    known = config.get("corpus", {})
+    if corpus is None and not known:
+        raise ValueError(
+            f"{option} must be given for a model that was not trained here, as in --{option} stdlib"
+        )
+    options = {key: value for key, value in known.items() if key in CorpusSpec.model_fields}
+    section = CorpusSpec.model_validate(options) if corpus is None else CorpusSpec(name=corpus)
+    text = corpora.load(section.name, **section.reading)
+    if corpus is None and text.sha256 != known["sha256"]:
+        raise ValueError(
+            f"corpus {section.name!r} is not what the run was trained on (other sha256): name one"
+            f" with --{option}"
+        )
+    data = text.splits(section.validation, section.test).validation
+    context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
+    check_length(data.size, context, f"the validation split of corpus {section.name!r}")
+    return section.name, data, context
+
+
+def render(start: View | None, now: View, note: str = "") -> str:
+    """Tables of blocks, slopes and all blocks together, at initialisation and now.
+
+    `note` follows the bits per byte.
+    """
+    first, last = start.values if start else None, now.values
+    times, blocks, kernel = (first, last), range(now.memory.blocks), last["kernel"]
+    header = [
+        "block",
+        "half-lives at initialisation",
+        "now",
+        "amplification at initialisation",
+        "now",
+    ]
+    tables = [text_table(header, [[str(block), *_cells(times, block)] for block in blocks])]
+    if span := kernel["exponents_over_lags"]:
+        columns = {
+            title: [f"{x:.3f}" for x in time["kernel"][key]] if time else ["-"] * len(blocks)
+            for title, time, key in (
+                ("x at initialisation", first, "exponents"),
+                ("now", last, "exponents"),
+                ("measured at initialisation", first, "measured_exponents"),
+                ("measured now", last, "measured_exponents"),
+            )
+            if key in kernel
+        }
+        cells = [list(row) for row in zip(map(str, blocks), *columns.values(), strict=True)]
+        erasing = (
+            "; measured with erasing, which kernels leave out"
+            if "measured_exponents" in kernel
+            else ""
+        )
+        title = f"kernels fall as t**-x over lags {span[0]:g} to {span[1]:g} bytes{erasing}:"
+        tables.append(f"{title}\n{text_table(['block', *columns], cells)}")
+    before, after = _summary(first) if first else {}, _summary(last)
+    rows = [
+        [name + note * (name == "bits per byte"), before.get(name, "-"), after[name]]
+        for name in after
+    ]
+    return "\n\n".join([*tables, text_table(["", "at initialisation", "now"], rows)])
+
+
+def _cells(times: Iterable[dict[str, Any] | None], block: int) -> list[str]:
+    """Half-lives, then amplification of a block at both times, in words."""
+    lives, growth = [], []
+    for time in times:
+        spans = time["half_lives"][block].values() if time else ()
+        lives.append(
+            " / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in spans)
+            or "-"
+        )
+        growth.append(
+            f"{time['amplification'][block]:.3f}" if time and "amplification" in time else "-"
+        )
+    return lives + growth
+
+
+def _summary(values: dict[str, Any]) -> dict[str, str]:
+    """The figures of all blocks together, in words."""
+    seen, growth = values["saturation"], values.get("amplification")
+    uniform = f"in nats (uniform: {math.log(256):.3f})"
+    return {
+        "bits per byte": f"{values['bits_per_byte']:.4f}",
+        f"loss {uniform}": f"{seen['loss']:.3f}",
+        "logits": f"{seen['logit_min']:+.1f} .. {seen['logit_max']:+.1f}",
+        "largest probability, mean": f"{seen['largest_probability']:.3f}",
+        "largest probability, maximum": f"{seen['peak_probability']:.3f}",
+        f"entropy {uniform}": f"{seen['entropy']:.3f}",
+        "saturated positions": f"{seen['saturated_share']:.1%}",
+        "amplification per block, geometric mean": (
+            f"{np.exp(np.mean(np.log(growth))):.3f}" if growth else "-"
+        ),
+    }
+
+
+def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
+    """Half-lives, kernels and predictions of a trained model."""
+    from plkernel.training.evaluate import label
+
+    trained, config, step = open_model(model)
+    name, validation, context = validation_text(config, corpus)
+    data = fixed_windows(validation, context, windows)
+    now, start = view(trained, data), None
+    if (untrained := at_initialisation(config)) is not None:
+        start = view(untrained, data)
+    causal = trained.config.causal
+    values: dict[str, Any] = {
+        "model": str(model),
+        "step": step,
+        "corpus": name,
+        "windows": len(data),
+    }
+    values |= {"context": context, "causal": causal}
+    parts = [
+        f"{model}: step {step:,}; {len(data)} validation windows of {context} bytes of {name}",
+        render(start, now, label(causal)),
+    ]
+    if part := (config.get("arm_options") or {}).get("init"):
+        parts.append(
+            f"left out: its initialisation, which the code {part!r} had a part in; it is not"
+            " imported here"
+        )
+    values |= {"initialisation": start.values if start else None, "now": now.values}
+    return parts, values, (start.memory if start else None, now.memory), f"{model}, step {step:,}"

@@ -1,0 +1,135 @@
+"""Causal models that are opened to run on a text: runs of plkernel, and folders of transformers."""
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from plkernel.common import cli
+from plkernel.common.files import CHECKPOINT, CONFIG, load_json
+from plkernel.context.measures import (
+    Bytes,
+)
+from plkernel.data import corpora
+from plkernel.probing.runs import UNTRAINED_CONTEXT, validation_text
+from plkernel.training.checkpoint import open_model
+from plkernel.training.evaluate import (
+    Predict,
+    patch_of,
+    predictor,
+)
+from plkernel.training.foreign import without_gpu_code
+
+TOKENISED = 1 << 22
+"""Bytes of a text that become tokens, at most."""
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A causal model over the tokens of a text.
+
+    predict tokens (B,T) to logits (B,T,V), encode bytes (n,) to tokens of `unit`; reads: bytes of a
+    text that become tokens, at most; most: tokens that it takes; step: it starts anew at multiples
+    of so many only; config: of a run.
+    """
+
+    model: nn.Module
+    predict: Predict
+    encode: Callable[[Bytes], NDArray[Any]]
+    unit: str
+    context: int
+    reads: float = math.inf
+    most: float = math.inf
+    step: int = 1
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def text(self, name: str | None) -> tuple[str, Bytes]:
+        """Name and bytes of the corpus `name`, or else of the run's validation text."""
+        if name is not None:
+            return name, corpora.load(name).bytes
+        known, data, _ = validation_text(self.config, None, "text")
+        return f"validation text of {known}", data
+
+
+def open_text_model(path: Path, device: torch.device, trusted: bool = False) -> TextModel:
+    """Open the model in `path`: a run, a folder of plkernel.load, or one of transformers.
+
+    trusted: the code that a run's configuration names may be imported. Raises ValueError if there
+    is no model, not all of it, or one whose code may not run.
+    """
+    cli.existing(path, "target")
+    if path.is_file() or (path / CHECKPOINT).is_file():
+        model, config, _ = open_model(path, trusted)
+        context = (config.get("train") or {}).get("context", UNTRAINED_CONTEXT)
+        predict, step = predictor(model.to(device), device), patch_of(model)
+        return TextModel(
+            model, predict, lambda text: text, "byte", context, step=step, config=config
+        )
+    content = load_json(path / CONFIG) if (path / CONFIG).is_file() else None
+    if isinstance(content, dict) and "model_type" in content:
+        return _transformers(path, device)
+    raise ValueError(
+        f"target {path}: neither a run of ours ({CHECKPOINT}, {CONFIG}) nor a transformers model,"
+        f" whose {CONFIG} names a model_type"
+    )
+
+
+def _transformers(path: Path, device: torch.device) -> TextModel:
+    """Model and tokenizer of a folder; 256 tokens without a tokenizer are bytes.
+
+    Nothing is fetched, and no code of the folder runs.
+    """
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise ValueError(
+            f"target {path}: needs transformers, which is missing: pip install transformers"
+        ) from error
+    local = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with without_gpu_code() if device.type == "cpu" else nullcontext():
+            model: Any = AutoModelForCausalLM.from_pretrained(path, **local)
+            bare = not any((*path.glob("*token*"), *path.glob("vocab*"), *path.glob("spiece*")))
+            bytewise = bare and model.get_input_embeddings().num_embeddings == 256
+            tokenizer: Any = None if bytewise else AutoTokenizer.from_pretrained(path, **local)
+    except Exception as error:  # of whatever kind the model's own module raises
+        fault = "does not open it as a causal language model with a tokenizer"
+        raise ValueError(f"target {path}: transformers {fault}: {error}") from error
+    if not bytewise and len(tokenizer) <= len(
+        tokenizer.all_special_ids
+    ):  # made up if the folder has none
+        fault = (
+            "no tokenizer, which says what its tokens are (a model of 256 tokens reads bytes"
+            " without one)"
+        )
+        raise ValueError(f"target {path}: {fault}: save that of the model there")
+    model.float().to(device).eval()
+
+    def predict(tokens: Tensor) -> Tensor:
+        logits: Tensor = model(input_ids=tokens.to(device), use_cache=False).logits
+        return logits.float()
+
+    def encode(text: Bytes) -> NDArray[Any]:
+        words = text[:TOKENISED].tobytes().decode("utf-8", errors="replace")
+        tokens = np.asarray(
+            tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64
+        )
+        if tokens.size and tokens.max() >= (size := model.get_input_embeddings().num_embeddings):
+            raise ValueError(
+                f"target {path}: its tokenizer gives token {tokens.max()}, but the model has {size}"
+                " only"
+            )
+        return tokens
+
+    most = getattr(model.config, "max_position_embeddings", None) or math.inf
+    context = int(min(UNTRAINED_CONTEXT, most))
+    if bytewise:
+        return TextModel(model, predict, lambda text: text, "byte", context, most=most)
+    return TextModel(model, predict, encode, "token", context, TOKENISED, most)

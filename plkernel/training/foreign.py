@@ -1,0 +1,378 @@
+"""Models and initialisations of other people's code, named in a spec as module:attribute.
+
+`kind = "mypackage.mymodule:Builder"` names a callable that takes the table `config` of [model] as
+one dictionary and returns a torch.nn.Module with
+
+    model(bytes)        (B,T) int64, 0..255, to logits (B,T,256), those at t from bytes 0..t alone;
+                        for any T, or with an attribute `patch` = P for multiples of P
+
+and optionally
+
+    half_lives()        of every block those of its channels, in bytes: [(N,), ..], positive.
+                        Without it, the decays that plkernel.inspect finds by names of tensors; if
+                        it knows none, rows hold no half-lives
+    kernels(lags)       of every block the weight of an input after `lags` (T,) bytes: [(T,), ..].
+                        Without it, the root mean square of these decays; if there are none, rows
+                        hold no kernels
+
+Weight decay acts on matrices (`.weight` of two or more dimensions) alone.
+
+`kind = "transformers:MambaForCausalLM"` names a class with a `config_class`: that is built from
+`config`, over bytes.
+
+The constructor draws from the global generators of torch, numpy and random, seeded by the run; so
+do dropout and the like, anew at every step, so that a run that was killed resumes to the same
+numbers. State beside parameters and buffers is lost with the process. Parameters are float32 or
+float64; on a GPU a run is in bfloat16 autocast. `init = "mypackage.mymodule:function"` of an arm
+names `function(model, generator, **init_options)`, called after all else, which changes the model
+in place; `power_law_`, `log_spaced_` and `unit_a_` here are such functions for Mamba-2.
+
+Nothing is imported before the person has said --trust-code.
+"""
+
+import copy
+import hashlib
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plkernel.common.cli import MARK, imported, nearest, progress_bar, told
+from plkernel.common.environment import installed
+from plkernel.decays.rates import half_lives, kernel, known_layers
+from plkernel.decays.tensors import of_tensors
+from plkernel.models.init.plan import generator_for
+from plkernel.models.layers import BYTES
+
+TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
+"""Special tokens of transformers, none of which a byte is."""
+NEED_A_GPU = ("fla", "mamba_ssm", "causal_conv1d")
+"""Packages whose kernels transformers takes if they are installed, once and for all when it imports
+a model.
+"""
+PLACES = 64
+"""Bytes, drawn at random, that are replaced one at a time to check causality."""
+LONGEST = 512
+"""Bytes of a window on which causality is checked, at most."""
+ROUNDING, REORDERED = 2.0**7, 2.0**12
+"""Tolerances of logits with another byte and with fewer bytes, in units of rounding of the largest.
+"""
+NOISE, NOISE_OF_ZEROS = 0.1, 0.02
+"""Standard deviation of the noise, as a share of a parameter's root mean square; for a zero
+parameter, itself.
+"""
+
+
+class Foreign(nn.Module):
+    """`module`, built by the code that `kind` names, with what a run needs of a model."""
+
+    def __init__(self, kind: str, module: nn.Module) -> None:
+        super().__init__()
+        patch = getattr(module, "patch", 1)
+        if not isinstance(patch, int) or patch < 1:
+            raise ValueError(
+                f"kind {kind!r}: patch must be a whole number of bytes, at least 1, got {patch!r}"
+            )
+        self.config = SimpleNamespace(patch=patch, causal=True)
+        self.module: Any = module
+
+    def forward(self, inputs: Tensor) -> Any:
+        """Logits (B,T,256) of bytes (B,T), also of an output that has them as a field."""
+        output = self.module(inputs)
+        return getattr(output, "logits", output)
+
+    def half_lives(self) -> list[Tensor]:
+        """Half-lives of every block in bytes, (N,) float64 on the CPU; empty if unknown."""
+        if hasattr(self.module, "half_lives"):
+            return [
+                torch.as_tensor(values).detach().double().cpu().reshape(-1)
+                for values in self.module.half_lives()
+            ]
+        return [torch.from_numpy(half_lives(rates).reshape(-1)) for rates in self._named_rates()]
+
+    def kernels(self, lags: Tensor) -> list[Tensor]:
+        """Weight of an input `lags` (T,) bytes later in every block, (T,) float64.
+
+        Empty if unknown.
+        """
+        if hasattr(self.module, "kernels"):
+            return [
+                torch.as_tensor(values).detach().double().cpu()
+                for values in self.module.kernels(lags)
+            ]
+        rates = [] if hasattr(self.module, "half_lives") else self._named_rates()
+        return [torch.from_numpy(kernel(values, lags.double().numpy())) for values in rates]
+
+    def _named_rates(self) -> list[np.ndarray]:
+        """Rates per byte of the layers of known families.
+
+        Empty unless all are positive and finite.
+        """
+        settings: Any = getattr(self.module, "config", None)
+        config = settings.to_dict() if hasattr(settings, "to_dict") else {}
+        try:
+            rates = [
+                layer.rates for layer in known_layers(of_tensors(self.module.state_dict(), config))
+            ]
+        except ValueError:  # names of a family, but other shapes
+            return []
+        return rates if all(((one > 0) & np.isfinite(one)).all() for one in rates) else []
+
+
+def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
+    """Build the model that `kind` names from `options`, drawn under `seed`.
+
+    The person must have consented: the module is imported. Raises ValueError, in one line, for
+    whatever goes wrong.
+    """
+    here = torch.cuda.is_available() or not kind.startswith("transformers:")
+    with nullcontext() if here else without_gpu_code():
+        builder = imported(kind, "kind")
+    given = copy.deepcopy(dict(options or {}))
+    with seeded(seed, "model"), one_line(f"kind {kind!r}", "building it"):
+        if hasattr(builder, "config_class"):  # of transformers
+            known = builder.config_class()
+            if unknown := [name for name in given if not hasattr(known, name)]:
+                raise ValueError(
+                    f"config has {unknown[0]!r}; {nearest(unknown[0], known.to_dict())}"
+                )
+            if (size := given.get("vocab_size", BYTES)) != BYTES:
+                raise ValueError(
+                    f"vocab_size must be {BYTES}, one for every byte, got {size}: leave it out"
+                )
+            usual = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
+            given = builder.config_class(**{**usual, **given})
+        module = builder(given)
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f"kind {kind!r}: gave a {type(module).__name__}, expected a torch.nn.Module"
+        )
+    return Foreign(kind, module)
+
+
+@contextmanager
+def without_gpu_code() -> Iterator[None]:
+    """Have transformers import its models as if kernels that need a GPU were not installed."""
+    hidden = [name for name in NEED_A_GPU if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: importing it fails
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+def start_(model: nn.Module, name: str, options: Mapping[str, Any] | None, seed: int) -> None:
+    """Call the function `name` with the model, a generator of this seed and the options.
+
+    It works in place.
+
+    The person must have consented: the module is imported. Raises ValueError, in one line, for
+    whatever goes wrong.
+    """
+    function = imported(name, "init")
+    target = model.module if isinstance(model, Foreign) else model
+    with seeded(seed, name), torch.no_grad(), one_line(f"init {name!r}", "it"):
+        function(target, generator=generator_for(seed, name), **copy.deepcopy(dict(options or {})))
+
+
+def origins(names: Iterable[str]) -> dict[str, Any]:
+    """Version and sha256 of imported code by name, for the record of a run; {} for no names."""
+    code = {}
+    for name in names:
+        module = sys.modules.get(name.partition(MARK)[0])
+        file = getattr(module, "__file__", None)
+        digest = (
+            hashlib.sha256(Path(file).read_bytes()).hexdigest()
+            if file and Path(file).is_file()
+            else None
+        )
+        code[name] = {
+            "version": installed(name.partition(".")[0].partition(MARK)[0]),
+            "sha256": digest,
+        }
+    return {"code": code} if code else {}
+
+
+@contextmanager
+def seeded(seed: int, name: str) -> Iterator[None]:
+    """Seed the global generators of torch, numpy and random by (seed, name).
+
+    Restore them afterwards.
+    """
+    number = generator_for(seed, name).initial_seed()
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        np.random.seed(number % 2**32)  # noqa: NPY002
+        random.seed(number)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002
+
+
+@contextmanager
+def one_line(head: str, what: str) -> Iterator[None]:
+    """Turn any exception into a ValueError of one line: "HEAD: WHAT raised TypeError: ..."."""
+    try:
+        yield
+    except Exception as error:  # of whatever kind other people's code raises
+        raise ValueError(f"{head}: {what} raised {told(error)}") from error
+
+
+def check_model(model: nn.Module, name: str, context: int, device: torch.device) -> None:
+    """Raise ValueError, headed by `name`, if a run on `device` cannot train `model`.
+
+    Checked are type, shape, finiteness, and that no logit depends on later bytes: logits before a
+    replaced byte stay, within ROUNDING, for PLACES bytes and a few more, and logits without the
+    last bytes too, within REORDERED. All is asked again with noise on every parameter, because
+    zeros leak nothing yet. The model is useless afterwards.
+    """
+    for parameter, values in model.named_parameters():
+        if values.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"{name}: parameter {parameter} is {values.dtype}, expected torch.float32"
+            )
+    patch: int = getattr(model.config, "patch", 1)  # type: ignore[arg-type]
+    length = min(context, LONGEST)
+    length = length // patch * patch or length
+    drawn = np.random.default_rng(0).permutation(np.arange(1, length))[:PLACES].tolist()
+    places = sorted({1, 2, 3, length - 1, *drawn} & set(range(1, length)))
+    with seeded(0, name), progress_bar(f"checking {name}") as advance:
+        with one_line(name, f"moving it to {device.type}"):
+            model.to(device)
+        inputs = torch.randint(BYTES, (1, length)).repeat(1 + len(places), 1).to(device)
+        trial = _Trial(model, name, patch, places, inputs, advance)
+        trial.check_repeated()
+        trial.check_causal()
+        if isinstance(model, Foreign):
+            _check_decays(model, name)
+        trial.check_gradient()
+        _add_noise(model)
+        trial.check_causal()
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A model on one window of random bytes, `inputs` (1 + P, T): a row for each of P `places`."""
+
+    model: nn.Module
+    name: str
+    patch: int
+    places: list[int]
+    inputs: Tensor
+    advance: Callable[[float], Any]
+
+    def logits(self, tokens: Tensor, training: bool = False) -> Tensor:
+        """Logits of tokens (B, T), which must be (B, T, 256)."""
+        self.model.train(training)
+        given = f"{tuple(tokens.shape)} bytes"
+        with one_line(self.name, given), torch.set_grad_enabled(training):
+            logits = self.model(tokens)
+        expected = (*tokens.shape, BYTES)
+        if not isinstance(logits, Tensor):
+            got = f"a {type(logits).__name__}"
+            raise ValueError(f"{self.name}: gave {got}, expected logits {expected}")
+        if tuple(logits.shape) != expected or not logits.is_floating_point():
+            got = f"{logits.dtype} of shape {tuple(logits.shape)}"
+            raise ValueError(f"{self.name}: gave {got}, expected logits {expected}")
+        self.advance(len(tokens) / (4 * len(self.inputs)))
+        return logits
+
+    def check_repeated(self) -> None:
+        """ValueError unless logits are finite, and the same for the same bytes."""
+        first = self.logits(self.inputs[:2])
+        if not first.isfinite().all():
+            raise ValueError(f"{self.name}: its logits are not finite at the start")
+        if _far(first, self.logits(self.inputs[:2]), ROUNDING).any():
+            raise ValueError(
+                f"{self.name}: the same bytes give other logits each time, in evaluation mode too"
+            )
+
+    def check_causal(self) -> None:
+        """ValueError for a logit that another window, a later byte or the length of it moves."""
+        before = self.logits(self.inputs)
+        if not before.isfinite().all():  # possible with noise
+            return
+        self._check_replaced(before)
+        self._check_shortened(before)
+
+    def _check_replaced(self, before: Tensor) -> None:
+        changed = self.inputs.clone()
+        changed[range(1, 1 + len(self.places)), self.places] += BYTES // 2
+        changed %= BYTES
+        moved = _far(before, self.logits(changed), ROUNDING)
+        if moved[0].any():
+            raise ValueError(
+                f"{self.name}: the logits of a window change with the other windows of its batch"
+            )
+        for row, byte in enumerate(self.places, start=1):
+            if moved[row, :byte].any():
+                seen = int(moved[row, :byte].nonzero()[0])
+                raise ValueError(
+                    f"{self.name}: is not causal: byte {byte} changes the logits at byte {seen}"
+                )
+
+    def _check_shortened(self, before: Tensor) -> None:
+        length = self.inputs.shape[1]
+        half = length // 2 // self.patch * self.patch
+        for kept in sorted({self.patch, half} & set(range(1, length))):
+            shorter = self.logits(self.inputs[:2, :kept])
+            moved = _far(before[:2, :kept], shorter, REORDERED).any(dim=0)
+            if moved.any():
+                changes = f"the logits at byte {int(moved.nonzero()[0])} change"
+                raise ValueError(
+                    f"{self.name}: is not causal: {changes} when the bytes from {kept} on are left"
+                    " out"
+                )
+
+    def check_gradient(self) -> None:
+        """ValueError where the loss reaches no parameter."""
+        logits = self.logits(self.inputs[:2], training=True).float()
+        loss = F.cross_entropy(logits.flatten(0, 1), self.inputs[:2].flatten())
+        if loss.requires_grad:
+            with one_line(self.name, "the backward pass"):
+                loss.backward()
+        if all(values.grad is None for values in self.model.parameters()):
+            raise ValueError(
+                f"{self.name}: its loss has no gradient in any parameter: nothing can be learnt"
+            )
+
+
+def _far(one: Tensor, other: Tensor, units: float) -> Tensor:
+    """Mask of the positions whose logits differ by more than `units` of rounding of the largest."""
+    most = units * torch.finfo(one.dtype).eps * one.abs().max()
+    return ~((one - other).abs().amax(dim=-1) <= most)
+
+
+def _check_decays(model: Foreign, name: str) -> None:
+    """ValueError for half-lives or kernels that are not positive, finite numbers."""
+    lags = torch.tensor([1, 2, 4])
+    with one_line(name, "half_lives or kernels"):
+        lives, kernels = model.half_lives(), model.kernels(lags)
+    whole = all(row.shape == lags.shape and bool(row.isfinite().all()) for row in kernels)
+    positive = all(row.numel() > 0 and bool(((row > 0) & row.isfinite()).all()) for row in lives)
+    if not (whole and positive):
+        raise ValueError(
+            f"{name}: half_lives and kernels must give positive, finite numbers for every block"
+        )
+
+
+@torch.no_grad()
+def _add_noise(model: nn.Module) -> None:
+    """Add noise to every parameter, in proportion to its size."""
+    for values in model.parameters():
+        size = values.square().mean().sqrt()
+        scale = NOISE * size if size > 0 else NOISE_OF_ZEROS
+        values.add_(torch.randn_like(values) * scale)

@@ -1,0 +1,94 @@
+"""Figures of memory and of context, read back: their lines and boxes carry the numbers of the
+rows.
+"""
+
+import xml.dom.minidom
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from plkernel.analysis.figures.style import COLOURS, INK, rendered
+from plkernel.context.curve_figures import Curves, truncation_figure
+from plkernel.decays.memory import QUANTILES, Memory
+from plkernel.decays.memory_figures import START, Panel, kernel_figure
+
+LAGS = 2.0 ** np.arange(7)
+SEEDS, BLOCKS = 2, 3
+GIVEN = (1, 2, 4, 8)
+BASE = np.array([[4.0, 3.5, 3.2, 3.0], [4.2, 3.7, 3.4, 3.2]])
+
+
+def memory(scale: float, exponent: float) -> Memory:
+    random = np.random.default_rng(int(10 * exponent))
+    half_lives = np.sort(random.uniform(1, 900, (SEEDS, BLOCKS, len(QUANTILES))), axis=-1)
+    exponents = exponent + random.uniform(0, 0.2, (SEEDS, BLOCKS, 1))
+    return Memory(half_lives, LAGS, scale * LAGS**-exponents)
+
+
+PANELS = [Panel(f"arm {i}", memory(3.0, 0.5 + i), memory(7.0, 1 + i), 1.15) for i in range(2)]
+
+
+def lines(axes, colour, width=None):
+    """x and y of the lines of a colour, and of a width where it is given."""
+    drawn = [line for line in axes.lines if to_hex(line.get_color()) == colour.lower()]
+    return [line.get_xydata().T for line in drawn if width in (None, line.get_linewidth())]
+
+
+def test_kernels_are_drawn_block_by_block_as_their_mean_and_beside_the_law() -> None:
+    figure = kernel_figure(PANELS, "gain none")
+    for axes, panel, colour in zip(figure.axes, PANELS, (INK, COLOURS[0]), strict=True):
+        for drawn, shade in ((panel.before, START), (panel.after, colour)):
+            expected = np.log(drawn.kernels / drawn.kernels[..., :1]).mean(axis=0)
+            blocks, [(lags, mean)] = lines(axes, shade, 0.5), lines(axes, shade, 1.5)
+            assert [np.log(values) for _, values in blocks] == pytest.approx(expected)
+            assert lags.tolist() == LAGS.tolist()
+            assert np.log(mean) == pytest.approx(expected.mean(axis=0))
+        assert (axes.get_xscale(), axes.get_yscale(), axes.get_title("left")) == (
+            "log",
+            "log",
+            panel.title,
+        )
+    [(lags, law)] = lines(figure.axes[1], INK)
+    assert law == pytest.approx(lags**-1.15)
+    assert "t**-1.15" in [text.get_text() for text in figure.legends[0].get_texts()]
+    gone = Memory(np.empty((0, 0, 7)), LAGS, np.where(LAGS > 8, 0.0, 1 / LAGS)[None, None])
+    rendered(kernel_figure([Panel("vanished", gone, gone, 1.0)]))
+
+
+def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
+    arms = {
+        "base": Curves(GIVEN, BASE),
+        "other": Curves(GIVEN, BASE + np.array([0.4, 0.3, 0.1, 0.0])),
+    }
+    whole, lost = truncation_figure(arms).axes
+    for colour, arm in zip((INK, COLOURS[0]), arms.values(), strict=True):
+        [(given, bpb)], [(shorter, cost)] = lines(whole, colour), lines(lost, colour)
+        assert (tuple(given), tuple(shorter)) == (GIVEN, GIVEN[:-1])
+        assert bpb == pytest.approx(arm.bits.mean(axis=0))
+        assert cost == pytest.approx((bpb - bpb[-1])[:-1])
+    assert (lost.get_xscale(), lost.get_yscale()) == ("log", "log")
+    whole, lost = truncation_figure({"base": Curves(GIVEN, BASE, best=(3.9, 3.3, 3.0, 3.0))}).axes
+    assert lines(whole, INK)[1][1].tolist() == [3.9, 3.3, 3.0, 3.0]
+    assert lines(lost, INK)[1][1] == pytest.approx([0.9, 0.3, 0.0])
+    assert (
+        truncation_figure({"nothing lost": Curves(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale()
+        == "linear"
+    )
+
+
+def test_any_name_is_drawn() -> None:
+    """Without a warning, which is an error here; control characters as escapes, which XML may
+    hold.
+    """
+    names = ["\x1b[31m\x07\x9b\udc9b", "\u65e5\u672c\u8a9e", "x" * 90, "$\\frac{$", "two\nlines"]
+    figure = truncation_figure({name: Curves(GIVEN, BASE) for name in names}, " ".join(names))
+    drawn = xml.dom.minidom.parseString(rendered(figure, ["png", "svg"])["svg"])
+    texts = "".join(
+        node.data for tag in drawn.getElementsByTagName("text") for node in tag.childNodes
+    )
+    for name in names:
+        assert (
+            name.split("\n")[0].translate({ord(x): ascii(x)[1:-1] for x in "\x1b\x07\x9b\udc9b"})
+            in texts
+        )

@@ -1,0 +1,507 @@
+"""plkernel.watch and decay_param_groups: scalars, findings, bugs planted in real layers, callbacks,
+shards, imports.
+"""
+
+import importlib
+import math
+import re
+import tomllib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import FAST, SLOW
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import plkernel
+from plkernel.decays.watch import lightning_callback, trainer_callback
+from plkernel.models.ssm import SSM, SSMConfig
+
+RATES = np.log(2) / np.array([0.5, 2.0, 8.0, 32.0])
+"""Half-lives of 1/2, 2, 8 and 32 tokens."""
+
+
+class Heads(nn.Module):
+    """A layer of Mamba-2 with those rates, and a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.A_log = nn.Parameter(torch.linspace(-1.0, 1.0, 4).double())
+        steps = torch.from_numpy(RATES) / self.A_log.detach().exp()
+        self.dt_bias = nn.Parameter(steps.expm1().log())
+        self.D = nn.Parameter(torch.ones(4))
+        self.in_proj = nn.Linear(4, 4, bias=False)
+
+
+def model(layers: int = 2) -> nn.Module:
+    return nn.ModuleDict(
+        {"layers": nn.ModuleList([nn.ModuleDict({"mixer": Heads()}) for _ in range(layers)])}
+    )
+
+
+def adamw(parameters: Any, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, **{"lr": 3e-4, "weight_decay": 0.1, **options})
+
+
+def change(found: nn.Module, name: str, number: Any, layer: int = 1) -> None:
+    with torch.no_grad():
+        getattr(found.layers[layer].mixer, name).copy_(torch.as_tensor(number))  # type: ignore[union-attr, index]
+
+
+def test_scalars_by_hand() -> None:
+    watched = model()
+    watch = plkernel.watch(watched, context=10)
+    change(
+        watched,
+        "A_log",
+        watched.layers[1].mixer.A_log + torch.tensor([0.0, 0.0, math.log(2.0), 0.0]),
+    )  # type: ignore
+    found = {
+        name.removeprefix("decay/layer1/"): value
+        for name, value in watch.read().items()
+        if "layer1" in name
+    }
+    expected = {
+        "half_life_min": 0.5,
+        "half_life_p10": 0.95,
+        "half_life_p50": 3.0,
+        "half_life_p90": 23.6,
+    }
+    expected |= {"half_life_max": 32.0, "below_token": 0.25, "beyond_context": 0.25, "moved": 0.25}
+    expected |= {"invalid": 0.0, "distinct": 1.0, "bits": 64.0}
+    assert found == pytest.approx(expected)
+    assert all(type(value) is float for value in watch.read().values())
+
+
+@pytest.mark.parametrize(
+    ("role", "numbers", "finding", "invalid", "shown"),
+    [
+        ("A_log", [-math.inf, 0.0, 0.1, 0.2], "-inf", 0.25, "inf"),
+        ("A_log", [math.inf, 0.0, 0.1, 0.2], "+inf", 0.25, "0"),
+        ("A_log", [math.nan, 0.0, 0.1, 0.2], "NaN", 0.25, ""),
+        ("A_log", [0.0, 0.0, 0.0, 0.0], "zeros", 0.0, ""),
+        ("dt_bias", [0.3, 0.3, 0.3, 0.3], "all equal", 0.0, ""),
+        ("dt_bias", [-800.0, -2.0, -1.0, 0.0], "", 0.25, "inf"),
+    ],
+)
+def test_rates_that_are_no_rates(
+    role: str, numbers: list[float], finding: str, invalid: float, shown: str
+) -> None:
+    """At the start, and later with one warning; the rate of -800 is 0 in float64 after a step of
+    exp(-800).
+    """
+    broken = model()
+    change(broken, role, numbers)
+    with warnings.catch_warnings(action="ignore"):
+        watch = plkernel.watch(broken)
+    seen = watch.read()
+    assert finding in {""} | {
+        one.name for one in watch.findings if role in one.tensor and one.severity == "wrong"
+    }
+    assert seen["decay/layer1/invalid"] == invalid
+    assert ("inf" in (shown,)) == (seen["decay/layer1/half_life_max"] == math.inf)
+    assert (shown == "0") == (seen["decay/layer1/half_life_min"] == 0.0)
+    later = model(1)
+    watch = plkernel.watch(later, every=2)
+    assert not [one for one in watch.findings if one.severity == "wrong"]
+    change(later, role, numbers, layer=0)
+    assert watch() == {}
+    with warnings.catch_warnings(record=True, action="always") as told:
+        assert watch()
+        count = len(told)
+        assert (watch(), bool(watch()), len(told)) == ({}, True, count)  # warned of once
+    head = f"decays at step 2: {finding}: layers.0.mixer.{role}"
+    assert sum(head in str(one.message) for one in told) == bool(finding)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_optimizer_and_the_end_of_the_schedule() -> None:
+    """3e-4 x 0.1 x 1e5 steps scales A_log by 0.05: rates exp(A_log) of 16 become 1.15."""
+    watched = model()
+    watched.layers[0].mixer.A_log.requires_grad_(False)  # type: ignore[union-attr, index]
+    kept = [one for name, one in watched.named_parameters() if name != "layers.1.mixer.dt_bias"]
+    watch = plkernel.watch(watched, adamw(kept), steps=100_000)
+    seen = watch.read()
+    assert seen["decay/A_log/scale_at_end"] == pytest.approx(math.exp(-3), rel=1e-4)
+    assert 16 ** seen["decay/A_log/scale_at_end"] == pytest.approx(1.15, abs=0.003)
+    assert (seen["decay/A_log/lr"], seen["decay/A_log/weight_decay"]) == (3e-4, 0.1)
+    assert (seen["decay/A_log/frozen"], seen["decay/dt_bias/frozen"]) == (0.5, 0.5)
+    found = {(one.name, one.tensor, one.severity) for one in watch.findings}
+    assert ("frozen", "layers.0.mixer.A_log", "notable") in found
+    assert ("not in the optimizer", "layers.1.mixer.dt_bias", "wrong") in found
+    assert ("weight decay", "layers.1.mixer.A_log", "notable") in found
+    kinds = {"Adam": {}, "SGD": {"momentum": 0.9}, "RMSprop": {}, "Adagrad": {}}
+    for kind, options in kinds.items():  # weight decay passes through their moments
+        optimizer = getattr(torch.optim, kind)(
+            watched.parameters(), lr=1e-3, weight_decay=0.1, **options
+        )
+        coupled = plkernel.watch(watched, optimizer, steps=9)
+        assert "decay/A_log/scale_at_end" not in coupled.read()
+        assert "weight decay" in {one.name for one in coupled.findings}
+    warm = adamw(watched.parameters())
+    torch.optim.lr_scheduler.LambdaLR(warm, lambda step: 0.0)
+    assert plkernel.watch(watched, warm, steps=100_000).read()["decay/A_log/lr"] == 0.0
+    assert plkernel.watch(watched, warm, steps=100_000).read()["decay/A_log/scale_at_end"] < 0.06
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weight_decay_alone_ends_where_it_was_said_to() -> None:
+    """Both tensors of a layer at once, one of them twice as fast."""
+    watched: Any = model(1)
+    mixer = watched.layers[0].mixer
+    optimizer = adamw([{"params": [mixer.A_log]}, {"params": [mixer.dt_bias], "lr": 0.1}], lr=0.05)
+    watch = plkernel.watch(watched, optimizer, every=50, steps=50)
+    for _ in range(50):
+        mixer.A_log.grad, mixer.dt_bias.grad = torch.zeros(4).double(), torch.zeros(4).double()
+        optimizer.step()
+        seen = watch()
+    ends = [seen[f"decay/layer0/half_life_{name}"] for name in ("min", "max")]
+    told = [
+        one.seen.partition(" become ")[2] for one in watch.findings if one.name == "weight decay"
+    ]
+    assert told == ["{:.3g} .. {:.3g}".format(*ends)] * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_groups_of_parameters() -> None:
+    watched: Any = model()
+    watched.layers[0].mixer.dt_bias.requires_grad_(False)
+    watched.tied = watched.layers[1].mixer.dt_bias
+    groups = plkernel.decay_param_groups(watched, weight_decay=0.1, decay_lr=1e-2)
+    names = {id(one): name for name, one in watched.named_parameters()}
+    held = [
+        sorted(names[id(one)].removeprefix("layers.") for one in group["params"])
+        for group in groups
+    ]
+    decays = ["0.mixer.A_log", "0.mixer.D", "1.mixer.A_log", "1.mixer.D", "tied"]
+    assert held == [["0.mixer.in_proj.weight", "1.mixer.in_proj.weight"], decays]
+    assert [(group["weight_decay"], group.get("lr")) for group in groups] == [
+        (0.1, None),
+        (0.0, 1e-2),
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3)
+    assert "weight decay" not in {
+        one.name for one in plkernel.watch(watched, optimizer, steps=9).findings
+    }
+
+
+def tiny(name: str, **options: Any) -> nn.Module:
+    """A tiny causal model of transformers as it is built, its decays as its own code draws them."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    given = {**{**FAST, **SLOW}[name], **options}
+    given |= (
+        {"time_step_min": 0.001} if name in ("NemotronH", "Zamba2") else {}
+    )  # 0.1 .. 0.1 draws equal steps
+    config = getattr(transformers, f"{given.pop('config', name)}Config")(**given)
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+def of_fla(name: str, **options: Any) -> nn.Module:
+    models = pytest.importorskip("fla.models", reason="flash-linear-attention is not installed")
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": 32,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_heads": 4,
+        "head_dim": 8,
+        **options,
+    }
+    return getattr(models, f"{name}ForCausalLM")(getattr(models, f"{name}Config")(**sizes))
+
+
+def set_to(mark: str, values: Callable[[torch.Tensor], Any]) -> Callable[[nn.Module], None]:
+    """Puts `values` into all parameters whose names end so."""
+
+    def plant(found: nn.Module) -> None:
+        with torch.no_grad():
+            for name, parameter in found.named_parameters():
+                if name.endswith(mark):
+                    parameter.copy_(torch.as_tensor(values(parameter)))
+
+    return plant
+
+
+def mark(one: list[Any]) -> Any:
+    return pytest.param(*one[1:], id=one[0], marks=pytest.mark.slow if "slow" in one[0] else ())
+
+
+SLOW_MAMBA2 = {"state_size": 8}
+PLANTED = [
+    # its name; the model; what is wrong; how the optimizer is made; the finding and the tensor
+    [
+        "mixer's dt_bias stays ones",
+        "Mamba2",
+        set_to("dt_bias", torch.ones_like),
+        {},
+        "initialisation",
+        "dt_bias",
+    ],
+    [
+        "zeroed dt_proj.bias",
+        "Mamba",
+        set_to("dt_proj.bias", torch.zeros_like),
+        {},
+        "initialisation",
+        "dt_proj.bias",
+    ],
+    ["zeros over several GPUs", "Mamba2", set_to("A_log", torch.zeros_like), {}, "zeros", "A_log"],
+    [
+        "never filled after meta",
+        "Mamba2",
+        set_to("dt_bias", lambda x: x * math.nan),
+        {},
+        "NaN",
+        "dt_bias",
+    ],
+    ["bfloat16 draw of 0", "Mamba2", set_to("A_log", torch.log), {}, "-inf", "A_log"],
+    [
+        "decays in bfloat16",
+        "Mamba2",
+        lambda found: found.bfloat16(),
+        {},
+        "half precision",
+        "dt_bias",
+    ],
+    [
+        "under weight decay",
+        "Mamba2",
+        lambda found: None,
+        {"weight_decay": 0.1},
+        "weight decay",
+        "A_log",
+    ],
+    [
+        "slow: zeros in fla",
+        "fla:GatedDeltaNet",
+        set_to("A_log", torch.zeros_like),
+        {},
+        "zeros",
+        "A_log",
+    ],
+    [
+        "slow: ones in fla",
+        "fla:Mamba2",
+        set_to("dt_bias", torch.ones_like),
+        {},
+        "initialisation",
+        "dt_bias",
+    ],
+    [
+        "slow: -inf in fla",
+        "fla:KDA",
+        set_to("A_log", lambda x: torch.full_like(x, -math.inf)),
+        {},
+        "-inf",
+        "A_log",
+    ],
+    [
+        "slow: -inf",
+        "Qwen3Next",
+        set_to("A_log", lambda x: torch.full_like(x, -math.inf)),
+        {},
+        "-inf",
+        "A_log",
+    ],
+]
+
+
+@pytest.mark.filterwarnings("ignore")  # of other people's code, and of the findings
+@pytest.mark.parametrize(
+    ("name", "plant", "options", "finding", "tensor"), [mark(one) for one in PLANTED]
+)
+def test_bugs_of_others_are_seen_at_the_start(
+    name: str,
+    plant: Callable[[nn.Module], None],
+    options: dict[str, Any],
+    finding: str,
+    tensor: str,
+) -> None:
+    """And not in the same model without them."""
+    extra = SLOW_MAMBA2 if name == "fla:Mamba2" else {}
+    seen = []
+    for wrong in (False, True):
+        found = of_fla(name.removeprefix("fla:"), **extra) if ":" in name else tiny(name)
+        if wrong:
+            plant(found)
+        groups = (
+            found.parameters() if wrong and options else plkernel.decay_param_groups(found, 0.1)
+        )
+        watch = plkernel.watch(found, adamw(groups, **options), steps=10_000)
+        seen.append(
+            (finding, True) in {(one.name, one.tensor.endswith(tensor)) for one in watch.findings}
+        )
+    assert seen == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_configuration_is_that_of_the_model() -> None:
+    """Whatever a module around it calls its own; there, half-lives end at 13.9 tokens."""
+    around: Any = nn.Module()
+    around.config, around.inner = (
+        {"lr": 1e-3, 1: 2},
+        tiny("Mamba2", time_step_limit=(0.05, math.inf)),
+    )
+    assert max(plkernel.watch(around).read().values()) < 100
+    assert "decay/layer0/half_life_max" in plkernel.watch(SSM(SSMConfig(16, 2))).read()
+
+
+FLA = {
+    **{
+        name: {}
+        for name in ("GatedDeltaNet", "KDA", "RWKV6", "RWKV7", "GLA", "HGRN", "RetNet", "MesaNet")
+    },
+    **{
+        "Mamba2": SLOW_MAMBA2,
+        "Mamba3": {**SLOW_MAMBA2, "is_mimo": False},
+        "Mom": {"num_memories": 2, "topk": 1},
+    },
+    **{"ForgettingTransformer": {}, "HGRN2": {"expand_ratio": 8}},
+}
+HEALTHY = [
+    *FAST,
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in [*SLOW, *(f"fla:{one}" for one in FLA)]
+    ),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_models(name: str) -> None:
+    """No finding that is wrong, and every layer is read, before and after twenty steps."""
+    kind = name.removeprefix("fla:")
+    found = of_fla(kind, **FLA[kind]) if ":" in name else tiny(name)
+    optimizer = adamw(plkernel.decay_param_groups(found, 0.1), lr=1e-3)
+    watch = plkernel.watch(found, optimizer, every=5, steps=20)
+    for _ in range(20):
+        for parameter in found.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        seen = watch()
+    assert (watch.unseen, [one for one in watch.findings if one.severity == "wrong"]) == ({}, [])
+    assert sum(name.endswith("/half_life_p50") for name in seen) == len(watch._places) > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_meta() -> None:
+    """What a process cannot see is said; what is there later is read then."""
+    watched = model(1).to("meta")
+    watch = plkernel.watch(watched, every=1)
+    assert list(watch.unseen) == ["layers.0.mixer"]
+    assert "layers.0.mixer.A_log: is on the meta device" in watch.unseen["layers.0.mixer"]
+    assert watch() == {}
+    watched.load_state_dict(model(1).state_dict(), assign=True)
+    assert watch()["decay/layer0/half_life_max"] == pytest.approx(32.0)
+    assert (watch.unseen, watch.read()["decay/layer0/moved"]) == ({}, 0.0)
+
+
+def read_shards(rank: int, folder: str) -> None:
+    store = distributed.FileStore(f"{folder}/store", 2)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    watched: Any = model()
+    watched.layers[1].mixer.A_log = nn.Parameter(torch.zeros(3))
+    for layer in watched.layers:
+        fully_shard(layer.mixer, mesh=init_device_mesh("cpu", (2,)))
+    if rank == 1:
+        store.wait(["read"])
+    watch = plkernel.watch(watched, adamw(watched.parameters()), steps=9)
+    torch.save((watch._start["layers.0.mixer"], list(watch.unseen)), f"{folder}/{rank}")
+    store.set("read", "")
+    distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_process_reads_its_shards_alone(tmp_path: Path) -> None:
+    """FSDP2: the first reads while the second sleeps; no layer whose shards are of different
+    heads.
+    """
+    torch.multiprocessing.start_processes(read_shards, (str(tmp_path),), 2, start_method="fork")
+    shards, unseen = zip(
+        *(torch.load(tmp_path / str(rank), weights_only=False) for rank in range(2)), strict=True
+    )
+    assert [len(one) for one in shards] == [2, 2]
+    assert np.array_equal(np.concatenate(shards), plkernel.watch(model())._start["layers.0.mixer"])
+    assert unseen == (["layers.1.mixer"],) * 2
+
+
+def test_the_trainer_of_transformers_gets_scalars_through_its_logs() -> None:
+    """Its callback handler, as its trainer calls it."""
+    pytest.importorskip("transformers")
+    from transformers import TrainerControl, TrainerState
+    from transformers.trainer_callback import CallbackHandler
+
+    received: list[tuple[int, dict[str, float]]] = []
+    watched, state = model(1), TrainerState()
+    state.max_steps = 40
+    args: Any = SimpleNamespace()
+    control = TrainerControl()
+    handler = CallbackHandler([], watched, None, adamw(watched.parameters()), None)
+
+    def log(logs: dict[str, float]) -> None:
+        received.append((state.global_step, dict(logs)))
+        handler.on_log(args, state, control, logs)
+
+    callback = trainer_callback(SimpleNamespace(log=log), every=10)
+    handler.add_callback(callback)
+    handler.on_train_begin(args, state, control)
+    for step in range(1, 41):
+        state.global_step, control.should_log = step, True
+        assert handler.on_step_end(
+            args, state, control
+        ).should_log  # the trainer's own logs of the same step
+    assert [step for step, _ in received] == [10, 20, 30, 40]
+    scales = [logs["decay/A_log/scale_at_end"] for _, logs in received]
+    assert scales == pytest.approx([(1 - 3e-5) ** left for left in (30, 20, 10, 0)], rel=1e-9)
+    state.global_step = 30  # of a run that goes on
+    handler.on_train_begin(args, state, control)
+    told = [one.seen for one in callback.watch.findings if one.name == "weight decay"]
+    assert [" in 10 steps, " in one for one in told] == [True, True]
+
+
+def test_loggers_of_lightning_get_scalars_of_their_step() -> None:
+    received: list[tuple[int, dict[str, float]]] = []
+    watched = model(1)
+    logger = SimpleNamespace(log_metrics=lambda scalars, step: received.append((step, scalars)))
+    trainer = SimpleNamespace(
+        optimizers=[adamw(watched.parameters())], estimated_stepping_batches=math.inf
+    )
+    trainer.loggers, trainer.global_step = [logger], 0
+    callback = lightning_callback(every=2)
+    callback.on_train_start(trainer, watched)
+    for batch in range(8):  # two batches to a step
+        trainer.global_step = (batch + 1) // 2
+        callback.on_train_batch_end(trainer, watched, None, None, batch)
+    assert [step for step, _ in received] == [2, 4]
+    assert received[0][1]["decay/A_log/lr"] == 3e-4
+
+
+def test_torch_and_numpy_are_enough(without: Callable[..., tuple[int, str, str]]) -> None:
+    """Importing any other declared dependency fails."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    declared = [re.split(r"[<>=;\[ ]", one)[0] for one in project["dependencies"]]
+    names = {*declared, "transformers", "lightning", "pytorch_lightning"} - {"torch", "numpy"}
+    assert "scipy" in names
+
+    def act() -> None:
+        anew: Any = importlib.import_module("plkernel")
+        assert anew is not plkernel
+        one = nn.Module()
+        one.layer = nn.Module()
+        one.layer.A_log, one.layer.dt_bias = (
+            nn.Parameter(torch.rand(4)),
+            nn.Parameter(torch.rand(4)),
+        )  # type: ignore
+        optimizer = SimpleNamespace(param_groups=anew.decay_param_groups(one, 0.1))
+        print(len(anew.watch(one, optimizer, every=1, steps=9)()))
+
+    assert without(names, act) == (0, "18\n", "")

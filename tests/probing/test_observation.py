@@ -1,0 +1,218 @@
+"""Decays that a text makes are those of a formula of the test's own, from what the modules'
+projections are given.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import CASES, built
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plkernel.commands.inspect import command as inspect
+from plkernel.common.files import load_json
+from plkernel.decays.rates import Layer, quantiles
+from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.probing.observation import LEVELS, observe
+from plkernel.training.foreign import NEED_A_GPU
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's code
+SILENT = ("Rwkv", "MiniMax", "xLSTM", "BailingHybrid")  # the first two are fixed
+WINDOWS = torch.randint(0, 32, (2, 24), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of transformers run in torch alone, whatever was imported before."""
+    hub_kernels = pytest.importorskip(
+        "transformers.integrations.hub_kernels", reason="transformers is not installed"
+    )
+    monkeypatch.setattr(hub_kernels, "is_torchdynamo_exporting", lambda: True)
+    for name in NEED_A_GPU:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def ours(version: int) -> nn.Module:
+    """A Finch (6) or a Goose (7) of two layers with drawn weights."""
+    model = (
+        RWKV(RWKVConfig(6, 16, 2, 8, k_clamp=True))
+        if version == 6
+        else RWKV7(RWKV7Config(16, 2, 8))
+    )
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=random))
+    return model.double()
+
+
+def made(name: str) -> nn.Module:
+    if name.startswith("rwkv"):
+        return ours(int(name[-1]))
+    model: Any = built(name).eval()
+    model.set_experts_implementation("eager")  # the other one has no float64
+    return model  # type: ignore[no-any-return]
+
+
+def predicted(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Whatever it answers: nobody reads it."""
+    return lambda tokens: (
+        model(tokens)
+        if isinstance(model, RWKV)
+        else model(input_ids=tokens, use_cache=False).logits
+    )
+
+
+def seen(model: nn.Module) -> list[tuple[Layer, np.ndarray]]:
+    return observe(model, predicted(model), WINDOWS)
+
+
+def inputs(model: nn.Module, ending: str) -> list[tuple[Any, list[Tensor]]]:
+    """The parent of every module so named, and what the module is given of each window, (T, width)
+    each.
+    """
+    found = []
+    for name, module in model.named_modules():
+        if name.endswith(ending):
+            given: list[Tensor] = []
+            module.register_forward_pre_hook(lambda _, args, given=given: given.append(args[0][0]))
+            found.append((model.get_submodule(name.rpartition(".")[0]), given))
+    with torch.no_grad():
+        for window in WINDOWS:
+            predicted(model)(window[None])
+    return found
+
+
+def mamba(at: Any, x: Tensor) -> Tensor:
+    low = x @ at.x_proj.weight.T[:, : at.dt_proj.in_features]
+    return F.softplus(low @ at.dt_proj.weight.T + at.dt_proj.bias)[..., None] * at.A_log.exp()
+
+
+def mamba2(at: Any, x: Tensor) -> Tensor:
+    step = F.softplus(x @ at.in_proj.weight[-len(at.dt_bias) :].T + at.dt_bias)
+    return step.clamp(*at.time_step_limit) * at.A_log.exp()
+
+
+def gated_delta(at: Any, x: Tensor) -> Tensor:
+    """Two heads of values to each head of keys: rows b b a a, b b a a of the weight."""
+    rows = at.in_proj_ba.weight.unflatten(0, (at.num_k_heads, 2, -1))[:, 1].flatten(0, 1)
+    return F.softplus(x @ rows.T + at.dt_bias) * at.A_log.exp()
+
+
+def rg_lru(at: Any, x: Tensor) -> Tensor:
+    gate, heads = at.rg_lru, x.unflatten(-1, (at.rg_lru.num_attention_heads, -1))
+    opened = (
+        torch.einsum("thi,hij->thj", heads, gate.recurrent_gate_weight) + gate.recurrent_gate_bias
+    )
+    return 8.0 * opened.sigmoid().flatten(1) * F.softplus(gate.recurrent_param)
+
+
+def before(x: Tensor) -> Tensor:
+    return F.pad(x, (0, 0, 1, 0))[:-1]
+
+
+def finch(block: Any, x: Tensor) -> Tensor:
+    at, change = block.att, before(x) - x
+    low = torch.tanh((x + change * at.time_maa_x[0]) @ at.time_maa_w1)[:, : at.time_maa_w2.shape[1]]
+    mixed = x + change * (at.time_maa_w[0] + low @ at.time_maa_w2[0])
+    return (at.time_decay[0] + torch.tanh(mixed @ at.time_decay_w1) @ at.time_decay_w2).exp()
+
+
+def goose(block: Any, x: Tensor) -> Tensor:
+    at = block.att
+    mixed = x + (before(x) - x) * at.x_w[0]
+    return np.exp(-0.5) * (at.w0[0] + torch.tanh(mixed @ at.w1) @ at.w2).sigmoid()
+
+
+FORMULAS: dict[str, tuple[str, Callable[[Any, Tensor], Tensor]]] = {
+    "Mamba": ("x_proj", mamba),
+    "Mamba2": ("in_proj", mamba2),
+    "Qwen3Next": ("in_proj_ba", gated_delta),
+    "RecurrentGemma": ("rg_lru", rg_lru),
+    "rwkv6": ("att", finch),
+    "rwkv7": ("att", goose),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_decays_are_those_of_an_own_formula(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "float", Tensor.double)  # their formulas, without their rounding
+    model, (ending, formula) = made(name), FORMULAS[name]
+    layers = seen(model)
+    expected = [
+        torch.cat([formula(at, x) for x in given]).detach() for at, given in inputs(model, ending)
+    ]
+    assert len(layers) == len(expected) > 1
+    for (layer, seen_), rates in zip(layers, expected, strict=True):
+        assert seen_.shape == (WINDOWS.numel(), *layer.rates.shape)
+        np.testing.assert_allclose(seen_.reshape(rates.shape), rates.numpy(), rtol=1e-6)
+        assert np.ptp(seen_, axis=0).max() > 1e-3 * layer.rates.max(), "the text moves nothing"
+
+
+@pytest.mark.parametrize("name", [*CASES, "rwkv6", "rwkv7"])
+def test_without_an_input_they_are_the_static_ones(name: str) -> None:
+    """Every weight of a layer but its static decays is zero; what has none that a text moves says
+    so.
+    """
+    model = made(name).float()
+    layers = seen(model)
+    moved = [one for one in layers if len(one[1])]
+    assert layers
+    assert moved == ([] if name in SILENT else layers)
+    with torch.no_grad():
+        for layer, _ in moved:
+            kept = set(layer.names.values())
+            for parameter, values in model.get_submodule(layer.module).named_parameters(
+                layer.module
+            ):
+                values.mul_(parameter in kept)
+    for (_, moving), (layer, still) in zip(layers, seen(model), strict=True):
+        if len(moving):
+            static, observed_ = (
+                quantiles(rates, LEVELS, "inverted_cdf") for rates in (layer.rates, still)
+            )
+            np.testing.assert_array_equal(observed_, static)
+            assert np.ptp(moving, axis=0).max() > 0, "the text moves nothing"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny model of a type that fla does not take over, and a tokenizer of 31 bytes and one for
+    all others.
+    """
+    transformers, tokenizers = (
+        pytest.importorskip("transformers"),
+        pytest.importorskip("tokenizers"),
+    )
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())[:31]
+    known = {letter: at for at, letter in enumerate([*letters, "other"])}
+    words = tokenizers.Tokenizer(tokenizers.models.BPE(known, [], unk_token="other"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "model")
+    built("FalconMamba").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect(folder, text=__file__, tokens=48, json=tmp_path / "found.json")
+    found = load_json(tmp_path / "found.json")["observed"]
+    assert (found["text"], found["unit"], found["windows"], found["context"]) == (
+        __file__,
+        "token",
+        1,
+        48,
+    )
+    layer = found["layers"][1]
+    assert layer["tokens"] == 48
+    assert (
+        list(layer["static"]) == list(layer["observed"]) == ["0.05", "0.25", "0.5", "0.75", "0.95"]
+    )
+    said = capsys.readouterr().out
+    row = " / ".join(f"{value:.3g}" for value in layer["observed"].values())
+    assert any(line.startswith("1 ") and line.endswith(f" {row}") for line in said.splitlines())

@@ -1,0 +1,396 @@
+"""The probe on models whose memory is known, on a run, and on a GPT-2 of transformers."""
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import entropy
+from torch import Tensor
+
+from plkernel.analysis.sequences import LagCorpus
+from plkernel.commands import probe as command
+from plkernel.common import cli
+from plkernel.common.files import read_lines
+from plkernel.config.reading import load_spec
+from plkernel.context.measures import influence_of, places
+from plkernel.data.windows import fixed_windows
+from plkernel.probing.predictions import beyond, check_causal, probe
+from plkernel.probing.text_models import open_text_model
+from plkernel.training import evaluate
+from plkernel.training.evaluate import PLACES, Predict, influence, truncation
+from plkernel.training.foreign import NEED_A_GPU
+from plkernel.training.loop import prepare, run_training
+
+SYMBOLS = 16
+CPU = torch.device("cpu")
+
+
+def text(count: int = 12, length: int = 64, symbols: int = SYMBOLS) -> Tensor:
+    return torch.randint(
+        0, symbols, (count, length + 1), generator=torch.Generator().manual_seed(0)
+    )
+
+
+def copying(lag: int, sure: float = 8.0) -> Predict:
+    """Believes in the token `lag` before the one to predict, whose logit is `sure`; all others are
+    0.
+    """
+
+    def predict(tokens: Tensor) -> Tensor:
+        logits = torch.zeros(*tokens.shape, SYMBOLS)
+        logits[:, lag - 1 :].scatter_(2, tokens[:, : max(0, tokens.shape[1] - lag + 1), None], sure)
+        return logits
+
+    return predict
+
+
+def markov(tokens: Tensor) -> Tensor:
+    return torch.randn(SYMBOLS, SYMBOLS, generator=torch.Generator().manual_seed(1))[tokens]
+
+
+def test_a_markov_chain_knows_the_last_token_alone() -> None:
+    """At lag 1 the mean of KL over pairs of rows, at all others exactly nothing; one token given
+    costs nothing.
+    """
+    found = probe(markov, text(200), range(1, 65))
+    assert found.influence.bits[1:] == (0.0,) * 63
+    assert set(found.truncation.cost) == {0.0}
+    log_p = markov(torch.arange(SYMBOLS)).double().log_softmax(-1)
+    pairs = (log_p.exp()[:, None] * (log_p[:, None] - log_p[None])).sum(-1) / math.log(2)
+    expected = pairs.sum().item() / (SYMBOLS * (SYMBOLS - 1))
+    assert found.influence.bits[0] == pytest.approx(
+        expected, abs=4 * found.influence.standard_error[0]
+    )
+
+
+def test_a_copy_is_seen_at_its_lag_alone() -> None:
+    """The likely token's probability p changes places with that of another, 1 of S: KL = (p - q)
+    log2(p / q).
+    """
+    found = influence(copying(37), text(), [1, 2, 36, 37, 38, 64])
+    p = math.exp(8) / (math.exp(8) + SYMBOLS - 1)
+    q = (1 - p) / (SYMBOLS - 1)
+    assert found.bits == pytest.approx([0, 0, 0, (p - q) * math.log2(p / q), 0, 0], rel=1e-6)
+    assert found.bits[4] == 0
+
+
+def test_the_prediction_from_the_true_past_comes_first() -> None:
+    """KL as scipy has it, not symmetric: what the true past excludes counts nothing, and the other
+    way round inf.
+    """
+    logits = torch.tensor([[0.0, 2.0, -math.inf], [1.0, 0.0, 0.5]], dtype=torch.float64)
+    p, q = logits.softmax(-1).numpy()
+    for symbol, expected in ((0, entropy(p, q, base=2)), (1, math.inf)):
+        windows = torch.tensor(
+            [[symbol] * 5 + [1 - symbol]]
+        )  # the one other token is the last, which is not given
+        assert influence(lambda tokens: logits[tokens], windows, [1]).bits[0] == pytest.approx(
+            expected
+        )
+
+
+def test_the_best_predictor_of_a_law_has_its_exact_curve() -> None:
+    """Wrapped as a model, the mixture of lags loses what it says: of one byte given ln S - I(1), of
+    all the floor.
+    """
+    law = LagCorpus(longest=16, symbols=SYMBOLS, size=60_000)
+    windows = fixed_windows(np.concatenate(list(law.blocks())), 32, 1000)
+
+    def predict(tokens: Tensor) -> Tensor:
+        """Right at the last token, which is all that a truncation reads."""
+        logits = torch.zeros(*tokens.shape, SYMBOLS, dtype=torch.float64)
+        for symbol in range(SYMBOLS):
+            asked = np.pad(tokens.numpy(), ((0, 0), (0, 1)), constant_values=symbol)
+            logits[:, -1, symbol] = torch.from_numpy(-law.losses(asked)[:, -1]) * math.log(2)
+        return logits
+
+    found = truncation(predict, windows, 100, law.losses)
+    assert found.floor is not None
+    assert found.bpb == pytest.approx(found.floor, abs=1e-9)
+    assert found.cost[found.given.index(16)] == pytest.approx(
+        0, abs=1e-12
+    )  # all that is copied from
+    first = math.log2(SYMBOLS) - law.mutual_information([1])[0] / math.log(2)
+    error = 4 * 3 / math.sqrt(1000)  # losses spread over 3 bits or less
+    assert (found.bpb[0], found.bpb[-1]) == pytest.approx((first, law.bits_per_byte()), abs=error)
+    assert found.cost[0] == pytest.approx(
+        first - law.bits_per_byte(), abs=4 * found.standard_error[0]
+    )
+
+
+def test_reading_on_costs_and_is_worth_what_closed_forms_say() -> None:
+    """Uniform, but sure of symbol 0 by 3 nats where more than 16 came before; then a copy that is
+    right, of 20 back.
+    """
+
+    def sure(tokens: Tensor) -> Tensor:
+        logits = torch.zeros(*tokens.shape, SYMBOLS, dtype=torch.float64)
+        logits[:, 16:, 0] = 3.0
+        return logits
+
+    windows, total = text(50, 100), math.exp(3) + SYMBOLS - 1
+    cost, apart = beyond(sure, windows, 16, batch=7)
+    zeros = [
+        float((windows[:, a + 1 : b + 1] == 0).double().mean())
+        for a, b in pairwise((16, 32, 64, 100))
+    ]
+    assert cost.given == apart.given == (32, 64, 100)
+    assert cost.bpb == pytest.approx(
+        [(math.log(total / SYMBOLS) - 3 * share) / math.log(2) for share in zeros]
+    )
+    p, q = math.exp(3) / total, 1 / total
+    assert apart.bpb == pytest.approx(
+        [p * math.log2(p * SYMBOLS) + (1 - p) * math.log2(q * SYMBOLS)] * 3
+    )
+    cost, _ = beyond(copying(20), text(9, 19).repeat(1, 7), 17, step=4)
+    assert cost.bpb[1:] == pytest.approx(
+        [math.log2(1 + (SYMBOLS - 1) * math.exp(-8)) - math.log2(SYMBOLS)] * 3
+    )
+    assert set(beyond(markov, text(), 7)[0].bpb) == {0.0}
+
+
+@pytest.mark.parametrize("length", [16, 17])
+def test_a_model_that_sees_ahead_is_refused_with_the_place(length: int) -> None:
+    """Patches of two show their second token to the first: seen at an even and at an odd length."""
+
+    def patches(tokens: Tensor) -> Tensor:
+        ahead, pairs = tokens.clone(), tokens.shape[1] // 2
+        ahead[:, : 2 * pairs : 2] = tokens[:, 1 : 2 * pairs : 2]
+        return markov(ahead)
+
+    last = length - 2 if length % 2 == 0 else length - 3
+    with pytest.raises(
+        ValueError, match=f"replacing the token at position {last + 1} .* position {last} by"
+    ):
+        check_causal(patches, text(3, length))
+
+
+def test_rounding_is_not_seeing_ahead() -> None:
+    """A convolution through FFTs moves what is before by rounding; ten thousand times as much is
+    refused.
+    """
+
+    def blurred(size: float) -> Predict:
+        return lambda tokens: markov(tokens) * (1 + size * tokens.sum(1)[:, None, None])
+
+    check_causal(blurred(1e-8), text())
+    with pytest.raises(ValueError, match="not causal"):
+        check_causal(blurred(1e-4), text())
+
+
+@pytest.mark.slow  # trains a model, and replaces every token of 48 windows
+@pytest.mark.parametrize("kind", ["ssm", "rwkv6"])
+def test_errors_of_trained_models_are_those_over_windows_and_draws(
+    kind: str, tiny_spec: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard deviation over a thousand seeds, each with windows drawn anew, over the error
+    stated.
+
+    The root mean square of the statements, and their median: few readings carry most of the
+    influence at far lags.
+    """
+    path, length, count = (
+        tiny_spec(corpus="stdlib", context=128, steps=250, eval_every=250),
+        128,
+        48,
+    )
+    head = 'dim = 32\nkind = "rwkv6"\nhead_size = 16' if kind == "rwkv6" else "dim = 32"
+    path.write_text(
+        path.read_text().replace("dim = 16", head).replace('projection = "published"', "")
+    )
+    run_training(prepare(load_spec(path), "uniform", 0, tmp_path / "out"), progress_bar=False)
+    target = open_text_model(tmp_path / "out" / "uniform" / "seed-0", CPU)
+    lags, every, rng = [1, 2, 4, 8, 16, 32, 64, 128], list[Any](), np.random.default_rng(0)
+    monkeypatch.setattr(evaluate, "influence_of", lambda lags, bits: every.append(bits))
+    influence(
+        target.predict, fixed_windows(target.text(None)[1], length, count), lags, count, length
+    )
+    found = []
+    for _ in range(1000):
+        windows, chosen = rng.integers(count, size=(count, 1)), places(count, length, PLACES, rng)
+        found.append(influence_of(lags, every[0][windows, chosen]))
+    spread, errors = (
+        np.std([one.bits for one in found], axis=0),
+        np.array([one.standard_error for one in found]),
+    )
+    ratios = spread / np.sqrt(np.square(errors).mean(axis=0)), spread / np.median(errors, axis=0)
+    assert (ratios[0] > 0.8).all(), ratios
+    assert (ratios[0] < 1.2).all(), ratios
+    assert (ratios[1] < 1.3).all() or kind == "rwkv6", (
+        ratios
+    )  # one reading can carry most of the influence of a Finch
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Path:
+    """A GPT-2 with random weights and a tokenizer of 300 pairs of bytes, as transformers saves
+    them.
+    """
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.BPE())
+    words.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, show_progress=False
+    )
+    words.train_from_iterator([Path(__file__).read_text()], trainer)
+    sizes = {"vocab_size": 300, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    )
+    model.save_pretrained(tmp_path / "gpt2")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "gpt2")
+    return tmp_path / "gpt2"
+
+
+def probed(folder: Path, target: Path, *args: object) -> Any:
+    cli.main(command.probe, list(map(str, [target, *args, "--json", folder / "p.json"])))
+    return json.loads((folder / "p.json").read_text())
+
+
+def test_a_run_is_probed_on_its_validation_text(
+    tiny_spec: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the windows of its last evaluation it has the bits per byte of its last row."""
+    run_training(
+        prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path / "out"), progress_bar=False
+    )
+    folder = tmp_path / "out" / "uniform" / "seed-0"
+    options = ("--windows", 4, "--lags", 1, 5, 32, "--figure", tmp_path / "p.svg")
+    found, last = probed(tmp_path, folder, *options), read_lines(folder / "metrics.jsonl")[-1]
+    assert found["bits_per_token"] == pytest.approx(last["val_bpb"], rel=1e-6)
+    assert found["positions"]["bits"] == pytest.approx(last["positions"]["bpb"], rel=1e-6)
+    assert (found["unit"], found["context"], found["bytes_per_token"]) == ("byte", 32, 1)
+    assert found["influence"]["lags"] == found["information"]["lags"] == [1, 5, 32]
+    assert all(bits > 0 for bits in found["influence"]["bits"])
+    assert "I(d) of the text" in (tmp_path / "p.svg").read_text()
+    said = capsys.readouterr().out
+    assert "4 windows of 32 bytes" in said
+    assert "I(d) of the text" in said
+
+
+def test_a_model_of_transformers_is_probed_in_tokens(
+    gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With random weights it knows nothing: about log2 300 bits per token. Without layers it reads
+    lag 1 alone.
+    """
+    import transformers
+
+    found = probed(tmp_path, gpt2, "--text", __file__, "--windows", 5)
+    assert (found["unit"], found["context"], found["windows"]) == ("token", 32, 5)
+    assert found["bits_per_token"] == pytest.approx(np.log2(300), abs=0.2)
+    assert found["influence"]["lags"] == found["truncation"]["given"] == [1, 2, 4, 8, 16, 32]
+    assert all(bits > 0 for bits in found["influence"]["bits"])
+    assert "information" not in found
+    assert (
+        f"{found['bits_per_token'] / found['bytes_per_token']:.4f} bits per byte"
+        in capsys.readouterr().out
+    )
+    assert found["bytes_per_token"] > 1.2
+    target, words = open_text_model(gpt2, CPU), "def probe(): ...\n"
+    tokens = target.encode(np.frombuffer(words.encode(), np.uint8))
+    assert transformers.AutoTokenizer.from_pretrained(gpt2).decode(tokens) == words
+    inputs = torch.from_numpy(tokens)[None]
+    with torch.no_grad():
+        expected = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()(inputs).logits
+        assert torch.equal(target.predict(inputs), expected)
+    config = transformers.GPT2Config.from_pretrained(gpt2, n_layer=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(gpt2)
+    further = ("--context", 8, "--lengths", 4, "--figure", tmp_path / "p.svg")
+    found = probed(tmp_path, gpt2, "--text", __file__, "--windows", 5, *further)
+    assert (found["trained"], found["context"], found["cost"]["given"]) == (8, 32, [16, 32])
+    assert all(bits > 0 for bits in found["divergence"]["bits"])  # of its positions
+    assert "lost since 8, bits per token" in (tmp_path / "p.svg").read_text()
+    assert (
+        "reading on: bits with all before less those with the last 8 alone"
+        in capsys.readouterr().out
+    )
+    assert found["influence"]["bits"][0] > 0
+    assert found["influence"]["bits"][1:] == [0] * 5
+
+
+def test_on_a_cpu_transformers_finds_no_kernels_of_gpus(
+    gpt2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import transformers
+
+    hidden: list[bool] = []
+
+    def opened(*_: Any, **__: Any) -> None:
+        hidden.extend(sys.modules.get(name, ...) is None for name in NEED_A_GPU)
+        raise OSError("seen")
+
+    for name in NEED_A_GPU:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", opened)
+    with pytest.raises(ValueError, match="seen"):
+        open_text_model(gpt2, CPU)
+    assert hidden == [True] * len(NEED_A_GPU)
+    assert not sys.modules.keys() & set(NEED_A_GPU)
+
+
+def test_mistakes_are_one_line(
+    gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+) -> None:
+    asked = ("--text", __file__)
+    for arguments, message in [
+        (("none", "--windows", 0), "windows must be at least 1"),
+        (("none", "--seed", -1), "seed must lie between"),
+        (("none", "--figure", "p.txt"), "figure must end in .pdf, .png, .svg"),
+        ((tmp_path / "none", *asked), "no such file or folder"),
+        ((tmp_path, *asked), "neither a run of ours"),
+        ((gpt2, *asked, "--context", 33), "at most 32"),
+        ((gpt2,), "text must be given"),
+    ]:
+        assert message in refused(command.probe, *arguments)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "transformers", None)
+        assert "pip install transformers" in refused(command.probe, gpt2, *asked)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (gpt2 / name).unlink()
+    assert "tokenizer" in refused(command.probe, gpt2, *asked)
+    (gpt2 / "model.safetensors").unlink()
+    assert "does not open it as a causal language model" in refused(command.probe, gpt2, *asked)
+
+
+def test_a_model_of_256_tokens_reads_bytes_without_a_tokenizer(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=256, n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    model.save_pretrained(tmp_path / "bytes")
+    found = probed(tmp_path, tmp_path / "bytes", "--text", __file__, "--windows", 4)
+    windows = fixed_windows(np.frombuffer(Path(__file__).read_bytes(), np.uint8), 32, 4)
+    with torch.no_grad():
+        logits = [model(one[None, :-1]).logits[0] for one in windows]
+    expected = torch.nn.functional.cross_entropy(
+        torch.cat(logits), windows[:, 1:].flatten()
+    ) / np.log(2)
+    assert found["unit"] == "byte"
+    assert found["bits_per_token"] == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_code_in_the_folder_does_not_run(
+    gpt2: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    config: dict[str, Any] = json.loads((gpt2 / "config.json").read_text())
+    config |= {
+        "model_type": "mine",
+        "auto_map": {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"},
+    }
+    (gpt2 / "config.json").write_text(json.dumps(config))
+    (gpt2 / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert "trust_remote_code" in refused(command.probe, gpt2, "--text", __file__)
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,99 @@
+"""Runs of plkernel, inspected: the figures of their records, at initialisation and at the end."""
+
+import json
+import operator
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plkernel.commands.inspect import command as inspect
+from plkernel.common.files import load_json, read_lines
+from plkernel.config.reading import load_spec
+from plkernel.config.study import Spec
+from plkernel.training.checkpoint import open_model
+from plkernel.training.loop import prepare, run_training
+
+SpecWriter = Callable[..., Path]
+
+
+def train(spec: Spec, out: Path, arm: str = "uniform") -> Path:
+    run_training(prepare(spec, arm, 0, out), progress_bar=False)
+    return out / arm / "seed-0"
+
+
+@pytest.fixture
+def trained(tiny_spec: SpecWriter, tmp_path: Path) -> Callable[[str], Path]:
+    """The folder of a run of the tiny spec, of any kind of model."""
+
+    def make(kind: str) -> Path:
+        path = tiny_spec()
+        options = "" if kind == "ssm" else f'kind = "{kind}"\nhead_size = 8\n'
+        text = path.read_text().replace("[model]\n", f"[model]\n{options}")
+        path.write_text(text.replace('projection = "published"', ""))
+        return train(load_spec(path), tmp_path / "out")
+
+    return make
+
+
+@pytest.mark.parametrize("kind", [pytest.param("rwkv6", marks=pytest.mark.slow), "rwkv7", "ssm"])
+def test_figures_are_those_of_the_run(
+    kind: str, trained: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The initialisation rebuilt from seed and spec is the one that was trained, to the last digit
+    of its record.
+    """
+    folder = trained(kind)
+    before = (folder / "checkpoint.safetensors").read_bytes()
+    picture = tmp_path / "memory.png" if kind == "ssm" else None
+    inspect(folder, windows=4, json=tmp_path / "figures.json", figure=picture)
+    assert (folder / "checkpoint.safetensors").read_bytes() == before
+    assert not open_model(folder)[0].training
+    assert picture is None or picture.read_bytes().startswith(b"\x89PNG")
+    found, rows = load_json(tmp_path / "figures.json"), read_lines(folder / "metrics.jsonl")
+    assert (found["step"], found["windows"], found["context"], found["causal"]) == (12, 4, 32, True)
+    for time, row in (("initialisation", rows[0]), ("now", rows[-1])):
+        assert found[time]["bits_per_byte"] == row["val_bpb"]
+        assert found[time]["saturation"] == row["saturation"]
+        assert found[time].get("amplification") == row.get("amplification")
+        assert {name: found[time]["kernel"][name] for name in ("lags", "blocks")} == row["kernel"]
+        assert found[time]["kernel"]["exponents_over_lags"] == [4, 32]
+        for block, quantiles in zip(
+            found[time]["half_lives"], row["half_life_quantiles"], strict=True
+        ):
+            assert list(block.values()) == [quantiles[0], quantiles[3], quantiles[-1]]
+    assert ("amplification" in rows[0]) == (kind != "ssm")
+    text = capsys.readouterr().out
+    starting, now = (found[time]["kernel"] for time in ("initialisation", "now"))
+    assert ("measured_exponents" in now) == (kind == "rwkv7")
+    for block in range(2):
+        names = ["exponents", *(["measured_exponents"] if kind == "rwkv7" else [])]
+        slopes = [f"{time[name][block]:.3f}" for name in names for time in (starting, now)]
+        assert re.search(rf"^{block} +{' +'.join(slopes)}$", text, re.MULTILINE)
+    if kind == "rwkv7":
+        assert all(map(operator.gt, starting["measured_exponents"], starting["exponents"])), (
+            "erasing forgets faster"
+        )
+    assert f"{rows[-1]['val_bpb']:.4f}" in text
+    assert "step 12; 4 validation windows of 32 bytes" in text
+
+
+def test_mistakes_are_one_line(
+    trained: Callable[[str], Path], tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    folder = trained("ssm")
+    shutil.copytree(folder, tmp_path / "changed")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "changed" / "config.json").write_text(json.dumps({**config, "seed": 1}))
+    text = Path(config["corpus"]["name"])
+    text.write_text(text.read_text() + "one line more\n")
+    for arguments, message in [
+        ([tmp_path], "no such file; give the folder of a run"),
+        ([folder, "--windows", "0"], "windows must be at least 1, got 0"),
+        ([folder, "--corpus", "missing.txt"], "missing.txt"),
+        ([folder], "is not what the run was trained on"),
+        ([tmp_path / "changed"], "belongs to another run (seed was 0, is now 1)"),
+    ]:
+        assert message in refused(inspect, *arguments)

@@ -22,6 +22,40 @@ from torch import Tensor
 from plkernel.kernels.scan.steps import fixed_decay, load_rows, step
 
 
+@triton.jit
+def _forward_rows(
+    a,
+    b,
+    h,
+    carry,
+    fixed,
+    power,
+    row,
+    lanes,
+    D,
+    FIXED: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The carry after ROWS steps, whose h are written; power: that of a fixed decay."""
+    left = tl.where(lanes, ROWS, 0)
+    xs = load_rows(b + row, D, left, 0.0, ROWS)
+    decays = () if FIXED else load_rows(a + row, D, left, 1.0, ROWS)
+    value = carry.to(tl.float32)
+    local = tl.zeros([LANES], tl.float32)
+    factor = tl.full([LANES], 1.0, tl.float64)
+    for i in tl.static_range(ROWS):
+        decay = fixed if FIXED else decays[i]
+        value, _ = step(value, decay, xs[i], False)
+        _, local = step(local, decay, xs[i], False)
+        if not FIXED:
+            factor = factor * decay.to(tl.float64)
+        tl.store(h + row + i * D, value, mask=lanes)
+    if FIXED:
+        factor = power.to(tl.float64)
+    return factor * carry + local.to(tl.float64)
+
+
 @triton.jit(do_not_specialize=("T",))
 def _forward(
     a,
@@ -43,27 +77,58 @@ def _forward(
     batch = (program // blocks).to(tl.int64)
     lanes = channel < D
     carry = tl.load(state + batch * D + channel, mask=lanes, other=0.0).to(tl.float64)
-    fixed, whole, part = fixed_decay(a + channel, lanes, T, FIXED, ROWS)
-    for time in tl.range(0, T, ROWS, num_stages=STAGES):
-        count = T - time
-        left = tl.where(lanes, count, 0)  # rows left to this lane
-        place = (batch * T + time) * D + channel
-        xs = load_rows(b + place, D, left, 0.0, ROWS)
-        decays = () if FIXED else load_rows(a + place, D, left, 1.0, ROWS)
-        value = carry.to(tl.float32)
-        local = tl.zeros([LANES], tl.float32)
-        factor = tl.full([LANES], 1.0, tl.float64)
-        if FIXED:
-            factor = tl.where(count >= ROWS, whole, part)
-        for i in tl.static_range(ROWS):
-            decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
-            value, _ = step(value, decay, xs[i], False)
-            _, local = step(local, decay, xs[i], False)
-            if not FIXED:
-                factor = factor * decay.to(tl.float64)
-            tl.store(h + place + i * D, value, mask=i < left)
-        carry = factor * carry + local.to(tl.float64)
+    fixed, whole, _ = fixed_decay(a + channel, lanes, 0, FIXED, ROWS)
+    even = T - T % ROWS
+    for time in tl.range(0, even, ROWS, num_stages=STAGES):
+        row = (batch * T + time) * D + channel
+        carry = _forward_rows(a, b, h, carry, fixed, whole, row, lanes, D, FIXED, LANES, ROWS)
+    for time in tl.range(even, T, num_stages=1):
+        row = (batch * T + time) * D + channel
+        carry = _forward_rows(a, b, h, carry, fixed, fixed, row, lanes, D, FIXED, LANES, 1)
     tl.store(last + batch * D + channel, carry, mask=lanes)
+
+
+@triton.jit
+def _backward_rows(
+    a,
+    grad_h,
+    hs,
+    grad_a,
+    grad_b,
+    carry,
+    fixed,
+    power,
+    row,
+    lanes,
+    D,
+    FIXED: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The carry after ROWS steps, whose gradients are written, and the sum of those of a fixed
+    decay. hs: the h before each step.
+    """
+    left = tl.where(lanes, ROWS, 0)
+    xs = load_rows(grad_h + row, -D, left, 0.0, ROWS)
+    decays = () if FIXED else load_rows(a + row, -D, left, 1.0, ROWS)
+    into = carry.to(tl.float32)
+    local = tl.zeros([LANES], tl.float32)
+    summed = tl.zeros([LANES], tl.float32)
+    factor = tl.full([LANES], 1.0, tl.float64)
+    for i in tl.static_range(ROWS):
+        decay = fixed if FIXED else decays[i]
+        value, into = step(into, decay, xs[i], True)
+        _, local = step(local, decay, xs[i], True)
+        gradient = value * hs[i]
+        tl.store(grad_b + row - i * D, value, mask=lanes)
+        if FIXED:
+            summed += gradient
+        else:
+            factor = factor * decay.to(tl.float64)
+            tl.store(grad_a + row - i * D, gradient, mask=lanes)
+    if FIXED:
+        factor = power.to(tl.float64)
+    return factor * carry + local.to(tl.float64), summed.to(tl.float64)
 
 
 @triton.jit(do_not_specialize=("T",))
@@ -94,34 +159,25 @@ def _backward(
     lanes = channel < D
     carry = tl.load(grad_last + batch * D + channel, mask=lanes, other=0.0).to(tl.float64)
     before = tl.load(state + batch * D + channel, mask=lanes, other=0.0).to(tl.float32)
-    fixed, whole, part = fixed_decay(a + channel, lanes, T, FIXED, ROWS)
+    fixed, whole, _ = fixed_decay(a + channel, lanes, 0, FIXED, ROWS)
     total = tl.zeros([LANES], tl.float64)
-    for done in tl.range(0, T, ROWS, num_stages=STAGES):
-        count = T - done
-        left = tl.where(lanes, count, 0)  # rows left to this lane
-        place = (batch * T + count - 1) * D + channel
-        xs = load_rows(grad_h + place, -D, left, 0.0, ROWS)
-        decays = () if FIXED else load_rows(a + place, -D, left, 1.0, ROWS)
-        hs = load_rows(h + place - D, -D, left - 1, 0.0, ROWS)
-        into = carry.to(tl.float32)
-        local = tl.zeros([LANES], tl.float32)
-        summed = tl.zeros([LANES], tl.float32)
-        factor = tl.full([LANES], 1.0, tl.float64)
-        if FIXED:
-            factor = tl.where(count >= ROWS, whole, part)
-        for i in tl.static_range(ROWS):
-            decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
-            value, into = step(into, decay, xs[i], True)
-            _, local = step(local, decay, xs[i], True)
-            gradient = value * tl.where(count - 1 == i, before, hs[i])
-            tl.store(grad_b + place - i * D, value, mask=i < left)
-            if FIXED:
-                summed += tl.where(i < left, gradient, 0.0)
-            else:
-                factor = factor * decay.to(tl.float64)
-                tl.store(grad_a + place - i * D, gradient, mask=i < left)
-        carry = factor * carry + local.to(tl.float64)
-        total += summed.to(tl.float64)
+    even = (T - 1) - (T - 1) % ROWS  # the first step of all, before which lies the state, is odd
+    for done in tl.range(0, even, ROWS, num_stages=STAGES):
+        row = (batch * T + T - 1 - done) * D + channel
+        hs = load_rows(h + row - D, -D, tl.where(lanes, ROWS, 0), 0.0, ROWS)
+        carry, summed = _backward_rows(
+            a, grad_h, hs, grad_a, grad_b, carry, fixed, whole, row, lanes, D, FIXED, LANES, ROWS
+        )
+        total += summed
+    for done in tl.range(even, T, num_stages=1):
+        time = T - 1 - done
+        row = (batch * T + time) * D + channel
+        earlier = tl.load(h + row - D, mask=lanes & (time > 0), other=0.0).to(tl.float32)
+        hs = (tl.where(time > 0, earlier, before),)
+        carry, summed = _backward_rows(
+            a, grad_h, hs, grad_a, grad_b, carry, fixed, fixed, row, lanes, D, FIXED, LANES, 1
+        )
+        total += summed
     if FIXED:
         tl.store(grad_a + batch * D + channel, total, mask=lanes)
     tl.store(grad_state + batch * D + channel, carry, mask=lanes)

@@ -461,7 +461,9 @@ class LookBack:
         held: numbers of the tile that a thread holds in registers, of all tensors together.
         rows: steps in float32 between two carries in float64.
         look: chunks whose ends are loaded at once.
-        hops: groups in a sequence, at most; None makes every chunk a group (a plain chain).
+        hops: groups in a sequence, as long as they have at most `most` chunks; None makes every
+            chunk a group (a plain chain).
+        most: chunks of a group, at most: each of them reads the ends of all before it.
     """
 
     lanes: int = 128
@@ -470,6 +472,7 @@ class LookBack:
     rows: int = 16
     look: int = 4
     hops: int | None = 32
+    most: int = 16
 
     def steps(self, tensors: int) -> int:
         """Steps of a tile of so many tensors: whole multiples of `rows`."""
@@ -477,8 +480,8 @@ class LookBack:
         return max(1, self.held // (tensors * each * self.rows)) * self.rows
 
     def group(self, chunks: int) -> int:
-        """Chunks of a group: as few as `hops` allows."""
-        return 1 if self.hops is None else triton.cdiv(chunks, self.hops)
+        """Chunks of a group: as few as `hops` allows, and no more than `most`."""
+        return 1 if self.hops is None else min(self.most, triton.cdiv(chunks, self.hops))
 
     def constants(self, tensors: int, size: int = 0) -> dict[str, int]:
         """The constants of a kernel that holds so many tensors, of any `size` of numbers."""

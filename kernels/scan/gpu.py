@@ -1,5 +1,7 @@
-"""The scan in Triton: channels on lanes, serial in time in registers, time split into chunks in
-three phases.
+"""The scan in Triton: channels on lanes, serial in time in registers.
+
+`VARIANTS` names the ways to launch it. The kernels of this file split time into chunks in three
+phases:
 
 1. `_chunk_ends` scans every chunk but the last from zero: its end, and the product of its decays.
 2. `_chunk_starts` carries the state over the chunks.
@@ -27,6 +29,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from plkernel.kernels.scan.look_back import LookBack
+from plkernel.kernels.scan.steps import fixed_decay, load_rows, step
+from plkernel.kernels.scan.stream import Stream
+
 ROWS = 16  # steps loaded before the first of them is used: hides the latency of memory
 BACKWARD_ROWS = (
     8  # the same in `_backward`, which loads from three tensors: 16 do not fit in registers
@@ -42,48 +48,19 @@ LENGTHS = ("T", "LENGTH", "chunks")
 # The fusion of a * h + b into one rounding is asked for by name: its default differs between
 # versions of Triton.
 OPTIONS = {"num_warps": 1, "enable_fp_fusion": True}
-
-
-@triton.jit
-def _step(carry, decay, x, REVERSE: tl.constexpr):
-    """The value at one step, and the carry that leaves it: h and h, or in reverse g and a * g."""
-    if REVERSE:
-        value = x + carry
-        left = decay * value
-    else:
-        value = decay * carry + x
-        left = value
-    return value, left
-
-
-@triton.jit
-def _fixed_decay(pointer, lanes, count, FIXED: tl.constexpr, ROWS: tl.constexpr):
-    """A fixed decay, and in float64 its powers ROWS and count % ROWS: the factors of a whole and of
-    the last group.
-    """
-    fixed, whole, part = 0.0, 0.0, 0.0
-    if FIXED:
-        fixed = tl.load(pointer, mask=lanes, other=0.0).to(tl.float32)
-        whole = tl.full(fixed.shape, 1.0, tl.float64)
-        part = whole
-        for i in tl.static_range(ROWS):
-            whole = whole * fixed.to(tl.float64)
-            part = tl.where(i < count % ROWS, whole, part)
-    return fixed, whole, part
-
-
-@triton.jit
-def _rows(
-    pointer, stride, left, fill: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr = tl.float32
-):
-    """The next ROWS rows, `fill` from `left` on. Arithmetic in a half type is wrong in the
-    interpreter.
-    """
-    rows = ()
-    for i in tl.static_range(ROWS):
-        row = tl.load(pointer + i * stride, mask=i < left, other=fill)
-        rows = rows + (row.to(TYPE),)  # noqa: RUF005 - Triton does not unpack
-    return rows
+THREE_PHASES = "three_phases"  # the kernels of this file
+# How a scan can be launched. Only a GPU can tell which is fastest; see the modules of the plans.
+VARIANTS: dict[str, LookBack | Stream | None] = {
+    THREE_PHASES: None,
+    "look_back": LookBack(),
+    "look_back_long": LookBack(held=128),  # half as many chunks, fewer warps
+    "look_back_warp": LookBack(lanes=32, warps=1),  # no barriers
+    "look_back_wide": LookBack(lanes=256, held=128),  # two channels in a thread
+    "chain": LookBack(hops=None),  # shows what a hop costs
+    "stream": Stream(),
+    "stream_wide": Stream(width=8),
+}
+DEFAULT = THREE_PHASES
 
 
 @triton.jit
@@ -124,20 +101,20 @@ def _chunk_ends(
     lanes = channel < D
     stride = -D if REVERSE else D
     row = (batch * T + time) * D
-    fixed, whole, part = _fixed_decay(a + channel, lanes, count, FIXED, ROWS)
+    fixed, whole, part = fixed_decay(a + channel, lanes, count, FIXED, ROWS)
     carry = tl.zeros([LANES], tl.float64)
     product = tl.full([LANES], 1.0, tl.float64)
     while count > 0:
         left = tl.where(lanes, count, 0)  # rows left to this lane
-        xs = _rows(x + row + channel, stride, left, 0.0, ROWS)
-        decays = () if FIXED else _rows(a + row + channel, stride, left, 1.0, ROWS)
+        xs = load_rows(x + row + channel, stride, left, 0.0, ROWS)
+        decays = () if FIXED else load_rows(a + row + channel, stride, left, 1.0, ROWS)
         local = tl.zeros([LANES], tl.float32)
         factor = (
             tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
         )
         for i in tl.static_range(ROWS):
             decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
-            _, local = _step(local, decay, xs[i], REVERSE)
+            _, local = step(local, decay, xs[i], REVERSE)
             if not FIXED:
                 factor = factor * decay.to(tl.float64)
         carry = factor * carry + local.to(tl.float64)
@@ -168,8 +145,8 @@ def _chunk_starts(
     count = chunks - 1
     while count > 0:
         left = tl.where(lanes, count, 0)
-        factors = _rows(products + row + channel, D, left, 0.0, ROWS, tl.float64)
-        locals_ = _rows(ends + row + channel, D, left, 0.0, ROWS, tl.float64)
+        factors = load_rows(products + row + channel, D, left, 0.0, ROWS, tl.float64)
+        locals_ = load_rows(ends + row + channel, D, left, 0.0, ROWS, tl.float64)
         for i in tl.static_range(ROWS):
             carry = factors[i] * carry + locals_[i]
             start += D
@@ -201,11 +178,11 @@ def _forward(
     row = (batch * T + time) * D
     index = (batch * chunks + chunk) * D + channel
     carry = tl.load(starts + index, mask=lanes, other=0.0).to(tl.float64)
-    fixed, whole, part = _fixed_decay(a + channel, lanes, count, FIXED, ROWS)
+    fixed, whole, part = fixed_decay(a + channel, lanes, count, FIXED, ROWS)
     while count > 0:
         left = tl.where(lanes, count, 0)  # rows left to this lane
-        xs = _rows(b + row + channel, D, left, 0.0, ROWS)
-        decays = () if FIXED else _rows(a + row + channel, D, left, 1.0, ROWS)
+        xs = load_rows(b + row + channel, D, left, 0.0, ROWS)
+        decays = () if FIXED else load_rows(a + row + channel, D, left, 1.0, ROWS)
         value = carry.to(tl.float32)
         local = tl.zeros([LANES], tl.float32)
         factor = (
@@ -213,8 +190,8 @@ def _forward(
         )
         for i in tl.static_range(ROWS):
             decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
-            value, _ = _step(value, decay, xs[i], False)
-            local, _ = _step(local, decay, xs[i], False)
+            value, _ = step(value, decay, xs[i], False)
+            local, _ = step(local, decay, xs[i], False)
             if not FIXED:
                 factor = factor * decay.to(tl.float64)
             tl.store(h + row + i * D + channel, value, mask=i < left)
@@ -252,13 +229,13 @@ def _backward(
     index = (batch * chunks + chunk) * D + channel
     carry = tl.load(starts + index, mask=lanes, other=0.0).to(tl.float64)
     before = tl.load(state + batch * D + channel, mask=lanes, other=0.0).to(tl.float32)
-    fixed, whole, part = _fixed_decay(a + channel, lanes, count, FIXED, ROWS)
+    fixed, whole, part = fixed_decay(a + channel, lanes, count, FIXED, ROWS)
     total = tl.zeros([LANES], tl.float64)
     while count > 0:
         left = tl.where(lanes, count, 0)  # rows left to this lane
-        xs = _rows(grad_h + row + channel, -D, left, 0.0, ROWS)
-        decays = () if FIXED else _rows(a + row + channel, -D, left, 1.0, ROWS)
-        hs = _rows(h + row - D + channel, -D, tl.minimum(left, time), 0.0, ROWS)
+        xs = load_rows(grad_h + row + channel, -D, left, 0.0, ROWS)
+        decays = () if FIXED else load_rows(a + row + channel, -D, left, 1.0, ROWS)
+        hs = load_rows(h + row - D + channel, -D, tl.minimum(left, time), 0.0, ROWS)
         into = carry.to(tl.float32)
         local = tl.zeros([LANES], tl.float32)
         group = tl.zeros([LANES], tl.float32)
@@ -267,8 +244,8 @@ def _backward(
         )
         for i in tl.static_range(ROWS):
             decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
-            value, into = _step(into, decay, xs[i], True)
-            _, local = _step(local, decay, xs[i], True)
+            value, into = step(into, decay, xs[i], True)
+            _, local = step(local, decay, xs[i], True)
             product = value * tl.where(time == i, before, hs[i])
             tl.store(grad_b + row - i * D + channel, value, mask=i < left)
             if FIXED:
@@ -288,8 +265,16 @@ def _backward(
     )
 
 
-def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
+def forward(
+    a: Tensor, b: Tensor, state: Tensor, *, variant: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one.
+
+    variant: a name in `VARIANTS`; None takes `DEFAULT`. Raises ValueError for another name.
+    """
+    chosen = _chosen(variant)
+    if chosen is not None:
+        return chosen.forward(a, b, state)
     batch, time, channels = b.shape
     h, last = torch.empty_like(b), torch.empty_like(state)
     fixed = a.dim() == 1
@@ -316,11 +301,22 @@ def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def backward(
-    a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor
+    a: Tensor,
+    state: Tensor,
+    h: Tensor,
+    grad_h: Tensor,
+    grad_last: Tensor,
+    *,
+    variant: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the
     state (a_1 g_1).
+
+    variant: a name in `VARIANTS`; None takes `DEFAULT`. Raises ValueError for another name.
     """
+    chosen = _chosen(variant)
+    if chosen is not None:
+        return chosen.backward(a, state, h, grad_h, grad_last)
     batch, time, channels = h.shape
     grad_b, grad_state = torch.empty_like(h), torch.empty_like(state)
     fixed = a.dim() == 1
@@ -353,6 +349,14 @@ def backward(
             **OPTIONS,
         )
     return (grad_a.sum((0, 1)).to(a.dtype) if fixed else grad_a), grad_b, grad_state
+
+
+def _chosen(variant: str | None) -> LookBack | Stream | None:
+    """The plan of a variant; None for the kernels of this file."""
+    name = DEFAULT if variant is None else variant
+    if name not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {name!r}")
+    return VARIANTS[name]
 
 
 def _starts(

@@ -4,6 +4,7 @@ be here.
 
 import re
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from plkernel.kernels.scan import gpu as scan_gpu
+from plkernel.kernels.scan.look_back import LookBack
 from plkernel.kernels.wkv import gpu as wkv_gpu
 from plkernel.kernels.wkv7 import gpu as wkv7_gpu
 
@@ -23,6 +25,9 @@ Compiled = tuple[str, int, int, str, bytes]
 
 SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10}
 """Bytes of shared memory of a block, by compute capability (CUDA programming guide)."""
+
+VARIANTS = [name for name, plan in scan_gpu.VARIANTS.items() if plan is not None]
+"""The variants of the scan with one kernel for each direction."""
 
 
 def spilled(cubin: bytes) -> int:
@@ -50,6 +55,34 @@ def scan(
     types |= {"a": "*fp32" if fixed else f"*{dtype}", "grad_a": "*fp64" if fixed else f"*{dtype}"}
     constants = {"FIXED": fixed, "REVERSE": reverse, "LANES": lanes, "ROWS": rows}
     return _compiled(scan_gpu, name, chip, types, constants, {"D": channels})
+
+
+def scan_variant(
+    variant: str, name: str, chip: int, dtype: str, fixed: bool, channels: int = 16
+) -> Compiled:
+    """A kernel of a variant of the scan that has one kernel for each direction."""
+    plan = scan_gpu.VARIANTS[variant]
+    assert plan is not None
+    module = sys.modules[type(plan).__module__]
+    types = dict.fromkeys(("B", "T", "chunks", "group", "length"), "i32")
+    types |= dict.fromkeys(("b", "h", "grad_h", "grad_b"), f"*{dtype}")
+    types |= dict.fromkeys(("state", "last", "grad_last", "grad_state"), "*fp32")
+    types |= {"exchange": "*i64", "parts": "*fp64" if fixed else f"*{dtype}"}
+    summed = "*fp32" if isinstance(plan, LookBack) else "*fp64"
+    types |= {"a": "*fp32" if fixed else f"*{dtype}", "grad_a": summed if fixed else f"*{dtype}"}
+    tensors = 1 + (not fixed) + (name == "_backward")
+    size = 4 if dtype == "fp32" else 2
+    constants = {"FIXED": fixed} | plan.constants(tensors, size)
+    return _compiled(
+        module,
+        name,
+        chip,
+        types,
+        constants,
+        {"D": channels, "stride": channels},
+        plan.options,
+        variant,
+    )
 
 
 def wkv(
@@ -108,7 +141,14 @@ def wkv7(name: str, chip: int, dtype: str, sizes: tuple[int, int], keep: bool = 
 
 
 def _compiled(
-    gpu: Any, name: str, chip: int, types: Types, constants: Types, sizes: dict[str, int]
+    gpu: Any,
+    name: str,
+    chip: int,
+    types: Types,
+    constants: Types,
+    sizes: dict[str, int],
+    options: dict[str, Any] | None = None,
+    variant: str = "",
 ) -> Compiled:
     """sizes: of a launch; Triton makes a size of one a constant and knows of multiples of 16, as of
     all pointers.
@@ -117,6 +157,7 @@ def _compiled(
     names = kernel.arg_names
     given = constants | {key: 1 for key, size in sizes.items() if size == 1}
     given = {key: value for key, value in given.items() if key in names}
+    sizes = {key: size for key, size in sizes.items() if key in names}
     types = types | dict.fromkeys(sizes, "i32")
     signature = {key: "constexpr" if key in given else types[key] for key in names}
     aligned = [
@@ -124,10 +165,11 @@ def _compiled(
     ]
     attributes = {(names.index(key),): [["tt.divisibility", 16]] for key in aligned}
     source = ASTSource(kernel, signature, given, attributes)
-    binary = triton.compile(source, target=GPUTarget("cuda", chip, 32), options=dict(gpu.OPTIONS))
+    options = dict(gpu.OPTIONS) if options is None else options
+    binary = triton.compile(source, target=GPUTarget("cuda", chip, 32), options=options)
     text = binary.asm["ttgir"] + binary.asm["ptx"]
     return (
-        f"{gpu.__name__} {name} sm_{chip} {sizes}",
+        f"{gpu.__name__} {variant} {name} sm_{chip} {sizes}",
         chip,
         binary.metadata.shared,
         text,

@@ -81,6 +81,16 @@ SLOW: list[Case] = [
     ("wkv7", "varying", (1, 6, 1, 7, 3), 4, "float16", None),
     ("wkv7", "varying", (1, 6, 1, 4, 2), 4, "float32", -math.inf),
 ]
+# Plans of the scan with small tiles: groups of several chunks, a chain, several stages.
+SMALL_PLANS = ("groups of 2", "groups of 5", "chain of 3 channels", "stream of 4")
+VARIANT_CASES: list[tuple[str, str, Shape, str]] = [
+    *((plan, "fixed", (2, 22, 5), "float32") for plan in SMALL_PLANS),
+    *((plan, "varying", (1, 37, 3), "float32") for plan in SMALL_PLANS),
+    ("groups of 5", "fixed", (1, 41, 35), "bfloat16"),
+    ("groups of 2", "varying", (1, 19, 5), "bfloat16"),
+    ("stream of 4", "fixed", (1, 9, 67), "bfloat16"),
+    ("groups of 2", "fixed", (1, 1, 1), "float32"),
+]
 
 
 # What torch and the operators load, then what the first call does; only then is this file run.
@@ -130,6 +140,14 @@ def test_interpreted_kernels_equal_float64(interpreted: Any) -> None:
         if not good(errors)
     }
     assert not wrong, wrong
+    wrong = {
+        str(case): errors
+        for case, errors in zip(VARIANT_CASES, interpreted["variants"], strict=True)
+        if not good(errors)
+    }
+    assert not wrong, wrong
+    assert interpreted["nan"] == [True] * len(SMALL_PLANS), "in its own channel and time alone"
+    assert interpreted["unknown"].startswith("variant must be one of three_phases, look_back,")
     assert interpreted["loaded"] == [
         [],
         ["numba", "plkernel.kernels.scan.cpu"],
@@ -152,6 +170,12 @@ def test_more_interpreted_kernels_and_long_sequences_equal_float64(interpreted_s
     }
     assert not wrong, wrong
     assert all(map(good, interpreted_slowly["long"]))
+    wrong = {
+        name: errors
+        for name, errors in interpreted_slowly["variants"].items()
+        if not all(map(good, errors))
+    }
+    assert not wrong, wrong
     assert interpreted_slowly["compensated"] < 0.2 * interpreted_slowly["plain"]
 
 
@@ -183,8 +207,29 @@ def test_every_kernel_compiles() -> None:
     found += [
         aot.wkv7("_forward", 80, "bf16", (64, 64), keep=False),
         aot.wkv7("_backward", 86, "bf16", (64, 64)),
+        aot.scan_variant("look_back", "_forward", 90, "bf16", True),
+        aot.scan_variant("look_back_warp", "_backward", 86, "fp32", False),
+        aot.scan_variant("stream", "_backward", 80, "fp32", True),
     ]
     assert_compiled(found)
+
+
+@COMPILED
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", sorted(aot.VARIANTS))
+def test_every_variant_of_the_scan_compiles_for_every_chip(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both directions, both layouts, aligned and odd sizes. Loads of a stream are asynchronous."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    found = []
+    for chip in aot.SHARED:
+        for name, fixed in itertools.product(("_forward", "_backward"), (True, False)):
+            for dtype, channels in (("fp32", 16), ("bf16", 16), ("fp32", 17), ("bf16", 1)):
+                found.append(aot.scan_variant(variant, name, chip, dtype, fixed, channels))
+    assert_compiled(found)
+    if variant.startswith("stream"):
+        assert all("cp.async" in text for label, _, _, text, _ in found if "16" in label)
 
 
 @COMPILED
@@ -260,6 +305,27 @@ def test_a_gpu_equals_float64(one: Operator, layout: str, shape: Shape, dtype: t
     )  # 2e-5 of gradients
 
 
+@ON_GPU
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", SCAN.layouts)
+@pytest.mark.parametrize("variant", sorted(aot.VARIANTS))
+def test_a_variant_of_the_scan_equals_float64_and_itself(
+    variant: str, layout: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against float64, and bit by bit on ten more runs: the order of what is combined is fixed."""
+    from plkernel.kernels.scan import gpu
+
+    monkeypatch.setattr(gpu, "DEFAULT", variant)
+    for shape in [*SCAN.equal, (1, 9001, 7), (3, 1000, 256)]:
+        given = SCAN.problem(layout, shape, dtype)
+        there = {name: x.cuda() for name, x in given.items()}
+        found = SCAN.run("gpu", there)
+        SCAN.assert_equal(found, given, times=4)
+        for _ in range(10):
+            again = SCAN.run("gpu", there)
+            assert all(torch.equal(found[name], again[name]) for name in found)
+
+
 def test_a_gpu_takes_its_own_kernels_unless_told_otherwise() -> None:
     cuda = torch.device("cuda")
     assert choose("wkv", None, cuda) == "gpu"
@@ -294,6 +360,9 @@ def interpret() -> dict[str, Any]:
     long_keys = WKV.problem("varying", (1, 3, 1, 513, 2))
     return {
         "loaded": globals()["loaded"],
+        "variants": interpret_small_plans(),
+        "nan": [nan_stays(plan) for plan in SMALL_PLANS],
+        "unknown": unknown_variant(),
         "cases": interpret_cases(CASES),
         "chosen": [choose("scan", backend, torch.device("cpu")) for backend in (None, "gpu")],
         "refused": [
@@ -307,6 +376,7 @@ def interpret_slow() -> dict[str, Any]:
     """The slow cases, and long sequences with chunks as they are: a plain float32 carry is off by
     2e-5 there.
     """
+    variants = interpret_variants()
     long = []
     for a in (
         torch.tensor([1 - 1e-7, 0.99999, 1 - 6e-8]),
@@ -330,6 +400,7 @@ def interpret_slow() -> dict[str, Any]:
     compensated, plain = delta_errors()
     return {
         "cases": interpret_cases(SLOW),
+        "variants": variants,
         "long": long,
         "compensated": compensated,
         "plain": plain,
@@ -353,6 +424,86 @@ def interpret_cases(cases: list[Case]) -> list[dict[str, float]]:
             given[one.decay] = torch.full_like(given[one.decay], decay)
         results.append(one.errors(one.run("gpu", given), given))
     return results
+
+
+def interpret_small_plans() -> list[dict[str, float]]:
+    """Variants of the scan with small tiles; the variants stay in the table."""
+    from plkernel.kernels.scan import gpu
+    from plkernel.kernels.scan.look_back import LookBack
+    from plkernel.kernels.scan.stream import Stream
+
+    tile = {"lanes": 32, "warps": 1, "rows": 2, "look": 2}
+    plans = (
+        LookBack(**tile, held=8, hops=3),
+        LookBack(**tile, held=12, hops=2),
+        LookBack(**tile, held=4, hops=None),
+        Stream(rows=4, ahead=8),
+    )
+    gpu.VARIANTS.update(zip(SMALL_PLANS, plans, strict=True))
+    results = []
+    for plan, layout, shape, dtype in VARIANT_CASES:
+        given = SCAN.problem(layout, shape, getattr(torch, dtype))
+        results.append(variant_errors(plan, given))
+    return results
+
+
+def variant_errors(variant: str, given: Problem) -> dict[str, float]:
+    from plkernel.kernels.scan import gpu
+
+    gpu.DEFAULT = variant
+    if given["a"].dim() > 1:
+        given["a"] = given["a"].to(given["b"].dtype)
+    errors = SCAN.errors(SCAN.run("gpu", given), given)
+    gpu.DEFAULT = gpu.THREE_PHASES
+    return errors
+
+
+def nan_stays(variant: str) -> bool:
+    """Whether a NaN in the input reaches later steps of its channel and nothing else."""
+    from plkernel.kernels.scan import gpu
+
+    given = SCAN.problem("fixed", (2, 22, 5))
+    given["b"][1, 9, 2] = torch.nan
+    h, last = gpu.forward(given["a"], given["b"], given["state"], variant=variant)
+    expected = torch.zeros(2, 22, 5, dtype=torch.bool)
+    expected[1, 9:, 2] = True
+    grads = gpu.backward(
+        given["a"], given["state"], h, given["b"], given["grad_last"], variant=variant
+    )
+    back = torch.zeros(2, 22, 5, dtype=torch.bool)
+    back[1, :10, 2] = True
+    return (
+        torch.equal(h.isnan(), expected)
+        and torch.equal(last.isnan(), expected[:, -1])
+        and torch.equal(grads[1].isnan(), back)
+        and grads[0].isnan().tolist() == [False, False, True, False, False]
+    )
+
+
+def unknown_variant() -> str:
+    from plkernel.kernels.scan import gpu
+
+    given = SCAN.problem("fixed", (1, 1, 1))
+    try:
+        gpu.forward(given["a"], given["b"], given["state"], variant="none")
+    except ValueError as error:
+        return str(error)
+    return "taken"
+
+
+def interpret_variants() -> dict[str, list[dict[str, float]]]:
+    """The variants of the scan as they are launched on a GPU."""
+    from plkernel.kernels.scan import gpu
+
+    return {
+        name: [
+            variant_errors(name, SCAN.problem(layout, (2, 131, 3), dtype))
+            for layout in SCAN.layouts
+            for dtype in (torch.float32, torch.bfloat16)
+        ]
+        for name in gpu.VARIANTS
+        if name != gpu.THREE_PHASES
+    }
 
 
 def _fixed_plan(length: int, batch: int, time: int, channels: int) -> tuple[int, int, int]:

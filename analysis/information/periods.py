@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import gamma
+from scipy.special import gammainccinv, gammaincinv
 
 from plkernel.analysis.information.counts import Bytes
 
@@ -111,8 +111,8 @@ def _line_powers(stretches: list[Bytes]) -> NDArray[np.float64]:
     size = pieces.shape[1]
     window = np.hanning(size)
     # The power of noise, averaged over n stretches, has a gamma distribution of shape n.
-    noise = gamma(len(stretches))
-    least = noise.isf(CHANCE) / noise.median()
+    shape = len(stretches)
+    least = gammainccinv(shape, CHANCE) / gammaincinv(shape, 0.5)
     lines = np.zeros(size // 2 + 1)
     common = np.argsort(np.bincount(pieces.ravel(), minlength=256))[::-1][:SYMBOLS]
     for symbol in common:

@@ -3,8 +3,10 @@ decays.
 """
 
 from plkernel.models.init import schemes  # which registers them
-from plkernel.models.init.plan import SCHEMES, RoleTable, asked, generator_for, initialise_, plan
+from plkernel.models.init.jacobians import tune_jacobians_
+from plkernel.models.init.plan import SCHEMES, asked, generator_for, initialise_, plan
 from plkernel.models.init.power_law import decays_, projection_
+from plkernel.models.init.roles import RoleTable
 
 __all__ = [
     "SCHEMES",
@@ -16,4 +18,5 @@ __all__ = [
     "plan",
     "projection_",
     "schemes",
+    "tune_jacobians_",
 ]

@@ -8,14 +8,18 @@ their own.
 """
 
 import math
+import re
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import plkernel.models.init
 from plkernel.models.init import SCHEMES, RoleTable, asked, plan
 from plkernel.models.init.plan import Entry, Plan
 from plkernel.models.layers import Structure
@@ -25,6 +29,7 @@ from plkernel.models.ssm import SSM, SSMConfig
 
 # of a standard deviation; 16384 normal numbers, the fewest of a matrix here, give it to 0.0055
 TOLERANCE = 0.025
+PAGE = Path(__file__).parents[3] / "docs" / "schemes.md"
 KEPT = {2: 0.879626, 3: 0.986578}  # standard deviation of N(0, 1) cut at +-2 and +-3
 
 
@@ -379,6 +384,35 @@ def failing(kind: str, cells: dict[str, str], model: nn.Module, chosen: Plan) ->
 def test_every_scheme_is_in_the_table() -> None:
     assert {name for name, _, _ in ROWS} == set(SCHEMES)
     assert len(SCHEMES) == 58
+
+
+def listed() -> list[list[str]]:
+    """The cells of the table of schemes in the documentation."""
+    lines = PAGE.read_text().splitlines()
+    first = lines.index("| row | source | here | tested by |") + 2
+    rows = takewhile(lambda line: line.startswith("|"), lines[first:])
+    return [line.strip("| ").split(" | ") for line in rows]
+
+
+def test_the_page_lists_every_scheme_with_its_source_and_a_row_of_the_table() -> None:
+    ours = []
+    for _, source, here, tested_by in listed():
+        name, *options = re.findall(r"`([^`]+)`", here)
+        test = tested_by.strip("`")
+        ours.append("-".join((name, *options)))
+        if name in SCHEMES:
+            assert source == SCHEMES[name].source, name
+            assert set(options) <= set(SCHEMES[name].options), name
+            assert test in IDS, name
+            assert ROWS[IDS.index(test)][0] == name
+        else:
+            assert callable(getattr(plkernel.models.init, name)), name
+            assert name in (Path(__file__).parent / test).read_text(), name
+    assert set(ours) == {*SCHEMES, "torchtitan_llama-depth_init", "tune_jacobians_"}
+    assert len(ours) == len(set(ours))
+    rows = [row for row, *_ in listed()]
+    assert len(set(rows)) == len(rows)
+    assert re.findall(r"These are (\d+) initialisations", PAGE.read_text()) == [str(len(rows))]
 
 
 EACH_CASE = pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_list_names_every_scheme_with_source_and_constants(capsys: Shown) -> Non
     names = {line.split()[0] for line in text.splitlines() if line.strip()}
     for name, scheme in SCHEMES.items():
         assert name in names
-        assert scheme.about.partition("\n")[0][:40] in flat
+        assert " ".join(scheme.about.partition("\n\n")[0].split()) in flat
         assert scheme.source in flat
         assert all(f"{option}={default:g}" in flat for option, default in scheme.options.items())
     assert max(map(len, text.splitlines())) <= 120

@@ -129,14 +129,17 @@ class Scheme:
 SCHEMES: dict[str, Scheme] = {}
 
 
-def add(source: str, name: str, about: str, rules: Callable[..., Rules]) -> None:
-    """Register a function `(sizes, option=default, ...) -> Rules` as a scheme."""
-    SCHEMES[name] = Scheme(name, source, about, rules)
+def scheme(source: str) -> Callable[[Callable[..., Rules]], Callable[..., Rules]]:
+    """Register a function `(sizes, *, option=default, ...) -> Rules` as the scheme of its name,
+    described by its docstring.
+    """
 
+    def register(rules: Callable[..., Rules]) -> Callable[..., Rules]:
+        name = rules.__name__
+        SCHEMES[name] = Scheme(name, source, inspect.getdoc(rules) or "", rules)
+        return rules
 
-def scheme(source: str) -> Callable[[Callable[..., Rules]], None]:
-    """Register a function as the scheme of its name, described by its docstring."""
-    return lambda rules: add(source, rules.__name__, inspect.getdoc(rules) or "", rules)
+    return register
 
 
 def rules_at(name: str, sizes: Sizes, options: Mapping[str, float]) -> Rules:

@@ -1,8 +1,10 @@
 """Initialisations by name: of training frameworks as their code does them, of papers and reports,
 and of RWKV.
 
-`add` takes a scheme that is one line, the decorator `scheme` one that needs a function. The first
-argument of their functions are the sizes `s`, all others are the scheme's free constants.
+Each is a function, registered under its name and described by its docstring. Its first argument
+are the sizes `s`, all others are the scheme's free constants. N, T, J, U, O and C are the
+distributions of `plkernel.models.init.distributions`; d, L, V and l are width, layers, vocabulary
+and the number of a block.
 """
 
 import math
@@ -20,7 +22,7 @@ from plkernel.models.init.distributions import (
     rescaled,
     uniform,
 )
-from plkernel.models.init.plan import Fill, Number, Rules, add, scheme
+from plkernel.models.init.plan import Fill, Number, Rules, scheme
 from plkernel.models.init.roles import Parameter, Role, Sizes
 
 By = Callable[[Parameter], Distribution]
@@ -75,176 +77,23 @@ def hidden(number: Number) -> dict[str, Number]:
     return dict.fromkeys(HIDDEN, number)
 
 
-# One number or two.
-
-for source, name, std in (
-    (FOUNDRY, "llm_foundry_baseline", 0.02),
-    (LM_ENGINE, "lm_engine_normal", 0.02),
-    (MEGATRON, "megatron_default", 0.02),
-    (NANOTRON, "nanotron_random_init", 0.025),
-    (TRANSFORMERS, "transformers_gpt2", 0.02),
-):
-    about = "N(std) everywhere, output projections over sqrt(2 L)."
-    add(source, name, about, lambda s, std=std: Rules(normal(std), output=normal(std / s.deep)))
-for source, name in ((OLMO, "olmo_normal"), (TRANSFORMERS, "transformers_default")):
-    add(
-        source,
-        name,
-        "N(std) everywhere, whatever the depth.",
-        lambda s, std=0.02: Rules(normal(std)),
-    )
-add(
-    CEREBRAS,
-    "cerebras_default",
-    "T(std, 2), output projections over sqrt(2 L), an untied head N(std).",
-    lambda s, std=0.02: Rules(cut(std, 2), output=cut(std / s.deep, 2), head=normal(std)),
-)
-add(
-    TRANSFORMERS,
-    "transformers_modernbert",
-    "T(std, 2), output projections and head over sqrt(2 L). Its heads of classification are"
-    " T(d**-0.5, 2).",
-    lambda s, std=0.02: Rules(cut(std, 2), None, cut(std / s.deep, 2), cut(std / s.deep, 2)),
-)
-add(
-    f"{MEGATRON} (is_hybrid_model)",
-    "megatron_hybrid",
-    "As megatron_default with sqrt(L) where L counts residual branches: for blocks of a mixer"
-    " alone.",
-    lambda s, std=0.02: Rules(normal(std), output=normal(std / math.sqrt(s.layers * s.branches))),
-)
-add(
-    OLMO,
-    "olmo_mitchell",
-    "T(fan_in**-0.5, 3); output projections of block l T((2 fan_in (l + 1))**-0.5, 3), fan_in the"
-    " inner width.",
-    lambda s, cutoff=3: Rules(
-        cut(s.width**-0.5, cutoff), output=lambda p: cut((2 * p.fan_in * p.depth) ** -0.5, cutoff)
-    ),
-)
-add(
-    "paper:GPT-2",
-    "gpt2",
-    "N(0.02), output projections over sqrt(2 L), positions N(0.01); the head is tied, or drawn like"
-    " the embedding.",
-    lambda s, std=0.02, position_std=0.01: Rules(
-        normal(std), output=normal(std / s.deep), roles={"position": normal(position_std)}
-    ),
-)
-add(
-    "tech report:DeepSeek-V2",
-    "deepseek_v2",
-    "N(0.006) everywhere, which the report uses at width 5120.",
-    lambda s, std=0.006: Rules(normal(std)),
-)
-add(
-    "tech report:DeepSeek-V3",
-    "deepseek_v3",
-    "N(0.006) everywhere; width_aware: N(0.5 / sqrt(d)), which is 0.006 at the width of V3, 7168.",
-    lambda s, std=0.006, width_aware=False: Rules(
-        normal(0.5 / math.sqrt(s.width) if width_aware else std)
-    ),
-)
-add(
-    SPIKE,
-    "spike_scaled_embed",
-    "N(sqrt(2 / (5 d))), output projections over sqrt(2 L), and the embedding's output times"
-    " sqrt(d).",
-    lambda s: small(s, forward={"embedding": math.sqrt(s.width)}),
-)
-add(
-    SPIKE,
-    "spike_embed_ln",
-    "N(sqrt(2 / (5 d))), output projections over sqrt(2 L), and a norm after the embedding.\n\nThat"
-    " norm brings the embedding to unit scale while its std is far above sqrt(eps).",
-    lambda s: small(s, needs={"norm": "layer", "embedding_norm": True}),
-)
-add(
-    TRANSFORMERS,
-    "transformers_gemma",
-    "N(std) everywhere, the embedding's output times sqrt(d), norms (1 + w) x with w = 0; the head"
-    " is tied there.",
-    lambda s, std=0.02: Rules(
-        normal(std),
-        norm=ZERO,
-        forward={"embedding": math.sqrt(s.width)},
-        needs={"norm_offset": True},
-    ),
-)
-add(
-    f"{MEGATRON} (--init-method-xavier-uniform, as intended)",
-    "megatron_xavier_uniform",
-    "U(sqrt(6 / (fan in + fan out))) everywhere, of the matrices as they are stored: fused, where"
-    " they are fused.\n\nThe fans of an embedding are d and V.",
-    lambda s: Rules(lambda p: uniform(math.sqrt(6 / (p.fan_in + p.part[1] * p.fan_out)))),
-)
-add(
-    LM_ENGINE,
-    "lm_engine_fan_in",
-    "N(fan_in**-0.5), output projections over sqrt(2 L); embedding and head N(std).",
-    lambda s, std=0.02: Rules(normal(std), fan_in(normal), fan_in(normal, (2 * s.layers) ** -0.5)),
-)
-add(
-    FOUNDRY,
-    "llm_foundry_small_init",
-    "N(sqrt(2 / (5 d))) everywhere, whatever the inner width; output projections over sqrt(2 L).",
-    lambda s: small(s, 1 / s.deep),
-)
-add(
-    FOUNDRY,
-    "llm_foundry_neox_init",
-    "N(sqrt(2 / (5 d))) everywhere, output projections N(2 / (L sqrt(d))), which is more up to L"
-    " = 3.",
-    lambda s: small(s, 1 / (s.layers / math.sqrt(10))),
-)
+def flat(std: float) -> Rules:
+    """N(std) everywhere."""
+    return Rules(normal(std))
 
 
-def foundry(
-    name: str, about: str, fans: Callable[[Draw, float], By], draw: Draw, gain: float, source: str
-) -> None:
-    """Add `draw` by fans everywhere, fused matrices taken apart first; output projections over
-    sqrt(2 L).
-    """
-
-    def rules(s: Sizes, gain: float = gain) -> Rules:
-        every = fans(draw, (math.sqrt(3) if draw is uniform else 1.0) * gain)
-        return Rules(every, output=lambda p: every(p).times(1 / s.deep))
-
-    about = f"{about}; output projections over sqrt(2 L)."
-    add(f"{FOUNDRY} ({source})", f"llm_foundry_{name}", about, rules)
-
-
-RELU = "gain: sqrt(2) for ReLU"
-UNSET = "init_gain must be set; default 0.0 gives all-zero weights"
-EMBEDDING = "of an embedding d"
-foundry(
-    "kaiming_normal",
-    f"N(gain / sqrt(fan_in)), {EMBEDDING}",
-    fan_in,
-    normal,
-    ROOT_2,
-    f"MPT default; {RELU}",
-)
-foundry("kaiming_uniform", f"U(gain sqrt(3 / fan_in)), {EMBEDDING}", fan_in, uniform, ROOT_2, RELU)
-foundry(
-    "xavier_normal",
-    f"N(gain sqrt(2 / (fan_in + fan_out))), {EMBEDDING} and V",
-    xavier,
-    normal,
-    1.0,
-    UNSET,
-)
-foundry(
-    "xavier_uniform",
-    f"U(gain sqrt(6 / (fan_in + fan_out))), {EMBEDDING} and V",
-    xavier,
-    uniform,
-    1.0,
-    UNSET,
-)
+def by_total_depth(s: Sizes, std: float) -> Rules:
+    """N(std), output projections over sqrt(2 L)."""
+    return Rules(normal(std), output=normal(std / s.deep))
 
 
 # Frameworks.
+
+
+@scheme(CEREBRAS)
+def cerebras_default(s: Sizes, *, std: float = 0.02) -> Rules:
+    """T(std, 2), output projections over sqrt(2 L), an untied head N(std)."""
+    return Rules(cut(std, 2), output=cut(std / s.deep, 2), head=normal(std))
 
 
 @scheme(CEREBRAS)
@@ -270,6 +119,75 @@ def cerebras_mup(
         learning_rate=hidden(1 / m),
         forward={"embedding": embedding_multiplier, "logits": logits_alpha / m},
     )
+
+
+@scheme(FOUNDRY)
+def llm_foundry_baseline(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, output projections over sqrt(2 L)."""
+    return by_total_depth(s, std)
+
+
+@scheme(FOUNDRY)
+def llm_foundry_small_init(s: Sizes) -> Rules:
+    """N(sqrt(2 / (5 d))) everywhere, whatever the inner width; output projections over sqrt(2
+    L).
+    """
+    return small(s, 1 / s.deep)
+
+
+@scheme(FOUNDRY)
+def llm_foundry_neox_init(s: Sizes) -> Rules:
+    """N(sqrt(2 / (5 d))) everywhere, output projections N(2 / (L sqrt(d))), which is more up to L =
+    3.
+    """
+    return small(s, 1 / (s.layers / math.sqrt(10)))
+
+
+def divided(every: By, s: Sizes) -> Rules:
+    """The same law for all, output projections over sqrt(2 L); fused matrices are taken apart
+    first.
+    """
+    return Rules(every, output=lambda p: every(p).times(1 / s.deep))
+
+
+@scheme(f"{FOUNDRY} (MPT default; gain: sqrt(2) for ReLU)")
+def llm_foundry_kaiming_normal(s: Sizes, *, gain: float = ROOT_2) -> Rules:
+    """N(gain / sqrt(fan_in)), of an embedding d; output projections over sqrt(2 L)."""
+    return divided(fan_in(normal, gain), s)
+
+
+@scheme(f"{FOUNDRY} (gain: sqrt(2) for ReLU)")
+def llm_foundry_kaiming_uniform(s: Sizes, *, gain: float = ROOT_2) -> Rules:
+    """U(gain sqrt(3 / fan_in)), of an embedding d; output projections over sqrt(2 L)."""
+    return divided(fan_in(uniform, math.sqrt(3) * gain), s)
+
+
+@scheme(f"{FOUNDRY} (init_gain must be set; default 0.0 gives all-zero weights)")
+def llm_foundry_xavier_normal(s: Sizes, *, gain: float = 1.0) -> Rules:
+    """N(gain sqrt(2 / (fan_in + fan_out))), of an embedding d and V; output projections over
+    sqrt(2 L).
+    """
+    return divided(xavier(normal, gain), s)
+
+
+@scheme(f"{FOUNDRY} (init_gain must be set; default 0.0 gives all-zero weights)")
+def llm_foundry_xavier_uniform(s: Sizes, *, gain: float = 1.0) -> Rules:
+    """U(gain sqrt(6 / (fan_in + fan_out))), of an embedding d and V; output projections over
+    sqrt(2 L).
+    """
+    return divided(xavier(uniform, math.sqrt(3) * gain), s)
+
+
+@scheme(LM_ENGINE)
+def lm_engine_normal(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, output projections over sqrt(2 L)."""
+    return by_total_depth(s, std)
+
+
+@scheme(LM_ENGINE)
+def lm_engine_fan_in(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(fan_in**-0.5), output projections over sqrt(2 L); embedding and head N(std)."""
+    return Rules(normal(std), fan_in(normal), fan_in(normal, (2 * s.layers) ** -0.5))
 
 
 @scheme(f"{LM_ENGINE} (params_group_method=mup)")
@@ -327,6 +245,35 @@ def maxtext(s: Sizes, *, tied: bool = False) -> Rules:
     return Rules(embedding, matrix, matrix, rescaled(s.width**-0.5), roles)
 
 
+@scheme(MEGATRON)
+def megatron_default(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, output projections over sqrt(2 L)."""
+    return by_total_depth(s, std)
+
+
+@scheme(f"{MEGATRON} (is_hybrid_model)")
+def megatron_hybrid(s: Sizes, *, std: float = 0.02) -> Rules:
+    """As megatron_default with sqrt(L) where L counts residual branches: for blocks of a mixer
+    alone.
+    """
+    return Rules(normal(std), output=normal(std / math.sqrt(s.layers * s.branches)))
+
+
+@scheme(f"{MEGATRON} (--init-method-xavier-uniform, as intended)")
+def megatron_xavier_uniform(s: Sizes) -> Rules:
+    """U(sqrt(6 / (fan in + fan out))) everywhere, of the matrices as they are stored: fused, where
+    they are fused.
+
+    The fans of an embedding are d and V.
+    """
+
+    def every(p: Parameter) -> Distribution:
+        _, parts = p.part
+        return uniform(math.sqrt(6 / (p.fan_in + parts * p.fan_out)))
+
+    return Rules(every)
+
+
 @scheme(f"{MEGATRON} (use_mup)")
 def megatron_mup(s: Sizes, *, std: float = 0.02, base_width: float = 256) -> Rules:
     """muP as Megatron has it: hidden matrices over sqrt(m), their Adam rate and eps over m, logits
@@ -344,6 +291,12 @@ def megatron_mup(s: Sizes, *, std: float = 0.02, base_width: float = 256) -> Rul
 
 
 @scheme(NANOTRON)
+def nanotron_random_init(s: Sizes, *, std: float = 0.025) -> Rules:
+    """N(std) everywhere, output projections over sqrt(2 L)."""
+    return by_total_depth(s, std)
+
+
+@scheme(NANOTRON)
 def nanotron_spectral_mup(s: Sizes) -> Rules:
     """Matrices, head too, N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))) at a rate of fan_out /
     fan_in; embedding N(1).
@@ -355,6 +308,24 @@ def nanotron_spectral_mup(s: Sizes) -> Rules:
     """
     rates: dict[str, Number] = dict.fromkeys((*HIDDEN, "head"), lambda p: p.fan_out / p.fan_in)
     return Rules(normal(1), by_spectrum, by_spectrum, by_spectrum, learning_rate=rates)
+
+
+@scheme(OLMO)
+def olmo_normal(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, whatever the depth."""
+    return flat(std)
+
+
+@scheme(OLMO)
+def olmo_mitchell(s: Sizes, *, cutoff: float = 3) -> Rules:
+    """T(fan_in**-0.5, 3); output projections of block l T((2 fan_in (l + 1))**-0.5, 3), fan_in the
+    inner width.
+    """
+
+    def output(p: Parameter) -> Distribution:
+        return cut((2 * p.fan_in * p.depth) ** -0.5, cutoff)
+
+    return Rules(cut(s.width**-0.5, cutoff), output=output)
 
 
 @scheme(OLMO)
@@ -405,6 +376,40 @@ def torchtitan_gpt_oss(s: Sizes, *, std: float = 0.02) -> Rules:
         return normal(std / math.sqrt(2 * p.depth))
 
     return Rules(normal(std), block, block, cut(s.width**-0.5, 3))
+
+
+@scheme(TRANSFORMERS)
+def transformers_default(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, whatever the depth."""
+    return flat(std)
+
+
+@scheme(TRANSFORMERS)
+def transformers_gpt2(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, output projections over sqrt(2 L)."""
+    return by_total_depth(s, std)
+
+
+@scheme(TRANSFORMERS)
+def transformers_modernbert(s: Sizes, *, std: float = 0.02) -> Rules:
+    """T(std, 2), output projections and head over sqrt(2 L). Its heads of classification are
+    T(d**-0.5, 2).
+    """
+    deep = cut(std / s.deep, 2)
+    return Rules(cut(std, 2), output=deep, head=deep)
+
+
+@scheme(TRANSFORMERS)
+def transformers_gemma(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, the embedding's output times sqrt(d), norms (1 + w) x with w = 0; the head
+    is tied there.
+    """
+    return Rules(
+        normal(std),
+        norm=ZERO,
+        forward={"embedding": math.sqrt(s.width)},
+        needs={"norm_offset": True},
+    )
 
 
 @scheme(TRANSFORMERS)
@@ -474,6 +479,45 @@ def sp_torch_default(s: Sizes, *, normal_draws: bool = False) -> Rules:
         return Rules(normal(s.width**-0.5), linear, linear, linear)
     linear = fan_in(uniform)
     return Rules(normal(1.0), linear, linear, linear, bias=linear)
+
+
+@scheme("paper:GPT-2")
+def gpt2(s: Sizes, *, std: float = 0.02, position_std: float = 0.01) -> Rules:
+    """N(0.02), output projections over sqrt(2 L), positions N(0.01); the head is tied, or drawn
+    like the embedding.
+    """
+    return Rules(normal(std), output=normal(std / s.deep), roles={"position": normal(position_std)})
+
+
+@scheme("tech report:DeepSeek-V2")
+def deepseek_v2(s: Sizes, *, std: float = 0.006) -> Rules:
+    """N(0.006) everywhere, which the report uses at width 5120."""
+    return flat(std)
+
+
+@scheme("tech report:DeepSeek-V3")
+def deepseek_v3(s: Sizes, *, std: float = 0.006, width_aware: bool = False) -> Rules:
+    """N(0.006) everywhere; width_aware: N(0.5 / sqrt(d)), which is 0.006 at the width of V3,
+    7168.
+    """
+    return flat(0.5 / math.sqrt(s.width) if width_aware else std)
+
+
+@scheme(SPIKE)
+def spike_scaled_embed(s: Sizes) -> Rules:
+    """N(sqrt(2 / (5 d))), output projections over sqrt(2 L), and the embedding's output times
+    sqrt(d).
+    """
+    return small(s, forward={"embedding": math.sqrt(s.width)})
+
+
+@scheme(SPIKE)
+def spike_embed_ln(s: Sizes) -> Rules:
+    """N(sqrt(2 / (5 d))), output projections over sqrt(2 L), and a LayerNorm after the embedding.
+
+    That norm brings the embedding to unit scale while its std is far above sqrt(eps).
+    """
+    return small(s, needs={"norm": "layer", "embedding_norm": True})
 
 
 @scheme("paper:Trinity")

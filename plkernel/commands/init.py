@@ -59,12 +59,12 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def print_scheme(scheme: "Scheme", margin: int, whole: bool) -> None:
-    """Its name, and in a column behind it what it does (the first line unless `whole`), its
+    """Its name, and in a column behind it what it does (the first paragraph unless `whole`), its
     constants and its source.
     """
     from textwrap import fill
 
-    about = scheme.about.split("\n")
+    about = [" ".join(paragraph.split()) for paragraph in scheme.about.split("\n\n")]
     constants = "  ".join(f"{option}={value:g}" for option, value in scheme.options.items())
     lines = [*(about if whole else about[:1]), constants, scheme.source]
     first = scheme.name.ljust(margin)

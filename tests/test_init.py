@@ -66,6 +66,14 @@ def test_every_scheme_shows_on_every_model_it_is_for(kind: ModelKind, capsys: Sh
     assert refused == {name for name in SCHEMES if re.search(wrong[kind], name)}
 
 
+@pytest.mark.parametrize(("head_size", "shape"), [(None, "2x32"), (16, "4x16")])
+def test_heads_of_an_rwkv_are_as_asked(head_size: int | None, shape: str, capsys: Shown) -> None:
+    show("megatron_default", model="rwkv6", dim=64, layers=2, head_size=head_size)
+    text = capsys.readouterr().out
+    bonus = rf"blocks\.\*\.att\.time_faaaa +0-1 +own +{shape} +as in rwkv_blinkdl"
+    assert re.search(bonus, text)
+
+
 def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:
     start, width = time.process_time(), 13312
     show("megatron_mup", dim=width, layers=96, option=(("base_width", 256),))

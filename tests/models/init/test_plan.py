@@ -134,6 +134,7 @@ def test_labels_say_which_slice_of_how_many() -> None:
     [
         (normal(0.02), "N(0.02)"),
         (cut(0.02, 3), "T(0.02, 3)"),
+        (cut(0.02, 0.5), "T(0.02, 0.5)"),
         (rescaled(0.1), "J(0.1)"),
         (uniform(1 / 3), "U(0.3333)"),
         (orthogonal(0.5), "O(0.5)"),

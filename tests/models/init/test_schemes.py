@@ -511,6 +511,7 @@ def test_blocks_of_a_mixer_alone_have_one_branch() -> None:
     ("scheme", "options", "message"),
     [
         ("megatron_mup", {"base_width": 0}, "base_width must be positive, got 0"),
+        ("spectral", {"base_width": 0}, "base_width must be positive, got 0"),
         ("olmo_mitchell", {"cutoff": 0}, "cutoff must be positive, got 0"),
         ("fixup", {"matrices": 1}, "matrices must be at least 2, got 1"),
         (

@@ -3,14 +3,19 @@ beyond its weights.
 
 By default the layers are PyTorch's own, to the bit, under PyTorch's names of parameters, so that a
 `state_dict()` does not change where an option is off. Shapes: (...,D) are any leading dimensions
-and D channels. With f a branch, x the residual stream and t the multiplier of the branch, a block
-computes pre          x + t f(norm(x)) post         norm(a x + t f(x))
-DeepNorm (arXiv 2203.00555); no norm before the head sandwich     x + t post_norm(f(norm(x)))
-unit_scaled  (x + t f(norm(x))) / sqrt(1 + t**2)         u-muP (arXiv 2407.17465)
+and D channels. With f a branch, x the residual stream, t the multiplier and g the gate of the
+branch, a block computes
+
+    pre          x + g t f(norm(x))
+    post         norm(a x + g t f(x))                     DeepNorm (arXiv 2203.00555)
+    sandwich     x + g t post_norm(f(norm(x)))
+    unit_scaled  (x + t f(norm(x))) / sqrt(1 + t**2)      u-muP (arXiv 2407.17465)
+
+After post-norm blocks there is no norm before the head.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -20,7 +25,7 @@ from torch.nn import functional as F
 
 BYTES = 256
 NORM_EPS = 1e-5
-NormName = Literal["layer", "rms"]
+NormName = Literal["layer", "rms", "scale", "none"]
 Placement = Literal["pre", "post", "sandwich"]
 BRANCHES = ("mixer", "ffn")
 
@@ -29,9 +34,13 @@ BRANCHES = ("mixer", "ffn")
 class Structure:
     """Options of a model that initialisation schemes ask for; every one is off by default.
 
-    norm: LayerNorm or RMSNorm. norm_offset: gains are 1 + w. placement and `residual`, the a of
-    post-norm: see above. embedding_norm: a norm after the embedding (an RWKV always has it, as
-    ln0). tied: head and embedding are one matrix, which `state_dict()` holds under both names.
+    norm: LayerNorm, RMSNorm, ScaleNorm, or none at all. norm_offset: gains are 1 + w. placement and
+    `residual`, the a of post-norm: see above. embedding_norm: a norm after the embedding (an RWKV
+    always has it, as ln0). gate: one learned number for every branch. scalar_bias: one learned
+    number b for every linear layer of a branch, which reads x + b (Fixup adds one before every
+    activation, too). fixnorm: rows of the embedding have length g, one learned number, and rows of
+    the head length 1. tied: head and embedding are one matrix, which `state_dict()` holds under
+    both names.
 
     unit_scaled: weights of unit variance give activations of unit variance. Linear layers are
     multiplied by fan_in**-0.5, the head by 1 / fan_in, nonlinear factors divided by their root mean
@@ -48,6 +57,9 @@ class Structure:
     placement: Placement = "pre"
     residual: float = 1.0
     embedding_norm: bool = False
+    gate: bool = False
+    scalar_bias: bool = False
+    fixnorm: bool = False
     tied: bool = False
     unit_scaled: bool = False
     multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -58,6 +70,38 @@ class Structure:
                 raise ValueError(
                     f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
                 )
+        for contradiction, message in self._contradictions():
+            if contradiction:
+                raise ValueError(message)
+
+    def _contradictions(self) -> Iterator[tuple[bool, str]]:
+        """Pairs of options that no model can have, and what to say of them."""
+        per_channel = self.norm in ("layer", "rms")
+        yield (
+            self.norm_offset and not per_channel,
+            f"norm_offset must be false with norm {self.norm!r}, got true; use 'layer' or 'rms'",
+        )
+        yield (
+            self.embedding_norm and self.norm == "none",
+            "embedding_norm must be false with norm 'none', got true",
+        )
+        yield (
+            self.placement != "pre" and self.norm == "none",
+            f"placement must be 'pre' with norm 'none', got {self.placement!r}",
+        )
+        yield (
+            self.unit_scaled and self.placement != "pre",
+            f"placement must be 'pre' with unit_scaled, got {self.placement!r}",
+        )
+        yield (
+            self.unit_scaled and not per_channel,
+            f"norm must be 'layer' or 'rms' with unit_scaled, got {self.norm!r}",
+        )
+        for name in ("gate", "scalar_bias", "fixnorm"):
+            yield (
+                self.unit_scaled and getattr(self, name),
+                f"{name} must be false with unit_scaled, got true",
+            )
 
     def multiplier(self, name: str) -> float:
         """The multiplier of this name; of a branch with that of all branches."""
@@ -67,6 +111,17 @@ class Structure:
     def options(self) -> dict[str, Any]:
         """Everything but the multipliers, by name: what a scheme's needs are compared with."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "multipliers"}
+
+
+class ScaleNorm(nn.Module):
+    """g x / |x| with one learned g, sqrt(D) at first (arXiv 1910.05895, equation 5)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1,), math.sqrt(dim)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * F.normalize(x, dim=-1, eps=NORM_EPS)
 
 
 class OffsetLayerNorm(nn.LayerNorm):
@@ -85,6 +140,10 @@ class OffsetRMSNorm(nn.RMSNorm):
 
 def norm_of(structure: Structure, dim: int) -> nn.Module:
     """A norm of the residual stream, (...,D) to (...,D)."""
+    if structure.norm == "none":
+        return nn.Identity()
+    if structure.norm == "scale":
+        return ScaleNorm(dim)
     if structure.norm_offset:
         return (OffsetLayerNorm if structure.norm == "layer" else OffsetRMSNorm)(dim, eps=NORM_EPS)
     kind = nn.LayerNorm if structure.norm == "layer" else nn.RMSNorm
@@ -100,7 +159,7 @@ class Join(nn.Module):
     """How a branch reads from the residual stream and is added to it; its norm is the block's, and
     passed in.
 
-    branch: its name among the multipliers, as "mixer.3".
+    branch: its name among the multipliers, as "mixer.3". The gate is 1 at first.
     """
 
     def __init__(self, structure: Structure, dim: int, branch: str) -> None:
@@ -109,6 +168,7 @@ class Join(nn.Module):
         self.unit_scaled = structure.unit_scaled
         self.multiplier = structure.multiplier(branch)
         self.post_norm = norm_of(structure, dim) if structure.placement == "sandwich" else None
+        self.gate = nn.Parameter(torch.ones(1)) if structure.gate else None
 
     def read(self, x: Tensor, norm: nn.Module) -> Tensor:
         """The input of the branch."""
@@ -118,6 +178,8 @@ class Join(nn.Module):
         """The stream after the branch."""
         if self.post_norm is not None:
             branch = self.post_norm(branch)
+        if self.gate is not None:
+            branch = self.gate * branch
         if self.multiplier != 1:
             branch = self.multiplier * branch
         if self.unit_scaled:
@@ -126,44 +188,56 @@ class Join(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A linear layer of a branch, W x, or fan_in**-0.5 W x when unit_scaled."""
+    """A linear layer of a branch: W x, W (x + b) with scalar_bias, fan_in**-0.5 W x when
+    unit_scaled.
+    """
 
     def __init__(self, structure: Structure, fan_in: int, fan_out: int, bias: bool = False) -> None:
         super().__init__(fan_in, fan_out, bias and not structure.unit_scaled)
+        self.shift = nn.Parameter(torch.zeros(1)) if structure.scalar_bias else None
         self.multiplier = fan_in**-0.5 if structure.unit_scaled else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        out = super().forward(x)
+        out = super().forward(x if self.shift is None else x + self.shift)
         return out if self.multiplier == 1 else out * self.multiplier
 
 
 class Embedding(nn.Embedding):
-    """Rows (...) to (...,D), times the multiplier, and a norm where `norm` is true."""
+    """Rows (...) to (...,D), of length g with fixnorm; times the multiplier, and a norm where
+    `norm` is true.
+    """
 
     def __init__(self, structure: Structure, rows: int, dim: int, norm: bool = False) -> None:
         super().__init__(rows, dim)
         self.multiplier = structure.multiplier("embedding")
+        self.fixnorm = ScaleNorm(dim) if structure.fixnorm else None
         self.norm = norm_of(structure, dim) if norm else None
 
     def forward(self, rows: Tensor) -> Tensor:
         x = super().forward(rows)
+        if self.fixnorm is not None:
+            x = self.fixnorm(x)
         if self.multiplier != 1:
             x = x * self.multiplier
         return x if self.norm is None else self.norm(x)
 
 
 class Head(nn.Linear):
-    """Logits (...,V) from (...,D), times the multiplier and over D when unit_scaled."""
+    """Logits (...,V) from (...,D), by rows of length 1 with fixnorm; times the multiplier, and over
+    D when unit_scaled.
+    """
 
     def __init__(self, structure: Structure, embedding: Embedding) -> None:
         rows, dim = embedding.weight.shape
         super().__init__(dim, rows, bias=False)
+        self.fixnorm = structure.fixnorm
         self.multiplier = structure.multiplier("logits") / (dim if structure.unit_scaled else 1)
         if structure.tied:
             self.weight = embedding.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        out = super().forward(x)
+        weight = F.normalize(self.weight, dim=-1, eps=NORM_EPS) if self.fixnorm else self.weight
+        out = F.linear(x, weight)
         return out if self.multiplier == 1 else out * self.multiplier
 
 

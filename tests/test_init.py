@@ -18,13 +18,11 @@ Shown = pytest.CaptureFixture[str]
 def test_list_names_every_scheme_with_source_and_constants(capsys: Shown) -> None:
     listing()
     text = capsys.readouterr().out
-    flat, names = (
-        " ".join(text.split()),
-        {line.split()[0] for line in text.splitlines() if line.strip()},
-    )
+    flat = " ".join(text.split())
+    names = {line.split()[0] for line in text.splitlines() if line.strip()}
     for name, scheme in SCHEMES.items():
         assert name in names
-        assert scheme.about.partition("\n")[0][:40] in flat
+        assert " ".join(scheme.about.partition("\n\n")[0].split()) in flat
         assert scheme.source in flat
         assert all(f"{option}={default:g}" in flat for option, default in scheme.options.items())
     assert max(map(len, text.splitlines())) <= 120
@@ -59,8 +57,21 @@ def test_every_scheme_shows_on_every_model_it_is_for(kind: ModelKind, capsys: Sh
         text = capsys.readouterr().out
         assert f"{name} on {kind}, width 64, 2 blocks" in text
         assert "asks of the model:" in text
-    wrong = {"ssm": "none", "rwkv5": "rwkv7", "rwkv6": "rwkv7", "rwkv7": "blinkdl|u_mup"}
+    wrong = {
+        "ssm": "none",
+        "rwkv5": "rwkv7|finch",
+        "rwkv6": "rwkv7|eagle",
+        "rwkv7": "blinkdl|eagle|finch|u_mup",
+    }
     assert refused == {name for name in SCHEMES if re.search(wrong[kind], name)}
+
+
+@pytest.mark.parametrize(("head_size", "shape"), [(None, "2x32"), (16, "4x16")])
+def test_heads_of_an_rwkv_are_as_asked(head_size: int | None, shape: str, capsys: Shown) -> None:
+    show("megatron_default", model="rwkv6", dim=64, layers=2, head_size=head_size)
+    text = capsys.readouterr().out
+    bonus = rf"blocks\.\*\.att\.time_faaaa +0-1 +own +{shape} +as in rwkv_blinkdl"
+    assert re.search(bonus, text)
 
 
 def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:

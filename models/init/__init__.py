@@ -3,7 +3,9 @@ decays.
 """
 
 from plkernel.models.init import schemes  # which registers them
-from plkernel.models.init.plan import SCHEMES, RoleTable, asked, generator_for, initialise_, plan
+from plkernel.models.init.jacobians import tune_jacobians_
+from plkernel.models.init.plan import SCHEMES, asked, generator_for, initialise_, plan
+from plkernel.models.init.roles import RoleTable
 from plkernel.models.power_law import decays_, projection_
 
 __all__ = [
@@ -16,4 +18,5 @@ __all__ = [
     "plan",
     "projection_",
     "schemes",
+    "tune_jacobians_",
 ]

@@ -1,13 +1,15 @@
 """Initialisations by name: of training frameworks as their code does them, of papers and reports,
 and of RWKV.
 
-`add` takes a scheme that is one line, the decorator `scheme` one that needs a function. The first
-argument of their functions are the sizes `s`, all others are the scheme's free constants.
+Each is a function, registered under its name and described by its docstring. Its first argument
+are the sizes `s`, all others are the scheme's free constants. N, T, J, U, O and C are the
+distributions of `plkernel.models.init.distributions`; d, L, V and l are width, layers, vocabulary
+and the number of a block.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from plkernel.models.init.distributions import (
     ONE,
@@ -20,7 +22,8 @@ from plkernel.models.init.distributions import (
     rescaled,
     uniform,
 )
-from plkernel.models.init.plan import Fill, Number, Parameter, Role, Rules, Sizes, add, scheme
+from plkernel.models.init.plan import Fill, Number, Rules, scheme
+from plkernel.models.init.roles import Parameter, Role, Sizes
 
 By = Callable[[Parameter], Distribution]
 Draw = Callable[[float], Distribution]
@@ -30,10 +33,14 @@ LM_ENGINE = "code:lm-engine, github.com/open-lm-engine/lm-engine"
 MEGATRON = "code:Megatron-LM, github.com/NVIDIA/Megatron-LM"
 NANOTRON = "code:nanotron, github.com/huggingface/nanotron"
 OLMO = "code:OLMo, github.com/allenai/OLMo"
+SPIKE = "paper:Spike No More, arXiv 2312.16903"
 TORCHTITAN = "code:torchtitan, github.com/pytorch/torchtitan"
 TRANSFORMERS = "code:Hugging Face transformers, github.com/huggingface/transformers"
 STD = 0.0625
+ROOT_2 = math.sqrt(2)
 HIDDEN = ("input", "output")
+FIRST_HALVES = ("_w1", ".w1", ".a1", ".v1", ".g1")
+"""Ends of the names of the first maps of an RWKV's low-rank pairs."""
 FFN: tuple[Role, ...] = ("ffn_gate", "ffn_up", "ffn_router", "ffn_out")
 
 
@@ -61,7 +68,8 @@ def small(s: Sizes, share: float | None = None, **asks: Any) -> Rules:
     sqrt(2 L).
     """
     std = math.sqrt(2 / (5 * s.width))
-    return Rules(normal(std), output=normal(std / s.deep if share is None else std * share), **asks)
+    output = std / s.deep if share is None else std * share
+    return Rules(normal(std), output=normal(output), **asks)
 
 
 def hidden(number: Number) -> dict[str, Number]:
@@ -69,162 +77,23 @@ def hidden(number: Number) -> dict[str, Number]:
     return dict.fromkeys(HIDDEN, number)
 
 
-# One number or two.
-
-for source, name, std in (
-    (FOUNDRY, "llm_foundry_baseline", 0.02),
-    (LM_ENGINE, "lm_engine_normal", 0.02),
-    (MEGATRON, "megatron_default", 0.02),
-    (NANOTRON, "nanotron_random_init", 0.025),
-    (TRANSFORMERS, "transformers_gpt2", 0.02),
-):
-    about = "N(std) everywhere, output projections over sqrt(2 L)."
-    add(source, name, about, lambda s, std=std: Rules(normal(std), output=normal(std / s.deep)))
-for source, name in ((OLMO, "olmo_normal"), (TRANSFORMERS, "transformers_default")):
-    add(
-        source,
-        name,
-        "N(std) everywhere, whatever the depth.",
-        lambda s, std=0.02: Rules(normal(std)),
-    )
-add(
-    CEREBRAS,
-    "cerebras_default",
-    "T(std, 2), output projections over sqrt(2 L), an untied head N(std).",
-    lambda s, std=0.02: Rules(cut(std, 2), output=cut(std / s.deep, 2), head=normal(std)),
-)
-add(
-    TRANSFORMERS,
-    "transformers_modernbert",
-    "T(std, 2), output projections and head over sqrt(2 L). Its heads of classification are"
-    " T(d**-0.5, 2).",
-    lambda s, std=0.02: Rules(cut(std, 2), None, cut(std / s.deep, 2), cut(std / s.deep, 2)),
-)
-add(
-    f"{MEGATRON} (is_hybrid_model)",
-    "megatron_hybrid",
-    "As megatron_default with sqrt(L) where L counts residual branches: for blocks of a mixer"
-    " alone.",
-    lambda s, std=0.02: Rules(normal(std), output=normal(std / math.sqrt(s.layers * s.branches))),
-)
-add(
-    OLMO,
-    "olmo_mitchell",
-    "T(fan_in**-0.5, 3); output projections of block l T((2 fan_in (l + 1))**-0.5, 3), fan_in the"
-    " inner width.",
-    lambda s, cutoff=3: Rules(
-        cut(s.width**-0.5, cutoff), output=lambda p: cut((2 * p.fan_in * p.depth) ** -0.5, cutoff)
-    ),
-)
-add(
-    "paper:GPT-2",
-    "gpt2",
-    "N(0.02), output projections over sqrt(2 L), positions N(0.01); the head is tied, or drawn like"
-    " the embedding.",
-    lambda s, std=0.02, position_std=0.01: Rules(
-        normal(std), output=normal(std / s.deep), roles={"position": normal(position_std)}
-    ),
-)
-add(
-    "tech report:DeepSeek-V2 and V3",
-    "deepseek_v3",
-    "N(0.006) everywhere; width_aware: N(0.5 / sqrt(d)), which is 0.006 at the width of V3, 7168.",
-    lambda s, std=0.006, width_aware=False: Rules(
-        normal(0.5 / math.sqrt(s.width) if width_aware else std)
-    ),
-)
-add(
-    "paper:Spike No More, arXiv 2312.16903",
-    "spike_scaled_embed",
-    "N(sqrt(2 / (5 d))), output projections over sqrt(2 L), and the embedding's output times"
-    " sqrt(d).",
-    lambda s: small(s, forward={"embedding": math.sqrt(s.width)}),
-)
-add(
-    TRANSFORMERS,
-    "transformers_gemma",
-    "N(std) everywhere, the embedding's output times sqrt(d), norms (1 + w) x with w = 0; the head"
-    " is tied there.",
-    lambda s, std=0.02: Rules(
-        normal(std),
-        norm=ZERO,
-        forward={"embedding": math.sqrt(s.width)},
-        needs={"norm_offset": True},
-    ),
-)
-add(
-    f"{MEGATRON} (--init-method-xavier-uniform, as intended)",
-    "megatron_xavier_uniform",
-    "U(sqrt(6 / (fan in + fan out))) everywhere, of the matrices as they are stored: fused, where"
-    " they are fused.\n\nThe fans of an embedding are d and V.",
-    lambda s: Rules(lambda p: uniform(math.sqrt(6 / (p.fan_in + p.part[1] * p.fan_out)))),
-)
-add(
-    LM_ENGINE,
-    "lm_engine_fan_in",
-    "N(fan_in**-0.5), output projections over sqrt(2 L); embedding and head N(std).",
-    lambda s, std=0.02: Rules(normal(std), fan_in(normal), fan_in(normal, (2 * s.layers) ** -0.5)),
-)
-add(
-    FOUNDRY,
-    "llm_foundry_small_init",
-    "N(sqrt(2 / (5 d))) everywhere, whatever the inner width; output projections over sqrt(2 L).",
-    lambda s: small(s, 1 / s.deep),
-)
-add(
-    FOUNDRY,
-    "llm_foundry_neox_init",
-    "N(sqrt(2 / (5 d))) everywhere, output projections N(2 / (L sqrt(d))), which is more up to L"
-    " = 3.",
-    lambda s: small(s, 1 / (s.layers / math.sqrt(10))),
-)
+def flat(std: float) -> Rules:
+    """N(std) everywhere."""
+    return Rules(normal(std))
 
 
-def foundry(
-    name: str, about: str, fans: Callable[[Draw, float], By], draw: Draw, gain: float, source: str
-) -> None:
-    """Add `draw` by fans everywhere, fused matrices taken apart first; output projections over
-    sqrt(2 L).
-    """
-
-    def rules(s: Sizes, gain: float = gain) -> Rules:
-        every = fans(draw, (math.sqrt(3) if draw is uniform else 1.0) * gain)
-        return Rules(every, output=lambda p: every(p).times(1 / s.deep))
-
-    about = f"{about}; output projections over sqrt(2 L)."
-    add(f"{FOUNDRY} ({source})", f"llm_foundry_{name}", about, rules)
-
-
-RELU, UNSET = "gain: sqrt(2) for ReLU", "init_gain must be set; default 0.0 gives all-zero weights"
-EMBEDDING, ROOT_2 = "of an embedding d", math.sqrt(2)
-foundry(
-    "kaiming_normal",
-    f"N(gain / sqrt(fan_in)), {EMBEDDING}",
-    fan_in,
-    normal,
-    ROOT_2,
-    f"MPT default; {RELU}",
-)
-foundry("kaiming_uniform", f"U(gain sqrt(3 / fan_in)), {EMBEDDING}", fan_in, uniform, ROOT_2, RELU)
-foundry(
-    "xavier_normal",
-    f"N(gain sqrt(2 / (fan_in + fan_out))), {EMBEDDING} and V",
-    xavier,
-    normal,
-    1.0,
-    UNSET,
-)
-foundry(
-    "xavier_uniform",
-    f"U(gain sqrt(6 / (fan_in + fan_out))), {EMBEDDING} and V",
-    xavier,
-    uniform,
-    1.0,
-    UNSET,
-)
+def by_total_depth(s: Sizes, std: float) -> Rules:
+    """N(std), output projections over sqrt(2 L)."""
+    return Rules(normal(std), output=normal(std / s.deep))
 
 
 # Frameworks.
+
+
+@scheme(CEREBRAS)
+def cerebras_default(s: Sizes, *, std: float = 0.02) -> Rules:
+    """T(std, 2), output projections over sqrt(2 L), an untied head N(std)."""
+    return Rules(cut(std, 2), output=cut(std / s.deep, 2), head=normal(std))
 
 
 @scheme(CEREBRAS)
@@ -242,9 +111,118 @@ def cerebras_mup(
     of this model. embedding_multiplier: 1 in the code, about 10 where it was tuned.
     """
     m = s.ratio(base_width)
-    matrices = cut(std / math.sqrt(m), 2), cut(std / (math.sqrt(m) * s.deep), 2)
-    forward = {"embedding": embedding_multiplier, "logits": logits_alpha / m}
-    return Rules(cut(std, 2), *matrices, normal(0.02), learning_rate=hidden(1 / m), forward=forward)
+    return Rules(
+        cut(std, 2),
+        cut(std / math.sqrt(m), 2),
+        cut(std / (math.sqrt(m) * s.deep), 2),
+        normal(0.02),
+        learning_rate=hidden(1 / m),
+        forward={"embedding": embedding_multiplier, "logits": logits_alpha / m},
+    )
+
+
+@scheme(FOUNDRY)
+def llm_foundry_baseline(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, output projections over sqrt(2 L)."""
+    return by_total_depth(s, std)
+
+
+@scheme(FOUNDRY)
+def llm_foundry_small_init(s: Sizes) -> Rules:
+    """N(sqrt(2 / (5 d))) everywhere, whatever the inner width; output projections over sqrt(2
+    L).
+    """
+    return small(s, 1 / s.deep)
+
+
+@scheme(FOUNDRY)
+def llm_foundry_neox_init(s: Sizes) -> Rules:
+    """N(sqrt(2 / (5 d))) everywhere, output projections N(2 / (L sqrt(d))), which is more up to L =
+    3.
+    """
+    return small(s, 1 / (s.layers / math.sqrt(10)))
+
+
+def divided(every: By, s: Sizes) -> Rules:
+    """The same law for all, output projections over sqrt(2 L); fused matrices are taken apart
+    first.
+    """
+    return Rules(every, output=lambda p: every(p).times(1 / s.deep))
+
+
+@scheme(f"{FOUNDRY} (MPT default; gain: sqrt(2) for ReLU)")
+def llm_foundry_kaiming_normal(s: Sizes, *, gain: float = ROOT_2) -> Rules:
+    """N(gain / sqrt(fan_in)), of an embedding d; output projections over sqrt(2 L)."""
+    return divided(fan_in(normal, gain), s)
+
+
+@scheme(f"{FOUNDRY} (gain: sqrt(2) for ReLU)")
+def llm_foundry_kaiming_uniform(s: Sizes, *, gain: float = ROOT_2) -> Rules:
+    """U(gain sqrt(3 / fan_in)), of an embedding d; output projections over sqrt(2 L)."""
+    return divided(fan_in(uniform, math.sqrt(3) * gain), s)
+
+
+@scheme(f"{FOUNDRY} (init_gain must be set; default 0.0 gives all-zero weights)")
+def llm_foundry_xavier_normal(s: Sizes, *, gain: float = 1.0) -> Rules:
+    """N(gain sqrt(2 / (fan_in + fan_out))), of an embedding d and V; output projections over
+    sqrt(2 L).
+    """
+    return divided(xavier(normal, gain), s)
+
+
+@scheme(f"{FOUNDRY} (init_gain must be set; default 0.0 gives all-zero weights)")
+def llm_foundry_xavier_uniform(s: Sizes, *, gain: float = 1.0) -> Rules:
+    """U(gain sqrt(6 / (fan_in + fan_out))), of an embedding d and V; output projections over
+    sqrt(2 L).
+    """
+    return divided(xavier(uniform, math.sqrt(3) * gain), s)
+
+
+@scheme(LM_ENGINE)
+def lm_engine_normal(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, output projections over sqrt(2 L)."""
+    return by_total_depth(s, std)
+
+
+@scheme(LM_ENGINE)
+def lm_engine_fan_in(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(fan_in**-0.5), output projections over sqrt(2 L); embedding and head N(std)."""
+    return Rules(normal(std), fan_in(normal), fan_in(normal, (2 * s.layers) ** -0.5))
+
+
+@scheme(f"{LM_ENGINE} (params_group_method=mup)")
+def lm_engine_mup(
+    s: Sizes,
+    *,
+    std: float = 0.02,
+    base_width: float = 256,
+    embedding_multiplier: float = 1,
+    residual_multiplier: float = 1,
+) -> Rules:
+    """muP as lm-engine has it: hidden matrices over sqrt(m), outputs over sqrt(2 L) besides, logits
+    times 1/m.
+
+    The rate over m is that of all of a block but norms and biases, decays and convolutions too,
+    which then also get the weight decay they are spared otherwise. embedding_multiplier multiplies
+    the embedding's output, residual_multiplier every branch.
+    """
+    m = s.ratio(base_width)
+
+    def is_norm(p: Parameter) -> bool:
+        return ".ln_x." in p.name  # of an RWKV's heads
+
+    return Rules(
+        normal(std),
+        normal(std / math.sqrt(m)),
+        normal(std / math.sqrt(2 * s.layers * m)),
+        learning_rate={**hidden(1 / m), "own": lambda p: 1.0 if is_norm(p) else 1 / m},
+        weight_decay={"own": lambda p: 0.0 if is_norm(p) else 1.0},
+        forward={
+            "logits": 1 / m,
+            "embedding": embedding_multiplier,
+            "residual": residual_multiplier,
+        },
+    )
 
 
 @scheme("code:MaxText, github.com/AI-Hypercomputer/maxtext")
@@ -255,15 +233,45 @@ def maxtext(s: Sizes, *, tied: bool = False) -> Rules:
     Embedding N(d**-0.5). tied: head and embedding are one matrix (logits_via_embedding),
     N(d**-0.5), and logits are divided by sqrt(d).
     """
-    embedding, matrix, dense = normal(s.width**-0.5), fan_in(normal), fan_in(rescaled)
+    embedding = normal(s.width**-0.5)
+    matrix = fan_in(normal)
+    dense = fan_in(rescaled)
     roles: dict[Role, Fill] = {
         "query": normal((s.width * s.head_size) ** -0.5),
         **dict.fromkeys(FFN, dense),
     }
-    head, forward = (
-        (embedding, {"logits": s.width**-0.5}) if tied else (rescaled(s.width**-0.5), {})
-    )
-    return Rules(embedding, matrix, matrix, head, roles, forward=forward)
+    if tied:
+        return Rules(embedding, matrix, matrix, embedding, roles, forward={"logits": s.width**-0.5})
+    return Rules(embedding, matrix, matrix, rescaled(s.width**-0.5), roles)
+
+
+@scheme(MEGATRON)
+def megatron_default(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, output projections over sqrt(2 L)."""
+    return by_total_depth(s, std)
+
+
+@scheme(f"{MEGATRON} (is_hybrid_model)")
+def megatron_hybrid(s: Sizes, *, std: float = 0.02) -> Rules:
+    """As megatron_default with sqrt(L) where L counts residual branches: for blocks of a mixer
+    alone.
+    """
+    return Rules(normal(std), output=normal(std / math.sqrt(s.layers * s.branches)))
+
+
+@scheme(f"{MEGATRON} (--init-method-xavier-uniform, as intended)")
+def megatron_xavier_uniform(s: Sizes) -> Rules:
+    """U(sqrt(6 / (fan in + fan out))) everywhere, of the matrices as they are stored: fused, where
+    they are fused.
+
+    The fans of an embedding are d and V.
+    """
+
+    def every(p: Parameter) -> Distribution:
+        _, parts = p.part
+        return uniform(math.sqrt(6 / (p.fan_in + parts * p.fan_out)))
+
+    return Rules(every)
 
 
 @scheme(f"{MEGATRON} (use_mup)")
@@ -272,11 +280,20 @@ def megatron_mup(s: Sizes, *, std: float = 0.02, base_width: float = 256) -> Rul
     times 1/m.
     """
     m = s.ratio(base_width)
-    matrices, rates = (
-        (normal(std / math.sqrt(m)), normal(std / math.sqrt(2 * s.layers * m))),
-        hidden(1 / m),
+    return Rules(
+        normal(std),
+        normal(std / math.sqrt(m)),
+        normal(std / math.sqrt(2 * s.layers * m)),
+        learning_rate=hidden(1 / m),
+        eps=hidden(1 / m),
+        forward={"logits": 1 / m},
     )
-    return Rules(normal(std), *matrices, learning_rate=rates, eps=rates, forward={"logits": 1 / m})
+
+
+@scheme(NANOTRON)
+def nanotron_random_init(s: Sizes, *, std: float = 0.025) -> Rules:
+    """N(std) everywhere, output projections over sqrt(2 L)."""
+    return by_total_depth(s, std)
 
 
 @scheme(NANOTRON)
@@ -291,6 +308,24 @@ def nanotron_spectral_mup(s: Sizes) -> Rules:
     """
     rates: dict[str, Number] = dict.fromkeys((*HIDDEN, "head"), lambda p: p.fan_out / p.fan_in)
     return Rules(normal(1), by_spectrum, by_spectrum, by_spectrum, learning_rate=rates)
+
+
+@scheme(OLMO)
+def olmo_normal(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, whatever the depth."""
+    return flat(std)
+
+
+@scheme(OLMO)
+def olmo_mitchell(s: Sizes, *, cutoff: float = 3) -> Rules:
+    """T(fan_in**-0.5, 3); output projections of block l T((2 fan_in (l + 1))**-0.5, 3), fan_in the
+    inner width.
+    """
+
+    def output(p: Parameter) -> Distribution:
+        return cut((2 * p.fan_in * p.depth) ** -0.5, cutoff)
+
+    return Rules(cut(s.width**-0.5, cutoff), output=output)
 
 
 @scheme(OLMO)
@@ -316,9 +351,10 @@ def torchtitan_llama(s: Sizes, *, std: float = 0.02, depth_init: bool = True) ->
     Head T(d**-0.5, 3). depth_init: false puts the depth L of the model in the place of l + 1
     (before adbaa061).
     """
-    scaled: Fill = (
-        (lambda p: normal(std / math.sqrt(2 * p.depth))) if depth_init else normal(std / s.deep)
-    )
+
+    def scaled(p: Parameter) -> Distribution:
+        return normal(std / math.sqrt(2 * (p.depth if depth_init else s.layers)))
+
     return Rules(
         normal(1),
         normal(std),
@@ -335,8 +371,45 @@ def torchtitan_gpt_oss(s: Sizes, *, std: float = 0.02) -> Rules:
     Its biases of experts and its attention sinks, which our models do not have, are drawn like the
     matrices.
     """
-    block: Fill = lambda p: normal(std / math.sqrt(2 * p.depth))  # noqa: E731
+
+    def block(p: Parameter) -> Distribution:
+        return normal(std / math.sqrt(2 * p.depth))
+
     return Rules(normal(std), block, block, cut(s.width**-0.5, 3))
+
+
+@scheme(TRANSFORMERS)
+def transformers_default(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, whatever the depth."""
+    return flat(std)
+
+
+@scheme(TRANSFORMERS)
+def transformers_gpt2(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, output projections over sqrt(2 L)."""
+    return by_total_depth(s, std)
+
+
+@scheme(TRANSFORMERS)
+def transformers_modernbert(s: Sizes, *, std: float = 0.02) -> Rules:
+    """T(std, 2), output projections and head over sqrt(2 L). Its heads of classification are
+    T(d**-0.5, 2).
+    """
+    deep = cut(std / s.deep, 2)
+    return Rules(cut(std, 2), output=deep, head=deep)
+
+
+@scheme(TRANSFORMERS)
+def transformers_gemma(s: Sizes, *, std: float = 0.02) -> Rules:
+    """N(std) everywhere, the embedding's output times sqrt(d), norms (1 + w) x with w = 0; the head
+    is tied there.
+    """
+    return Rules(
+        normal(std),
+        norm=ZERO,
+        forward={"embedding": math.sqrt(s.width)},
+        needs={"norm_offset": True},
+    )
 
 
 @scheme(TRANSFORMERS)
@@ -346,15 +419,17 @@ def transformers_clip(s: Sizes, *, std: float = 0.02) -> Rules:
 
     The mixer's output has no depth factor. std: of the embedding.
     """
-    flat = s.width**-0.5
-    deep, up, out = normal(flat / s.deep), normal(flat / math.sqrt(2)), normal(flat)
-    return Rules(
-        normal(std),
-        deep,
-        out,
-        out,
-        {"ffn_gate": up, "ffn_up": up, "ffn_router": up, "ffn_out": deep},
-    )
+    std_out = s.width**-0.5
+    out = normal(std_out)
+    deep = normal(std_out / s.deep)
+    up = normal(std_out / ROOT_2)
+    roles: dict[Role, Fill] = {
+        "ffn_gate": up,
+        "ffn_up": up,
+        "ffn_router": up,
+        "ffn_out": deep,
+    }
+    return Rules(normal(std), deep, out, out, roles)
 
 
 @scheme(TRANSFORMERS)
@@ -366,9 +441,14 @@ def transformers_t5(s: Sizes, *, tied: bool = True) -> Rules:
     that is C, whose d_state**-0.5 is already its fan_in**-0.5. tied: the logits are scaled, as in
     the code where head and embedding are one matrix; false for its models with a head of their own.
     """
-    matrix, query = fan_in(normal), normal((s.width * s.head_size) ** -0.5)
-    forward = {"logits": s.width**-0.5} if tied else {}
-    return Rules(normal(1), matrix, matrix, roles={"query": query}, forward=forward)
+    matrix = fan_in(normal)
+    return Rules(
+        normal(1),
+        matrix,
+        matrix,
+        roles={"query": normal((s.width * s.head_size) ** -0.5)},
+        forward={"logits": s.width**-0.5} if tied else {},
+    )
 
 
 @scheme(TRANSFORMERS)
@@ -378,9 +458,8 @@ def transformers_mamba(s: Sizes, *, std: float = 0.1, rescale: bool = False) -> 
     rescale: divide the output projections by sqrt(L), L counting residual branches
     (rescale_prenorm_residual).
     """
-    return Rules(
-        normal(std), output=fan_in(uniform, (s.layers * s.branches) ** -0.5 if rescale else 1.0)
-    )
+    gain = (s.layers * s.branches) ** -0.5 if rescale else 1.0
+    return Rules(normal(std), output=fan_in(uniform, gain))
 
 
 # Papers and reports.
@@ -395,10 +474,50 @@ def sp_torch_default(s: Sizes, *, normal_draws: bool = False) -> Rules:
     normal_draws: the standard parametrisation as papers write it, embedding N(d**-0.5), matrices
     N(fan_in**-0.5), biases 0.
     """
-    linear = fan_in(normal if normal_draws else uniform)
     if normal_draws:
+        linear = fan_in(normal)
         return Rules(normal(s.width**-0.5), linear, linear, linear)
+    linear = fan_in(uniform)
     return Rules(normal(1.0), linear, linear, linear, bias=linear)
+
+
+@scheme("paper:GPT-2")
+def gpt2(s: Sizes, *, std: float = 0.02, position_std: float = 0.01) -> Rules:
+    """N(0.02), output projections over sqrt(2 L), positions N(0.01); the head is tied, or drawn
+    like the embedding.
+    """
+    return Rules(normal(std), output=normal(std / s.deep), roles={"position": normal(position_std)})
+
+
+@scheme("tech report:DeepSeek-V2")
+def deepseek_v2(s: Sizes, *, std: float = 0.006) -> Rules:
+    """N(0.006) everywhere, which the report uses at width 5120."""
+    return flat(std)
+
+
+@scheme("tech report:DeepSeek-V3")
+def deepseek_v3(s: Sizes, *, std: float = 0.006, width_aware: bool = False) -> Rules:
+    """N(0.006) everywhere; width_aware: N(0.5 / sqrt(d)), which is 0.006 at the width of V3,
+    7168.
+    """
+    return flat(0.5 / math.sqrt(s.width) if width_aware else std)
+
+
+@scheme(SPIKE)
+def spike_scaled_embed(s: Sizes) -> Rules:
+    """N(sqrt(2 / (5 d))), output projections over sqrt(2 L), and the embedding's output times
+    sqrt(d).
+    """
+    return small(s, forward={"embedding": math.sqrt(s.width)})
+
+
+@scheme(SPIKE)
+def spike_embed_ln(s: Sizes) -> Rules:
+    """N(sqrt(2 / (5 d))), output projections over sqrt(2 L), and a LayerNorm after the embedding.
+
+    That norm brings the embedding to unit scale while its std is far above sqrt(eps).
+    """
+    return small(s, needs={"norm": "layer", "embedding_norm": True})
 
 
 @scheme("paper:Trinity")
@@ -406,11 +525,14 @@ def trinity(s: Sizes) -> Rules:
     """T(0.5 / sqrt(d), 3) everywhere, embedding output times sqrt(d), gain L**-0.5 in the norm
     after every branch.
     """
+
+    def gain(p: Parameter) -> Distribution:
+        after = "post" in p.name  # as in blocks.0.join1.post_norm.weight
+        return constant(s.layers**-0.5) if after else ONE
+
     return Rules(
         cut(0.5 / math.sqrt(s.width), 3),
-        norm=lambda p: (
-            constant(s.layers**-0.5) if "post" in p.name else ONE
-        ),  # as in blocks.0.join1.post_norm.weight
+        norm=gain,
         forward={"embedding": math.sqrt(s.width)},
         needs={"placement": "sandwich"},
     )
@@ -425,9 +547,135 @@ def deepnorm_decoder(s: Sizes) -> Rules:
     open: Xavier here.
     """
     scaled = xavier(normal, (8 * s.layers) ** -0.25)
-    needs = {"placement": "post", "residual": (2 * s.layers) ** 0.25}
-    roles: dict[Role, Fill] = {"value": scaled, "ffn_gate": scaled, "ffn_up": scaled}
-    return Rules(xavier(normal), output=scaled, roles=roles, needs=needs)
+    return Rules(xavier(normal), output=scaled, roles=in_branches(scaled), needs=deepnorm_needs(s))
+
+
+@scheme("code:torchscale 0.3.0, github.com/microsoft/torchscale, as it runs, decoder")
+def deepnorm_torchscale(s: Sizes) -> Rules:
+    """As deepnorm_decoder, with U(fan_in**-0.5) for Xavier, embedding and head N(d**-0.5).
+
+    The Xavier of that code is in a function which nothing calls.
+    """
+    ends = normal(s.width**-0.5)
+    scaled = fan_in(uniform, (8 * s.layers) ** -0.25)
+    return Rules(ends, fan_in(uniform), scaled, ends, in_branches(scaled), needs=deepnorm_needs(s))
+
+
+def deepnorm_needs(s: Sizes) -> dict[str, Any]:
+    """Post-norm LN(a x + f), a = (2 L)**0.25."""
+    return {"placement": "post", "residual": (2 * s.layers) ** 0.25}
+
+
+def in_branches(scaled: Fill) -> dict[Role, Fill]:
+    """The matrices besides outputs that DeepNet and T-Fixup scale down: not queries, keys, gates of
+    the mixer and routers.
+    """
+    return {"value": scaled, "ffn_gate": scaled, "ffn_up": scaled}
+
+
+@scheme("paper:Transformers without Tears, arXiv 1910.05895, and its code")
+def small_init_scalenorm_fixnorm(s: Sizes) -> Rules:
+    """N(sqrt(2 / (5 d))), ScaleNorm with g = sqrt(d), embedding and head of FixNorm.
+
+    FixNorm makes the rows of the embedding of length g and those of the head of length 1, so the
+    scale of their draws, U(0.01) as in the code, does not matter; the head is tied there. The paper
+    draws the matrices of attention alone so.
+    """
+    std = normal(math.sqrt(2 / (5 * s.width)))
+    return Rules(
+        uniform(0.01),
+        std,
+        std,
+        norm=constant(math.sqrt(s.width)),
+        needs={"norm": "scale", "fixnorm": True},
+    )
+
+
+@scheme("paper:DS-Init, arXiv 1908.11365")
+def ds_init(s: Sizes, *, alpha: float = 1.0) -> Rules:
+    """Xavier's U(alpha sqrt(6 / (fan_in + fan_out)) / sqrt(l + 1)) on all matrices of block l,
+    counted from 0.
+
+    Embedding and head are left to the framework: N(1) and U(fan_in**-0.5), as in sp_torch_default.
+    """
+
+    def by_depth(p: Parameter) -> Distribution:
+        return xavier(uniform, alpha * math.sqrt(3 / p.depth))(p)
+
+    return Rules(normal(1.0), by_depth, by_depth, fan_in(uniform))
+
+
+@scheme(
+    "paper:The Principles of Deep Learning Theory, arXiv 2106.10165; partial Jacobians, arXiv"
+    " 2111.12143"
+)
+def critical_he(s: Sizes) -> Rules:
+    """Criticality: linear maps and the head N(fan_in**-0.5), feed-forward matrices
+    N(sqrt(2 / fan_in)), embedding N(1).
+
+    That is right for ReLU. Squared ReLU is not scale-free (a pre-activation of std s has the second
+    moment 3 / 2 s**4), so an RWKV is better tuned on data
+    (`plkernel.models.init.tune_jacobians_`). Before a norm, with x + f(x), any std is critical.
+    """
+    linear = fan_in(normal)
+    he = fan_in(normal, ROOT_2)
+    roles: dict[Role, Fill] = {"ffn_gate": he, "ffn_up": he, "ffn_out": he}
+    return Rules(normal(1.0), linear, linear, linear, roles)
+
+
+@scheme("paper:Fixup, arXiv 1901.09321")
+def fixup(s: Sizes, *, matrices: float = 2) -> Rules:
+    """He times B**(-1 / (2 k - 2)), B branches of k matrices; the last matrix of a branch and the
+    head are zero.
+
+    Every branch has a factor, 1 at first, and a scalar bias before every layer; there are no norms.
+    k = matrices: 2 gives B**-0.5, 3 gives B**-0.25.
+    """
+    if matrices < 2:
+        raise ValueError(f"matrices must be at least 2, got {matrices}")
+    branches = s.layers * s.branches
+    he = fan_in(normal, ROOT_2 * branches ** (-1 / (2 * matrices - 2)))
+    needs = {"norm": "none", "gate": True, "scalar_bias": True}
+    return Rules(normal(1.0), he, ZERO, ZERO, needs=needs)
+
+
+@scheme("paper:T-Fixup, Huang et al., ICML 2020, decoder")
+def t_fixup(s: Sizes) -> Rules:
+    """Xavier, times (9 L)**-0.25 on values, feed-forward and outputs; embedding N(d**-0.5) times
+    the same; no norms.
+
+    Queries, keys, gates of the mixer and routers keep a factor of 1. Trained without warm-up.
+    """
+    down = (9 * s.layers) ** -0.25
+    plain = xavier(uniform, math.sqrt(3))
+    scaled = xavier(uniform, math.sqrt(3) * down)
+    return Rules(
+        normal(s.width**-0.5 * down),
+        plain,
+        scaled,
+        plain,
+        in_branches(scaled),
+        needs={"norm": "none"},
+    )
+
+
+@scheme("paper:ReZero, arXiv 2003.04887")
+def rezero(s: Sizes) -> Rules:
+    """x + g f(x) with one g = 0 for every branch and no norms; weights as PyTorch makes them: N(1)
+    and U(fan_in**-0.5).
+    """
+    linear = fan_in(uniform)
+    needs = {"norm": "none", "gate": True}
+    return Rules(normal(1.0), linear, linear, linear, gate=ZERO, needs=needs)
+
+
+@scheme("paper:SkipInit, arXiv 2002.10444")
+def skip_init(s: Sizes) -> Rules:
+    """As rezero, with He's N(sqrt(2 / fan_in)) for embedding (fan_in = d) and matrices; the head
+    U(fan_in**-0.5).
+    """
+    needs = {"norm": "none", "gate": True}
+    return Rules(fan_in(normal, ROOT_2), head=fan_in(uniform), gate=ZERO, needs=needs)
 
 
 def mup_rates(m: float, head: float) -> dict[str, Number]:
@@ -436,12 +684,11 @@ def mup_rates(m: float, head: float) -> dict[str, Number]:
 
     The first half of a low-rank pair is like a head without a multiplier; the tables' heads differ.
     """
-    first = ("_w1", ".w1", ".a1", ".v1", ".g1")
-    return {
-        **hidden(1 / m),
-        "head": head,
-        "own": lambda p: 1 / m if p.name.endswith(first) else 1.0,
-    }
+
+    def own(p: Parameter) -> float:
+        return 1 / m if p.name.endswith(FIRST_HALVES) else 1.0
+
+    return {**hidden(1 / m), "head": head, "own": own}
 
 
 @scheme("paper:Tensor Programs V, arXiv 2203.03466, Table 8, as the mup package runs it")
@@ -538,18 +785,28 @@ def u_mup(s: Sizes, *, residual_mult: float = 1.0, residual_attn_ratio: float = 
     sqrt(1 + tau**2). Weight decay is independent of a weight's own rate. residual_mult: share of
     all branches against the embedding; residual_attn_ratio: of mixers against feed-forward layers.
     """
-    ends, vectors = ("embedding", "position"), ("norm", "norm_bias", "bias", "own")
-    by_depth: Number = lambda p: 1.0 if p.layer is None else s.layers**-0.5  # noqa: E731
+
+    def by_depth(p: Parameter) -> float:
+        return 1.0 if p.layer is None else s.layers**-0.5
+
+    def by_fan_and_depth(p: Parameter) -> float:
+        return (p.fan_in * s.layers) ** -0.5
+
     return Rules(
         normal(1.0),
         learning_rate={
-            **dict.fromkeys(ends, s.width**-0.5),
-            **dict.fromkeys(vectors, by_depth),
-            **hidden(lambda p: (p.fan_in * s.layers) ** -0.5),
+            "embedding": s.width**-0.5,
+            "position": s.width**-0.5,
+            "norm": by_depth,
+            "norm_bias": by_depth,
+            "bias": by_depth,
+            "own": by_depth,
+            **hidden(by_fan_and_depth),
         },
         weight_decay={
-            **dict.fromkeys(ends, 1 / s.width**-0.5),
-            **hidden(lambda p: 1 / (p.fan_in * s.layers) ** -0.5),
+            "embedding": 1 / s.width**-0.5,
+            "position": 1 / s.width**-0.5,
+            **hidden(lambda p: 1 / by_fan_and_depth(p)),
         },
         forward=branch_scales(s, residual_mult, residual_attn_ratio),
         needs={"unit_scaled": True},
@@ -565,7 +822,8 @@ def branch_scales(s: Sizes, mult: float, ratio: float) -> dict[str, float]:
     """
     ffn = mult * math.sqrt(2 / (1 + ratio**2))
     kinds = [("mixer", ratio * ffn), ("ffn", ffn)] if s.branches > 1 else [("mixer", mult)]
-    scales, total = {}, float(s.layers)
+    scales = {}
+    total = float(s.layers)
     for layer in range(s.layers):
         for kind, alpha in kinds:
             scales[f"{kind}.{layer}"] = alpha / math.sqrt(total)
@@ -579,39 +837,118 @@ def branch_scales(s: Sizes, mult: float, ratio: float) -> dict[str, float]:
 # the feed-forward layer are ffn.key.
 
 
-def official(s: Sizes, twice: str, **roles: Distribution) -> Rules:
-    """Embedding U(1e-4), matrices O(1), keys O(0.1), outputs 0, head O(0.5 sqrt(V / d)), O(0.5)
-    where V <= d.
+RWKV_CODE = "code:BlinkDL/RWKV-LM, github.com/BlinkDL/RWKV-LM"
+APPENDIX = "paper:Eagle and Finch, arXiv 2404.05892, Appendix I, as printed"
+
+
+def official(
+    vectors: str,
+    embedding: float,
+    matrix: Fill,
+    head: Fill,
+    roles: dict[Role, Fill],
+    twice: str = "",
+) -> Rules:
+    """Embedding U(embedding), output projections 0, all else as given.
 
     The model's own parameters whose name ends in `twice` are trained at twice the rate.
     """
+
+    def own_rate(p: Parameter) -> float:
+        return 2.0 if twice and p.name.endswith(twice) else 1.0
+
     return Rules(
-        uniform(1e-4),
-        orthogonal(1.0),
+        uniform(embedding),
+        matrix,
         ZERO,
-        orthogonal(0.5 * math.sqrt(max(1.0, s.vocabulary / s.width))),
-        roles=cast(dict[Role, Fill], {"key": orthogonal(0.1), **roles}),
-        learning_rate={"own": lambda p: 2.0 if p.name.endswith(twice) else 1.0},
+        head,
+        roles,
+        learning_rate={"own": own_rate},
         needs={"norm": "layer", "embedding_norm": True},
+        vectors=vectors,
     )
 
 
-@scheme("code:BlinkDL/RWKV-LM, v5 and v6 since 2024-04-24; arXiv 2404.05892")
+def wide_head(s: Sizes) -> Distribution:
+    """O(0.5 sqrt(V / d)), O(0.5) where V <= d."""
+    return orthogonal(0.5 * math.sqrt(max(1.0, s.vocabulary / s.width)))
+
+
+@scheme(f"{RWKV_CODE}, v5 and v6 since 2024-04-24; arXiv 2404.05892")
 def rwkv_blinkdl(s: Sizes) -> Rules:
-    """Today's code: embedding U(1e-4), matrices O(1), keys and gates O(0.1), outputs 0; decays at
-    twice the rate.
+    """Today's code: embedding U(1e-4), matrices O(1), keys and gates O(0.1), outputs 0, head
+    O(0.5 sqrt(V / d)), O(0.5) where V <= d; decays at twice the rate.
     """
-    return official(s, "time_decay", mixer_gate=orthogonal(0.1), ffn_router=ZERO)
+    roles: dict[Role, Fill] = {
+        "key": orthogonal(0.1),
+        "mixer_gate": orthogonal(0.1),
+        "ffn_router": ZERO,
+    }
+    return official("rwkv_blinkdl", 1e-4, orthogonal(1.0), wide_head(s), roles, "time_decay")
 
 
-@scheme("code:BlinkDL/RWKV-LM, RWKV-v7/train_temp at 118e451; arXiv 2503.14456")
+@scheme(f"{RWKV_CODE}, RWKV-v7/train_temp at 118e451; arXiv 2503.14456")
 def rwkv7_official(s: Sizes) -> Rules:
-    """Goose: embedding U(1e-4), matrices O(1), keys O(0.1), outputs 0, low-rank maps 0 and O(0.1).
+    """Goose: embedding U(1e-4), matrices O(1), keys O(0.1), outputs 0, head as in rwkv_blinkdl,
+    low-rank maps 0 and O(0.1).
 
     Decays rise along the channels and zigzag in every head; w0, which they follow from, has twice
     the rate. Weight decay acts on matrices and the embedding alone.
     """
-    return official(s, ".w0")
+    roles: dict[Role, Fill] = {"key": orthogonal(0.1)}
+    return official("rwkv7_official", 1e-4, orthogonal(1.0), wide_head(s), roles, ".w0")
+
+
+def as_in_code(s: Sizes, vectors: str, learning_rate: float) -> Rules:
+    """The code that trained Eagle and Finch: matrices O(1), wider O(sqrt(fan_out / fan_in))."""
+
+    def matrix(p: Parameter) -> Distribution:
+        return orthogonal(math.sqrt(max(1.0, p.fan_out / p.fan_in)))
+
+    return official(vectors, learning_rate, matrix, wide_head(s), {"ffn_router": ZERO})
+
+
+@scheme(f"{RWKV_CODE} at 34eedfd, 2023-11, which trained Eagle")
+def rwkv_eagle_code_2023(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
+    """Embedding U(learning_rate), matrices O(1), wider ones O(sqrt(fan_out / fan_in)), outputs 0,
+    head as in rwkv_blinkdl.
+
+    learning_rate: the peak of the run; the released script builds its first weights with 1e-5.
+    """
+    return as_in_code(s, "rwkv_eagle_code_2023", learning_rate)
+
+
+@scheme(f"{RWKV_CODE} at 62572c9, 2024-02, which trained Finch")
+def rwkv_finch_code_2024_02(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
+    """As rwkv_eagle_code_2023, with low-rank maps U(1e-4)."""
+    return as_in_code(s, "rwkv_finch_code_2024_02", learning_rate)
+
+
+def as_printed(vectors: str, learning_rate: float) -> Rules:
+    """Appendix I: wider matrices O(fan_out / fan_in), others U(fan_in**-0.5), head O(0.5)."""
+
+    def matrix(p: Parameter) -> Distribution:
+        if p.fan_out > p.fan_in:
+            return orthogonal(p.fan_out / p.fan_in)
+        return uniform(p.fan_in**-0.5)
+
+    return official(vectors, learning_rate, matrix, orthogonal(0.5), {"ffn_router": ZERO})
+
+
+@scheme(f"{APPENDIX} for Eagle")
+def rwkv_eagle_paper(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
+    """Embedding U(learning_rate), wider matrices O(fan_out / fan_in), others U(fan_in**-0.5), head
+    O(0.5), outputs 0.
+
+    No version of the code does this. learning_rate: the peak of the run.
+    """
+    return as_printed("rwkv_eagle_paper", learning_rate)
+
+
+@scheme(f"{APPENDIX} for Finch")
+def rwkv_finch_paper(s: Sizes, *, learning_rate: float = 6e-4) -> Rules:
+    """As rwkv_eagle_paper, with low-rank maps U(1e-4)."""
+    return as_printed("rwkv_finch_paper", learning_rate)
 
 
 @scheme("notes:the naive side of a published ablation of RWKV-6")
@@ -628,6 +965,6 @@ def rwkv_naive(s: Sizes) -> Rules:
         fan_in(uniform),
         fan_in(uniform),
         roles={"ffn_out": xavier(uniform, 0.5 * math.sqrt(3))},
-        weight_decay=dict.fromkeys(("norm", "norm_bias", "bias", "own"), 1.0),
+        weight_decay=dict.fromkeys(("norm", "norm_bias", "bias", "gate", "own"), 1.0),
         needs={"norm": "rms", "tied": True},
     )

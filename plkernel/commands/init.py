@@ -4,13 +4,18 @@ list names every scheme with its source and its free constants; show prints what
 parameter of a model of any size.
 """
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from plkernel.common.cli import main_of
 from plkernel.models import ModelKind
 
+if TYPE_CHECKING:
+    from plkernel.models.init.plan import Entry, Scheme
+
+WIDTH = 120
 LEGEND = (
     "N(s) normal of deviation s; T(s, c) cut at c deviations, not rescaled; J(s) cut at 2 and"
     " rescaled; U(b) uniform within +-b;\nO(g) orthogonal of gain g; C(v) the number v. rate x,"
@@ -25,30 +30,48 @@ def listing(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
         pattern: A part of the name, or a pattern with * or ?: mup, megatron*. The name of a scheme
             prints all about it.
     """
-    from fnmatch import fnmatchcase
-    from textwrap import fill
-
-    from plkernel.common.cli import nearest
     from plkernel.models.init.plan import SCHEMES
 
-    wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
-    names = (
-        [pattern]
-        if pattern in SCHEMES
-        else [name for name in SCHEMES if fnmatchcase(name, wild.lower())]
-    )
-    if not names:
-        raise ValueError(f"no scheme is called {pattern!r}: {nearest(pattern, SCHEMES)}")
-    margin = " " * (max(map(len, names)) + 2)
-    for one in (SCHEMES[name] for name in sorted(names)):
-        about = one.about if len(names) == 1 else one.about.partition("\n")[0]
-        constants = "  ".join(f"{option}={value:g}" for option, value in one.options.items())
-        first = one.name.ljust(len(margin))
-        for line in filter(None, (*about.split("\n"), constants, one.source)):
-            print(fill(line, 120, initial_indent=first, subsequent_indent=margin))
-            first = margin
+    names = matching(pattern, SCHEMES)
+    margin = max(map(len, names)) + 2
+    for name in names:
+        print_scheme(SCHEMES[name], margin, whole=len(names) == 1)
     hint = "python -m plkernel.init list NAME tells more of one, show NAME what it does to a model"
     print(f"{len(names)} schemes; {hint}")
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a pattern, or a part of a name, means, sorted; a whole name means itself
+    alone. ValueError, with the nearest name, where there are none.
+    """
+    from fnmatch import fnmatchcase
+
+    from plkernel.common.cli import nearest
+
+    known = sorted(names)
+    if pattern in known:
+        return [pattern]
+    wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+    found = [name for name in known if fnmatchcase(name, wild.lower())]
+    if not found:
+        raise ValueError(f"no scheme is called {pattern!r}: {nearest(pattern, known)}")
+    return found
+
+
+def print_scheme(scheme: "Scheme", margin: int, whole: bool) -> None:
+    """Its name, and in a column behind it what it does (the first paragraph unless `whole`), its
+    constants and its source.
+    """
+    from textwrap import fill
+
+    about = [" ".join(paragraph.split()) for paragraph in scheme.about.split("\n\n")]
+    constants = "  ".join(f"{option}={value:g}" for option, value in scheme.options.items())
+    lines = [*(about if whole else about[:1]), constants, scheme.source]
+    first = scheme.name.ljust(margin)
+    for line in lines:
+        if line:
+            print(fill(line, WIDTH, initial_indent=first, subsequent_indent=" " * margin))
+            first = " " * margin
 
 
 def show(
@@ -84,46 +107,48 @@ def show(
     from plkernel.config.study import heading
     from plkernel.training.build import build, plan_of
 
-    sizes = {
-        "dim": dim,
-        "layers": layers,
-        **({} if head_size is None else {"head_size": head_size}),
-    }
+    sizes = {"kind": model, "dim": dim, "layers": layers}
+    if head_size is not None:
+        sizes["head_size"] = head_size
     arm = Arm(scheme=scheme, scheme_options=dict(option))
     with heading("", "model"):
-        condition = resolve(ModelSpec.model_validate({"kind": model, **sizes}), arm)
+        condition = resolve(ModelSpec.model_validate(sizes), arm)
     with torch.device("meta"):  # nothing is allocated
         chosen = plan_of(build(condition), condition)
     count = sum(prod(entry.parameter.shape) for entry in chosen.entries)
     title = f"{scheme} on {model}, width {dim}, {layers} blocks, {count:,} parameters"
-    options = ", ".join(f"{name} = {value:g}" for name, value in chosen.options.items())
-    rows: dict[
-        tuple[str, ...], list[int | None]
-    ] = {}  # equal entries of several blocks are one row
-    for entry in chosen.entries:
-        p = entry.parameter
-        shape, rates = (
-            "x".join(map(str, p.shape)),
-            (f"{entry.learning_rate:g}", f"{entry.weight_decay:g}"),
-        )
-        cells = (
-            p.label.replace(f".{p.layer}.", ".*.", 1),
-            p.role,
-            shape,
-            str(entry.distribution),
-            *rates,
-        )
-        rows.setdefault(cells, []).append(p.layer)
+    if chosen.options:
+        title += "; " + ", ".join(f"{name} = {value:g}" for name, value in chosen.options.items())
     header = ["parameter", "blocks", "role", "shape", "drawn from", "rate x", "decay x"]
-    table = [
-        [name, "-".join(str(n) for n in dict.fromkeys((at[0], at[-1])) if n is not None), *cells]
-        for (name, *cells), at in rows.items()
-    ]
     asks = [f"{name} = {value!r}" for name, value in chosen.needs.items()]
     asks += [f"multiplier {name} = {value:.6g}" for name, value in chosen.forward.items()]
-    needs = fill(f"asks of the model: {', '.join(asks) or 'nothing'}", 120)
-    parts = [f"{title}; {options}" if options else title, text_table(header, table), LEGEND, needs]
-    print(*parts, sep="\n\n")
+    needs = fill(f"asks of the model: {', '.join(asks) or 'nothing'}", WIDTH)
+    print(title, text_table(header, table_rows(chosen.entries)), LEGEND, needs, sep="\n\n")
+
+
+def table_rows(entries: Iterable["Entry"]) -> list[list[str]]:
+    """One row for each parameter; equal ones of several blocks share one, with the first and the
+    last block.
+    """
+    blocks: dict[tuple[str, ...], list[int]] = {}
+    for entry in entries:
+        parameter = entry.parameter
+        cells = (
+            parameter.label.replace(f".{parameter.layer}.", ".*.", 1),
+            parameter.role,
+            "x".join(map(str, parameter.shape)),
+            str(entry.distribution),
+            f"{entry.learning_rate:g}",
+            f"{entry.weight_decay:g}",
+        )
+        numbers = blocks.setdefault(cells, [])
+        if parameter.layer is not None:
+            numbers.append(parameter.layer)
+    rows = []
+    for (name, *others), numbers in blocks.items():
+        ends = dict.fromkeys((numbers[0], numbers[-1])) if numbers else {}
+        rows.append([name, "-".join(map(str, ends)), *others])
+    return rows
 
 
 if __name__ == "__main__":

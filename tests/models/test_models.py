@@ -54,8 +54,11 @@ STRUCTURES = {
     "rms": TIED,
     "offset": Structure(norm_offset=True),
     "gemma": Structure(norm="rms", norm_offset=True, embedding_norm=True),
+    "fixnorm": Structure(norm="scale", fixnorm=True, tied=True),
+    "rezero": Structure(norm="none", gate=True),
+    "fixup": Structure(norm="none", gate=True, scalar_bias=True),
     "deepnorm": Structure(placement="post", residual=1.7, multipliers={"residual": 0.8}),
-    "sandwich": Structure(placement="sandwich", embedding_norm=True, norm_offset=True),
+    "sandwich": Structure(placement="sandwich", gate=True, embedding_norm=True, norm_offset=True),
     "multipliers": Structure(multipliers=MULTIPLIERS),
     "unit": Structure(unit_scaled=True, multipliers={"mixer.0": 0.5, "ffn.0": 0.7, "ffn.1": 0.3}),
 }
@@ -93,7 +96,7 @@ def build(config: Config) -> Model:
         elif parameter.shape[:2] == (1, 1) or name.endswith(("time_faaaa", "r_k")):
             noise = 0.5 + 0.5 * noise
         elif parameter.ndim == 1:
-            noise = 0.3 * noise + (0.8 if name.endswith("weight") else 0.0)
+            noise = 0.3 * noise + (0.8 if name.endswith(("weight", "gate")) else 0.0)
         elif not config.structure.unit_scaled and ("emb" not in name or config.structure.tied):
             noise = noise / math.sqrt(parameter.shape[-1])
         parameter.data.copy_(noise)
@@ -282,8 +285,23 @@ def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
         ),
         (RWKVConfig, {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         (RWKV7Config, {"structure": STRUCTURES["unit"]}, "unit_scaled is not for RWKV-7"),
-        (Structure, {"norm": "batch"}, "norm must be one of layer, rms, got 'batch'"),
+        (Structure, {"norm": "batch"}, "norm must be one of layer, rms, scale, none, got 'batch'"),
         (Structure, {"placement": "mid"}, "placement must be one of pre, post, sandwich"),
+        *(
+            (Structure, {"norm": norm, "norm_offset": True}, "norm_offset must be false with norm")
+            for norm in ("scale", "none")
+        ),
+        (Structure, {"norm": "none", "embedding_norm": True}, "embedding_norm must be false with"),
+        *(
+            (Structure, {"norm": "none", "placement": placement}, "placement must be 'pre' with no")
+            for placement in ("post", "sandwich")
+        ),
+        (Structure, {"unit_scaled": True, "norm": "scale"}, "norm must be 'layer' or 'rms' with"),
+        (Structure, {"unit_scaled": True, "placement": "post"}, "placement must be 'pre' with un"),
+        *(
+            (Structure, {"unit_scaled": True, name: True}, f"{name} must be false with unit_scaled")
+            for name in ("gate", "scalar_bias", "fixnorm")
+        ),
     ],
 )
 def test_bad_configurations_name_the_field(
@@ -407,8 +425,12 @@ def test_mixtures_at_once_are_those_one_by_one_with_fewer_launches(
 
 
 def normed(x: Tensor, norm: nn.Module, structure: Structure) -> Tensor:
-    """Both norms, written out, with the parameters of `norm`."""
+    """Every norm, written out, with the parameters of `norm`."""
     weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
+    if structure.norm == "none":
+        return x
+    if structure.norm == "scale":
+        return weight * x / x.square().sum(-1, keepdim=True).sqrt()
     centred = x - x.mean(-1, keepdim=True) if structure.norm == "layer" else x
     out = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     gain = 1.0 if weight is None else weight + 1 if structure.norm_offset else weight
@@ -420,6 +442,7 @@ def joined(
 ) -> Tensor:
     """The formulas at the top of the module that has them; `branch` is a function."""
     t = structure.multipliers.get("residual", 1.0) * structure.multipliers.get(name, 1.0)
+    t = t * join.gate if structure.gate else t
     if structure.unit_scaled:
         return (x + t * branch(normed(x, norm, structure))) / math.sqrt(1 + t * t)
     if structure.placement == "post":
@@ -447,6 +470,9 @@ def branches(model: Model, place_: int) -> list[Callable[[Tensor], Tensor]]:
 def by_formula(model: Model, inputs: Tensor, s: Structure) -> Tensor:
     """Logits from the formulas of a structure, with the branches as functions of the model."""
     table, head = embedding_of(model).weight, model.head.weight
+    if s.fixnorm:
+        table, head = (w / w.square().sum(1, keepdim=True).sqrt() for w in (table, head))
+        table = embedding_of(model).fixnorm.weight * table
     x = s.multipliers.get("embedding", 1.0) * table[inputs]
     if isinstance(model, SSM) and s.embedding_norm:
         x = normed(x, model.embedding.norm, s)
@@ -497,6 +523,21 @@ def stream(dim: int = DIM, time: int = 9) -> Tensor:
 @torch.no_grad()
 def outputs(model: Model, x: Tensor) -> list[Tensor]:
     return [branch(x) for branch in branches(model, 0)]
+
+
+@EACH
+def test_scalar_biases_are_added_before_every_linear_layer_of_a_branch(kind: str) -> None:
+    """The same as adding them by hand to the inputs of PyTorch's layers."""
+    model = build(empty(kind, STRUCTURES["fixup"]))
+    other = plain(empty(kind, STRUCTURES["rezero"])).double()
+    state = model.state_dict()
+    shifts = {name: value for name, value in state.items() if name.endswith(".shift")}
+    assert len(shifts) == LAYERS * (5 if kind == "ssm" else 8)
+    other.load_state_dict({name: value for name, value in state.items() if name not in shifts})
+    for name, value in shifts.items():
+        layer = other.get_submodule(name.removesuffix(".shift"))
+        layer.register_forward_pre_hook(lambda _layer, inputs, b=value: (inputs[0] + b,))
+    assert all(map(torch.equal, outputs(model, stream()), outputs(other, stream())))
 
 
 @EACH

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plkernel.models.init import RoleTable, asked, plan
+from plkernel.models.init import RoleTable, asked, plan, tune_jacobians_
 from plkernel.models.init.distributions import Distribution, truncated_std
 from plkernel.models.init.plan import Plan
 from plkernel.models.layers import Structure
@@ -134,6 +134,22 @@ def test_they_still_run_and_train_and_an_untied_head_has_a_role(kind: str) -> No
         "megatron_default",
         RoleTable.from_toml(kind),
     )
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_jacobians_of_their_blocks_are_tuned(kind: str) -> None:
+    """Only output projections change, each block's by one gain, until J of every branch is 1."""
+    model, _ = filled(kind, "sp_torch_default", {"normal_draws": True})
+    before = {name: values.detach().clone() for name, values in model.named_parameters()}
+    tokens = torch.randint(0, 300, (2, 12), generator=torch.Generator().manual_seed(0))
+    tuned = tune_jacobians_(model, tokens, RoleTable.from_toml(kind))
+    assert tuned.branches == pytest.approx([1] * L, rel=0.005)
+    for name, values in model.named_parameters():
+        gain = 1.0
+        if name.endswith(("c_proj.weight", "out_proj.weight")):
+            gain = tuned.gains[int(name.split(".")[2])]
+            assert gain != 1
+        assert torch.allclose(values, before[name] * gain, rtol=1e-5), name
 
 
 def theirs(family: str) -> nn.Module:

@@ -10,6 +10,16 @@ import torch
 from torch import nn
 
 from plkernel.models.init import RoleTable, asked, plan
+from plkernel.models.init.distributions import (
+    KEEP,
+    Distribution,
+    constant,
+    cut,
+    normal,
+    orthogonal,
+    rescaled,
+    uniform,
+)
 from plkernel.models.init.plan import Plan
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
@@ -111,6 +121,52 @@ def test_a_plan_of_the_meta_device_is_the_plan(kind: str) -> None:
         for name, parameter in model.named_parameters()
         if "log_rate" not in name
     )
+
+
+def test_labels_say_which_slice_of_how_many() -> None:
+    labels = [entry.parameter.label for entry in plan(Fused(), "megatron_default", ROLES).entries]
+    slices = [f"h.0.attn[{number}/3]" for number in (1, 2, 3)]
+    assert labels == ["wte.weight", *slices, "h.0.proj"]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "text"),
+    [
+        (normal(0.02), "N(0.02)"),
+        (cut(0.02, 3), "T(0.02, 3)"),
+        (cut(0.02, 0.5), "T(0.02, 0.5)"),
+        (rescaled(0.1), "J(0.1)"),
+        (uniform(1 / 3), "U(0.3333)"),
+        (orthogonal(0.5), "O(0.5)"),
+        (constant(1), "C(1)"),
+        (KEEP, "as the model has it"),
+        (Distribution("vector", version="rwkv_blinkdl"), "as in rwkv_blinkdl"),
+    ],
+)
+def test_distributions_print_by_their_letters(distribution: Distribution, text: str) -> None:
+    assert str(distribution) == text
+
+
+@pytest.mark.parametrize("distribution", [KEEP, Distribution("vector", version="rwkv_blinkdl")])
+def test_what_a_model_has_is_not_drawn(distribution: Distribution) -> None:
+    with pytest.raises(ValueError, match=f"kind '{distribution.kind}' cannot be drawn"):
+        distribution.draw((2, 2), torch.Generator())
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        ("normal", {"scale": -0.1}, "scale of normal must be a finite number of at least 0"),
+        ("uniform", {"scale": float("nan")}, "scale of uniform must be a finite number"),
+        ("truncated", {"scale": 1.0, "cutoff": 0.0}, "cutoff must be positive, got 0.0"),
+    ],
+)
+def test_scales_that_cannot_be_are_refused(
+    kind: Any, values: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Distribution(kind, **values)
+    assert constant(-1).scale == -1
 
 
 @pytest.mark.parametrize(

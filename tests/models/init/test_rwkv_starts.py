@@ -18,7 +18,14 @@ from plkernel.models.ssm import SSM, SSMConfig
 
 D, L, HEAD = 64, 3, 16
 NAIVE = Structure(norm="rms", tied=True)
-EVERY = [(scheme, version) for scheme in ("rwkv_blinkdl", "rwkv_naive") for version in (5, 6)]
+TODAY = ("rwkv_blinkdl", "rwkv_naive")
+AT_THE_TIME = [
+    ("rwkv_eagle_code_2023", 5),
+    ("rwkv_eagle_paper", 5),
+    ("rwkv_finch_code_2024_02", 6),
+    ("rwkv_finch_paper", 6),
+]
+EVERY = [*((scheme, version) for scheme in TODAY for version in (5, 6)), *AT_THE_TIME]
 
 
 def build(scheme: str, version: int, dim: int = D, layers: int = L) -> RWKV:
@@ -70,15 +77,16 @@ def bounded(values: Tensor, bound: float) -> bool:
 @pytest.mark.parametrize(("scheme", "version"), EVERY)
 def test_vectors_are_those_of_the_formulas(scheme: str, version: int, layers: int) -> None:
     """Token shift of both mixings, decays, u and ln_x, channel by channel; Finch stores mu, Eagle 1
-    - mu.
+    - mu. The paper prints u without its -1; the third power in the channel mixing is of today.
     """
-    values, i, word = (
-        drawn(scheme, version, layers=layers),
-        np.arange(D),
-        "maa" if version == 6 else "mix",
-    )
+    values = drawn(scheme, version, layers=layers)
+    i = np.arange(D)
+    word = "maa" if version == 6 else "mix"
+    offset = 0 if scheme.endswith("paper") else 1
+    power = 3 if version == 6 and scheme in TODAY else 1
     for block in range(layers):
-        r0, r1 = block / (layers - 1) if layers > 1 else 0.0, 1 - block / layers
+        r0 = block / (layers - 1) if layers > 1 else 0.0
+        r1 = 1 - block / layers
         shares = {
             s: (i / D) ** (r1 * (0.5 if s in "rg" else 1)) + (0.3 * r0 if s == "v" else 0)
             for s in "xwkvrg"
@@ -86,7 +94,7 @@ def test_vectors_are_those_of_the_formulas(scheme: str, version: int, layers: in
         for stream in "xwkvrg" if version == 6 else "kvrg":
             expected = 1 - shares[stream] if version == 6 else shares[stream]
             assert close(values[f"blocks.{block}.att.time_{word}_{stream}"], expected), stream
-        ffn = (i / D) ** (r1**3 if version == 6 else r1)
+        ffn = (i / D) ** (r1**power)
         for stream in "kr":
             assert close(
                 values[f"blocks.{block}.ffn.time_{word}_{stream}"], 1 - ffn if version == 6 else ffn
@@ -94,12 +102,28 @@ def test_vectors_are_those_of_the_formulas(scheme: str, version: int, layers: in
         assert close(
             values[f"blocks.{block}.att.time_decay"], -6 + 5 * (i / (D - 1)) ** (0.7 + 1.3 * r0)
         )
-        u = r0 * (1 - i / (D - 1)) + 0.1 * ((i + 1) % 3 - 1)
+        u = r0 * (1 - i / (D - 1)) + 0.1 * ((i + 1) % 3 - offset)
         assert close(values[f"blocks.{block}.att.time_faaaa"], u)
         assert close(
             values[f"blocks.{block}.att.ln_x.weight"], np.full(D, ((1 + block) / layers) ** 0.7)
         )
         assert values[f"blocks.{block}.att.ln_x.bias"].abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("scheme", "bounds"),
+    [
+        ("rwkv_blinkdl", (0, 0.01)),
+        *((one, (1e-4, 1e-4)) for one in ("rwkv_finch_code_2024_02", "rwkv_finch_paper")),
+    ],
+)
+def test_low_rank_maps_of_finch(scheme: str, bounds: tuple[float, float]) -> None:
+    values = drawn(scheme, 6)
+    for block in range(L):
+        for maps in ("time_maa", "time_decay"):
+            for half, bound in zip("12", bounds, strict=True):
+                weight = values[f"blocks.{block}.att.{maps}_w{half}"]
+                assert bounded(weight, bound) if bound else weight.abs().max() == 0, (maps, half)
 
 
 def test_vectors_of_goose_by_hand() -> None:
@@ -197,6 +221,25 @@ def test_matrices_of_goose() -> None:
     assert gains(dict(wide.named_parameters())["blocks.0.att.w2"].detach()) == both(0.2)
 
 
+@pytest.mark.parametrize(("scheme", "version"), AT_THE_TIME)
+def test_matrices_of_the_code_and_the_paper_of_the_time(scheme: str, version: int) -> None:
+    """ffn.key, which is 3.5 times as wide as it is deep, has gain sqrt(3.5) in the code and 3.5 in
+    the paper; square matrices are U in the paper; the paper's head is O(0.5) at any width.
+    """
+    values = drawn(scheme, version)
+    paper = scheme.endswith("paper")
+    assert bounded(values["emb.weight"], 6e-4)
+    assert gains(values["head.weight"]) == both(0.5 if paper else 1.0)
+    for block in range(L):
+        key = values[f"blocks.{block}.ffn.key.weight"]
+        assert gains(key) == both(3.5 if paper else math.sqrt(3.5))
+        for matrix in ("receptance", "key", "value", "gate"):
+            weight = values[f"blocks.{block}.att.{matrix}.weight"]
+            assert bounded(weight, D**-0.5) if paper else gains(weight) == both(1.0), matrix
+        for matrix in ("att.output", "ffn.value", "ffn.receptance"):
+            assert values[f"blocks.{block}.{matrix}.weight"].abs().max() == 0
+
+
 @pytest.mark.parametrize("version", [5, 6])
 def test_the_naive_start(version: int) -> None:
     """Embedding N(1) and no head of its own, matrices as torch.nn.Linear makes them, ffn.value
@@ -263,6 +306,16 @@ def test_on_an_ssm(scheme: str) -> None:
     [
         ("rwkv_blinkdl", build("", 7), "'rwkv_blinkdl' is not for RWKV-7: use rwkv7_official"),
         ("rwkv7_official", build("", 6), "'rwkv7_official' is not for RWKV-6: use rwkv_blinkdl"),
+        (
+            "rwkv_eagle_paper",
+            build("", 6),
+            "'rwkv_eagle_paper' is not for RWKV-6: use rwkv_blinkdl or rwkv_finch_code_2024_02",
+        ),
+        (
+            "rwkv_finch_code_2024_02",
+            build("", 5),
+            "is not for RWKV-5: use rwkv_blinkdl or rwkv_eagle_code_2023 or rwkv_eagle_paper",
+        ),
         ("rwkv_naive", build("", 6), "'rwkv_naive' needs a model with norm = 'rms', tied = True"),
         (
             "rwkv_blinkdl",

@@ -30,6 +30,7 @@ WIDE_TYPES = (torch.float32, torch.float64)
 MOST_PLANS = 1024  # inputs of which an operator remembers that they fit together
 _HAS_TRITON = find_spec("triton") is not None  # looking for it does not import it
 _PLAIN = (Tensor, Parameter)
+_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # that of is_grads_batched=True
 Results = tuple[Tensor, Tensor]
 
 
@@ -265,14 +266,15 @@ def _is_plain(tensors: Sequence[Tensor | None]) -> bool:
     What needs the operator of torch.library, which they see as a whole and know the shapes of:
     torch.compile and torch.export; modes of dispatch (FakeTensorMode, FlopCounterMode, make_fx,
     selective checkpointing) and of functions; subclasses of Tensor (FakeTensor, DTensor) and the
-    device meta; torch.func and batches of gradients (vmap); torch.jit.trace. And forward mode,
-    which is refused.
+    device meta; torch.func, and batches of gradients (is_grads_batched), which have a vmap of their
+    own; torch.jit.trace. And forward mode, which is refused.
     """
     return (
         not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._len_torch_function_stack() == 0
         and not torch._C._are_functorch_transforms_active()
+        and not torch._C._dispatch_tls_is_dispatch_key_included(_VMAP)
         and forward_ad._current_level < 0
         and not torch.jit.is_tracing()
         and all([x is None or (type(x) in _PLAIN and not x.is_meta) for x in tensors])

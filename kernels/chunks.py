@@ -7,7 +7,9 @@ multiplied: none is divided by, so that none is too strong, and no sum is subtra
 Steps past the end of a sequence have w = 1 and zeros; so have spare columns.
 """
 
-from collections.abc import Mapping
+import math
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numba
@@ -18,6 +20,7 @@ from torch import Tensor
 from plkernel.kernels import lanes
 from plkernel.kernels.compiled import together
 from plkernel.kernels.lanes import LANES, convert, load, multiply, multiply_add, spread_from, store
+from plkernel.kernels.operators import as_array
 
 _OPTIONS: Any = {
     "nogil": True,
@@ -30,6 +33,10 @@ CHUNK = LANES  # the steps of a chunk lie on the lanes of what its steps see of 
 # entries of the state times steps below which handing work to a thread costs more than it saves
 SERIAL = 1 << 20
 PRECISE = ("decays", "carry", "grad_carry")
+LINE = 64  # bytes of a cache line
+KEPT = 1 << 20  # bytes of the largest room that a thread keeps for its next call
+MOST_ROOMS = 8  # that a thread keeps
+_local = threading.local()
 
 
 def padded(size: int) -> int:
@@ -38,30 +45,62 @@ def padded(size: int) -> int:
 
 
 def share(
-    kernel: Any, kind: Any, shapes: Mapping[str, tuple[int, ...]], state: Tensor, *tensors: Tensor
+    kernel: Any,
+    kind: Any,
+    shapes: Callable[..., Mapping[str, tuple[int, ...]]],
+    sizes: tuple[int, ...],
+    state: Tensor,
+    *tensors: Tensor,
 ) -> None:
-    """Share out the heads of all batch rows of a state (B,H,..); each thread has a room of such
-    shapes to work in.
+    """Share out the heads of all batch rows of a state (B,H,..); each thread has a room of
+    `shapes(*sizes)` to work in.
     """
     batch, heads = state.shape[:2]
     units, work = batch * heads, state.numel() * tensors[0].shape[1]
     threads = max(1, min(torch.get_num_threads() if work >= SERIAL else 1, units))
-    arrays, counter = [tensor.detach().numpy() for tensor in tensors], np.zeros(1, np.int64)
+    arrays, counter = [as_array(tensor) for tensor in tensors], np.zeros(1, np.int64)
+    element = arrays[0].dtype
 
     def run() -> None:
-        room = {}
-        for (
-            name,
-            shape,
-        ) in (
-            shapes.items()
-        ):  # memory of torch's is aligned to cache lines; its zeros would start threads
-            dtype = torch.float64 if name in PRECISE else tensors[0].dtype
-            room[name] = torch.empty(shape, dtype=dtype).numpy()
-            room[name].fill(0)
-        kernel(*arrays, kind(**room), counter, units)
+        kernel(*arrays, room(kind, shapes, sizes, element), counter, units)
 
     together(run, threads)
+
+
+def room(
+    kind: Any,
+    shapes: Callable[..., Mapping[str, tuple[int, ...]]],
+    sizes: tuple[int, ...],
+    element: Any,
+) -> Any:
+    """Zeros of `shapes(*sizes)` for this thread alone, aligned to cache lines; small ones are those
+    of its last call, cleared.
+    """
+    rooms: dict[Any, Any] = _local.__dict__
+    wanted = (kind, sizes, element)
+    if wanted in rooms:
+        memory, ready = rooms[wanted]
+        memory.fill(0)
+        return ready
+    places, end = {}, 0
+    for name, shape in shapes(*sizes).items():
+        dtype = np.dtype(np.float64 if name in PRECISE else element)
+        places[name] = end, shape, dtype
+        end += padded(math.prod(shape) * dtype.itemsize // 4) * 4  # LANES float32 are a line
+    memory = np.zeros(end + LINE, np.uint8)
+    start = -memory.ctypes.data % LINE
+    memory = memory[start : start + end]
+    ready = kind(
+        **{
+            name: np.ndarray(shape, dtype, memory, at)
+            for name, (at, shape, dtype) in places.items()
+        }
+    )
+    if end <= KEPT:
+        if len(rooms) >= MOST_ROOMS:
+            rooms.clear()
+        rooms[wanted] = memory, ready
+    return ready
 
 
 @inner

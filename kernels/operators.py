@@ -5,6 +5,7 @@ A shape is a word of letters: B batch, T time, D channels, H heads, K key size, 
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from operator import eq
@@ -26,7 +27,10 @@ AXES = {
 }
 HALF_TYPES = (torch.bfloat16, torch.float16)
 WIDE_TYPES = (torch.float32, torch.float64)
+MOST_PLANS = 1024  # inputs of which an operator remembers that they fit together
 _HAS_TRITON = find_spec("triton") is not None  # looking for it does not import it
+_PLAIN = (Tensor, Parameter)
+_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # that of is_grads_batched=True
 Results = tuple[Tensor, Tensor]
 
 
@@ -55,6 +59,33 @@ def widen(x: Tensor) -> Tensor:
     return x if x.dtype in WIDE_TYPES else x.float()
 
 
+def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round to the type that the inputs came in."""
+    return x if x.dtype == dtype else x.to(dtype)
+
+
+def as_array(x: Tensor) -> Any:
+    """The memory of a tensor on a CPU as numpy sees it."""
+    return x.detach().numpy() if x.requires_grad else x.numpy()
+
+
+def numpy_type(dtype: torch.dtype) -> Any:
+    """That of float32 or float64."""
+    return np.float64 if dtype == torch.float64 else np.float32
+
+
+def zeros_of(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros on a CPU without a parallel region of torch: beside a busy process the end of such a
+    region waits until torch's second thread gets a core, milliseconds.
+    """
+    return torch.from_numpy(np.zeros(shape, numpy_type(dtype)))
+
+
+def summed(x: Any, dtype: torch.dtype) -> Tensor:
+    """Sum over the first axis of a float64 array, without a parallel region of torch."""
+    return narrow(torch.from_numpy(x.sum(0).astype(numpy_type(dtype), copy=False)), dtype)
+
+
 def sum_parts(parts: Tensor, like: Tensor) -> Tensor:
     """Sum over leading axes in float64; a single part only changes its dtype."""
     extra = parts.dim() - like.dim()
@@ -79,11 +110,15 @@ def define(
     precise: Sequence[str],
     kept: Sequence[str] | None = None,
 ) -> Callable[..., Results]:
-    """Define an operator of torch.library; return it as a function of its inputs and the name of a
-    backend or None.
+    """Define an operator; return it as a function of its inputs and the name of a backend or None.
 
     Its gradients are of first order. The reference, which torch differentiates, has every other
     derivative.
+
+    There are two ways to a backend, with one pair of functions behind both. Where only autograd
+    looks on (`_is_plain`), it is a `torch.autograd.Function`, and inputs whose shapes, dtypes and
+    devices were checked once are not checked again. Everywhere else it is an operator of
+    torch.library, which takes several times as long for a small problem.
 
     Args:
         name: the package of the backends; `forward` of a backend takes the inputs, and `backward`
@@ -102,42 +137,48 @@ def define(
 
     def forward(*arguments: Any) -> Any:
         *tensors, backend = arguments
-        given = dict(zip(inputs, (x.contiguous() for x in tensors), strict=True))
+        given = dict(zip(inputs, map(_contiguous, tensors), strict=True))
         _check_sign(name, given)
-        if 0 in (*given[main].shape, *given[like].shape):
+        if given[main].numel() == 0 or given[like].numel() == 0:
             return torch.zeros_like(given[like]), given["state"].clone()
-        return import_module(f"plkernel.kernels.{name}.{backend}").forward(*given.values())
+        return _backend(name, backend).forward(*given.values())
 
     def backward(*arguments: Any) -> Any:
         *tensors, backend = arguments
-        *tensors, grad_out, grad_last = (x.contiguous() for x in tensors)
-        given = dict(zip(saved, tensors, strict=True))
-        if 0 in (*tensors[0].shape, *grad_out.shape):
+        *tensors, grad_out, grad_last = map(_contiguous, tensors)
+        if tensors[0].numel() == 0 or grad_out.numel() == 0:
+            given = dict(zip(saved, tensors, strict=True))
             grads = [torch.zeros_like(given[one]) for one in gradients_like[:-1]]
             return (*grads, grad_last.clone())
-        return import_module(f"plkernel.kernels.{name}.{backend}").backward(
-            *tensors, grad_out, grad_last
-        )
+        return _backend(name, backend).backward(*tensors, grad_out, grad_last)
 
     run = _library_operator(name, forward, tuple(inputs), (like, "state"))
     run_back = _library_operator(
         f"{name}_backward", backward, (*saved, "grad_out", "grad_last"), gradients_like
     )
 
+    places = [len(inputs) if one == "out" else list(inputs).index(one) for one in saved]
+    like_place = saved.index("out" if "out" in saved else like)
+    state_place = saved.index("state")
+
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
         *tensors, ctx.backend = inputs
         ctx.set_materialize_grads(False)  # torch's zeros would start its threads
-        named = dict(zip((*letters, "out"), (*tensors, output[0]), strict=True))
-        ctx.save_for_backward(*(named[one] for one in saved))
+        tensors.append(output[0])
+        ctx.save_for_backward(*[tensors[place] for place in places])
 
     def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        kept = dict(zip(saved, ctx.saved_tensors, strict=True))
-        results = kept["out" if "out" in saved else like], kept["state"]
-        incoming = (
-            _zeros(x.shape, x) if grad is None else grad
-            for grad, x in zip(grads, results, strict=True)
-        )
-        return *run_back(*ctx.saved_tensors, *incoming, ctx.backend), None
+        kept = ctx.saved_tensors
+        grad_out, grad_last = grads
+        if grad_out is None:
+            grad_out = _zeros(kept[like_place])
+        if grad_last is None:
+            grad_last = _zeros(kept[state_place])
+        incoming = (*kept, grad_out, grad_last)
+        # With create_graph=True gradients are recorded here; the registered operator refuses it.
+        direct = not torch.is_grad_enabled() and _is_plain(incoming)
+        back = backward if direct else run_back
+        return *back(*incoming, ctx.backend), None
 
     def refuse(*_: Any) -> NoReturn:
         raise NotImplementedError(
@@ -147,26 +188,102 @@ def define(
     run.register_autograd(differentiate, setup_context=keep)
     run_back.register_autograd(refuse)
 
-    def checked(*arguments: Any) -> Results:
-        *tensors, backend = arguments
+    def forward_and_keep(ctx: Any, *arguments: Any) -> Any:
+        results = forward(*arguments)
+        keep(ctx, arguments, results)
+        return results
+
+    # A class made by call: profiles show its name.
+    function: Any = type(
+        name,
+        (torch.autograd.Function,),
+        {"forward": staticmethod(forward_and_keep), "backward": staticmethod(differentiate)},
+    )
+
+    def checked_anew(tensors: Sequence[Any], backend: str | None) -> tuple[dict[str, Tensor], str]:
+        """The inputs with a state, and the backend; an error where they do not fit together."""
         given = _check(name, main, letters, precise, dict(zip(inputs, tensors, strict=True)))
         chosen = choose(name, backend, given[main].device)
-        if chosen == "reference":
-            _check_sign(name, given)
-            return reference(*given.values())
-        if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
-            raise NotImplementedError(  # torch would leave out tangents in silence
-                f"{name}: backend {chosen!r} has neither forward mode nor torch.func;"
-                " backend='reference' has, slowly"
-            )
         for one, x in given.items():
             if chosen == "gpu" and x.dtype == torch.float64:
                 raise ValueError(
                     f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16"
                 )
-        return run(*given.values(), chosen)
+        return given, chosen
 
-    return checked
+    plans: dict[Any, tuple[str, torch.Size, torch.dtype]] = {}
+
+    def planned(tensors: Sequence[Any], backend: str | None) -> tuple[Sequence[Tensor], str]:
+        """`checked_anew`, once for all inputs of the same shapes, dtypes and devices."""
+        signature = (
+            backend,
+            *[None if x is None else (x.shape, x.dtype, x.device) for x in tensors],
+        )
+        plan = plans.get(signature)
+        if plan is None:
+            given, chosen = checked_anew(tensors, backend)
+            if len(plans) >= MOST_PLANS:
+                plans.clear()
+            plans[signature] = chosen, given["state"].shape, given["state"].dtype
+            return tuple(given.values()), chosen
+        chosen, shape, dtype = plan
+        *others, state = tensors
+        if state is None:
+            state = _zeros(others[main_place], shape, dtype)
+        elif state.dtype != dtype:
+            state = state.to(dtype)
+        return (*others, state), chosen
+
+    main_place = list(inputs).index(main)
+
+    def operator(*arguments: Any) -> Results:
+        *tensors, backend = arguments
+        if _is_plain(tensors):
+            ready, chosen = planned(tensors, backend)
+            if chosen != "reference":
+                if torch.is_grad_enabled() and any([x.requires_grad for x in ready]):
+                    return function.apply(*ready, chosen)
+                return forward(*ready, chosen)
+        else:
+            given, chosen = checked_anew(tensors, backend)
+            ready = tuple(given.values())
+        if chosen == "reference":
+            _check_sign(name, dict(zip(inputs, ready, strict=True)))
+            return reference(*ready)
+        if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+            raise NotImplementedError(  # torch would leave out tangents in silence
+                f"{name}: backend {chosen!r} has neither forward mode nor torch.func;"
+                " backend='reference' has, slowly"
+            )
+        return run(*ready, chosen)
+
+    return operator
+
+
+def _is_plain(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether nothing looks on but autograd, so that an autograd.Function serves.
+
+    What needs the operator of torch.library, which they see as a whole and know the shapes of:
+    torch.compile and torch.export; modes of dispatch (FakeTensorMode, FlopCounterMode, make_fx,
+    selective checkpointing) and of functions; subclasses of Tensor (FakeTensor, DTensor) and the
+    device meta; torch.func, and batches of gradients (is_grads_batched), which have a vmap of their
+    own; torch.jit.trace. And forward mode, which is refused.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._len_torch_function_stack() == 0
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._dispatch_tls_is_dispatch_key_included(_VMAP)
+        and forward_ad._current_level < 0
+        and not torch.jit.is_tracing()
+        and all([x is None or (type(x) in _PLAIN and not x.is_meta) for x in tensors])
+    )
+
+
+@cache
+def _backend(name: str, backend: str) -> Any:
+    return import_module(f"plkernel.kernels.{name}.{backend}")
 
 
 def _check(
@@ -210,30 +327,38 @@ def _check(
                 " device"
             )
     state = given["state"]
+    dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
     if state is None:
-        state = _zeros([sizes[letter] for letter in letters["state"][0]], first)
-    return given | {
-        "state": state.to(torch.float64 if first.dtype == torch.float64 else torch.float32)
-    }
+        state = _zeros(first, [sizes[letter] for letter in letters["state"][0]], dtype)
+    return given | {"state": state.to(dtype)}
 
 
-def _zeros(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Zeros of the dtype and on the device of `like`, on a CPU without a parallel region of torch.
-
-    Beside a busy process the end of such a region waits until torch's second thread gets a core:
-    milliseconds.
-    """
+def _zeros(like: Tensor, shape: Sequence[int] | None = None, dtype: Any = None) -> Tensor:
+    """Zeros on the device of `like`, of its shape and dtype if left out; on a CPU as `zeros_of`."""
+    shape = like.shape if shape is None else shape
+    dtype = dtype or like.dtype
     if (
         torch.compiler.is_compiling()
         or like.device.type != "cpu"
-        or type(like) not in (Tensor, Parameter)
+        or type(like) not in _PLAIN
+        or torch._C._len_torch_dispatch_stack() > 0
+        or dtype not in WIDE_TYPES
     ):
-        return like.new_zeros(shape)
-    if like.dtype not in WIDE_TYPES:
-        return like.new_zeros(shape)
-    return torch.from_numpy(
-        np.zeros(shape, np.float64 if like.dtype == torch.float64 else np.float32)
-    )
+        return like.new_zeros(shape, dtype=dtype)
+    return zeros_of(shape, dtype)
+
+
+def _contiguous(x: Tensor) -> Tensor:
+    """A contiguous copy, if need be; on a CPU without a parallel region of torch.
+
+    The gradient of a sum, expanded from one number, is such a tensor: beside a busy process its
+    copy by two threads of torch takes several times as long as the operator.
+    """
+    if x.is_contiguous():
+        return x
+    if x.device.type != "cpu" or x.dtype not in WIDE_TYPES or x.is_neg():
+        return x.contiguous()
+    return torch.from_numpy(np.ascontiguousarray(as_array(x)))
 
 
 def _kind(x: Tensor) -> str:
@@ -251,8 +376,10 @@ def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
         return
     if log_decay.device.type != "cpu" or not log_decay.numel():
         return
-    values = log_decay.detach()
-    largest = float(values.numpy().max()) if values.dtype in WIDE_TYPES else values.max().item()
+    if log_decay.dtype in WIDE_TYPES:
+        largest = float(as_array(log_decay).max())
+    else:
+        largest = log_decay.detach().max().item()
     if largest > 0:
         raise ValueError(
             f"{name}: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0"

@@ -1,15 +1,18 @@
 """make gpu: what only a GPU shows, in the minutes that are given.
 
     python runs/gpu.py [PART ...] [--minutes 40] [--workers N] [--record FOLDER] [--out FOLDER]
-    [--device cuda]
+                       [--device cuda]
 
-Parts are done in the order given until the minutes are over; left out, all of these:
+Parts are done in the order given until the minutes are over; left out, they are bench,
+published-gpu, ladder-gpu, tests and memory-lags-gpu:
 
     bench    scan, wkv, wkv7 and a training step beside their peers; checked before they are timed
+    profile  every variant of the kernels and every peer: time of a call, on the GPU alone, on the
+             CPU, and beside what the chip could do at best; under four minutes
     tests    the tests of tests/kernels that need a GPU: results and gradients of every operator
-    against float64
+             against float64
     SPEC     a study: a TOML file, or the name of one under runs/; its record has the rows as the
-    runs end
+             runs end
 
 Needs no network and installs nothing. Packages come from this interpreter, or from
 runs/out/site-3.12 (the version of Python), a folder that `pip install --target` fills on another
@@ -36,15 +39,22 @@ PARTS = ("bench", "published-gpu", "ladder-gpu", "tests", "memory-lags-gpu")
 NEEDED = ("torch", "numba", "pydantic", "tyro", "safetensors", "filelock", "pytest")
 SMALL = {"scan": "2 64 16", "wkv": "1 64 1 16", "wkv7": "1 64 1 16"}
 """Shapes on a CPU, where the benchmarks only show that they run."""
+PROFILE, SHORT = 210.0, 30.0
+"""Seconds of the profile on a GPU and on a CPU; a contender that has begun may end after them."""
 RESERVE = 30.0
 """Seconds before the end at which runs are asked to save: a step, a checkpoint, the record."""
 POLL = 2.0
 
 
 def check(part: str, device: str, folder: Path, left: Callable[[], float]) -> list[str]:
-    """Run the tests or the benchmarks, each in a process of its own; return what failed."""
+    """Run tests, benchmarks or the profile, each in a process of its own; return what failed."""
     chosen, small = "gpu and equal and not interpreted", device == "cpu"
     commands = {"tests": ["pytest", "-q", "-m", "not slow", "-k", chosen, "tests/kernels"]}
+    if part == "profile":
+        (folder.parent / "bench").mkdir(exist_ok=True)
+        options = ["--device", device, "--out", str(folder.parent / "bench")]
+        seconds = min(PROFILE, max(left(), 0.0)) if not small else SHORT
+        commands = {"profile": ["plkernel.bench", "profile", *options, "--seconds", str(seconds)]}
     if part == "bench":
         options = ["--device", device, "--out", str(folder), "--rounds", "1" if small else "15"]
         shapes = {name: ["--shapes", *shape.split()] for name, shape in SMALL.items() if small}
@@ -161,7 +171,7 @@ def main() -> None:
         for part in options.parts:
             if left() <= 0:
                 print(f"{part}: the minutes are over; the same command goes on", flush=True)
-            elif part in ("tests", "bench"):
+            elif part in ("tests", "bench", "profile"):
                 (record / "gpu").mkdir(parents=True, exist_ok=True)
                 failed += check(part, options.device, record / "gpu", left)
             else:

@@ -9,7 +9,7 @@ depend on the number of threads.
 import ctypes
 import math
 import mmap
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from plkernel.kernels.compiled import jit, together
 from plkernel.kernels.lanes import take
-from plkernel.kernels.operators import widen
+from plkernel.kernels.operators import as_array, narrow, summed, widen
 
 LINE = 16  # float32 channels in a cache line: two threads never write the same one
 # most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
@@ -133,8 +133,8 @@ def forward(a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
     wide_b = widen(b)
     h, last = _empty_like(wide_b), torch.empty_like(state)
-    _run(_forward, b.shape, _three_axes(a), wide_b, state, h, last)
-    return h.to(b.dtype), last
+    _run(_forward, b.shape, _three_axes(a), *map(as_array, (wide_b, state, h, last)))
+    return narrow(h, b.dtype), last
 
 
 def backward(
@@ -143,23 +143,27 @@ def backward(
     """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a (g_t * h_{t-1}), of b (g_t) and of the
     state (a_1 g_1).
     """
-    inputs = (_three_axes(a), state, widen(h), widen(grad_h), grad_last)
+    wide_h = widen(h)
+    grad_b, grad_state = _empty_like(wide_h), torch.empty_like(state)
+    inputs = map(as_array, (state, wide_h, widen(grad_h), grad_last))
+    results = map(as_array, (grad_b, grad_state))
     fixed = a.dim() == 1
-    grad_a = (
-        state.new_empty((len(state), 1, len(a)), dtype=torch.float64)
-        if fixed
-        else _empty_like(inputs[0])
-    )
-    grad_b, grad_state = _empty_like(inputs[2]), torch.empty_like(state)
-    _run(_backward, h.shape, *inputs, grad_a, grad_b, grad_state, fixed)
     if fixed:
-        grad_a = grad_a[:, 0].sum(0)
-    return grad_a.to(a.dtype), grad_b.to(h.dtype), grad_state
+        sums = np.zeros((len(state), 1, len(a)))  # over time, for each row
+        _run(_backward, h.shape, _three_axes(a), *inputs, sums, *results, fixed)
+        grad_a = summed(sums[:, 0], a.dtype)
+    else:
+        wide_a = widen(a)
+        grad_a = _empty_like(wide_a)
+        _run(_backward, h.shape, as_array(wide_a), *inputs, as_array(grad_a), *results, fixed)
+    return narrow(grad_a, a.dtype), narrow(grad_b, h.dtype), grad_state
 
 
-def _three_axes(a: Tensor) -> Tensor:
-    """The decay as the kernels take it, no half type."""
-    return widen(a) if a.dim() == 3 else a.double()[None, None]
+def _three_axes(a: Tensor) -> Any:
+    """The decay as the kernels take it, an array of no half type."""
+    if a.dim() == 3:
+        return as_array(widen(a))
+    return as_array(a).astype(np.float64)[None, None]
 
 
 def _empty_like(x: Tensor) -> Tensor:
@@ -177,13 +181,13 @@ def _empty_like(x: Tensor) -> Tensor:
 def _run(kernel: Any, shape: torch.Size, *inputs: Any) -> None:
     """Cut rows and channels into equal units and share them out."""
     rows, _, channels = shape
-    arrays = [x.detach().numpy() if isinstance(x, Tensor) else x for x in inputs]
     threads = torch.get_num_threads() if shape.numel() >= SERIAL else 1
     width = _block_width(rows, channels, threads)
     units, counter = rows * math.ceil(channels / width), np.zeros(1, np.int64)
-    together(partial(kernel, *arrays, width, counter, units), min(threads, units))
+    together(partial(kernel, *inputs, width, counter, units), min(threads, units))
 
 
+@lru_cache(1024)
 def _block_width(rows: int, channels: int, threads: int) -> int:
     """Channels per unit: whole cache lines, at most WIDTH, and fewer where rows are too few for all
     threads.

@@ -49,7 +49,7 @@ from plkernel.kernels.lanes import (
     store,
     zeros,
 )
-from plkernel.kernels.operators import widen
+from plkernel.kernels.operators import as_array, narrow, summed, widen, zeros_of
 
 
 def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
@@ -351,10 +351,9 @@ def forward(
     """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
     inputs = _wide(r, k, v, log_decay, u)
     out, last = torch.empty_like(inputs[2]), torch.empty_like(state)
-    chunks.share(
-        _forward, Room, _shapes(r.shape[3], v.shape[3], 0), state, *inputs, state, out, last
-    )
-    return out.to(v.dtype), last
+    sizes = (r.shape[3], v.shape[3], 0)
+    chunks.share(_forward, Room, _shapes, sizes, state, *inputs, state, out, last)
+    return narrow(out, v.dtype), last
 
 
 def backward(
@@ -373,34 +372,29 @@ def backward(
     grads, grad_state = [torch.empty_like(x) for x in inputs[:3]], torch.empty_like(state)
     fixed = log_decay.dim() == 2
     if fixed or time == 1:  # what `_store_decays` adds to
-        grad_w = torch.zeros(
-            (batch, 1, heads, size), dtype=torch.float64 if fixed else inputs[0].dtype
-        )
+        grad_w = zeros_of((batch, 1, heads, size), torch.float64 if fixed else inputs[0].dtype)
     else:
         grad_w = torch.empty_like(inputs[0])
-    grad_u = torch.zeros((batch, *inputs[4].shape), dtype=torch.float64)
+    grad_u = zeros_of((batch, *inputs[4].shape), torch.float64)
     incoming = (widen(grad_out), grad_last)
     results = *grads, grad_w, grad_u, grad_state
-    shapes = _shapes(size, v.shape[3], -(-time // CHUNK))
-    chunks.share(_backward, Room, shapes, state, *inputs, state, *incoming, *results)
+    sizes = (size, v.shape[3], -(-time // CHUNK))
+    chunks.share(_backward, Room, _shapes, sizes, state, *inputs, state, *incoming, *results)
     if fixed:
-        grad_w = grad_w.sum((0, 1))
-    grad_r, grad_k, grad_v = (grad.to(r.dtype) for grad in grads)
-    grad_u = grad_u.sum(0)[:, :size].to(u.dtype).contiguous()
-    return grad_r, grad_k, grad_v, grad_w.to(log_decay.dtype), grad_u, grad_state
+        grad_w = summed(grad_w.numpy()[:, 0], log_decay.dtype)
+    grad_u = summed(grad_u.numpy()[..., :size], u.dtype)
+    grad_r, grad_k, grad_v = [narrow(grad, r.dtype) for grad in grads]
+    return grad_r, grad_k, grad_v, narrow(grad_w, log_decay.dtype), grad_u, grad_state
 
 
 def _wide(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor) -> list[Tensor]:
     """Inputs as the kernels take them: no half types, ln w as (B,T,H,K) or (1,1,H,K), and u
     padded.
     """
-    r, k, v, log_decay = (
-        widen(x) for x in (r, k, v, log_decay if log_decay.dim() == 4 else log_decay[None, None])
-    )
-    return [
-        r,
-        k,
-        v,
-        log_decay,
-        torch.nn.functional.pad(u.to(r.dtype), (0, chunks.padded(u.shape[1]) - u.shape[1])),
-    ]
+    if log_decay.dim() == 2:
+        log_decay = log_decay[None, None]
+    heads, size = u.shape
+    wide = [widen(x) for x in (r, k, v, log_decay)]
+    padded = zeros_of((heads, chunks.padded(size)), wide[0].dtype)
+    padded.numpy()[:, :size] = as_array(widen(u))
+    return [*wide, padded]

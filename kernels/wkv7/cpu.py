@@ -53,7 +53,7 @@ from plkernel.kernels.lanes import (
     store,
     zeros,
 )
-from plkernel.kernels.operators import widen
+from plkernel.kernels.operators import narrow, widen
 
 
 def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
@@ -419,8 +419,9 @@ def forward(
     """Every o_t (B,T,H,V) and the last state (B,H,V,K)."""
     wide = [widen(x) for x in (r, log_decay, k, v, a, b)]
     out, last = torch.empty_like(wide[3]), torch.empty_like(state)
-    chunks.share(_forward, Room, _shapes(r.shape[3], v.shape[3], 1), state, *wide, state, out, last)
-    return out.to(v.dtype), last
+    sizes = (r.shape[3], v.shape[3], 1)
+    chunks.share(_forward, Room, _shapes, sizes, state, *wide, state, out, last)
+    return narrow(out, v.dtype), last
 
 
 def backward(
@@ -439,6 +440,7 @@ def backward(
     wide = [widen(x) for x in inputs]
     grads = [torch.empty_like(x) for x in (*wide, state)]
     incoming = (widen(grad_out), grad_last)
-    shapes = _shapes(r.shape[3], v.shape[3], -(-r.shape[1] // CHUNK))
-    chunks.share(_backward, Room, shapes, state, *wide, state, *incoming, *grads)
-    return *(grad.to(x.dtype) for grad, x in zip(grads, inputs, strict=False)), grads[-1]
+    sizes = (r.shape[3], v.shape[3], -(-r.shape[1] // CHUNK))
+    chunks.share(_backward, Room, _shapes, sizes, state, *wide, state, *incoming, *grads)
+    *grads, grad_state = grads
+    return *[narrow(grad, x.dtype) for grad, x in zip(grads, inputs, strict=True)], grad_state

@@ -1,5 +1,5 @@
-"""python -m plkernel.bench scan | wkv | wkv7 | train: check a part, then time it beside its
-peers.
+"""python -m plkernel.bench scan | wkv | wkv7 | train | host | profile: check a part, then time it
+beside its peers.
 """
 
 from collections.abc import Callable
@@ -69,5 +69,34 @@ def train(
     run(spec, threads, rounds, device, out)
 
 
+def host(rounds: int = 15, device: Device = "auto", out: Path | None = None) -> None:
+    """Time the path around the kernels: CPU time of a call too small to compute, beside linear.
+
+    Args:
+        rounds: how often each contender is timed, a hundred calls together.
+        device: auto, cpu or cuda.
+        out: a folder for host.json.
+    """
+    from plkernel.benchmarks.host import run
+
+    run(rounds, device, out)
+
+
+def profile(device: Device = "auto", seconds: float = 220.0, out: Path | None = None) -> None:
+    """Time every variant of the kernels and every peer on a GPU: wall, device and host time.
+
+    Each is checked against float64 first; times stand beside what the chip could do at best.
+
+    Args:
+        device: auto, cpu (small, to see that it runs) or cuda.
+        seconds: when these are over, what is left is skipped and named.
+        out: a folder for profile-CARD.json.
+    """
+    from plkernel.benchmarks.profile import run
+
+    run(device, seconds, out)
+
+
 if __name__ == "__main__":
-    main_of({"scan": scan, "wkv": wkv, "wkv7": wkv7, "train": train}, str(__doc__))
+    commands = {"scan": scan, "wkv": wkv, "wkv7": wkv7, "train": train}
+    main_of(commands | {"host": host, "profile": profile}, str(__doc__))

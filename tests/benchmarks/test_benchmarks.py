@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from plkernel.benchmarks import operators, training
+from plkernel.benchmarks import host, operators, profile, training
 from plkernel.benchmarks.operators import OURS, Contender, Problem, makers, problem, truth
 from plkernel.commands import bench
 from plkernel.common.files import load_json
@@ -153,3 +153,102 @@ def test_a_short_benchmark_of_training(tiny_spec: Callable[..., Path], tmp_path:
     assert all(row["seconds"] for row in record["rows"])
     assert (record["context"], record["batch"]) == (32, 4)
     assert record["error"] < training.LARGEST_ERROR
+
+
+def test_the_path_around_the_kernels_is_timed_beside_linear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "CALLS", 2)
+    bench.host(rounds=3, device="cpu", out=tmp_path)
+    rows = {row["contender"]: row for row in load_json(tmp_path / "host.json")["rows"]}
+    assert {host.BASELINE, "scan", "wkv7", "wkv, torch.library"} < rows.keys()
+    assert rows[host.BASELINE]["both"]["ratio"]["median"] == 1.0
+    assert all(
+        row[part]["seconds"]["median"] > 0
+        for row in rows.values()
+        for part in row
+        if part != "contender"
+    )
+
+
+def test_an_operator_that_is_wrong_is_not_timed_on_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact = host.operator
+
+    def wrong(name: str) -> Callable[..., Any]:
+        return lambda first, *others: exact(name)(first * 0.99, *others)
+
+    monkeypatch.setattr(host, "operator", wrong)
+    with pytest.raises(ValueError, match=r"scan differs from float64 by .*: nothing is timed"):
+        bench.host(rounds=1, device="cpu")
+
+
+CASES = [
+    profile.Case("scan", (2, 37, 5), torch.float32, True),
+    profile.Case("scan", (2, 64, 5), torch.float32, False),
+    profile.Case("wkv", (2, 20, 2, 8), torch.float32, False),
+    profile.Case("wkv7", (2, 20, 2, 8), torch.bfloat16, False),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_truth_of_the_profile_is_the_loop_in_float64(case: profile.Case) -> None:
+    given = profile.inputs(case, 3, "cpu")
+    reference = partial(operators.operator(case.operator), backend="reference")
+    exact = profile.by_autograd(reference, given.to(torch.float64))[1]()
+    found = profile.truth(case, given)
+    assert len(found) == len(exact)
+    for x, y in zip(found, exact, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+    other = profile.inputs(case, 4, "cpu")
+    assert not torch.equal(given.inputs[2 if len(given.inputs) > 2 else 1], other.inputs[1])
+
+
+def test_a_contender_of_the_profile_that_is_wrong_or_fails_is_a_row_without_times() -> None:
+    case = CASES[0]
+    given = profile.inputs(case, 0, "cpu")
+    check = given, profile.truth(case, given)
+
+    def off(given: Problem) -> Any:
+        forward, both = profile.by_autograd(operators.operator("scan"), given)
+        return forward, lambda: (*both()[:-1], both()[-1] * 1.05)
+
+    def broken(given: Problem) -> Any:
+        raise RuntimeError("no kernel\nmore")
+
+    def absent(given: Problem) -> Any:
+        raise ImportError("no such package")
+
+    rows = [
+        profile.measure(case, profile.Contender(make, on_cpu=True), [given], check, "cpu")
+        for make in (off, broken, absent)
+    ]
+    assert rows[0]["error"] == pytest.approx(0.05, rel=1e-3)
+    assert [row["reason"] for row in rows] == [
+        "wrong: the error is 5.0e-02",
+        "failed: RuntimeError: no kernel",
+        "not installed (no such package)",
+    ]
+    assert not any("forward" in row for row in rows)
+
+
+def test_the_table_of_the_profile_keeps_ours_and_the_fastest_within_its_limits() -> None:
+    times = {"call": 1.0, "device": 0.9, "host": 1e-4, "graph": False}
+    rows: list[dict[str, Any]] = [
+        {"case": f"case {number}", "contender": name, "error": 1e-3, "forward": times}
+        | {"both": times | {"device": seconds}, "floor": {"forward": 0.1, "both": 0.2}}
+        for number in range(20)
+        for name, seconds in [(OURS, 9.0), *((f"peer {place}", place + 1.0) for place in range(9))]
+    ]
+    rows.append({"case": "case 20", "reason": "no time left"})
+    text = profile.table(rows)
+    lines = text.splitlines()
+    assert len(text) <= profile.MOST_TEXT
+    assert max(map(len, lines)) <= profile.WIDTH
+    place = lines.index("case 0  floor 100.000 and 200.000")
+    assert lines[place + 1].split()[0] == OURS
+    assert lines[place + 2].split()[:2] == ["peer", "0"]
+    assert "e " in lines[place + 1], "no graph: by events"
+    assert lines[-1] == "  all: no time left"
+    assert any("that are slower" in line for line in lines)

@@ -24,7 +24,9 @@ from operators import (
     strided,
 )
 from torch import Tensor, func
+from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.torch.jit.script.* is deprecated:DeprecationWarning"
@@ -301,6 +303,67 @@ def test_the_operator_passes_the_checks_of_torch(one: Operator, layout: str) -> 
     torch.library.opcheck(
         getattr(operators, f"{one.name}_backward").default, (*back, *incoming, "cpu")
     )
+
+
+class Seen(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_who_looks_on_sees_one_operator_and_the_same_results(one: Operator) -> None:
+    """A mode of dispatch sees it whole, forward and backward; alone it is an autograd.Function."""
+    given = one.problem("varying", one.shape(5))
+    plain = one.run(None, given)
+    with Seen() as seen:
+        watched = one.run(None, given)
+    ours = [name for name in seen.names if name.startswith("plkernel")]
+    assert ours == [f"plkernel.{one.name}.default", f"plkernel.{one.name}_backward.default"]
+    assert all(torch.equal(plain[name], watched[name]) for name in one.results)
+    leaves = [given[name].clone().requires_grad_() for name in one.inputs]
+    out, _ = one.call(*leaves)
+    assert type(out.grad_fn).__name__ == f"{one.name}Backward"
+    with Seen() as seen:  # forward alone, backward watched
+        torch.autograd.grad(out, leaves[0], given["grad_out"])
+    assert f"plkernel.{one.name}_backward.default" in seen.names
+    with FakeTensorMode() as mode:
+        fake = [mode.from_tensor(x) for x in leaves]
+        assert one.call(*fake)[0].shape == out.shape
+
+
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_a_batch_of_gradients_equals_one_after_another(one: Operator) -> None:
+    given = one.problem("varying", one.shape(5))
+    leaves = [given[name].clone().requires_grad_() for name in one.inputs]
+    out, _ = one.call(*leaves)
+    incoming = torch.stack([given["grad_out"], 2 * given["grad_out"].flip(1)])
+    batched = torch.autograd.grad(out, leaves, incoming, is_grads_batched=True, retain_graph=True)
+    for place, gradient in enumerate(incoming):
+        single = torch.autograd.grad(out, leaves, gradient, retain_graph=True)
+        assert all(torch.equal(x[place], y) for x, y in zip(batched, single, strict=True))
+
+
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_inputs_like_those_before_need_no_check_and_others_have_one(one: Operator) -> None:
+    """Each of shape, dtype and backend; a state in another type is converted as at first."""
+    given = one.problem("varying", one.shape(5))
+    steps = [given[name] for name in one.inputs][:-1]
+    state = given["state"].double()
+    first, again = (one.call(*steps, state) for _ in range(2))
+    assert again[1].dtype == torch.float32
+    assert all(map(torch.equal, first, again))
+    for wrong in (state[:1], state.to("meta")):
+        with pytest.raises(ValueError, match=f"{one.name}: state is "):
+            one.call(*steps, wrong)
+    with pytest.raises(ValueError, match="backend 'fast' does not work"):
+        one.call(*steps, state, backend="fast")
 
 
 @pytest.mark.slow

@@ -56,6 +56,25 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(
     assert "bench wkv: Command '['plkernel.bench', 'wkv']' returned" in capsys.readouterr().out
 
 
+def test_the_profile_runs_on_a_cpu_and_its_table_comes_last(tmp_path: Path) -> None:
+    """With a reason in place of what needs a GPU."""
+    printed, _ = call(tmp_path, "profile").communicate()
+    found = json.loads((tmp_path / "record" / "bench" / "profile-cpu.json").read_text())
+    ours = [row for row in found["rows"] if row.get("contender") == "plkernel"]
+    assert {row["case"].split()[0] for row in ours} == {"scan", "wkv", "wkv7"}, printed
+    for row in ours:
+        limit = 1e-2 if row["case"].endswith("bfloat16") else 1e-5
+        assert row["error"] < limit, row
+        assert row["both"]["call"] > 0, row
+        assert row["both"]["ratio"] == 1.0
+    reasons = {row["contender"]: row.get("reason") for row in found["rows"] if "contender" in row}
+    assert reasons["gpu"] == reasons["fla chunk_rwkv7"] == "needs a GPU"
+    assert found["chip"]["copy"] > 0
+    assert found["environment"]["card"] == "cpu"
+    assert printed.rstrip().endswith("needs a GPU")
+    assert max(map(len, printed.splitlines())) <= 110
+
+
 def test_it_does_nothing_without_a_gpu_or_packages(
     gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,144 @@
+"""What a call costs before anything is computed: CPU time of the path around the kernels, beside
+that of `torch.nn.functional.linear`.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from plkernel.benchmarks.operators import (
+    LIMITS,
+    operator,
+    prepare,
+    problem,
+    relative_error,
+    spread,
+    step,
+    truth,
+)
+from plkernel.common.cli import text_table
+from plkernel.common.environment import environment
+from plkernel.common.files import save_json
+from plkernel.models import Device
+
+BASELINE = "linear"
+SHAPES = {"scan": (1, 4, 16), "wkv": (1, 4, 1, 16), "wkv7": (1, 4, 1, 16)}
+"""So small that next to nothing is computed; `linear` has an input of 1x4x16 and 16x16 weights."""
+CALLS = 100
+"""Calls that are timed together."""
+
+
+class Work(NamedTuple):
+    """A function, the tensors that it takes and differentiates, and the gradient of its result."""
+
+    function: Callable[..., Tensor]
+    leaves: Sequence[Tensor]
+    gradient: Tensor
+
+    def forward(self) -> Any:
+        return self.function(*self.leaves)
+
+    def both(self) -> Any:
+        return torch.autograd.grad(self.function(*self.leaves), self.leaves, self.gradient)
+
+
+class Copy(torch.autograd.Function):
+    """The least that a function of Python costs: nothing but a copy of its first input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0], ctx.saved_tensors[1]
+
+
+def first(function: Callable[..., Any], *inputs: Tensor) -> Tensor:
+    """The first of several results."""
+    result = function(*inputs)
+    return result if isinstance(result, Tensor) else result[0]
+
+
+def registered(name: str, backend: str, *inputs: Tensor) -> Any:
+    """The operator of torch.library, which torch.compile and tensor subclasses take."""
+    return getattr(torch.ops.plkernel, name)(*inputs, backend)
+
+
+def works(device: str) -> dict[str, Work]:
+    """What is timed, by name."""
+    backend = {"cuda": "gpu"}.get(device, "cpu")
+    draw = partial(torch.randn, device=device)
+    x, weight = draw(1, 4, 16).requires_grad_(), draw(16, 16).requires_grad_()
+    made = {BASELINE: Work(linear, (x, weight), draw(1, 4, 16))}
+    made["autograd.Function"] = Work(Copy.apply, (x, weight), draw(1, 4, 16))
+    for name, shape in SHAPES.items():
+        given = problem(name, shape, device)
+        leaves = [one.clone().requires_grad_() for one in given.inputs]
+        made[name] = Work(partial(first, operator(name)), leaves, given.gradients[0])
+        if name == "scan":
+            state = torch.zeros(1, 16, device=device).requires_grad_()
+            leaves = [*leaves, state]
+        made[f"{name}, torch.library"] = Work(
+            partial(first, partial(registered, name, backend)), leaves, given.gradients[0]
+        )
+    return made
+
+
+def host_seconds(call: Callable[[], Any], calls: int, device: str) -> float:
+    """CPU time of this process for one call, until it returns: nothing waits for a GPU."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.process_time_ns()
+    for _ in range(calls):
+        call()
+    return (time.process_time_ns() - start) / calls / 1e9
+
+
+def run(rounds: int, device: Device, out: Path | None) -> None:
+    """Check the operators against float64, then time all in turns with one thread of torch."""
+    place = prepare(rounds, 1, device, out).type
+    for name, shape in SHAPES.items():
+        given = problem(name, shape, place)
+        error = relative_error(step(operator(name), given)(), truth(name, given))
+        if not error <= LIMITS[name][place]:
+            raise ValueError(f"{name} differs from float64 by {error:.1e}: nothing is timed")
+    made = works(place)
+    times = {name: np.zeros((2, rounds)) for name in made}
+    for work in made.values():  # what is compiled or remembered at the first calls
+        host_seconds(work.both, 3, place)
+    for turn in range(rounds):
+        for name, work in made.items():
+            for part, call in enumerate((work.forward, work.both)):
+                times[name][part, turn] = host_seconds(call, CALLS, place)
+    rows: list[dict[str, Any]] = []
+    for name, seconds in times.items():
+        ratios = seconds / times[BASELINE]
+        row: dict[str, Any] = {"contender": name}
+        for part, label in enumerate(("forward", "both")):
+            row[label] = {"seconds": spread(seconds[part]), "ratio": spread(ratios[part])}
+        rows.append(row)
+    header = ["contender", "forward, us", "times linear", "and backward, us", "times linear"]
+    lines = [
+        [
+            row["contender"],
+            *[
+                f"{row[label][key]['median'] * scale:.1f}"
+                for label in ("forward", "both")
+                for key, scale in (("seconds", 1e6), ("ratio", 1.0))
+            ],
+        ]
+        for row in rows
+    ]
+    print(text_table(header, lines))
+    if out is not None:
+        save_json(out / "host.json", {"environment": environment(1), "device": place, "rows": rows})
+        print(f"written: {out / 'host.json'}")

@@ -1,0 +1,552 @@
+"""Every variant of the kernels and every peer on one GPU, within a few minutes: checked against
+float64, then timed in three ways, beside what the chip could do at best.
+
+    call    from Python, many calls together, the GPU waited for at the end
+    device  on the GPU alone: calls captured as a CUDA graph and replayed; where a contender cannot
+            be captured, between two events with the queue full, marked "e"
+    host    CPU time of a call until it returns
+
+A contender is a function of the inputs of a problem that returns its calls. To add one, add a line
+to `contenders`; a training step beside those of other models belongs there too, as an operator of
+its own.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plkernel.benchmarks.host import host_seconds
+from plkernel.benchmarks.operators import OURS, Problem, operator, prepare, problem, progress
+from plkernel.common.environment import environment, installed
+from plkernel.common.files import save_json
+from plkernel.models import Device
+from plkernel.study.dry_run import OPERATIONS
+
+Call = Callable[[], Any]
+PARTS = ("forward", "both")
+SIZES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "scan": ((8, 4096, 1024), (32, 4096, 1024), (1, 65536, 1024)),
+    "wkv": ((8, 1024, 8, 64), (8, 4096, 8, 64), (8, 4096, 16, 64)),
+    "wkv7": ((8, 1024, 8, 64), (8, 4096, 8, 64), (8, 4096, 16, 64)),
+}
+SMALL: dict[str, tuple[tuple[int, ...], ...]] = {
+    "scan": ((2, 64, 16),),
+    "wkv": ((1, 32, 1, 16),),
+    "wkv7": ((1, 32, 1, 16),),
+}
+SHARES = {"scan": 0.4, "wkv": 0.3, "wkv7": 0.3}
+"""Of the seconds: no operator takes those of another."""
+GREED = 2.0
+"""No peer takes more than so many times its equal part of the seconds of its operator."""
+CHECKED = (2, 512, 2, 64)
+"""Largest problem of wkv and wkv7 that is held against the loop in float64."""
+LIMITS = {torch.float32: 5e-3, torch.bfloat16: 5e-2}
+"""Relative error, by norms, above which a contender computes something else."""
+ROTATED = 256 << 20
+"""Bytes of inputs that are rotated among, several times the cache of a GPU."""
+BATCH = {"cuda": 0.02, "cpu": 0.002}
+"""Seconds of calls that are timed together."""
+REPEATS = 5
+SLOW = 0.05
+"""Seconds of a call of which two are enough."""
+MOST_TEXT = 10_700
+"""Characters of the table: what is slower than there is room for is in the JSON alone."""
+WIDTH = 110
+PEERS = ("accelerated-scan", "flash-linear-attention", "fla-core", "mambapy", "einops")
+
+
+class Case(NamedTuple):
+    """A problem of an operator: its shape, type, and whether decays are the same at every step."""
+
+    operator: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    fixed: bool
+
+    @property
+    def name(self) -> str:
+        layout = {"scan": " fixed" if self.fixed else " varying"}.get(self.operator, "")
+        size = "x".join(map(str, self.shape))
+        return f"{self.operator} {size}{layout} {str(self.dtype)[6:]}"
+
+
+class Contender(NamedTuple):
+    """What makes the calls of a problem, and whether they run on a CPU and have gradients."""
+
+    make: Callable[[Problem], tuple[Call, Call | None]]
+    on_cpu: bool = False
+
+
+def cases(name: str, device: str) -> Iterator[Case]:
+    """The problems of an operator; time may end before the last."""
+    for shape in (SIZES if device == "cuda" else SMALL)[name]:
+        for fixed in (True, False) if name == "scan" else (False,):
+            for dtype in (torch.bfloat16, torch.float32):
+                yield Case(name, shape, dtype, fixed)
+
+
+def inputs(case: Case, seed: int, device: str) -> Problem:
+    """Fresh random inputs; those of `plkernel.bench` shuffled over the batch and in time."""
+    given = problem(case.operator, (1, 8, *case.shape[2:]))
+    generator = torch.Generator(device).manual_seed(seed)
+    draw = partial(torch.randn, generator=generator, device=device)
+    leads = case.shape[:2]
+    made = []
+    for place, x in enumerate(given.inputs):
+        x = x.to(device)
+        if case.operator == "scan" and place == 0:
+            x = x if case.fixed else x ** torch.exp(draw(case.shape) / 2)
+        elif x.shape[:2] == (1, 8):
+            x = _redrawn(case.operator, place, x, leads, draw)
+        else:
+            x = draw(leads[:1] + x.shape[1:]) if x.shape[0] == 1 and x.dim() == 4 else x
+        made.append(x)
+    if case.operator == "wkv7":  # b = -a times a rate
+        made[5] = -made[4] * torch.rand(case.shape, generator=generator, device=device)
+    # Decays stay float32, as models have them, but one for each step of a scan.
+    wide = {"scan": 0 if case.fixed else None, "wkv": 3, "wkv7": 1}[case.operator]
+    kept = {wide, len(made) - 1 if case.operator != "scan" else None}
+    if case.operator == "wkv":
+        kept.add(4)
+    ready = tuple(x if place in kept else x.to(case.dtype) for place, x in enumerate(made))
+    gradients = [draw(case.shape).to(case.dtype)]
+    if case.operator != "scan":
+        gradients.append(torch.zeros_like(made[-1]))
+    return Problem(ready, tuple(gradients))
+
+
+def _redrawn(name: str, place: int, x: Tensor, leads: tuple[int, ...], draw: Any) -> Tensor:
+    """Steps (B,T,H,K) like those of x (1,8,H,K): decays around the same rates, else normal; a
+    normalised."""
+    shape = leads + tuple(x.shape[2:])
+    if (name, place) in (("wkv", 3), ("wkv7", 1)):
+        return x[:, :1] * torch.exp(draw(shape) / 2)
+    fresh = draw(shape)
+    if (name, place) == ("wkv7", 4):
+        return -torch.nn.functional.normalize(fresh, dim=-1)
+    return fresh
+
+
+def by_autograd(function: Callable[..., Any], given: Problem) -> tuple[Call, Call]:
+    """Calls of a function that torch differentiates; gradients of all inputs but the state."""
+    count = len(given.inputs) - (len(given.gradients) - 1)  # without the state of wkv
+    leaves = [x.detach().requires_grad_() for x in given.inputs[:count]]
+    others = given.inputs[count:]
+
+    def results(*tensors: Tensor) -> tuple[Tensor, ...]:
+        made = function(*tensors, *others)
+        return made if isinstance(made, tuple) else (made,)
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return results(*leaves)[:1]
+
+    def both() -> Any:
+        made = results(*leaves)
+        return made[0].detach(), *torch.autograd.grad(made[0], leaves, given.gradients[0])
+
+    return forward, both
+
+
+def by_hand(
+    module: str, options: dict[str, Any], name: str, given: Problem
+) -> tuple[Call, Call | None]:
+    """Calls of the two functions of a backend, without autograd."""
+    backend = import_module(module)
+    state = given.inputs[-1]
+    if name == "scan":
+        a, b = given.inputs
+        state = torch.zeros(b.shape[0], b.shape[2], device=b.device)
+        taken: tuple[Tensor, ...] = (a, b, state)
+    else:
+        taken = given.inputs
+    last = torch.zeros_like(state)
+
+    def forward() -> Any:
+        return backend.forward(*taken, **options)[:1]
+
+    def both() -> Any:
+        out, _ = backend.forward(*taken, **options)
+        if name != "scan":
+            grads = backend.backward(*taken, given.gradients[0], last, **options)
+            return out, *grads[:-1]
+        grads = backend.backward(a, state, out, given.gradients[0], last, **options)
+        return out, grads[0], grads[1]
+
+    return forward, both
+
+
+def mambapy(a: Tensor, b: Tensor) -> Tensor:
+    scan = import_module("mambapy.pscan").pscan
+    return scan(a.to(b.dtype).expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
+
+
+def hgrn(kind: str, a: Tensor, b: Tensor) -> Tensor:
+    """The recurrence of HGRN, whose decays are logarithms; their conversion is part of the call."""
+    module = {"chunk": "chunk", "fused_recurrent": "fused_recurrent"}[kind]
+    function = getattr(import_module(f"fla.ops.hgrn.{module}"), f"{kind}_hgrn")
+    return function(b, a.log().expand(b.shape).contiguous())[0]
+
+
+def accelerated(given: Problem) -> tuple[Call, Call]:
+    """The scan of accelerated_scan, laid out (B,D,T) before the call, which is not timed."""
+    scan = import_module("accelerated_scan.scalar").scan
+    a, b = given.inputs
+    decays = a.to(b.dtype).expand(b.shape).mT.contiguous()
+    laid = Problem((decays, b.mT.contiguous()), (given.gradients[0].mT.contiguous(),))
+    forward, both = by_autograd(scan, laid)
+
+    def viewed() -> Any:
+        out, grad_a, grad_b = both()
+        grad_a = grad_a.float().sum((0, 2)) if a.dim() == 1 else grad_a.mT
+        return out.mT, grad_a, grad_b.mT
+
+    return (lambda: (forward()[0].mT,)), viewed
+
+
+def fla(name: str, function: str, *tensors: Tensor) -> Any:
+    """wkv or wkv7 by flash-linear-attention, from a state of zeros, which it takes by itself."""
+    module = import_module(f"fla.ops.{ {'wkv': 'rwkv6', 'wkv7': 'rwkv7'}[name] }")
+    return getattr(module, function)(*tensors[:-1], scale=1.0)[0]
+
+
+def forward_alone(function: Callable[..., Any], given: Problem) -> tuple[Call, None]:
+    return by_autograd(function, given)[0], None
+
+
+def contenders(name: str) -> dict[str, Contender]:
+    """Ours as it is called, every variant by hand, and the peers of an operator."""
+    made = {OURS: Contender(partial(by_autograd, operator(name)), on_cpu=True)}
+    package = f"plkernel.kernels.{name}"
+    variants: dict[str, tuple[str, dict[str, Any]]] = {"gpu": (f"{package}.gpu", {})}
+    if name == "scan" and find_spec("triton"):
+        for one in getattr(import_module(f"{package}.gpu"), "VARIANTS", ()):
+            variants[one] = (f"{package}.gpu", {"variant": one})
+    elif find_spec("triton") and find_spec(f"{package}.tensor"):
+        for one in import_module(f"{package}.tensor").PRECISIONS:
+            variants[f"tensor {one}"] = (f"{package}.tensor", {"precision": one})
+    for label, (module, options) in variants.items():
+        made[label] = Contender(partial(by_hand, module, options, name))
+    if name == "scan":
+        made["accelerated_scan"] = Contender(accelerated)
+        made["fla hgrn chunk"] = Contender(partial(by_autograd, partial(hgrn, "chunk")))
+        fused = partial(hgrn, "fused_recurrent")
+        made["fla hgrn fused"] = Contender(partial(by_autograd, fused))
+        made["mambapy"] = Contender(partial(by_autograd, mambapy), on_cpu=True)
+    if name == "wkv":
+        for function in ("chunk_rwkv6", "fused_recurrent_rwkv6"):
+            made[f"fla {function}"] = Contender(partial(by_autograd, partial(fla, name, function)))
+    if name == "wkv7":
+        chunked = partial(fla, name, "chunk_rwkv7")
+        made["fla chunk_rwkv7"] = Contender(partial(by_autograd, chunked))
+        fused = partial(fla, name, "fused_recurrent_rwkv7")
+        made["fla fused_recurrent_rwkv7"] = Contender(partial(forward_alone, fused))
+    return made
+
+
+def scan_truth(given: Problem) -> tuple[Tensor, ...]:
+    """Result and gradients of a scan in float64, in log2(T) passes over the whole sequence."""
+    a, b = (x.double() for x in given.inputs)
+    decays = a.expand(b.shape)
+    h = _doubled(decays, b)
+    later = torch.cat([decays[:, 1:], torch.zeros_like(decays[:, :1])], 1)
+    grad_b = _doubled(later.flip(1), given.gradients[0].double().flip(1)).flip(1)
+    grad_a = torch.zeros_like(h)
+    grad_a[:, 1:] = grad_b[:, 1:] * h[:, :-1]
+    return h, grad_a.sum((0, 1)) if a.dim() == 1 else grad_a, grad_b
+
+
+def _doubled(decays: Tensor, x: Tensor) -> Tensor:
+    """h_t = a_t h_{t-1} + x_t from zero."""
+    h, products = x.clone(), decays.clone()
+    step = 1
+    while step < x.shape[1]:
+        h[:, step:] += products[:, step:] * h[:, :-step].clone()
+        products[:, step:] *= products[:, :-step].clone()
+        step *= 2
+    return h
+
+
+def truth(case: Case, given: Problem) -> tuple[Tensor, ...]:
+    """Result and gradients in float64 where the inputs are; gradients of the state are left out."""
+    if case.operator == "scan":
+        return scan_truth(given)
+    reference = partial(operator(case.operator), backend="reference")
+    return by_autograd(reference, given.to(torch.float64))[1]()
+
+
+def norm_error(values: Sequence[Tensor], truths: Sequence[Tensor]) -> float:
+    """Largest |value - truth| / |truth| by norms; infinity for NaN."""
+    errors = [
+        float((value.double().reshape(truth.shape) - truth).norm() / truth.norm())
+        for value, truth in zip(values, truths, strict=True)
+    ]
+    return max(math.inf if math.isnan(one) else one for one in errors)
+
+
+class Chip(NamedTuple):
+    """Measured rates: bytes read and written per second, and operations of a bfloat16 product."""
+
+    copy: float
+    matrix: float
+
+
+def chip(device: str) -> Chip:
+    """A copy of 4 GB and a product of 8192 x 8192 matrices, small ones on a CPU."""
+    size, edge = (4 << 30, 8192) if device == "cuda" else (16 << 20, 256)
+    source = torch.empty(size, dtype=torch.uint8, device=device).random_()
+    target = torch.empty_like(source)
+    x, y = (torch.randn(edge, edge, device=device).bfloat16() for _ in range(2))
+    copy = wall_seconds(lambda: target.copy_(source), 3, device)
+    product = wall_seconds(lambda: x @ y, 5, device)
+    return Chip(2 * size / copy, 2 * edge**3 / product)
+
+
+def least_seconds(case: Case, given: Problem, best: Chip) -> tuple[float, float]:
+    """Of forward, and of forward and backward: every input read and every result written once,
+    and the operations of the recurrence, at the rates of the chip; the larger of the two.
+    """
+    steps = math.prod(case.shape)
+    size = case.shape[-1] if case.operator != "scan" else 1
+    ahead, back = (each * steps * size for each in OPERATIONS[case.operator])
+    read = sum(x.numel() * x.element_size() for x in given.inputs)
+    out = given.gradients[0].numel() * given.gradients[0].element_size()
+    forward = max((read + out) / best.copy, ahead / best.matrix)
+    # back: inputs (of a scan h in place of b) and the gradient read, a gradient of each written
+    backward = max((2 * read + out) / best.copy, back / best.matrix)
+    return forward, forward + backward
+
+
+def wall_seconds(call: Call, calls: int, device: str) -> float:
+    """Median time of a call, of REPEATS batches each of which the GPU is waited for."""
+    times: list[float] = []
+    call()
+    while len(times) < (REPEATS if sum(times) * calls < SLOW * REPEATS else 2):
+        _wait(device)
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        _wait(device)
+        times.append((time.perf_counter() - start) / calls)
+    return float(np.median(times))
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def device_seconds(calls: Sequence[Call], repeats: int) -> tuple[float, bool]:
+    """Time of a call on the GPU alone, and whether a graph of them all could be replayed."""
+    try:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            calls[0]()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for call in calls:
+                call()
+        run: Call = graph.replay
+        captured, each = True, len(calls)
+    except Exception:  # of whatever kind a peer cannot be captured for
+        torch.cuda.synchronize()
+        turns = cycle(calls)
+        run, captured, each = (lambda: next(turns)()), False, 1
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times: list[float] = []
+    while len(times) < (REPEATS if sum(times) * repeats * each < SLOW * REPEATS else 2):
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(repeats):
+            run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3 / repeats / each)
+    return float(np.median(times)), captured
+
+
+def timed(calls: Sequence[Call], device: str) -> dict[str, Any]:
+    """The three times of a call in seconds, over calls with different inputs."""
+    turns = cycle(calls)
+
+    def call() -> Any:
+        return next(turns)()
+
+    for _ in calls:
+        call()
+    once = wall_seconds(call, 1, device)
+    if once > SLOW:
+        row: dict[str, Any] = {"call": once}
+    else:
+        count = min(200, max(len(calls), int(BATCH[device] / once)))
+        row = {"call": wall_seconds(call, count, device)}
+    row["host"] = float(np.median([host_seconds(call, 4, device) for _ in range(REPEATS)]))
+    if device == "cuda":
+        repeats = max(1, int(BATCH[device] / once / len(calls)))
+        row["device"], row["graph"] = device_seconds(calls, repeats)
+    return row
+
+
+def measure(case: Case, one: Contender, sets: Sequence[Problem], check: Any, device: str) -> Any:
+    """The row of a contender: its error, its times, or the reason why they are missing."""
+    if device == "cpu" and not one.on_cpu:
+        return {"reason": "needs a GPU"}
+    try:
+        small, exact = check
+        forward, both = one.make(small)
+        values = (both or forward)()
+        error = norm_error(values, exact[: len(values)])
+        del values
+        row: dict[str, Any] = {"error": error}
+        if not error <= LIMITS[case.dtype]:
+            return row | {"reason": f"wrong: the error is {error:.1e}"}
+        made = [one.make(given) for given in sets]
+        row["forward"] = timed([calls[0] for calls in made], device)
+        wholes = [calls[1] for calls in made if calls[1] is not None]
+        if wholes:
+            row["both"] = timed(wholes, device)
+    except ImportError as reason:
+        return {"reason": f"not installed ({reason})"}
+    except Exception as reason:  # a peer may fail in any way: that is a result, the others go on
+        text = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0]}"
+        return {"reason": f"failed: {text}"}
+    return row
+
+
+def checked_inputs(case: Case, sets: Sequence[Problem], device: str) -> Any:
+    """What a contender is checked on, and the truth: of a scan the problem itself, else a part."""
+    given = sets[0]
+    if case.operator != "scan":
+        shape = tuple(map(min, case.shape, CHECKED))
+        given = inputs(case._replace(shape=shape), 100, device)
+    return given, truth(case, given)
+
+
+def run(device: Device, seconds: float, out: Path | None) -> None:
+    """Measure all cases within so many seconds; print one table, last, and save it as JSON."""
+    begun = time.monotonic()
+    place = prepare(1, torch.get_num_threads(), device, out).type
+    best, rows = chip(place), []
+    seconds -= time.monotonic() - begun
+    for name, share in SHARES.items():
+        rows += profiled(name, best, share * seconds, place)
+    _add_ratios(rows)
+    card = torch.cuda.get_device_name() if place == "cuda" else "cpu"
+    if out is not None:
+        peers = {package: version for package in PEERS if (version := installed(package))}
+        described = {**environment(torch.get_num_threads()), "peers": peers, "card": card}
+        path = out / f"profile-{card.replace(' ', '-')}.json"
+        rates = {"copy": best.copy, "matrix": best.matrix}
+        save_json(path, {"environment": described, "chip": rates, "rows": rows})
+        print(f"written: {path}")
+    spent = time.monotonic() - begun
+    print(
+        f"{card}: copy {best.copy / 1e12:.2f} TB/s, bf16 product {best.matrix / 1e12:.0f} TFLOP/s"
+    )
+    print(f"{spent:.0f} s; ms, host us; e: by events, no graph; floor and x ours by device time")
+    print(table(rows))
+
+
+def profiled(name: str, best: Chip, seconds: float, device: str) -> list[dict[str, Any]]:
+    """The rows of an operator: every contender at every case, as far as the seconds go."""
+    entries = contenders(name)
+    rows: list[dict[str, Any]] = []
+    end = time.monotonic() + seconds
+    spent = dict.fromkeys(entries, 0.0)
+    allowed = GREED * seconds / len(entries)
+    for case in cases(name, device):
+        if time.monotonic() > end:
+            rows.append({"case": case.name, "reason": "no time left"})
+            continue
+        progress(case.name)
+        first = inputs(case, 0, device)
+        size = sum(x.nbytes for x in (*first.inputs, *first.gradients))
+        count = max(2, min(8, ROTATED // size))
+        sets = [first, *(inputs(case, seed, device) for seed in range(1, count))]
+        check = checked_inputs(case, sets, device)
+        floor = dict(zip(PARTS, least_seconds(case, first, best), strict=True))
+        for label, one in entries.items():
+            row = {"case": case.name, "contender": label, "floor": floor}
+            start = time.monotonic()
+            if start > end or (label != OURS and spent[label] > allowed):
+                rows.append(row | {"reason": "no time left"})
+                continue
+            rows.append(row | measure(case, one, sets, check, device))
+            if device == "cuda":
+                torch.cuda.empty_cache()
+            spent[label] += time.monotonic() - start
+    return rows
+
+
+def _seconds(row: dict[str, Any], part: str) -> float:
+    """On the device alone where that is known, else of a call; infinity if it is not timed."""
+    times = row.get(part, {})
+    return float(times.get("device", times.get("call", math.inf)))
+
+
+def _add_ratios(rows: list[dict[str, Any]]) -> None:
+    """Times over ours of the same case."""
+    ours = {row["case"]: row for row in rows if row.get("contender") == OURS}
+    for row in rows:
+        for part in PARTS:
+            if part in row and part in ours.get(row["case"], {}):
+                row[part]["ratio"] = _seconds(row, part) / _seconds(ours[row["case"]], part)
+
+
+HEADER = f"{'call':>8} {'device':>8} {'host':>6} {'x ours':>6}"
+TITLES = f"{'':22} {HEADER} | {HEADER} | error\n{'':22} forward{'':24} | and backward"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Rows by case, ours and the fastest first; as many of the others as MOST_TEXT has room for."""
+    named: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        named.setdefault(row["case"], []).append(row)
+    most = max(map(len, named.values()))
+    while True:
+        lines = [line for case, group in named.items() for line in _lines(case, group, most)]
+        text = "\n".join([TITLES, *lines])
+        if len(text) <= MOST_TEXT or most == 1:
+            return text[:MOST_TEXT]
+        most -= 1
+
+
+def _lines(case: str, group: list[dict[str, Any]], most: int) -> Iterator[str]:
+    """A case: the floor, ours and the fastest others, and what is not timed, by its reason."""
+    floor = group[0].get("floor")
+    least = [] if floor is None else [f"{1e3 * floor[part]:.3f}" for part in PARTS]
+    yield f"{case}  floor {' and '.join(least)}" if least else case
+    ready = [row for row in group if "forward" in row]
+    ready.sort(key=lambda row: (row["contender"] != OURS, _seconds(row, "both")))
+    for row in ready[:most]:
+        cells = [_cells(row.get(part)) for part in PARTS]
+        yield f"  {row['contender'][:20]:20} {cells[0]} | {cells[1]} | {row['error']:.0e}"
+    if len(ready) > most:
+        yield f"  and {len(ready) - most} that are slower"
+    reasons: dict[str, list[str]] = {}
+    for row in group:
+        if "reason" in row:
+            reasons.setdefault(row["reason"], []).append(row.get("contender", "all"))
+    for reason, names in reasons.items():
+        yield f"  {', '.join(names)}: {reason}"[:WIDTH]
+
+
+def _cells(times: dict[str, Any] | None) -> str:
+    if times is None:
+        return " " * len(HEADER)
+    device = f"{1e3 * times['device']:.3f}" if "device" in times else ""
+    mark = " " if times.get("graph", True) else "e"
+    ratio = f"{times['ratio']:.2f}" if "ratio" in times else ""
+    return f"{1e3 * times['call']:8.3f} {device:>7}{mark} {1e6 * times['host']:6.0f} {ratio:>6}"

@@ -23,12 +23,14 @@ a sum over the ranges that contain step t, each with its own factor w_t in it.
 A NaN also reaches the other steps of its chunk, earlier ones too.
 
 `precision` says how the operands of the products are rounded (u: largest relative error); sums are
-float32, and sums of ln w and their exponentials are never rounded further:
-- "bf16": to bfloat16, u = 2**-9.
-- "tf32": to tf32, u = 2**-12; bfloat16 and float16 inputs are held exactly.
-- "bf16x3", "tf32x3": each operand is the sum of two roundings, and of the four products the three
-  larger are taken, u = 2**-17 and 2**-22 or a little less.
+float32, and sums of ln w and their exponentials are not rounded further:
+- "bf16": to bfloat16, u = 2**-8. The state that enters a chunk is stored so too.
+- "tf32": to tf32, u = 2**-11; bfloat16 and float16 inputs are held exactly.
+- "bf16x3", "tf32x3": x = h + l + e, where h is x rounded, l is x - h rounded and |e| <= u**2 |x|.
+  Of (h + l)(h' + l') the product l l', at most u**2 of the whole, is left out: an error of at most
+  3 u**2 to first order, 2**-14.4 and 2**-20.4, and in the mean far less.
 - "ieee": not at all, and not on tensor cores.
+Steps of a chunk are combined through three rounded operands, as r, k and v are three.
 
 Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plkernel.kernels.wkv`.
 """
@@ -37,6 +39,7 @@ Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plk
 # mypy: disallow-untyped-defs=False, disable-error-code="assignment"
 
 import os
+from functools import cache
 
 import torch
 import triton
@@ -55,10 +58,11 @@ GROUP = 8  # chunks loaded before the first of them is used: hides the latency o
 OPTIONS = {
     "_increments": {"num_warps": 4, "num_stages": 1},
     "_carry": {"num_warps": 4, "num_stages": 1},
-    "_outputs": {"num_warps": 4, "num_stages": 1},
-    "_gradients": {"num_warps": 8, "num_stages": 1},
+    "_outputs": {"num_warps": 4, "num_stages": 1, "maxnreg": 168},
+    "_gradients": {"num_warps": 4, "num_stages": 1},
 }
 PARTS = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}  # of ln w, in bfloat16
+BEFORE, AFTER = tl.constexpr(0), tl.constexpr(1)  # of the matrices of `ranges_of`; then levels
 # numpy, in which Triton interprets, has no bfloat16: there the rounded operands stay float32
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
@@ -155,7 +159,7 @@ def load_decays(log_decay, row, count, stride, key, K, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def split_decays(w, PRECISION: tl.constexpr, PARTS: tl.constexpr):
+def split_decays(w, PRECISION: tl.constexpr):
     """ln w as a sum of numbers in bfloat16: two hold float16 and three hold float32 exactly."""
     if PRECISION == "ieee":
         return w, w, w
@@ -168,15 +172,23 @@ def split_decays(w, PRECISION: tl.constexpr, PARTS: tl.constexpr):
 
 
 @triton.jit
+def load_ranges(ranges, number, CHUNK: tl.constexpr):
+    """Matrix `number` of `ranges_of`, (row, step)."""
+    i = tl.arange(0, CHUNK)
+    where = number * CHUNK * CHUNK + i[:, None] * CHUNK + i[None, :]
+    return tl.load(ranges + where).to(tl.float32)
+
+
+@triton.jit
 def add_up(ranges, parts, PRECISION: tl.constexpr, PARTS: tl.constexpr):
-    """Sums of ln w over the steps (columns) of the range of each row, from the parts of ln w.
+    """Sums of ln w over the steps of the range of each row, from the parts of ln w.
 
     A number in bfloat16 times one is exact, and all terms of a sum have one sign.
     """
     if PRECISION == "ieee":
-        return multiply(ranges.to(tl.float32), parts[0], "ieee")
+        return multiply(ranges, parts[0], "ieee")
     else:
-        ones = operand(ranges.to(tl.float32), "bf16")
+        ones = operand(ranges, "bf16")
         total = multiply(ones, parts[PARTS - 1], "bf16")
         if PARTS == 3:
             total += multiply(ones, parts[1], "bf16")
@@ -187,16 +199,10 @@ def add_up(ranges, parts, PRECISION: tl.constexpr, PARTS: tl.constexpr):
 
 @triton.jit
 def halves(level, CHUNK: tl.constexpr):
-    """At a level: which rows are late, as a column; the pairs of rows that meet (s, j) or (j, s);
-    and the range of each row (row, step): from the start of its segment to a late row, from an
-    early row to the end of its segment, each without the row itself.
-    """
+    """At a level: which rows are late, as a column, and the pairs of rows that meet."""
     i = tl.arange(0, CHUNK)
-    segment = i >> level
-    late = ((segment & 1) == 1)[:, None]
-    met = segment[:, None] ^ segment[None, :]
-    toward = (i[:, None] > i[None, :]) == late
-    return late, met == 1, (met == 0) & toward & (i[:, None] != i[None, :])
+    late = (((i >> level) & 1) == 1)[:, None]
+    return late, ((i[:, None] ^ i[None, :]) >> level) == 1
 
 
 @triton.jit
@@ -220,6 +226,7 @@ def _increments(
     ends,
     grad_ends,
     factors,
+    ranges,
     T,
     H,
     K,
@@ -249,12 +256,11 @@ def _increments(
     total = tl.sum(w.to(tl.float64), 0)
     index = unit * chunks + chunk
     tl.store(factors + index * K + key, tl.exp(total), mask=key < K)
-    parts = split_decays(w, PRECISION, PARTS)
-    i = tl.arange(0, CHUNK)
-    after = add_up(i[:, None] < i[None, :], parts, PRECISION, PARTS)
+    parts = split_decays(w, PRECISION)
+    after = add_up(load_ranges(ranges, AFTER, CHUNK), parts, PRECISION, PARTS)
     keys = load_rows(k, row * K, count, H * K, key, K, CHUNK) * tl.exp(after)
     if BACK:
-        before = add_up(i[:, None] > i[None, :], parts, PRECISION, PARTS)
+        before = add_up(load_ranges(ranges, BEFORE, CHUNK), parts, PRECISION, PARTS)
         queries = load_rows(r, row * K, count, H * K, key, K, CHUNK) * tl.exp(before)
     for block in range(BLOCKS):
         value = block * VALUES + tl.arange(0, VALUES)
@@ -327,6 +333,7 @@ def _outputs(
     u,
     starts,
     out,
+    ranges,
     T,
     H,
     K,
@@ -353,7 +360,7 @@ def _outputs(
     count = T - time
     row, decay_row, stride = at(batch, time, head, T, H, K, FIXED)
     w = load_decays(log_decay, decay_row * K, count, stride, key, K, CHUNK)
-    parts = split_decays(w, PRECISION, PARTS)
+    parts = split_decays(w, PRECISION)
     rs = load_rows(r, row * K, count, H * K, key, K, CHUNK)
     ks = load_rows(k, row * K, count, H * K, key, K, CHUNK)
     bonus = tl.load(u + head * K + key, mask=key < K, other=0.0).to(tl.float32)
@@ -361,16 +368,17 @@ def _outputs(
     i = tl.arange(0, CHUNK)
     attention = tl.where(i[:, None] == i[None, :], itself, 0.0)  # (s, j), back (j, s)
     for level in range(LEVELS):
-        late, met, ranges = halves(level, CHUNK)
+        late, met = halves(level, CHUNK)
+        range_ = load_ranges(ranges, 2 + level, CHUNK)
         x = load_halves(r, k, late, row * K, count, H * K, key, K, CHUNK)
-        x *= tl.exp(add_up(ranges, parts, PRECISION, PARTS))
+        x *= tl.exp(add_up(range_, parts, PRECISION, PARTS))
         taking = (late == 0) if BACK else late
         attention = tl.where(met & taking, square(x, PRECISION), attention)
     if BACK:
-        past = add_up(i[:, None] < i[None, :], parts, PRECISION, PARTS)
+        past = add_up(load_ranges(ranges, AFTER, CHUNK), parts, PRECISION, PARTS)
         x = load_rows(k, row * K, count, H * K, key, K, CHUNK) * tl.exp(past)
     else:
-        past = add_up(i[:, None] > i[None, :], parts, PRECISION, PARTS)
+        past = add_up(load_ranges(ranges, BEFORE, CHUNK), parts, PRECISION, PARTS)
         x = load_rows(r, row * K, count, H * K, key, K, CHUNK) * tl.exp(past)
     for block in range(BLOCKS):
         value = block * VALUES + tl.arange(0, VALUES)
@@ -396,6 +404,7 @@ def _gradients(
     grad_k,
     grad_w,
     grad_u,
+    ranges,
     T,
     H,
     K,
@@ -411,8 +420,8 @@ def _gradients(
     PRECISION: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """Phase 3 in reverse: the gradients of r, k, ln w and u of a chunk, from the state that enters it and the gradient
-    of the one that leaves it.
+    """Phase 3 in reverse: the gradients of r, k, ln w and u of a chunk, from the state that enters
+    it and the gradient of the one that leaves it.
 
     grad_u, and grad_w of a fixed decay, are float64 (B,chunks,H,K), to be summed over the first
     two axes.
@@ -443,19 +452,19 @@ def _gradients(
         kept += tl.sum(state * grad, 1)
         through += product(os, vs, PRECISION, Y_TURNED=True, X_EXACT=EXACT, Y_EXACT=EXACT)
         itself += tl.sum(os * vs, 1)
-    earlier = i[None, :] < i[:, None]  # (row, step)
-    later = i[None, :] > i[:, None]
-    through = tl.where(earlier, through, 0.0)
+    through = tl.where(i[:, None] > i[None, :], through, 0.0)
     through += tl.trans(through)  # symmetric: a late row reads it as s, an early one as j
     w = load_decays(log_decay, decay_row * K, count, stride, key, K, CHUNK)
-    parts = split_decays(w, PRECISION, PARTS)
+    parts = split_decays(w, PRECISION)
+    before = load_ranges(ranges, BEFORE, CHUNK)
+    after = load_ranges(ranges, AFTER, CHUNK)
     kept *= tl.exp(tl.sum(w, 0))
-    gr *= tl.exp(add_up(earlier, parts, PRECISION, PARTS))
-    gk *= tl.exp(add_up(later, parts, PRECISION, PARTS))
+    gr *= tl.exp(add_up(before, parts, PRECISION, PARTS))
+    gk *= tl.exp(add_up(after, parts, PRECISION, PARTS))
     rs = load_rows(r, row * K, count, H * K, key, K, CHUNK)
     ks = load_rows(k, row * K, count, H * K, key, K, CHUNK)
-    gw = product(later.to(tl.float32), rs * gr, PRECISION, X_EXACT=True)
-    gw += product(earlier.to(tl.float32), ks * gk, PRECISION, X_EXACT=True)
+    gw = product(after, rs * gr, PRECISION, X_EXACT=True)
+    gw += product(before, ks * gk, PRECISION, X_EXACT=True)
     gw += kept[None, :]
     # What each row exchanges with itself ...
     bonus = tl.load(u + head * K + key, mask=key < K, other=0.0).to(tl.float32)[None, :]
@@ -465,11 +474,12 @@ def _gradients(
     tl.store(grad_u + part, tl.sum(rs * ks * itself[:, None], 0).to(tl.float64), mask=key < K)
     # ... and with the other rows of the chunk.
     for level in range(LEVELS):
-        late, met, ranges = halves(level, CHUNK)
-        factor = tl.exp(add_up(ranges, parts, PRECISION, PARTS))
+        late, met = halves(level, CHUNK)
+        range_ = load_ranges(ranges, 2 + level, CHUNK)
+        factor = tl.exp(add_up(range_, parts, PRECISION, PARTS))
         x = load_halves(r, k, late, row * K, count, H * K, key, K, CHUNK) * factor
         y = product(tl.where(met, through, 0.0), x, PRECISION)
-        gw += product(ranges.to(tl.float32), x * y, PRECISION, X_TURNED=True, X_EXACT=True)
+        gw += product(range_, x * y, PRECISION, X_TURNED=True, X_EXACT=True)
         y *= factor
         gr += tl.where(late, y, 0.0)
         gk += tl.where(late, 0.0, y)
@@ -510,6 +520,7 @@ def forward(
             u,
             starts,
             out,
+            ranges_of(r.device, CHUNK),
             *sizes,
             BACK=False,
             LEVELS=CHUNK.bit_length() - 1,
@@ -555,6 +566,7 @@ def backward(
             grad_k,
             grad_w,
             grad_u,
+            ranges_of(r.device, CHUNK),
             *sizes,
             LEVELS=CHUNK.bit_length() - 1,
             **shapes,
@@ -568,6 +580,7 @@ def backward(
             u,
             grad_starts,
             grad_v,
+            ranges_of(r.device, CHUNK),
             *sizes,
             BACK=True,
             LEVELS=CHUNK.bit_length() - 1,
@@ -613,6 +626,7 @@ def chunk_states(
         ends,
         grad_ends,
         factors,
+        ranges_of(r.device, CHUNK),
         *sizes,
         BACK=back,
         **shapes,
@@ -682,6 +696,22 @@ def launch(
         "PARTS": PARTS[log_decay.dtype],
     }
     return (time, heads, size, values, chunks), shapes, (batch * heads * chunks,)
+
+
+@cache
+def ranges_of(device: torch.device, chunk: int) -> Tensor:
+    """Which steps (columns) lie in the range of each row of a chunk, as 1 and 0: all before it; all
+    after it; and for each level those from the start of its segment to a late row, and from an
+    early row to the end of its segment.
+    """
+    row = torch.arange(chunk)[:, None]
+    step = torch.arange(chunk)
+    matrices = [row > step, row < step]
+    for level in range(chunk.bit_length() - 1):
+        late = (row >> level) % 2 == 1
+        inside = (row >> level == step >> level) & (row != step)
+        matrices.append(inside & ((row > step) == late))
+    return torch.stack(matrices).to(device, torch.bfloat16)
 
 
 def exact(dtype: torch.dtype, precision: str) -> bool:

@@ -58,7 +58,7 @@ GROUP = 8  # chunks loaded before the first of them is used: hides the latency o
 OPTIONS = {
     "_increments": {"num_warps": 4, "num_stages": 1},
     "_carry": {"num_warps": 4, "num_stages": 1},
-    "_outputs": {"num_warps": 4, "num_stages": 1, "maxnreg": 168},
+    "_outputs": {"num_warps": 4, "num_stages": 1},
     "_gradients": {"num_warps": 4, "num_stages": 1},
 }
 PARTS = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}  # of ln w, in bfloat16

@@ -80,7 +80,8 @@ def run(given: Problem, precision: str | None) -> Problem:
 
     inputs = [given[name] for name in WKV.inputs]
     outputs = tensor.forward(*inputs, precision=precision)
-    grads = tensor.backward(*inputs, given["grad_out"], given["grad_last"], precision=precision)
+    incoming = [given["grad_out"], given["grad_last"]]
+    grads = tensor.backward(*inputs, *incoming, precision=precision)
     return dict(zip(WKV.results, (*outputs, *grads), strict=True))
 
 

@@ -1,13 +1,20 @@
 """A diagonal state-space language model over bytes, in one file.
 
 Shapes: B batch, T time (bytes), P bytes per patch, D width (also the state size), 256 byte values.
-    Each block is x = x + SSM(LayerNorm(x));  x = x + SwiGLU(LayerNorm(x)) SSM(u): s_t = a * s_{t-1}
-    + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,  a = exp(-exp(log_rate))
+Each block is
+
+    x = x + SSM(LayerNorm(x));  x = x + SwiGLU(LayerNorm(x))
+    SSM(u):  s_t = a * s_{t-1} + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,
+             a = exp(-exp(log_rate))
+
 unless its `Structure` says otherwise.
 
 Byte patching: bytes are embedded, every P embeddings are averaged into one patch, the blocks run
 over patches, and each patch state goes back to bytes, where the byte's own embedding is added.
 Modes differ in which patch a byte gets.
+
+State (`plkernel.models.state`): s_T of every block; with patches also the sum of the embeddings of
+the bytes in the unfinished patch, and what the blocks made of the last complete one.
 """
 
 import math
@@ -20,7 +27,7 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
-from plkernel.models import PatchingMode
+from plkernel.models import NOT_CAUSAL, PatchingMode
 from plkernel.models.init.power_law import decays_, projection_
 from plkernel.models.layers import (
     BYTES,
@@ -33,6 +40,10 @@ from plkernel.models.layers import (
     last_norm,
     norm_of,
 )
+from plkernel.models.state import Layout, Memory, State, blank, block_name, check
+
+TOTAL, LAST = "patch.total", "patch.last"
+"""Names in a state of the sum over the unfinished patch and of the last complete one."""
 
 
 @dataclass(frozen=True)
@@ -97,17 +108,44 @@ def unpool(patches: Tensor, size: int, time: int, mode: PatchingMode) -> Tensor:
     return (F.pad(repeated, (0, 0, size - 1, 0)) if mode == "causal" else repeated)[:, :time]
 
 
+def pool_on(x: Tensor, size: int, total: Tensor, position: int) -> tuple[Tensor, Tensor]:
+    """Means (B,N,D) of the N patches that bytes x (B,T,D) complete, and the sum (B,D) over the
+    rest.
+
+    total: (B,D), the sum over the `position` bytes of the unfinished patch that come before x.
+    """
+    count = (position + x.shape[1]) // size
+    if count == 0:
+        return x[:, :0], total + x.sum(dim=1)
+    inside = count * size - position
+    padded = F.pad(x[:, :inside], (0, 0, position, 0))
+    sums = padded.unflatten(1, (count, size)).sum(dim=2)
+    first = (sums[:, :1] + total[:, None]).to(x.dtype)
+    means = torch.cat((first, sums[:, 1:]), dim=1) / size
+    return means, x[:, inside:].sum(dim=1)
+
+
+def unpool_on(patches: Tensor, size: int, time: int, last: Tensor, position: int) -> Tensor:
+    """The last complete patch (B,T,D) of each of `time` bytes, from what the blocks made of patches
+    (B,N,D).
+
+    last: (B,D), the one before them. position: bytes in the unfinished patch before the first byte.
+    In one part, with zeros before it, this is `unpool` in mode `causal`.
+    """
+    known = torch.cat((last[:, None], patches), dim=1)
+    repeated = known.repeat_interleave(size, dim=1)
+    return repeated[:, position + 1 : position + 1 + time]
+
+
 class DiagonalSSM(nn.Module):
     """The SSM branch: (B,T,D) to (B,T,D)."""
 
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
         dim = config.dim
-        self.gain, self.backend, self.unit_scaled = (
-            config.gain,
-            config.backend,
-            config.structure.unit_scaled,
-        )
+        self.gain = config.gain
+        self.backend = config.backend
+        self.unit_scaled = config.structure.unit_scaled
         self.log_rate = nn.Parameter(torch.zeros(dim))  # until `place_`: schemes leave decays alone
         self.B = Linear(config.structure, dim, dim)
         self.C_proj = Linear(config.structure, dim, dim, bias=True)
@@ -115,12 +153,15 @@ class DiagonalSSM(nn.Module):
         self.shape: Tensor | None
         self.register_buffer("shape", torch.ones(dim) if config.shape_multiplier else None)
 
-    def forward(self, u: Tensor) -> Tensor:
+    def forward(self, u: Tensor, memory: Memory | None = None) -> Tensor:
         rate = self.log_rate.to(torch.promote_types(self.log_rate.dtype, torch.float32)).exp()
         driven = self.B(u)
         if self.gain != "none":
             driven = driven * input_gain(rate, self.gain).to(driven.dtype)
-        states, _ = scan(torch.exp(-rate), driven, backend=self.backend)
+        before = None if memory is None else memory["ssm"]
+        states, last = scan(torch.exp(-rate), driven, before, backend=self.backend)
+        if memory is not None:
+            memory["ssm"] = last
         if self.shape is not None:
             states = states * self.shape
         if self.unit_scaled:
@@ -137,12 +178,16 @@ class DiagonalSSM(nn.Module):
         The sum over D*D entries comes from v' [(C'C) * (BB')] v with v = g a**t.
         """
         rate = self.log_rate.detach().double().exp()
-        into, out = self.B.weight.detach().double(), self.C_proj.weight.detach().double()
-        scale = input_gain(rate, self.gain) * (1 if self.shape is None else self.shape.double())
+        into = self.B.weight.detach().double()
+        out = self.C_proj.weight.detach().double()
+        scale = input_gain(rate, self.gain)
+        if self.shape is not None:
+            scale = scale * self.shape.double()
         if self.unit_scaled:
             scale = scale / white_std(rate, self.gain)
         left = scale * torch.exp(-rate * steps.to(rate)[:, None])
-        squares = torch.einsum("ti,ij,tj->t", left, (out.T @ out) * (into @ into.T), left)
+        pairs = (out.T @ out) * (into @ into.T)
+        squares = torch.einsum("ti,ij,tj->t", left, pairs, left)
         return (squares.clamp(min=0) / (into.shape[1] * out.shape[0])).sqrt()
 
     def place_(self, nodes: Nodes) -> None:
@@ -198,19 +243,25 @@ class Block(nn.Module):
     def __init__(self, config: SSMConfig, layer: int) -> None:
         super().__init__()
         dim, structure = config.dim, config.structure
-        self.norm1, self.join1 = norm_of(structure, dim), Join(structure, dim, f"mixer.{layer}")
+        self.norm1 = norm_of(structure, dim)
+        self.join1 = Join(structure, dim, f"mixer.{layer}")
         self.ssm = DiagonalSSM(config)
-        self.norm2, self.join2 = norm_of(structure, dim), Join(structure, dim, f"ffn.{layer}")
+        self.norm2 = norm_of(structure, dim)
+        self.join2 = Join(structure, dim, f"ffn.{layer}")
         self.mlp = SwiGLU(dim, structure)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.join1.add(x, self.ssm(self.join1.read(x, self.norm1)), self.norm1)
-        return self.join2.add(x, self.mlp(self.join2.read(x, self.norm2)), self.norm2)
+    def forward(self, x: Tensor, memory: Memory | None = None) -> Tensor:
+        branch = self.ssm(self.join1.read(x, self.norm1), memory)
+        x = self.join1.add(x, branch, self.norm1)
+        branch = self.mlp(self.join2.read(x, self.norm2))
+        return self.join2.add(x, branch, self.norm2)
 
 
 class SSM(nn.Module):
-    """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t (unless
-    `config.causal` is false).
+    """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t.
+
+    Not so where `config.causal` is false. With a state as the second argument it returns logits and
+    the next state.
     """
 
     def __init__(self, config: SSMConfig) -> None:
@@ -223,8 +274,16 @@ class SSM(nn.Module):
         self.norm = norm_of(structure, dim) if config.patch > 1 else last_norm(structure, dim)
         self.head = Head(structure, self.embedding)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.decode(self.embedding(inputs))
+    def forward(self, inputs: Tensor, state: State | None = None) -> Tensor | tuple[Tensor, State]:
+        """Logits of bytes with nothing before them; with a `state`, of those that follow what it
+        has seen, and the next state.
+
+        Raises ValueError for a state of another model, batch, dtype or device.
+        """
+        if state is None:
+            return self.decode(self.embedding(inputs))
+        check(state, self.state_kind, self.state_layout(), inputs, self.config.patch)
+        return self.resume(self.embedding(inputs), state)
 
     def decode(self, embedded: Tensor) -> Tensor:
         """Logits (B,T,256) from byte embeddings (B,T,D)."""
@@ -235,6 +294,56 @@ class SSM(nn.Module):
         if size > 1:
             x = unpool(x, size, time, self.config.mode) + embedded
         return self.head(self.norm(x))
+
+    def resume(self, embedded: Tensor, state: State) -> tuple[Tensor, State]:
+        """Logits (B,T,256) from embeddings (B,T,D) of bytes that follow a checked `state`, and the
+        next state.
+        """
+        size, time = self.config.patch, embedded.shape[1]
+        memories = state.memories(self.config.layers, ("ssm",))
+        x = embedded
+        if size > 1:
+            x, total = pool_on(embedded, size, state.tensors[TOTAL], state.position)
+        if x.shape[1] > 0:
+            for block, memory in zip(self.blocks, memories, strict=True):
+                x = block(x, memory)
+        after = state.with_memories(memories)
+        if size > 1:
+            last = state.tensors[LAST]
+            newest = x[:, -1].to(last.dtype, copy=True) if x.shape[1] > 0 else last
+            x = unpool_on(x, size, time, last, state.position) + embedded
+            patches = {TOTAL: total.to(state.tensors[TOTAL].dtype), LAST: newest}
+            position = (state.position + time) % size
+            after = State(state.model, after.tensors | patches, position)
+        return self.head(self.norm(x)), after
+
+    def initial_state(self, batch: int) -> State:
+        """The state before the first byte of `batch` texts.
+
+        Raises ValueError for patching mode `published`, whose outputs need bytes that are not known
+        yet.
+        """
+        return blank(self.state_kind, self.state_layout(), batch, self.head.weight.device)
+
+    @property
+    def state_kind(self) -> str:
+        """The model that a state belongs to, in words."""
+        patch = self.config.patch
+        return "ssm" if patch == 1 else f"ssm with patches of {patch} bytes"
+
+    def state_layout(self) -> Layout:
+        """Shape and dtype of every tensor of a state."""
+        if not self.config.causal:
+            raise ValueError(
+                f"mode must be 'causal' for a state, got 'published' ({NOT_CAUSAL}); it needs bytes"
+                " that are not known yet"
+            )
+        dim, dtype = self.config.dim, self.head.weight.dtype
+        wide = torch.promote_types(dtype, torch.float32)
+        layout = {block_name(i, "ssm"): ((dim,), wide) for i in range(self.config.layers)}
+        if self.config.patch > 1:
+            layout |= {TOTAL: ((dim,), wide), LAST: ((dim,), dtype)}
+        return layout
 
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, ln 2 * P / lambda, (D,) float64 each."""

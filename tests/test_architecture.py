@@ -143,7 +143,10 @@ def test_imports_load_no_more_than_needed() -> None:
         "import plkernel.export, plkernel.load, plkernel.init, plkernel.bench": ("torch", "scipy"),
         "import plkernel.config.reading, plkernel.study.engine": ("torch", "matplotlib"),
         "plkernel.config.reading.load_spec(pathlib.Path('runs/mamba2.toml'))": ("transformers",),
-        "import plkernel.train, plkernel.experiment": ("torch", "scipy.optimize"),
+        "import plkernel.train, plkernel.experiment, plkernel.commands.generate": (
+            "torch",
+            "scipy.optimize",
+        ),
         "import_module('plkernel.inspect'), import_module('plkernel.probe')": (
             "torch",
             "scipy.optimize",

@@ -1,12 +1,15 @@
-"""The layers that all models share, and the structure that initialisation schemes ask of a model
-beyond its weights.
+"""The layers that all models share, and the structure that initialisation schemes ask for.
 
 By default the layers are PyTorch's own, to the bit, under PyTorch's names of parameters, so that a
 `state_dict()` does not change where an option is off. Shapes: (...,D) are any leading dimensions
 and D channels. With f a branch, x the residual stream and t the multiplier of the branch, a block
-computes pre          x + t f(norm(x)) post         norm(a x + t f(x))
-DeepNorm (arXiv 2203.00555); no norm before the head sandwich     x + t post_norm(f(norm(x)))
-unit_scaled  (x + t f(norm(x))) / sqrt(1 + t**2)         u-muP (arXiv 2407.17465)
+computes
+
+    pre          x + t f(norm(x))
+    post         norm(a x + t f(x))                     DeepNorm (arXiv 2203.00555); no norm before
+                                                        the head
+    sandwich     x + t post_norm(f(norm(x)))
+    unit_scaled  (x + t f(norm(x))) / sqrt(1 + t**2)    u-muP (arXiv 2407.17465)
 """
 
 import math
@@ -53,16 +56,18 @@ class Structure:
     multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for name, valid in (("norm", get_args(NormName)), ("placement", get_args(Placement))):
-            if getattr(self, name) not in valid:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
-                )
+        choices = {"norm": get_args(NormName), "placement": get_args(Placement)}
+        for name, valid in choices.items():
+            given = getattr(self, name)
+            if given not in valid:
+                raise ValueError(f"{name} must be one of {', '.join(valid)}, got {given!r}")
 
     def multiplier(self, name: str) -> float:
         """The multiplier of this name; of a branch with that of all branches."""
-        every = self.multipliers.get("residual", 1.0) if name.partition(".")[0] in BRANCHES else 1.0
-        return every * self.multipliers.get(name, 1.0)
+        own = self.multipliers.get(name, 1.0)
+        if name.partition(".")[0] in BRANCHES:
+            return self.multipliers.get("residual", 1.0) * own
+        return own
 
     def options(self) -> dict[str, Any]:
         """Everything but the multipliers, by name: what a scheme's needs are compared with."""
@@ -85,9 +90,11 @@ class OffsetRMSNorm(nn.RMSNorm):
 
 def norm_of(structure: Structure, dim: int) -> nn.Module:
     """A norm of the residual stream, (...,D) to (...,D)."""
+    is_layer = structure.norm == "layer"
     if structure.norm_offset:
-        return (OffsetLayerNorm if structure.norm == "layer" else OffsetRMSNorm)(dim, eps=NORM_EPS)
-    kind = nn.LayerNorm if structure.norm == "layer" else nn.RMSNorm
+        offset = OffsetLayerNorm if is_layer else OffsetRMSNorm
+        return offset(dim, eps=NORM_EPS)
+    kind = nn.LayerNorm if is_layer else nn.RMSNorm
     return kind(dim, eps=NORM_EPS, elementwise_affine=not structure.unit_scaled)
 
 
@@ -97,15 +104,15 @@ def last_norm(structure: Structure, dim: int) -> nn.Module:
 
 
 class Join(nn.Module):
-    """How a branch reads from the residual stream and is added to it; its norm is the block's, and
-    passed in.
+    """How a branch reads from the residual stream and is added to it.
 
-    branch: its name among the multipliers, as "mixer.3".
+    Its norm is the block's, and passed in. branch: its name among the multipliers, as "mixer.3".
     """
 
     def __init__(self, structure: Structure, dim: int, branch: str) -> None:
         super().__init__()
-        self.post, self.residual = structure.placement == "post", structure.residual
+        self.post = structure.placement == "post"
+        self.residual = structure.residual
         self.unit_scaled = structure.unit_scaled
         self.multiplier = structure.multiplier(branch)
         self.post_norm = norm_of(structure, dim) if structure.placement == "sandwich" else None

@@ -157,10 +157,10 @@ def precise(x: Tensor) -> Tensor:
 def mixtures(
     x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, at_once: bool
 ) -> tuple[Tensor, ...]:
-    """x + change * (mu + share) (B,T,D) for every mu (1,1,D) of `base` and its share of `shares`
-    (S,B,T,D).
+    """x + change * (mu + share) (B,T,D) for every mu of `base` and its share.
 
-    at_once: launch S times less, with gradients that are summed in another order.
+    base: S of (1,1,D). shares: (S,B,T,D). at_once: launch S times less, with gradients that are
+    summed in another order.
     """
     if at_once:
         return (x + change * (torch.stack(tuple(base)) + shares)).unbind()
@@ -199,8 +199,9 @@ class Mixing(nn.Module):
         return self.ln_x(joined.flatten(0, 1)).view(joined.shape)
 
     def rates(self) -> Tensor:
-        """Decay rates per byte of every head's channels, (H,N) float64; those that the data move,
-        at their bias.
+        """Decay rates per byte of every head's channels, (H,N) float64.
+
+        Those that the data move are taken at their bias.
         """
         raise NotImplementedError
 
@@ -209,12 +210,12 @@ class Mixing(nn.Module):
         return self.key.weight.detach().double()
 
     def kernel(self, lags: Tensor) -> Tensor:
-        """Root mean square over heads and entries of R' diag(w**(t - DELAY)) K at lags t (T,), (T,)
-        float64.
+        """Root mean square over heads and entries of R' diag(w**(t - DELAY)) K, (T,) float64.
 
-        R and K are a head's (N,D) parts of receptance and key: it is what a byte still weighs t
-        bytes later in the output of the recurrence, for white input, before value, group norm and
-        gate. As a sum over channels, squared: v' [(RR') * (KK')] v with v = w**(t - DELAY).
+        t: the lags (T,). R and K are a head's (N,D) parts of receptance and key: it is what a byte
+        still weighs t bytes later in the output of the recurrence, for white input, before value,
+        group norm and gate. As a sum over channels, squared: v' [(RR') * (KK')] v with
+        v = w**(t - DELAY).
         """
         rates = self.rates()
         reads, writes = (
@@ -258,8 +259,9 @@ class TimeMixing(Mixing):
         self.silu = Activation(config.structure, F.silu)
 
     def streams(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
-        """Inputs (B,T,D) of r, k, v and g from x_t and x_{t-1}, and w_raw (B,T,H,N) or (H,N), at
-        least float32.
+        """Inputs (B,T,D) of r, k, v and g from x_t and x_{t-1}, and w_raw.
+
+        w_raw is (B,T,H,N) or (H,N), in float32 or wider.
         """
         w_raw = precise(self.time_decay)
         if self.eagle:
@@ -293,8 +295,9 @@ class TimeMixing(Mixing):
 
 
 class ChannelMixing(nn.Module):
-    """sigmoid(receptance(x_r)) * value(relu(key(x_k))**2), the same function in both versions
-    (equations 10 to 13).
+    """sigmoid(receptance(x_r)) * value(relu(key(x_k))**2).
+
+    It is the same function in both versions (equations 10 to 13).
     """
 
     def __init__(self, config: RWKVConfig) -> None:
@@ -318,11 +321,11 @@ class ChannelMixing(nn.Module):
 
 
 class Block(nn.Module):
-    """Norm, time mixing, residual, norm, channel mixing, residual; block 0 first norms the
-    embedding.
+    """Norm, time mixing, residual, norm, channel mixing, residual.
 
-    carried: what a time mixing hands on to the next block, such as Goose's values of the first.
-    memory: what the mixings remember of the bytes before, which they bring up to date.
+    Block 0 first norms the embedding. carried: what a time mixing hands on to the next block, such
+    as Goose's values of the first. memory: what the mixings remember of the bytes before, which
+    they bring up to date.
     """
 
     def __init__(self, config: RWKVSizes, layer: int, att: nn.Module, ffn: nn.Module) -> None:
@@ -370,8 +373,7 @@ class RWKV(nn.Module):
         return Block(self.config, layer, TimeMixing(self.config), ChannelMixing(self.config))
 
     def forward(self, inputs: Tensor, state: State | None = None) -> Tensor | tuple[Tensor, State]:
-        """Logits of bytes with nothing before them; with a `state`, of those that follow what it
-        has seen, and the next state.
+        """Logits (B,T,256) of bytes (B,T); with a `state` before them, also the next state.
 
         Raises ValueError for a state of another model, batch, dtype or device.
         """
@@ -423,15 +425,14 @@ class RWKV(nn.Module):
         }
 
     def half_lives(self) -> list[Tensor]:
-        """Half-lives of every block in bytes, ln 2 / rate, (D,) float64; in Finch and Goose the
-        data move them.
+        """Half-lives of every block in bytes, ln 2 / rate, (D,) float64.
+
+        In Finch and Goose the data move them.
         """
         return [math.log(2) / mixing.rates().flatten() for mixing in self.mixings()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
-        """Weight of an input `lags` (T,) bytes later in the state of every block, (T,) float64
-        each.
-        """
+        """Weight of an input `lags` (T,) bytes later in every state, (T,) float64 each."""
         return [mixing.kernel(lags) for mixing in self.mixings()]
 
     def mixings(self) -> list[Mixing]:

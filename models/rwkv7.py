@@ -91,8 +91,9 @@ class RWKV7Config(RWKVSizes):
 
 
 class GooseMixing(Mixing):
-    """Time mixing of RWKV-7; `first` are the values of the first block, None in that block
-    itself.
+    """Time mixing of RWKV-7.
+
+    first: the values of the first block, None in that block itself.
     """
 
     DELAY = 0
@@ -136,8 +137,9 @@ class GooseMixing(Mixing):
         return self.output((self.normed(out) + newest.flatten(2)) * gate), first
 
     def addressed(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t; ln w is at
-        least float32.
+        """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t.
+
+        ln w is in float32 or wider.
         """
         x_r, x_w, x_k, x_a = (x + change * mu for mu in (self.x_r, self.x_w, self.x_k, self.x_a))
         w0 = precise(self.w0)
@@ -162,12 +164,11 @@ class GooseMixing(Mixing):
 
     @torch.no_grad()
     def response(self, lags: Tensor, *, erase: bool = True, seed: int = 0) -> Tensor:
-        """Root mean square of k~_s A_{s+1} .. A_t r_t at the lags t - s (T,) of 1 or more, (T,) in
-        float64.
+        """Root mean square of k~_s A_{s+1} .. A_t r_t at the lags t - s, (T,) float64.
 
-        A_t = diag(w_t) - kappa^T (a kappa), or diag(w_t) alone without `erase`: what a byte still
-        weighs in what a head reads t - s bytes later. Measured on white input of variance 1, such
-        as a norm gives, over heads and a few s.
+        lags: (T,), 1 or more. A_t = diag(w_t) - kappa^T (a kappa), or diag(w_t) alone without
+        `erase`: what a byte still weighs in what a head reads t - s bytes later. Measured on white
+        input of variance 1, such as a norm gives, over heads and a few s.
         """
         longest = int(lags.max())
         like = self.key.weight

@@ -16,11 +16,10 @@ PART = 1024
 
 @dataclass(frozen=True)
 class Sampling:
-    """p = softmax(logits / temperature) on the nucleus `top_p`; temperature 0 takes the largest
-    logit.
+    """p = softmax(logits / temperature) on the nucleus `top_p`.
 
-    seed: of the uniform numbers. Raises ValueError for a temperature below 0 or not finite, a top_p
-    outside (0, 1], and a seed outside 0 to 2**63 - 1.
+    Temperature 0 takes the largest logit. seed: of the uniform numbers. Raises ValueError for a
+    temperature below 0 or not finite, a top_p outside (0, 1], and a seed outside 0 to 2**63 - 1.
     """
 
     temperature: float = 1.0
@@ -41,8 +40,9 @@ class Sampling:
             raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {self.seed}")
 
     def probabilities(self, logits: ArrayLike) -> Probabilities:
-        """Probabilities (V,) from logits (V,), in float64; FloatingPointError for logits that are
-        not finite.
+        """Probabilities (V,) from logits (V,), in float64.
+
+        FloatingPointError for logits that are not finite.
         """
         z = np.asarray(logits, np.float64)
         if not np.isfinite(z).all():

@@ -48,13 +48,13 @@ TOTAL, LAST = "patch.total", "patch.last"
 
 @dataclass(frozen=True)
 class SSMConfig:
-    """Width `dim`, `layers`, input gain, and patching (`patch` bytes per step of the recurrence; 1
-    is none).
+    """Width `dim`, `layers`, input gain and patching.
 
-    `backend` forces one of the scan's implementations; None takes the one for the device.
-    `structure`: what an initialisation scheme asks for. `shape_multiplier`: multiply the states by
-    a fixed number per channel, the buffer `shape` of every SSM branch, which takes the place of the
-    columns of C_proj in `place_`: a power law thus acts although C_proj starts at zero.
+    `patch`: bytes per step of the recurrence; 1 is none. `backend` forces one of the scan's
+    implementations; None takes the one for the device. `structure`: what an initialisation scheme
+    asks for. `shape_multiplier`: multiply the states by a fixed number per channel, the buffer
+    `shape` of every SSM branch, which takes the place of the columns of C_proj in `place_`: a power
+    law thus acts although C_proj starts at zero.
     """
 
     dim: int = 256
@@ -70,11 +70,11 @@ class SSMConfig:
         for name in ("dim", "layers", "patch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name, valid in (("gain", get_args(Gain)), ("mode", get_args(PatchingMode))):
-            if getattr(self, name) not in valid:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
-                )
+        choices = {"gain": get_args(Gain), "mode": get_args(PatchingMode)}
+        for name, valid in choices.items():
+            given = getattr(self, name)
+            if given not in valid:
+                raise ValueError(f"{name} must be one of {', '.join(valid)}, got {given!r}")
         if self.structure.unit_scaled and self.patch > 1:
             raise ValueError(
                 "unit_scaled goes with patch 1 (means of patches have less variance), got"
@@ -88,10 +88,10 @@ class SSMConfig:
 
 
 def pool(x: Tensor, size: int) -> Tensor:
-    """Mean of every `size` consecutive embeddings: (B,T,D) -> (B,ceil(T/size),D); a last short
-    patch is zero-padded.
+    """Mean of every `size` consecutive embeddings: (B,T,D) -> (B,ceil(T/size),D).
 
-    The padded patch is never complete, so in `causal` mode no byte reads it.
+    A last short patch is padded with zeros. It is never complete, so in `causal` mode no byte reads
+    it.
     """
     return F.pad(x, (0, 0, 0, -x.shape[1] % size)).unflatten(1, (-1, size)).mean(dim=2)
 
@@ -105,12 +105,13 @@ def unpool(patches: Tensor, size: int, time: int, mode: PatchingMode) -> Tensor:
     2p+1. Not causal, not a likelihood.
     """
     repeated = patches.repeat_interleave(size, dim=1)
-    return (F.pad(repeated, (0, 0, size - 1, 0)) if mode == "causal" else repeated)[:, :time]
+    if mode == "causal":
+        repeated = F.pad(repeated, (0, 0, size - 1, 0))
+    return repeated[:, :time]
 
 
 def pool_on(x: Tensor, size: int, total: Tensor, position: int) -> tuple[Tensor, Tensor]:
-    """Means (B,N,D) of the N patches that bytes x (B,T,D) complete, and the sum (B,D) over the
-    rest.
+    """Means (B,N,D) of the patches that bytes x (B,T,D) complete; the sum (B,D) over the rest.
 
     total: (B,D), the sum over the `position` bytes of the unfinished patch that come before x.
     """
@@ -126,11 +127,11 @@ def pool_on(x: Tensor, size: int, total: Tensor, position: int) -> tuple[Tensor,
 
 
 def unpool_on(patches: Tensor, size: int, time: int, last: Tensor, position: int) -> Tensor:
-    """The last complete patch (B,T,D) of each of `time` bytes, from what the blocks made of patches
-    (B,N,D).
+    """The last complete patch (B,T,D) of each of `time` bytes.
 
-    last: (B,D), the one before them. position: bytes in the unfinished patch before the first byte.
-    In one part, with zeros before it, this is `unpool` in mode `causal`.
+    patches: (B,N,D), what the blocks made of those that the bytes complete. last: (B,D), the one
+    before them. position: bytes in the unfinished patch before the first byte. In one part, with
+    zeros before it, this is `unpool` in mode `causal`.
     """
     known = torch.cat((last[:, None], patches), dim=1)
     repeated = known.repeat_interleave(size, dim=1)
@@ -170,8 +171,7 @@ class DiagonalSSM(nn.Module):
         return self.C_proj(states) + self.D * u
 
     def kernel(self, steps: Tensor) -> Tensor:
-        """Root mean square over the entries of C diag(g a**t) B after t steps of the recurrence,
-        (T,) float64.
+        """Root mean square over the entries of C diag(g a**t) B after t steps, (T,) float64.
 
         It is what an input still weighs t steps later, without D and up to constants of the scheme:
         with random B and C in proportion to the rms kernel of the nodes (`analysis.nodes.moments`).
@@ -191,8 +191,9 @@ class DiagonalSSM(nn.Module):
         return (squares.clamp(min=0) / (into.shape[1] * out.shape[0])).sqrt()
 
     def place_(self, nodes: Nodes) -> None:
-        """Set the decays, and the multipliers of the states: in `shape` if there is one, else in
-        C_proj's columns.
+        """Set the decays, and the multipliers of the states.
+
+        These go into `shape` if there is one, else into C_proj's columns.
         """
         if self.shape is not None:
             self.shape.fill_(1)
@@ -201,8 +202,9 @@ class DiagonalSSM(nn.Module):
 
 
 def input_gain(rate: Tensor, name: Gain) -> Tensor:
-    """g(lambda) for rates (D,), as `analysis.nodes.node_set.gain`; through expm1, so that slow
-    nodes keep digits.
+    """g(lambda) for rates (D,), as `analysis.nodes.node_set.gain`.
+
+    It is computed through expm1, so that slow nodes keep digits.
     """
     if name == "ema":
         return -torch.expm1(-rate)
@@ -214,15 +216,17 @@ def input_gain(rate: Tensor, name: Gain) -> Tensor:
 
 
 def white_std(rate: Tensor, name: Gain) -> Tensor:
-    """sqrt(sum_k K_k**2) = g / sqrt(1 - a**2) of rates (D,): the standard deviation of a state
-    under white input.
+    """sqrt(sum_k K_k**2) = g / sqrt(1 - a**2) of rates (D,).
+
+    It is the standard deviation of a state under white input.
     """
     return input_gain(rate, name) / input_gain(rate, "lru")
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x)) with hidden width int(4 D / 3), no biases (arXiv 2002.05202,
-    equation 6).
+    """down(silu(gate(x)) * up(x)) with hidden width int(4 D / 3), no biases.
+
+    Source: arXiv 2002.05202, equation 6.
     """
 
     def __init__(self, dim: int, structure: Structure) -> None:
@@ -275,8 +279,7 @@ class SSM(nn.Module):
         self.head = Head(structure, self.embedding)
 
     def forward(self, inputs: Tensor, state: State | None = None) -> Tensor | tuple[Tensor, State]:
-        """Logits of bytes with nothing before them; with a `state`, of those that follow what it
-        has seen, and the next state.
+        """Logits (B,T,256) of bytes (B,T); with a `state` before them, also the next state.
 
         Raises ValueError for a state of another model, batch, dtype or device.
         """
@@ -296,9 +299,7 @@ class SSM(nn.Module):
         return self.head(self.norm(x))
 
     def resume(self, embedded: Tensor, state: State) -> tuple[Tensor, State]:
-        """Logits (B,T,256) from embeddings (B,T,D) of bytes that follow a checked `state`, and the
-        next state.
-        """
+        """Logits (B,T,256) from embeddings (B,T,D) after a checked `state`, and the next state."""
         size, time = self.config.patch, embedded.shape[1]
         memories = state.memories(self.config.layers, ("ssm",))
         x = embedded
@@ -353,9 +354,7 @@ class SSM(nn.Module):
         ]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
-        """Weight of an input `lags` (T,) bytes later in the SSM branch of every block, (T,) float64
-        each.
-        """
+        """Weight of an input `lags` (T,) bytes later in every SSM branch, (T,) float64 each."""
         return [recurrence.kernel(lags / self.config.patch) for recurrence in self.recurrences()]
 
     def recurrences(self) -> list[DiagonalSSM]:

@@ -78,9 +78,7 @@ def blank(model: str, layout: Layout, batch: int, device: torch.device) -> State
 
 
 def check(state: State, model: str, layout: Layout, inputs: Tensor, patch: int = 1) -> None:
-    """Raise ValueError unless `state` is one of `model`, with the batch and device of `inputs`
-    (B,T).
-    """
+    """Raise ValueError unless `state` is one of `model` that fits `inputs` (B,T)."""
     hint = "begin with model.initial_state(batch)"
     if not isinstance(state, State):
         raise ValueError(f"state must be a State, got {type(state).__name__}; {hint}")

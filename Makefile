@@ -56,6 +56,7 @@ demo: $(VENV)/installed  ## set up, run a study with registered hypotheses and n
 	@echo "  python -m plkernel.measure PATH             memory in a text of yours"
 	@echo "  python -m plkernel.fit --beta 1.15          exponentials that carry a power law"
 	@echo "  python -m plkernel.probe runs/out/demo/short_source/seed-0      how far back a model of the demo reads"
+	@echo "  python -m plkernel.generate runs/out/demo/short_source/seed-0 --prompt 'def '"
 
 test: $(VENV)/installed-dev  ## set up and run the tests (minutes)
 	$(PYTEST) -m "not slow"

@@ -1,5 +1,4 @@
-"""The layers that all models share, and the structure that initialisation schemes ask of a model
-beyond its weights.
+"""The layers that all models share, and the structure that initialisation schemes ask for.
 
 By default the layers are PyTorch's own, to the bit, under PyTorch's names of parameters, so that a
 `state_dict()` does not change where an option is off. Shapes: (...,D) are any leading dimensions
@@ -105,8 +104,10 @@ class Structure:
 
     def multiplier(self, name: str) -> float:
         """The multiplier of this name; of a branch with that of all branches."""
-        every = self.multipliers.get("residual", 1.0) if name.partition(".")[0] in BRANCHES else 1.0
-        return every * self.multipliers.get(name, 1.0)
+        own = self.multipliers.get(name, 1.0)
+        if name.partition(".")[0] in BRANCHES:
+            return self.multipliers.get("residual", 1.0) * own
+        return own
 
     def options(self) -> dict[str, Any]:
         """Everything but the multipliers, by name: what a scheme's needs are compared with."""
@@ -144,9 +145,11 @@ def norm_of(structure: Structure, dim: int) -> nn.Module:
         return nn.Identity()
     if structure.norm == "scale":
         return ScaleNorm(dim)
+    is_layer = structure.norm == "layer"
     if structure.norm_offset:
-        return (OffsetLayerNorm if structure.norm == "layer" else OffsetRMSNorm)(dim, eps=NORM_EPS)
-    kind = nn.LayerNorm if structure.norm == "layer" else nn.RMSNorm
+        offset = OffsetLayerNorm if is_layer else OffsetRMSNorm
+        return offset(dim, eps=NORM_EPS)
+    kind = nn.LayerNorm if is_layer else nn.RMSNorm
     return kind(dim, eps=NORM_EPS, elementwise_affine=not structure.unit_scaled)
 
 
@@ -156,15 +159,16 @@ def last_norm(structure: Structure, dim: int) -> nn.Module:
 
 
 class Join(nn.Module):
-    """How a branch reads from the residual stream and is added to it; its norm is the block's, and
-    passed in.
+    """How a branch reads from the residual stream and is added to it.
 
-    branch: its name among the multipliers, as "mixer.3". The gate is 1 at first.
+    Its norm is the block's, and passed in. branch: its name among the multipliers, as "mixer.3".
+    The gate is 1 at first.
     """
 
     def __init__(self, structure: Structure, dim: int, branch: str) -> None:
         super().__init__()
-        self.post, self.residual = structure.placement == "post", structure.residual
+        self.post = structure.placement == "post"
+        self.residual = structure.residual
         self.unit_scaled = structure.unit_scaled
         self.multiplier = structure.multiplier(branch)
         self.post_norm = norm_of(structure, dim) if structure.placement == "sandwich" else None

@@ -1,15 +1,21 @@
 """Eagle (RWKV-5) and Finch (RWKV-6) over bytes: arXiv 2404.05892, section 4, and the official code.
 
 Shapes: B batch, T time (bytes), D width, H heads of size N = D / H, F feed-forward width, 256 byte
-    values. Block:         x = x + TimeMixing(LayerNorm(x));  x = x + ChannelMixing(LayerNorm(x))
-    TimeMixing:    o_t = r_t (S_{t-1} + diag(u) k_t^T v_t),  S_t = diag(w_t) S_{t-1} + k_t^T v_t,  w
-    = exp(-exp(w_raw)), output(silu(g) * GroupNorm(o)) with one group per head ChannelMixing:
-    sigmoid(receptance(x_r)) * value(relu(key(x_k))**2)
+values.
+
+    Block:          x = x + TimeMixing(LayerNorm(x));  x = x + ChannelMixing(LayerNorm(x))
+    TimeMixing:     o_t = r_t (S_{t-1} + diag(u) k_t^T v_t),  S_t = diag(w_t) S_{t-1} + k_t^T v_t,
+                    w = exp(-exp(w_raw)),
+                    output(silu(g) * GroupNorm(o)) with one group per head
+    ChannelMixing:  sigmoid(receptance(x_r)) * value(relu(key(x_k))**2)
+
 and a LayerNorm after the embedding (ln0) and before the head (ln_out), unless its `Structure` says
 otherwise. Token shift: r, k, v, g and x_r, x_k are read from mixtures of x_t and x_{t-1}, x_{-1} =
 0. In Eagle the mixtures and w_raw are learned vectors; in Finch those of the time mixing also
 depend on the data, through low-rank maps. Names, shapes and order of `state_dict()` are those of
 the official checkpoints, x052 and x060.
+
+State (`plkernel.models.state`): of every block S_T (B,H,N,N), and x_T (B,D) of both mixings.
 """
 
 import math
@@ -35,7 +41,12 @@ from plkernel.models.layers import (
     norm_of,
     squared_relu,
 )
+from plkernel.models.state import Layout, Memory, State, blank, block_name, check
 
+MEMORY = ("att_shift", "wkv", "ffn_shift")
+"""What a block remembers: the last input of its time mixing, S, the last input of its channel
+mixing.
+"""
 GROUP_NORM_EPS = 64e-5  # Eagle's code divides by 8 and takes 1e-5, which is the same
 
 
@@ -58,14 +69,11 @@ class RWKVSizes:
 
     def check(self, *ranks: str) -> None:
         """ValueError for sizes that no model has."""
+        smallest = {"dim": 2, "layers": 1, "head_size": 1}
         # The official inference code drops dimensions of size 1, which a rank of 1 would not
         # survive.
-        for name, least in (
-            ("dim", 2),
-            ("layers", 1),
-            ("head_size", 1),
-            *((name, 2) for name in ranks),
-        ):
+        smallest |= dict.fromkeys(ranks, 2)
+        for name, least in smallest.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
@@ -76,14 +84,13 @@ class RWKVSizes:
                 f" {self.head_size}"
             )
         if self.hidden < 1:
-            official = (
-                f" (for dim {self.dim}; the official int(3.5 * dim // 32 * 32) needs dim of 10 or"
-                " more)"
-            )
-            raise ValueError(
-                "feed_forward must be at least 1, got"
-                f" {self.hidden}{official * (self.feed_forward is None)}"
-            )
+            message = f"feed_forward must be at least 1, got {self.hidden}"
+            if self.feed_forward is None:
+                message += (
+                    f" (for dim {self.dim}; the official int(3.5 * dim // 32 * 32) needs dim of 10"
+                    " or more)"
+                )
+            raise ValueError(message)
 
 
 @dataclass(frozen=True)
@@ -124,9 +131,17 @@ class RWKVConfig(RWKVSizes):
         return int(3.5 * self.dim // 32 * 32) if self.feed_forward is None else self.feed_forward
 
 
-def previous(x: Tensor) -> Tensor:
-    """x_{t-1} at every t of x (B,T,D), zero before the first."""
-    return torch.cat((torch.zeros_like(x[:, :1]), x), dim=1)[:, :-1]
+def previous(x: Tensor, memory: Memory | None = None, name: str = "") -> Tensor:
+    """x_{t-1} at every t of x (B,T,D); before the first the entry `name` of `memory`, or zero.
+
+    The entry becomes x_T.
+    """
+    if memory is None:
+        first = torch.zeros_like(x[:, :1])
+    else:
+        first = memory[name][:, None]
+        memory[name] = x[:, -1].clone()  # alone: a view would keep all of x
+    return torch.cat((first, x), dim=1)[:, :-1]
 
 
 def vector(dim: int) -> nn.Parameter:
@@ -142,10 +157,10 @@ def precise(x: Tensor) -> Tensor:
 def mixtures(
     x: Tensor, change: Tensor, base: Sequence[Tensor], shares: Tensor, at_once: bool
 ) -> tuple[Tensor, ...]:
-    """x + change * (mu + share) (B,T,D) for every mu (1,1,D) of `base` and its share of `shares`
-    (S,B,T,D).
+    """x + change * (mu + share) (B,T,D) for every mu of `base` and its share.
 
-    at_once: launch S times less, with gradients that are summed in another order.
+    base: S of (1,1,D). shares: (S,B,T,D). at_once: launch S times less, with gradients that are
+    summed in another order.
     """
     if at_once:
         return (x + change * (torch.stack(tuple(base)) + shares)).unbind()
@@ -184,8 +199,9 @@ class Mixing(nn.Module):
         return self.ln_x(joined.flatten(0, 1)).view(joined.shape)
 
     def rates(self) -> Tensor:
-        """Decay rates per byte of every head's channels, (H,N) float64; those that the data move,
-        at their bias.
+        """Decay rates per byte of every head's channels, (H,N) float64.
+
+        Those that the data move are taken at their bias.
         """
         raise NotImplementedError
 
@@ -194,12 +210,12 @@ class Mixing(nn.Module):
         return self.key.weight.detach().double()
 
     def kernel(self, lags: Tensor) -> Tensor:
-        """Root mean square over heads and entries of R' diag(w**(t - DELAY)) K at lags t (T,), (T,)
-        float64.
+        """Root mean square over heads and entries of R' diag(w**(t - DELAY)) K, (T,) float64.
 
-        R and K are a head's (N,D) parts of receptance and key: it is what a byte still weighs t
-        bytes later in the output of the recurrence, for white input, before value, group norm and
-        gate. As a sum over channels, squared: v' [(RR') * (KK')] v with v = w**(t - DELAY).
+        t: the lags (T,). R and K are a head's (N,D) parts of receptance and key: it is what a byte
+        still weighs t bytes later in the output of the recurrence, for white input, before value,
+        group norm and gate. As a sum over channels, squared: v' [(RR') * (KK')] v with
+        v = w**(t - DELAY).
         """
         rates = self.rates()
         reads, writes = (
@@ -222,12 +238,15 @@ class TimeMixing(Mixing):
     """
 
     def __init__(self, config: RWKVConfig) -> None:
-        eagle, dim, mix, decay = config.version == 5, config.dim, config.mix_rank, config.decay_rank
-        vectors = (
-            [f"time_mix_{s}" for s in "kvrg"] if eagle else [f"time_maa_{s}" for s in "xwkvrg"]
-        )
+        eagle = config.version == 5
+        dim, mix, decay = config.dim, config.mix_rank, config.decay_rank
+        if eagle:
+            vectors = [f"time_mix_{s}" for s in "kvrg"]
+        else:
+            vectors = [f"time_maa_{s}" for s in "xwkvrg"]
         super().__init__(config, vectors, ("receptance", "key", "value", "output", "gate"))
-        self.eagle, self.k_clamp = eagle, config.k_clamp
+        self.eagle = eagle
+        self.k_clamp = config.k_clamp
         if eagle:
             self.time_decay = nn.Parameter(torch.empty(config.heads, config.head_size))
         else:
@@ -240,8 +259,9 @@ class TimeMixing(Mixing):
         self.silu = Activation(config.structure, F.silu)
 
     def streams(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
-        """Inputs (B,T,D) of r, k, v and g from x_t and x_{t-1}, and w_raw (B,T,H,N) or (H,N), at
-        least float32.
+        """Inputs (B,T,D) of r, k, v and g from x_t and x_{t-1}, and w_raw.
+
+        w_raw is (B,T,H,N) or (H,N), in float32 or wider.
         """
         w_raw = precise(self.time_decay)
         if self.eagle:
@@ -255,17 +275,19 @@ class TimeMixing(Mixing):
         by_data = torch.tanh(x_w @ self.time_decay_w1) @ self.time_decay_w2
         return x_r, x_k, x_v, x_g, self.split(w_raw + by_data.to(w_raw.dtype))
 
-    def forward(self, x: Tensor) -> tuple[Tensor]:
-        x_r, x_k, x_v, x_g, w_raw = self.streams(x, previous(x))
-        r, k, v = (
-            self.split(self.receptance(x_r)),
-            self.split(self.key(x_k)),
-            self.split(self.value(x_v)),
-        )
+    def forward(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor]:
+        before = previous(x, memory, "att_shift")
+        x_r, x_k, x_v, x_g, w_raw = self.streams(x, before)
+        r = self.split(self.receptance(x_r))
+        k = self.split(self.key(x_k))
+        v = self.split(self.value(x_v))
         rate = w_raw.exp()
         if self.k_clamp:
             k = k * w_raw.clamp(max=0).exp().to(k.dtype)
-        out, _ = wkv(r, k, v, -rate, self.time_faaaa, backend=self.backend)
+        state = None if memory is None else memory["wkv"]
+        out, last = wkv(r, k, v, -rate, self.time_faaaa, state, backend=self.backend)
+        if memory is not None:
+            memory["wkv"] = last
         return (self.output(self.normed(out) * self.silu(self.gate(x_g))),)
 
     def rates(self) -> Tensor:
@@ -273,8 +295,9 @@ class TimeMixing(Mixing):
 
 
 class ChannelMixing(nn.Module):
-    """sigmoid(receptance(x_r)) * value(relu(key(x_k))**2), the same function in both versions
-    (equations 10 to 13).
+    """sigmoid(receptance(x_r)) * value(relu(key(x_k))**2).
+
+    It is the same function in both versions (equations 10 to 13).
     """
 
     def __init__(self, config: RWKVConfig) -> None:
@@ -290,47 +313,50 @@ class ChannelMixing(nn.Module):
         self.sigmoid = Activation(config.structure, torch.sigmoid)
         self.squared_relu = Activation(config.structure, squared_relu)
 
-    def forward(self, x: Tensor) -> Tensor:
-        before = previous(x)
+    def forward(self, x: Tensor, memory: Memory | None = None) -> Tensor:
+        before = previous(x, memory, "ffn_shift")
         start, end = (before, x) if self.eagle else (x, before)
         x_k, x_r = (torch.lerp(start, end, getattr(self, name)) for name in self.names)
         return self.sigmoid(self.receptance(x_r)) * self.value(self.squared_relu(self.key(x_k)))
 
 
 class Block(nn.Module):
-    """Norm, time mixing, residual, norm, channel mixing, residual; block 0 first norms the
-    embedding.
+    """Norm, time mixing, residual, norm, channel mixing, residual.
 
-    carried: what a time mixing hands on to the next block, such as Goose's values of the first.
+    Block 0 first norms the embedding. carried: what a time mixing hands on to the next block, such
+    as Goose's values of the first. memory: what the mixings remember of the bytes before, which
+    they bring up to date.
     """
 
     def __init__(self, config: RWKVSizes, layer: int, att: nn.Module, ffn: nn.Module) -> None:
         super().__init__()
         dim, structure = config.dim, config.structure
-        self.ln1, self.ln2 = norm_of(structure, dim), norm_of(structure, dim)
+        self.ln1 = norm_of(structure, dim)
+        self.ln2 = norm_of(structure, dim)
         self.ln0 = norm_of(structure, dim) if layer == 0 else None
-        self.join1, self.join2 = (
-            Join(structure, dim, f"mixer.{layer}"),
-            Join(structure, dim, f"ffn.{layer}"),
-        )
-        self.att, self.ffn = att, ffn
+        self.join1 = Join(structure, dim, f"mixer.{layer}")
+        self.join2 = Join(structure, dim, f"ffn.{layer}")
+        self.att = att
+        self.ffn = ffn
         self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
-    def forward(self, x: Tensor, *carried: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        self, x: Tensor, *carried: Tensor, memory: Memory | None = None
+    ) -> tuple[Tensor, ...]:
         if self.ln0 is not None:
             x = self.ln0(x)
-        branch, *carried = self.att(self.join1.read(x, self.ln1), *carried)
+        branch, *carried = self.att(self.join1.read(x, self.ln1), *carried, memory=memory)
         x = self.drop(self.join1.add(x, branch, self.ln1))
-        return (
-            self.drop(self.join2.add(x, self.ffn(self.join2.read(x, self.ln2)), self.ln2)),
-            *carried,
-        )
+        branch = self.ffn(self.join2.read(x, self.ln2), memory)
+        x = self.drop(self.join2.add(x, branch, self.ln2))
+        return x, *carried
 
 
 class RWKV(nn.Module):
     """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t.
 
-    Its parameters are not set here: see plkernel.models.init.
+    With a state as the second argument it returns logits and the next state. Its parameters are not
+    set here: see plkernel.models.init.
     """
 
     def __init__(self, config: RWKVConfig) -> None:
@@ -346,27 +372,67 @@ class RWKV(nn.Module):
         """A new block, of number `layer` from 0."""
         return Block(self.config, layer, TimeMixing(self.config), ChannelMixing(self.config))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.decode(self.emb(inputs))
+    def forward(self, inputs: Tensor, state: State | None = None) -> Tensor | tuple[Tensor, State]:
+        """Logits (B,T,256) of bytes (B,T); with a `state` before them, also the next state.
 
-    def decode(self, embedded: Tensor) -> Tensor:
-        """Logits (B,T,256) from byte embeddings (B,T,D)."""
+        Raises ValueError for a state of another model, batch, dtype or device.
+        """
+        if state is None:
+            return self.decode(self.emb(inputs))
+        check(state, self.state_kind, self.state_layout(), inputs)
+        memories = state.memories(self.config.layers, MEMORY)
+        logits = self.decode(self.emb(inputs), memories)
+        return logits, state.with_memories(memories)
+
+    def decode(self, embedded: Tensor, memories: Sequence[Memory | None] = ()) -> Tensor:
+        """Logits (B,T,256) from byte embeddings (B,T,D).
+
+        memories: of every block, of the bytes before; they are brought up to date.
+        """
         x = self.drop(embedded)
         carried: list[Tensor] = []  # torch.compile knows no list[Tensor]()
-        for block in self.blocks if x.shape[1] else ():
-            x, *carried = block(x, *carried)  # Goose's blocks hand on the values of the first
+        if x.shape[1] > 0:
+            for block, memory in zip(
+                self.blocks, memories or [None] * len(self.blocks), strict=True
+            ):
+                # Goose's blocks hand on the values of the first
+                x, *carried = block(x, *carried, memory=memory)
         return self.head(self.ln_out(x))
 
+    def initial_state(self, batch: int) -> State:
+        """The state before the first byte of `batch` texts."""
+        return blank(self.state_kind, self.state_layout(), batch, self.head.weight.device)
+
+    @property
+    def state_kind(self) -> str:
+        """The model that a state belongs to, in words."""
+        return f"rwkv{self.config.version}"
+
+    def state_layout(self) -> Layout:
+        """Shape and dtype of every tensor of a state."""
+        config, dtype = self.config, self.head.weight.dtype
+        matrix = (config.heads, config.head_size, config.head_size)
+        wide = torch.promote_types(dtype, torch.float32)
+        kinds = {
+            "att_shift": ((config.dim,), dtype),
+            "wkv": (matrix, wide),
+            "ffn_shift": ((config.dim,), dtype),
+        }
+        return {
+            block_name(layer, name): kind
+            for layer in range(config.layers)
+            for name, kind in kinds.items()
+        }
+
     def half_lives(self) -> list[Tensor]:
-        """Half-lives of every block in bytes, ln 2 / rate, (D,) float64; in Finch and Goose the
-        data move them.
+        """Half-lives of every block in bytes, ln 2 / rate, (D,) float64.
+
+        In Finch and Goose the data move them.
         """
         return [math.log(2) / mixing.rates().flatten() for mixing in self.mixings()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
-        """Weight of an input `lags` (T,) bytes later in the state of every block, (T,) float64
-        each.
-        """
+        """Weight of an input `lags` (T,) bytes later in every state, (T,) float64 each."""
         return [mixing.kernel(lags) for mixing in self.mixings()]
 
     def mixings(self) -> list[Mixing]:

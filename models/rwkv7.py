@@ -3,17 +3,22 @@
 Shapes: B batch, T time (bytes), D width, H heads of size N = D / H, F feed-forward width, 256 byte
 values. With c = exp(-1/2), lerp(a, b, m) = a + m (b - a), and low(x) = f(x A) B of low rank, time
 mixing makes of x_t and x_{t-1}, x_{-1} = 0:
-    x_s = lerp(x_t, x_{t-1}, mu_s) for the streams s in r, w, k, v, a, g      static token shift w =
-    exp(-c sigmoid(w0 + low_tanh(x_w)))                                   decay, above exp(-c) =
-    0.545 a = sigmoid(a0 + low(x_a))                                                in-context rate
-    k = x_k K;  kappa = k k_k / |k k_k| per head                              removal key k~ = k
-    lerp(1, a, k_a)                                                    replacement key v = x_v V,
-    after the first block lerp(x_v V, v_first, sigmoid(v0 + low(x_v)))         value residual S_t =
-    S_{t-1} (diag(w) - kappa^T (a kappa)) + v^T k~;  o = S_t r,  r = x_r R           per head,
-    S_{-1} = 0 output((GroupNorm(o) + (sum over the head of r r_k k~) v) low_sigmoid(x_g))
+
+    x_s = lerp(x_t, x_{t-1}, mu_s)              static token shift of the streams r, w, k, v, a, g
+    w = exp(-c sigmoid(w0 + low_tanh(x_w)))     decay, above exp(-c) = 0.545
+    a = sigmoid(a0 + low(x_a))                  in-context rate
+    k = x_k K;  kappa = k k_k / |k k_k|         removal key, per head
+    k~ = k lerp(1, a, k_a)                      replacement key
+    v = x_v V                                   in the first block; after it the value residual
+    v = lerp(x_v V, v_first, sigmoid(v0 + low(x_v)))
+    S_t = S_{t-1} (diag(w) - kappa^T (a kappa)) + v^T k~,  S_{-1} = 0
+    o = S_t r,  r = x_r R                       per head
+    output((GroupNorm(o) + (sum over the head of r r_k k~) v) low_sigmoid(x_g))
+
 and channel mixing value(relu(key(lerp(x_t, x_{t-1}, x_k)))**2). Blocks, norms and head are those of
 Finch. Names and shapes of `state_dict()` are those of the official checkpoints; the first block has
-no v0, v1, v2, which do nothing.
+no v0, v1, v2, which do nothing. The state is that of Finch: v_first is of the same byte, and no
+part of it.
 """
 
 from dataclasses import dataclass, field
@@ -27,8 +32,10 @@ from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE as LARGEST_RAT
 from plkernel.kernels.wkv7 import wkv7
 from plkernel.models.layers import Activation, Linear, Structure, squared_relu
 from plkernel.models.rwkv import RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
+from plkernel.models.state import Memory
 
-IMPULSES, SEQUENCES = 8, 4
+IMPULSES = 8
+SEQUENCES = 4
 """How many bytes, in how many sequences of white input, a response is the mean of."""
 
 
@@ -75,9 +82,8 @@ class RWKV7Config(RWKVSizes):
     def ranks(self) -> tuple[int, int, int, int]:
         """Of decay, in-context rate, value residual and gate."""
         given = (self.decay_rank, self.rate_rank, self.value_rank, self.gate_rank)
-        official = (
-            max(32, round(factor * self.dim**0.5 / 32) * 32) for factor in (2.5, 2.5, 1.7, 5.0)
-        )
+        factors = (2.5, 2.5, 1.7, 5.0)
+        official = [max(32, round(factor * self.dim**0.5 / 32) * 32) for factor in factors]
         decay, rate, value, gate = (
             other if own is None else own for own, other in zip(given, official, strict=True)
         )
@@ -85,8 +91,9 @@ class RWKV7Config(RWKVSizes):
 
 
 class GooseMixing(Mixing):
-    """Time mixing of RWKV-7; `first` are the values of the first block, None in that block
-    itself.
+    """Time mixing of RWKV-7.
+
+    first: the values of the first block, None in that block itself.
     """
 
     DELAY = 0
@@ -95,46 +102,52 @@ class GooseMixing(Mixing):
         vectors = ["x_r", "x_w", "x_k", "x_v", "x_a", "x_g"]
         super().__init__(config, vectors, ("receptance", "key", "value", "output"))
         decay, rate, value, gate = config.ranks
-        for name, rank in {
-            "w": decay,
-            "a": rate,
-            "v": value if layer > 0 else 0,
-            "g": gate,
-        }.items():
-            if rank and name != "g":
+        ranks = {"w": decay, "a": rate, "v": value, "g": gate}
+        if layer == 0:
+            del ranks["v"]
+        for name, rank in ranks.items():
+            if name != "g":
                 setattr(self, f"{name}0", vector(config.dim))
-            if rank:
-                setattr(self, f"{name}1", nn.Parameter(torch.empty(config.dim, rank)))
-                setattr(self, f"{name}2", nn.Parameter(torch.empty(rank, config.dim)))
-        self.k_k, self.k_a = vector(config.dim), vector(config.dim)
+            setattr(self, f"{name}1", nn.Parameter(torch.empty(config.dim, rank)))
+            setattr(self, f"{name}2", nn.Parameter(torch.empty(rank, config.dim)))
+        self.k_k = vector(config.dim)
+        self.k_a = vector(config.dim)
         self.r_k = nn.Parameter(torch.empty(config.heads, config.head_size))
 
-    def forward(self, x: Tensor, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        change = previous(x) - x
+    def forward(
+        self, x: Tensor, first: Tensor | None = None, memory: Memory | None = None
+    ) -> tuple[Tensor, Tensor]:
+        change = previous(x, memory, "att_shift") - x
         r, log_decay, k, a, b = self.addressed(x, change)
-        x_v, x_g = x + change * self.x_v, x + change * self.x_g
+        x_v = x + change * self.x_v
+        x_g = x + change * self.x_g
         v = self.value(x_v)
         if first is None:
             first = v
         else:
-            v = torch.lerp(v, first, torch.sigmoid(self.v0 + x_v @ self.v1 @ self.v2).to(v.dtype))
+            share = torch.sigmoid(self.v0 + x_v @ self.v1 @ self.v2)
+            v = torch.lerp(v, first, share.to(v.dtype))
         v = self.split(v)
         gate = torch.sigmoid(x_g @ self.g1) @ self.g2
-        out, _ = wkv7(r, log_decay, k, v, a, b, backend=self.backend)
+        state = None if memory is None else memory["wkv"]
+        out, last = wkv7(r, log_decay, k, v, a, b, state, backend=self.backend)
+        if memory is not None:
+            memory["wkv"] = last
         newest = (r * k * self.r_k).sum(-1, keepdim=True) * v
         return self.output((self.normed(out) + newest.flatten(2)) * gate), first
 
     def addressed(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t; ln w is at
-        least float32.
+        """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t.
+
+        ln w is in float32 or wider.
         """
         x_r, x_w, x_k, x_a = (x + change * mu for mu in (self.x_r, self.x_w, self.x_k, self.x_a))
         w0 = precise(self.w0)
-        log_decay = -LARGEST_RATE * torch.sigmoid(
-            w0 + (torch.tanh(x_w @ self.w1) @ self.w2).to(w0.dtype)
-        )
+        by_data = torch.tanh(x_w @ self.w1) @ self.w2
+        log_decay = -LARGEST_RATE * torch.sigmoid(w0 + by_data.to(w0.dtype))
         rate = torch.sigmoid(self.a0 + x_a @ self.a1 @ self.a2)
-        r, k = self.receptance(x_r), self.key(x_k)
+        r = self.receptance(x_r)
+        k = self.key(x_k)
         removal = F.normalize(self.split(k * self.k_k), dim=-1)
         replacement = k * torch.lerp(torch.ones_like(rate), rate, self.k_a)
         r, log_decay, rate, replacement = map(self.split, (r, log_decay, rate, replacement))
@@ -145,19 +158,20 @@ class GooseMixing(Mixing):
         return LARGEST_RATE * torch.sigmoid(self.w0.detach().double()).reshape(self.heads, -1)
 
     def writes(self) -> Tensor:
-        rate, share = (y.detach().double().flatten() for y in (torch.sigmoid(self.a0), self.k_a))
+        rate = torch.sigmoid(self.a0).detach().double().flatten()
+        share = self.k_a.detach().double().flatten()
         return super().writes() * (1 + (rate - 1) * share)[:, None]
 
     @torch.no_grad()
     def response(self, lags: Tensor, *, erase: bool = True, seed: int = 0) -> Tensor:
-        """Root mean square of k~_s A_{s+1} .. A_t r_t at the lags t - s (T,) of 1 or more, (T,) in
-        float64.
+        """Root mean square of k~_s A_{s+1} .. A_t r_t at the lags t - s, (T,) float64.
 
-        A_t = diag(w_t) - kappa^T (a kappa), or diag(w_t) alone without `erase`: what a byte still
-        weighs in what a head reads t - s bytes later. Measured on white input of variance 1, such
-        as a norm gives, over heads and a few s.
+        lags: (T,), 1 or more. A_t = diag(w_t) - kappa^T (a kappa), or diag(w_t) alone without
+        `erase`: what a byte still weighs in what a head reads t - s bytes later. Measured on white
+        input of variance 1, such as a norm gives, over heads and a few s.
         """
-        longest, like = int(lags.max()), self.key.weight
+        longest = int(lags.max())
+        like = self.key.weight
         x = torch.randn(
             (SEQUENCES, longest + IMPULSES, like.shape[1]),
             generator=torch.Generator().manual_seed(seed),
@@ -165,9 +179,9 @@ class GooseMixing(Mixing):
         x = x.to(like)
         r, log_decay, k, a, b = self.addressed(x, previous(x) - x)
         impulses = torch.eye(longest + IMPULSES, IMPULSES).to(r)[:, None].expand(*r.shape[:3], -1)
-        out, _ = wkv7(
-            r, log_decay, k, impulses, a if erase else torch.zeros_like(a), b, backend=self.backend
-        )
+        if not erase:
+            a = torch.zeros_like(a)
+        out, _ = wkv7(r, log_decay, k, impulses, a, b, backend=self.backend)
         found = [out[:, i:, :, i][:, lags.to(out.device)] for i in range(IMPULSES)]
         return torch.stack(found).double().square().mean(dim=(0, 1, 3)).sqrt().cpu()
 
@@ -182,8 +196,9 @@ class GooseChannelMixing(nn.Module):
         self.value = Linear(config.structure, config.hidden, config.dim)
         self.squared_relu = Activation(config.structure, squared_relu)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.value(self.squared_relu(self.key(torch.lerp(x, previous(x), self.x_k))))
+    def forward(self, x: Tensor, memory: Memory | None = None) -> Tensor:
+        x_k = torch.lerp(x, previous(x, memory, "ffn_shift"), self.x_k)
+        return self.value(self.squared_relu(self.key(x_k)))
 
 
 class RWKV7(RWKV):
@@ -195,9 +210,8 @@ class RWKV7(RWKV):
         super().__init__(config)  # type: ignore[arg-type]
 
     def block(self, layer: int) -> Block:
-        return Block(
-            self.config, layer, GooseMixing(self.config, layer), GooseChannelMixing(self.config)
-        )
+        mixing = GooseMixing(self.config, layer)
+        return Block(self.config, layer, mixing, GooseChannelMixing(self.config))
 
     def responses(self, lags: Tensor, *, erase: bool = True) -> list[Tensor]:
         """`GooseMixing.response` of every block at lags (T,), (T,) float64 each."""

@@ -1,13 +1,20 @@
 """A diagonal state-space language model over bytes, in one file.
 
 Shapes: B batch, T time (bytes), P bytes per patch, D width (also the state size), 256 byte values.
-    Each block is x = x + SSM(LayerNorm(x));  x = x + SwiGLU(LayerNorm(x)) SSM(u): s_t = a * s_{t-1}
-    + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,  a = exp(-exp(log_rate))
+Each block is
+
+    x = x + SSM(LayerNorm(x));  x = x + SwiGLU(LayerNorm(x))
+    SSM(u):  s_t = a * s_{t-1} + g(a) * (B u_t);  out_t = C s_t + c + D * u_t,
+             a = exp(-exp(log_rate))
+
 unless its `Structure` says otherwise.
 
 Byte patching: bytes are embedded, every P embeddings are averaged into one patch, the blocks run
 over patches, and each patch state goes back to bytes, where the byte's own embedding is added.
 Modes differ in which patch a byte gets.
+
+State (`plkernel.models.state`): s_T of every block; with patches also the sum of the embeddings of
+the bytes in the unfinished patch, and what the blocks made of the last complete one.
 """
 
 import math
@@ -20,7 +27,7 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
-from plkernel.models import PatchingMode
+from plkernel.models import NOT_CAUSAL, PatchingMode
 from plkernel.models.layers import (
     BYTES,
     Activation,
@@ -33,17 +40,21 @@ from plkernel.models.layers import (
     norm_of,
 )
 from plkernel.models.power_law import decays_, projection_
+from plkernel.models.state import Layout, Memory, State, blank, block_name, check
+
+TOTAL, LAST = "patch.total", "patch.last"
+"""Names in a state of the sum over the unfinished patch and of the last complete one."""
 
 
 @dataclass(frozen=True)
 class SSMConfig:
-    """Width `dim`, `layers`, input gain, and patching (`patch` bytes per step of the recurrence; 1
-    is none).
+    """Width `dim`, `layers`, input gain and patching.
 
-    `backend` forces one of the scan's implementations; None takes the one for the device.
-    `structure`: what an initialisation scheme asks for. `shape_multiplier`: multiply the states by
-    a fixed number per channel, the buffer `shape` of every SSM branch, which takes the place of the
-    columns of C_proj in `place_`: a power law thus acts although C_proj starts at zero.
+    `patch`: bytes per step of the recurrence; 1 is none. `backend` forces one of the scan's
+    implementations; None takes the one for the device. `structure`: what an initialisation scheme
+    asks for. `shape_multiplier`: multiply the states by a fixed number per channel, the buffer
+    `shape` of every SSM branch, which takes the place of the columns of C_proj in `place_`: a power
+    law thus acts although C_proj starts at zero.
     """
 
     dim: int = 256
@@ -59,11 +70,11 @@ class SSMConfig:
         for name in ("dim", "layers", "patch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name, valid in (("gain", get_args(Gain)), ("mode", get_args(PatchingMode))):
-            if getattr(self, name) not in valid:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
-                )
+        choices = {"gain": get_args(Gain), "mode": get_args(PatchingMode)}
+        for name, valid in choices.items():
+            given = getattr(self, name)
+            if given not in valid:
+                raise ValueError(f"{name} must be one of {', '.join(valid)}, got {given!r}")
         if self.structure.unit_scaled and self.patch > 1:
             raise ValueError(
                 "unit_scaled goes with patch 1 (means of patches have less variance), got"
@@ -77,10 +88,10 @@ class SSMConfig:
 
 
 def pool(x: Tensor, size: int) -> Tensor:
-    """Mean of every `size` consecutive embeddings: (B,T,D) -> (B,ceil(T/size),D); a last short
-    patch is zero-padded.
+    """Mean of every `size` consecutive embeddings: (B,T,D) -> (B,ceil(T/size),D).
 
-    The padded patch is never complete, so in `causal` mode no byte reads it.
+    A last short patch is padded with zeros. It is never complete, so in `causal` mode no byte reads
+    it.
     """
     return F.pad(x, (0, 0, 0, -x.shape[1] % size)).unflatten(1, (-1, size)).mean(dim=2)
 
@@ -94,7 +105,37 @@ def unpool(patches: Tensor, size: int, time: int, mode: PatchingMode) -> Tensor:
     2p+1. Not causal, not a likelihood.
     """
     repeated = patches.repeat_interleave(size, dim=1)
-    return (F.pad(repeated, (0, 0, size - 1, 0)) if mode == "causal" else repeated)[:, :time]
+    if mode == "causal":
+        repeated = F.pad(repeated, (0, 0, size - 1, 0))
+    return repeated[:, :time]
+
+
+def pool_on(x: Tensor, size: int, total: Tensor, position: int) -> tuple[Tensor, Tensor]:
+    """Means (B,N,D) of the patches that bytes x (B,T,D) complete; the sum (B,D) over the rest.
+
+    total: (B,D), the sum over the `position` bytes of the unfinished patch that come before x.
+    """
+    count = (position + x.shape[1]) // size
+    if count == 0:
+        return x[:, :0], total + x.sum(dim=1)
+    inside = count * size - position
+    padded = F.pad(x[:, :inside], (0, 0, position, 0))
+    sums = padded.unflatten(1, (count, size)).sum(dim=2)
+    first = (sums[:, :1] + total[:, None]).to(x.dtype)
+    means = torch.cat((first, sums[:, 1:]), dim=1) / size
+    return means, x[:, inside:].sum(dim=1)
+
+
+def unpool_on(patches: Tensor, size: int, time: int, last: Tensor, position: int) -> Tensor:
+    """The last complete patch (B,T,D) of each of `time` bytes.
+
+    patches: (B,N,D), what the blocks made of those that the bytes complete. last: (B,D), the one
+    before them. position: bytes in the unfinished patch before the first byte. In one part, with
+    zeros before it, this is `unpool` in mode `causal`.
+    """
+    known = torch.cat((last[:, None], patches), dim=1)
+    repeated = known.repeat_interleave(size, dim=1)
+    return repeated[:, position + 1 : position + 1 + time]
 
 
 class DiagonalSSM(nn.Module):
@@ -103,11 +144,9 @@ class DiagonalSSM(nn.Module):
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
         dim = config.dim
-        self.gain, self.backend, self.unit_scaled = (
-            config.gain,
-            config.backend,
-            config.structure.unit_scaled,
-        )
+        self.gain = config.gain
+        self.backend = config.backend
+        self.unit_scaled = config.structure.unit_scaled
         self.log_rate = nn.Parameter(torch.zeros(dim))  # until `place_`: schemes leave decays alone
         self.B = Linear(config.structure, dim, dim)
         self.C_proj = Linear(config.structure, dim, dim, bias=True)
@@ -115,12 +154,15 @@ class DiagonalSSM(nn.Module):
         self.shape: Tensor | None
         self.register_buffer("shape", torch.ones(dim) if config.shape_multiplier else None)
 
-    def forward(self, u: Tensor) -> Tensor:
+    def forward(self, u: Tensor, memory: Memory | None = None) -> Tensor:
         rate = self.log_rate.to(torch.promote_types(self.log_rate.dtype, torch.float32)).exp()
         driven = self.B(u)
         if self.gain != "none":
             driven = driven * input_gain(rate, self.gain).to(driven.dtype)
-        states, _ = scan(torch.exp(-rate), driven, backend=self.backend)
+        before = None if memory is None else memory["ssm"]
+        states, last = scan(torch.exp(-rate), driven, before, backend=self.backend)
+        if memory is not None:
+            memory["ssm"] = last
         if self.shape is not None:
             states = states * self.shape
         if self.unit_scaled:
@@ -129,25 +171,29 @@ class DiagonalSSM(nn.Module):
         return self.C_proj(states) + self.D * u
 
     def kernel(self, steps: Tensor) -> Tensor:
-        """Root mean square over the entries of C diag(g a**t) B after t steps of the recurrence,
-        (T,) float64.
+        """Root mean square over the entries of C diag(g a**t) B after t steps, (T,) float64.
 
         It is what an input still weighs t steps later, without D and up to constants of the scheme:
         with random B and C in proportion to the rms kernel of the nodes (`analysis.nodes.moments`).
         The sum over D*D entries comes from v' [(C'C) * (BB')] v with v = g a**t.
         """
         rate = self.log_rate.detach().double().exp()
-        into, out = self.B.weight.detach().double(), self.C_proj.weight.detach().double()
-        scale = input_gain(rate, self.gain) * (1 if self.shape is None else self.shape.double())
+        into = self.B.weight.detach().double()
+        out = self.C_proj.weight.detach().double()
+        scale = input_gain(rate, self.gain)
+        if self.shape is not None:
+            scale = scale * self.shape.double()
         if self.unit_scaled:
             scale = scale / white_std(rate, self.gain)
         left = scale * torch.exp(-rate * steps.to(rate)[:, None])
-        squares = torch.einsum("ti,ij,tj->t", left, (out.T @ out) * (into @ into.T), left)
+        pairs = (out.T @ out) * (into @ into.T)
+        squares = torch.einsum("ti,ij,tj->t", left, pairs, left)
         return (squares.clamp(min=0) / (into.shape[1] * out.shape[0])).sqrt()
 
     def place_(self, nodes: Nodes) -> None:
-        """Set the decays, and the multipliers of the states: in `shape` if there is one, else in
-        C_proj's columns.
+        """Set the decays, and the multipliers of the states.
+
+        These go into `shape` if there is one, else into C_proj's columns.
         """
         if self.shape is not None:
             self.shape.fill_(1)
@@ -156,8 +202,9 @@ class DiagonalSSM(nn.Module):
 
 
 def input_gain(rate: Tensor, name: Gain) -> Tensor:
-    """g(lambda) for rates (D,), as `analysis.nodes.node_set.gain`; through expm1, so that slow
-    nodes keep digits.
+    """g(lambda) for rates (D,), as `analysis.nodes.node_set.gain`.
+
+    It is computed through expm1, so that slow nodes keep digits.
     """
     if name == "ema":
         return -torch.expm1(-rate)
@@ -169,15 +216,17 @@ def input_gain(rate: Tensor, name: Gain) -> Tensor:
 
 
 def white_std(rate: Tensor, name: Gain) -> Tensor:
-    """sqrt(sum_k K_k**2) = g / sqrt(1 - a**2) of rates (D,): the standard deviation of a state
-    under white input.
+    """sqrt(sum_k K_k**2) = g / sqrt(1 - a**2) of rates (D,).
+
+    It is the standard deviation of a state under white input.
     """
     return input_gain(rate, name) / input_gain(rate, "lru")
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x)) with hidden width int(4 D / 3), no biases (arXiv 2002.05202,
-    equation 6).
+    """down(silu(gate(x)) * up(x)) with hidden width int(4 D / 3), no biases.
+
+    Source: arXiv 2002.05202, equation 6.
     """
 
     def __init__(self, dim: int, structure: Structure) -> None:
@@ -198,19 +247,25 @@ class Block(nn.Module):
     def __init__(self, config: SSMConfig, layer: int) -> None:
         super().__init__()
         dim, structure = config.dim, config.structure
-        self.norm1, self.join1 = norm_of(structure, dim), Join(structure, dim, f"mixer.{layer}")
+        self.norm1 = norm_of(structure, dim)
+        self.join1 = Join(structure, dim, f"mixer.{layer}")
         self.ssm = DiagonalSSM(config)
-        self.norm2, self.join2 = norm_of(structure, dim), Join(structure, dim, f"ffn.{layer}")
+        self.norm2 = norm_of(structure, dim)
+        self.join2 = Join(structure, dim, f"ffn.{layer}")
         self.mlp = SwiGLU(dim, structure)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.join1.add(x, self.ssm(self.join1.read(x, self.norm1)), self.norm1)
-        return self.join2.add(x, self.mlp(self.join2.read(x, self.norm2)), self.norm2)
+    def forward(self, x: Tensor, memory: Memory | None = None) -> Tensor:
+        branch = self.ssm(self.join1.read(x, self.norm1), memory)
+        x = self.join1.add(x, branch, self.norm1)
+        branch = self.mlp(self.join2.read(x, self.norm2))
+        return self.join2.add(x, branch, self.norm2)
 
 
 class SSM(nn.Module):
-    """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t (unless
-    `config.causal` is false).
+    """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t.
+
+    Not so where `config.causal` is false. With a state as the second argument it returns logits and
+    the next state.
     """
 
     def __init__(self, config: SSMConfig) -> None:
@@ -223,8 +278,15 @@ class SSM(nn.Module):
         self.norm = norm_of(structure, dim) if config.patch > 1 else last_norm(structure, dim)
         self.head = Head(structure, self.embedding)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.decode(self.embedding(inputs))
+    def forward(self, inputs: Tensor, state: State | None = None) -> Tensor | tuple[Tensor, State]:
+        """Logits (B,T,256) of bytes (B,T); with a `state` before them, also the next state.
+
+        Raises ValueError for a state of another model, batch, dtype or device.
+        """
+        if state is None:
+            return self.decode(self.embedding(inputs))
+        check(state, self.state_kind, self.state_layout(), inputs, self.config.patch)
+        return self.resume(self.embedding(inputs), state)
 
     def decode(self, embedded: Tensor) -> Tensor:
         """Logits (B,T,256) from byte embeddings (B,T,D)."""
@@ -236,6 +298,54 @@ class SSM(nn.Module):
             x = unpool(x, size, time, self.config.mode) + embedded
         return self.head(self.norm(x))
 
+    def resume(self, embedded: Tensor, state: State) -> tuple[Tensor, State]:
+        """Logits (B,T,256) from embeddings (B,T,D) after a checked `state`, and the next state."""
+        size, time = self.config.patch, embedded.shape[1]
+        memories = state.memories(self.config.layers, ("ssm",))
+        x = embedded
+        if size > 1:
+            x, total = pool_on(embedded, size, state.tensors[TOTAL], state.position)
+        if x.shape[1] > 0:
+            for block, memory in zip(self.blocks, memories, strict=True):
+                x = block(x, memory)
+        after = state.with_memories(memories)
+        if size > 1:
+            last = state.tensors[LAST]
+            newest = x[:, -1].to(last.dtype, copy=True) if x.shape[1] > 0 else last
+            x = unpool_on(x, size, time, last, state.position) + embedded
+            patches = {TOTAL: total.to(state.tensors[TOTAL].dtype), LAST: newest}
+            position = (state.position + time) % size
+            after = State(state.model, after.tensors | patches, position)
+        return self.head(self.norm(x)), after
+
+    def initial_state(self, batch: int) -> State:
+        """The state before the first byte of `batch` texts.
+
+        Raises ValueError for patching mode `published`, whose outputs need bytes that are not known
+        yet.
+        """
+        return blank(self.state_kind, self.state_layout(), batch, self.head.weight.device)
+
+    @property
+    def state_kind(self) -> str:
+        """The model that a state belongs to, in words."""
+        patch = self.config.patch
+        return "ssm" if patch == 1 else f"ssm with patches of {patch} bytes"
+
+    def state_layout(self) -> Layout:
+        """Shape and dtype of every tensor of a state."""
+        if not self.config.causal:
+            raise ValueError(
+                f"mode must be 'causal' for a state, got 'published' ({NOT_CAUSAL}); it needs bytes"
+                " that are not known yet"
+            )
+        dim, dtype = self.config.dim, self.head.weight.dtype
+        wide = torch.promote_types(dtype, torch.float32)
+        layout = {block_name(i, "ssm"): ((dim,), wide) for i in range(self.config.layers)}
+        if self.config.patch > 1:
+            layout |= {TOTAL: ((dim,), wide), LAST: ((dim,), dtype)}
+        return layout
+
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, ln 2 * P / lambda, (D,) float64 each."""
         scale = math.log(2) * self.config.patch
@@ -244,9 +354,7 @@ class SSM(nn.Module):
         ]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
-        """Weight of an input `lags` (T,) bytes later in the SSM branch of every block, (T,) float64
-        each.
-        """
+        """Weight of an input `lags` (T,) bytes later in every SSM branch, (T,) float64 each."""
         return [recurrence.kernel(lags / self.config.patch) for recurrence in self.recurrences()]
 
     def recurrences(self) -> list[DiagonalSSM]:

@@ -25,6 +25,7 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(
 _API = [
     "apply",
     "evaluate",
+    "generate",
     "influence",
     "inspect",
     "load_corpus",

@@ -2,6 +2,7 @@ from plkernel.analysis.fit import fit as fit
 from plkernel.analysis.nodes import place as place
 from plkernel.api import apply as apply
 from plkernel.api import evaluate as evaluate
+from plkernel.api import generate as generate
 from plkernel.api import influence as influence
 from plkernel.api import inspect as inspect
 from plkernel.api import load_corpus as load_corpus

@@ -268,18 +268,70 @@ def influence(
         return measures.influence(predict, data, lags, batch, seed=seed)
 
 
+def generate(
+    model: "TrainedRun | Model",
+    prompt: bytes | str = b"",
+    *,
+    count: int = 512,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+) -> bytes:
+    """`count` bytes that follow the prompt, drawn from the model one after the other.
+
+    model        a `TrainedRun`, or a model of plkernel: it must take and return a state
+    prompt       bytes, or a text in UTF-8; a newline if empty
+    temperature  divides the logits; 0 always takes the likeliest byte
+    top_p        draw only from the likeliest bytes that together have this probability
+    seed         of the random numbers, one for each byte
+
+    Memory and time for a byte do not grow with their number. One by one, without end:
+    `plkernel.models.sampling.continuation`. As plkernel.generate.
+    """
+    from itertools import islice
+
+    from plkernel.models.sampling import Sampling, continuation
+
+    check_numbers(numbers.Integral, count=count, seed=seed)
+    if count < 0:
+        raise ValueError(f"count must be at least 0, got {count}")
+    opened: Any = model.model if isinstance(model, TrainedRun) else model
+    if not hasattr(opened, "initial_state"):
+        raise ValueError(
+            f"model must be a run or a model of plkernel, got {type(model).__name__}; others carry"
+            " no state"
+        )
+    text = prompt.encode() if isinstance(prompt, str) else bytes(prompt)
+    sampling = Sampling(temperature, top_p, seed)
+    with _evaluating(opened):
+        return bytes(islice(continuation(opened, text, sampling), count))
+
+
+@contextmanager
+def _evaluating(module: Any) -> Iterator[None]:
+    """A torch module in evaluation mode meanwhile."""
+    before = {one: one.training for one in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for one, training in before.items():
+            one.training = training
+
+
 @dataclass(frozen=True, repr=False)
 class TrainedRun(Result):
     """A trained model with the files of its run: the folder of a run, or of plkernel.load.
 
-    evaluate, truncation and influence are the functions of those names, with this model, the
-    context of the run and, unless a text is given, its validation split.
+    evaluate, truncation, influence and generate are the functions of those names, with this model;
+    the first three with the context of the run and, unless a text is given, its validation split.
     """
 
     path: Path
     evaluate = evaluate
     truncation = truncation
     influence = influence
+    generate = generate
 
     def _title(self) -> str:
         last = self.metrics.tail(1)

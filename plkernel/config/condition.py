@@ -200,8 +200,12 @@ class Condition:
         if model.is_foreign:
             if self.train:
                 reason = f"belongs to models of plkernel, got kind {model.kind!r}: leave it out"
-                self.train.refuse(["backend"], reason, "train.")
+                self.train.refuse(["backend", "carry"], reason, "train.")
             return
+        sees_ahead = model.patching.mode == "published" and model.patching.size > 1
+        if self.train and model.kind == "ssm" and sees_ahead:
+            reason = "needs a state, which patching mode 'published' has none of: leave it out"
+            self.train.refuse(["carry"], reason, "train.")
         if model.kind == "ssm":
             if arm.shape_on not in (None, "columns", "multiplier"):
                 raise ValueError(

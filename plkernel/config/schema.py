@@ -112,6 +112,7 @@ OF_AN_ARM = (
     "decay_weight_decay",
     "decay_dtype",
     "dropout",
+    "carry",
     "truncation_windows",
 )
 """Options of [train] that may differ between the arms of a study; the learning rate is a field of
@@ -312,6 +313,10 @@ class TrainSpec(Section):
     gradient.
     """
     dropout: BelowOne = option("RWKV: dropout on the embedding and after every residual sum.", 0.0)
+    carry: bool = False
+    """Carry the state from one window to the next, detached between steps (truncated
+    backpropagation through time): each row of a batch reads on where it stopped, so that data come
+    in another order. Windows of evaluation begin without a state, as in other runs."""
     eval_every: Positive = option("Steps between evaluations; each one saves a checkpoint.", 500)
     eval_windows: Windows = option("Validation windows, evenly spaced and fixed.", 32, ge=1)
     test_windows: Windows = option("Test windows, evaluated once, at the end.", 128, ge=1)

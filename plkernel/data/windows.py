@@ -1,4 +1,4 @@
-"""Windows of bytes: random ones for training, fixed ones for evaluation."""
+"""Windows of bytes: random or successive ones for training, fixed ones for evaluation."""
 
 import numpy as np
 import torch
@@ -17,6 +17,19 @@ def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int
     # Philox has a stream for every key: step n needs none of the draws before it.
     generator = np.random.Generator(np.random.Philox(key=[seed, step]))
     return _windows(data, generator.integers(0, data.size - context, size=batch), context)
+
+
+def carried_windows(data: Bytes, context: int, batch: int, seed: int, step: int) -> Tensor:
+    """As `training_windows`, but every row follows that of the step before.
+
+    Row b begins at byte o + b N / batch of N, o drawn from the seed, and reads on, after the last
+    byte from the first: in N / (batch * context) steps every byte is predicted once.
+    """
+    generator = np.random.Generator(np.random.Philox(key=[seed, 0]))
+    origin = int(generator.integers(data.size))
+    rows = origin + np.arange(batch) * data.size // batch + step * context
+    places = (rows[:, None] + np.arange(context + 1)) % data.size
+    return torch.from_numpy(data[places].astype(np.int64))
 
 
 def fixed_windows(data: Bytes, context: int, count: int) -> Tensor:

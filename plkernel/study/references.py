@@ -18,7 +18,7 @@ from plkernel.config.study import Spec
 from plkernel.context.measures import moments
 from plkernel.data.corpora import Splits
 from plkernel.data.names import known_sequence
-from plkernel.data.windows import Bytes, fixed_windows, training_windows
+from plkernel.data.windows import Bytes, carried_windows, fixed_windows, training_windows
 from plkernel.results.study import REFERENCE_KEY, reference_entries
 from plkernel.training.loop import open_corpus
 
@@ -50,6 +50,8 @@ def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
     for section in dict.fromkeys(spec.condition(arm).corpus for arm in arms):
         corpus, splits = open_corpus(section, train.context)
         own = {"final_windows"} if train.final_windows else set()
+        if train.carry:
+            own.add("carry")
         protocol = train.model_dump(
             include={"context", "batch", "eval_windows", "test_windows"} | own
         )
@@ -133,11 +135,12 @@ def _losses(
 def _blocks(train: TrainSpec, data: Bytes, seed: int, count: int) -> Iterator[Bytes]:
     """The first `count` windows (n, context + 1) of training, some at a time."""
     batch = train.batch
+    drawn_windows = carried_windows if train.carry else training_windows
     steps = max(1, AT_ONCE // (train.context + 1) // batch)
     for start in range(0, count, steps * batch):
         drawn = range(start // batch, min(start // batch + steps, -(-count // batch)))
         some = [
-            training_windows(data, train.context, batch, seed, step).numpy().astype(np.uint8)
+            drawn_windows(data, train.context, batch, seed, step).numpy().astype(np.uint8)
             for step in drawn
         ]
         yield np.concatenate(some)[: count - start]

@@ -25,6 +25,7 @@ from plkernel.config.condition import from_config
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.models.state import State
 from plkernel.training.build import AnyModel, build, started
 from plkernel.training.folder import Progress, other_run
 
@@ -33,6 +34,8 @@ EARLIER = ("timing_bytes", "timing_crc")
 """Parts of the progress in checkpoints of earlier versions."""
 AVERAGE = "average"
 """Key of the mean of a parameter's last values, beside its moments, where a run takes one."""
+STATE = "state."
+"""Prefix of the tensors of the state that a run carries from step to step, and of its position."""
 SAVED = {"rwkv": (RWKV, RWKVConfig), "rwkv7": (RWKV7, RWKV7Config)}
 """Models that `save_model` has written, by the key of their sizes."""
 
@@ -43,18 +46,23 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer | None,
     progress: Progress,
     config: Mapping[str, Any] | None = None,
+    state: State | None = None,
 ) -> None:
-    """Write weights, AdamW moments, progress and the run's config; the old file stays until the new
-    one is whole.
+    """Write weights, AdamW moments, progress, the run's config and the state that it carries.
+
+    The old file stays until the new one is whole.
     """
     named: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         named[f"model.{name}"] = parameter.detach()
-        state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
+        kept = optimizer.state.get(parameter, {}) if optimizer is not None else {}
         named |= {
-            f"{moment}.{name}": state[moment] for moment in (*MOMENTS, AVERAGE) if moment in state
+            f"{moment}.{name}": kept[moment] for moment in (*MOMENTS, AVERAGE) if moment in kept
         }
     named |= {f"model.{name}": buffer for name, buffer in model.named_buffers()}
+    if state is not None:
+        named |= {f"{STATE}{name}": values for name, values in state.tensors.items()}
+        named[f"{STATE}position"] = torch.tensor(state.position)
     tensors = {
         name: tensor.cpu().clone().contiguous() for name, tensor in named.items()
     }  # of which none share memory
@@ -87,6 +95,7 @@ def load_checkpoint(
             raise ValueError("its digest is not that of its content")
         point = json.loads(metadata["progress"])
         progress = Progress(**{name: value for name, value in point.items() if name not in EARLIER})
+        tensors = {name: x for name, x in tensors.items() if not name.startswith(STATE)}
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
     except (SafetensorError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
@@ -113,6 +122,27 @@ def load_checkpoint(
                 )
                 optimizer.state[parameter] = {"step": count, **moments}
     return progress
+
+
+def load_state(path: Path, like: State) -> State:
+    """The state that a run carried, from the checkpoint at `path`, which `load_checkpoint` has
+    checked.
+
+    like: a state of the same model and batch. Raises ValueError where the checkpoint has no such
+    state.
+    """
+    with safe_open(path, framework="pt") as file:
+        names = [name for name in file.keys() if name.startswith(STATE)]  # noqa: SIM118
+        found = {name.removeprefix(STATE): file.get_tensor(name) for name in names}
+    position = found.pop("position", None)
+    kinds = [
+        {name: (values.shape, values.dtype) for name, values in tensors.items()}
+        for tensors in (found, like.tensors)
+    ]
+    if position is None or kinds[0] != kinds[1]:
+        raise ValueError(f"checkpoint {path} must hold the state that the run carries, got another")
+    tensors = {name: found[name].to(values.device) for name, values in like.tensors.items()}
+    return State(like.model, tensors, int(position))
 
 
 def digest_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

@@ -27,9 +27,16 @@ from plkernel.config.study import LARGEST_SEED, Spec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.names import predictor_of
-from plkernel.data.windows import check_length, fixed_windows, training_windows
+from plkernel.data.windows import (
+    carried_windows,
+    check_length,
+    fixed_windows,
+    training_windows,
+)
 from plkernel.models import NOT_CAUSAL
+from plkernel.models.state import State
 from plkernel.training.build import (
+    Model,
     Prepared,
     build_optimizer,
     check_machine,
@@ -37,7 +44,7 @@ from plkernel.training.build import (
     learning_rate,
     started,
 )
-from plkernel.training.checkpoint import AVERAGE, load_checkpoint, save_checkpoint
+from plkernel.training.checkpoint import AVERAGE, load_checkpoint, load_state, save_checkpoint
 from plkernel.training.curves import Curves, LoggerName, logger_library
 from plkernel.training.evaluate import (
     NATS_PER_BIT,
@@ -164,11 +171,16 @@ class Training:
             None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
         )
         self.progress = Progress()
+        self.state: State | None = None
+        if train.carry:
+            self.state = cast(Model, self.model).initial_state(train.batch)
         if task.folder.checkpoint.exists():
             try:
                 self.progress = load_checkpoint(
                     task.folder.checkpoint, self.model, self.optimizer, self.config
                 )
+                if self.state is not None:
+                    self.state = load_state(task.folder.checkpoint, self.state)
             except ValueError as error:
                 raise ValueError(
                     f"{error}: bring the run's own back, or remove it to start over"
@@ -197,12 +209,21 @@ class Training:
         not wait.
         """
         data, train = self.task.splits.train, self.train
-        drawn = training_windows(data, train.context, train.batch, self.task.seed, step)
+        draw = carried_windows if train.carry else training_windows
+        drawn = draw(data, train.context, train.batch, self.task.seed, step)
         return (
             drawn.pin_memory().to(self.device, non_blocking=True)
             if self.device.type == "cuda"
             else drawn
         )
+
+    def predicted(self, inputs: Tensor) -> Tensor:
+        """Logits in training: after the state of the step before, where the run carries it."""
+        if self.state is None:
+            return cast(Tensor, self.compiled(inputs))
+        logits, after = self.compiled(inputs, self.state)
+        self.state = after.detach()
+        return cast(Tensor, logits)
 
     def step(self) -> None:
         """Take one optimiser step; nothing waits for the device, whose losses `settle` reads."""
@@ -215,7 +236,7 @@ class Training:
             seeds = np.random.SeedSequence([self.task.seed, number])  # alone, for resumed runs
             torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
         with autocast(self.device):
-            loss = next_byte_loss(self.compiled, self.windows(number), l2wrap=train.l2wrap)
+            loss = next_byte_loss(self.predicted, self.windows(number), l2wrap=train.l2wrap)
         loss.backward()
         for parameter in (
             self.model.parameters()
@@ -293,7 +314,12 @@ class Training:
         self.progress = replace(self.progress, seconds=self.seconds)
         self._clock = time.perf_counter()
         save_checkpoint(
-            self.task.folder.checkpoint, self.model, self.optimizer, self.progress, self.config
+            self.task.folder.checkpoint,
+            self.model,
+            self.optimizer,
+            self.progress,
+            self.config,
+            self.state,
         )
 
     def run(self, stopped: Callable[[], bool], progress_bar: bool) -> None:

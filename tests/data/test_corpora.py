@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from plkernel.data import corpora
 from plkernel.data.corpora import load
 from plkernel.data.files import Chunk
 from plkernel.data.names import Source
-from plkernel.data.windows import fixed_windows, training_windows
+from plkernel.data.windows import carried_windows, fixed_windows, training_windows
 
 WHOLE = b"first\r\n\nsecond\n" + bytes(range(256))
 
@@ -148,6 +149,26 @@ def test_windows_are_those_of_recorded_runs():
     fixed = fixed_windows(data, 64, 8).numpy()
     starts = np.linspace(0, data.size - 65, 8).astype(int)
     np.testing.assert_array_equal(fixed, [data[start : start + 65] for start in starts])
+
+
+def test_carried_windows_read_on_and_every_byte_once():
+    """Rows begin where the seed says, a share of the text apart, and the text is a circle."""
+    size, context, batch = 1200, 20, 4
+    data = np.arange(size) % 251
+    data = data.astype(np.uint8)
+    starts = []
+    for seed in (0, 7):
+        steps = [carried_windows(data, context, batch, seed, step).numpy() for step in range(16)]
+        assert steps[0].shape == (batch, context + 1)
+        for before, after in pairwise(steps):
+            np.testing.assert_array_equal(after[:, 0], before[:, -1])
+        rows = np.concatenate([window[:, 1:] for window in steps[: size // (batch * context)]], 1)
+        np.testing.assert_array_equal(
+            np.bincount(rows.ravel(), minlength=251), np.bincount(data, minlength=251)
+        )
+        np.testing.assert_array_equal(steps[15][:, :-1], np.roll(steps[0][:, :-1], -1, axis=0))
+        starts.append(steps[0][0])
+    assert not np.array_equal(*starts), "another seed reads from elsewhere"
 
 
 def test_a_corpus_that_cannot_be_read_leaves_nothing(folder, cache, monkeypatch):

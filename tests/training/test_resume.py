@@ -31,6 +31,7 @@ MODELS = {
     "ssm": "",
     "finch": 'kind = "rwkv6"\nhead_size = 8\n',
     "goose": 'kind = "rwkv7"\nhead_size = 8\n',
+    "carried": "patching = { size = 4 }\n",  # which windows of 30 bytes cut
 }
 OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"}
 CURVES = ("loss/train", "loss/validation", "prediction/entropy")
@@ -44,11 +45,15 @@ def spec(tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     def write(kind: str = "ssm", **train: Any) -> Spec:
         backend = None if kind == "ssm" else "reference"  # nothing to compile
         recipe = {"recipe": "blinkdl", "warmup": 2, "dropout": 0.2} if kind == "finch" else {}
-        shape = {"context": 32 if kind == "ssm" else 12}
+        contexts = {"ssm": 32, "carried": 30}
+        shape: dict[str, Any] = {"context": contexts.get(kind, 12)}
+        if kind == "carried":
+            shape["carry"] = True
         path = tiny_spec(
             **{"steps": 8, "eval_every": 2, "backend": backend} | shape | recipe | train
         )
         text = path.read_text().replace("[model]\n", f"[model]\n{MODELS[kind]}")
+        text = text.replace("= True", "= true")
         path.write_text(text if kind == "ssm" else text.replace('projection = "published"', ""))
         return load_spec(path)
 
@@ -178,7 +183,13 @@ def test_a_kill_at_any_operation_on_a_file_changes_nothing(
 
 @pytest.mark.parametrize(
     ("kind", "place", "step"),
-    [("ssm", "append", 0), ("ssm", "append", 4), ("finch", "step", 5), ("goose", "save", 2)],
+    [
+        ("ssm", "append", 0),
+        ("ssm", "append", 4),
+        ("finch", "step", 5),
+        ("goose", "save", 2),
+        ("carried", "step", 5),
+    ],
 )
 def test_a_run_that_ends_anywhere_goes_on_to_the_same(
     spec: Callable[..., Spec],

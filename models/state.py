@@ -1,0 +1,115 @@
+"""State in, state out: what a recurrent model remembers between two parts of a text.
+
+    state = model.initial_state(batch)
+    logits, state = model(inputs, state)        bytes (B,T) that follow those that `state` has seen
+
+The logits of a text are the same, to rounding, in one call without a state and in parts of any
+lengths, each with the state of the part before.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+Memory = dict[str, Tensor]
+"""What one block remembers, by name: a layer reads its entry and replaces it."""
+Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape without the batch, and dtype, of every tensor of a state, by name."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a model remembers of the bytes that it has read, in a size that does not grow.
+
+    model: the kind of model that it belongs to. tensors: (B,...) by name, blocks.0.wkv. position:
+    bytes read of a patch that is not complete. To save one: `torch.save(asdict(state), file)`, and
+    `State(**torch.load(file))`.
+    """
+
+    model: str
+    tensors: dict[str, Tensor]
+    position: int = 0
+
+    def detach(self) -> "State":
+        """A copy that no gradient flows through: for truncated backpropagation through time."""
+        # Copies, because CUDA graphs write the next state where they wrote this one.
+        return self._each(lambda x: x.detach().clone())
+
+    def to(self, device: torch.device | str) -> "State":
+        """The state on another device."""
+        return self._each(lambda x: x.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "State":
+        return replace(self, tensors={name: change(x) for name, x in self.tensors.items()})
+
+    def memories(self, layers: int, names: tuple[str, ...]) -> list[Memory]:
+        """The memory of every block, `names` in each."""
+        return [
+            {name: self.tensors[block_name(layer, name)] for name in names}
+            for layer in range(layers)
+        ]
+
+    def with_memories(self, memories: list[Memory]) -> "State":
+        """The state with these memories of the blocks, in the dtypes that it has."""
+        tensors = dict(self.tensors)
+        for layer, memory in enumerate(memories):
+            for name, values in memory.items():
+                key = block_name(layer, name)
+                tensors[key] = values.to(tensors[key].dtype)
+        return replace(self, tensors=tensors)
+
+
+def block_name(layer: int, name: str) -> str:
+    """Name in a state of what block `layer` remembers as `name`."""
+    return f"blocks.{layer}.{name}"
+
+
+def blank(model: str, layout: Layout, batch: int, device: torch.device) -> State:
+    """The state before the first byte of `batch` texts: zero."""
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    tensors = {
+        name: torch.zeros((batch, *shape), dtype=dtype, device=device)
+        for name, (shape, dtype) in layout.items()
+    }
+    return State(model, tensors)
+
+
+def check(state: State, model: str, layout: Layout, inputs: Tensor, patch: int = 1) -> None:
+    """Raise ValueError unless `state` is one of `model` that fits `inputs` (B,T)."""
+    hint = "begin with model.initial_state(batch)"
+    if not isinstance(state, State):
+        raise ValueError(f"state must be a State, got {type(state).__name__}; {hint}")
+    if state.model != model:
+        raise ValueError(f"state must be of {model}, got one of {state.model}; {hint}")
+    if different := state.tensors.keys() ^ layout.keys():
+        raise ValueError(
+            f"state must be of a model of the same size, got one that differs in"
+            f" {min(different)}; {hint}"
+        )
+    for name, (shape, dtype) in layout.items():
+        found = state.tensors[name]
+        if found.shape[1:] != shape:
+            raise ValueError(
+                f"state must be of a model of the same size, {name} (B, *{shape}), got"
+                f" {tuple(found.shape)}; {hint}"
+            )
+        if found.shape[0] != inputs.shape[0]:
+            raise ValueError(
+                f"state must be of the batch of the inputs, {inputs.shape[0]}, got"
+                f" {found.shape[0]}; {hint}"
+            )
+        if found.dtype != dtype:
+            raise ValueError(
+                f"state must have {name} in {dtype}, as the model computes, got {found.dtype};"
+                f" {hint}"
+            )
+        if found.device != inputs.device:
+            raise ValueError(
+                f"state must be on the device of the inputs, {inputs.device}, got"
+                f" {found.device}; use state.to(device)"
+            )
+    if not 0 <= state.position < patch:
+        raise ValueError(f"state must have a position below {patch}, got {state.position}; {hint}")

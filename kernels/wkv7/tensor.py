@@ -90,8 +90,10 @@ def _dot(x, y, PRECISION: tl.constexpr):
         if INTERPRETED:
             x = x.to(tl.float32)
             y = y.to(tl.float32)
-        return tl.dot(x, y)
-    return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=PRECISION)
+        result = tl.dot(x, y)
+    else:
+        result = tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=PRECISION)
+    return result
 
 
 @triton.jit
@@ -146,21 +148,44 @@ def _transposed_state(x, unit, key, value, K, V):
 
 
 @triton.jit
-def _late(level, ROWS: tl.constexpr):
-    """Which rows are in the second of two parts of 2**level rows, and which pairs (t, i) part
-    there.
+def _parting(level, ROWS: tl.constexpr):
+    """Which pairs of rows (t, i) part where two parts of 2**level rows meet; and which rows (s)
+    each row sums ln w over: of its own part those before it, if that is the second, else those
+    after it.
     """
     i = tl.arange(0, ROWS)
-    late = ((i >> level) & 1) == 1
-    pairs = (((i[:, None] ^ i[None, :]) >> level) == 1) & late[:, None]
-    return late[:, None], pairs
+    t = i[:, None]
+    s = i[None, :]
+    late = ((t >> level) & 1) == 1
+    pairs = (((t ^ s) >> level) == 1) & late
+    inside = (t >> level) == (s >> level)
+    return pairs, inside & tl.where(late, s < t, s > t)
 
 
 @triton.jit
-def _sibling(x, level, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows of the other of two parts of 2**level rows."""
-    i = tl.arange(0, ROWS)
-    return tl.gather(x, tl.broadcast_to((i ^ (1 << level))[:, None], [ROWS, COLUMNS]), 0)
+def _parts(x):
+    """x (float32) as the sum of three numbers of bfloat16, exactly."""
+    high = x.to(tl.bfloat16)
+    rest = x - high.to(tl.float32)
+    middle = rest.to(tl.bfloat16)
+    low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
+    return high, middle, low
+
+
+@triton.jit
+def _sums(which, high, middle, low):
+    """Sums of the rows of x, given by its `_parts`, that `which` says: products by 1 and 0 are
+    exact.
+    """
+    which = which.to(tl.float32).to(tl.bfloat16)
+    if INTERPRETED:
+        which = which.to(tl.float32)
+        high = high.to(tl.float32)
+        middle = middle.to(tl.float32)
+        low = low.to(tl.float32)
+    total = tl.dot(which, low)
+    total = tl.dot(which, middle, total)
+    return tl.dot(which, high, total)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -197,22 +222,21 @@ def _prepare(
     left = T - start
     key = tl.arange(0, KEYS)
     i = tl.arange(0, CHUNK)
-    total = _load_decays(log_decay, row, left, H * K, key, K, CHUNK)
+    log_w = _load_decays(log_decay, row, left, H * K, key, K, CHUNK)
+    high, middle, low = _parts(log_w)
     rs = _load_rows(r, row, left, H * K, key, K, CHUNK)
     ks = _load_rows(k, row, left, H * K, key, K, CHUNK)
     aa = _load_rows(a, row, left, H * K, key, K, CHUNK)
     bs = _load_rows(b, row, left, H * K, key, K, CHUNK)
-    rs_decayed = rs * tl.exp(total)
-    before = tl.zeros_like(total)
-    after = tl.zeros_like(total)
+    rs_decayed = rs * tl.exp(log_w)
     same = i[:, None] == i[None, :]
     solved = same.to(tl.float32)
     from_k = tl.zeros([CHUNK, CHUNK], tl.float32)
     to_k = tl.where(same, tl.sum(rs * ks, 1)[:, None], 0.0)
     to_b = tl.where(same, tl.sum(rs * bs, 1)[:, None], 0.0)
-    for level in tl.static_range(LEVELS):
-        late, pairs = _late(level, CHUNK)
-        decay = tl.exp(tl.where(late, before, after))
+    for level in range(LEVELS):
+        pairs, inside = _parting(level, CHUNK)
+        decay = tl.exp(_sums(inside, high, middle, low))
         k_after = tl.trans(ks * decay)
         b_after = tl.trans(bs * decay)
         a_before = aa * decay
@@ -221,16 +245,10 @@ def _prepare(
         to_k += tl.where(pairs, _dot(r_before, k_after, PAIRS), 0.0)
         to_b += tl.where(pairs, _dot(r_before, b_after, PAIRS), 0.0)
         from_b = tl.where(pairs, _dot(a_before, b_after, PAIRS), 0.0)
-        if level == 0:
-            solved += from_b
-        else:
-            solved += _dot(solved, _dot(from_b, solved, SOLVE), SOLVE)
-        added = _sibling(total, level, CHUNK, KEYS)
-        before += tl.where(late, added, 0.0)
-        after += tl.where(late, 0.0, added)
-        total += added
-    decay = tl.exp(before)
-    b_after = bs * tl.exp(after)
+        solved += _dot(solved, _dot(from_b, solved, SOLVE), SOLVE)
+    decay = tl.exp(_sums(i[None, :] < i[:, None], high, middle, low))
+    after = tl.exp(_sums(i[None, :] > i[:, None], high, middle, low))
+    b_after = bs * after
     p = _dot(solved, aa * decay, PAIRS)
     n = _dot(tl.trans(solved), b_after, PAIRS)
     through = _dot(solved, from_k, PAIRS)
@@ -238,7 +256,7 @@ def _prepare(
     g = rs_decayed * decay + _dot(to_b, p, PAIRS)
     _store_tile(rows, g, G * count + index, CHUNK, KEYS)
     _store_tile(rows, b_after, BE * count + index, CHUNK, KEYS)
-    added = ks * tl.exp(after) + _dot(tl.trans(from_k), n, PAIRS)
+    added = ks * after + _dot(tl.trans(from_k), n, PAIRS)
     _store_tile(rows, added, L * count + index, CHUNK, KEYS)
     z = to_k + _dot(to_b, through, PAIRS)
     _store_tile(weights, z, Z * count + index, CHUNK, CHUNK)
@@ -246,8 +264,7 @@ def _prepare(
         _store_tile(rows, n, N * count + index, CHUNK, KEYS)
         _store_tile(weights, through, MA * count + index, CHUNK, CHUNK)
         _store_tile(weights, _dot(to_b, solved, PAIRS), RM * count + index, CHUNK, CHUNK)
-    w = tl.sum(tl.where((i == 0)[:, None], total, 0.0), 0)  # the sum of all, as in every row
-    tl.store(factors + index * KEYS + key, tl.exp(w))
+    tl.store(factors + index * KEYS + key, tl.exp(tl.sum(log_w, 0)))
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -526,34 +543,28 @@ def _gradients(
         gb += _dot(u, tl.trans(gh), STATE)
         g_factor += tl.sum(h * gh, 1)
 
-    total = _load_decays(log_decay, row, left, H * K, key, K, CHUNK)
-    w = tl.exp(total)
-    before = tl.zeros_like(total)
-    after = tl.zeros_like(total)
-    decays = ()
-    for level in tl.static_range(LEVELS):
-        late, _ = _late(level, CHUNK)
-        decays = decays + (tl.exp(tl.where(late, before, after)),)  # noqa: RUF005 - Triton does not unpack
-        added = _sibling(total, level, CHUNK, KEYS)
-        before += tl.where(late, added, 0.0)
-        after += tl.where(late, 0.0, added)
-        total += added
+    log_w = _load_decays(log_decay, row, left, H * K, key, K, CHUNK)
+    high, middle, low = _parts(log_w)
+    w = tl.exp(log_w)
     rs = _load_rows(r, row, left, H * K, key, K, CHUNK)
     ks = _load_rows(k, row, left, H * K, key, K, CHUNK)
     aa = _load_rows(a, row, left, H * K, key, K, CHUNK)
     bs = _load_rows(b, row, left, H * K, key, K, CHUNK)
-    before = tl.exp(before)
-    after = tl.exp(after)
+    earlier = i[None, :] < i[:, None]
+    later = i[None, :] > i[:, None]
+    before = tl.exp(_sums(earlier, high, middle, low))
+    after = tl.exp(_sums(later, high, middle, low))
     ga *= before
     gr *= before * w
     gk *= after
     gb *= after
-    # Gradients of the sums of ln w before and after each row in its part, and of that of its part.
+    # ln w of a step is in its own row of r, in the later rows of r and a, in the earlier rows of k
+    # and b, and in W.
     gw = rs * gr
-    g_before = gw + aa * ga
-    g_after = ks * gk + bs * gb
-    g_factor *= tl.load(factors + index * KEYS + key)
-    g_total = tl.where((i == 0)[:, None], g_factor[None, :], 0.0)
+    high_b, middle_b, low_b = _parts(gw + aa * ga)
+    high_a, middle_a, low_a = _parts(ks * gk + bs * gb)
+    gw += _sums(later, high_b, middle_b, low_b) + _sums(earlier, high_a, middle_a, low_a)
+    gw += (g_factor * tl.load(factors + index * KEYS + key))[None, :]
     same = i[:, None] == i[None, :]
     own_k = tl.sum(tl.where(same, from_r_k, 0.0), 1)[:, None]
     own_b = tl.sum(tl.where(same, from_r_b, 0.0), 1)[:, None]
@@ -561,14 +572,11 @@ def _gradients(
     gk += own_k * rs
     gb += own_b * rs
 
-    # And through what the steps see of each other, from the last halving to the first.
+    # And through what the steps see of each other.
     rs_decayed = rs * w
-    for n in tl.static_range(LEVELS):
-        level = LEVELS - 1 - n
-        late, pairs = _late(level, CHUNK)
-        decay = decays[level]
-        g_sum = tl.where(late, g_before, g_after) + g_total
-        g_total += _sibling(g_sum, level, CHUNK, KEYS)
+    for level in range(LEVELS):
+        pairs, inside = _parting(level, CHUNK)
+        decay = tl.exp(_sums(inside, high, middle, low))
         g_from_k = tl.where(pairs, from_a_k, 0.0)
         g_from_b = tl.where(pairs, from_a_b, 0.0)
         g_to_k = tl.where(pairs, from_r_k, 0.0)
@@ -589,11 +597,10 @@ def _gradients(
         gr += added_r
         gk += added_k
         gb += added_b
-        added = rs * added_r
-        gw += added
-        g_before += added + aa * added_a
-        g_after += ks * added_k + bs * added_b
-    gw += g_total
+        own = rs * added_r
+        summed = own + aa * added_a + ks * added_k + bs * added_b
+        high_s, middle_s, low_s = _parts(summed)
+        gw += own + _sums(tl.trans(inside), high_s, middle_s, low_s)
     _store_rows(grad_r, gr, row, left, H * K, key, K, CHUNK)
     _store_rows(grad_w, gw, row, left, H * K, key, K, CHUNK)
     _store_rows(grad_k, gk, row, left, H * K, key, K, CHUNK)

@@ -149,17 +149,22 @@ def _transposed_state(x, unit, key, value, K, V):
 
 @triton.jit
 def _parting(level, ROWS: tl.constexpr):
-    """Which pairs of rows (t, i) part where two parts of 2**level rows meet; and which rows (s)
-    each row sums ln w over: of its own part those before it, if that is the second, else those
-    after it.
+    """Which pairs of rows (t, s) part where two parts of 2**level rows meet."""
+    t = tl.arange(0, ROWS)[:, None]
+    s = tl.arange(0, ROWS)[None, :]
+    return (tl.where(s < t, t ^ s, 0) >> level) == 1
+
+
+@triton.jit
+def _summed(level, ROWS: tl.constexpr):
+    """Which rows (s) each row (t) sums ln w over: of its own part of 2**level rows those before it,
+    if the part is the second of two, else those after it.
     """
-    i = tl.arange(0, ROWS)
-    t = i[:, None]
-    s = i[None, :]
+    t = tl.arange(0, ROWS)[:, None]
+    s = tl.arange(0, ROWS)[None, :]
+    others = tl.where(s == t, ROWS, t ^ s)
     late = ((t >> level) & 1) == 1
-    pairs = (((t ^ s) >> level) == 1) & late
-    inside = (t >> level) == (s >> level)
-    return pairs, inside & tl.where(late, s < t, s > t)
+    return ((others >> level) == 0) & ((s < t) == late)
 
 
 @triton.jit
@@ -177,7 +182,7 @@ def _sums(which, high, middle, low):
     """Sums of the rows of x, given by its `_parts`, that `which` says: products by 1 and 0 are
     exact.
     """
-    which = which.to(tl.float32).to(tl.bfloat16)
+    which = tl.where(which, 1.0, 0.0).to(tl.bfloat16)
     if INTERPRETED:
         which = which.to(tl.float32)
         high = high.to(tl.float32)
@@ -234,36 +239,40 @@ def _prepare(
     from_k = tl.zeros([CHUNK, CHUNK], tl.float32)
     to_k = tl.where(same, tl.sum(rs * ks, 1)[:, None], 0.0)
     to_b = tl.where(same, tl.sum(rs * bs, 1)[:, None], 0.0)
+    # Warps share the columns of a result if, of products that follow from each other, the last has
+    # more columns than rows: here and below that is so.
+    decay = tl.full([CHUNK, KEYS], 1.0, tl.float32)
     for level in range(LEVELS):
-        pairs, inside = _parting(level, CHUNK)
-        decay = tl.exp(_sums(inside, high, middle, low))
+        pairs = _parting(level, CHUNK)
         k_after = tl.trans(ks * decay)
         b_after = tl.trans(bs * decay)
         a_before = aa * decay
         r_before = rs_decayed * decay
-        from_k += tl.where(pairs, _dot(a_before, k_after, PAIRS), 0.0)
-        to_k += tl.where(pairs, _dot(r_before, k_after, PAIRS), 0.0)
-        to_b += tl.where(pairs, _dot(r_before, b_after, PAIRS), 0.0)
+        from_k = tl.where(pairs, _dot(a_before, k_after, PAIRS), from_k)
+        to_k = tl.where(pairs, _dot(r_before, k_after, PAIRS), to_k)
+        to_b = tl.where(pairs, _dot(r_before, b_after, PAIRS), to_b)
         from_b = tl.where(pairs, _dot(a_before, b_after, PAIRS), 0.0)
         solved += _dot(solved, _dot(from_b, solved, SOLVE), SOLVE)
-    decay = tl.exp(_sums(i[None, :] < i[:, None], high, middle, low))
-    after = tl.exp(_sums(i[None, :] > i[:, None], high, middle, low))
-    b_after = bs * after
-    p = _dot(solved, aa * decay, PAIRS)
-    n = _dot(tl.trans(solved), b_after, PAIRS)
+        decay = tl.exp(_sums(_summed(level + 1, CHUNK), high, middle, low))
     through = _dot(solved, from_k, PAIRS)
-    _store_tile(rows, p, P * count + index, CHUNK, KEYS)
-    g = rs_decayed * decay + _dot(to_b, p, PAIRS)
-    _store_tile(rows, g, G * count + index, CHUNK, KEYS)
-    _store_tile(rows, b_after, BE * count + index, CHUNK, KEYS)
-    added = ks * after + _dot(tl.trans(from_k), n, PAIRS)
-    _store_tile(rows, added, L * count + index, CHUNK, KEYS)
     z = to_k + _dot(to_b, through, PAIRS)
     _store_tile(weights, z, Z * count + index, CHUNK, CHUNK)
     if KEEP:
-        _store_tile(rows, n, N * count + index, CHUNK, KEYS)
         _store_tile(weights, through, MA * count + index, CHUNK, CHUNK)
         _store_tile(weights, _dot(to_b, solved, PAIRS), RM * count + index, CHUNK, CHUNK)
+    after = decay  # of the last level, whose parts are the whole chunk
+    b_after = bs * after
+    _store_tile(rows, b_after, BE * count + index, CHUNK, KEYS)
+    n = _dot(tl.trans(solved), b_after, PAIRS)
+    if KEEP:
+        _store_tile(rows, n, N * count + index, CHUNK, KEYS)
+    added = ks * after + _dot(tl.trans(from_k), n, PAIRS)
+    _store_tile(rows, added, L * count + index, CHUNK, KEYS)
+    before = tl.exp(_sums(i[None, :] < i[:, None], high, middle, low))
+    p = _dot(solved, aa * before, PAIRS)
+    _store_tile(rows, p, P * count + index, CHUNK, KEYS)
+    g = rs_decayed * before + _dot(to_b, p, PAIRS)
+    _store_tile(rows, g, G * count + index, CHUNK, KEYS)
     tl.store(factors + index * KEYS + key, tl.exp(tl.sum(log_w, 0)))
 
 
@@ -575,7 +584,8 @@ def _gradients(
     # And through what the steps see of each other.
     rs_decayed = rs * w
     for level in range(LEVELS):
-        pairs, inside = _parting(level, CHUNK)
+        pairs = _parting(level, CHUNK)
+        inside = _summed(level, CHUNK)
         decay = tl.exp(_sums(inside, high, middle, low))
         g_from_k = tl.where(pairs, from_a_k, 0.0)
         g_from_b = tl.where(pairs, from_a_b, 0.0)

@@ -26,9 +26,11 @@ difference of two sums, and nothing is divided by a decay. The sums of a halving
 next one plus a sibling's. M grows alike: that of two parts is theirs and the product through what
 the later sees of the earlier.
 
-Sums of ln w are float32. `precision` says how products are taken: "bf16" rounds most of their
-operands to bfloat16, "tf32x3" takes them as sums of two tf32 numbers, "ieee" as float32; sums are
-float32 in all of them. M is solved for in tf32x3 or better.
+Sums of ln w are float32: products of 1 and 0 with the three numbers of bfloat16 of which each ln w
+is the sum. `precision` says how other products are taken: "bf16" rounds the operands of those
+between steps to bfloat16 and those with a state to tf32, which loses less than rounding all inputs
+to bfloat16 does; "tf32x3" takes operands as sums of two tf32 numbers, "ieee" as float32. M is
+solved for in tf32x3 or better. All sums are float32.
 
 Source: arXiv 2406.06484 for chunks of the delta rule.
 
@@ -39,6 +41,7 @@ Inside a chunk, of C steps, t and i are rows. A unit is a head of a batch row.
 # The language of the kernels is Triton, not typed Python:
 # mypy: disallow-untyped-defs=False, disable-error-code="assignment"
 
+import math
 import os
 from typing import Any, NamedTuple
 
@@ -48,10 +51,10 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_KEYS = 128  # a program holds all keys of a state
-VALUES = 64  # columns of a state that a program holds at most
-CARRIED = 32  # and one that carries it through time: more programs, each with less to do in series
+TILE = 4096  # entries of the part of a state that a program holds at most
 # Stands for every stronger decay: exp is 0 there already, and 0 * LEAST is not NaN.
 LEAST = tl.constexpr(-1e4)
+WEAK = tl.constexpr(-math.log(2))  # a decay above 1/2
 # Compiled once for all lengths: nothing is gained from knowing that one is 1 or a multiple of 16.
 LENGTHS = ("T", "H", "chunks")
 OPTIONS = {"enable_fp_fusion": True}
@@ -71,13 +74,14 @@ class Precision(NamedTuple):
     pairs: str
     state: str
     solve: str
-    kept: torch.dtype
+    rows: torch.dtype
+    states: torch.dtype
 
 
 PRECISIONS = {
-    "bf16": Precision("bf16", "bf16", "tf32x3", torch.bfloat16),
-    "tf32x3": Precision("tf32x3", "tf32x3", "tf32x3", torch.float32),
-    "ieee": Precision("ieee", "ieee", "ieee", torch.float32),
+    "bf16": Precision("bf16", "tf32", "tf32x3", torch.float32, torch.float32),
+    "tf32x3": Precision("tf32x3", "tf32x3", "tf32x3", torch.float32, torch.float32),
+    "ieee": Precision("ieee", "ieee", "ieee", torch.float32, torch.float32),
 }
 
 
@@ -193,6 +197,28 @@ def _sums(which, high, middle, low):
     return tl.dot(which, high, total)
 
 
+@triton.jit
+def _decay(log_w):
+    """W as the sum of 1 and W - 1, if it is weak, else of 0 and W: a long memory keeps its digits.
+
+    W - 1 is a sum of 12 terms of the series of exp, the rest of which is below 2**-34 of it.
+    """
+    weak = log_w > WEAK
+    x = tl.where(weak, log_w, 0.0)
+    series = tl.full(x.shape, 1.0, tl.float32)
+    for n in tl.static_range(12, 1, -1):
+        series = 1.0 + series * x * (1.0 / n)
+    return tl.where(weak, 1.0, 0.0), tl.where(weak, x * series, tl.exp(log_w))
+
+
+@triton.jit
+def _load_decay(factors, index, count, key, KEYS: tl.constexpr):
+    """The two parts of W of chunk `index` as columns."""
+    kept = tl.load(factors + index * KEYS + key)
+    factor = tl.load(factors + (count + index) * KEYS + key)
+    return kept[:, None], factor[:, None]
+
+
 @triton.jit(do_not_specialize=LENGTHS)
 def _prepare(
     r,
@@ -273,7 +299,9 @@ def _prepare(
     _store_tile(rows, p, P * count + index, CHUNK, KEYS)
     g = rs_decayed * before + _dot(to_b, p, PAIRS)
     _store_tile(rows, g, G * count + index, CHUNK, KEYS)
-    tl.store(factors + index * KEYS + key, tl.exp(tl.sum(log_w, 0)))
+    kept, factor = _decay(tl.sum(log_w, 0))
+    tl.store(factors + index * KEYS + key, kept)
+    tl.store(factors + (count + index) * KEYS + key, factor)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -309,7 +337,7 @@ def _outputs(
         index = unit * chunks + chunk
         row = first + chunk * CHUNK * H
         left = T - chunk * CHUNK
-        w = tl.load(factors + index * KEYS + key)
+        kept, factor = _load_decay(factors, index, count, key, KEYS)
         vs = _load_rows(v, row, left, H * V, value, V, CHUNK)
         p = _load_tile(rows, P * count + index, CHUNK, KEYS)
         g = _load_tile(rows, G * count + index, CHUNK, KEYS)
@@ -319,7 +347,7 @@ def _outputs(
         o = _dot(g, h, STATE) + _dot(z, vs, PAIRS)
         _store_rows(out, o, row, left, H * V, value, V, CHUNK)
         read = _dot(p, h, STATE)
-        h = w[:, None] * h + _dot(tl.trans(added), vs, PAIRS)
+        h = kept * h + factor * h + _dot(tl.trans(added), vs, PAIRS)
         h += _dot(tl.trans(be), read, STATE)
     where, mask = _transposed_state(last, unit, key, value, K, V)
     tl.store(where, h, mask=mask)
@@ -365,18 +393,15 @@ def _carry(
         chunk = chunks - 1 - n if BACK else n
         index = unit * chunks + chunk
         row = first + chunk * CHUNK * H
-        w = tl.load(factors + index * KEYS + key)
+        kept, factor = _load_decay(factors, index, count, key, KEYS)
         xs = _load_rows(x, row, T - chunk * CHUNK, H * V, column, V, CHUNK)
         reading = _load_tile(rows, READ * count + index, CHUNK, KEYS)
         writing = _load_tile(rows, WRITE * count + index, CHUNK, KEYS)
         adding = _load_tile(rows, ADD * count + index, CHUNK, KEYS)
-        tl.store(
-            carried + index * (KEYS * PADDED) + key[:, None] * PADDED + column[None, :],
-            h,
-            mask=(column < PADDED)[None, :],
-        )
+        tile = index * (KEYS * PADDED) + key[:, None] * PADDED + column[None, :]
+        tl.store(carried + tile, h)
         read = _dot(reading, h, STATE)
-        h = w[:, None] * h + _dot(tl.trans(adding), xs, PAIRS)
+        h = kept * h + factor * h + _dot(tl.trans(adding), xs, PAIRS)
         h += _dot(tl.trans(writing), read, STATE)
     if BACK:
         where, mask = _transposed_state(last, unit, key, column, K, V)
@@ -409,7 +434,7 @@ def _states(
     """The state before each chunk, by half of the programs, and by the others the gradient of that
     after it.
     """
-    blocks = tl.cdiv(V, VALUES)
+    blocks = PADDED // VALUES
     half = tl.num_programs(0) // 2
     program = tl.program_id(0)
     units = (half // blocks).to(tl.int64)
@@ -483,7 +508,6 @@ def _gradients(
     grad_out,
     rows,
     weights,
-    factors,
     starts,
     ends,
     grad_r,
@@ -542,10 +566,10 @@ def _gradients(
         z = _load_tile(weights, Z * count + index, CHUNK, CHUNK)
         gv = _dot(added, gh, STATE) + _dot(tl.trans(z), os, PAIRS)
         _store_rows(grad_v, gv, row, left, H * V, value, V, CHUNK)
-        from_a_k += _dot(gu, tl.trans(vs), PAIRS)
-        from_a_b += _dot(gu, tl.trans(u), PAIRS)
+        from_a_k += _dot(gu, tl.trans(vs), STATE)
+        from_a_b += _dot(gu, tl.trans(u), STATE)
         from_r_k += _dot(os, tl.trans(vs), PAIRS)
-        from_r_b += _dot(os, tl.trans(u), PAIRS)
+        from_r_b += _dot(os, tl.trans(u), STATE)
         ga += _dot(gu, tl.trans(h), STATE)
         gr += _dot(os, tl.trans(h), STATE)
         gk += _dot(vs, tl.trans(gh), STATE)
@@ -573,7 +597,7 @@ def _gradients(
     high_b, middle_b, low_b = _parts(gw + aa * ga)
     high_a, middle_a, low_a = _parts(ks * gk + bs * gb)
     gw += _sums(later, high_b, middle_b, low_b) + _sums(earlier, high_a, middle_a, low_a)
-    gw += (g_factor * tl.load(factors + index * KEYS + key))[None, :]
+    gw += (g_factor * tl.exp(tl.sum(log_w, 0)))[None, :]
     same = i[:, None] == i[None, :]
     own_k = tl.sum(tl.where(same, from_r_k, 0.0), 1)[:, None]
     own_b = tl.sum(tl.where(same, from_r_b, 0.0), 1)[:, None]
@@ -674,11 +698,11 @@ def backward(
         return *(torch.zeros_like(x) for x in inputs), grad_last.clone()
     grads = [torch.empty_like(x) for x in inputs]
     grad_state = torch.empty_like(state)
-    starts = r.new_empty((plan.programs, plan.keys, plan.padded), dtype=plan.precision.kept)
+    starts = r.new_empty((plan.programs, plan.keys, plan.padded), dtype=plan.precision.states)
     ends = torch.empty_like(starts)
     with torch.cuda.device_of(r):  # kernels are launched on the current device
         rows, weights, factors = _prepared(plan, r, log_decay, k, a, b, keep=True)
-        _states[(2 * plan.units * triton.cdiv(v.shape[3], plan.carried),)](
+        _states[(2 * plan.units * (plan.padded // plan.carried),)](
             v,
             grad_out,
             state,
@@ -696,7 +720,6 @@ def backward(
             grad_out,
             rows,
             weights,
-            factors,
             starts,
             ends,
             *grads,
@@ -710,7 +733,8 @@ class Plan(NamedTuple):
     """Sizes of a problem, and what its kernels are compiled for.
 
     sizes: T, H, K, V and the number of chunks; keys, padded: K and V as they are kept; values,
-    carried: columns of a program of `_gradients`, and of one that carries the state.
+    carried: columns of a program of `_gradients`, and of one that carries the state; warps: of
+    `_prepare`.
     """
 
     sizes: tuple[int, int, int, int, int]
@@ -720,6 +744,7 @@ class Plan(NamedTuple):
     padded: int
     values: int
     carried: int
+    warps: int
     precision: Precision
 
     @property
@@ -734,7 +759,7 @@ class Plan(NamedTuple):
             "KEYS": self.keys,
             "PAIRS": self.precision.pairs,
             "SOLVE": self.precision.solve,
-            "num_warps": 4,
+            "num_warps": self.warps,
             "num_stages": 1,
             **OPTIONS,
         }
@@ -785,15 +810,19 @@ def planned(r: Tensor, v: Tensor, precision: str | None) -> Plan:
         )
     keys = max(16, triton.next_power_of_2(size))
     padded = max(16, triton.next_power_of_2(values))
-    chunk = 32 if keys <= 64 else 16  # the registers of a program hold no more
+    # The registers of a program hold no more. Fewer values for each program that carries the state
+    # make more of such programs, each with less to do in series.
+    small = keys <= 64 and chosen == "bf16"
+    chunk = 32 if small else 16
     return Plan(
         sizes=(time, heads, size, values, triton.cdiv(time, chunk)),
         units=batch * heads,
         chunk=chunk,
         keys=keys,
         padded=padded,
-        values=min(padded, VALUES),
-        carried=min(padded, CARRIED),
+        values=min(padded, TILE // keys),
+        carried=min(padded, 32 if small else 16),
+        warps=4 if small else 8,
         precision=PRECISIONS[chosen],
     )
 
@@ -810,11 +839,11 @@ def _prepared(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `_prepare` finds of every chunk; keep: with what the backward pass needs."""
     time, heads, size, _, chunks = plan.sizes
-    kept = plan.precision.kept
+    kept = plan.precision.rows
     parts = (5, 3) if keep else (4, 1)
     rows = r.new_empty((parts[0], plan.programs, plan.chunk, plan.keys), dtype=kept)
     weights = r.new_empty((parts[1], plan.programs, plan.chunk, plan.chunk), dtype=kept)
-    factors = r.new_empty((plan.programs, plan.keys), dtype=torch.float32)
+    factors = r.new_empty((2, plan.programs, plan.keys), dtype=torch.float32)
     _prepare[(plan.programs,)](
         r,
         log_decay,

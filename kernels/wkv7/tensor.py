@@ -13,18 +13,17 @@ N = M^T b E,
     u = P H + (M A) v,   o = (r D w + R P) H + (Q + R M A) v = G H + Z v,
     H' = W H + (b E)^T (P H) + (k E + A^T N)^T v = W H + (b E)^T (P H) + L^T v.
 
-G, P, b E, L and Z need no state: all chunks find them at the same time (`_prepare`). What follows
-from chunk to chunk is the last line alone (`_outputs`, or `_states` for the backward pass, which at
-the same time carries the gradient of the state back by the transposed line). The gradients of a
-chunk follow from the state before it and the gradient of that after it, again for all chunks at the
-same time (`_gradients`).
+G, P, b E, L = k E + A^T N and Z need no state: all chunks find them at the same time (`_prepare`).
+What follows from chunk to chunk is the last line alone (`_outputs`, or `_states` for the backward
+pass, which at the same time carries the gradient of the state back by the transposed line). The
+gradients of a chunk follow from the state before it and the gradient of that after it, again for
+all chunks at the same time (`_gradients`).
 
 The chunk is halved, the halves are halved, and so on: two steps t > i part at one of the halvings,
 and the decays between them are those after i in its part times those before t in its own. So every
 number that is exponentiated is the sum of ln w over a range of steps, at most 0; none is the
-difference of two sums, and nothing is divided by a decay. The sums of a halving are those of the
-next one plus a sibling's. M grows alike: that of two parts is theirs and the product through what
-the later sees of the earlier.
+difference of two sums, and nothing is divided by a decay. M grows alike: that of two parts is
+theirs and the product through what the later sees of the earlier.
 
 Sums of ln w are float32: products of 1 and 0 with the three numbers of bfloat16 of which each ln w
 is the sum. `precision` says how other products are taken: "bf16" rounds the operands of those

@@ -50,6 +50,12 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "plkernel",  # the same drawing gives the same file
     "text.parse_math": False,  # a name with dollar signs is a name
 }
+UNDATED: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None},
+    "png": {},
+    "svg": {"Date": None},
+}
+"""Metadata without the time, by kind of file."""
 
 
 @contextmanager
@@ -78,34 +84,50 @@ def rendered(figure: "Figure", kinds: Sequence[str] = ("pdf", "png", "svg")) -> 
     glyph that the font lacks, which is drawn as a box, nor of names so long that no room is left
     for the axes.
     """
-    from matplotlib.text import Text
-
-    undated: dict[str, dict[str, Any]] = {
-        "pdf": {"CreationDate": None},
-        "png": {},
-        "svg": {"Date": None},
-    }
     files = {}
-    for text in figure.findobj(Text):
-        words: str = text.get_text()  # type: ignore[attr-defined]
-        shown = "".join(
-            one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in words
-        )
-        text.set_text(shown)  # type: ignore[attr-defined]
+    _escape_control_characters(figure)
     with style(), warnings.catch_warnings():
         for message in ("Glyph .* missing from", "constrained_layout not applied"):
             warnings.filterwarnings("ignore", message, UserWarning)
-        figure.draw_without_rendering()
-        figure.set_layout_engine(
-            "none"
-        )  # the layout just found serves all kinds: finding it is most of the time
+        _fix_layout(figure)
         for kind in kinds:
             buffer = io.BytesIO()
             figure.savefig(
-                buffer, format=kind, dpi=200, metadata=undated[kind], transparent=kind == "svg"
+                buffer, format=kind, dpi=200, metadata=UNDATED[kind], transparent=kind == "svg"
             )
             files[kind] = buffer.getvalue()
     return files
+
+
+def _escape_control_characters(figure: "Figure") -> None:
+    """Put escapes in place of characters in the figure's texts that have no shape."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        words: str = text.get_text()  # type: ignore[attr-defined]
+        shown = "".join(_escaped(character) for character in words)
+        if shown != words:
+            text.set_text(shown)  # type: ignore[attr-defined]
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable() or character == "\n":
+        return character
+    return ascii(character)[1:-1]
+
+
+def _fix_layout(figure: "Figure") -> None:
+    """Find the layout once for all kinds: with an engine every kind would be drawn twice."""
+    import matplotlib
+
+    engine = figure.get_layout_engine()
+    if engine is None:
+        return
+    engine.execute(figure)
+    with matplotlib.rc_context(
+        {"figure.constrained_layout.use": False, "figure.autolayout": False}
+    ):
+        figure.set_layout_engine(None)
 
 
 def plain_ticks(axis: "Axis") -> None:

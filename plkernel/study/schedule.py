@@ -46,7 +46,8 @@ from plkernel.data.names import known_sequence
 from plkernel.data.windows import fixed_windows, training_windows
 from plkernel.memory.diagnostics import AT_ONCE, Bytes, Table, moments, n_gram_losses, n_grams
 from plkernel.results.registration import changes, registration_of
-from plkernel.results.study import REFERENCE_KEY, choices, reference_entries
+from plkernel.results.saved import REFERENCE_KEY, reference_entries
+from plkernel.results.tuning import choices
 from plkernel.study.engine import POLL_SECONDS, Engine, Job
 from plkernel.training.build import Prepared
 from plkernel.training.curves import LoggerName, logger_library, save_mean

@@ -23,11 +23,16 @@ from plkernel.common import cli
 from plkernel.memory.diagnostics import memory_of
 from plkernel.models import NOT_CAUSAL
 from plkernel.results import figures
+from plkernel.results.cautions import warnings
 from plkernel.results.comparison import Comparison, compare
-from plkernel.results.figures import Drawing, ForestRow, differences, drawings, forest
-from plkernel.results.page import p_text, text_report, warnings
+from plkernel.results.figures import Drawing, drawings
+from plkernel.results.forest import ForestRow, forest
+from plkernel.results.loss_curves import difference_figure
+from plkernel.results.page import text_report
+from plkernel.results.record import save_record
 from plkernel.results.statistics import holm, mean_interval, pointwise_band
-from plkernel.results.study import read_study, save_record
+from plkernel.results.study import read_study
+from plkernel.results.wording import p_text
 
 HOSTILE = "<script>alert('&')</script>$x$ \u202e"
 
@@ -48,7 +53,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = [Drawing(name, name, f"figure of {name}.", "", None) for name in ("decided", "curves")]  # type: ignore[arg-type]
     monkeypatch.setattr(figures, "drawings", lambda comparison: empty)
     monkeypatch.setattr(
-        style, "rendered", lambda figure: {"svg": b"<svg></svg>", "png": b"", "pdf": b""}
+        style, "rendered", lambda figure, kinds: {"svg": b"<svg></svg>", "png": b"", "pdf": b""}
     )
 
 
@@ -190,7 +195,7 @@ def test_rates_at_the_edge_n_grams_of_other_windows_and_idle_options(tmp_path: P
     )
     edge = "log-spaced and concentrated: learning rate 0.1 is the first or last tried."
     _, first, second = warnings(of(folder))
-    assert (first, second[:47]) == (edge, "concentrated: the search cannot tell the best r")
+    assert (first, second[:47]) == (edge, "concentrated: the search cannot tell the best l")
     assert of(folder).references == []
     assert len(of(write_study(tmp_path)).references) == 1
     for seed in (0, 1):
@@ -206,7 +211,7 @@ def test_rates_at_the_edge_n_grams_of_other_windows_and_idle_options(tmp_path: P
     record = Path(__file__).parents[2] / "runs/records/models-mamba2"
     assert warnings(of(record)) == [
         "unit-A: not at its baseline's learning rate; the search cannot tell which is better, seeds"
-        " differ by 0.016: more tuning.seeds would."
+        " differ by 0.016: add tuning.seeds to decide."
     ]
 
 
@@ -326,7 +331,7 @@ def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: 
         one.differences.values(),
         one[BASELINE].estimates["test_bpb"],
     )
-    assert [figures.label(one, arm) for arm in one.baselines] == [BASELINE, "a"]
+    assert [one.label(arm) for arm in one.baselines] == [BASELINE, "a"]
     assert one["c"].differences["test_bpb"].mean == pytest.approx(-0.01, abs=0.01)
     assert one.corrected == holm(
         {arm.name: arm.differences["final_val_bpb"].p_value for arm in one.others}
@@ -372,7 +377,7 @@ def test_the_page_holds_every_figure_and_hostile_names_stay_text(
     monkeypatch.setattr(
         style,
         "rendered",
-        lambda figure: empty | (drawn(figure, ["svg"]) if len(figure.axes) == 1 else {}),
+        lambda figure, kinds: empty | (drawn(figure, ["svg"]) if len(figure.axes) == 1 else {}),
     )
     arm, kernel = (
         "<script>alert(1)<%2fscript>$x$",
@@ -400,8 +405,12 @@ def test_the_page_holds_every_figure_and_hostile_names_stay_text(
         "kernels",
         "half-lives",
     ]
-    files = {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
-    assert {one.name for one in path.parent.iterdir()} == files | {"report.html", "table.json"}
+    assert {one.name for one in path.parent.iterdir()} == {"report.html", "table.json"}
+    other = tmp_path / "other"
+    write_comparison(of(folder), other, ("png", "svg"))
+    files = {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+    assert {one.name for one in other.iterdir()} == files | {"report.html", "table.json"}
+    assert (other / "report.html").read_bytes() == path.read_bytes()
     page, head = Page(path), "data:image/svg+xml;base64,"
     pictures = [attributes for tag, attributes in page.tags if tag == "img"]
     assert len({one["alt"] for one in pictures}) == len(names)
@@ -561,7 +570,7 @@ def test_the_command_keeps_a_record_and_leaves_records_as_they_are(
         path.unlink()
     with pytest.raises(SystemExit):
         cli.main(report, [str(folder)])
-    assert "holds no finished run (only unfinished), finish one first" in capsys.readouterr().err
+    assert "which has only unfinished ones; finish one first" in capsys.readouterr().err
 
 
 def test_an_outlier_does_not_flatten_the_other_differences() -> None:
@@ -569,7 +578,7 @@ def test_an_outlier_does_not_flatten_the_other_differences() -> None:
         return [{at: sign * size for at in (0, 100, 200)} for sign in (-1.0, 1.0)]
 
     low, high = (
-        differences({"a": arm(0.01), "b": arm(0.02), "c": arm(0.015), "diverged": arm(5.0)})
+        difference_figure({"a": arm(0.01), "b": arm(0.02), "c": arm(0.015), "diverged": arm(5.0)})
         .axes[0]
         .get_ylim()
     )

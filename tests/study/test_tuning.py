@@ -17,7 +17,9 @@ from plkernel.config.reading import load_spec, parse_spec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows
 from plkernel.memory.diagnostics import Table, n_gram_losses, n_grams
-from plkernel.results.study import Choice, choices, read_study, restore
+from plkernel.results.record import restore
+from plkernel.results.study import read_study
+from plkernel.results.tuning import Choice, choices
 from plkernel.study import schedule
 from plkernel.study.engine import Engine, Job
 from plkernel.study.schedule import compressed, run_experiment, save_references, search_of, tuned

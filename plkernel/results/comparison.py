@@ -310,21 +310,31 @@ def _arm_result(study: Study, name: str, values: Mapping[str, Values]) -> ArmRes
     """The numbers of one arm and its differences to the one it is compared with."""
     runs = study.finished(name)
     results = [run.result for run in runs if run.result]
-    sizes = [run.config["model"].get("parameters") for run in runs]
     against = study.against(name)
     own = values[name]
+    differences: dict[str, PairedDifference] = {}
+    bytes_to_reach: dict[int, float] = {}
+    if against:
+        differences = _differences(own, values[against])
+        bytes_to_reach = _bytes_to_reach(runs, study.finished(against))
     return ArmResult(
         name=name,
         against=against,
         causal=all(result.causal for result in results),
         seeds=tuple(run.seed for run in runs),
-        parameters=tuple(sorted({size for size in sizes if size})),
+        parameters=_sizes(runs),
         steps=tuple(sorted({result.steps for result in results})),
         values=own,
         estimates={key: mean_interval(of.values()) for key, of in own.items() if of},
-        differences=_differences(own, values[against]) if against else {},
-        bytes=_bytes_to_reach(runs, study.finished(against)) if against else {},
+        differences=differences,
+        bytes=bytes_to_reach,
     )
+
+
+def _sizes(runs: Sequence[StudyRun]) -> tuple[int, ...]:
+    """The different numbers of parameters of runs that tell them, ascending."""
+    sizes = {run.config["model"].get("parameters") for run in runs}
+    return tuple(sorted(size for size in sizes if size))
 
 
 def _differences(own: Values, base: Values) -> dict[str, PairedDifference]:

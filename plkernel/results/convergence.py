@@ -46,18 +46,25 @@ def groups(study: Study) -> dict[str, Starts]:
         after = memory_of([run.last for run in runs])
         if not runs or not (_is_known(before) and _is_known(after)):
             continue
-        levels = study.levels(arm)
-        names = [levels[factor] for factor in study.within]
-        model = runs[0].config["model"]
-        kind = model.get("kind", "ssm")
-        if kind != "ssm":
-            names.append(kind)
-        elif several_gains and model.get("gain") not in names:
-            names.append(model.get("gain"))
+        names = _block_names(study, arm, runs[0].config["model"], several_gains)
         if np.array_equal(before.half_lives, after.half_lives):
             names.append("not learnt")
         found.setdefault(", ".join(names), {})[arm] = (before, after)
     return {name: starts for name, starts in found.items() if len(starts) > 1}
+
+
+def _block_names(
+    study: Study, arm: str, model: Mapping[str, Any], several_gains: bool
+) -> list[str]:
+    """The levels of an arm's block, and the kind of its model or its gain."""
+    levels = study.levels(arm)
+    names = [levels[factor] for factor in study.within]
+    kind = model.get("kind", "ssm")
+    if kind != "ssm":
+        names.append(kind)
+    elif several_gains and model.get("gain") not in names:
+        names.append(model["gain"])
+    return names
 
 
 def _gains(study: Study) -> set[str | None]:

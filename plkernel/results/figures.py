@@ -134,19 +134,25 @@ def _of_block(
     paired = _paired_curves(comparison, block)
     if paired:
         yield drawing("difference", difference_figure(paired, title, limits))
-    truncation = _context_curves(comparison, block, "truncation")
-    if truncation:
-        yield drawing("truncation", truncation_figure(truncation, title))
-    influence = _context_curves(comparison, block, "influence")
-    if influence:
-        yield drawing("influence", influence_figure(influence, title))
+    for kind, draw in (("truncation", truncation_figure), ("influence", influence_figure)):
+        curves = _context_curves(comparison, block, kind)
+        if curves:
+            yield drawing(kind, draw(curves, title))
     panels = [memory_panel(comparison, arm) for arm in block.arms if arm.seeds]
-    kernels = [one for one in panels if one.before.kernels.size and one.after.kernels.size]
+    kernels = [_with_slopes(panel) for panel in panels if _has_kernels(panel)]
     if kernels:
-        yield drawing("kernels", kernel_figure([_with_slopes(one) for one in kernels], title))
-    half_lives = [one for one in panels if one.before.half_lives.size and one.after.half_lives.size]
+        yield drawing("kernels", kernel_figure(kernels, title))
+    half_lives = [panel for panel in panels if _has_half_lives(panel)]
     if half_lives:
         yield drawing("half-lives", half_life_figure(half_lives, title))
+
+
+def _has_kernels(panel: Panel) -> bool:
+    return bool(panel.before.kernels.size and panel.after.kernels.size)
+
+
+def _has_half_lives(panel: Panel) -> bool:
+    return bool(panel.before.half_lives.size and panel.after.half_lives.size)
 
 
 def _loss_curves(comparison: Comparison, block: ArmBlock) -> dict[str, list[dict[int, float]]]:
@@ -185,15 +191,23 @@ def context_of(comparison: Comparison, arm: ArmResult, kind: str) -> Curves | No
     Runs with a value that is not finite, or with other positions than the first, are left out.
     """
     at, values, law = CONTEXT[kind]
-    curves = [getattr(run.result, kind) for run in comparison.study.finished(arm.name)]
-    known = [curve for curve in curves if curve and None not in getattr(curve, values)]
-    same = [curve for curve in known if getattr(curve, at) == getattr(known[0], at)]
-    if not same:
+    positions: list[int] = []
+    bits = []
+    laws = []
+    for run in comparison.study.finished(arm.name):
+        curve = getattr(run.result, kind)
+        if not curve or None in getattr(curve, values):
+            continue
+        positions = positions or getattr(curve, at)
+        if getattr(curve, at) != positions:
+            continue
+        bits.append(getattr(curve, values))
+        if getattr(curve, law):
+            laws.append(getattr(curve, law))
+    if not bits:
         return None
-    bits = np.array([getattr(curve, values) for curve in same], dtype=float)
-    laws = [getattr(curve, law) for curve in same if getattr(curve, law)]
     best = tuple(np.array(laws, dtype=float).mean(axis=0).tolist()) if laws else None
-    return Curves(tuple(getattr(same[0], at)), bits, best)
+    return Curves(tuple(positions), np.array(bits, dtype=float), best)
 
 
 def memory_panel(comparison: Comparison, arm: ArmResult) -> Panel:

@@ -175,10 +175,7 @@ def _table(caption: str, header: Sequence[str], groups: Mapping[str, Rows]) -> T
     """A table without the columns that hold nothing, except the first, and without empty groups."""
     rows = [row for of in groups.values() for row in of]
     columns = list(zip(*rows, strict=True))
-    kept = [0]
-    for at in range(1, len(columns)):
-        if any(cell not in ("", "-") for cell in columns[at]):
-            kept.append(at)
+    kept = [at for at, cells in enumerate(columns) if at == 0 or _holds_something(cells)]
     shown = {}
     for title, of in groups.items():
         if of:
@@ -189,6 +186,10 @@ def _table(caption: str, header: Sequence[str], groups: Mapping[str, Rows]) -> T
         groups=shown,
         numeric=[_is_numeric(columns[at]) for at in kept],
     )
+
+
+def _holds_something(cells: Sequence[str]) -> bool:
+    return any(cell not in ("", "-") for cell in cells)
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
@@ -483,15 +484,20 @@ def _design(comparison: Comparison) -> Table:
     rows = [["runs", f"{arms} x {seeds}, {len(runs)} finished; {time}"]]
     facts = [{**run.config, **run.environment} for run in runs]
     for title, names in FACTS.items():
-        texts = []
-        for name in names:
-            values = [_nested(fact, name) for fact in facts]
-            known = list(dict.fromkeys(str(value) for value in values if value is not None))
-            if 0 < len(known) <= FEW:
-                texts.append(f"{name.rpartition('.')[2]} {' or '.join(known)}")
-        if texts:
-            rows.append([title, ", ".join(texts)])
+        texts = [_fact_text(facts, name) for name in names]
+        known = [text for text in texts if text]
+        if known:
+            rows.append([title, ", ".join(known)])
     return _table("What was run.", ["", ""], {"": rows})
+
+
+def _fact_text(facts: Sequence[Mapping[str, Any]], name: str) -> str:
+    """The values of a fact over all runs, "gain none or ema"; empty if none or more than FEW."""
+    values = [_nested(fact, name) for fact in facts]
+    known = list(dict.fromkeys(str(value) for value in values if value is not None))
+    if not 0 < len(known) <= FEW:
+        return ""
+    return f"{name.rpartition('.')[2]} {' or '.join(known)}"
 
 
 def _nested(values: Mapping[str, Any], name: str) -> Any:

@@ -255,25 +255,44 @@ def declared(study: Study) -> Declared | None:
     """
     path = study.folder / REGISTERED
     registration = read_registration(path) if path.exists() else None
-    intact = registration if registration and registration.intact else None
-    stated = intact.spec if intact else study.spec
-    hypotheses = [Hypothesis.model_validate(one) for one in stated.get("hypotheses") or ()]
-    gates = [Gate.model_validate(one) for one in stated.get("gates") or ()]
+    if registration and registration.intact:
+        return _judged_as_registered(study, registration)
+    hypotheses, gates = _stated(study.spec)
     if not hypotheses and not gates and registration is None:
         return None
-    rule = "limit"
-    if intact:
-        rule = intact.content.get("gate_rule", "mean")
-    waiting, lost = _missing_runs(study, _arms_behind(study, hypotheses, gates), stated["seeds"])
+    waiting, lost = _missing_runs(study, study.spec)
+    return Declared(
+        outcomes=_hypothesis_outcomes(study, hypotheses, study.spec["seeds"]),
+        gates=tuple(_gate_outcome(study, study.spec, gate, "limit") for gate in gates),
+        registration=registration,
+        changes=(),
+        waiting=waiting,
+        lost=lost,
+    )
+
+
+def _judged_as_registered(study: Study, registration: Registration) -> Declared:
+    """The verdicts on what an intact registration states; early ones have gates by their means."""
+    stated = registration.spec
+    hypotheses, gates = _stated(stated)
+    rule = registration.content.get("gate_rule", "mean")
+    waiting, lost = _missing_runs(study, stated)
     return Declared(
         outcomes=_hypothesis_outcomes(study, hypotheses, stated["seeds"]),
         gates=tuple(_gate_outcome(study, stated, gate, rule) for gate in gates),
         registration=registration,
-        changes=tuple(changes(stated, study.spec)) if intact else (),
+        changes=tuple(changes(stated, study.spec)),
         waiting=waiting,
         lost=lost,
-        before=_runs_before(study, intact) if intact else 0,
+        before=_runs_before(study, registration),
     )
+
+
+def _stated(spec: Mapping[str, Any]) -> tuple[list[Hypothesis], list[Gate]]:
+    """The hypotheses and gates of a spec."""
+    hypotheses = [Hypothesis.model_validate(one) for one in spec.get("hypotheses") or ()]
+    gates = [Gate.model_validate(one) for one in spec.get("gates") or ()]
+    return hypotheses, gates
 
 
 def _hypothesis_outcomes(
@@ -310,20 +329,22 @@ def _is_causal(study: Study, hypothesis: Hypothesis) -> bool:
     return all(result.causal for result in results if result)
 
 
-def _arms_behind(study: Study, hypotheses: Sequence[Hypothesis], gates: Sequence[Gate]) -> set[str]:
-    """The arms that a hypothesis or a gate speaks of."""
+def _arms_behind(study: Study, stated: Mapping[str, Any]) -> set[str]:
+    """The arms that a hypothesis or a gate of the spec `stated` speaks of."""
+    hypotheses, gates = _stated(stated)
     arms = {gate.arm for gate in gates}
     for hypothesis in hypotheses:
         arms.update(arm for arm in compared_arms(study, hypothesis) if arm)
     return arms
 
 
-def _missing_runs(study: Study, arms: set[str], seeds: Sequence[int]) -> tuple[int, int]:
-    """The numbers of runs of these arms and seeds that have not ended, or not as planned."""
+def _missing_runs(study: Study, stated: Mapping[str, Any]) -> tuple[int, int]:
+    """The numbers of runs behind the spec `stated` that have not ended, or not as planned."""
     ended = {(run.arm, run.seed): run for run in study.ended}
-    waiting = lost = 0
-    for arm in arms:
-        for seed in seeds:
+    waiting = 0
+    lost = 0
+    for arm in _arms_behind(study, stated):
+        for seed in stated["seeds"]:
             run = ended.get((arm, seed))
             if run is None:
                 waiting += 1

@@ -260,3 +260,17 @@ def test_saved_specs_without_the_search_have_no_rates(study: Path) -> None:
         study / "tuning/spec.json", {"name": "x", "baseline": "x", "arms": {"x": {}}, "seeds": [0]}
     )
     assert of(study).tuning == {}
+
+
+def test_another_baseline_without_runs_is_told(tmp_path: Path) -> None:
+    effects = {BASELINE: 0.0, "own base": 0.0, OTHER: -0.05}
+    arms = {BASELINE: {}, "own base": {}, OTHER: {"against": "own base"}}
+    folder = write_study(tmp_path, effects=effects, spec={"arms": arms})
+    for path in (folder / "own base").rglob("result.json"):
+        path.unlink()
+    comparison = of(folder)
+    assert [arm.name for arm in comparison.arms] == [BASELINE, "own base", OTHER]
+    assert comparison[OTHER].differences == {}
+    assert cautions.without_baseline(comparison) == [
+        "own base: no run of this baseline is finished, there is nothing to compare with."
+    ]

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-INK, GREY = "#1a1a1b", "#8e9299"
-"""Of text, axes and the baseline, and of what is shown for comparison."""
+INK = "#1a1a1b"
+"""Of text, axes and the baseline."""
+GREY = "#8e9299"
+"""Of what is shown for comparison."""
 
 # Okabe & Ito (2008), told apart under the common colour deficiencies, without their black, their
 # yellow, which is too pale for a line, and their light blue, which is taken for the blue: the wine
@@ -29,8 +31,10 @@ DASHES = (
     (0, (9, 3)),
     (0, (2, 4)),
 )
-COLUMN_WIDTH, PAGE_WIDTH = 3.35, 6.9
-"""Inches: one column and the full width of a two-column paper."""
+COLUMN_WIDTH = 3.35
+"""Inches of one column of a two-column paper."""
+PAGE_WIDTH = 6.9
+"""Inches of its full width."""
 
 STYLE: dict[str, Any] = {
     **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8.0),
@@ -68,9 +72,7 @@ def style() -> Iterator[None]:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour and dashes of arm `index`; 0, the baseline, is solid ink. Thirty-six arms pass before
-    one repeats.
-    """
+    """Colour and dashes of arm `index`: 0, the baseline, is solid ink; 36 others differ."""
     if index == 0:
         return {"color": INK, "linestyle": "-"}
     turn, colour = divmod(index - 1, len(COLOURS))
@@ -140,9 +142,7 @@ def plain_ticks(axis: "Axis") -> None:
 
 
 def decades(*log_axes: "Axis") -> None:
-    """Set ticks in plain digits: few, at powers of ten, or at 1, 2 and 5 of each if two do not
-    fit.
-    """
+    """Set ticks in plain digits: at powers of ten, or at 1, 2 and 5 of each if two do not fit."""
     from matplotlib.ticker import LogLocator
 
     for axis in log_axes:
@@ -154,9 +154,7 @@ def decades(*log_axes: "Axis") -> None:
 
 
 def headline(figure: "Figure", heading: str) -> None:
-    """A bold heading over the figure, broken into as many lines as its width asks for: 12
-    characters to an inch.
-    """
+    """A bold heading over the figure, broken into lines of 12 characters to an inch of width."""
     lines = textwrap.fill(heading, int(12 * figure.get_figwidth()))
     figure.suptitle(lines, fontsize=9, fontweight="bold")
 

@@ -45,14 +45,14 @@ def test_target_bytes_are_those_of_the_windows_of_the_metric(
 @pytest.mark.parametrize(
     ("measured", "expected"),
     [
-        ({}, 4 * 10),  # 44 bytes hold four windows of 10 bytes and the one before
-        ({"metric": "test_bpb"}, 2 * 10),
-        ({"metric": "truncation_cost", "bytes": 4}, 22 - 10),
+        ({}, 3 * 10),  # 40 bytes hold three windows of 10 bytes and the one before
+        ({"metric": "test_bpb"}, 1 * 10),
+        ({"metric": "truncation_cost", "bytes": 4}, 20 - 10),
     ],
 )
 def test_windows_beyond_the_text_do_not_exist(measured: dict[str, Any], expected: int) -> None:
     many = {**TRAIN, "final_windows": 99, "test_windows": 99, "truncation_windows": 99}
-    corpus = {"size": 220, "validation": 0.2, "test": 0.1}
+    corpus = {"size": 200, "validation": 0.2, "test": 0.1}
     assert target_bytes({"train": many, "arms": {"a": {}}}, gate(**measured), corpus) == expected
 
 
@@ -68,6 +68,7 @@ def test_an_arm_changes_the_training_of_all() -> None:
     [
         ({"steps": 40}, True),
         ({"steps": 41}, False),
+        ({"steps": 39}, False),
         ({"bytes": 40 * 64 + 63, "batch": 4, "context": 16}, True),
         ({"bytes": 41 * 64, "batch": 4, "context": 16}, False),
         ({"bytes": 40, "batch": None}, True),

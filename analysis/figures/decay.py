@@ -67,8 +67,9 @@ def decay_figure(
     """
     shapes: list[tuple[ModelFit, Floats]] = []
     if verdict and verdict.kind != "power law":
-        lags = np.geomspace(verdict.first_lag, verdict.last_lag, 200)
-        shapes = [(fit, lags) for fit in verdict.models if fit.name == verdict.kind]
+        for fit in verdict.models:  # none where nothing could be fitted, on no lags
+            if fit.name == verdict.kind:
+                shapes.append((fit, np.geomspace(verdict.first_lag, verdict.last_lag, 200)))
     laws = {"": law} if law and not shapes else {}
     return _figure({"": curve}, laws, title, exact, shapes)
 

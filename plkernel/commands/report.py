@@ -75,7 +75,7 @@ def write_comparison(comparison: Comparison, out: Path, formats: Sequence[Format
     drawn = []
     progress = tqdm(drawings(comparison), desc="figures", unit="figure", leave=False, disable=None)
     for drawing in progress:
-        files = rendered(drawing.figure, list(dict.fromkeys(["svg", *formats])))
+        files = rendered(drawing.figure, kinds=list(dict.fromkeys(["svg", *formats])))
         drawn.append((drawing, files["svg"]))
         for kind in formats:
             atomic_write(out / f"{drawing.name}.{kind}", files[kind])

@@ -68,6 +68,15 @@ def test_one_gain_is_not_named_and_frozen_half_lives_are_apart(tmp_path: Path) -
     assert {name: list(of) for name, of in found.items()} == {"bytes, not learnt": ["a", "b"]}
 
 
+def test_arms_of_which_one_time_is_unknown_do_not_count(tmp_path: Path) -> None:
+    study(tmp_path, {name: level("bytes") for name in ("a", "b", "c")}, {})
+    for path in (tmp_path / "c").rglob("metrics.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        del rows[0]["kernel"]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert list(groups(read_study(tmp_path))["bytes"]) == ["a", "b"]
+
+
 def test_a_spread_is_that_of_loops() -> None:
     rng = np.random.default_rng(0)
     values = [(rng.normal(size=(3, 2, 4)), rng.normal(size=(3, 2, 4))) for _ in range(5)]

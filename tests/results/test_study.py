@@ -11,6 +11,7 @@ import pytest
 from studies import BASELINE, REFERENCE, change, save, write_study
 
 from plkernel.results.record import restore, save_record
+from plkernel.results.saved import Reference
 from plkernel.results.study import read_study
 from plkernel.training.folder import Progress, RunFolder
 
@@ -221,3 +222,16 @@ def test_rows_are_added_checked_and_cut_and_others_refused(tmp_path: Path) -> No
     path.write_bytes(kept + b'{"step": 20}\n')
     folder.cut(progress)
     assert path.read_bytes() == kept
+
+
+def test_n_grams_suit_runs_that_read_and_are_judged_by_the_same_windows() -> None:
+    train = {"context": 8, "batch": 2, "eval_windows": 4, "test_windows": 4}
+    counts = Reference.model_validate({**REFERENCE, "train": train})
+    config: dict[str, Any] = {"corpus": REFERENCE["corpus"], "train": {**train, "steps": 9}}
+    assert counts.suits(config)
+    digest = {"sha256": config["corpus"]["sha256"]}
+    assert counts.suits({**config, "corpus": digest})
+    assert not counts.suits({**config, "corpus": {"name": "stdlib"}}), "the bytes are not known"
+    assert not counts.suits({**config, "corpus": {**digest, "sha256": "0"}})
+    for name in ("context", "batch", "eval_windows", "test_windows", "final_windows"):
+        assert not counts.suits({**config, "train": {**train, name: 5}}), name

@@ -204,3 +204,11 @@ def test_difference_curves_of_all_blocks_share_their_limits(tmp_path: Path) -> N
     assert limits[0] == limits[1]
     assert limits[0][0] < -0.1
     assert limits[0][1] > 0.2
+
+
+def test_a_title_that_would_not_fit_is_smaller() -> None:
+    curves = [{0: 0.0, 100: sign, 200: sign} for sign in (-1.0, 1.0)]
+    titles = {"short": curves, "x" * 40: curves, "y" * 99: curves}
+    panels = difference_figure(titles).axes
+    left = [axes._left_title.get_fontsize() for axes in panels]
+    assert left == [8.0, 8.0 * 34 / 40, 8.0 * 0.6]

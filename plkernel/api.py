@@ -400,7 +400,7 @@ class StudyResult(Result, Study):
         return compare(self)
 
     def _title(self) -> str:
-        from plkernel.results.page import overview
+        from plkernel.results.conclusion import overview
 
         told = [overview(self.comparison)[0]] if self.finished() else ["no run has finished"]
         if self.finished() and (declared := self.comparison.declared):

@@ -81,7 +81,8 @@ def study(
     """Train what has not ended in a process of its own, and keep the record; return what failed."""
     from plkernel.common.files import RESULT, ROWS, SPEC
     from plkernel.config.reading import load_spec
-    from plkernel.results.study import read_study, save_record
+    from plkernel.results.record import save_record
+    from plkernel.results.study import read_study
 
     name = load_spec(Path(spec)).name
     out, record = out / name, record / name

@@ -1,6 +1,4 @@
-"""The figure of decay curves: information against lag with intervals, floors and fits, and local
-slopes below.
-"""
+"""The figure of decay curves: information against lag above, local slopes below."""
 
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import fill
@@ -37,15 +35,17 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 WIDEST_SLOPE = 1.0
-"""Half the interval of a local slope that is still drawn: where a curve drowns in noise, its slope
-takes any value.
-"""
+"""Half the interval of a local slope that is still drawn: in noise a slope takes any value."""
 SLOPE_FRAME = (-0.5, 4.0)
 """The lower panel shows no more than this, and less when the slopes drawn need less."""
-LONGEST_LABEL, LONGEST_TITLE = 53, 75
+LONGEST_LABEL = 53
 """Characters in a line of a legend's entry that leave room for a second one beside it."""
+LONGEST_TITLE = 75
 DOTS = (0, (1.2, 1.2))
-FIT, EXACT = COLOURS[1:3]
+FIT = COLOURS[1]
+EXACT = COLOURS[2]
+FITTED: dict[str, Any] = {"lw": 1.6, "alpha": 0.7, "zorder": 1.9}
+"""The look of what was fitted, behind the points."""
 
 
 def decay_figure(
@@ -56,26 +56,23 @@ def decay_figure(
     exact: tuple[ArrayLike, ArrayLike] | None = None,
     verdict: Verdict | None = None,
 ) -> "Figure":
-    """Draw one corpus: above, information in bits with its band, floor and fit; below, local slope
-    and exponent.
+    """Draw one corpus: above, information in bits with band, floor and fit; below, local slopes.
 
-    law    drawn on the lags it was fitted to; None: no fit
-    exact  (lags, values) of a curve known exactly, the values in the unit of `curve`: nats for the
-    information
+    law      drawn on the lags it was fitted to; None: no fit
+    exact    (lags, values) of a curve known exactly, the values in the unit of `curve`: nats for
+             the information
     verdict  if its shape is no power law, that is drawn in place of `law`
 
     Values that the axis cannot show, zero, negative or far below their error, are left out, and
     local slopes where their interval is wider than +-1.
     """
-    shapes = (
-        [fit for fit in verdict.models if fit.name == verdict.kind != "power law"]
-        if verdict
-        else []
-    )
-    fitted = [
-        (fit, np.geomspace(verdict.first_lag, verdict.last_lag, 200)) for fit in shapes if verdict
-    ]
-    return _figure({"": curve}, {"": law} if law and not fitted else {}, title, exact, fitted)
+    shapes: list[tuple[ModelFit, Floats]] = []
+    if verdict and verdict.kind != "power law":
+        for fit in verdict.models:  # none where nothing could be fitted, on no lags
+            if fit.name == verdict.kind:
+                shapes.append((fit, np.geomspace(verdict.first_lag, verdict.last_lag, 200)))
+    laws = {"": law} if law and not shapes else {}
+    return _figure({"": curve}, laws, title, exact, shapes)
 
 
 def measurement_figure(result: Measurement) -> "Figure":
@@ -95,9 +92,7 @@ def kernels_figure(
     heights: ArrayLike,
     quantity: str,
 ) -> "Figure":
-    """Left: kernels, each with its label and look, 1 at the first lag; right: a quantity over
-    half-life.
-    """
+    """Left: kernels, each with its look, 1 at the first lag; right: a quantity over half-life."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(PAGE_WIDTH, 2.9))
@@ -136,15 +131,16 @@ def scale(curve: DecayCurve) -> float:
 
 
 def known_slopes(curve: DecayCurve) -> tuple[Floats, Floats]:
-    """Local slopes (L,) and half their intervals (L,), NaN where there is none or half exceeds
-    WIDEST_SLOPE.
-    """
+    """Local slopes (L,) and half their intervals (L,), NaN where half exceeds WIDEST_SLOPE."""
     lags, slopes, errors = local_slopes(curve)
     half = critical_value(len(curve.replicates[0]), CONFIDENCE) * errors
     known = half <= WIDEST_SLOPE
-    both = np.full((2, len(curve.lags)), np.nan)
-    both[:, np.isin(curve.lags, lags[known])] = slopes[known], half[known]
-    return both[0], both[1]
+    at = np.isin(curve.lags, lags[known])
+    known_slopes = np.full(len(curve.lags), np.nan)
+    known_slopes[at] = slopes[known]
+    known_half = np.full(len(curve.lags), np.nan)
+    known_half[at] = half[known]
+    return known_slopes, known_half
 
 
 def _figure(
@@ -154,110 +150,125 @@ def _figure(
     exact: tuple[ArrayLike, ArrayLike] | None = None,
     shapes: Sequence[tuple[ModelFit, Floats]] = (),
 ) -> "Figure":
-    """Values above and local slopes below, on the same lags, with limits that hold what is drawn
-    and no noise.
+    """Values above and local slopes below, on the same lags.
+
+    The limits hold what is drawn and no noise. title: of one corpus; None for several.
     """
     from matplotlib.figure import Figure
 
-    first, *_ = every = list(curves.values())
-    letter, label = (
-        ("I", "I(d) in bits") if first.quantity == "information" else ("q", "correlation q(d)")
-    )
-    lows, highs, slopes = (
-        [],
-        [],
-        [np.array([0.0, 1.0]), *(np.array([law.low, law.high]) for law in laws.values())],
-    )
-    for curve in every:  # values below a tenth of the smallest error are noise
-        values = np.asarray(curve.values)
-        least = max(values[values > 0].min(initial=np.inf), curve.standard_errors().min() / 10)
-        lows.append(min(*curve.floor, least))
-        highs.append(max(*curve.floor, *values))
-        slopes.append(known_slopes(curve)[0])
-    reach = np.concatenate(slopes)
+    unit = scale(next(iter(curves.values())))
     with style():
-        figure = Figure(figsize=(PAGE_WIDTH, 4.3 + 0.16 * (len(every) - 1)))
+        figure = Figure(figsize=(PAGE_WIDTH, 4.3 + 0.16 * (len(curves) - 1)))
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.9, 1))
-        above.set(xscale="log", yscale="log", ylabel=label)
-        above.set_ylim(0.6 * scale(first) * min(lows), 1.8 * scale(first) * max(highs))
-        above.set_xlim(
-            min(curve.lags[0] for curve in every) / 1.15,
-            max(curve.lags[-1] for curve in every) * 1.15,
-        )
-        below.set(xlabel="lag d (bytes)", ylabel=f"local slope\n-d ln {letter} / d ln d")
-        below.set_ylim(
-            *np.clip([np.nanmin(reach) - 0.2, np.nanmax(reach) + 0.2], *SLOPE_FRAME).tolist()
-        )
-        below.axhline(0, color=INK, lw=0.5, zorder=0)
-        plain_ticks(below.xaxis)
-        decades(above.yaxis)
+        _set_axes(above, below, list(curves.values()), list(laws.values()))
         figure.align_ylabels()
         for index, (name, curve) in enumerate(curves.items()):
-            _draw(above, below, name, curve, laws.get(name), index)
+            _draw(above, below, name, curve, line_style(index))
+            if name in laws:
+                colour = line_style(index)["color"] if name else FIT
+                _draw_law(above, below, name or "power law", laws[name], unit, colour)
         if exact is not None:
-            dashes = (0, (5, 1.6))
-            above.plot(
-                exact[0],
-                scale(first) * np.asarray(exact[1]),
-                color=EXACT,
-                lw=1.1,
-                ls=dashes,
-                label="exact",
-            )
+            lags, values = exact
+            look = {"color": EXACT, "lw": 1.1, "ls": (0, (5, 1.6))}
+            above.plot(lags, unit * np.asarray(values), label="exact", **look)
         for shape, at in shapes:
-            fitted = shape.values(at)
-            look: dict[str, Any] = {"color": FIT, "lw": 1.6, "alpha": 0.7, "zorder": 1.9}
-            above.plot(
-                at,
-                scale(first) * fitted,
-                label=f"{shape}, lags {at[0]:.0f} to {at[-1]:.0f}",
-                **look,
-            )
-            below.plot(at, -np.gradient(np.log(fitted), np.log(at)), **look)
+            _draw_shape(above, below, shape, at, unit)
         if title is None:
-            above.set_title(
-                f"bands: {100 * CONFIDENCE:g} % intervals; dotted: floors", loc="right", fontsize=7
-            )
+            intervals = f"bands: {100 * CONFIDENCE:g} % intervals; dotted: floors"
+            above.set_title(intervals, loc="right", fontsize=7)
         else:
-            above.set_title(
-                fill(title, LONGEST_TITLE, break_on_hyphens=False), fontsize=9, fontweight="bold"
-            )
+            lines = fill(title, LONGEST_TITLE, break_on_hyphens=False)
+            above.set_title(lines, fontsize=9, fontweight="bold")
         keys, labels = above.get_legend_handles_labels()
-        lines = [fill(label, LONGEST_LABEL, break_on_hyphens=False) for label in labels]
-        figure.legend(keys, lines, loc="outside lower center", ncols=2, columnspacing=1.0)
+        wrapped = [fill(label, LONGEST_LABEL, break_on_hyphens=False) for label in labels]
+        figure.legend(keys, wrapped, loc="outside lower center", ncols=2, columnspacing=1.0)
     return figure
 
 
-def _draw(
-    above: "Axes", below: "Axes", name: str, curve: DecayCurve, law: PowerLaw | None, index: int
+def _set_axes(
+    above: "Axes", below: "Axes", curves: Sequence[DecayCurve], laws: Sequence[PowerLaw]
 ) -> None:
-    """Curve, band, floor and fit of one corpus; values below the frame are left out."""
-    look, lags, bottom = line_style(index), np.asarray(curve.lags), above.get_ylim()[0]
-    colour, unit = look["color"], scale(curve)
-    values, low, high = (
-        unit * np.asarray(each) for each in (curve.values, *curve.interval(CONFIDENCE))
-    )
+    """Set scales, labels, limits and ticks for curves of one quantity."""
+    is_information = curves[0].quantity == "information"
+    letter = "I" if is_information else "q"
+    unit = scale(curves[0])
+    low, high = _value_limits(curves)
+    above.set(xscale="log", yscale="log")
+    above.set_ylabel("I(d) in bits" if is_information else "correlation q(d)")
+    above.set_ylim(0.6 * unit * low, 1.8 * unit * high)
+    first_lag = min(curve.lags[0] for curve in curves)
+    last_lag = max(curve.lags[-1] for curve in curves)
+    above.set_xlim(first_lag / 1.15, last_lag * 1.15)
+    below.set(xlabel="lag d (bytes)", ylabel=f"local slope\n-d ln {letter} / d ln d")
+    below.set_ylim(*_slope_limits(curves, laws))
+    below.axhline(0, color=INK, lw=0.5, zorder=0)
+    plain_ticks(below.xaxis)
+    decades(above.yaxis)
+
+
+def _value_limits(curves: Sequence[DecayCurve]) -> tuple[float, float]:
+    """The least and the largest value to show: those below a tenth of any error are noise."""
+    lows = []
+    highs = []
+    for curve in curves:
+        values = np.asarray(curve.values)
+        least_positive = values[values > 0].min(initial=np.inf)
+        noise = curve.standard_errors().min() / 10
+        lows.append(min(*curve.floor, max(least_positive, noise)))
+        highs.append(max(*curve.floor, *values))
+    return min(lows), max(highs)
+
+
+def _slope_limits(curves: Sequence[DecayCurve], laws: Sequence[PowerLaw]) -> tuple[float, float]:
+    """Limits of the slopes: zero, one, all that are known and the laws, within SLOPE_FRAME."""
+    shown = np.concatenate([known_slopes(curve)[0] for curve in curves])
+    bounds = [bound for law in laws for bound in (law.low, law.high)]
+    reach = np.concatenate([[0.0, 1.0], bounds, shown])
+    low, high = np.clip([np.nanmin(reach) - 0.2, np.nanmax(reach) + 0.2], *SLOPE_FRAME)
+    return float(low), float(high)
+
+
+def _draw(
+    above: "Axes", below: "Axes", name: str, curve: DecayCurve, look: Mapping[str, Any]
+) -> None:
+    """Curve, band and floor of one corpus; values below the frame are left out."""
+    lags = np.asarray(curve.lags)
+    colour = look["color"]
+    unit = scale(curve)
+    bottom = above.get_ylim()[0]
+    values = unit * np.asarray(curve.values)
+    low, high = (unit * np.asarray(bound) for bound in curve.interval(CONFIDENCE))
     slopes, half = known_slopes(curve)
-    label, shown = (
-        name or f"measured, {100 * CONFIDENCE:g} % interval",
-        np.where(values > bottom, values, np.nan),
-    )
+    shown = np.where(values > bottom, values, np.nan)
+    label = name or f"measured, {100 * CONFIDENCE:g} % interval"
     above.plot(lags, shown, lw=1.1, marker="o", ms=1.8, label=label, **look)
     below.plot(lags, slopes, lw=1.1, marker="o", ms=1.8, **look)
-    bands: list[tuple[Any, ...]] = [
-        (above, lags, low.clip(bottom), high.clip(bottom), colour),
-        (below, lags, slopes - half, slopes + half, colour),
-    ]
-    floor: dict[str, Any] = {"label": "floor: shuffled corpus"} if not name else {}
+    floor: dict[str, Any] = {} if name else {"label": "floor: shuffled corpus"}
     above.plot(lags, unit * np.asarray(curve.floor), color=colour, ls=DOTS, lw=0.9, **floor)
-    if law:
-        ends, colour = [law.first_lag, law.last_lag], colour if name else FIT
-        fit: dict[str, Any] = {"color": colour, "lw": 1.6, "alpha": 0.7, "zorder": 1.9}
-        told = (
-            f"beta = {law.beta:.2f} ({law.low:.2f} to {law.high:.2f}), lags {ends[0]} to {ends[1]}"
-        )
-        above.plot(ends, unit * law.values(ends), label=f"{name or 'power law'}: {told}", **fit)
-        below.plot(ends, [law.beta] * 2, **fit)
-        bands.append((below, np.array(ends), law.low, law.high, colour))
-    for axes, at, least, most, shade in bands:
-        axes.fill_between(at, least, most, color=shade, alpha=0.13, lw=0)
+    _shade(above, lags, low.clip(bottom), high.clip(bottom), colour)
+    _shade(below, lags, slopes - half, slopes + half, colour)
+
+
+def _draw_law(
+    above: "Axes", below: "Axes", name: str, law: PowerLaw, unit: float, colour: str
+) -> None:
+    """A power law on the lags that it was fitted to, and its exponent with its interval."""
+    ends = [law.first_lag, law.last_lag]
+    look: dict[str, Any] = {"color": colour, **FITTED}
+    label = f"{name}: beta = {law.beta:.2f} ({law.low:.2f} to {law.high:.2f}), lags {ends[0]}"
+    above.plot(ends, unit * law.values(ends), label=f"{label} to {ends[1]}", **look)
+    below.plot(ends, [law.beta, law.beta], **look)
+    _shade(below, np.array(ends), law.low, law.high, colour)
+
+
+def _draw_shape(above: "Axes", below: "Axes", shape: ModelFit, at: Floats, unit: float) -> None:
+    """A fitted shape at the lags `at`, and its local slope."""
+    fitted = shape.values(at)
+    look: dict[str, Any] = {"color": FIT, **FITTED}
+    label = f"{shape}, lags {at[0]:.0f} to {at[-1]:.0f}"
+    above.plot(at, unit * fitted, label=label, **look)
+    below.plot(at, -np.gradient(np.log(fitted), np.log(at)), **look)
+
+
+def _shade(axes: "Axes", at: Any, low: Any, high: Any, colour: str) -> None:
+    axes.fill_between(at, low, high, color=colour, alpha=0.13, lw=0)

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-INK, GREY = "#1a1a1b", "#8e9299"
-"""Of text, axes and the baseline, and of what is shown for comparison."""
+INK = "#1a1a1b"
+"""Of text, axes and the baseline."""
+GREY = "#8e9299"
+"""Of what is shown for comparison."""
 
 # Okabe & Ito (2008), told apart under the common colour deficiencies, without their black, their
 # yellow, which is too pale for a line, and their light blue, which is taken for the blue: the wine
@@ -30,8 +32,10 @@ DASHES = (
     (0, (9, 3)),
     (0, (2, 4)),
 )
-COLUMN_WIDTH, PAGE_WIDTH = 3.35, 6.9
-"""Inches: one column and the full width of a two-column paper."""
+COLUMN_WIDTH = 3.35
+"""Inches of one column of a two-column paper."""
+PAGE_WIDTH = 6.9
+"""Inches of its full width."""
 
 STYLE: dict[str, Any] = {
     **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8.0),
@@ -51,6 +55,12 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "plkernel",  # the same drawing gives the same file
     "text.parse_math": False,  # a name with dollar signs is a name
 }
+UNDATED: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None},
+    "png": {},
+    "svg": {"Date": None},
+}
+"""Metadata without the time, by kind of file."""
 
 FAINTEST = 1e-6
 """Share of its largest value below which a curve is cut off."""
@@ -68,9 +78,7 @@ def style() -> Iterator[None]:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour and dashes of arm `index`; 0, the baseline, is solid ink. Thirty-six arms pass before
-    one repeats.
-    """
+    """Colour and dashes of arm `index`: 0, the baseline, is solid ink; 36 others differ."""
     if index == 0:
         return {"color": INK, "linestyle": "-"}
     turn, colour = divmod(index - 1, len(COLOURS))
@@ -84,34 +92,50 @@ def rendered(figure: "Figure", kinds: Sequence[str] = ("pdf", "png", "svg")) -> 
     glyph that the font lacks, which is drawn as a box, nor of names so long that no room is left
     for the axes.
     """
-    from matplotlib.text import Text
-
-    undated: dict[str, dict[str, Any]] = {
-        "pdf": {"CreationDate": None},
-        "png": {},
-        "svg": {"Date": None},
-    }
     files = {}
-    for text in figure.findobj(Text):
-        words: str = text.get_text()  # type: ignore[attr-defined]
-        shown = "".join(
-            one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in words
-        )
-        text.set_text(shown)  # type: ignore[attr-defined]
+    _escape_control_characters(figure)
     with style(), warnings.catch_warnings():
         for message in ("Glyph .* missing from", "constrained_layout not applied"):
             warnings.filterwarnings("ignore", message, UserWarning)
-        figure.draw_without_rendering()
-        figure.set_layout_engine(
-            "none"
-        )  # the layout just found serves all kinds: finding it is most of the time
+        _fix_layout(figure)
         for kind in kinds:
             buffer = io.BytesIO()
             figure.savefig(
-                buffer, format=kind, dpi=200, metadata=undated[kind], transparent=kind == "svg"
+                buffer, format=kind, dpi=200, metadata=UNDATED[kind], transparent=kind == "svg"
             )
             files[kind] = buffer.getvalue()
     return files
+
+
+def _escape_control_characters(figure: "Figure") -> None:
+    """Put escapes in place of characters in the figure's texts that have no shape."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        words: str = text.get_text()  # type: ignore[attr-defined]
+        shown = "".join(_escaped(character) for character in words)
+        if shown != words:
+            text.set_text(shown)  # type: ignore[attr-defined]
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable() or character == "\n":
+        return character
+    return ascii(character)[1:-1]
+
+
+def _fix_layout(figure: "Figure") -> None:
+    """Find the layout once for all kinds: with an engine every kind would be drawn twice."""
+    import matplotlib
+
+    engine = figure.get_layout_engine()
+    if engine is None:
+        return
+    engine.execute(figure)
+    with matplotlib.rc_context(
+        {"figure.constrained_layout.use": False, "figure.autolayout": False}
+    ):
+        figure.set_layout_engine(None)
 
 
 def plain_ticks(axis: "Axis") -> None:
@@ -124,9 +148,7 @@ def plain_ticks(axis: "Axis") -> None:
 
 
 def decades(*log_axes: "Axis") -> None:
-    """Set ticks in plain digits: few, at powers of ten, or at 1, 2 and 5 of each if two do not
-    fit.
-    """
+    """Set ticks in plain digits: at powers of ten, or at 1, 2 and 5 of each if two do not fit."""
     from matplotlib.ticker import LogLocator
 
     for axis in log_axes:
@@ -138,9 +160,7 @@ def decades(*log_axes: "Axis") -> None:
 
 
 def headline(figure: "Figure", heading: str) -> None:
-    """A bold heading over the figure, broken into as many lines as its width asks for: 12
-    characters to an inch.
-    """
+    """A bold heading over the figure, broken into lines of 12 characters to an inch of width."""
     lines = textwrap.fill(heading, int(12 * figure.get_figwidth()))
     figure.suptitle(lines, fontsize=9, fontweight="bold")
 

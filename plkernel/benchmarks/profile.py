@@ -12,6 +12,7 @@ its own.
 """
 
 import math
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -540,7 +541,13 @@ def _lines(case: str, group: list[dict[str, Any]], most: int) -> Iterator[str]:
         if "reason" in row:
             reasons.setdefault(row["reason"], []).append(row.get("contender", "all"))
     for reason, names in reasons.items():
-        yield f"  {', '.join(names)}: {reason}"[:WIDTH]
+        yield from textwrap.wrap(
+            f"{', '.join(names)}: {reason}",
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            max_lines=3,
+        )
 
 
 def _cells(times: dict[str, Any] | None) -> str:

@@ -11,9 +11,11 @@ from plkernel.common import cli
 from plkernel.common.files import check_folder
 from plkernel.config import reading
 from plkernel.config.study import Spec
-from plkernel.results.registration import place_of, power_text, powers
+from plkernel.results.power import power_text, powers
+from plkernel.results.record import restore
+from plkernel.results.registration import place_of
 from plkernel.results.registration import register as register_study
-from plkernel.results.study import read_study, restore
+from plkernel.results.study import read_study
 from plkernel.training import check
 from plkernel.training.curves import LoggerName
 

@@ -91,7 +91,7 @@ def generate(
     text = read_prompt(prompt, prompt_file)
     import torch
 
-    from plkernel.interop.official import read
+    from plkernel.decays.official import read
     from plkernel.training.build import choose_device
     from plkernel.training.checkpoint import open_model
 

@@ -1,17 +1,22 @@
 """python -m plkernel.report: the result of a study as a table, a page, figures and rows to keep."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 from tqdm import tqdm
 
 from plkernel.common import cli
 from plkernel.common.files import REPORT, ROWS, atomic_write, check_folder, refuse_links, save_json
+from plkernel.results.cautions import warnings
 from plkernel.results.comparison import Comparison, compare, table
-from plkernel.results.page import overview, page, text_report, warnings
-from plkernel.results.study import read_study, save_record
-from plkernel.results.study import record as run_record
+from plkernel.results.conclusion import overview
+from plkernel.results.page import page, text_report
+from plkernel.results.record import record_row, save_record
+from plkernel.results.study import read_study
+
+Format = Literal["pdf", "png", "svg"]
 
 
 def report(
@@ -19,8 +24,9 @@ def report(
     record: Path | None = None,
     out: Path | None = None,
     csv: bool = False,
+    formats: tuple[Format, ...] = (),
 ) -> None:
-    """Compare the arms of a study: print the tables, write FOLDER/report (page, figures, JSON).
+    """Compare the arms of a study: print the tables, write FOLDER/report (page, JSON).
 
     Arms are compared with the baseline seed by seed, each difference with its 95 % t interval. Runs
     that failed or have not finished are listed, never counted. A record stays as it is: its report
@@ -34,6 +40,7 @@ def report(
             report.
         out: Write the report here instead.
         csv: Also write rows.csv, a line per ended run, and table.csv, a line per arm and measure.
+        formats: Also write each figure of the page to a file, in these formats.
     """
     cli.existing(folder, "folder")
     study = read_study(folder)
@@ -43,33 +50,35 @@ def report(
     if record is not None:
         save_record(study, record)
         print(f"record: {record}", flush=True)
-        if not study.finished():  # rates are still searched
+        if not study.finished():  # learning rates are still searched for
             return
     comparison = compare(study)
     print(text_report(comparison), flush=True)
-    print(f"\nreport: {write_comparison(comparison, out)}")
+    print(f"\nreport: {write_comparison(comparison, out, formats)}")
     if csv:
         save_csv(comparison, out)
 
 
 def _place(folder: Path) -> Path:
     """Folder of the report of a study, or of a record."""
-    kept = (folder / ROWS).exists()
-    return Path("runs/out") / f"{folder.resolve().name}-record" if kept else folder / REPORT
+    if (folder / ROWS).exists():
+        return Path("runs/out") / f"{folder.resolve().name}-record"
+    return folder / REPORT
 
 
-def write_comparison(comparison: Comparison, out: Path) -> Path:
-    """Write report.html, table.json, and figures as PDF and PNG to `out`; return the page."""
+def write_comparison(comparison: Comparison, out: Path, formats: Sequence[Format] = ()) -> Path:
+    """Write report.html, table.json, and figures in `formats` to `out`; return the page."""
     from plkernel.analysis.figures.style import rendered
     from plkernel.results.figures import drawings
 
-    drawn = []
     refuse_links(out)
-    for one in tqdm(drawings(comparison), desc="figures", unit="figure", leave=False, disable=None):
-        files = rendered(one.figure)
-        drawn.append((one, files.pop("svg")))
-        for kind, content in files.items():
-            atomic_write(out / f"{one.name}.{kind}", content)
+    drawn = []
+    progress = tqdm(drawings(comparison), desc="figures", unit="figure", leave=False, disable=None)
+    for drawing in progress:
+        files = rendered(drawing.figure, kinds=list(dict.fromkeys(["svg", *formats])))
+        drawn.append((drawing, files["svg"]))
+        for kind in formats:
+            atomic_write(out / f"{drawing.name}.{kind}", files[kind])
     words = {"summary": overview(comparison), "warnings": warnings(comparison)}
     save_json(out / "table.json", table(comparison) | words)
     atomic_write(out / "report.html", page(comparison, drawn))
@@ -77,31 +86,36 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
 
 
 def save_csv(comparison: Comparison, out: Path) -> None:
-    """Write rows.csv, every ended run without its lists, and table.csv, the measures of table.json,
-    to `out`.
+    """Write rows.csv and table.csv to `out`.
+
+    rows.csv has every ended run without its lists, table.csv the measures of table.json.
     """
     from pandas import json_normalize
 
-    numbers, arms = table(comparison), list[dict[str, Any]]()
+    study = comparison.study
+    rows = json_normalize([record_row(study, run) for run in study.ended])
+    lists = [name for name, of in rows.items() if any(isinstance(value, list) for value in of)]
+    atomic_write(out / "rows.csv", rows.drop(columns=lists).to_csv(index=False))
+    measures = json_normalize(_measure_rows(table(comparison)))
+    atomic_write(out / "table.csv", measures.to_csv(index=False))
+
+
+def _measure_rows(numbers: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for every arm and measure of table.json; only the primary measure has a corrected p."""
+    rows = []
     for arm in numbers["arms"]:
-        for key, of in arm["measures"].items():
-            p = arm["p_corrected"] if key == numbers["primary"] else None
-            arms.append(
+        for measure, of in arm["measures"].items():
+            is_primary = measure == numbers["primary"]
+            rows.append(
                 {
                     "arm": arm["arm"],
                     "against": arm["against"],
-                    "measure": key,
+                    "measure": measure,
                     **of,
-                    "p_corrected": p,
+                    "p_corrected": arm["p_corrected"] if is_primary else None,
                 }
             )
-    rows = json_normalize([run_record(comparison.study, run) for run in comparison.study.ended])
-    lists = [name for name, of in rows.items() if any(isinstance(value, list) for value in of)]
-    for name, frame in {
-        "rows.csv": rows.drop(columns=lists),
-        "table.csv": json_normalize(arms),
-    }.items():
-        atomic_write(out / name, frame.to_csv(index=False))
+    return rows
 
 
 if __name__ == "__main__":

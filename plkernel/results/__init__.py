@@ -1,3 +1,1 @@
-"""The report of a study: arms compared seed by seed, then tables, sentences, figures and one
-page.
-"""
+"""The results of a study: read, measured, compared seed by seed, judged, and put on one page."""

@@ -1,19 +1,27 @@
-"""A study in numbers: every measure of every arm, its paired difference to the baseline, and the
-evidence for it.
-"""
+"""A study in numbers: every measure of every arm, its paired differences, and the evidence."""
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple
 
-from plkernel.results import statistics as stats
-from plkernel.results.registration import Declared, declared
-from plkernel.results.statistics import Estimate, PairedDifference
-from plkernel.results.study import Choice, Reference, Study, choices
+from plkernel.models import NOT_CAUSAL
+from plkernel.results.saved import Reference
+from plkernel.results.statistics import (
+    Estimate,
+    PairedDifference,
+    detectable_difference,
+    holm,
+    mean_interval,
+    paired_difference,
+    reached,
+)
+from plkernel.results.study import Study, StudyRun
+from plkernel.results.tuning import Choice, choices
+from plkernel.results.verdicts import Declared, declared
 
 ALPHA = 0.05
 COMMON_STEP = "val_bpb_common_step"
@@ -23,16 +31,20 @@ TITLES = {
     "test_bpb": "test",
     "excess_bpb": "final validation above the floor",
 }
+Values = Mapping[str, Mapping[int, float]]
+"""The numbers of one arm by measure and seed."""
 
 
 @dataclass(frozen=True)
 class ArmResult:
-    """The finished runs of one arm: values by measure and seed, their means, and differences to
-    `against`.
+    """The finished runs of one arm.
 
-    `against` is None for a baseline, which has no differences; a measure without a common seed has
-    none either. `bytes` are those at which a run reaches the final loss of `against`, over the
-    bytes that it took there; infinite if never.
+    against      the arm it is compared with; None for a baseline, which has no differences
+    values       by measure and seed
+    estimates    the mean of every measure that a run has
+    differences  to `against`, of every measure with a common seed
+    bytes        by seed, those at which a run reaches the final loss of `against`, over the bytes
+                 that it took there; infinite if never
     """
 
     name: str
@@ -41,17 +53,16 @@ class ArmResult:
     seeds: tuple[int, ...]
     parameters: tuple[int, ...]
     steps: tuple[int, ...]
-    values: Mapping[str, Mapping[int, float]]
+    values: Values
     estimates: Mapping[str, Estimate]
     differences: Mapping[str, PairedDifference]
     bytes: Mapping[int, float]
 
 
-class Block(NamedTuple):
+class ArmBlock(NamedTuple):
     """Arms that are compared among themselves; the one that most are compared with comes first.
 
-    title  the levels that all of them share, "gain none, patching bytes"; empty in a study without
-    blocks
+    title  the levels that all of them share, "gain none, patching bytes"; empty without blocks
     slug   the same as the end of a file's name, "-none-bytes"
     """
 
@@ -64,11 +75,11 @@ class Block(NamedTuple):
 class Comparison:
     """A study in numbers: every baseline (finished or not) and every arm that has a finished run.
 
-    `measures` are the titles of the numbers of a run, in bits per byte, by their keys in files.
-    `primary` is the one by which arms are compared: the final loss, or where runs took unequal
-    numbers of steps the loss at the last step that all of them reached. `tuning` holds the learning
-    rates that were searched for, `declared` the verdicts on the hypotheses of the study, None where
-    it has none.
+    measures  titles of the numbers of a run, in bits per byte, by their keys in files
+    primary   the measure by which arms are compared: the final loss, or where runs took unequal
+              numbers of steps the loss at the last step that all of them reached
+    tuning    the learning rates that were searched for, by arm
+    declared  the verdicts on the hypotheses of the study, None where it has none
     """
 
     study: Study
@@ -90,50 +101,56 @@ class Comparison:
     @property
     def baselines(self) -> tuple[ArmResult, ...]:
         """The arms that others are compared with: the study's baseline first."""
-        names = [self.study.baseline, *(str(arm.against) for arm in self.others)]
+        names = [self.study.baseline]
+        names += [str(arm.against) for arm in self.others]
         return tuple(self[name] for name in dict.fromkeys(names))
 
     def leaks(self, arm: ArmResult) -> bool:
         """True if the arm's difference is not one of likelihoods."""
-        return not (arm.causal and (arm.against is None or self[arm.against].causal))
+        other_is_causal = arm.against is None or self[arm.against].causal
+        return not (arm.causal and other_is_causal)
 
     def levels(self, arm: str) -> dict[str, str]:
-        """The levels of the factors within which `arm` is compared; empty in a study without
-        blocks.
-        """
+        """The levels of the factors within which `arm` is compared; empty without blocks."""
         own = self.study.levels(arm)
-        return {name: own[name] for name in self.study.spec.get("within") or () if name in own}
+        return {factor: own[factor] for factor in self.study.within if factor in own}
 
     def short(self, arm: str) -> str:
-        """The name of an arm inside its block: log-spaced_uniform_none of the block gain none is
-        log-spaced_uniform.
+        """The name of an arm inside its block, without the levels of the block.
+
+        log-spaced_uniform_none of the block gain none is log-spaced_uniform.
         """
         end = "".join(f"_{level}" for level in self.levels(arm).values())
-        return arm.removesuffix(end) if arm != end else arm
+        return arm if arm == end else arm.removesuffix(end)
+
+    def label(self, arm: ArmResult, paired: bool = False) -> str:
+        """Name of an arm in its block, marked where its loss is not one of a likelihood.
+
+        paired: the label of its difference, with the other arm unless all have the same one.
+        """
+        text = self.short(arm.name)
+        if paired and not self.one_baseline:
+            text += f" minus {self.short(str(arm.against))}"
+        leaks = self.leaks(arm) if paired else not arm.causal
+        return f"{text} ({NOT_CAUSAL})" if leaks else text
+
+    @property
+    def one_baseline(self) -> str | None:
+        """Name of the arm that all others of their block are compared with; None if several."""
+        names = {self.short(base.name) for base in self.baselines}
+        return names.pop() if len(names) == 1 else None
 
     @cached_property
-    def blocks(self) -> list[Block]:
-        """The blocks that have a finished run, in the order of the study; one without a title if it
-        has no blocks.
+    def blocks(self) -> list[ArmBlock]:
+        """The blocks that have a finished run, in the order of the study.
+
+        A study without blocks has one, without a title.
         """
-        groups: dict[tuple[tuple[str, str], ...], list[ArmResult]] = {}
+        by_levels: dict[tuple[tuple[str, str], ...], list[ArmResult]] = {}
         for arm in self.arms:
-            groups.setdefault(tuple(self.levels(arm.name).items()), []).append(arm)
-        blocks = []
-        for levels, arms in groups.items():
-            against = Counter(arm.against for arm in arms if arm.against)
-            base = max(against, key=against.__getitem__, default=arms[0].name)
-            ends = [name.rpartition(".")[2] for name, _ in levels]  # gain of model.gain
-            names = [
-                end if ends.count(end) == 1 else name
-                for end, (name, _) in zip(ends, levels, strict=True)
-            ]
-            title = ", ".join(
-                f"{name} {level}" for name, (_, level) in zip(names, levels, strict=True)
-            )
-            slug = "".join(f"-{re.sub(r'[^A-Za-z0-9.-]+', '-', level)}" for _, level in levels)
-            blocks.append(Block(title, slug, tuple(sorted(arms, key=lambda arm: arm.name != base))))
-        return blocks
+            levels = tuple(self.levels(arm.name).items())
+            by_levels.setdefault(levels, []).append(arm)
+        return [_block(dict(levels), arms) for levels, arms in by_levels.items()]
 
     def reference(self, arm: ArmResult) -> Reference | None:
         """The n-grams that suit the arm; None where none were counted, or the arm is not causal."""
@@ -148,34 +165,51 @@ class Comparison:
     @cached_property
     def differences(self) -> dict[str, PairedDifference]:
         """The difference of every arm in the primary measure, for arms that have one."""
-        return {
-            arm.name: arm.differences[self.primary]
-            for arm in self.others
-            if self.primary in arm.differences
-        }
+        found = {}
+        for arm in self.others:
+            if self.primary in arm.differences:
+                found[arm.name] = arm.differences[self.primary]
+        return found
 
     @cached_property
     def corrected(self) -> dict[str, float]:
         """p of each of `differences`, adjusted for their number (Holm)."""
-        return stats.holm({name: one.p_value for name, one in self.differences.items()})
+        return holm({name: one.p_value for name, one in self.differences.items()})
 
     @cached_property
     def detectable(self) -> dict[str, float]:
-        """The smallest difference found 8 times in 10 at this spread, by each comparison on its
-        own.
-        """
-        spread = {name: (one.standard_deviation, one.n) for name, one in self.differences.items()}
-        return {name: stats.detectable_difference(*of) for name, of in spread.items()}
+        """The smallest difference found 8 times in 10, by each comparison on its own."""
+        return {
+            name: detectable_difference(one.standard_deviation, one.n)
+            for name, one in self.differences.items()
+        }
 
     @cached_property
     def surviving(self) -> list[str]:
-        """The arms whose difference is significant after the correction: likelihoods first, of
-        these the largest.
+        """The arms whose difference is significant after the correction.
+
+        Likelihoods come first, and of these the largest differences.
         """
-        kept = [name for name, p in self.corrected.items() if p < ALPHA]
-        return sorted(
-            kept, key=lambda name: (self.leaks(self[name]), -abs(self.differences[name].mean))
-        )
+
+        def order(name: str) -> tuple[bool, float]:
+            return self.leaks(self[name]), -abs(self.differences[name].mean)
+
+        return sorted((name for name, p in self.corrected.items() if p < ALPHA), key=order)
+
+
+def _block(levels: Mapping[str, str], arms: Sequence[ArmResult]) -> ArmBlock:
+    """The block of arms that share these levels, by factor."""
+    against = Counter(arm.against for arm in arms if arm.against)
+    base = max(against, key=against.__getitem__, default=arms[0].name)
+    ends = [factor.rpartition(".")[2] for factor in levels]  # gain of model.gain
+    titles = []
+    slug = ""
+    for (factor, level), end in zip(levels.items(), ends, strict=True):
+        name = end if ends.count(end) == 1 else factor
+        titles.append(f"{name} {level}")
+        slug += f"-{re.sub(r'[^A-Za-z0-9.-]+', '-', level)}"
+    base_first = sorted(arms, key=lambda arm: arm.name != base)
+    return ArmBlock(", ".join(titles), slug, tuple(base_first))
 
 
 def compare(study: Study) -> Comparison:
@@ -184,122 +218,153 @@ def compare(study: Study) -> Comparison:
     if not runs:
         states = ", ".join(sorted({run.status for run in study.runs}))
         raise ValueError(
-            f"folder: {study.folder} holds no finished run (only {states}), finish one first"
+            f"folder must hold a finished run, got {study.folder}, which has only {states} ones;"
+            " finish one first"
         )
-    common = max(
-        set.intersection(*({row.step for row in run.evaluations} for run in runs)) - {0},
-        default=None,
-    )
-    unequal = len({run.result.steps for run in runs if run.result}) > 1
-    at = {COMMON_STEP: common} if common and unequal else {}
-    at |= {f"val_bpb_step_{step}": step for step in study.spec.get("report_steps") or ()}
-    titles = TITLES | {key: f"validation at step {step:,}" for key, step in at.items()}
-    values: dict[str, dict[str, dict[int, float]]] = {
-        arm: {key: {} for key in titles} for arm in study.arms
-    }
-    for run in runs:
-        losses = {row.step: row.val_bpb for row in run.evaluations}
-        known = vars(run.result) | {key: losses.get(step) for key, step in at.items()}
-        known["excess_bpb"] = run.evaluations[-1].excess_bpb if run.evaluations else None
-        for key, of in values[run.arm].items():
-            if known[key] is not None:
-                of[run.seed] = known[key]
-    if COMMON_STEP in titles:
-        titles[COMMON_STEP] += ", the last in common"
-    measures = {
-        key: title for key, title in titles.items() if any(of[key] for of in values.values())
-    }
-    started = {run.arm for run in runs}
-    needed = {study.baseline, *started, *(study.against(arm) for arm in started)} - {None}
-    names = sorted(
-        map(str, needed), key=lambda name: (name != study.baseline, study.arms.index(name))
-    )
-    rates = (study.spec.get("tuning") or {}).get("rates") or ()
+    at_steps = _measured_steps(study, runs)
+    values = _values(study, runs, at_steps)
+    measures = _measured(_titles(at_steps), values)
+    arms = _compared_arms(study, runs)
     return Comparison(
         study=study,
         measures=measures,
         primary=COMMON_STEP if COMMON_STEP in measures else next(iter(measures)),
-        arms=tuple(_arm(study, name, values) for name in names),
-        tuning=choices(
-            {name: study.spec["arms"][name].get("rates") or rates for name in names}, study.folder
-        ),
+        arms=tuple(_arm_result(study, arm, values) for arm in arms),
+        tuning=choices(_grids(study, arms), study.folder),
         declared=declared(study),
     )
 
 
-def _arm(
-    study: Study, name: str, values: Mapping[str, Mapping[str, Mapping[int, float]]]
-) -> ArmResult:
-    runs, against, own = study.finished(name), study.against(name), values[name]
-    other = values[against] if against else {}
-    ends = (
-        {run.seed: run.evaluations[-1] for run in study.finished(against) if run.evaluations}
-        if against
-        else {}
-    )
-    ends = {seed: row for seed, row in ends.items() if row.bytes > 0}
-    curves = {
-        run.seed: {row.bytes: row.val_bpb for row in run.evaluations}
-        for run in runs
-        if run.seed in ends
-    }
+def _measured_steps(study: Study, runs: Sequence[StudyRun]) -> dict[str, int]:
+    """The measures that are validation losses at one step, and their steps."""
+    found = {}
+    if len({run.result.steps for run in runs if run.result}) > 1:
+        of_each_run = [{row.step for row in run.evaluations} for run in runs]
+        common = set.intersection(*of_each_run) - {0}
+        if common:
+            found[COMMON_STEP] = max(common)
+    for step in study.spec.get("report_steps") or ():
+        found[f"val_bpb_step_{step}"] = step
+    return found
+
+
+def _titles(at_steps: Mapping[str, int]) -> dict[str, str]:
+    """The title of every measure."""
+    titles = dict(TITLES)
+    for key, step in at_steps.items():
+        titles[key] = f"validation at step {step:,}"
+    if COMMON_STEP in titles:
+        titles[COMMON_STEP] += ", the last in common"
+    return titles
+
+
+def _values(
+    study: Study, runs: Sequence[StudyRun], at_steps: Mapping[str, int]
+) -> dict[str, dict[str, dict[int, float]]]:
+    """Every number of every run, by arm, measure and seed."""
+    keys = [*TITLES, *at_steps]
+    values: dict[str, dict[str, dict[int, float]]] = {}
+    for arm in study.arms:
+        values[arm] = {key: {} for key in keys}
+    for run in runs:
+        known = _numbers(run, at_steps)
+        for key in keys:
+            if known[key] is not None:
+                values[run.arm][key][run.seed] = known[key]
+    return values
+
+
+def _numbers(run: StudyRun, at_steps: Mapping[str, int]) -> dict[str, Any]:
+    """Every number of a run by measure, None where it has none."""
+    losses = {row.step: row.val_bpb for row in run.evaluations}
+    numbers = {**vars(run.result)}
+    numbers["excess_bpb"] = run.evaluations[-1].excess_bpb if run.evaluations else None
+    for key, step in at_steps.items():
+        numbers[key] = losses.get(step)
+    return numbers
+
+
+def _measured(titles: Mapping[str, str], values: Mapping[str, Values]) -> dict[str, str]:
+    """The titles of the measures that any run has."""
+    return {key: title for key, title in titles.items() if any(arm[key] for arm in values.values())}
+
+
+def _compared_arms(study: Study, runs: Sequence[StudyRun]) -> list[str]:
+    """The arms that have a finished run and those they are compared with, the baseline first."""
+    started = {run.arm for run in runs}
+    needed = {study.baseline, *started}
+    for arm in started:
+        other = study.against(arm)
+        if other is not None:
+            needed.add(other)
+    return sorted(needed, key=lambda arm: (arm != study.baseline, study.arms.index(arm)))
+
+
+def _grids(study: Study, arms: Sequence[str]) -> dict[str, Sequence[float]]:
+    """The learning rates that were to be tried for each arm."""
+    shared = (study.spec.get("tuning") or {}).get("rates") or ()
+    return {arm: study.spec["arms"][arm].get("rates") or shared for arm in arms}
+
+
+def _arm_result(study: Study, name: str, values: Mapping[str, Values]) -> ArmResult:
+    """The numbers of one arm and its differences to the one it is compared with."""
+    runs = study.finished(name)
+    results = [run.result for run in runs if run.result]
+    against = study.against(name)
+    own = values[name]
+    differences: dict[str, PairedDifference] = {}
+    bytes_to_reach: dict[int, float] = {}
+    if against:
+        differences = _differences(own, values[against])
+        bytes_to_reach = _bytes_to_reach(runs, study.finished(against))
     return ArmResult(
         name=name,
         against=against,
-        causal=all(run.result.causal for run in runs if run.result),
+        causal=all(result.causal for result in results),
         seeds=tuple(run.seed for run in runs),
-        parameters=tuple(
-            sorted({size for run in runs if (size := run.config["model"].get("parameters"))})
-        ),
-        steps=tuple(sorted({run.result.steps for run in runs if run.result})),
+        parameters=_sizes(runs),
+        steps=tuple(sorted({result.steps for result in results})),
         values=own,
-        estimates={key: stats.mean_interval(of.values()) for key, of in own.items() if of},
-        differences={
-            key: stats.paired_difference(own[key], of)
-            for key, of in other.items()
-            if of.keys() & own[key].keys()
-        },
-        bytes={
-            seed: stats.reached(of, ends[seed].val_bpb) / ends[seed].bytes
-            for seed, of in curves.items()
-        },
+        estimates={key: mean_interval(of.values()) for key, of in own.items() if of},
+        differences=differences,
+        bytes=bytes_to_reach,
     )
 
 
+def _sizes(runs: Sequence[StudyRun]) -> tuple[int, ...]:
+    """The different numbers of parameters of runs that tell them, ascending."""
+    sizes = {run.config["model"].get("parameters") for run in runs}
+    return tuple(sorted(size for size in sizes if size))
+
+
+def _differences(own: Values, base: Values) -> dict[str, PairedDifference]:
+    """The difference of every measure that has a common seed."""
+    return {
+        key: paired_difference(own[key], of)
+        for key, of in base.items()
+        if of.keys() & own[key].keys()
+    }
+
+
+def _bytes_to_reach(runs: Sequence[StudyRun], base: Sequence[StudyRun]) -> dict[int, float]:
+    """Bytes at which each run is where the base of its seed ends, over all bytes of the base."""
+    ends = {run.seed: run.evaluations[-1] for run in base if run.evaluations}
+    shares = {}
+    for run in runs:
+        end = ends.get(run.seed)
+        if end is not None and end.bytes > 0:
+            shares[run.seed] = reached(run.curve, end.val_bpb) / end.bytes
+    return shares
+
+
+# The table for files
+
+
 def table(comparison: Comparison) -> dict[str, Any]:
-    """Every number of the report, for table.json: per arm and measure the values by seed, n, mean
-    and interval.
+    """Every number of the report, for table.json.
+
+    Per arm and measure the values by seed, n, mean and interval.
     """
-    arms = []
-    for arm in comparison.arms:
-        measures = {
-            key: {"per_seed": arm.values[key], **vars(estimate)}
-            for key, estimate in arm.estimates.items()
-        }
-        for key, difference in arm.differences.items():
-            measures[key]["difference_to_baseline"] = vars(difference)
-        name, p, found = (
-            arm.name,
-            comparison.corrected.get(arm.name),
-            comparison.detectable.get(arm.name),
-        )
-        row: dict[str, Any] = {
-            "arm": name,
-            "block": comparison.levels(name),
-            "levels": comparison.study.levels(name),
-        }
-        row |= {
-            key: getattr(arm, key) for key in ("against", "causal", "seeds", "parameters", "steps")
-        }
-        row["bytes_to_baseline"] = {
-            seed: one if one < inf else None for seed, one in arm.bytes.items()
-        }
-        row |= {"n": len(arm.seeds), "measures": measures, "p_corrected": p}
-        known = {
-            "survives_correction": name in comparison.surviving,
-            "detectable_difference": found,
-        }
-        arms.append({**row, "evidence": known if p is not None else None})
     return {
         "study": comparison.study.name,
         "baseline": comparison.study.baseline,
@@ -310,6 +375,39 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "unit": "bits per byte",
         "primary": comparison.primary,
         "surviving_correction": comparison.surviving,
-        "declared": comparison.declared and comparison.declared.to_dict(),
-        "arms": arms,
+        "declared": comparison.declared.to_dict() if comparison.declared else None,
+        "arms": [_table_row(comparison, arm) for arm in comparison.arms],
+    }
+
+
+def _table_row(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
+    """The numbers of one arm, for table.json."""
+    measures: dict[str, dict[str, Any]] = {}
+    for key, estimate in arm.estimates.items():
+        measures[key] = {"per_seed": arm.values[key], **vars(estimate)}
+    for key, difference in arm.differences.items():
+        measures[key]["difference_to_baseline"] = vars(difference)
+    p_corrected = comparison.corrected.get(arm.name)
+    evidence = None
+    if p_corrected is not None:
+        evidence = {
+            "survives_correction": arm.name in comparison.surviving,
+            "detectable_difference": comparison.detectable.get(arm.name),
+        }
+    return {
+        "arm": arm.name,
+        "block": comparison.levels(arm.name),
+        "levels": comparison.study.levels(arm.name),
+        "against": arm.against,
+        "causal": arm.causal,
+        "seeds": arm.seeds,
+        "parameters": arm.parameters,
+        "steps": arm.steps,
+        "bytes_to_baseline": {
+            seed: share if share < inf else None for seed, share in arm.bytes.items()
+        },
+        "n": len(arm.seeds),
+        "measures": measures,
+        "p_corrected": p_corrected,
+        "evidence": evidence,
     }

@@ -1,9 +1,7 @@
-"""Spread over starts, before training and after, of half-lives and of the kernels that they
-make.
-"""
+"""How far several initialisations end alike: half-lives, and the kernels that they make."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,15 +11,20 @@ from plkernel.decays.memory import Memory, memory_of
 from plkernel.results.study import Study
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Starts = Mapping[str, tuple[Memory, Memory]]
-"""The memory of several starts before training and after."""
+"""The memory of arms, which differ in their initialisation alone, before training and after."""
+WHEN = ("before", "after")
+LONGEST_LAG = 256
+"""Lags in bytes up to which kernels are compared."""
 
 
 class Spread(NamedTuple):
-    """Spread over starts in octaves before training and after, and after training that of seeds
-    alone.
+    """Spread over initialisations in octaves, before training and after.
+
+    seeds: the spread after training that seeds alone would make.
     """
 
     before: float
@@ -30,112 +33,139 @@ class Spread(NamedTuple):
 
 
 def groups(study: Study) -> dict[str, Starts]:
-    """Arms of a block of a study that differ in their start alone, two or more; those not learnt
-    are a group apart.
+    """Arms of a block of a study that differ in their initialisation alone, two or more.
 
-    An arm counts if its finished runs hold half-lives and kernels of both times; half-lives are not
-    learnt if they end where they began. A block is named by its levels of `within`, and by the gain
-    where SSMs of several are compared.
+    An arm counts if its finished runs hold half-lives and kernels of both times. Arms whose
+    half-lives are not learnt, for they end where they began, are a group apart. A block is named by
+    its levels of `within`, and by the gain where SSMs of several are compared.
     """
+    several_gains = len(_gains(study)) > 1
     found: dict[str, dict[str, tuple[Memory, Memory]]] = {}
-    models = [run.config["model"] for run in study.finished()]
-    gains = {model.get("gain") for model in models if model.get("kind", "ssm") == "ssm"}
     for arm in study.arms:
         runs = study.finished(arm)
-        before, after = (
-            memory_of([run.first for run in runs]),
-            memory_of([run.last for run in runs]),
-        )
-        if runs and all(one.half_lives.size and one.kernels.size for one in (before, after)):
-            levels, kind = study.levels(arm), runs[0].config["model"].get("kind", "ssm")
-            name = [levels[factor] for factor in study.spec.get("within") or ()] + [kind] * (
-                kind != "ssm"
-            )
-            gain = runs[0].config["model"].get("gain")
-            name += [gain] * (kind == "ssm" and len(gains) > 1 and gain not in name)
-            name += ["not learnt"] * np.array_equal(before.half_lives, after.half_lives)
-            found.setdefault(", ".join(name), {})[arm] = before, after
+        before = memory_of([run.first for run in runs])
+        after = memory_of([run.last for run in runs])
+        if not runs or not (_is_known(before) and _is_known(after)):
+            continue
+        names = _block_names(study, arm, runs[0].config["model"], several_gains)
+        if np.array_equal(before.half_lives, after.half_lives):
+            names.append("not learnt")
+        found.setdefault(", ".join(names), {})[arm] = (before, after)
     return {name: starts for name, starts in found.items() if len(starts) > 1}
 
 
+def _block_names(
+    study: Study, arm: str, model: Mapping[str, Any], several_gains: bool
+) -> list[str]:
+    """The levels of an arm's block, and the kind of its model or its gain."""
+    levels = study.levels(arm)
+    names = [levels[factor] for factor in study.within]
+    kind = model.get("kind", "ssm")
+    if kind != "ssm":
+        names.append(kind)
+    elif several_gains and model.get("gain") not in names:
+        names.append(model["gain"])
+    return names
+
+
+def _gains(study: Study) -> set[str | None]:
+    """The gains of the SSMs of a study."""
+    models = [run.config["model"] for run in study.finished()]
+    return {model.get("gain") for model in models if model.get("kind", "ssm") == "ssm"}
+
+
+def _is_known(memory: Memory) -> bool:
+    return bool(memory.half_lives.size and memory.kernels.size)
+
+
 def shapes(memory: Memory) -> Floats:
-    """log2 K(t)/K(1) of every run and block at the known lags 1 < t <= 256, (S, L, T)."""
+    """log2 K(t)/K(1) of every run and block at the known lags 1 < t <= LONGEST_LAG, (S, L, T)."""
     with np.errstate(divide="ignore"):
         logs = np.log2(memory.kernels)
-    return np.asarray((logs - logs[..., :1])[..., (memory.lags > 1) & (memory.lags <= 256)])
+    relative = logs - logs[..., :1]
+    compared = (memory.lags > 1) & (memory.lags <= LONGEST_LAG)
+    return np.asarray(relative[..., compared])
 
 
 def spread(values: Sequence[tuple[Floats, Floats]]) -> Spread:
-    """Spread over A starts of values x (S, L, T) in octaves: S seeds, L blocks, T lags or
-    quantiles, before and after.
+    """mean_lt sd_a(mean_s x), the standard deviation over A initialisations with divisor A.
 
-    It is mean_lt sd_a(mean_s x), the standard deviation over starts with divisor A, and has the
-    unit of x. Starts that end alike but for seeds of variance v_a would have mean_lt sqrt((A - 1)/A
-    mean_a(v_a / S)); NaN for one seed.
+    values: of each initialisation x (S, L, T) before training and after: S seeds, L blocks, T lags
+    or quantiles. The spread has the unit of x. Initialisations that end alike but for seeds of
+    variance v_a would have mean_lt sqrt((A - 1)/A mean_a(v_a / S)); NaN for one seed.
     """
     before, after = (
-        float(np.stack([pair[at].mean(axis=0) for pair in values]).std(axis=0).mean())
-        for at in (0, 1)
+        float(np.stack([x.mean(axis=0) for x in column]).std(axis=0).mean())
+        for column in zip(*values, strict=True)
     )
-    one = np.full_like(values[0][1][0], np.nan)
-    errors = [
-        pair[1].var(axis=0, ddof=1) / len(pair[1]) if len(pair[1]) > 1 else one for pair in values
-    ]
-    return Spread(
-        before, after, float(np.sqrt((1 - 1 / len(values)) * np.mean(errors, axis=0)).mean())
-    )
+    errors = [_squared_error(x) for _, x in values]
+    by_seeds = np.sqrt((1 - 1 / len(values)) * np.mean(errors, axis=0)).mean()
+    return Spread(before, after, float(by_seeds))
+
+
+def _squared_error(x: Floats) -> Floats:
+    """The variance of the mean of x (S, L, T) over seeds, (L, T); NaN for one seed."""
+    if len(x) < 2:
+        return np.full_like(x[0], np.nan)
+    return np.asarray(x.var(axis=0, ddof=1) / len(x))
 
 
 def convergence(starts: Starts) -> tuple[Spread, Spread]:
-    """Spread over starts of log2 of the seven quantiles of their half-lives, and of the shape of
-    their kernels.
-    """
-    pairs = starts.values()
-    half_lives = [
-        (np.log2(before.half_lives), np.log2(after.half_lives)) for before, after in pairs
-    ]
-    return spread(half_lives), spread([(shapes(before), shapes(after)) for before, after in pairs])
+    """Spread over initialisations of log2 of the quantiles of half-lives, and of kernel shapes."""
+    half_lives = []
+    kernels = []
+    for before, after in starts.values():
+        half_lives.append((np.log2(before.half_lives), np.log2(after.half_lives)))
+        kernels.append((shapes(before), shapes(after)))
+    return spread(half_lives), spread(kernels)
 
 
 def kernels_figure(panels: Mapping[str, Starts]) -> "Figure":
-    """Draw kernels before training (above) and after, a column a group, geometric means over runs
-    and blocks.
+    """Draw kernels before training (above) and after, a column for each group.
+
+    Lines are geometric means over runs and blocks.
     """
     from matplotlib.figure import Figure
 
-    names = list(
-        dict.fromkeys(arm.partition("_")[0] for starts in panels.values() for arm in starts)
-    )
+    placements: list[str] = []
+    for starts in panels.values():
+        placements += [_placement(arm) for arm in starts]
+    placements = list(dict.fromkeys(placements))
+    looks = {name: line_style(index) for index, name in enumerate(placements)}
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, 4.3))
-        axes = figure.subplots(2, len(panels), sharex=True, sharey=True, squeeze=False)
-        for column, (title, starts) in zip(axes.T, panels.items(), strict=True):
-            half, shape = convergence(starts)
-            for time, (when, one) in enumerate(zip(("before", "after"), column, strict=True)):
-                for arm, memories in starts.items():
-                    values = np.exp(memories[time].log_kernels().mean(axis=0))
-                    one.plot(
-                        memories[time].lags,
-                        values,
-                        lw=1.3,
-                        **line_style(names.index(arm.partition("_")[0])),
-                    )
-                one.set(
-                    xscale="log",
-                    yscale="log",
-                    xlim=(1, 256),
-                    ylim=(1e-4, 1.3),
-                    xticks=(1, 4, 16, 64, 256),
-                )
-                one.minorticks_off()
-                one.xaxis.set_major_formatter("{x:g}")
-                one.yaxis.set_major_formatter("{x:g}")
-                one.set_title(
-                    f"{title}, {when}\nkernel {shape[time]:.2f}, half-lives {half[time]:.2f}",
+        grid = figure.subplots(2, len(panels), sharex=True, sharey=True, squeeze=False)
+        for column, (title, starts) in zip(grid.T, panels.items(), strict=True):
+            half_lives, kernels = convergence(starts)
+            for time, axes in enumerate(column):
+                memories = {arm: pair[time] for arm, pair in starts.items()}
+                _draw_kernels(axes, memories, looks)
+                axes.set_title(
+                    f"{title}, {WHEN[time]}\nkernel {kernels[time]:.2f}, half-lives"
+                    f" {half_lives[time]:.2f}",
                     fontsize=7,
                 )
             column[1].set_xlabel("bytes back")
-        for one in axes[:, 0]:
-            one.set_ylabel("weight, 1 at one byte back")
-        legend_below(figure, names)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("weight, 1 at one byte back")
+        legend_below(figure, placements)
     return figure
+
+
+def _placement(arm: str) -> str:
+    """The placement of half-lives that an arm is named after: log-spaced of log-spaced_ema."""
+    return arm.partition("_")[0]
+
+
+def _draw_kernels(
+    axes: "Axes", memories: Mapping[str, Memory], looks: Mapping[str, dict[str, Any]]
+) -> None:
+    """Draw the mean kernel of every arm on the scales that all panels share."""
+    for arm, memory in memories.items():
+        mean_kernel = np.exp(memory.log_kernels().mean(axis=0))
+        axes.plot(memory.lags, mean_kernel, lw=1.3, **looks[_placement(arm)])
+    axes.set(xscale="log", yscale="log", xlim=(1, LONGEST_LAG), ylim=(1e-4, 1.3))
+    axes.set(xticks=(1, 4, 16, 64, 256))
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")

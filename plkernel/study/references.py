@@ -19,7 +19,7 @@ from plkernel.context.measures import moments
 from plkernel.data.corpora import Splits
 from plkernel.data.names import known_sequence
 from plkernel.data.windows import Bytes, carried_windows, fixed_windows, training_windows
-from plkernel.results.study import REFERENCE_KEY, reference_entries
+from plkernel.results.saved import REFERENCE_KEY, reference_entries
 from plkernel.training.loop import open_corpus
 
 Table = tuple[NDArray[np.uint64], NDArray[np.int64]]

@@ -37,7 +37,7 @@ from plkernel.common.files import (
 )
 from plkernel.config.study import Spec
 from plkernel.results.registration import changes, registration_of
-from plkernel.results.study import choices
+from plkernel.results.tuning import choices
 from plkernel.study.engine import POLL_SECONDS, Engine, Job
 from plkernel.study.references import save_references
 from plkernel.training.build import Prepared

@@ -26,7 +26,7 @@ from plkernel.analysis.figures.style import (
     style,
 )
 from plkernel.results.convergence import convergence, groups, kernels_figure
-from plkernel.results.figures import differences as differences_figure
+from plkernel.results.loss_curves import difference_figure
 from plkernel.results.statistics import difference_curves, pointwise_band
 from plkernel.results.study import read_study
 
@@ -484,7 +484,7 @@ def starts_figure(name: str) -> Figure:
         paired[f"{arm} minus {study.baseline}"] = [
             *difference_curves(study.curves(arm), base).values()
         ]
-    return differences_figure(paired)
+    return difference_figure(paired)
 
 
 if __name__ == "__main__":

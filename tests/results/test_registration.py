@@ -18,17 +18,17 @@ from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.schema import Gate
 from plkernel.config.study import Spec
 from plkernel.results import registration
+from plkernel.results.claims import Claimed, judge
+from plkernel.results.measurements import target_bytes
+from plkernel.results.power import powers
 from plkernel.results.registration import (
-    Declared,
     changes,
-    declared,
-    powers,
     read_registration,
     register,
     registration_of,
 )
-from plkernel.results.statistics import Claimed, judge
 from plkernel.results.study import read_study
+from plkernel.results.verdicts import Declared, declared
 
 RUNS = Path(__file__).parents[2] / "runs"
 Writer = Callable[..., Path]
@@ -149,7 +149,7 @@ def test_a_closed_gate_leaves_everything_without_an_answer(
 def test_a_gate_counts_no_windows_beyond_the_corpus() -> None:
     spec = {"train": {"context": 99, "final_windows": 10**6}, "arms": {}}
     found = [
-        registration._targets(spec, Gate(**LEARNT), {"size": 50_000, "validation": 0.1, "test": of})
+        target_bytes(spec, Gate(**LEARNT), {"size": 50_000, "validation": 0.1, "test": of})
         for of in (0, 1)
     ]
     assert found == 2 * [50 * 99]
@@ -336,17 +336,20 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(
     before = path.read_bytes()
     assert not register(spec, path, tmp_path)
     with pytest.raises(
-        ValueError, match=r"holds another registration \(seeds was .*\), which is never overwritten"
+        ValueError,
+        match=r"without another registration, got .* \(seeds was .*\); a registration is never",
     ):
         register(other(spec, seeds=list(range(7))), path, tmp_path)
     assert path.read_bytes() == before
     few = [{"name": "few", "arm": "base", "metric": "truncation_cost", "bytes": 4, "at_least": 0.1}]
-    with pytest.raises(ValueError, match="gate 'few' rests on 8 target bytes, 16,000 are needed"):
+    with pytest.raises(
+        ValueError, match="gate 'few' must rest on at least 16,000 target bytes, got 8;"
+    ):
         register(other(spec, gates=few), tmp_path / "r.json", tmp_path)
     many = {**spec.model_dump()["arms"], "base": {"train": {"truncation_windows": 16_000}}}
     assert register(other(spec, gates=few, arms=many), tmp_path / "many.json", tmp_path)
     with pytest.raises(
-        ValueError, match=r"spec 'claims' declares nothing to decide; give it \[\[hypotheses\]\]"
+        ValueError, match=r"spec 'claims' must declare what to decide, got no \[\[hypotheses\]\]"
     ):
         register(other(spec, hypotheses=[]), tmp_path / "r.json", tmp_path)
 
@@ -355,7 +358,7 @@ def test_one_changed_word_and_another_registration_are_noticed(
     spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="spec 'claims' has one seed; give it two"):
+    with pytest.raises(ValueError, match="spec 'claims' must have at least two seeds, got 1"):
         register(other(spec, seeds=[0]), tmp_path / "r.json", tmp_path)
     register(other(spec, seeds=[0, 1]), tmp_path / "other/registered.json", tmp_path)
     assert registration_of(spec, tmp_path / "other") is None
@@ -365,7 +368,8 @@ def test_one_changed_word_and_another_registration_are_noticed(
     assert not Path("runs/out").exists()
     assert registration_of(spec, tmp_path / "out") == read_registration(path)
     with pytest.raises(
-        ValueError, match=r"is not the one in .*other; bring that back, or name another out"
+        ValueError,
+        match=r"must be the one in .*other, got another; bring that back, or name another out",
     ):
         registration_of(spec, tmp_path / "other")
     path.write_text(path.read_text().replace('"margin": 0.01', '"margin": 0.001'))
@@ -476,7 +480,7 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
     )
     with pytest.raises(
         ValueError,
-        match=r"'narrow' has power 0.\d\d if the difference is 0; spread 0.00.*--underpowered",
+        match=r"'narrow' must be at least 0.5, got 0.\d\d if the difference is 0; spread 0.00.*--u",
     ):
         command(spec, register=(path,), pilot=pilot)
     assert not path.exists()
@@ -495,6 +499,7 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
     command(spec, register=(path,))
     assert "power: not known; --pilot FOLDER takes" in capsys.readouterr().out
     with pytest.raises(
-        ValueError, match=r"pilot .*: no spread for 'helps'; it takes two seeds there"
+        ValueError,
+        match=r"pilot must show a spread for 'helps', got none in .*; it takes two seeds there",
     ):
         powers(spec, declared_study(seeds=1, name="one"))

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from studies import BASELINE, REFERENCE, change, save, write_study
 
-from plkernel.results.study import read_study, restore, save_record
+from plkernel.results.record import restore, save_record
+from plkernel.results.saved import Reference
+from plkernel.results.study import read_study
 from plkernel.training.folder import Progress, RunFolder
 
 RUN = f"{BASELINE}/seed-0"
@@ -67,14 +69,14 @@ ROW = {
     ("file", "content", "message"),
     [
         ("spec.json", None, "holds no spec.json"),
-        ("spec.json", "[]", r"spec.json: holds \[\], expected an object"),
+        ("spec.json", "[]", r"spec.json: must hold an object, got \[\]"),
         ("spec.json", "{", "spec.json: not readable as JSON"),
-        ("spec.json", {"baseline": "x"}, "baseline is 'x', none of the arms"),
+        ("spec.json", {"baseline": "x"}, "baseline must be one of the arms, got 'x'"),
         ("spec.json", {"seeds": []}, r"seeds: .*got \[\]"),
         (
             "spec.json",
             {"arms": {BASELINE: {"against": "x"}}},
-            f"arms.{BASELINE}.against is 'x', none of the arms",
+            f"arms.{BASELINE}.against must be one of the arms, got 'x'",
         ),
         ("spec.json", {"arms": {BASELINE: {"rates": [-1.0]}}}, "rates.0: .*got -1.0"),
         (
@@ -82,7 +84,11 @@ ROW = {
             {"references": [{**REFERENCE, "orders": [1]}]},
             "references.json: .*of one length",
         ),
-        (f"{RUN}/config.json", {"seed": 7}, f"config.json: belongs to arm '{BASELINE}' and seed 7"),
+        (
+            f"{RUN}/config.json",
+            {"seed": 7},
+            f"must belong to arm '{BASELINE}' and seed 0, got '{BASELINE}' and 7",
+        ),
         (f"{RUN}/config.json", {"model": 3}, "seed-0: config.model: .*got 3"),
         (f"{RUN}/environment.json", {"commit": 1}, "seed-0: environment.commit: .*got 1"),
         (f"{RUN}/result.json", {"status": "done"}, "seed-0: status: .*'finished', .*got 'done'"),
@@ -92,12 +98,12 @@ ROW = {
         (
             f"{RUN}/metrics.jsonl",
             None,
-            "holds no evaluation, although the run is recorded as finished",
+            "metrics.jsonl: must hold the evaluations of a finished run, got none",
         ),
         (
             f"{RUN}/metrics.jsonl",
             "",
-            "holds no evaluation, although the run is recorded as finished",
+            "metrics.jsonl: must hold the evaluations of a finished run, got none",
         ),
         (f"{RUN}/metrics.jsonl", '{"step": 0}\n', "seed-0: evaluations.0.bytes is missing"),
         (f"{RUN}/metrics.jsonl", '{"step": 0\n{}\n', "metrics.jsonl: line 1"),
@@ -109,13 +115,13 @@ ROW = {
         (
             "rows.jsonl",
             json.dumps(ROW) + "\n",
-            "rows.jsonl: holds no result, although the run is recorded",
+            "rows.jsonl: must hold the result of a finished run, got none",
         ),
         ("rows.jsonl", json.dumps(ROW), "its last line is cut off"),
         (
             "rows.jsonl",
             2 * (json.dumps({**ROW, "status": "failed"}) + "\n"),
-            "holds two rows of one run",
+            "must hold one row for each run, got two rows of one run",
         ),
         (
             "rows.jsonl",
@@ -157,7 +163,10 @@ def test_a_record_is_the_study_and_restores_it(study: Path, tmp_path: Path) -> N
         assert (tmp_path / "third" / name).read_bytes() == (record / name).read_bytes()
     with pytest.raises(ValueError, match="record must be another folder"):
         save_record(kept, record)
-    with pytest.raises(ValueError, match="holds another study"):
+    with pytest.raises(
+        ValueError,
+        match=r"record must be an empty folder or a record of the same study, got .*; name",
+    ):
         save_record(kept, study)
     again = tmp_path / "again"
     assert restore(record, again) == 4
@@ -181,11 +190,12 @@ def test_a_record_from_elsewhere_writes_nowhere_else(
         restore(record, again)
     path = record / "rows.jsonl"
     path.write_text(path.read_text().replace(f'"arm": "{BASELINE}"', f'"arm": "{name}"'))
-    with pytest.raises(ValueError, match="are no arm and seed"):
+    with pytest.raises(ValueError, match="arm must be a plain name and seed 0 or more, got"):
         restore(record, tmp_path / "other")
     assert not (tmp_path / "other").exists()
     with pytest.raises(
-        ValueError, match=r"holds no rows.jsonl, give a folder that plkernel.report --record wrote"
+        ValueError,
+        match=r"with a file rows.jsonl, got .*/study; plkernel.report --record writes one",
     ):
         restore(study, tmp_path / "other")
 
@@ -212,3 +222,16 @@ def test_rows_are_added_checked_and_cut_and_others_refused(tmp_path: Path) -> No
     path.write_bytes(kept + b'{"step": 20}\n')
     folder.cut(progress)
     assert path.read_bytes() == kept
+
+
+def test_n_grams_suit_runs_that_read_and_are_judged_by_the_same_windows() -> None:
+    train = {"context": 8, "batch": 2, "eval_windows": 4, "test_windows": 4}
+    counts = Reference.model_validate({**REFERENCE, "train": train})
+    config: dict[str, Any] = {"corpus": REFERENCE["corpus"], "train": {**train, "steps": 9}}
+    assert counts.suits(config)
+    digest = {"sha256": config["corpus"]["sha256"]}
+    assert counts.suits({**config, "corpus": digest})
+    assert not counts.suits({**config, "corpus": {"name": "stdlib"}}), "the bytes are not known"
+    assert not counts.suits({**config, "corpus": {**digest, "sha256": "0"}})
+    for name in ("context", "batch", "eval_windows", "test_windows", "final_windows"):
+        assert not counts.suits({**config, "train": {**train, name: 5}}), name

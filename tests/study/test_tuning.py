@@ -16,7 +16,9 @@ from plkernel.common.files import REFERENCES, ROWS, SPEC, TUNING, load_json, nam
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows
-from plkernel.results.study import Choice, choices, read_study, restore
+from plkernel.results.record import restore
+from plkernel.results.study import read_study
+from plkernel.results.tuning import Choice, choices
 from plkernel.study import references
 from plkernel.study.engine import Engine, Job
 from plkernel.study.references import Table, compressed, n_gram_losses, n_grams, save_references

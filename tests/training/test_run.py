@@ -19,7 +19,8 @@ from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.reading import load_spec
 from plkernel.data.names import known_sequence, predictor_of
 from plkernel.data.windows import fixed_windows, spread_windows
-from plkernel.results.study import read_study, save_record
+from plkernel.results.record import save_record
+from plkernel.results.study import read_study
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
 

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from plkernel.analysis.figures.decay import EXACT, FIT, WIDEST_SLOPE, decay_figure, known_slopes
+from plkernel.analysis.figures.decay import (
+    EXACT,
+    FIT,
+    WIDEST_SLOPE,
+    decay_figure,
+    kernels_figure,
+    known_slopes,
+)
 from plkernel.analysis.figures.style import INK, rendered
 from plkernel.analysis.information.estimate import DecayCurve, log_lags
 from plkernel.analysis.information.laws import compare_models, fit_power_law, judge, local_slopes
@@ -86,7 +93,9 @@ def test_noise_is_left_out_and_stretches_no_axis(noise):
         "without a warning"
     )
     nothing = curve_of(np.array(noise.values) - 1e-3, noise=3e-5)
-    assert decay_figure(nothing, None, title="").axes[0].get_ylim()[0] > 0
+    found = replace(judge(nothing), first_lag=0, last_lag=0)
+    assert found.models == (), "a verdict without a shape, on no lags"
+    assert decay_figure(nothing, None, title="", verdict=found).axes[0].get_ylim()[0] > 0
     assert np.isnan(known_slopes(nothing)[0]).all()
     values = 0.5 * LAGS**-1.0
     values[-3] = 1e-12
@@ -149,3 +158,21 @@ def test_each_fitted_shape_gives_the_values_that_were_fitted():
         if fit.name == "stretched exponential":
             assert fit.values(LAGS) == pytest.approx(0.4 * np.exp(-((LAGS / 60.0) ** 0.5)), rel=0.2)
         assert np.all(np.diff(fit.values(LAGS)) <= 0), fit.name
+
+
+def test_kernels_are_drawn_relative_to_their_first_lag():
+    lags, half_lives, heights = np.array([1.0, 2.0, 8.0]), np.array([1.0, 10.0]), [0.5, 2.0]
+    kernels = [
+        (lambda t: 5.0 * t**-2.0, {"label": "law", "color": INK}),
+        (lambda t: 3.0 * 0.5**t, {"label": "exponential", "color": FIT}),
+    ]
+    left, right = kernels_figure(kernels, lags, half_lives, heights, "multiplier").axes
+    shown = [line.get_xydata().T for line in left.lines]
+    assert [line.get_label() for line in left.lines] == ["law", "exponential"]
+    for at, _ in shown:
+        assert at.tolist() == lags.tolist()
+    assert shown[0][1] == pytest.approx([1.0, 1 / 4, 1 / 64], rel=1e-14)
+    assert shown[1][1] == pytest.approx([1.0, 1 / 2, 1 / 128], rel=1e-14)
+    [(at, values)] = [line.get_xydata().T for line in right.lines]
+    assert (at.tolist(), values.tolist()) == (half_lives.tolist(), heights)
+    assert (right.get_xlabel(), right.get_ylabel()) == ("half-life (steps)", "multiplier")

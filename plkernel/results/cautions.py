@@ -1,0 +1,229 @@
+"""What a reader must know before any number is believed: leaks, unequal runs, damage.
+
+Each caution is a function from a comparison to sentences, none where all is well. `CAUTIONS` lists
+them in the order in which the page shows them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from statistics import median
+from typing import Any
+
+from plkernel.common.files import FINISHED
+from plkernel.decays.memory import outlasting
+from plkernel.models import NOT_CAUSAL
+from plkernel.results.comparison import COMMON_STEP, Comparison
+from plkernel.results.wording import listed
+
+FEW = 4
+"""Up to so many names are listed; more are counted."""
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """All cautions on a study."""
+    return [sentence for caution in CAUTIONS for sentence in caution(comparison)]
+
+
+def _of(names: Sequence[str], text: str) -> list[str]:
+    """A sentence on arms or runs, "a, b and c: text."; none without any."""
+    if not names:
+        return []
+    shown = list(names[:FEW])
+    if len(names) > FEW:
+        shown.append(f"{len(names) - FEW} more")
+    return [f"{listed(shown)}: {text}."]
+
+
+def _differ_in(values: Collection[Any], text: str) -> list[str]:
+    """A sentence where runs have several values."""
+    return [f"Runs differ in {text}."] if len(set(values)) > 1 else []
+
+
+# Single arms and runs
+
+
+def leaking(comparison: Comparison) -> list[str]:
+    """Arms whose loss is not one of a likelihood."""
+    names = [arm.name for arm in comparison.arms if not arm.causal]
+    return _of(
+        names,
+        f"{NOT_CAUSAL}: a prediction sees part of its own target, so the loss says little about the"
+        " model",
+    )
+
+
+def idle(comparison: Comparison) -> list[str]:
+    """Arms that give the losses of their baseline in every seed."""
+    names = []
+    for name, difference in comparison.differences.items():
+        if not any(difference.per_seed.values()):
+            names.append(name)
+    return _of(
+        names,
+        "the same loss as the baseline to the last digit in every seed: its options do nothing",
+    )
+
+
+def at_the_edge(comparison: Comparison) -> list[str]:
+    """Arms whose learning rate is an end of the grid that was searched."""
+    edge = {}
+    for name, choice in comparison.tuning.items():
+        if choice.at_edge:
+            edge[name] = f"{choice.rate:g}"
+    rates = listed(dict.fromkeys(edge.values()))
+    return _of(list(edge), f"learning rate {rates} is the first or last tried")
+
+
+def undecided_rate(comparison: Comparison) -> list[str]:
+    """Arms for which a distant learning rate may be as good as the chosen one."""
+    noise = _noise(comparison)
+    names = [name for name, choice in comparison.tuning.items() if choice.rivals(noise)]
+    return _of(names, f"the search cannot tell the best learning rate, {_more_seeds(noise)}")
+
+
+def another_rate(comparison: Comparison) -> list[str]:
+    """Arms at another learning rate than their baseline, which may be right for both."""
+    noise = _noise(comparison)
+    tuned = comparison.tuning
+    names = []
+    for arm in comparison.others:
+        base = str(arm.against)
+        if arm.name in tuned and base in tuned and tuned[arm.name].apart(tuned[base], noise):
+            names.append(arm.name)
+    return _of(
+        names,
+        "not at its baseline's learning rate; the search cannot tell which is better,"
+        f" {_more_seeds(noise)}",
+    )
+
+
+def _noise(comparison: Comparison) -> float:
+    """The median standard deviation of a difference; NaN if none is known."""
+    spreads = [one.standard_deviation for one in comparison.differences.values()]
+    known = [spread for spread in spreads if spread > 0]
+    return median(known) if known else math.nan
+
+
+def _more_seeds(noise: float) -> str:
+    return f"seeds differ by {noise:.2g}: add tuning.seeds to decide"
+
+
+def without_baseline(comparison: Comparison) -> list[str]:
+    """Baselines without a finished run."""
+    names = [base.name for base in comparison.baselines if not base.seeds]
+    return _of(names, "no run of this baseline is finished, there is nothing to compare with")
+
+
+def damaged(comparison: Comparison) -> list[str]:
+    """Runs whose rows are not those that their result tells of."""
+    names = [run.name for run in comparison.study.finished() if not run.agrees]
+    return _of(
+        names,
+        "the rows are not those of the result: bring metrics.jsonl back, or train the run again",
+    )
+
+
+def not_finite(comparison: Comparison) -> list[str]:
+    """Arms with a loss of NaN or infinity."""
+    names = []
+    for arm in comparison.arms:
+        losses = arm.values["final_val_bpb"]
+        seeds = [seed for seed, loss in losses.items() if not math.isfinite(loss)]
+        if seeds:
+            names.append(f"{arm.name}, seed {listed(seeds)}")
+    return _of(names, "the loss is not finite, so the arm has no mean")
+
+
+def beyond_the_context(comparison: Comparison) -> list[str]:
+    """Arms that begin with half-lives far longer than a training window."""
+    sentences = []
+    for arm in comparison.arms:
+        runs = comparison.study.finished(arm.name)
+        if not runs:
+            continue
+        half_lives = runs[0].first.get("half_life_quantiles")
+        context = (runs[0].config.get("train") or {}).get("context")
+        if half_lives and context:
+            words = outlasting(half_lives, context)
+            if words:
+                sentences.append(f"{arm.name}: {words}.")
+    return sentences
+
+
+# Differences among runs
+
+
+def unequal_steps(comparison: Comparison) -> list[str]:
+    """Runs of several lengths."""
+    steps = [number for arm in comparison.arms for number in arm.steps]
+    common = comparison.primary == COMMON_STEP
+    where = "at the last step that all reached" if common else "as they ended"
+    return _differ_in(steps, f"the number of steps; they are compared {where}")
+
+
+def unequal_sizes(comparison: Comparison) -> list[str]:
+    """Models of several sizes."""
+    sizes = [number for arm in comparison.arms for number in arm.parameters]
+    return _differ_in(sizes, "the number of parameters")
+
+
+def unequal_seeds(comparison: Comparison) -> list[str]:
+    """Arms of which other seeds have finished."""
+    seeds = [arm.seeds for arm in comparison.arms if arm.seeds]
+    return _differ_in(seeds, "the seeds that finished: compare paired differences, not means")
+
+
+def several_commits(comparison: Comparison) -> list[str]:
+    """Runs of several versions of the code."""
+    commits = [run.environment.get("commit") for run in comparison.study.finished()]
+    return _differ_in(commits, "the commit of the code")
+
+
+def several_texts(comparison: Comparison) -> list[str]:
+    """Runs that asked for the same corpus and got other bytes."""
+    digests: dict[str, set[str | None]] = {}
+    for run in comparison.study.finished():
+        asked = dict(run.config["corpus"])
+        digest = asked.pop("sha256", None)
+        asked.pop("size", None)
+        digests.setdefault(str(asked), set()).add(digest)
+    most = max(digests.values(), key=len)
+    return _differ_in(most, "the bytes of their corpus (its sha256)")
+
+
+def uncommitted_code(comparison: Comparison) -> list[str]:
+    """Runs of code that no commit holds."""
+    if any(run.environment.get("dirty") for run in comparison.study.finished()):
+        return ["Some runs come from code that differs from its commit (dirty)."]
+    return []
+
+
+def unfinished(comparison: Comparison) -> list[str]:
+    """Runs that the report does not cover."""
+    runs = comparison.study.runs
+    states = Counter(run.status for run in runs if run.status != FINISHED)
+    if not states:
+        return []
+    counts = listed(f"{count:,} {state}" for state, count in states.most_common())
+    return [f"Of {len(runs)} runs {counts}: the report covers the others only."]
+
+
+CAUTIONS: tuple[Callable[[Comparison], list[str]], ...] = (
+    leaking,
+    idle,
+    at_the_edge,
+    undecided_rate,
+    another_rate,
+    without_baseline,
+    damaged,
+    not_finite,
+    beyond_the_context,
+    unequal_steps,
+    unequal_sizes,
+    unequal_seeds,
+    several_commits,
+    several_texts,
+    uncommitted_code,
+    unfinished,
+)

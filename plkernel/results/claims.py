@@ -1,0 +1,280 @@
+"""Claims on differences that were declared before the runs: tests, verdicts and their power."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import chdtri, ndtr, stdtr
+
+from plkernel.analysis.information.estimate import critical_value
+from plkernel.results.statistics import Floats, holm, mean_interval, t_statistic
+
+Test = Literal["sign flips", "t"]
+Verdict = Literal["confirmed", "refuted", "undecided"]
+MOST_FLIPPED = 20
+"""All 2**n sign patterns are counted up to this n, a second's work."""
+DRAWS = 10_000
+"""Studies that are drawn, or quantiles of their spread that are averaged, for a power."""
+MOST_DRAWN = 10
+"""Differences up to which the power of sign flips is found by drawing studies."""
+TIE = 1e-9
+"""Sums that differ by less, relative to the sum of all magnitudes, count as equal (rounding)."""
+
+
+class Claimed(NamedTuple):
+    """A claim on a mean difference d, and the differences it is judged by, one per seed.
+
+    claim: lower, d < -margin; higher, d > margin; equal, -margin < d < margin. Its opposite is the
+    rest of the line.
+    """
+
+    claim: str
+    margin: float
+    differences: Sequence[float]
+
+    @property
+    def testable(self) -> bool:
+        """True if there are two differences or more, all of them finite."""
+        return len(self.differences) > 1 and bool(np.isfinite(self.differences).all())
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The result of testing one claim of a family against n differences.
+
+    low, high          the 1 - 2 alpha interval by `test`, of this claim alone
+    test               the test that decides
+    p                  against the opposite of the claim, alone
+    p_family           the same after Holm; at most alpha confirms
+    p_opposite         against the claim, alone
+    p_opposite_family  the same after Holm; at most alpha refutes
+
+    p and bounds are NaN for a claim with fewer than two differences, or one that is not finite.
+    """
+
+    n: int
+    mean: float
+    low: float
+    high: float
+    test: Test
+    p: float
+    p_family: float
+    p_opposite: float
+    p_opposite_family: float
+    verdict: Verdict
+
+
+def judge(family: Mapping[str, Claimed], alpha: float = 0.05) -> dict[str, Judgement]:
+    """The verdict on every claim of a family, by name.
+
+    p of the claims go through Holm as one family, p of their opposites as another, so that the
+    chance of any false confirmation is at most alpha, and that of any false refutation is too. All
+    m members count, also those without differences, which stay undecided. Raises ValueError unless
+    0 < alpha < 1/2.
+    """
+    if not 0.0 < alpha < 0.5:
+        raise ValueError(f"alpha must be above 0 and below 0.5, got {alpha}; 0.05 is usual")
+    tested = [name for name, one in family.items() if one.testable]
+    test = deciding_test([len(family[name].differences) for name in tested], len(family), alpha)
+    p_claim = dict.fromkeys(family, 1.0)
+    p_opposite = dict.fromkeys(family, 1.0)
+    for name in tested:
+        p_claim[name], p_opposite[name] = claim_p(family[name], test)
+    confirming = holm(p_claim)
+    refuting = holm(p_opposite)
+    judged = {}
+    for name, one in family.items():
+        if name not in tested:
+            judged[name] = _undecided(one, test)
+            continue
+        low, high = interval(one.differences, alpha, test)
+        judged[name] = Judgement(
+            n=len(one.differences),
+            mean=float(np.mean(one.differences)),
+            low=low,
+            high=high,
+            test=test,
+            p=p_claim[name],
+            p_family=confirming[name],
+            p_opposite=p_opposite[name],
+            p_opposite_family=refuting[name],
+            verdict=_verdict(confirming[name], refuting[name], alpha),
+        )
+    return judged
+
+
+def _verdict(p_confirming: float, p_refuting: float, alpha: float) -> Verdict:
+    if p_confirming <= alpha:
+        return "confirmed"
+    return "refuted" if p_refuting <= alpha else "undecided"
+
+
+def _undecided(one: Claimed, test: Test) -> Judgement:
+    """The judgement of a claim that cannot be tested."""
+    n = len(one.differences)
+    mean = float(np.mean(one.differences)) if n else math.nan
+    nan = math.nan
+    return Judgement(n, mean, nan, nan, test, nan, nan, nan, nan, "undecided")
+
+
+# Tests
+
+
+def deciding_test(seeds: Sequence[int], m: int, alpha: float = 0.05) -> Test:
+    """The test of a family of m claims, by the seeds of its members, never by their values.
+
+    Exact sign flips where the member with the fewest can pass Holm's first step, 2**-n <= alpha / m
+    (5 seeds for one claim at 0.05, 10 for 28), and the one with the most be counted.
+    """
+    if not seeds:
+        return "t"
+    enough = 2.0 ** -min(seeds) <= alpha / m
+    countable = max(seeds) <= MOST_FLIPPED
+    return "sign flips" if enough and countable else "t"
+
+
+def claim_p(claimed: Claimed, test: Test) -> tuple[float, float]:
+    """p against the opposite of the claim, and p against the claim, by one-sided tests.
+
+    lower and higher: the test of superiority by a margin, and that of the other side. equal: two
+    one-sided tests (Schuirmann 1987), the larger p; its opposite, a difference beyond either
+    margin, is the smaller of two p, doubled.
+    """
+    below = sign_flip_below if test == "sign flips" else t_below
+    data = np.asarray(claimed.differences, dtype=np.float64)
+    margin = claimed.margin
+    if claimed.claim == "equal":
+        inside = max(below(data, margin), below(-data, margin))
+        beyond = min(below(data, -margin), below(-data, -margin))
+        return inside, min(1.0, 2.0 * beyond)
+    if claimed.claim == "higher":
+        data = -data
+    return below(data, -margin), below(-data, margin)
+
+
+def sign_flip_below(differences: ArrayLike, bound: float = 0.0) -> float:
+    """p against mean >= bound: the share of sign patterns whose sum is at most the observed one.
+
+    The patterns are of the differences minus bound. The test of Fisher (1935), exact for
+    differences symmetric about their mean. The share is that of subsets whose sum is not negative,
+    the empty one among them: at least 2**-n. Ties count against the effect.
+    """
+    data = np.asarray(differences, dtype=np.float64) - bound
+    tie = TIE * np.abs(data).sum()
+    return float(np.mean(_subset_sums(data) >= -tie))
+
+
+def _subset_sums(data: Floats) -> Floats:
+    """(2**n,): the sums of all subsets, the empty one first."""
+    sums = np.zeros(1)
+    for value in data:
+        sums = np.concatenate([sums, sums + value])
+    return sums
+
+
+def t_below(differences: ArrayLike, bound: float = 0.0) -> float:
+    """p of the one-sided t test against mean >= bound.
+
+    Without any spread 0 below the bound, and 1 elsewhere.
+    """
+    data = np.asarray(differences, dtype=np.float64) - bound
+    p = float(stdtr(data.size - 1, t_statistic(mean_interval(data))))
+    return 1.0 if math.isnan(p) else p
+
+
+def interval(differences: Sequence[float], alpha: float, test: Test) -> tuple[float, float]:
+    """The 1 - 2 alpha interval of the mean: all that neither one-sided test at alpha excludes.
+
+    By sign flips the k-th smallest and k-th largest of the 2**n - 1 subset means, k = floor(alpha
+    2**n) (Hartigan 1969); infinite where k = 0, the differences being too few for that level.
+    """
+    if test == "t":
+        one = mean_interval(differences, 1.0 - 2.0 * alpha)
+        return one.low, one.high
+    data = np.asarray(differences, dtype=np.float64)
+    k = int(alpha * 2.0**data.size * (1.0 + TIE))
+    if k == 0:
+        return -math.inf, math.inf
+    sums = _subset_sums(data)[1:]
+    sizes = _subset_sums(np.ones_like(data))[1:]
+    means = np.sort(sums / sizes)
+    return float(means[k - 1]), float(means[-k])
+
+
+# Power
+
+
+def power(
+    claim: str, margin: float, true: float, sd: float, n: int, m: int = 1, alpha: float = 0.05
+) -> float:
+    """The chance that n differences, normal about `true`, confirm a claim that is one of m.
+
+    As the least p of its family it must pass alpha / m, so that with Holm's other steps the chance
+    is this or larger. By the test that `deciding_test` names, for differences of standard deviation
+    `sd`; from MOST_DRAWN + 1 differences on the power of sign flips is that of t within 0.01. NaN
+    for n < 2.
+    """
+    if n < 2:
+        return math.nan
+    level = alpha / m
+    if claim == "higher":  # the mirror image of lower
+        claim, true = "lower", -true
+    if n <= MOST_DRAWN and deciding_test([n], 1, level) == "sign flips":
+        return _power_of_sign_flips(claim, margin, true, sd, n, level)
+    return _power_of_t(claim, margin, true, sd, n, level)
+
+
+def _power_of_sign_flips(
+    claim: str, margin: float, true: float, sd: float, n: int, level: float
+) -> float:
+    """The share of DRAWS studies that confirm lower or equal, with a standard error of 0.005."""
+    drawn = np.random.default_rng(0).normal(true, sd, (DRAWS, n))
+    subsets = np.array([*product((0.0, 1.0), repeat=n)]).T
+    edges = [drawn - margin, -drawn - margin] if claim == "equal" else [drawn + margin]
+    largest_p = np.zeros(DRAWS)
+    for edge in edges:
+        studies = edge.reshape(-1, 500, n)  # the sums of all at once are 80 MB
+        p = np.concatenate([np.mean(part @ subsets >= 0.0, axis=1) for part in studies])
+        largest_p = np.maximum(largest_p, p)
+    return float(np.mean(largest_p <= level))
+
+
+def _power_of_t(claim: str, margin: float, true: float, sd: float, n: int, level: float) -> float:
+    """The mean over s of the chance to confirm, s the standard deviation that a study shows.
+
+    With half = t_{n-1} s / sqrt(n) it is P(mean + half < -margin) for lower, and P(half - margin <
+    mean < margin - half) for equal (Schuirmann 1987): s has n - 1 degrees, and the mean over it is
+    taken at DRAWS quantiles.
+    """
+    unit = math.sqrt(n) / sd
+    quantiles = (np.arange(DRAWS) + 0.5) / DRAWS
+    spread = np.sqrt(chdtri(n - 1, quantiles) / (n - 1))  # s / sd
+    half = critical_value(n, 1.0 - 2.0 * level) * spread  # in units of sd / sqrt(n)
+    if claim == "lower":
+        return float(np.mean(ndtr((-margin - true) * unit - half)))
+    inside = ndtr((margin - true) * unit - half) - ndtr((-margin - true) * unit + half)
+    return float(np.mean(np.maximum(inside, 0.0)))
+
+
+@cache
+def effect_needed(n: int, m: int = 1, alpha: float = 0.05) -> float:
+    """The true difference beyond the margin, in units of sd, that has power 0.8 (lower, higher)."""
+
+    def enough(effect: float) -> bool:
+        return power("higher", 0.0, effect, 1.0, n, m, alpha) >= 0.8
+
+    low, high = 0.0, 1.0
+    while not enough(high):
+        low, high = high, 2.0 * high
+    for _ in range(10):
+        middle = (low + high) / 2
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high

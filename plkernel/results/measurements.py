@@ -1,0 +1,108 @@
+"""The numbers that hypotheses and gates speak of: which runs count, and what each measured."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plkernel.config.schema import Gate, Hypothesis, Measured
+from plkernel.results.saved import RunResult
+from plkernel.results.study import Study, StudyRun
+
+
+def compared_arms(study: Study, hypothesis: Hypothesis) -> tuple[str, str | None]:
+    """The arm of a hypothesis, and the one that is subtracted."""
+    arm = hypothesis.arm
+    if hypothesis.against:
+        return arm, hypothesis.against
+    return arm, study.against(arm) if arm in study.arms else None
+
+
+def values(
+    study: Study, arm: str | None, measured: Measured, seeds: Sequence[int]
+) -> dict[int, float]:
+    """The measurement in every finished run of an arm that made it, by seed.
+
+    What is measured at the end counts only in runs that took as many steps as planned.
+    """
+    found = {}
+    for run in study.finished():
+        if run.arm != arm or run.seed not in seeds or run.result is None:
+            continue
+        if measured.step is None and not as_planned(study, run):
+            continue
+        value = _measurement(run, run.result, measured)
+        if value is not None:
+            found[run.seed] = value
+    return found
+
+
+def _measurement(run: StudyRun, result: RunResult, measured: Measured) -> float | None:
+    """The number of one run; None where it was not measured."""
+    if measured.metric == "test_bpb":
+        return result.test_bpb
+    if measured.metric == "truncation_cost":
+        return result.truncation_cost(measured.bytes or 0)
+    if measured.metric == "val_bpb" and measured.step is None:
+        return result.final_val_bpb
+    step = result.steps if measured.step is None else measured.step
+    value: float | None = None
+    for row in run.evaluations:
+        if row.step == step:
+            value = getattr(row, measured.metric)
+    return value
+
+
+def as_planned(study: Study, run: StudyRun) -> bool:
+    """True if a run finished after as many steps as the spec of the study says."""
+    if run.result is None:
+        return False
+    train = train_options(study.spec, run.arm)
+    steps = train.get("steps")
+    if not steps:
+        bytes_of_a_step = (train.get("batch") or 1) * (train.get("context") or 1)
+        steps = (train.get("bytes") or 0) // bytes_of_a_step
+    return not steps or run.result.steps == steps
+
+
+def train_options(spec: Mapping[str, Any], arm: str) -> dict[str, Any]:
+    """[train] of a spec with what the arm changes of it."""
+    shared = spec.get("train") or {}
+    own = spec["arms"].get(arm, {}).get("train") or {}
+    return {**shared, **own}
+
+
+def target_bytes(
+    spec: Mapping[str, Any], gate: Gate, corpus: Mapping[str, Any] | None = None
+) -> int:
+    """The number of bytes that a run predicts for a gate.
+
+    For the cost of truncation one byte of each window counts, else all of them. `corpus`, of a run,
+    tells its size: windows beyond it do not exist.
+    """
+    train = train_options(spec, gate.arm)
+    option = _windows_option(gate, train)
+    windows = int(train.get(option) or 0)
+    context = int(train.get("context") or 0)
+    part = "validation" if option in ("final_windows", "eval_windows") else "test"
+    size = _part_size(corpus or {}, part)
+    if gate.metric == "truncation_cost":
+        return windows if size is None else min(windows, size - context)
+    if size is not None:
+        windows = min(windows, size // (context + 1))
+    return windows * context
+
+
+def _windows_option(gate: Gate, train: Mapping[str, Any]) -> str:
+    """The option of [train] that says on how many windows a gate is measured."""
+    if gate.metric == "truncation_cost":
+        return "truncation_windows"
+    if gate.metric == "test_bpb":
+        return "test_windows"
+    at_end = gate.metric == "val_bpb" and gate.step is None
+    return "final_windows" if at_end and train.get("final_windows") else "eval_windows"
+
+
+def _part_size(corpus: Mapping[str, Any], part: str) -> int | None:
+    """Bytes of the part of a corpus; None where the configuration does not tell."""
+    share = corpus.get(part)
+    size = corpus.get("size")
+    return int(share * size) if share and size else None

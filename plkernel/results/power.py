@@ -1,0 +1,114 @@
+"""The power of hypotheses: the chance that a study confirms them, for the spread of a pilot."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from scipy.special import chdtri
+
+from plkernel.config.schema import Hypothesis, Measured, families
+from plkernel.config.study import Spec
+from plkernel.results import claims
+from plkernel.results.measurements import compared_arms, values
+from plkernel.results.statistics import paired_difference
+from plkernel.results.study import Study, read_study
+
+SIGNS = {"lower": -1.0, "equal": 0.0, "higher": 1.0}
+
+
+def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
+    """The power of every hypothesis of `spec`, corrected for its family, for the spread of a pilot.
+
+    sd      standard deviation of the paired differences of the same two arms in the study `pilot`,
+            else the median over all arms that are compared there
+    seeds   the number of differences behind it
+    up_to   upper 95 % limit of it, by chi square with seeds - 1 degrees
+    true    the difference assumed: 0 for equal, else twice the margin
+    power   the chance of a confirmation then; None for lower and higher without a margin, where it
+            is alpha
+    least   the same where the standard deviation is `up_to`
+    needed  of lower and higher, the difference that is confirmed 8 times in 10; None for equal
+    """
+    study = read_study(pilot)
+    by_family = families(spec.hypotheses)
+    rows = []
+    for hypothesis in spec.hypotheses:
+        sd, seeds = _spread(study, hypothesis)
+        if not sd > 0 or len(spec.seeds) < 2:
+            raise ValueError(
+                f"pilot must show a spread for {hypothesis.name!r}, got none in {pilot}; it takes"
+                " two seeds there, and two in the spec"
+            )
+        members = len(by_family[hypothesis.family])
+        rows.append(_row(hypothesis, sd, seeds, len(spec.seeds), members))
+    return rows
+
+
+def _row(hypothesis: Hypothesis, sd: float, seeds: int, n: int, members: int) -> dict[str, Any]:
+    """The row of one hypothesis in a family of so many members, for n seeds; see `powers`."""
+    claim, margin, alpha = hypothesis.claim, hypothesis.margin, hypothesis.alpha
+    sign = SIGNS[claim]
+    true = 2 * sign * margin
+    up_to = sd * math.sqrt((seeds - 1) / float(chdtri(seeds - 1, 0.95)))
+    power = least = needed = None
+    if margin:
+        power = claims.power(claim, margin, true, sd, n, members, alpha)
+        least = claims.power(claim, margin, true, up_to, n, members, alpha)
+    if sign:
+        needed = sign * (margin + sd * claims.effect_needed(n, members, alpha))
+    return {
+        "name": hypothesis.name,
+        "sd": sd,
+        "true": true,
+        "power": power,
+        "needed": needed,
+        "seeds": seeds,
+        "up_to": up_to,
+        "least": least,
+    }
+
+
+def _spread(study: Study, hypothesis: Hypothesis) -> tuple[float, int]:
+    """Standard deviation of the differences of a hypothesis, and their number; see `powers`."""
+    sd, seeds = _spread_of(study, hypothesis, *compared_arms(study, hypothesis))
+    if sd > 0:
+        return sd, seeds
+    known = []
+    for arm in study.arms:
+        found = _spread_of(study, hypothesis, arm, study.against(arm))
+        if found[0] > 0:
+            known.append(found)
+    if not known:
+        return math.nan, 0
+    return median(sd for sd, _ in known), min(seeds for _, seeds in known)
+
+
+def _spread_of(study: Study, measured: Measured, arm: str, other: str | None) -> tuple[float, int]:
+    """The same of two arms: at the step of `measured`, or at the end if that shows no spread."""
+    own = values(study, arm, measured, study.seeds)
+    base = values(study, other, measured, study.seeds)
+    found = paired_difference(own, base)
+    if found.standard_deviation > 0 or measured.step is None:
+        return found.standard_deviation, found.n
+    at_end = measured.model_copy(update={"step": None})
+    return _spread_of(study, at_end, arm, other)
+
+
+def power_text(row: Mapping[str, Any]) -> str:
+    """The power of a hypothesis in words.
+
+    As in "0.18 if the difference is 0; spread 0.01 of 4 seeds, up to 0.03: then 0.02".
+    """
+    texts = []
+    if row["power"] is not None:
+        true = f"{row['true']:+g}" if row["true"] else "0"
+        texts.append(f"{row['power']:.2f} if the difference is {true}")
+    if row["needed"] is not None:
+        texts.append(f"0.80 if it is {row['needed']:+.2g}")
+    spread = f"spread {row['sd']:.2g} of {row['seeds']} seeds, up to {row['up_to']:.2g}"
+    if row["least"] is not None:
+        spread += f": then {row['least']:.2f}"
+    texts.append(spread)
+    return "; ".join(texts)

@@ -1,0 +1,227 @@
+"""What a report relies on in the files of a study: types, required keys, lists of one length.
+
+Files of earlier versions hold less and those of later ones more: the models below name only what is
+used, and nothing is required that a reader can do without.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
+
+from plkernel.common import files
+from plkernel.config.schema import Gate, Hypothesis, explained
+
+Number = float | None
+"""null stands for NaN and infinity, which JSON cannot write."""
+Loss = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+Integers = Annotated[list[int], Field(min_length=1)]
+
+
+class Saved(BaseModel):
+    """A part of a file: types are not converted, unknown keys are kept."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+class Columns(Saved):
+    """Lists of one length."""
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> "Columns":
+        lengths = {name: len(value) for name, value in self if isinstance(value, list)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{' and '.join(lengths)} must be of one length")
+        return self
+
+
+class EvaluationRow(Saved, extra="ignore"):
+    """Validation bits per byte after `step` steps and `bytes` bytes of training text.
+
+    excess_bpb  bits per byte above the floor of the corpus, where that is known
+    """
+
+    step: int
+    bytes: int
+    val_bpb: Loss
+    excess_bpb: Number = None
+
+
+class TruncationCurve(Columns):
+    """Bits per byte of the same bytes by the number of bytes given before them, ascending.
+
+    The last entry is that of the whole context. floor: the best possible, if the source is known.
+    """
+
+    given: Integers
+    bpb: list[Number]
+    floor: list[Number] | None = None
+
+
+class InfluenceCurve(Columns):
+    """Change of the prediction in bits when the byte at a lag before it is another.
+
+    information: I(d) of a known law, in bits.
+    """
+
+    lags: Integers
+    bits: list[Number]
+    information: list[Number] | None = None
+
+
+class RunResult(Saved, extra="ignore"):
+    """result.json of a finished run: losses in bits per byte, wall time in seconds.
+
+    final_val_error  standard error of `final_val_bpb` over its windows, where rows tell it
+    """
+
+    steps: int
+    bytes: int
+    final_val_bpb: Loss
+    final_val_error: Number = None
+    best_val_bpb: Loss
+    best_step: int | None = None
+    test_bpb: Loss
+    seconds: Loss
+    causal: bool
+    truncation: TruncationCurve | None = None
+    influence: InfluenceCurve | None = None
+
+    def truncation_cost(self, given: int) -> float | None:
+        """Loss with so many bytes given, minus that with the whole context; None if not measured.
+
+        NaN where one of the two was not finite.
+        """
+        curve = self.truncation
+        if curve is None or given not in curve.given:
+            return None
+        truncated = curve.bpb[curve.given.index(given)]
+        whole = curve.bpb[-1]
+        if truncated is None or whole is None:
+            return math.nan
+        return truncated - whole
+
+
+class LzmaLosses(Columns):
+    """Bits per byte of LZMA on the validation text after the training text, by window in bytes."""
+
+    windows: Integers
+    val_bpb: list[float]
+
+
+JUDGING = ("context", "batch", "eval_windows", "test_windows", "final_windows")
+"""Options of training that decide which bytes a run reads and is judged by."""
+
+
+class Reference(Columns):
+    """Bits per byte of n-grams on the windows that judge runs, by order in bytes.
+
+    corpus, train  as in the config.json of the runs that they suit
+    lzma           of text: what longer memory is worth
+    """
+
+    corpus: dict[str, Any]
+    train: dict[str, Any]
+    orders: Integers
+    val_bpb: list[float]
+    test_bpb: list[float]
+    lzma: LzmaLosses | None = None
+
+    def suits(self, config: Mapping[str, Any]) -> bool:
+        """True if a run of that configuration reads, and is judged by, the same windows."""
+        corpus = config["corpus"]
+        if "sha256" not in corpus or not corpus.items() <= self.corpus.items():
+            return False
+        train = config.get("train") or {}
+        return all((train.get(name) or 0) == (self.train.get(name) or 0) for name in JUDGING)
+
+
+def saved_type(**fields: Any) -> type[Saved]:
+    """A type with these fields.
+
+    Each may be missing or null, but for those given as pydantic's (type, ...) or (type, default).
+    """
+    typed = {}
+    for name, kind in fields.items():
+        typed[name] = kind if isinstance(kind, tuple) else (kind | None, None)
+    return create_model("Part", __base__=Saved, **typed)  # type: ignore[call-overload,no-any-return]
+
+
+ArmFile = saved_type(
+    against=str, learning_rate=Positive, beta=Positive, levels=dict[str, str], rates=list[Positive]
+)
+StudyFile = saved_type(
+    name=(str, ...),
+    description=str,
+    baseline=(str, ...),
+    within=list[str],
+    seeds=(Integers, ...),
+    report_steps=list[int],
+    arms=(dict[str, ArmFile], ...),  # type: ignore[valid-type]
+    model=dict,
+    train=saved_type(learning_rate=Positive),
+    tuning=saved_type(rates=list[Positive]),
+    hypotheses=(list[Hypothesis], []),
+    gates=(list[Gate], []),
+)
+KernelState = saved_type(lags=(list[Positive], ...), blocks=(list[list[Number]], ...))
+ModelState = saved_type(half_life_quantiles=list[list[Number]], kernel=KernelState)
+STATE = (*ModelState.model_fields, "saturation", "amplification", "positions")
+"""The state of the model in a row of metrics.jsonl, beside its losses."""
+ReferencesFile = saved_type(references=(list[Reference], ...))
+ConfigFile = saved_type(
+    corpus=(saved_type(sha256=str), ...),
+    model=(saved_type(parameters=int), ...),
+    train=saved_type(context=int),
+)
+RunFile = saved_type(
+    arm=(str, ...),
+    seed=(int, ...),
+    status=(Literal["finished", "diverged", "failed", "unfinished"], ...),
+    error=str,
+    config=(ConfigFile, ...),
+    environment=(saved_type(commit=str), ...),
+    result=RunResult,
+    evaluations=list[EvaluationRow],
+    curve=Columns,
+    first=ModelState,
+    last=ModelState,
+)
+REFERENCE_KEY = ("corpus", "train", "seed", "training_bytes")
+"""The part of an entry of references.json that decides its numbers."""
+
+
+def parsed(path: Path, kind: type[Saved], value: Any) -> Any:
+    """`value` as a part of that kind; ValueError with the file and the keys where it is none."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{path}: must hold an object, got {files.shown(value)}")
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {explained(error, kind)}") from None
+
+
+def validated(path: Path, kind: type[Saved], value: Any) -> dict[str, Any]:
+    """`value` unchanged, once it is known to be a part of that kind."""
+    parsed(path, kind, value)
+    return dict(value)
+
+
+def reference_entries(path: Path) -> list[dict[str, Any]]:
+    """The entries of references.json as they are, none if it is missing; ValueError if damaged."""
+    if not path.exists():
+        return []
+    content = validated(path, ReferencesFile, files.load_json(path))
+    return list(content["references"])

@@ -1,0 +1,402 @@
+"""The verdicts on what a study declared: hypotheses, gates, and what they are worth."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, NamedTuple, get_args
+
+from plkernel.common.files import REGISTERED
+from plkernel.config.schema import Gate, Hypothesis, families
+from plkernel.results.claims import Claimed, Judgement, Verdict, judge
+from plkernel.results.measurements import (
+    as_planned,
+    compared_arms,
+    target_bytes,
+    values,
+)
+from plkernel.results.registration import (
+    LEAST_TARGETS,
+    Registration,
+    changes,
+    read_registration,
+)
+from plkernel.results.saved import RunResult
+from plkernel.results.statistics import Estimate, mean_interval, paired_difference
+from plkernel.results.study import Study
+from plkernel.results.wording import counted
+
+Z = 1.96
+"""Standard errors in half of a 95 % interval over target bytes."""
+TESTS = {"t": "the paired t test", "sign flips": "exact sign flips"}
+
+
+class HypothesisOutcome(NamedTuple):
+    """The result of one hypothesis.
+
+    per_seed  the paired differences
+    causal    True if all runs behind it give a likelihood
+    """
+
+    hypothesis: Hypothesis
+    judgement: Judgement
+    per_seed: Mapping[int, float]
+    causal: bool
+
+
+class GateOutcome(NamedTuple):
+    """The result of one gate.
+
+    estimate  mean over seeds with its 95 % t interval, NaN where no run measured it
+    error     standard error of that mean over target bytes, which all seeds share; NaN if unknown
+    targets   the number of bytes that are predicted
+    rule      limit: both intervals lie within the limits, over LEAST_TARGETS or more; mean: the
+              mean does
+    """
+
+    gate: Gate
+    estimate: Estimate
+    error: float
+    targets: int
+    rule: str
+
+    def _within(self, *numbers: float) -> bool:
+        """True if all numbers lie within the limits; a number or a limit of NaN never does."""
+        low, high = self.gate.at_least, self.gate.at_most
+        above = low is None or all(number >= low for number in numbers)
+        below = high is None or all(number <= high for number in numbers)
+        known = not any(math.isnan(number) for number in numbers)
+        return known and above and below
+
+    @property
+    def passed(self) -> bool:
+        """True if the gate is passed by its rule."""
+        return self.holds if self.rule == "limit" else self._within(self.estimate.mean)
+
+    @property
+    def holds(self) -> bool:
+        """True if it is passed by the rule of limits."""
+        one = self.estimate
+        half = 0.0 if math.isnan(self.error) else Z * self.error
+        if self.targets < LEAST_TARGETS:
+            return False
+        return self._within(one.low, one.high, one.mean - half, one.mean + half)
+
+    @property
+    def margin(self) -> str:
+        """Standard errors to the nearest limit, as in "z = 1.5 over 1,024 target bytes"."""
+        text = f"over {self.targets:,} target bytes"
+        limits = [limit for limit in (self.gate.at_least, self.gate.at_most) if limit is not None]
+        if not limits or not self.error > 0:
+            return text
+        z = min(abs(self.estimate.mean - limit) / self.error for limit in limits)
+        return text if math.isnan(z) else f"z = {z:.1f} {text}"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Everything that a study declared, and the verdicts.
+
+    registration  None where there is none
+    changes       the differences of the study's spec from the registered one, in words
+    waiting       number of runs behind a hypothesis or gate that have not ended: until then no
+                  verdict is final
+    lost          number of such runs that failed, diverged or took another number of steps than the
+                  spec says
+    before        number of runs that had ended or begun when the study was registered
+    """
+
+    outcomes: tuple[HypothesisOutcome, ...]
+    gates: tuple[GateOutcome, ...]
+    registration: Registration | None
+    changes: tuple[str, ...]
+    waiting: int = 0
+    lost: int = 0
+    before: int = 0
+
+    @property
+    def registered(self) -> bool:
+        """True if there is an intact registration."""
+        return self.registration is not None and self.registration.intact
+
+    @property
+    def ahead(self) -> bool:
+        """True if what was declared is registered, and no run had begun before."""
+        return self.registered and not self.before
+
+    @property
+    def closed(self) -> list[str]:
+        """The gates that were not passed."""
+        return [one.gate.name for one in self.gates if not one.passed]
+
+    def verdict(self, outcome: HypothesisOutcome, gates: bool = True) -> str:
+        """confirmed, refuted, undecided, or "cannot answer"; "so far" while runs remain.
+
+        gates: name the closed gates, after which a study cannot answer.
+        """
+        said: str = outcome.judgement.verdict
+        if self.closed:
+            said = f"cannot answer: {', '.join(self.closed)}" if gates else "cannot answer"
+        return f"{said} so far" if self.waiting else said
+
+    def basis(self, family: str) -> str:
+        """How a family is decided: "family main: 2 hypotheses, alpha 0.05, by exact sign flips"."""
+        members = [one for one in self.outcomes if one.hypothesis.family == family]
+        first = members[0]
+        number = counted(len(members), "hypothesis", "hypotheses")
+        test = TESTS[first.judgement.test]
+        return f"family {family}: {number}, alpha {first.hypothesis.alpha:g}, by {test}"
+
+    @property
+    def headline(self) -> str:
+        """The number of hypotheses by verdict, in one sentence."""
+        if not self.outcomes:
+            return "No hypothesis is declared."
+        number = counted(len(self.outcomes), "hypothesis", "hypotheses")
+        many = f"{number} declared {'before the runs' if self.ahead else 'in the spec'}"
+        if self.closed:
+            gates = ", ".join(f"gate {name!r} is not passed" for name in self.closed)
+            text = f"the study cannot answer its {many}: {gates}."
+        else:
+            text = f"of {many}: {self._counts()}."
+        if self.waiting:
+            runs = counted(self.waiting, "run is", "runs are")
+            text = f"preliminary, {runs} still to end: {text}"
+        if self.lost:
+            text += f" Without {counted(self.lost, 'run', 'runs')} that did not end as planned."
+        return text[0].upper() + text[1:]
+
+    def _counts(self) -> str:
+        verdicts = [one.judgement.verdict for one in self.outcomes]
+        kinds = get_args(Verdict)
+        return ", ".join(f"{verdicts.count(kind)} {kind}" for kind in kinds)
+
+    @property
+    def provenance(self) -> list[str]:
+        """Sentences on the registration, and on what differs from it."""
+        one = self.registration
+        if one is None:
+            return [
+                "Not registered: nothing shows that the hypotheses came before the results"
+                " (--register would)."
+            ]
+        if not one.intact:
+            return [
+                f"The registration {one.sha256[:12]} was changed after it was written, so it counts"
+                " for nothing: the hypotheses of the spec as it is now are judged."
+            ]
+        texts = [self._registered_with(one)]
+        if self.before:
+            texts.append(
+                f"{counted(self.before, 'run', 'runs')} had ended or begun before: results may have"
+                " been known."
+            )
+        fallen = [gate for gate in self.gates if gate.passed and not gate.holds]
+        if fallen:
+            names = "; ".join(f"{gate.gate.name!r} ({gate.margin})" for gate in fallen)
+            texts.append(
+                "Its gates go by their means, as registered. By the limits of their 95 %"
+                f" intervals, over at least {LEAST_TARGETS:,} target bytes, these would not be"
+                f" passed: {names}."
+            )
+        if self.changes:
+            texts.append(
+                "Changed since, and judged as registered, over the registered seeds:"
+                f" {'; '.join(self.changes)}."
+            )
+        return texts
+
+    def _registered_with(self, one: Registration) -> str:
+        """The sentence on an intact registration: its fingerprint, and the code that wrote it."""
+        text = f"Registered: sha256 {one.sha256[:12]}, verified"
+        for name in ("commit", "plkernel"):
+            if one.content.get(name):
+                text += f", {name} {one.content[name][:12]}"
+        if not self.changes:
+            text += "; the spec is as it was registered"
+        return f"{text}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """For table.json."""
+        registration = None
+        if self.registration:
+            registration = {
+                "sha256": self.registration.sha256,
+                "intact": self.registration.intact,
+                "changes": self.changes,
+            }
+        gates = []
+        for gate in self.gates:
+            gates.append({**dict(gate.gate), **vars(gate.estimate), "passed": gate.passed})
+        hypotheses = []
+        for outcome in self.outcomes:
+            hypotheses.append(
+                {
+                    **dict(outcome.hypothesis),
+                    **vars(outcome.judgement),
+                    "verdict": self.verdict(outcome),
+                    "registered": self.registered,
+                    "per_seed": outcome.per_seed,
+                }
+            )
+        return {
+            "summary": [self.headline, *self.provenance],
+            "registration": registration,
+            "gates": gates,
+            "hypotheses": hypotheses,
+        }
+
+
+def declared(study: Study) -> Declared | None:
+    """The verdicts of a study; None where it declares nothing.
+
+    An intact registration decides what is judged: its hypotheses as registered, over its seeds, and
+    no others. Raises ValueError where a file is damaged.
+    """
+    path = study.folder / REGISTERED
+    registration = read_registration(path) if path.exists() else None
+    if registration and registration.intact:
+        return _judged_as_registered(study, registration)
+    hypotheses, gates = _stated(study.spec)
+    if not hypotheses and not gates and registration is None:
+        return None
+    waiting, lost = _missing_runs(study, study.spec)
+    return Declared(
+        outcomes=_hypothesis_outcomes(study, hypotheses, study.spec["seeds"]),
+        gates=tuple(_gate_outcome(study, study.spec, gate, "limit") for gate in gates),
+        registration=registration,
+        changes=(),
+        waiting=waiting,
+        lost=lost,
+    )
+
+
+def _judged_as_registered(study: Study, registration: Registration) -> Declared:
+    """The verdicts on what an intact registration states; early ones have gates by their means."""
+    stated = registration.spec
+    hypotheses, gates = _stated(stated)
+    rule = registration.content.get("gate_rule", "mean")
+    waiting, lost = _missing_runs(study, stated)
+    return Declared(
+        outcomes=_hypothesis_outcomes(study, hypotheses, stated["seeds"]),
+        gates=tuple(_gate_outcome(study, stated, gate, rule) for gate in gates),
+        registration=registration,
+        changes=tuple(changes(stated, study.spec)),
+        waiting=waiting,
+        lost=lost,
+        before=_runs_before(study, registration),
+    )
+
+
+def _stated(spec: Mapping[str, Any]) -> tuple[list[Hypothesis], list[Gate]]:
+    """The hypotheses and gates of a spec."""
+    hypotheses = [Hypothesis.model_validate(one) for one in spec.get("hypotheses") or ()]
+    gates = [Gate.model_validate(one) for one in spec.get("gates") or ()]
+    return hypotheses, gates
+
+
+def _hypothesis_outcomes(
+    study: Study, hypotheses: Sequence[Hypothesis], seeds: Sequence[int]
+) -> tuple[HypothesisOutcome, ...]:
+    """The outcome of each hypothesis, corrected for its family, in the order of the spec."""
+    outcomes = {}
+    for members in families(hypotheses).values():
+        per_seed = {one.name: _differences(study, one, seeds) for one in members}
+        family = {
+            one.name: Claimed(one.claim, one.margin, list(per_seed[one.name].values()))
+            for one in members
+        }
+        judgements = judge(family, members[0].alpha)
+        for one in members:
+            outcomes[one.name] = HypothesisOutcome(
+                one, judgements[one.name], per_seed[one.name], _is_causal(study, one)
+            )
+    return tuple(outcomes[one.name] for one in hypotheses)
+
+
+def _differences(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> Mapping[int, float]:
+    """The paired differences of a hypothesis by seed."""
+    arm, other = compared_arms(study, hypothesis)
+    own = values(study, arm, hypothesis, seeds)
+    base = values(study, other, hypothesis, seeds)
+    return paired_difference(own, base).per_seed
+
+
+def _is_causal(study: Study, hypothesis: Hypothesis) -> bool:
+    """True if all finished runs behind a hypothesis give a likelihood."""
+    arms = compared_arms(study, hypothesis)
+    results = [run.result for run in study.finished() if run.arm in arms]
+    return all(result.causal for result in results if result)
+
+
+def _arms_behind(study: Study, stated: Mapping[str, Any]) -> set[str]:
+    """The arms that a hypothesis or a gate of the spec `stated` speaks of."""
+    hypotheses, gates = _stated(stated)
+    arms = {gate.arm for gate in gates}
+    for hypothesis in hypotheses:
+        arms.update(arm for arm in compared_arms(study, hypothesis) if arm)
+    return arms
+
+
+def _missing_runs(study: Study, stated: Mapping[str, Any]) -> tuple[int, int]:
+    """The numbers of runs behind the spec `stated` that have not ended, or not as planned."""
+    ended = {(run.arm, run.seed): run for run in study.ended}
+    waiting = 0
+    lost = 0
+    for arm in _arms_behind(study, stated):
+        for seed in stated["seeds"]:
+            run = ended.get((arm, seed))
+            if run is None:
+                waiting += 1
+            elif not as_planned(study, run):
+                lost += 1
+    return waiting, lost
+
+
+def _runs_before(study: Study, registration: Registration) -> int:
+    """The number of runs that had ended or begun before the registration was written.
+
+    A run that begins after it keeps its fingerprint. Runs of versions that kept none do not count.
+    """
+    before: int = registration.content["runs_before"]
+    for run in study.ended:
+        kept = run.environment.get("registration", registration.sha256)
+        if kept != registration.sha256:
+            before += 1
+    return before
+
+
+def _gate_outcome(study: Study, stated: Mapping[str, Any], gate: Gate, rule: str) -> GateOutcome:
+    """The result of a gate of the spec `stated`."""
+    if gate.ahead_of:
+        gate = gate.model_copy(update={"at_most": _best_n_grams(study, gate, gate.ahead_of)})
+    seeds = stated["seeds"]
+    runs = study.finished(gate.arm)
+    results = [run.result for run in runs if run.result and run.seed in seeds]
+    errors = [error for result in results if (error := _error(result, gate)) is not None]
+    corpus = runs[0].config["corpus"] if runs else None
+    return GateOutcome(
+        gate=gate,
+        estimate=mean_interval(values(study, gate.arm, gate, seeds).values()),
+        error=fmean(errors) if errors else math.nan,
+        targets=target_bytes(stated, gate, corpus),
+        rule=rule,
+    )
+
+
+def _best_n_grams(study: Study, gate: Gate, order: int) -> float:
+    """The least loss of n-grams up to this order; NaN if not all of them were counted."""
+    counts = study.reference(gate.arm)
+    losses = getattr(counts, gate.metric)[:order] if counts else []
+    return min(losses) if len(losses) == order else math.nan
+
+
+def _error(result: RunResult, gate: Gate) -> float | None:
+    """Standard error of a run's measurement over target bytes; None where its row does not tell."""
+    if gate.metric == "truncation_cost" and result.truncation:
+        errors = getattr(result.truncation, "standard_error", ())
+        by_bytes = dict(zip(result.truncation.given, errors, strict=False))
+        return by_bytes.get(gate.bytes or 0)
+    if gate.metric == "val_bpb" and gate.step is None:
+        return result.final_val_error
+    return None

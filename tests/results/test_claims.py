@@ -1,0 +1,168 @@
+"""Claims against scipy, statsmodels, enumeration, and by simulation."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
+
+from plkernel.results import claims as ours
+from plkernel.results.claims import Claimed
+
+nan = math.nan
+
+
+def sample(n, shift=0.0, seed=0):
+    return np.random.default_rng([n, seed]).normal(shift, 0.01, n)
+
+
+@pytest.mark.parametrize("n", [4, 7, 12])
+@pytest.mark.parametrize(
+    ("claim", "margin", "true"),
+    [("lower", 0.005, -0.02), ("higher", 0.0, 0.01), ("equal", 0.01, 0.002)],
+)
+def test_power_is_the_share_of_drawn_studies_that_confirm(n, claim, margin, true):
+    """By t tests of scipy in 20,000 studies, and of 7 seeds by the sign flips that decide, in
+    1,000.
+    """
+    drawn, alpha = np.random.default_rng(n).normal(true, 0.01, (20_000, n)), 0.05 / 2
+    power = ours.power(claim, margin, true, 0.01, n, 2)
+    if n == 7:
+        decided = [
+            ours.claim_p(Claimed(claim, margin, one), "sign flips")[0] <= alpha
+            for one in drawn[:1000]
+        ]
+        assert power == pytest.approx(np.mean(decided), abs=0.04)
+        return
+    sides = {"lower": [(-margin, "less")], "higher": [(margin, "greater")]}
+    sides["equal"] = [(-margin, "greater"), (margin, "less")]
+    p = [
+        stats.ttest_1samp(drawn, bound, axis=1, alternative=side).pvalue
+        for bound, side in sides[claim]
+    ]
+    assert power == pytest.approx(np.mean(np.max(p, axis=0) <= alpha), abs=0.012)
+    if claim == "lower":
+        exact = stats.nct.sf(stats.t.ppf(1 - alpha, n - 1), n - 1, 1.5 * math.sqrt(n))
+        assert power == pytest.approx(exact, abs=1e-4)
+    powers = [
+        ours.power("higher", 0.0, ours.effect_needed(many, 2), 1.0, many, 2) for many in (n, 9 * n)
+    ]
+    assert powers == pytest.approx([0.8, 0.8], abs=0.002)
+    assert math.isnan(ours.power(claim, margin, true, 0.01, 1))
+
+
+# Sign flips and claims
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 9])
+def test_sign_flips_are_the_share_of_all_patterns(n):
+    data = sample(n, -0.005)
+    signs = np.array([*product((-1.0, 1.0), repeat=n)])
+    for bound in (0.0, -0.006, 0.004):
+        assert ours.sign_flip_below(data, bound) == np.mean(
+            signs @ (data - bound) <= (data - bound).sum() + 1e-12
+        )
+    if n > 2:
+        wanted = stats.permutation_test(
+            (data,), np.mean, permutation_type="samples", alternative="less"
+        )
+        assert ours.sign_flip_below(data) == pytest.approx(wanted.pvalue)
+    ties = ours.sign_flip_below([-0.1, -0.2, -0.3 + 1e-17, 0.0]), ours.sign_flip_below([0.0] * 3)
+    assert ties == (2 / 16, 1.0), "they count against the effect"
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 1 / 64])
+def test_sign_flip_bounds_are_where_the_tests_begin_to_reject(alpha):
+    data, step = sample(7, 0.01), 1e-9
+    low, high = ours.interval(data, alpha, "sign flips")
+    assert (
+        ours.sign_flip_below(data, high + step) <= alpha < ours.sign_flip_below(data, high - step)
+    )
+    assert (
+        ours.sign_flip_below(-data, -low + step) <= alpha < ours.sign_flip_below(-data, -low - step)
+    )
+    assert ours.interval(sample(4), 0.05, "sign flips") == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("n", "shift", "margin"), [(3, -0.02, 0.005), (8, -0.004, 0.002), (40, 0.001, 0.1)]
+)
+def test_one_sided_t_tests_and_equivalence_are_those_of_statsmodels(n, shift, margin):
+    data = sample(n, shift)
+    for claim, bound, ways in (
+        ("lower", -margin, ("smaller", "larger")),
+        ("higher", margin, ("larger", "smaller")),
+    ):
+        wanted = [DescrStatsW(data).ttest_mean(bound, alternative=way)[1] for way in ways]
+        assert ours.claim_p(Claimed(claim, margin, data), "t") == pytest.approx(wanted, rel=1e-9)
+    arm, base = sample(n, shift, 1), sample(n, 0.0, 2)
+    wanted, lower, upper = ttost_paired(arm, base, -margin, margin)
+    p, opposite = ours.claim_p(Claimed("equal", margin, arm - base), "t")
+    assert p == pytest.approx(wanted, rel=1e-9)
+    assert opposite == pytest.approx(min(1.0, 2 * min(1 - lower[1], 1 - upper[1])), rel=1e-6)
+
+
+@pytest.mark.parametrize(("n", "heavy"), [(3, False), (8, True)])
+def test_false_confirmations_and_refutations_of_a_family_stay_below_alpha(n, heavy):
+    """Four claims on the border between true and false, over differences that share a baseline."""
+    rng, alpha, repetitions, margin = np.random.default_rng([n, heavy]), 0.1, 400, 0.5
+    edges = {"lower": -margin, "higher": margin, "equal": margin, "lower by none": 0.0}
+    false = {"confirmed": 0, "refuted": 0}
+    for _ in range(repetitions):
+        noise = rng.standard_t(2, (5, n)) if heavy else rng.normal(size=(5, n))
+        family = {
+            name: Claimed(
+                name.split()[0], 0.0 if "none" in name else margin, edge + noise[at] - noise[4]
+            )
+            for at, (name, edge) in enumerate(edges.items())
+        }
+        verdicts = {one.verdict for one in ours.judge(family, alpha).values()}
+        for kind in false:
+            false[kind] += kind in verdicts
+    for kind, times in false.items():
+        assert times / repetitions <= alpha + 3 * math.sqrt(alpha * (1 - alpha) / repetitions), kind
+        assert times > 0.01 * repetitions, "a test that never rejects shows nothing"
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, nan])
+def test_alpha_lies_between_zero_and_a_half(alpha):
+    with pytest.raises(ValueError, match=f"alpha must be above 0 and below 0.5, got {alpha}"):
+        ours.judge({}, alpha)
+
+
+def test_the_correction_counts_every_member_of_the_family():
+    one, short = (
+        Claimed("lower", 0.0, [-0.02, -0.021, -0.019, -0.022, -0.02, -0.018]),
+        Claimed("lower", 0.0, [0.1]),
+    )
+    missing = {name: Claimed("lower", 0.0, []) for name in "bc"}
+    for family, p in (({}, 1 / 64), (missing, 3 / 64)):
+        judged = ours.judge({"a": one, **family})
+        assert (judged["a"].p, judged["a"].p_family, judged["a"].verdict) == (
+            1 / 64,
+            p,
+            "confirmed",
+        )
+    four = ours.judge({"a": one, **missing, "d": short})
+    assert (four["a"].test, four["a"].verdict) == ("t", "confirmed"), (
+        "4 / 64 > 0.05: the sign flips could not reject"
+    )
+    assert ours.judge({"a": Claimed("lower", 0.0, [-0.02, -0.0201])})["a"].verdict == "confirmed", (
+        "two differ enough"
+    )
+    for judged in (four["b"], four["d"], ours.judge({"a": Claimed("lower", 0.0, [0.1, nan])})["a"]):
+        assert (judged.verdict, math.isnan(judged.p_family), math.isnan(judged.low)) == (
+            "undecided",
+            True,
+            True,
+        )
+
+
+@pytest.mark.parametrize(("m", "seeds"), [(1, 5), (3, 6), (28, 10)])
+def test_sign_flips_decide_where_holm_can_reject_the_smallest_p(m, seeds):
+    for n in (seeds - 1, seeds):
+        assert (m * ours.sign_flip_below(-1.0 - np.arange(n)) <= 0.05) == (n == seeds)
+        assert ours.deciding_test([n, n + 3], m) == ("sign flips" if n == seeds else "t")
+    assert ours.deciding_test([21], 1) == ours.deciding_test([], 1) == "t"

@@ -1,0 +1,87 @@
+"""What hypotheses and gates are measured by: windows, target bytes, runs that ended as planned."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies import write_study
+
+from plkernel.config.schema import Gate
+from plkernel.results.measurements import as_planned, target_bytes, train_options
+from plkernel.results.study import read_study
+
+TRAIN = {
+    "context": 10,
+    "eval_windows": 3,
+    "final_windows": 5,
+    "test_windows": 7,
+    "truncation_windows": 11,
+}
+
+
+def gate(**values: Any) -> Gate:
+    return Gate.model_validate({"name": "g", "arm": "a", "at_most": 1.0, **values})
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ({}, 5 * 10),
+        ({"step": 20}, 3 * 10),
+        ({"metric": "excess_bpb"}, 3 * 10),
+        ({"metric": "test_bpb"}, 7 * 10),
+        ({"metric": "truncation_cost", "bytes": 4}, 11),
+    ],
+)
+def test_target_bytes_are_those_of_the_windows_of_the_metric(
+    measured: dict[str, Any], expected: int
+) -> None:
+    spec = {"train": TRAIN, "arms": {"a": {}}}
+    assert target_bytes(spec, gate(**measured)) == expected
+    large = {"size": 10**6, "validation": 0.1, "test": 0.1}
+    assert target_bytes(spec, gate(**measured), large) == expected
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ({}, 3 * 10),  # 40 bytes hold three windows of 10 bytes and the one before
+        ({"metric": "test_bpb"}, 1 * 10),
+        ({"metric": "truncation_cost", "bytes": 4}, 20 - 10),
+    ],
+)
+def test_windows_beyond_the_text_do_not_exist(measured: dict[str, Any], expected: int) -> None:
+    many = {**TRAIN, "final_windows": 99, "test_windows": 99, "truncation_windows": 99}
+    corpus = {"size": 200, "validation": 0.2, "test": 0.1}
+    assert target_bytes({"train": many, "arms": {"a": {}}}, gate(**measured), corpus) == expected
+
+
+def test_an_arm_changes_the_training_of_all() -> None:
+    spec = {"train": {"context": 10, "batch": 2}, "arms": {"a": {"train": {"batch": 3}}}}
+    assert train_options(spec, "a") == {"context": 10, "batch": 3}
+    assert train_options(spec, "unknown") == {"context": 10, "batch": 2}
+    assert train_options({"arms": {}}, "a") == {}
+
+
+@pytest.mark.parametrize(
+    ("train", "planned"),
+    [
+        ({"steps": 40}, True),
+        ({"steps": 41}, False),
+        ({"steps": 39}, False),
+        ({"bytes": 40 * 64 + 63, "batch": 4, "context": 16}, True),
+        ({"bytes": 41 * 64, "batch": 4, "context": 16}, False),
+        ({"bytes": 40, "batch": None}, True),
+        ({}, True),
+    ],
+)
+def test_a_run_is_as_planned_if_it_took_the_steps_of_the_spec(
+    tmp_path: Path, train: dict[str, Any], planned: bool
+) -> None:
+    study = read_study(write_study(tmp_path, spec={"train": train}))
+    assert {as_planned(study, run) for run in study.runs} == {planned}
+    unfinished = tmp_path / "concentrated/seed-0/result.json"
+    unfinished.unlink()
+    study = read_study(tmp_path)
+    (run,) = [run for run in study.runs if run.result is None]
+    assert not as_planned(study, run)

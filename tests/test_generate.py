@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import plkernel
 from plkernel.commands.export import export
-from plkernel.commands.generate import generate
+from plkernel.commands.generate import command as generate
 from plkernel.common import cli
 from plkernel.config.reading import load_spec
 from plkernel.models.init import initialise_

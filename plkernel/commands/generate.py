@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, BinaryIO, Protocol
+from typing import Annotated, Any, BinaryIO, Protocol
 
 import tyro
 
@@ -47,7 +47,16 @@ class Terminal:
         self.stream.flush()
 
 
-def generate(
+def __getattr__(name: str) -> Any:
+    """`generate`, the function of the package, which is loaded when it is asked for."""
+    if name != "generate":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from plkernel.api import generate
+
+    return generate
+
+
+def command(
     model: tyro.conf.Positional[Path],
     prompt: str = "",
     prompt_file: Path | None = None,
@@ -139,4 +148,4 @@ def write(drawn: Iterable[int], writer: Writer) -> None:
 
 
 if __name__ == "__main__":
-    cli.main(generate)
+    cli.main(command)

@@ -5,25 +5,27 @@ lists them.
 import re
 import runpy
 import sys
+import textwrap
 from pathlib import Path
 
 from plkernel import __version__
 from plkernel.common import cli
 
-TOLD = re.compile(r'"""python -m plkernel\.(\w+)[^:]*: (.+?)\.?(?:"""|$)', re.MULTILINE)
-"""How a command begins: its name, and a description."""
+WIDTH = 80
+"""Columns of the list of commands."""
+TOLD = re.compile(r'"""python -m plkernel\.(\w+)[^:]*: (.+?)\.?\s*(?:"""|\n\n)', re.DOTALL)
+"""How a command begins: its name, and a description, which may run over several lines."""
 
 
 def commands() -> dict[str, str]:
-    """Return the descriptions of all commands by name, from the first lines of their files; none is
-    imported.
+    """Descriptions of all commands by name, read from their files, of which none is imported.
 
     >>> commands()["train"]
     'one run of one condition, with TensorBoard, checkpoints and resume'
     """
     files = sorted(Path(__file__).parent.glob("commands/*.py"))
     heads = (TOLD.match(file.read_text(encoding="utf-8")) for file in files)
-    return {head[1]: head[2] for head in heads if head}
+    return {head[1]: " ".join(head[2].split()) for head in heads if head}
 
 
 def main() -> None:
@@ -34,7 +36,15 @@ def main() -> None:
 def _run() -> None:
     given, known = sys.argv[1:], commands()
     if not given or given[0] in ("-h", "--help"):
-        rows = [f"  {name:<12}{description}" for name, description in known.items()]
+        rows = [
+            textwrap.fill(
+                description,
+                WIDTH,
+                initial_indent=f"  {name:<12}",
+                subsequent_indent=" " * 14,
+            )
+            for name, description in known.items()
+        ]
         print(
             "\n".join(
                 [

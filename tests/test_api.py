@@ -51,7 +51,9 @@ def test_names_load_what_they_need_and_are_one_thing_with_those_in_modules_of_co
         load = importlib.import_module
         anew = load("plkernel")
         modules = {name: load(f"plkernel.{name}") for name in ("fit", "measure")}
-        functions = {name: getattr(anew, name) for name in ("fit", "measure", "inspect", "generate")}
+        functions = {
+            name: getattr(anew, name) for name in ("fit", "measure", "inspect", "generate")
+        }
         for name in ("inspect", "generate"):
             modules[name] = load(f"plkernel.{name}")
         for name, function in functions.items():

@@ -54,7 +54,12 @@ def test_the_list_names_every_command_and_loads_nothing(script: Path) -> None:
     assert "plkernel" in loaded
     assert not loaded & set(HEAVY)
     assert listed.stdout.splitlines()[0] == "usage: plkernel COMMAND [OPTIONS]"
-    assert all(f"  {name} " in listed.stdout for name in commands())
+    words = " ".join(listed.stdout.split())
+    assert all(f"{name} {description}" in words for name, description in commands().items())
+    assert (
+        commands()["train"] == "one run of one condition, with TensorBoard, checkpoints and resume"
+    )
+    assert max(map(len, listed.stdout.splitlines())) <= 80
     assert call("-m", "plkernel", "--help").stdout == listed.stdout
     assert call(script, "specs", "--help").stdout.startswith("usage: python -m plkernel.specs [-h]")
 

@@ -553,7 +553,14 @@ def _lines(case: str, group: list[dict[str, Any]], most: int) -> Iterator[str]:
 def _cells(times: dict[str, Any] | None) -> str:
     if times is None:
         return " " * len(HEADER)
-    device = f"{1e3 * times['device']:.3f}" if "device" in times else ""
+    call = _digits(1e3 * times["call"])
+    device = _digits(1e3 * times["device"]) if "device" in times else ""
     mark = " " if times.get("graph", True) else "e"
+    host = f"{1e6 * times['host']:.0f}"
     ratio = f"{times['ratio']:.2f}" if "ratio" in times else ""
-    return f"{1e3 * times['call']:8.3f} {device:>7}{mark} {1e6 * times['host']:6.0f} {ratio:>6}"
+    return f"{call:>8} {device:>7}{mark} {host:>6} {ratio[:6]:>6}"
+
+
+def _digits(milliseconds: float) -> str:
+    """Milliseconds with three decimals, fewer where they would not fit into seven characters."""
+    return f"{milliseconds:.3f}"[:7].rstrip(".")

@@ -20,7 +20,7 @@ State (`plkernel.models.state`): of every block S_T (B,H,N,N), and x_T (B,D) of 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plkernel.analysis.nodes import Nodes
 from plkernel.kernels.wkv import wkv
 from plkernel.models.layers import (
     BYTES,
@@ -41,6 +42,7 @@ from plkernel.models.layers import (
     norm_of,
     squared_relu,
 )
+from plkernel.models.power_law import decays_, projection_
 from plkernel.models.state import Layout, Memory, State, blank, block_name, check
 
 MEMORY = ("att_shift", "wkv", "ffn_shift")
@@ -51,7 +53,7 @@ GROUP_NORM_EPS = 64e-5  # Eagle's code divides by 8 and takes 1e-5, which is the
 
 
 class RWKVSizes:
-    """The sizes of every configuration; a model is always causal."""
+    """The sizes of every configuration; a model is always causal, and a byte is a step."""
 
     dim: int
     layers: int
@@ -61,6 +63,7 @@ class RWKVSizes:
     structure: Structure
     hidden: Any
     causal = True
+    patch = 1
 
     @property
     def heads(self) -> int:
@@ -189,6 +192,10 @@ class Mixing(nn.Module):
             setattr(self, name, Linear(config.structure, config.dim, config.dim))
         self.ln_x = nn.GroupNorm(config.heads, config.dim, eps=GROUP_NORM_EPS)
 
+    def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
+        """Write the nodes of all heads into the decays and the receptance, in place."""
+        raise NotImplementedError
+
     def split(self, x: Tensor) -> Tensor:
         """Heads of x: (B,T,D) to (B,T,H,N)."""
         return x.unflatten(-1, (self.heads, -1))
@@ -274,6 +281,14 @@ class TimeMixing(Mixing):
         x_w, x_k, x_v, x_r, x_g = mixtures(x, change, base, added, at_once=x.is_cuda)
         by_data = torch.tanh(x_w @ self.time_decay_w1) @ self.time_decay_w2
         return x_r, x_k, x_v, x_g, self.split(w_raw + by_data.to(w_raw.dtype))
+
+    @torch.no_grad()
+    def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
+        """Set the decays and the rows of the receptance, and with `bonus` u = 2**bonus."""
+        projection_(self.receptance.weight, nodes, dim=0)
+        decays_(self.time_decay, nodes, "exp_exp")
+        if bonus is not None:
+            self.time_faaaa.fill_(2.0**bonus)
 
     def forward(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor]:
         before = previous(x, memory, "att_shift")
@@ -434,6 +449,31 @@ class RWKV(nn.Module):
     def kernels(self, lags: Tensor) -> list[Tensor]:
         """Weight of an input `lags` (T,) bytes later in every state, (T,) float64 each."""
         return [mixing.kernel(lags) for mixing in self.mixings()]
+
+    def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
+        """Write `nodes` into every head of an initialised model, in place.
+
+        time_decay = ln(lambda) of the node, in Goose w0 = logit(lambda / exp(-1/2)); each row of
+        the receptance times its node's multiplier; the rest stays as the scheme has it, how the
+        data move the decay included. `bonus`, where given, is the exponent in u = 2**exponent of
+        Eagle and Finch, which puts d = 1 on the law: there the decays would have to give
+        2**exponent times what they give at d = 2. `plkernel.models.rwkv_nodes.check_nodes` says
+        which nodes fit a model.
+
+        Row i of a head's receptance reads the state's row i, whose decay is that of channel i. The
+        output matrix cannot carry the shape: its columns belong to channels of the value, which do
+        not decay apart, and it starts at zero. GroupNorm divides every head by its own size, so
+        only the shape inside a head acts: each holds the whole law, in N nodes. A byte at
+        prediction distance d >= 2 is seen through a**(d-2), and at d = 1 through the bonus u alone
+        (lag `bonus` of `plkernel.analysis.nodes.Aim`). The key is not scaled by the decay (gain
+        `none`) unless the K-clamp multiplies it by min(1, lambda) (gain `clamp`). Goose reads the
+        state after the newest byte, through a**(d-1) (lag `distance`), and has no half-life below
+        1.143 bytes; what it erases comes on top of the decays.
+        """
+        heads = self.config.heads
+        every = replace(nodes, rates=nodes.rates * heads, projection=nodes.projection * heads)
+        for mixing in self.mixings():
+            mixing.place_(every, bonus)
 
     def mixings(self) -> list[Mixing]:
         """The time mixing of every block, from the first."""

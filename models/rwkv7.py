@@ -28,9 +28,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plkernel.analysis.nodes import Nodes
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE as LARGEST_RATE
 from plkernel.kernels.wkv7 import wkv7
 from plkernel.models.layers import Activation, Linear, Structure, squared_relu
+from plkernel.models.power_law import decays_, projection_
 from plkernel.models.rwkv import RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
 from plkernel.models.state import Memory
 
@@ -113,6 +115,12 @@ class GooseMixing(Mixing):
         self.k_k = vector(config.dim)
         self.k_a = vector(config.dim)
         self.r_k = nn.Parameter(torch.empty(config.heads, config.head_size))
+
+    @torch.no_grad()
+    def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
+        """Set the decays and the rows of the receptance; Goose has no bonus."""
+        projection_(self.receptance.weight, nodes, dim=0)
+        decays_(self.w0, nodes, "exp_sigmoid")
 
     def forward(
         self, x: Tensor, first: Tensor | None = None, memory: Memory | None = None

@@ -357,6 +357,11 @@ class SSM(nn.Module):
         """Weight of an input `lags` (T,) bytes later in every SSM branch, (T,) float64 each."""
         return [recurrence.kernel(lags / self.config.patch) for recurrence in self.recurrences()]
 
+    def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
+        """Write `nodes` into every block, in place; an SSM has no bonus."""
+        for recurrence in self.recurrences():
+            recurrence.place_(nodes)
+
     def recurrences(self) -> list[DiagonalSSM]:
         """The SSM branch of every block, from the first."""
         return [module for module in self.modules() if isinstance(module, DiagonalSSM)]

@@ -18,7 +18,6 @@ from plkernel.decays.watch import decay_names
 from plkernel.kernels.operators import choose
 from plkernel.models import Device
 from plkernel.models.init.plan import Plan, Sizes, grouped, is_matrix, plan, rules_at
-from plkernel.models.init.rwkv_power_law import power_law_
 from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
@@ -179,13 +178,9 @@ def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyMod
     )
     if not model.is_foreign:
         (plan or plan_of(built, condition)).apply_(built, seed)
-        if isinstance(built, SSM):
-            for recurrence in built.recurrences():
-                recurrence.place_(condition.nodes)
-        elif arm.places_nodes:
-            power_law_(
-                built, condition.nodes, arm.law.exponent if arm.law and arm.bonus == "law" else None
-            )
+        if arm.places_nodes or model.kind == "ssm":  # an SSM has no decays of its scheme's
+            bonus = arm.law.exponent if arm.law and arm.bonus == "law" else None
+            built.place_(condition.nodes, bonus)
     if arm.init is not None:
         foreign.start_(built, arm.init, arm.init_options, seed)
     return built  # type: ignore[no-any-return]

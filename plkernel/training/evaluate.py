@@ -35,9 +35,7 @@ from plkernel.decays.memory import QUANTILES
 from plkernel.models import NOT_CAUSAL
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV
-from plkernel.models.ssm import SSM
 from plkernel.training.build import AnyModel
-from plkernel.training.foreign import Foreign
 
 Losses = Callable[[np.ndarray, int | None, int], np.ndarray]
 """Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before
@@ -272,7 +270,7 @@ def patch_of(model: AnyModel) -> int:
     """Bytes in a patch of `model`, 1 where it has none: it starts anew at a border of patches
     only.
     """
-    return model.config.patch if isinstance(model, SSM | Foreign) else 1
+    return model.config.patch
 
 
 def token_losses(predict: Predict, windows: Tensor, batch: int, first: int = 0) -> np.ndarray:

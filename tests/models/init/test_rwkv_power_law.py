@@ -14,7 +14,6 @@ from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 from plkernel.kernels.wkv import wkv
 from plkernel.models import rwkv as rwkv_module
 from plkernel.models.init import initialise_
-from plkernel.models.init.rwkv_power_law import power_law_
 from plkernel.models.rwkv import RWKV, RWKVConfig, TimeMixing
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.rwkv_nodes import check_nodes, gain_of
@@ -44,7 +43,9 @@ def model_with(
     nodes: Nodes | None, version: int, k_clamp: bool, bonus: float | None = None
 ) -> RWKV:
     model = initialise_(RWKV(RWKVConfig(version, 256, 2, 64, k_clamp=k_clamp)), "rwkv_blinkdl", 0)
-    return model if nodes is None else power_law_(model, nodes, bonus)
+    if nodes is not None:
+        model.place_(nodes, bonus)
+    return model
 
 
 def of_white_input(mixing: TimeMixing, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, ...]:
@@ -136,7 +137,7 @@ def test_goose_has_the_promised_memory_before_it_erases() -> None:
     plain, model = (
         initialise_(RWKV7(RWKV7Config(128, 2, 64)), "rwkv7_official", 0) for _ in range(2)
     )
-    power_law_(model, nodes)
+    model.place_(nodes)
     changed = {
         name.split(".", 2)[2]
         for name, x in plain.state_dict().items()

@@ -129,8 +129,8 @@ def test_blocks_of_different_composition_are_called_drift() -> None:
 @pytest.mark.parametrize(
     ("encoding", "width", "message"),
     [
-        ("latin-1", 60, "period: the composition of the bytes repeats every 61: lines or records"),
-        ("utf-16-le", None, "every 2, and one of them is mostly 0: UTF-16 or numbers of 16 bits"),
+        ("latin-1", 60, "the composition of the text repeats every 61 bytes: lines or records"),
+        ("utf-16-le", None, "every 2 bytes, and one of them is mostly 0: UTF-16 or numbers of 16"),
         ("latin-1", None, None),
     ],
 )

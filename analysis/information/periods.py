@@ -9,6 +9,7 @@ information of a sequence whose symbols depend on their phase alone,
 
 from dataclasses import dataclass
 from functools import reduce
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -49,12 +50,14 @@ class Period:
     """A period, and the information that it alone shares.
 
     length       P, in symbols
+    strength     nats at lag P and its multiples
     information  (L,) nats at the lags asked for
     blank        the largest share that the byte 0 has at one phase: near 1 for code units of
                  several bytes whose upper byte is mostly empty
     """
 
     length: int
+    strength: float
     information: tuple[float, ...]
     blank: float
 
@@ -72,9 +75,9 @@ def find_period(data: Bytes, lags: ArrayLike) -> Period | None:
         if length is None:
             continue
         if _stands_out(stretches, length):
-            shared = _shared_information(stretches, length, np.asarray(lags))
+            strength, *shared = _shared_information(stretches, length, np.append(length, lags))
             blank = max(_share_of_zero(stretches, length))
-            return Period(length, tuple(shared.tolist()), blank)
+            return Period(length, float(strength), tuple(map(float, shared)), blank)
     return None
 
 
@@ -84,7 +87,7 @@ def _stands_out(stretches: list[Bytes], length: int) -> bool:
     Those show what the compositions of phases share by chance, in a text with memory.
     """
     others = [length + offset for offset in BESIDE if length + offset >= 2]
-    others = [other for other in others if other % length and length % other]
+    others = [other for other in others if gcd(other, length) == 1]  # which share no phase
     found, *beside = (
         _shared_information(stretches, one, np.array([one]))[0] for one in (length, *others)
     )

@@ -201,9 +201,11 @@ def period_sentence(result: Measurement) -> str | None:
     period = result.period
     if period is None:
         return None
-    found = f"period: the composition of the bytes repeats every {period.length}"
-    largest = max(period.information) * BITS
-    left_out = f"it explains up to {largest:.2g} bits, which are not part of I above"
+    found = f"period: the composition of the text repeats every {period.length} bytes"
+    left_out = (
+        f"it explains {period.strength * BITS:.2g} bits at lag {period.length}, and what it"
+        " explains is not part of I above"
+    )
     if period.length <= UNITS and period.blank > MOSTLY:
         name = {2: "UTF-16 or numbers of 16 bits", 4: "UTF-32 or numbers of 32 bits"}.get(
             period.length, f"symbols of {period.length} bytes"
@@ -217,7 +219,7 @@ def period_sentence(result: Measurement) -> str | None:
             f"{found}: symbols of several bytes; {left_out}, and only multiples of"
             f" {period.length} are measured"
         )
-    return f"{found}: lines or records of a fixed length; {left_out}"
+    return f"{found}: lines or records of the same, or nearly the same, length; {left_out}"
 
 
 def drift_sentence(curve: DecayCurve) -> str | None:

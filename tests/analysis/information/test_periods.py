@@ -47,6 +47,14 @@ def free_table(count):
     return b"".join(b"%d,%.3g\n" % (n, RNG.random()) for n in range(count))
 
 
+def events(count):
+    """A constant, a pitch that walks, a strength and a duration, as in a file of notes."""
+    pitch = np.cumsum(RNG.integers(-3, 4, count)) % 24 + 48
+    rest = RNG.choice([24, 48, 96], count)
+    rows = [np.full(count, 0x90), pitch, RNG.integers(64, 84, count), rest]
+    return np.stack(rows, axis=1).astype(np.uint8).tobytes()
+
+
 PERIODIC = {
     "lines of 60": (lines(BASES, 60), 61),
     "lines of 80": (lines(TEXT, 80), 81),
@@ -54,6 +62,7 @@ PERIODIC = {
     "fields of fixed width": (table(20_000), 16),
     "UTF-16": (TEXT.decode().encode("utf-16-le"), 2),
     "UTF-32": (TEXT.decode().encode("utf-32-be"), 4),
+    "events of 4 bytes": (events(20_000), 4),
     "a cycle": (bytes(range(7)) * 3_000, 7),
 }
 FREE = {

@@ -213,8 +213,8 @@ def evaluate(
     windows  largest number of windows
 
     A torch module is in evaluation mode meanwhile; what it returns may hold the logits as
-    `.logits`. Raises ValueError for a model that sees ahead or returns something else, and a text
-    shorter than a window.
+    `.logits`, or first in a tuple. Raises ValueError for a model that sees ahead, is random or
+    returns something else, for logits that are not numbers, and a text shorter than a window.
     """
     from plkernel.context.measures import moments
     from plkernel.training.evaluate import token_losses
@@ -519,6 +519,8 @@ def _checked(model: Any) -> "Predict":
     """A callable that returns the logits of `model`; ValueError where it does not give them."""
     import torch
 
+    from plkernel.training.evaluate import as_logits
+
     if not callable(model):
         wanted = (
             "a callable from tokens (B,T) int64 to logits (B,T,256), a model of plkernel or a"
@@ -532,26 +534,13 @@ def _checked(model: Any) -> "Predict":
     device = parameters[0].device if parameters else torch.device("cpu")
 
     def predict(tokens: "Tensor") -> "Tensor":
-        shape, highest = tuple(tokens.shape), int(tokens.max())
         try:
             given = model(tokens.to(device))
         except Exception as error:
             raise ValueError(
-                f"model: given tokens of shape {shape}, int64, it raised {cli.told(error)}"
+                f"model: given tokens of shape {tuple(tokens.shape)}, int64, it raised"
+                f" {cli.told(error)}"
             ) from error
-        logits = getattr(given, "logits", given)
-        if not isinstance(logits, torch.Tensor):
-            raise ValueError(
-                f"model must return logits, a tensor or .logits, got {type(logits).__name__}"
-            )
-        fits = logits.ndim == 3 and logits.shape[:2] == shape and logits.shape[2] > highest
-        if not (fits and logits.is_floating_point()):
-            wanted = (
-                f"floating logits (B,T,V), V above {highest}, for tokens (B,T) of shape {shape}"
-            )
-            raise ValueError(
-                f"model must return {wanted}, got {logits.dtype} of shape {tuple(logits.shape)}"
-            )
-        return logits
+        return as_logits(given, tokens, "model")
 
     return predict

@@ -43,7 +43,7 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
     count = 1 + max((layer.number for layer in layers), default=0)
     seen, moved = [], []
     for layer in layers:
-        started = _started(layer, count)
+        started = official_starts(layer, count)
         moved += [layer] if layer.family.fixed is None and len(started) < len(layer.tensors) else []
         seen += [
             *_of_tensors(layer, started, count),
@@ -83,35 +83,7 @@ def grouped(seen: Iterable[Finding], severity: str) -> list[str]:
     return [line + rest for line, rest in zip(lines, more, strict=True)]
 
 
-def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
-    """Families that were drawn anew since `before`.
-
-    Log rates before, relative to layer means, explain under a quarter of those now.
-    """
-    pairs = list(zip(before, now, strict=True))
-    for name in {new.family.name: None for _, new in pairs if new.family.fixed is None}:
-        logs = []
-        for old, new in ((old, new) for old, new in pairs if new.family.name == name):
-            with np.errstate(divide="ignore", invalid="ignore"):
-                both = np.log([old.rates.ravel(), new.rates.ravel()])
-            both = both[:, np.isfinite(both).all(axis=0)]
-            logs.append(both - both.mean(axis=1, keepdims=True) if both.size else both)
-        x, y = np.concatenate(logs, axis=1)
-        if (scale := np.sqrt((x * x).sum() * (y * y).sum())) > 0 and (
-            share := max(0.0, (x @ y) / scale) ** 2
-        ) < 0.25:
-            words = (
-                f"the decays before explain {share:.0%} of the variance of those now: they were"
-                " drawn anew"
-            )
-            yield Finding(
-                "initialised again",
-                next(new.module for _, new in pairs if new.family.name == name),
-                words,
-            )
-
-
-def _started(layer: Layer, count: int) -> dict[str, str]:
+def official_starts(layer: Layer, count: int) -> dict[str, str]:
     """Tensors, by role, that are as the official code initialises them, and how in words.
 
     count: layers of the model.
@@ -303,7 +275,7 @@ def _was_rounded(values: Floats, dtype: str) -> bool:
     if not np.array_equal(rounded(values, dtype), values) or _is_short(values, dtype):
         return False
     lowest, last = _last_digits(values, dtype)
-    return np.count_nonzero(lowest == last) > 1
+    return bool(np.count_nonzero(lowest == last) > 1)
 
 
 def _is_short(values: Floats, dtype: str) -> bool:

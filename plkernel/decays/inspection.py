@@ -12,10 +12,11 @@ from plkernel.common.cli import existing, text_table
 from plkernel.common.files import CHECKPOINT
 from plkernel.decays.bare import with_parent
 from plkernel.decays.families import FAMILIES, Floats
-from plkernel.decays.findings import Finding, findings, grouped, redrawn
+from plkernel.decays.findings import Finding, findings, grouped
 from plkernel.decays.memory import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.decays.memory_figures import DRAWN, model_figure
 from plkernel.decays.rates import LAGS, Layer, kernel, known_layers, quantiles
+from plkernel.decays.redrawn import redrawn
 from plkernel.decays.tensors import HUB, open_checkpoint
 
 if TYPE_CHECKING:

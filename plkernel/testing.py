@@ -6,11 +6,15 @@ Loads torch when it is called, not when pytest loads the plugin.
 """
 
 import copy
+import inspect
+import json
+import logging
 import pickle
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -68,10 +72,13 @@ def assert_decays_survive(
 
     bfloat16           built with this default dtype: equal to rounding, and finite
     meta               built on the meta device, materialised, filled with NaN, initialised
-    initialised again  as it is, and as if it had never been saved and loaded   with other decays:
-    `save_pretrained`, or the state_dict into another model; also in bfloat16 deepcopy, compiled
+    initialised again  as it is, and as if it had never been
+    saved and loaded   with other decays: `save_pretrained`, or the state_dict into another model;
+                       also in bfloat16, and from files that lack one tensor of the modules with
+                       decays, or all other tensors: the decays that are there must survive
+    deepcopy, compiled
     two processes      of gloo: sharded by FSDP2 when built, and built on meta, sharded,
-    materialised and initialised
+                       materialised and initialised
 
     Decays that all seeds share must be equal. Drawn ones must be finite and of the same
     distribution, over all layers, where they are drawn anew. The processes are forked: nothing
@@ -157,21 +164,92 @@ def _initialised_again(model: Any, fill: Fill, first: Arrays) -> Readings:
 def _saved_and_loaded(model: Any, factory: Factory, kept: Arrays) -> Readings:
     import torch
 
+    files = hasattr(model, "save_pretrained")
     for words, kind in (("", "float32"), (" in bfloat16", "bfloat16")):
-        if hasattr(model, "save_pretrained"):
+        if files:
             with tempfile.TemporaryDirectory() as folder:
                 model.save_pretrained(folder)
-                yield (
-                    words,
-                    type(model).from_pretrained(
-                        folder, **({"dtype": torch.bfloat16} if words else {})
-                    ),
-                    kept,
-                )
+                options = {"dtype": torch.bfloat16} if words else {}
+                yield words, type(model).from_pretrained(folder, **options), kept
         else:
             other = _built(factory, SEEDS, kind)
             other.load_state_dict(copy.deepcopy(model.state_dict()))
             yield words, other, kept
+    torch.set_default_dtype(torch.float32)
+    if not files and "strict" not in _options_of(model.load_state_dict):
+        return
+    for words, left_out in _lacking(model):
+        with tempfile.TemporaryDirectory() as folder:
+            if files:
+                model.save_pretrained(folder)
+                _take_out(Path(folder), left_out)
+                with _quiet():  # transformers lists what a file lacks
+                    other = type(model).from_pretrained(folder)
+            else:
+                other = _built(factory, SEEDS)
+                state = copy.deepcopy(model.state_dict())
+                partial = {name: x for name, x in state.items() if name not in left_out}
+                other.load_state_dict(partial, strict=False)
+        now = _decays(other)
+        expected = {name: now.get(name) if name in left_out else kept[name] for name in kept}
+        yield f" from a file without {words}", now, expected
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings of loggers."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _options_of(function: Callable[..., Any]) -> set[str]:
+    """Names of the arguments of a function, and "strict" where it takes any."""
+    taken = inspect.signature(function).parameters.values()
+    any_name = {"strict"} if any(one.kind is one.VAR_KEYWORD for one in taken) else set[str]()
+    return {one.name for one in taken} | any_name
+
+
+def _lacking(model: Any) -> Iterator[tuple[str, set[str]]]:
+    """What a file may lack, in words, and names of those tensors.
+
+    Each tensor of a module with decays, in all layers at once, and then all tensors elsewhere: an
+    initialisation runs for a module of which something is missing, and for those around it.
+    """
+    from plkernel.decays.watch import layers_of
+
+    modules = tuple(dict.fromkeys(module for module, _, _ in layers_of(model)[1]))
+    heads = tuple(f"{module}." if module else "" for module in modules)
+    alike: dict[str, set[str]] = {}
+    elsewhere = set[str]()
+    for name in model.state_dict():
+        if name.startswith(heads):
+            alike.setdefault(re.sub(r"\d+", "*", name), set()).add(name)
+        else:
+            elsewhere.add(name)
+    yield from alike.items()
+    if elsewhere:
+        yield "the tensors of other modules", elsewhere
+
+
+def _take_out(folder: Path, names: set[str]) -> None:
+    """Take tensors out of the .safetensors files of a folder."""
+    from safetensors.torch import load_file, save_file
+
+    for path in folder.glob("*.safetensors"):
+        held = load_file(path)
+        left = {name: tensor for name, tensor in held.items() if name not in names}
+        if len(left) < len(held):
+            save_file(left, path, metadata={"format": "pt"})
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        content = json.loads(index.read_text(encoding="utf-8"))
+        places = content["weight_map"].items()
+        content["weight_map"] = {name: file for name, file in places if name not in names}
+        index.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _run(model: Any, inputs: Sequence[Any]) -> Any:

@@ -88,10 +88,7 @@ def assert_decays_survive(
 
     from plkernel.decays.watch import watch
 
-    if unknown := set(steps) - set(STEPS):
-        raise ValueError(
-            f"steps must be among {', '.join(STEPS)}, got {', '.join(sorted(unknown))}"
-        )
+    _check_arguments(factory, promised, initialise, inputs, steps)
     fill, given, before = initialise or _initialise, promised or {}, torch.get_default_dtype()
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         try:
@@ -100,17 +97,12 @@ def assert_decays_survive(
                 raise AssertionError(f"built: {one.tensor}: {one.name}, {one.seen}")
             samples = [_decays(_built(factory, seed)) for seed in range(SEEDS)]
             first = samples[0]
-            if missing := set(given) - set(first):
-                known = ", ".join(first)
-                raise ValueError(
-                    f"promised must name decays, got {', '.join(sorted(missing))}: {known} are"
-                )
             fixed = {
                 name: first[name]
                 for name in first
                 if all(np.array_equal(one[name], first[name]) for one in samples)
             }
-            fixed |= {name: np.asarray(values, dtype=np.float64) for name, values in given.items()}
+            fixed |= _promises(given, first)
             kept = _move(moved, first)
             table: dict[str, Callable[[], Readings]] = {
                 "built": lambda: [("", first, None)],
@@ -130,6 +122,48 @@ def assert_decays_survive(
                     _check(f"{step}{words}", now, samples, fixed, expected)
         finally:
             torch.set_default_dtype(before)
+
+
+def _check_arguments(factory: Any, promised: Any, initialise: Any, inputs: Any, steps: Any) -> None:
+    """ValueError that names an argument of another kind than `assert_decays_survive` takes."""
+    from torch import nn
+
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise ValueError(
+            f"factory must be a function that builds the model, got {type(factory).__name__}"
+        )
+    if initialise is not None and not callable(initialise):
+        raise ValueError(f"initialise must be a function, got {type(initialise).__name__}")
+    if promised is not None and not isinstance(promised, Mapping):
+        raise ValueError(f"promised must be numbers by name, got {type(promised).__name__}")
+    for name, value in {"inputs": inputs, "steps": steps}.items():
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(f"{name} must be a list, got {value!r}")
+    if unknown := {str(step) for step in steps} - set(STEPS):
+        raise ValueError(
+            f"steps must be among {', '.join(STEPS)}, got {', '.join(sorted(unknown))}"
+        )
+
+
+def _promises(given: Mapping[str, Any], first: Arrays) -> Arrays:
+    """The promised numbers in the shapes of the decays; ValueError for what are none."""
+    if missing := set(given) - set(first):
+        raise ValueError(
+            f"promised must name decays, got {', '.join(sorted(map(str, missing)))}:"
+            f" {', '.join(first)} are"
+        )
+    numbers = {}
+    for name, values in given.items():
+        shape = first[name].shape
+        try:
+            numbers[name] = np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(
+                f"promised {name} must be numbers of shape {shape}, got {values!r}"
+            ) from None
+        if np.isnan(numbers[name]).any():
+            raise ValueError(f"promised {name} must be numbers, got NaN")
+    return numbers
 
 
 @pytest.fixture
@@ -191,7 +225,7 @@ def _saved_and_loaded(model: Any, factory: Factory, kept: Arrays) -> Readings:
                 partial = {name: x for name, x in state.items() if name not in left_out}
                 other.load_state_dict(partial, strict=False)
         now = _decays(other)
-        expected = {name: now.get(name) if name in left_out else kept[name] for name in kept}
+        expected = {**kept, **{name: x for name, x in now.items() if name in left_out}}
         yield f" from a file without {words}", now, expected
 
 

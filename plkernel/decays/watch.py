@@ -88,6 +88,10 @@ class watch:
         check_numbers(context=context)
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
+        if step < 0:
+            raise ValueError(f"step must be at least 0, got {step}")
+        if context is not None and not context > 0:
+            raise ValueError(f"context must be above 0, got {context}")
         self.optimizers = optimizers_of(optimizer)
         self.model = model
         self.optimizer = optimizer
@@ -286,6 +290,8 @@ def optimizers_of(given: Any) -> list[Any]:
         return []
     several = list(given.values()) if isinstance(given, Mapping) else given
     optimizers = list(several) if isinstance(several, list | tuple) else [several]
+    if not optimizers:
+        raise ValueError("optimizer must be an optimizer or several, got none: leave it out")
     for one in optimizers:
         if not hasattr(one, "param_groups"):
             raise ValueError(
@@ -385,7 +391,7 @@ def lightning_callback(**options: Any) -> Any:
                 "step": _steps_of(trainer),
                 **options,
             }
-            self.watch = watch(module, list(trainer.optimizers), **given)
+            self.watch = watch(module, list(trainer.optimizers) or None, **given)
 
         def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
             step = _steps_of(trainer)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from numbers import Integral
 from operator import add
 from typing import Any
 
@@ -431,7 +432,16 @@ def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:
     """`lags`, or 1, 2, 4 .. `length`; ValueError unless they ascend from 1 or more to `length` at
     most.
     """
-    known = lengths(length) if not lags else list(lags)
+    if lags is None:
+        return lengths(length)
+    if isinstance(lags, str) or not isinstance(lags, Iterable):
+        raise ValueError(f"lags must be whole numbers in ascending order, got {lags!r}")
+    known = list(lags)
+    if not known:
+        return lengths(length)
+    if not all(isinstance(lag, Integral) for lag in known):
+        raise ValueError(f"lags must be whole numbers in ascending order, got {known}")
+    known = [int(lag) for lag in known]
     if known != sorted(set(known)) or not 1 <= known[0] <= known[-1] <= length:
         raise ValueError(
             f"lags must ascend and lie between 1 and the context, {length}, got {known}"

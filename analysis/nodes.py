@@ -207,7 +207,7 @@ class Aim:
 
 def check_name(what: str, name: str, valid: Iterable[str]) -> None:
     """ValueError unless `name` is one of the `valid` ones."""
-    if name not in valid:
+    if not isinstance(name, str) or name not in valid:
         raise ValueError(f"{what} must be one of {', '.join(valid)}, got {name!r}")
 
 
@@ -352,7 +352,12 @@ def place(
         tempering=tempering,
         loss=loss,
         max_lag=max_lag,
+        fastest=fastest,
     )
+    if not 0.0 < step < np.inf:
+        raise ValueError(f"step must be above 0 and finite, got {step}")
+    if not fastest > 0.0:
+        raise ValueError(f"fastest must be above 0, got {fastest}")
     aim = Aim(beta, target, kernel, lag)
     check_name("projection", projection, get_args(Projection))
     check_options(

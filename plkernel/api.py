@@ -6,7 +6,7 @@ need it.
 
 import numbers
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,6 +84,8 @@ def measure(
     'none'
     """
     check_numbers(numbers.Integral, max_lag=max_lag, threads=threads)
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
     stated = check_range(lags, max_lag)
     corpus, data = _read_text(text)
     count = threads or os.cpu_count() or 1
@@ -127,18 +129,34 @@ def apply(
     Raises ValueError for a tensor without parametrisation, sizes that differ, and a decay that is 0
     or 1 in the type of the tensor; the projection is only touched after the decays.
     """
-    from torch import Tensor, nn
-
-    from plkernel.analysis.nodes import warn_outlasting
+    from plkernel.analysis.nodes import Nodes, warn_outlasting
     from plkernel.analysis.parametrisations import FORMS
     from plkernel.models.power_law import decays_, projection_
 
+    check_numbers(numbers.Integral, dim=dim)
     check_numbers(max_lag=max_lag)
-    for name, value in {"decays": decays, "projection": projection}.items():
-        if not isinstance(value, Tensor | None) or (name, value) == ("decays", None):
-            hint = f": give its weight, {name}.weight" if isinstance(value, nn.Module) else ""
-            raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
-    if parametrisation is None:
+    if max_lag is not None and not max_lag > 0:
+        raise ValueError(f"max_lag must be above 0, got {max_lag}")
+    for name, value in {"nodes": nodes, "match": match}.items():
+        if not isinstance(value, Nodes) and (name, value) != ("match", None):
+            raise ValueError(
+                f"{name} must be nodes, as plkernel.place gives them, got {type(value).__name__}"
+            )
+    _check_writable("decays", decays)
+    if projection is not None:
+        _check_writable("projection", projection)
+    options: dict[str, Any] = {
+        "dt_bias": dt_bias,
+        "a_log": a_log,
+        "gate_bias": gate_bias,
+        "bound": bound,
+        "cap": cap,
+        "log_step": log_step,
+    }
+    for name, value in options.items():
+        if value is not None:
+            _check_given(name, value)
+    if not isinstance(parametrisation, str):
         raise ValueError(
             "parametrisation must say how the layer computes its decays from this tensor: one of"
             f" {', '.join(FORMS)}, such as a_log for A_log of Mamba, Mamba-2 and gated delta nets,"
@@ -146,19 +164,58 @@ def apply(
         )
     if max_lag is not None:
         warn_outlasting(nodes.half_lives(), max_lag)
-    decays_(
-        decays,
-        nodes,
-        parametrisation,
-        dt_bias=dt_bias,
-        a_log=a_log,
-        gate_bias=gate_bias,
-        bound=bound,
-        cap=cap,
-        log_step=log_step,
-    )
+    decays_(decays, nodes, parametrisation, **options)
     if projection is not None:
         projection_(projection, nodes, dim=dim, match=match)
+
+
+def _check_writable(name: str, value: Any) -> None:
+    """ValueError unless floating-point numbers can be written into a tensor."""
+    from torch import Tensor, nn, strided
+
+    if not isinstance(value, Tensor):
+        hint = f": give its weight, {name}.weight" if isinstance(value, nn.Module) else ""
+        raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
+    if value.is_meta:
+        raise ValueError(
+            f"{name} is on the meta device, which holds no numbers: materialise it first, as by"
+            " model.to_empty(device='cpu')"
+        )
+    narrow = value.element_size() < 2
+    if not value.is_floating_point() or narrow or value.layout is not strided:
+        kind = str(value.dtype) if value.layout is strided else "a sparse tensor"
+        raise ValueError(
+            f"{name} must be a dense tensor of floating-point numbers of 16 bits or more, got"
+            f" {kind}"
+        )
+    if any(step == 0 < size - 1 for step, size in zip(value.stride(), value.shape, strict=True)):
+        raise ValueError(f"{name} is expanded, so that numbers share a place: give a copy")
+
+
+def _check_given(name: str, value: Any) -> None:
+    """ValueError unless `value` is a finite number, or a tensor or array of these."""
+    from torch import Tensor, as_tensor, strided
+
+    if isinstance(value, Tensor) and value.is_meta:
+        raise ValueError(f"{name} is on the meta device, which holds no numbers")
+    if not isinstance(value, Tensor | np.ndarray):
+        check_numbers(**{name: value})
+    try:
+        held = as_tensor(value).detach()
+    except TypeError:
+        raise ValueError(f"{name} must be numbers, got {value.dtype}") from None
+    if held.layout is not strided:
+        raise ValueError(f"{name} must be a dense tensor, got a sparse one")
+    if held.is_complex() or not held.numel() or not bool(held.double().isfinite().all()):
+        got = "none" if not held.numel() else held.dtype if held.is_complex() else "others"
+        raise ValueError(f"{name} must be one or more finite numbers, got {got}")
+
+
+def _path(value: Any, name: str) -> Path:
+    """`value` as a path; ValueError that names the argument unless it is one."""
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise ValueError(f"{name} must be a path, got {value!r}")
+    return Path(value)
 
 
 @dataclass(frozen=True, repr=False)
@@ -213,8 +270,8 @@ def evaluate(
     windows  largest number of windows
 
     A torch module is in evaluation mode meanwhile; what it returns may hold the logits as
-    `.logits`. Raises ValueError for a model that sees ahead or returns something else, and a text
-    shorter than a window.
+    `.logits`, or first in a tuple. Raises ValueError for a model that sees ahead, is random or
+    returns something else, for logits that are not numbers, and a text shorter than a window.
     """
     from plkernel.context.measures import moments
     from plkernel.training.evaluate import token_losses
@@ -264,6 +321,9 @@ def influence(
     """
     from plkernel.training import evaluate as measures
 
+    check_numbers(numbers.Integral, seed=seed)
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
     with _opened(model, text, context, windows, batch) as (predict, data, _):
         return measures.influence(predict, data, lags, batch, seed=seed)
 
@@ -379,7 +439,7 @@ def load_run(path: str | Path) -> TrainedRun:
 
     Raises ValueError if there is none.
     """
-    run = TrainedRun(cli.existing(Path(path), "path"))
+    run = TrainedRun(cli.existing(_path(path, "path"), "path"))
     refuse_study(run.path, "path")
     if not (run.path / CONFIG).is_file():
         raise ValueError(
@@ -439,7 +499,7 @@ def load_study(folder: str | Path) -> StudyResult:
 
     Raises ValueError that names the file which is missing or damaged.
     """
-    return StudyResult(**vars(read_study(cli.existing(Path(folder), "folder"))))
+    return StudyResult(**vars(read_study(cli.existing(_path(folder, "folder"), "folder"))))
 
 
 def run_study(
@@ -466,13 +526,21 @@ def run_study(
     from plkernel.study.schedule import run_experiment
     from plkernel.training import check
 
+    check_numbers(numbers.Integral, workers=workers)
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+    names = [only] if isinstance(only, str) or not isinstance(only, Iterable) else list(only)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"only must be names or patterns of arms, got {only!r}")
     chosen = (
         spec.trusting(trust_code or spec.trusted)
         if isinstance(spec, Spec)
         else load_spec(spec, check, trust_code)
     )
-    folder = Path("runs/out") / chosen.name if out is None else Path(out)
-    run_experiment(chosen, folder, workers, only)
+    folder = Path("runs/out") / chosen.name if out is None else _path(out, "out")
+    if folder.is_file():
+        raise ValueError(f"out {folder}: is a file, and must be a folder")
+    run_experiment(chosen, folder, workers, names)
     return load_study(folder)
 
 
@@ -486,8 +554,9 @@ def inspect(path: str | Path) -> "Shown | TrainedRun":
     """
     from plkernel.decays.inspection import is_other_software, shown
 
-    refuse_study(Path(path), "path")
-    return shown(str(path)) if is_other_software(Path(path)) else load_run(path)
+    place = _path(path, "path")
+    refuse_study(place, "path")
+    return shown(str(path)) if is_other_software(place) else load_run(place)
 
 
 def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
@@ -498,6 +567,8 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
     if isinstance(text, str | Path):
         corpus = corpora.load(text)
         return corpus, np.asarray(corpus.bytes)
+    if getattr(text, "is_meta", False):
+        raise ValueError("text is a tensor on the meta device, which holds no numbers")
     data = (
         np.frombuffer(text, np.uint8)
         if isinstance(text, bytes | bytearray | memoryview)
@@ -537,6 +608,7 @@ def _opened(
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
 
+    check_numbers(numbers.Integral, context=context, windows=windows, batch=batch)
     config = model.config if isinstance(model, TrainedRun) else {}
     if text is None and not isinstance(model, TrainedRun):
         raise ValueError(
@@ -571,6 +643,8 @@ def _checked(model: Any) -> "Predict":
     """A callable that returns the logits of `model`; ValueError where it does not give them."""
     import torch
 
+    from plkernel.training.evaluate import as_logits
+
     if not callable(model):
         wanted = (
             "a callable from tokens (B,T) int64 to logits (B,T,256), a model of plkernel or a"
@@ -581,29 +655,20 @@ def _checked(model: Any) -> "Predict":
             f" {cli.shortened(repr(model), 60)}"
         )
     parameters = list(model.eval().parameters()) if isinstance(model, torch.nn.Module) else []
+    if any(one.is_meta for one in parameters):
+        raise ValueError(
+            "model has parameters on the meta device, which hold no numbers: load or initialise it"
+        )
     device = parameters[0].device if parameters else torch.device("cpu")
 
     def predict(tokens: "Tensor") -> "Tensor":
-        shape, highest = tuple(tokens.shape), int(tokens.max())
         try:
             given = model(tokens.to(device))
         except Exception as error:
             raise ValueError(
-                f"model: given tokens of shape {shape}, int64, it raised {cli.told(error)}"
+                f"model: given tokens of shape {tuple(tokens.shape)}, int64, it raised"
+                f" {cli.told(error)}"
             ) from error
-        logits = getattr(given, "logits", given)
-        if not isinstance(logits, torch.Tensor):
-            raise ValueError(
-                f"model must return logits, a tensor or .logits, got {type(logits).__name__}"
-            )
-        fits = logits.ndim == 3 and logits.shape[:2] == shape and logits.shape[2] > highest
-        if not (fits and logits.is_floating_point()):
-            wanted = (
-                f"floating logits (B,T,V), V above {highest}, for tokens (B,T) of shape {shape}"
-            )
-            raise ValueError(
-                f"model must return {wanted}, got {logits.dtype} of shape {tuple(logits.shape)}"
-            )
-        return logits
+        return as_logits(given, tokens, "model")
 
     return predict

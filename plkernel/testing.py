@@ -6,11 +6,15 @@ Loads torch when it is called, not when pytest loads the plugin.
 """
 
 import copy
+import inspect
+import json
+import logging
 import pickle
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -68,10 +72,13 @@ def assert_decays_survive(
 
     bfloat16           built with this default dtype: equal to rounding, and finite
     meta               built on the meta device, materialised, filled with NaN, initialised
-    initialised again  as it is, and as if it had never been saved and loaded   with other decays:
-    `save_pretrained`, or the state_dict into another model; also in bfloat16 deepcopy, compiled
+    initialised again  as it is, and as if it had never been
+    saved and loaded   with other decays: `save_pretrained`, or the state_dict into another model;
+                       also in bfloat16, and from files that lack one tensor of the modules with
+                       decays, or all other tensors: the decays that are there must survive
+    deepcopy, compiled
     two processes      of gloo: sharded by FSDP2 when built, and built on meta, sharded,
-    materialised and initialised
+                       materialised and initialised
 
     Decays that all seeds share must be equal. Drawn ones must be finite and of the same
     distribution, over all layers, where they are drawn anew. The processes are forked: nothing
@@ -81,10 +88,7 @@ def assert_decays_survive(
 
     from plkernel.decays.watch import watch
 
-    if unknown := set(steps) - set(STEPS):
-        raise ValueError(
-            f"steps must be among {', '.join(STEPS)}, got {', '.join(sorted(unknown))}"
-        )
+    _check_arguments(factory, promised, initialise, inputs, steps)
     fill, given, before = initialise or _initialise, promised or {}, torch.get_default_dtype()
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         try:
@@ -93,17 +97,12 @@ def assert_decays_survive(
                 raise AssertionError(f"built: {one.tensor}: {one.name}, {one.seen}")
             samples = [_decays(_built(factory, seed)) for seed in range(SEEDS)]
             first = samples[0]
-            if missing := set(given) - set(first):
-                known = ", ".join(first)
-                raise ValueError(
-                    f"promised must name decays, got {', '.join(sorted(missing))}: {known} are"
-                )
             fixed = {
                 name: first[name]
                 for name in first
                 if all(np.array_equal(one[name], first[name]) for one in samples)
             }
-            fixed |= {name: np.asarray(values, dtype=np.float64) for name, values in given.items()}
+            fixed |= _promises(given, first)
             kept = _move(moved, first)
             table: dict[str, Callable[[], Readings]] = {
                 "built": lambda: [("", first, None)],
@@ -123,6 +122,48 @@ def assert_decays_survive(
                     _check(f"{step}{words}", now, samples, fixed, expected)
         finally:
             torch.set_default_dtype(before)
+
+
+def _check_arguments(factory: Any, promised: Any, initialise: Any, inputs: Any, steps: Any) -> None:
+    """ValueError that names an argument of another kind than `assert_decays_survive` takes."""
+    from torch import nn
+
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise ValueError(
+            f"factory must be a function that builds the model, got {type(factory).__name__}"
+        )
+    if initialise is not None and not callable(initialise):
+        raise ValueError(f"initialise must be a function, got {type(initialise).__name__}")
+    if promised is not None and not isinstance(promised, Mapping):
+        raise ValueError(f"promised must be numbers by name, got {type(promised).__name__}")
+    for name, value in {"inputs": inputs, "steps": steps}.items():
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(f"{name} must be a list, got {value!r}")
+    if unknown := {str(step) for step in steps} - set(STEPS):
+        raise ValueError(
+            f"steps must be among {', '.join(STEPS)}, got {', '.join(sorted(unknown))}"
+        )
+
+
+def _promises(given: Mapping[str, Any], first: Arrays) -> Arrays:
+    """The promised numbers in the shapes of the decays; ValueError for what are none."""
+    if missing := set(given) - set(first):
+        raise ValueError(
+            f"promised must name decays, got {', '.join(sorted(map(str, missing)))}:"
+            f" {', '.join(first)} are"
+        )
+    numbers = {}
+    for name, values in given.items():
+        shape = first[name].shape
+        try:
+            numbers[name] = np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(
+                f"promised {name} must be numbers of shape {shape}, got {values!r}"
+            ) from None
+        if np.isnan(numbers[name]).any():
+            raise ValueError(f"promised {name} must be numbers, got NaN")
+    return numbers
 
 
 @pytest.fixture
@@ -157,21 +198,92 @@ def _initialised_again(model: Any, fill: Fill, first: Arrays) -> Readings:
 def _saved_and_loaded(model: Any, factory: Factory, kept: Arrays) -> Readings:
     import torch
 
+    files = hasattr(model, "save_pretrained")
     for words, kind in (("", "float32"), (" in bfloat16", "bfloat16")):
-        if hasattr(model, "save_pretrained"):
+        if files:
             with tempfile.TemporaryDirectory() as folder:
                 model.save_pretrained(folder)
-                yield (
-                    words,
-                    type(model).from_pretrained(
-                        folder, **({"dtype": torch.bfloat16} if words else {})
-                    ),
-                    kept,
-                )
+                options = {"dtype": torch.bfloat16} if words else {}
+                yield words, type(model).from_pretrained(folder, **options), kept
         else:
             other = _built(factory, SEEDS, kind)
             other.load_state_dict(copy.deepcopy(model.state_dict()))
             yield words, other, kept
+    torch.set_default_dtype(torch.float32)
+    if not files and "strict" not in _options_of(model.load_state_dict):
+        return
+    for words, left_out in _lacking(model):
+        with tempfile.TemporaryDirectory() as folder:
+            if files:
+                model.save_pretrained(folder)
+                _take_out(Path(folder), left_out)
+                with _quiet():  # transformers lists what a file lacks
+                    other = type(model).from_pretrained(folder)
+            else:
+                other = _built(factory, SEEDS)
+                state = copy.deepcopy(model.state_dict())
+                partial = {name: x for name, x in state.items() if name not in left_out}
+                other.load_state_dict(partial, strict=False)
+        now = _decays(other)
+        expected = {**kept, **{name: x for name, x in now.items() if name in left_out}}
+        yield f" from a file without {words}", now, expected
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings of loggers."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _options_of(function: Callable[..., Any]) -> set[str]:
+    """Names of the arguments of a function, and "strict" where it takes any."""
+    taken = inspect.signature(function).parameters.values()
+    any_name = {"strict"} if any(one.kind is one.VAR_KEYWORD for one in taken) else set[str]()
+    return {one.name for one in taken} | any_name
+
+
+def _lacking(model: Any) -> Iterator[tuple[str, set[str]]]:
+    """What a file may lack, in words, and names of those tensors.
+
+    Each tensor of a module with decays, in all layers at once, and then all tensors elsewhere: an
+    initialisation runs for a module of which something is missing, and for those around it.
+    """
+    from plkernel.decays.watch import layers_of
+
+    modules = tuple(dict.fromkeys(module for module, _, _ in layers_of(model)[1]))
+    heads = tuple(f"{module}." if module else "" for module in modules)
+    alike: dict[str, set[str]] = {}
+    elsewhere = set[str]()
+    for name in model.state_dict():
+        if name.startswith(heads):
+            alike.setdefault(re.sub(r"\d+", "*", name), set()).add(name)
+        else:
+            elsewhere.add(name)
+    yield from alike.items()
+    if elsewhere:
+        yield "the tensors of other modules", elsewhere
+
+
+def _take_out(folder: Path, names: set[str]) -> None:
+    """Take tensors out of the .safetensors files of a folder."""
+    from safetensors.torch import load_file, save_file
+
+    for path in folder.glob("*.safetensors"):
+        held = load_file(path)
+        left = {name: tensor for name, tensor in held.items() if name not in names}
+        if len(left) < len(held):
+            save_file(left, path, metadata={"format": "pt"})
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        content = json.loads(index.read_text(encoding="utf-8"))
+        places = content["weight_map"].items()
+        content["weight_map"] = {name: file for name, file in places if name not in names}
+        index.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _run(model: Any, inputs: Sequence[Any]) -> Any:

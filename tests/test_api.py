@@ -254,8 +254,8 @@ def judged(model: object, **options: object) -> object:
             r"V above 25\d, .* of shape \(4, 32, 100\)",
         ),
         (
-            lambda: judged(lambda x: (uniform(x), None)),
-            "model must return logits, a tensor or .logits, got tuple",
+            lambda: judged(lambda x: (None, uniform(x))),
+            "model must return logits, a tensor or .logits, got NoneType",
         ),
         (
             lambda: judged(lambda x, state: uniform(x)),

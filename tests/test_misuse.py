@@ -1,15 +1,25 @@
-"""Mistakes on the command line: one line that names what was wrong and what would work, before
-anything slow.
+"""Mistakes on the command line and in calls: one line that names what was wrong and what would
+work, before anything slow.
 """
 
+import math
+import re
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
+import plkernel
 from plkernel.common import cli
 from plkernel.config import reading
+from plkernel.testing import assert_decays_survive
 from plkernel.training import build, check, loop
 
 Shown = pytest.CaptureFixture[str]
@@ -94,3 +104,226 @@ def test_mistakes_are_told_at_once(
     said = refused(*words.split(), shown=capsys)
     assert message in said
     assert len(said.splitlines()) == 1 + words.startswith("train")
+
+
+class Heads(nn.Module):
+    """A bare layer of Mamba-2 that knows nothing of its text."""
+
+    def __init__(self, heads: int = 4) -> None:
+        super().__init__()
+        self.A_log, self.dt_bias = nn.Parameter(torch.rand(heads)), nn.Parameter(torch.rand(heads))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.zeros(*tokens.shape, 256)
+
+
+TEXT = np.random.default_rng(0).integers(0, 256, 500)
+NODES = plkernel.place(4)
+HEADS = Heads()
+META = torch.zeros(4, device="meta")
+EMPTY = torch.zeros(0)
+NOT_FINITE = [math.nan, math.inf, -math.inf]
+NO_NUMBERS = ["4", [], META, EMPTY]
+NO_COUNTS = [*NOT_FINITE, *NO_NUMBERS, 2.5, True, -1]
+NO_PATHS = ["", 3, math.nan, META, HEADS, None]
+NO_MODELS = [None, "model", 3, math.nan, META, [HEADS], Heads, HEADS.state_dict()]
+NO_DECAYS = [None, 3.0, "A_log", [], META, np.zeros(4), HEADS, torch.zeros(4, dtype=torch.long)]
+NO_DECAYS += [torch.zeros(4).to_sparse(), torch.zeros(1).expand(4), torch.zeros(4).bool()]
+NO_DECAYS += [torch.zeros(4, dtype=torch.cfloat), torch.zeros(4, dtype=torch.float8_e5m2)]
+NO_OPTIONS = [*NOT_FINITE, *NO_NUMBERS, torch.full((4,), math.nan), np.array([]), 1j]
+NO_OPTIONS += [torch.ones(4).to_sparse(), torch.ones(4, dtype=torch.cfloat)]
+NO_TEXTS: list[Any] = [np.array([]), np.array([math.nan]), np.array([-1]), META, 3, None]
+NO_TEXTS += [np.zeros(0, int), b"", torch.zeros(4), "no such file"]
+LOGITS: list[Any] = [
+    lambda x: HEADS(x) * math.nan,
+    lambda x: HEADS(x) + math.inf,
+    lambda x: HEADS(x)[..., :0],
+    lambda x: HEADS(x).to("meta"),
+    lambda x: None,
+    Heads().to("meta"),
+    nn.Linear(2, 2),
+]
+
+
+def applied(form: str, **options: Any) -> None:
+    plkernel.apply(NODES, torch.zeros(4), **{"parametrisation": form, **options})  # type: ignore[arg-type]
+
+
+def asked(name: str, **options: Any) -> object:
+    given = {"context": 16, "windows": 4, "batch": 2, **options}
+    return getattr(plkernel, name)(given.pop("model", HEADS), given.pop("text", TEXT), **given)
+
+
+def survive(**options: Any) -> None:
+    assert_decays_survive(**{"factory": Heads, "steps": ["deepcopy"], **options})
+
+
+def optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD(HEADS.parameters(), lr=1e-3)
+
+
+Call = Callable[[Any], object]
+MISUSES: list[tuple[str, str, Call, list[Any]]] = [
+    # the function; a pattern of the message; the call; what it is given
+    ("fit", "beta", lambda x: plkernel.fit(x), [*NOT_FINITE, *NO_NUMBERS, 0.0, True, 1j]),
+    ("fit", "max_lag", lambda x: plkernel.fit(1.15, max_lag=x), [*NO_COUNTS, 0]),
+    ("fit", "terms", lambda x: plkernel.fit(1.15, terms=x), [*NO_COUNTS, 0]),
+    ("place", "channels", lambda x: plkernel.place(x), [*NO_COUNTS, 0]),
+    ("place", "beta", lambda x: plkernel.place(8, beta=x), [*NOT_FINITE, *NO_NUMBERS, 0.0]),
+    ("place", "step", lambda x: plkernel.place(8, step=x), [*NOT_FINITE, *NO_NUMBERS, 0.0]),
+    ("place", "longest", lambda x: plkernel.place(8, longest=x), [*NOT_FINITE, *NO_NUMBERS, 0.0]),
+    ("place", "shortest", lambda x: plkernel.place(8, shortest=x), [*NOT_FINITE, *NO_NUMBERS, 0]),
+    ("place", "fastest", lambda x: plkernel.place(8, fastest=x), [math.nan, -1.0, *NO_NUMBERS]),
+    ("place", "gain", lambda x: plkernel.place(8, gain=x), ["none at all", [], 3, None]),
+    ("place", "kernel", lambda x: plkernel.place(8, kernel=x), ["no", [], 3, None]),
+    ("apply", "nodes", lambda x: plkernel.apply(x, EMPTY), [None, 4, "x", [], (1.0, 2.0), META]),
+    (
+        "apply",
+        "decays",
+        lambda x: plkernel.apply(NODES, x, parametrisation="log_rate"),
+        NO_DECAYS,
+    ),
+    ("apply", "projection", lambda x: applied("log_rate", projection=x), NO_DECAYS[1:]),
+    ("apply", "dt_bias", lambda x: applied("a_log", dt_bias=x), NO_OPTIONS),
+    ("apply", "a_log", lambda x: applied("dt_bias", a_log=x), NO_OPTIONS),
+    ("apply", "log_step", lambda x: applied("log_real_part", log_step=x), NO_OPTIONS),
+    ("apply", "gate_bias", lambda x: applied("rg_lru", gate_bias=x), NO_OPTIONS),
+    ("apply", "parametrisation", lambda x: applied(x), ["x", None, [], 3]),
+    ("apply", "match", lambda x: applied("log_rate", match=x), [3, "x", math.nan, [], META]),
+    ("apply", "max_lag", lambda x: applied("log_rate", max_lag=x), [math.nan, -1, 0, *NO_NUMBERS]),
+    ("apply", "dim", lambda x: applied("log_rate", dim=x), ["x", [], 0.5, math.nan]),
+    (
+        "apply",
+        "nodes has 4 channels",
+        lambda x: plkernel.apply(NODES, x, parametrisation="log_rate"),
+        [EMPTY, torch.zeros(3), torch.tensor(1.0)],
+    ),
+    ("measure", "text|corpus|data", lambda x: plkernel.measure(x), NO_TEXTS),
+    ("measure", "max_lag", lambda x: plkernel.measure(TEXT, max_lag=x), [*NO_COUNTS, 0]),
+    ("measure", "threads", lambda x: plkernel.measure(TEXT, threads=x), [*NO_COUNTS]),
+    (
+        "measure",
+        "lags",
+        lambda x: plkernel.measure(TEXT, lags=x),
+        [3, math.nan, (1, math.inf), "x"],
+    ),
+    ("load_corpus", "corpus", lambda x: plkernel.load_corpus(x), [None, 3, "nowhere", HEADS]),
+    ("inspect", "path", lambda x: plkernel.inspect(x), NO_PATHS),
+    ("load_run", "path", lambda x: plkernel.load_run(x), NO_PATHS),
+    ("load_study", "folder", lambda x: plkernel.load_study(x), NO_PATHS),
+    ("load_spec", "spec", lambda x: plkernel.load_spec(x), NO_PATHS),
+    ("run_study", "spec", lambda x: plkernel.run_study(x), NO_PATHS),
+    (
+        "run_study",
+        "workers",
+        lambda x: plkernel.run_study("quick", "o", workers=x),
+        [*NO_COUNTS, 0],
+    ),
+    ("run_study", "only", lambda x: plkernel.run_study("quick", "o", only=x), [3, [3], ["none"]]),
+    ("run_study", "out", lambda x: plkernel.run_study("quick", x), [3, math.nan, ""]),
+    ("watch", "model", lambda x: plkernel.watch(x), NO_MODELS),
+    ("watch", "known decays", lambda x: plkernel.watch(x), [nn.Linear(2, 2), nn.Module()]),
+    (
+        "watch",
+        "optimizer",
+        lambda x: plkernel.watch(HEADS, x),
+        [3, "x", [3], [], {}, math.nan, META],
+    ),
+    ("watch", "every", lambda x: plkernel.watch(HEADS, every=x), [*NO_COUNTS, 0]),
+    ("watch", "steps", lambda x: plkernel.watch(HEADS, optimizer(), steps=x), NO_COUNTS[:-1]),
+    ("watch", "step", lambda x: plkernel.watch(HEADS, step=x), NO_COUNTS),
+    ("watch", "context", lambda x: plkernel.watch(HEADS, context=x), [math.nan, 0, *NO_NUMBERS]),
+    ("decay_param_groups", "model", lambda x: plkernel.decay_param_groups(x), NO_MODELS),
+    (
+        "decay_param_groups",
+        "weight_decay",
+        lambda x: plkernel.decay_param_groups(HEADS, x),
+        [*NOT_FINITE, *NO_NUMBERS, -1],
+    ),
+    (
+        "decay_param_groups",
+        "decay_lr",
+        lambda x: plkernel.decay_param_groups(HEADS, decay_lr=x),
+        [*NOT_FINITE, *NO_NUMBERS, -1],
+    ),
+    ("survive", "factory", lambda x: survive(factory=x), [None, 3, "x", HEADS]),
+    (
+        "survive",
+        "promised",
+        lambda x: survive(promised=x),
+        [3, {"A_log": math.nan}, {"A_log": "x"}],
+    ),
+    ("survive", "promised", lambda x: survive(promised={"A_log": x}), [EMPTY, META, [1, 2, 3]]),
+    ("survive", "steps", lambda x: survive(steps=x), [3, "deepcopy", [3], None, ["x"]]),
+    ("survive", "inputs", lambda x: survive(inputs=x), [3, "x", math.nan, None]),
+    ("survive", "initialise", lambda x: survive(initialise=x), [3, "x", math.nan]),
+]
+for _name in ("evaluate", "influence", "truncation"):
+    MISUSES += [
+        (_name, "text|corpus", lambda x, name=_name: asked(name, text=x), NO_TEXTS),
+        (_name, "context", lambda x, name=_name: asked(name, context=x), [*NO_COUNTS, 0, 10**9]),
+        (_name, "windows", lambda x, name=_name: asked(name, windows=x), [*NO_COUNTS, 0]),
+        (_name, "batch", lambda x, name=_name: asked(name, batch=x), [*NO_COUNTS, 0]),
+        (_name, "model", lambda x, name=_name: asked(name, model=x), [*NO_MODELS, *LOGITS]),
+    ]
+MISUSES += [
+    ("influence", "lags", lambda x: asked("influence", lags=x), [3, "x", [0], [2.5], [3, 2], [99]]),
+    ("influence", "lags", lambda x: asked("influence", lags=x), [[math.nan], math.inf, META]),
+    ("influence", "seed", lambda x: asked("influence", seed=x), NO_COUNTS),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("named", "call", "values"),
+    [pytest.param(*row[1:], id=f"{row[0]}, {row[1]}") for row in MISUSES],
+)
+def test_calls_are_told_what_is_wrong_with_an_argument(
+    named: str, call: Call, values: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN, infinity, nothing, what is on meta or of another kind: one line that names it."""
+    monkeypatch.chdir(tmp_path)
+    for value in values:
+        with pytest.raises((ValueError, OSError)) as told:
+            call(value)
+        message = str(told.value)
+        assert re.search(named, message), (value, message)
+        assert "\n" not in message, (value, message)
+
+
+def test_every_public_function_is_misused() -> None:
+    assert set(plkernel.__all__) - {name for name, *_ in MISUSES} == set()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({}, "holds no tensors"),
+        (
+            {"layers.0.weight": torch.ones(3)},
+            "no decays are known under names like layers.0.weight",
+        ),
+        (
+            {"l.A_log": EMPTY, "l.dt_bias": EMPTY},
+            "l.A_log: is F32 .*, expected a tensor of floating",
+        ),
+        ({"l.A_log": torch.ones(3), "l.dt_bias": torch.ones(2)}, "does not fit l.A_log"),
+        ({"l.A_log": torch.ones(3).long(), "l.dt_bias": torch.ones(3)}, "l.A_log: is I64"),
+    ],
+)
+def test_checkpoints_without_decays_are_told(
+    tensors: dict[str, Tensor], message: str, tmp_path: Path
+) -> None:
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=message):
+        plkernel.inspect(tmp_path / "model.safetensors")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_on_meta_is_watched_and_grouped() -> None:
+    """It has no numbers yet, and its parameters are known."""
+    layer = Heads().to("meta")
+    assert list(plkernel.watch(layer).unseen.values()) == ["A_log: is on the meta device"]
+    assert len(plkernel.decay_param_groups(layer)[0]["params"]) == 2
+    with pytest.raises(AssertionError, match="A_log is on the meta device"):
+        survive(factory=lambda: layer)

@@ -180,6 +180,124 @@ def test_what_every_step_notices(factory: Callable[[], nn.Module], step: str, me
         assert_decays_survive(factory, inputs=[torch.ones(1, 4)], steps=[step])
 
 
+class Lenient(Model):
+    """Initialises every module of which the loaded file lacks something."""
+
+    def redraw(self, missing: list[str]) -> None:
+        for index, layer in enumerate(self.layers):
+            if any(name.startswith(f"layers.{index}.") for name in missing):
+                layer.reset()  # type: ignore[operator]
+
+    def load_state_dict(self, state_dict: Any, **options: Any) -> Any:
+        result = super().load_state_dict(state_dict, strict=False)
+        self.redraw(result.missing_keys)
+        return result
+
+
+class LenientAtAll(Lenient):
+    """Initialises everything where anything is missing."""
+
+    def redraw(self, missing: list[str]) -> None:
+        if missing:
+            self.apply(self._init_weights)
+
+
+class LenientWithHead(Lenient):
+    """Initialises everything where the head is missing, as when it is made anew."""
+
+    def redraw(self, missing: list[str]) -> None:
+        if any(name.startswith("head.") for name in missing):
+            self.apply(self._init_weights)
+
+
+class LenientWithSkip(Lenient):
+    """Initialises the steps where D is missing, which is no decay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for layer in self.layers:
+            layer.D = nn.Parameter(torch.ones(8))
+
+    def redraw(self, missing: list[str]) -> None:
+        if any(name.endswith("D") for name in missing):
+            with torch.no_grad():
+                self.layers[1].dt_bias.copy_(torch.linspace(-7.0, -3.0, 8))  # type: ignore[union-attr, operator]
+
+
+class Strict(Model):
+    """Takes whole files only: nothing is asked of it with others."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:  # type: ignore[override]
+        return super().load_state_dict(state_dict)
+
+
+PARTIAL = [
+    (Lenient, r"without layers.\*.A_log: layers.0.dt_bias\[0\] is "),
+    (LenientAtAll, r"without layers.\*.A_log: layers.0.dt_bias\[0\] is "),
+    (LenientWithHead, r"without the tensors of other modules: layers.0.A_log\[0\] is 0, promised"),
+    (LenientWithSkip, r"without layers.\*.D: layers.1.dt_bias\[0\] is -7, promised"),
+]
+
+
+@pytest.mark.parametrize(("factory", "message"), PARTIAL)
+def test_files_that_lack_a_tensor(factory: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(AssertionError, match=f"saved and loaded from a file {message}"):
+        assert_decays_survive(factory, steps=["saved and loaded"])
+    assert_decays_survive(Strict, steps=["saved and loaded"])
+
+
+def of_transformers(draws: str) -> Callable[[], nn.Module]:
+    """A model of transformers, whose `_init_weights` draws the names in `draws` unasked."""
+    transformers = pytest.importorskip("transformers")
+
+    class Config(transformers.PretrainedConfig):  # type: ignore[misc, name-defined]
+        model_type = "toy"
+
+    class Toy(transformers.PreTrainedModel):  # type: ignore[misc, name-defined]
+        config_class = Config
+
+        def __init__(self, config: Config) -> None:
+            super().__init__(config)
+            self.layers = nn.ModuleList(Layer() for _ in range(2))
+            for layer in self.layers:
+                layer.D = nn.Parameter(torch.ones(8))
+            self.post_init()
+
+        @torch.no_grad()
+        def _init_weights(self, module: nn.Module) -> None:
+            if not isinstance(module, Layer):
+                return
+            fresh = Layer()
+            for name in ("A_log", "dt_bias"):
+                tensor = getattr(module, name)
+                if name in draws or not getattr(tensor, "_is_hf_initialized", False):
+                    tensor.copy_(getattr(fresh, name))
+
+    return lambda: Toy(Config())
+
+
+@pytest.mark.parametrize(
+    ("draws", "message"),
+    [
+        ("", ""),
+        ("dt_bias", r"without layers.\*.A_log: layers.0.dt_bias\[0\] is "),
+        ("A_log", r"without layers.\*.dt_bias: layers.0.A_log\[0\] is 0, promised 0.01"),
+        ("A_log, dt_bias", r"without layers.\*.A_log: layers.0.dt_bias\[0\] is "),
+    ],
+)
+def test_files_of_transformers_that_lack_a_tensor(draws: str, message: str) -> None:
+    factory = of_transformers(draws)
+    if not message:
+        return assert_decays_survive(factory, steps=["saved and loaded"])
+    with pytest.raises(AssertionError, match=f"saved and loaded from a file {message}"):
+        assert_decays_survive(factory, steps=["saved and loaded"])
+    return None
+
+
+def test_a_layer_without_a_parent() -> None:
+    assert_decays_survive(Layer, steps=["saved and loaded", "deepcopy"], initialise=Layer.reset)
+
+
 def test_promises() -> None:
     assert_decays_survive(Anew, steps=["initialised again"])
     with pytest.raises(

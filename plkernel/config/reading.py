@@ -67,6 +67,8 @@ def find(given: Path | str) -> Path:
     """Return the file of a spec, by its path or its name; ValueError with the most similar one
     otherwise.
     """
+    if not isinstance(given, str | Path) or not str(given):
+        raise ValueError(f"spec must be a path or a name, got {given!r}")
     path, known = Path(given), specs()
     if str(path) in known and not path.is_file():
         return known[str(path)]

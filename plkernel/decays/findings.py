@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plkernel.decays.families import DECAYS, Given
+from plkernel.decays.families import DECAYS, Floats, Given
 from plkernel.decays.rates import NUMBERED, Layer, half_lives
 from plkernel.decays.tensors import Checkpoint, rounded, spacing
 
@@ -15,6 +15,8 @@ LARGEST_SHIFT = 0.02
 """Relative change of a half-life by rounding; a larger one is a finding."""
 HALF_PRECISION = ("bfloat16", "float16")
 LOW_PRECISION = (*HALF_PRECISION, "float8_e4m3fn", "float8_e5m2")
+BITS_BY_CHANCE = 10.0
+"""Binary digits that all numbers of a tensor lack together, from which on this is no chance."""
 NEARLY_EQUAL = 1e-4
 """Relative difference of half-lives below which they are called equal."""
 KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
@@ -41,7 +43,7 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
     count = 1 + max((layer.number for layer in layers), default=0)
     seen, moved = [], []
     for layer in layers:
-        started = _started(layer, count)
+        started = official_starts(layer, count)
         moved += [layer] if layer.family.fixed is None and len(started) < len(layer.tensors) else []
         seen += [
             *_of_tensors(layer, started, count),
@@ -81,35 +83,7 @@ def grouped(seen: Iterable[Finding], severity: str) -> list[str]:
     return [line + rest for line, rest in zip(lines, more, strict=True)]
 
 
-def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
-    """Families that were drawn anew since `before`.
-
-    Log rates before, relative to layer means, explain under a quarter of those now.
-    """
-    pairs = list(zip(before, now, strict=True))
-    for name in {new.family.name: None for _, new in pairs if new.family.fixed is None}:
-        logs = []
-        for old, new in ((old, new) for old, new in pairs if new.family.name == name):
-            with np.errstate(divide="ignore", invalid="ignore"):
-                both = np.log([old.rates.ravel(), new.rates.ravel()])
-            both = both[:, np.isfinite(both).all(axis=0)]
-            logs.append(both - both.mean(axis=1, keepdims=True) if both.size else both)
-        x, y = np.concatenate(logs, axis=1)
-        if (scale := np.sqrt((x * x).sum() * (y * y).sum())) > 0 and (
-            share := max(0.0, (x @ y) / scale) ** 2
-        ) < 0.25:
-            words = (
-                f"the decays before explain {share:.0%} of the variance of those now: they were"
-                " drawn anew"
-            )
-            yield Finding(
-                "initialised again",
-                next(new.module for _, new in pairs if new.family.name == name),
-                words,
-            )
-
-
-def _started(layer: Layer, count: int) -> dict[str, str]:
+def official_starts(layer: Layer, count: int) -> dict[str, str]:
     """Tensors, by role, that are as the official code initialises them, and how in words.
 
     count: layers of the model.
@@ -257,7 +231,8 @@ def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
 def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     """Half-lives that rounding has shifted, or will in the type that config.json names.
 
-    Also of tensors that were widened since.
+    Also of tensors that were widened since. Notable alone in an official initialisation, of which
+    rounding takes nothing that was learned.
     """
     kept = str(layer.config.get("model_type")).removesuffix("_text") in KEPT_IN_FLOAT32
     wanted = None if kept else layer.config.get("dtype", layer.config.get("torch_dtype"))
@@ -265,10 +240,9 @@ def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     for role, stored in layer.tensors.items():
         values, narrow = stored.values, stored.dtype
         if narrow not in LOW_PRECISION and role not in started and np.ptp(values) > 0:
-            narrow = next(
-                (one for one in HALF_PRECISION if np.array_equal(rounded(values, one), values)),
-                narrow,
-            )
+            narrow = next((one for one in HALF_PRECISION if _was_rounded(values, one)), narrow)
+        if narrow in LOW_PRECISION and _is_short(values, narrow):
+            continue
         if narrow in LOW_PRECISION:
             half = spacing(values, narrow) / 2
             others = [layer.rates_of(**{role: values + sign * half}) for sign in (1, -1)]
@@ -289,7 +263,39 @@ def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
             changes = [np.abs(layer.rates[known] / one[known] - 1.0) for one in others]
         shift = float(np.nan_to_num(changes, nan=np.inf).max(initial=0.0))
         if shift > LARGEST_SHIFT:
-            yield Finding("dtype", layer.names[role], seen.format(shift))
+            severity = "notable" if role in started else "wrong"
+            yield Finding("dtype", layer.names[role], seen.format(shift), severity)
+
+
+def _was_rounded(values: Floats, dtype: str) -> bool:
+    """True for numbers of a wider type that `dtype` holds, and that need all its digits.
+
+    Half of the numbers that were rounded to it need the last one; so must two of them.
+    """
+    if not np.array_equal(rounded(values, dtype), values) or _is_short(values, dtype):
+        return False
+    lowest, last = _last_digits(values, dtype)
+    return bool(np.count_nonzero(lowest == last) > 1)
+
+
+def _is_short(values: Floats, dtype: str) -> bool:
+    """True for numbers that were hardly rounded to `dtype`: they have fewer digits than it holds.
+
+    Such as -1, -2 .. -10, which are multiples of 1, where rounding leaves multiples of the spacing,
+    1/128 to 1/16 in bfloat16. That all distinct numbers are multiples of the same power of two by
+    chance has the probability of the product of spacing / that power.
+    """
+    lowest, last = _last_digits(values, dtype)
+    return not lowest.size or float(np.maximum(0.0, lowest.min() - last).sum()) > BITS_BY_CHANCE
+
+
+def _last_digits(values: Floats, dtype: str) -> tuple[Floats, Floats]:
+    """Exponents of two of the last binary digit that each distinct number has, and can have."""
+    sizes = np.unique(np.abs(values[np.isfinite(values) & (values != 0)]))
+    digits, exponents = np.frexp(sizes)
+    whole = (digits * 2.0**53).astype(np.int64)
+    lowest = exponents - 53 + np.log2((whole & -whole).astype(np.float64))
+    return lowest, np.log2(spacing(sizes, dtype))
 
 
 def _share(where: np.ndarray) -> str:

@@ -10,11 +10,13 @@ import numpy as np
 from plkernel.analysis.results import Result
 from plkernel.common.cli import existing, text_table
 from plkernel.common.files import CHECKPOINT
+from plkernel.decays.bare import with_parent
 from plkernel.decays.families import FAMILIES, Floats
-from plkernel.decays.findings import Finding, findings, grouped, redrawn
+from plkernel.decays.findings import Finding, findings, grouped
 from plkernel.decays.memory import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.decays.memory_figures import DRAWN, model_figure
 from plkernel.decays.rates import LAGS, Layer, kernel, known_layers, quantiles
+from plkernel.decays.redrawn import redrawn
 from plkernel.decays.tensors import HUB, open_checkpoint
 
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ def shown(target: str) -> Shown:
 
     Raises ValueError if no decays are known.
     """
-    checkpoint = open_checkpoint(target)
+    checkpoint = with_parent(open_checkpoint(target))
     try:
         if not (layers := known_layers(checkpoint)):
             families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))

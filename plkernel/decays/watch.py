@@ -4,22 +4,26 @@ Needs torch and numpy alone. Tensors are read where they are: of a DTensor the s
 process, without a word to the others; tensors on the meta device once they are there.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from numbers import Integral
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from plkernel.analysis.nodes import check_numbers
+from plkernel.common import cli
+from plkernel.decays.bare import PARENT, located
 from plkernel.decays.families import FAMILIES
 from plkernel.decays.findings import HALF_PRECISION, Finding, findings, grouped
-from plkernel.decays.rates import NUMBERED, Layer, half_lives, located_layers, quantiles
+from plkernel.decays.rates import NUMBERED, Layer, half_lives, quantiles
 from plkernel.decays.tensors import of_tensors, spacing
 
 SHOWN = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
@@ -32,7 +36,8 @@ class watch:
     """Decays of every known layer of `model`: scalars every so many steps, and findings.
 
     model      any torch.nn.Module with layers of the families that plkernel.inspect reads
-    optimizer  with `param_groups`; None if its part is not to be seen
+    optimizer  with `param_groups`, or a list of several such as Muon and AdamW, all that train the
+    model; None if their part is not to be seen
     every      steps between two readings
     steps      length of the schedule, for what weight decay alone makes of the decays by then; None
     if unknown
@@ -78,19 +83,28 @@ class watch:
         context: int | None = None,
         step: int = 0,
     ) -> None:
+        check_module(model)
+        check_numbers(Integral, every=every, steps=steps, step=step)
+        check_numbers(context=context)
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        self.model, self.optimizer, self.every, self.steps, self.context = (
-            model,
-            optimizer,
-            every,
-            steps,
-            context,
-        )
+        if step < 0:
+            raise ValueError(f"step must be at least 0, got {step}")
+        if context is not None and not context > 0:
+            raise ValueError(f"context must be above 0, got {context}")
+        self.optimizers = optimizers_of(optimizer)
+        self.model = model
+        self.optimizer = optimizer
+        self.every = every
+        self.steps = steps
+        self.context = context
         self.step, self.findings, self.unseen = step, list[Finding](), dict[str, str]()
         self._checkpoint, self._places = layers_of(model)
         modules = [module for module, _, _ in self._places]
-        short = [f"layer{match[1]}" if (match := NUMBERED.search(one)) else one for one in modules]
+        short = [
+            f"layer{match[1]}" if (match := NUMBERED.search(one)) else one or PARENT
+            for one in modules
+        ]
         labels = [
             label if short.count(label) == 1 else one
             for label, one in zip(short, modules, strict=True)
@@ -142,7 +156,7 @@ class watch:
         if any(hasattr(parameter, "to_local") for parameter in self.model.parameters()):
             beside += ["shape", "not as defined"]  # of all shards together
         seen = [one for one in seen if one.name not in beside]
-        if self.optimizer is not None:
+        if self.optimizers:
             scalars |= self._settings(layers, seen)
         self._report(seen)
         return scalars
@@ -175,12 +189,15 @@ class watch:
                 self.unseen[module] = str(error)
 
     def _settings(self, layers: Mapping[str, Layer], seen: list[Finding]) -> dict[str, float]:
-        """Scalars of the optimizer by the name of a tensor.
+        """Scalars of the optimizers by the name of a tensor.
 
-        What it does not train, or decays, is added to `seen`.
+        What they do not train, or decay, is added to `seen`.
         """
         groups = {
-            id(one): group for group in self.optimizer.param_groups for one in group["params"]
+            id(one): group
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for one in group["params"]
         }
         alike: dict[str, list[float]] = {}
         scaled: dict[str, dict[str, np.ndarray]] = {}
@@ -195,11 +212,10 @@ class watch:
             if not parameter.requires_grad:
                 seen.append(Finding("frozen", name, "requires no gradient", "notable"))
             elif group is None:
-                seen.append(
-                    Finding(
-                        "not in the optimizer", name, "requires a gradient, and no step changes it"
-                    )
-                )
+                words = "requires a gradient, and no step changes it"
+                if len(self.optimizers) == 1:
+                    words += "; if another optimizer does, give a list of both"
+                seen.append(Finding("not in the optimizer", name, words))
             moves, group = parameter.requires_grad and group is not None, group or {}
             lr, decay = float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0))
             peak = float(group.get("max_lr", group.get("initial_lr", lr)))
@@ -259,6 +275,32 @@ class watch:
             warnings.warn(f"decays at step {self.step:,}: {text}", stacklevel=4)
 
 
+def check_module(model: Any) -> None:
+    """ValueError unless `model` is a torch.nn.Module."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, got {cli.shortened(repr(model), 60)}")
+
+
+def optimizers_of(given: Any) -> list[Any]:
+    """The optimizers in what a caller gives: one, several in a list or dictionary, or None.
+
+    Raises ValueError for what has no `param_groups`.
+    """
+    if given is None:
+        return []
+    several = list(given.values()) if isinstance(given, Mapping) else given
+    optimizers = list(several) if isinstance(several, list | tuple) else [several]
+    if not optimizers:
+        raise ValueError("optimizer must be an optimizer or several, got none: leave it out")
+    for one in optimizers:
+        if not hasattr(one, "param_groups"):
+            raise ValueError(
+                "optimizer must be an optimizer with param_groups, or a list of them, got"
+                f" {type(one).__name__}"
+            )
+    return optimizers
+
+
 def decay_param_groups(
     model: nn.Module, weight_decay: float = 0.0, decay_lr: float | None = None
 ) -> list[dict[str, Any]]:
@@ -267,7 +309,7 @@ def decay_param_groups(
     Decays are the parameters that plkernel.inspect reads half-lives from (A_log, dt_bias, w0 .., by
     family), and D beside them. `decay_lr` is their learning rate, None for that of the optimizer.
     Frozen parameters are in no group.
-    Raises ValueError if no layer is known.
+    Raises ValueError if no layer is known, and for numbers below 0.
 
     Weight decay pulls a parameter to 0, where nothing makes a decay simpler: A_log = 0 is a rate of
     1, and all heads meet there; dt_bias = 0 is a step of ln 2, 7 to 700 times the 0.001 .. 0.1 that
@@ -279,6 +321,11 @@ def decay_param_groups(
     input makes up for parameters that end at half-lives of about 3 tokens. Decays at rates from 0
     to 10 times the others' end within 0.0009 of the baseline.
     """
+    check_module(model)
+    check_numbers(weight_decay=weight_decay, decay_lr=decay_lr)
+    for name, number in {"weight_decay": weight_decay, "decay_lr": decay_lr}.items():
+        if number is not None and not 0.0 <= number < math.inf:
+            raise ValueError(f"{name} must be a number from 0, got {number}")
     names = decay_names(model)
     known = {
         id(one) for name, one in model.named_parameters(remove_duplicate=False) if name in names
@@ -323,7 +370,7 @@ def lightning_callback(**options: Any) -> Any:
     """A Lightning callback that gives the scalars of `watch` to the loggers, at their step.
 
     `log_dict` of the module would keep them until `log_every_n_steps`, and log them again with
-    every later step.
+    every later step. With several optimizers a step is one of each, as the loggers count.
     """
     known = [
         name
@@ -336,21 +383,28 @@ def lightning_callback(**options: Any) -> Any:
         watch: Any = None
 
         def on_train_start(self, trainer: Any, module: nn.Module) -> None:
-            groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
             steps = trainer.estimated_stepping_batches
+            if steps == getattr(trainer, "max_steps", None):  # which counts as global_step does
+                steps /= max(1, len(trainer.optimizers))
             given = {
                 "steps": int(steps) if np.isfinite(steps) else None,
-                "step": trainer.global_step,
+                "step": _steps_of(trainer),
                 **options,
             }
-            self.watch = watch(module, SimpleNamespace(param_groups=groups), **given)
+            self.watch = watch(module, list(trainer.optimizers) or None, **given)
 
         def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-            if self.watch is not None and (scalars := self.watch(trainer.global_step)):
+            step = _steps_of(trainer)
+            if self.watch is not None and (scalars := self.watch(step)):
                 for logger in trainer.loggers:
-                    logger.log_metrics(scalars, step=trainer.global_step)
+                    logger.log_metrics(scalars, step=step)
 
     return WatchCallback()
+
+
+def _steps_of(trainer: Any) -> int:
+    """Steps of each optimizer of a Lightning trainer, whose global_step is that of all together."""
+    return int(trainer.global_step) // max(1, len(trainer.optimizers))
 
 
 def decay_names(model: nn.Module) -> set[str]:
@@ -359,7 +413,7 @@ def decay_names(model: nn.Module) -> set[str]:
     Raises ValueError if no layer is known.
     """
     _, known = layers_of(model)
-    beside = {f"{module}.{one}" for module, _, _ in known for one in BESIDE}
+    beside = {f"{module}.{one}".removeprefix(".") for module, _, _ in known for one in BESIDE}
     return {name for _, _, tensors in known for name in tensors.values()} | beside
 
 
@@ -379,7 +433,7 @@ def layers_of(model: nn.Module) -> Any:
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
     checkpoint = of_tensors(dict.fromkeys(names), settings)
-    if not (known := located_layers(checkpoint)):
+    if not (known := located(checkpoint)):
         families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         raise ValueError(
             f"a {type(model).__name__} has no layer with known decays; known are those of"

@@ -21,40 +21,37 @@ from plkernel.context.measures import (
 from plkernel.training.evaluate import (
     Predict,
     check_lags,
+    check_repeats,
+    check_windows,
     divergence,
     influence,
     logits_of,
     losses_per_byte,
+    moved_by,
+    rounding_of,
     token_losses,
     truncation,
 )
 
-ROUNDING = 1e-4
-"""Share of the largest logit by which those before a replaced token may move, as by a convolution
-through FFTs.
-"""
-
 
 def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 0) -> None:
-    """Raise ValueError if logits are NaN, or those before a replaced token move.
+    """Raise ValueError if logits are not numbers, or random, or those before a replaced token move.
 
     Of the first `batch` of `windows` (n,T+1), the last token that is given is replaced, the one
     before it, and two in the middle.
     """
+    check_repeats(predict, windows, batch)
     inputs = windows[:batch, :-1]
-    length, known = inputs.shape[1], logits_of(predict, inputs)
-    if not bool(known.isfinite().flatten(1).any(dim=1).all()) or bool(known.isnan().any()):
-        raise ValueError("the logits of the model are not numbers: has its training diverged?")
-    limit = ROUNDING * max(float(row[row.isfinite()].abs().max()) for row in known)
+    length = inputs.shape[1]
+    known = logits_of(predict, inputs)
+    limit = rounding_of(known)
     rng = np.random.default_rng(seed)
     for place in sorted(
         {length - 1, length - 2, length // 2, length // 2 - 1} & set(range(1, length)), reverse=True
     ):
         changed = inputs.clone()
         changed[:, place] = torch.as_tensor(others(windows.numpy(), inputs[:, place].numpy(), rng))
-        moved = (
-            (logits_of(predict, changed) - known)[:, :place].nan_to_num_().abs_().amax(dim=(0, 2))
-        )
+        moved = moved_by(known, logits_of(predict, changed))[:, :place].amax(dim=(0, 2))
         if len(seen := torch.nonzero(moved > limit)):
             raise ValueError(
                 f"the model is not causal: replacing the token at position {place} of {length}"
@@ -75,6 +72,7 @@ def probe(
     bytes_per_token: float = 1.0,
 ) -> Probe:
     """`influence`, `token_losses` and `truncation` on `windows` (n,T+1), of a causal model."""
+    check_windows(windows)
     known = check_lags(lags, windows.shape[1] - 1)
     check_causal(predict, windows, batch, seed)
     losses = token_losses(predict, windows, batch)
@@ -103,17 +101,22 @@ def beyond(
     bits with the last alone, paired by token, and KL(all || last alone) of the predictions in bits.
     Memory: batch x T x V floats, V the alphabet.
     """
-    length, half, rows = (
-        windows.shape[1] - 1,
-        max(step, context // 2 // step * step),
-        list[Tensor](),
-    )
-    for chunk in windows.split(batch):
-        whole, targets = logits_of(predict, chunk[:, :-1]), chunk[:, 1:]
+    check_repeats(predict, windows, batch)
+    length = windows.shape[1] - 1
+    if not 1 <= context < length:
+        raise ValueError(
+            f"context must lie between 1 and below the tokens of a window, {length}, got {context}"
+        )
+    half = max(step, context // 2 // step * step)
+    rows = list[Tensor]()
+    for first in range(0, len(windows), batch):
+        chunk = windows[first : first + batch]
+        whole = logits_of(predict, chunk[:, :-1], first)
+        targets = chunk[:, 1:]
         found = torch.zeros(2, *targets.shape, dtype=torch.float64)
         for start in range(half, length - context + half, half):
             to = slice(start + context - half, min(start + context, length))
-            alone = logits_of(predict, chunk[:, start : to.stop])[:, context - half :]
+            alone = logits_of(predict, chunk[:, start : to.stop], first)[:, context - half :]
             bits = (
                 losses_per_byte(one, targets[:, to].to(one.device)) for one in (whole[:, to], alone)
             )

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from numbers import Integral
 from operator import add
 from typing import Any
 
@@ -50,6 +51,10 @@ PLACES = 16
 lags are too small.
 """
 NATS_PER_BIT = math.log(2)
+ROUNDING = 1e-4
+"""Share of the largest logit by which logits may move for no reason, as by a convolution through
+FFTs.
+"""
 SATURATED = 0.99
 """A position is saturated if its largest probability exceeds this."""
 CACHED = 256  # rows of logits at a time, which stay in the cache of a CPU
@@ -181,7 +186,9 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
             "largest_probability": largest.mean(),
             "peak_probability": largest.amax(),
             "entropy": (log_total - (weights * below).sum(1, keepdim=True) / total).mean(),
-            "saturated_share": (largest > SATURATED).double().mean(),
+            "saturated_share": torch.where(
+                largest.isnan(), largest, (largest > SATURATED).double()
+            ).mean(),
         }
         values = torch.stack([figure.double() for figure in figures.values()]).tolist()
         parts.append({"positions": len(block), **dict(zip(figures, values, strict=True))})
@@ -193,9 +200,9 @@ def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     whole, *rest = map(dict, parts)
     join: dict[str, Any] = {
         "positions": add,
-        "logit_min": min,
-        "logit_max": max,
-        "peak_probability": max,
+        "logit_min": _least,
+        "logit_max": _most,
+        "peak_probability": _most,
     }
     for part in rest:
         total = whole["positions"] + part["positions"]
@@ -207,6 +214,16 @@ def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
             for name, value in whole.items()
         }
     return whole
+
+
+def _least(one: float, other: float) -> float:
+    """The lower number; NaN if one of them is, which `min` gives by their order."""
+    return math.nan if math.isnan(one) or math.isnan(other) else min(one, other)
+
+
+def _most(one: float, other: float) -> float:
+    """The higher number; NaN if one of them is."""
+    return -_least(-one, -other)
 
 
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
@@ -275,12 +292,13 @@ def patch_of(model: AnyModel) -> int:
 
 def token_losses(predict: Predict, windows: Tensor, batch: int, first: int = 0) -> np.ndarray:
     """Bits (n,T-first) at tokens `first` + 1 .. T of `windows` (n,T+1), given those before."""
+    check_windows(windows)
     losses = np.empty(
         (len(windows), windows.shape[1] - 1 - first)
     )  # arrays kept batch by batch would split the heap
     for start in range(0, len(windows), batch):
         chunk = windows[start : start + batch]
-        logits = logits_of(predict, chunk[:, :-1])[:, first:]
+        logits = logits_of(predict, chunk[:, :-1], start)[:, first:]
         losses[start : start + batch] = (
             losses_per_byte(logits, chunk[:, 1 + first :].to(logits.device)).cpu().numpy()
         )
@@ -297,6 +315,7 @@ def truncation(
     with a multiple of `step` fewer tokens than `context` (`patch_of`). A call of `predict` gets at
     most `batch` x `context` tokens.
     """
+    check_repeats(predict, windows, batch)
     context = windows.shape[1] - 1
     given = lengths(context, step)
     cut = [windows[:, context - length :] for length in given]
@@ -335,6 +354,7 @@ def influence(
     text and other seeds: over seeds alone, with the same windows, results differ by less. The
     result does not depend on `batch`, but for rounding.
     """
+    check_repeats(predict, windows, batch)
     inputs = windows[:, :-1]
     length = inputs.shape[1]
     known = check_lags(lags, length)
@@ -350,11 +370,11 @@ def influence(
     bits = np.full(read.shape, np.nan)
     for start in range(0, len(inputs), batch):
         rows = np.arange(start, min(start + batch, len(inputs)))
-        before = logits_of(predict, inputs[rows])
+        before = logits_of(predict, inputs[rows], start)
         for index in range(chosen.shape[1]):
             changed = inputs[rows]
             changed[rows - start, chosen[rows, index]] = torch.from_numpy(drawn[rows, index])
-            after = logits_of(predict, changed)
+            after = logits_of(predict, changed, start)
             row, lag = np.nonzero(read[rows, index])
             read_at = torch.from_numpy(row), torch.from_numpy(at[start + row, index, lag])
             bits[start + row, index, lag] = (
@@ -364,10 +384,13 @@ def influence(
 
 
 def divergence(before: Tensor, after: Tensor) -> Tensor:
-    """KL(P || Q) in bits (..), of logits (..,V) of P and Q; in float64, as far lags move little."""
+    """KL(P || Q) in bits (..), of logits (..,V) of P and Q; in float64, as far lags move little.
+
+    NaN where a logit is.
+    """
     log_p, log_q = (logits.double().log_softmax(-1) for logits in (before, after))
     p = log_p.exp()
-    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1) / NATS_PER_BIT
+    return torch.where(p == 0, 0.0, p * (log_p - log_q)).sum(-1) / NATS_PER_BIT
 
 
 def worth_of_context(
@@ -407,7 +430,16 @@ def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:
     """`lags`, or 1, 2, 4 .. `length`; ValueError unless they ascend from 1 or more to `length` at
     most.
     """
-    known = lengths(length) if not lags else list(lags)
+    if lags is None:
+        return lengths(length)
+    if isinstance(lags, str) or not isinstance(lags, Iterable):
+        raise ValueError(f"lags must be whole numbers in ascending order, got {lags!r}")
+    known = list(lags)
+    if not known:
+        return lengths(length)
+    if not all(isinstance(lag, Integral) for lag in known):
+        raise ValueError(f"lags must be whole numbers in ascending order, got {known}")
+    known = [int(lag) for lag in known]
     if known != sorted(set(known)) or not 1 <= known[0] <= known[-1] <= length:
         raise ValueError(
             f"lags must ascend and lie between 1 and the context, {length}, got {known}"
@@ -415,11 +447,104 @@ def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:
     return known
 
 
-def logits_of(predict: Predict, tokens: Tensor) -> Tensor:
-    """Logits without a graph of gradients, those of half types as float32."""
+def check_windows(windows: Tensor) -> None:
+    """ValueError unless `windows` are rows (n,T+1) of integers, with two or more in each."""
+    if not isinstance(windows, Tensor):
+        got = type(windows).__name__
+    elif windows.is_meta:
+        got = "a tensor on the meta device"
+    elif windows.ndim != 2 or windows.is_floating_point() or len(windows) < 1:
+        got = f"{windows.dtype} of shape {tuple(windows.shape)}"
+    elif windows.shape[1] < 2:
+        got = f"windows of {windows.shape[1]}, in which nothing can be predicted"
+    else:
+        return
+    raise ValueError(f"windows must be a tensor (n,T+1) of integers, T and n at least 1, got {got}")
+
+
+def check_repeats(predict: Predict, windows: Tensor, batch: int = 4) -> None:
+    """ValueError where the same tokens, of the first `batch` of `windows`, give other logits."""
+    check_windows(windows)
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    inputs = windows[:batch, :-1]
+    first = logits_of(predict, inputs)
+    moved = moved_by(first, logits_of(predict, inputs)).amax(dim=2)
+    # A GPU computes in bfloat16, and may sum in another order each time.
+    rounding = rounding_of(first) if first.device.type == "cpu" else 2.0**-6 * largest(first)
+    if bool((moved > rounding).any()):
+        window, place = divmod(int(moved.argmax()), moved.shape[1])
+        raise ValueError(
+            "the model is random: the same tokens give other logits each time, by up to"
+            f" {float(moved.max()):.2g} at position {place} of window {window}; switch dropout off"
+            " with model.eval(), and give a model that neither samples nor keeps a state from call"
+            " to call"
+        )
+
+
+def moved_by(before: Tensor, after: Tensor) -> Tensor:
+    """Distances of logits; 0 between equal infinite ones."""
+    return torch.where(before == after, 0.0, (before - after).abs())
+
+
+def rounding_of(logits: Tensor) -> float:
+    """The distance that ROUNDING allows these logits."""
+    return ROUNDING * largest(logits)
+
+
+def largest(logits: Tensor) -> float:
+    """Size of the largest of the logits that are finite."""
+    return float(logits.abs().masked_fill(logits.isinf(), 0.0).amax())
+
+
+def logits_of(predict: Predict, tokens: Tensor, window: int = 0) -> Tensor:
+    """Logits without a graph of gradients, those of half types as float32.
+
+    window: number of the first row of `tokens` (B,T), for messages. Raises ValueError that says
+    where the first logits are which give no probabilities: NaN, +inf, or -inf for all tokens.
+    """
     with torch.no_grad():
-        logits = predict(tokens)
+        logits = as_logits(predict(tokens), tokens, "predict")
+    peak = logits.amax(dim=2)
+    if not bool(peak.isfinite().all()):
+        row, place = (~peak.isfinite()).nonzero()[0].tolist()
+        found = float(peak[row, place])
+        kind = f"{found:+}" if found > 0 else "all -inf" if found < 0 else "NaN"
+        hint = "; in float16 numbers above 65,504 are infinite" if found > 0 else ""
+        raise ValueError(
+            f"the logits of the model are not numbers: {kind} at position {place} of window"
+            f" {window + row}{hint or ': has its training diverged?'}"
+        )
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+
+def as_logits(given: Any, tokens: Tensor, name: str) -> Tensor:
+    """The logits (B,T,V) in what a model returns for tokens (B,T).
+
+    Taken are a tensor or an array of numpy, as it is, as `.logits`, as the entry "logits" of a
+    dictionary, or as the first of a tuple or list. Raises ValueError, headed by `name`, for
+    anything else.
+    """
+    found = given
+    if isinstance(found, Mapping):
+        found = found.get("logits", found)
+    found = getattr(found, "logits", found)
+    if isinstance(found, tuple | list) and found:
+        found = found[0]
+    if isinstance(found, np.ndarray) and found.dtype.kind == "f":
+        found = torch.tensor(found)
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            f"{name} must return logits, a tensor or .logits, got {type(found).__name__}"
+        )
+    shape = tuple(tokens.shape)
+    highest = int(tokens.max())
+    fits = found.ndim == 3 and found.shape[:2] == shape and found.shape[2] > highest
+    if not fits or not found.is_floating_point() or found.is_meta:
+        wanted = f"floating logits (B,T,V), V above {highest}, for tokens (B,T) of shape {shape}"
+        held = f"{found.dtype} of shape {tuple(found.shape)}{' on meta' if found.is_meta else ''}"
+        raise ValueError(f"{name} must return {wanted}, got {held}")
+    return found
 
 
 def memory(model: AnyModel, half_lives: Sequence[np.ndarray], context: int) -> dict[str, Any]:

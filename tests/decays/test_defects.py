@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plkernel.commands.inspect import command as inspect
 from plkernel.common import cli
+from plkernel.decays.families import rwkv7_start, rwkv_from
 from plkernel.decays.inspection import shown
 
 LAYERS, HEADS = 4, 16
@@ -136,6 +137,76 @@ def test_a_healthy_checkpoint_is_not_wrong(start: str, tmp_path: Path) -> None:
     folder = write(tmp_path, tensors)
     assert run(folder, "--strict") == 0
     assert run(folder, "--strict", "--notable") == (start != "trained")
+
+
+SHORT = {
+    "whole numbers": -torch.arange(1.0, 17.0),
+    "steps of 1.5": -1.5 * torch.arange(1.0, 9.0),
+    "two numbers": torch.tensor([-9.5, -10.25]),
+    "powers of two": -torch.exp2(torch.arange(-3.0, 5.0)),
+    "quarters": torch.linspace(-12.0, 0.0, 49),
+    "eighths": torch.linspace(-16.0, -8.0, 65),
+}
+
+
+WRITTEN = [(start, dtype) for start in SHORT for dtype in (torch.float32, torch.float64)]
+WRITTEN += [(start, torch.bfloat16) for start in SHORT if start != "two numbers"]
+
+
+@pytest.mark.parametrize(("start", "dtype"), WRITTEN)
+def test_short_numbers_were_not_rounded(start: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """bfloat16 holds them as they were written; of two that it stores, nobody can know."""
+    rates = SHORT[start].to(dtype)
+    assert torch.equal(rates.bfloat16().double(), SHORT[start].double())
+    save_file({"layers.0.log_rate": rates}, tmp_path / "model.safetensors")
+    found = shown(str(tmp_path / "model.safetensors")).findings
+    assert "dtype" not in {one.name for one in found}
+
+
+@pytest.mark.parametrize("size", [8, 16, 256])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounded_numbers_were_rounded(size: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    """In one of eight layers at least, however few channels there are."""
+    draw = torch.Generator().manual_seed(size)
+    factor = 1.0 if dtype == torch.bfloat16 else 8.0  # float16 has eight times the digits
+    rates = -factor * (8.0 + 6.0 * torch.rand(8, size, generator=draw))
+    tensors = {f"layers.{i}.log_rate": rates[i].to(dtype).float().clone() for i in range(8)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = shown(str(tmp_path / "model.safetensors")).findings
+    told = [one.seen for one in found if one.name == "dtype"]
+    assert len(told) >= 6
+    assert all(f"rounded to {str(dtype).removeprefix('torch.')} leaves" in seen for seen in told)
+
+
+def official(kind: str, layers: int = 3) -> Tensors:
+    """Decays as official code starts them, with the tensors by which they are known."""
+    tensors: Tensors = {}
+    for layer in range(layers):
+        place = f"blocks.{layer}.att"
+        if kind == "RWKV-7":
+            tensors[f"{place}.w0"] = torch.from_numpy(rwkv7_start((1, 1, 128), layer, layers))
+            tensors[f"{place}.r_k"] = torch.zeros(2, 64)
+        elif kind == "RWKV-6":
+            start = rwkv_from(-6.0, -1.0)((1, 1, 128), layer, layers)
+            tensors[f"{place}.time_decay"] = torch.from_numpy(start)
+            tensors[f"{place}.time_decay_w1"] = torch.zeros(128, 8)
+            tensors[f"{place}.ln_x.weight"] = torch.ones(128)
+        else:
+            tensors[f"backbone.layers.{layer}.mixer.A_log"] = COUNTED.double()
+            tensors[f"backbone.layers.{layer}.mixer.dt_bias"] = torch.ones(HEADS)
+    return tensors
+
+
+@pytest.mark.parametrize("held", ["bfloat16", "float32, for bfloat16"])
+@pytest.mark.parametrize("kind", ["RWKV-7", "RWKV-6", "Mamba-2"])
+def test_official_starts_in_bfloat16_are_not_wrong(kind: str, held: str, tmp_path: Path) -> None:
+    """Of RWKV-7 they reach to -8, where half a unit in the last place is 1/64."""
+    dtype = torch.bfloat16 if held == "bfloat16" else torch.float32
+    tensors = {name: x.to(dtype) for name, x in official(kind).items()}
+    config = {"model_type": kind.lower(), "num_hidden_layers": 3, "dtype": "bfloat16"}
+    found = shown(str(write(tmp_path, tensors, **config))).findings
+    assert not [one for one in found if one.severity == "wrong"]
+    assert "initialisation" in {one.name for one in found}
 
 
 def test_decays_that_are_equal_by_construction_are_not_wrong(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny_models import FAST, SLOW
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -149,6 +150,104 @@ def test_optimizer_and_the_end_of_the_schedule() -> None:
     torch.optim.lr_scheduler.LambdaLR(warm, lambda step: 0.0)
     assert plkernel.watch(watched, warm, steps=100_000).read()["decay/A_log/lr"] == 0.0
     assert plkernel.watch(watched, warm, steps=100_000).read()["decay/A_log/scale_at_end"] < 0.06
+
+
+def halves(watched: nn.Module) -> list[Any]:
+    """Two optimizers: matrices, and the rest."""
+    parameters = list(watched.parameters())
+    matrices = torch.optim.SGD([one for one in parameters if one.ndim > 1], lr=0.02)
+    return [matrices, adamw([one for one in parameters if one.ndim < 2], weight_decay=0.0)]
+
+
+def layers_apart(watched: Any) -> dict[str, Any]:
+    """An optimizer for each layer, by name."""
+    return {f"layer {n}": adamw(one.parameters()) for n, one in enumerate(watched.layers)}
+
+
+SEVERAL: list[Callable[[nn.Module], Any]] = [
+    halves,
+    lambda watched: tuple(halves(watched)),
+    lambda watched: [*halves(watched), torch.optim.SGD([torch.zeros(1)], lr=1.0)],
+    layers_apart,
+]
+
+
+@pytest.mark.parametrize("optimizers", SEVERAL)
+def test_several_optimizers(optimizers: Callable[[nn.Module], Any]) -> None:
+    """A tensor that one of them trains is in the optimizer, with the settings of its group."""
+    watched = model()
+    given = optimizers(watched)
+    watch = plkernel.watch(watched, given, steps=9)
+    assert not [one for one in watch.findings if one.severity == "wrong"]
+    seen = watch.read()
+    assert (seen["decay/A_log/lr"], seen["decay/dt_bias/frozen"]) == (3e-4, 0.0)
+    told = {one.name for one in watch.findings}
+    assert ("weight decay" in told) == (optimizers is layers_apart)
+
+
+def test_one_of_several_optimizers_is_told_to_be_one() -> None:
+    watched = model()
+    with pytest.warns(UserWarning, match="if another optimizer does, give a list of both"):
+        plkernel.watch(watched, halves(watched)[0])
+    watched.forgotten = Heads()
+    with warnings.catch_warnings(action="ignore"):
+        watch = plkernel.watch(watched, halves(watched.layers))
+    told = {one.tensor: one.seen for one in watch.findings if one.severity == "wrong"}
+    words = "requires a gradient, and no step changes it"
+    assert told == {"forgotten.A_log": words, "forgotten.dt_bias": words}
+
+
+BARE = {
+    "Mamba-2": (lambda: Heads(), {"A_log", "dt_bias", "D"}),
+    "Mamba": (
+        lambda: held({"A_log": torch.rand(4, 2), "dt_proj.bias": torch.rand(4)}),
+        {"A_log", "dt_proj.bias"},
+    ),
+    "RWKV-7": (lambda: held({"w0": torch.rand(1, 1, 8), "r_k": torch.ones(2, 4)}), {"w0"}),
+    "LRU": (lambda: held({"nu_log": torch.rand(4), "kernel": torch.ones(3)}), {"nu_log"}),
+    "HGRN": (
+        lambda: held({"lower_bounds": torch.rand(2, 4), "layers.1.attn.f_proj.weight": ONE}),
+        {"lower_bounds"},
+    ),
+}
+ONE = torch.ones(1, 1)
+
+
+def held(tensors: dict[str, torch.Tensor]) -> nn.Module:
+    """A module with parameters of these names."""
+    whole = nn.Module()
+    for name, values in tensors.items():
+        *path, last = name.split(".")
+        place = whole
+        for part in path:
+            if not hasattr(place, part):
+                place.add_module(part, nn.Module())
+            place = getattr(place, part)
+        place.register_parameter(last, nn.Parameter(values))
+    return whole
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", BARE)
+def test_a_layer_without_a_parent(kind: str, tmp_path: Path) -> None:
+    """It is read as the same layer in a model, live and from its file."""
+    build, decays = BARE[kind]
+    torch.manual_seed(0)
+    layer = build()
+    around = nn.Module()
+    around.inner = layer
+    apart, within = plkernel.watch(layer), plkernel.watch(around)
+    assert list(apart.read().values()) == list(within.read().values())
+    assert all(name.startswith("decay/layer") for name in apart.read())
+    groups = plkernel.decay_param_groups(layer, 0.1)
+    names = {id(one): name for name, one in layer.named_parameters()}
+    assert {names[id(one)] for one in groups[-1]["params"]} == decays
+    watch = plkernel.watch(layer, torch.optim.AdamW(groups), steps=9)
+    assert "not in the optimizer" not in {one.name for one in watch.findings}
+    save_file(dict(layer.state_dict()), tmp_path / "layer.safetensors")
+    found: Any = plkernel.inspect(tmp_path / "layer.safetensors")
+    (read,) = apart._start.values()
+    assert np.array_equal(found.layers[0].rates.ravel(), read)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -483,6 +582,28 @@ def test_loggers_of_lightning_get_scalars_of_their_step() -> None:
         callback.on_train_batch_end(trainer, watched, None, None, batch)
     assert [step for step, _ in received] == [2, 4]
     assert received[0][1]["decay/A_log/lr"] == 3e-4
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_lightning_counts_the_steps_of_all_optimizers(count: int) -> None:
+    """Its global_step and max_steps do; half-lives go to the step of the batch."""
+    received: list[int] = []
+    watched = model(1)
+    logger = SimpleNamespace(log_metrics=lambda scalars, step: received.append(step))
+    optimizers = [adamw([one]) for one in watched.parameters()][:count]
+    optimizers[-1] = adamw([one for one in watched.parameters()])
+    trainer = SimpleNamespace(optimizers=optimizers, loggers=[logger], global_step=2 * count)
+    trainer.max_steps = trainer.estimated_stepping_batches = 8 * count
+    callback = lightning_callback(every=3)
+    callback.on_train_start(trainer, watched)
+    assert (callback.watch.step, callback.watch.steps) == (2, 8)
+    for batch in range(3, 9):
+        trainer.global_step = batch * count
+        callback.on_train_batch_end(trainer, watched, None, None, batch)
+    assert received == [3, 6]
+    trainer.estimated_stepping_batches = 5  # of an epoch, which are batches
+    callback.on_train_start(trainer, watched)
+    assert callback.watch.steps == 5
 
 
 def test_torch_and_numpy_are_enough(without: Callable[..., tuple[int, str, str]]) -> None:

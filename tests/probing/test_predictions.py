@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from scipy.stats import entropy
 from torch import Tensor
 
+import plkernel
 from plkernel.analysis.sequences import LagCorpus
 from plkernel.commands import probe as command
 from plkernel.common import cli
@@ -24,7 +26,7 @@ from plkernel.data.windows import fixed_windows
 from plkernel.probing.predictions import beyond, check_causal, probe
 from plkernel.probing.text_models import open_text_model
 from plkernel.training import evaluate
-from plkernel.training.evaluate import PLACES, Predict, influence, truncation
+from plkernel.training.evaluate import PLACES, Predict, influence, token_losses, truncation
 from plkernel.training.foreign import NEED_A_GPU
 from plkernel.training.loop import prepare, run_training
 
@@ -154,6 +156,141 @@ def test_reading_on_costs_and_is_worth_what_closed_forms_say() -> None:
         [math.log2(1 + (SYMBOLS - 1) * math.exp(-8)) - math.log2(SYMBOLS)] * 3
     )
     assert set(beyond(markov, text(), 7)[0].bpb) == {0.0}
+
+
+def planted(number: float, *places: Any) -> Predict:
+    """`copying(5)` with a number that is none: in a window, from a position on, of a symbol."""
+    known, (window, *rest) = text(), places
+
+    def predict(tokens: Tensor) -> Tensor:
+        logits = copying(5)(tokens)
+        rows: Any = slice(None)
+        if window is not None:
+            head = min(9, tokens.shape[1])
+            rows = (tokens[:, :head] == known[window, :head]).all(1)
+        changed = logits[rows]
+        changed[:, *rest] = number
+        logits[rows] = changed
+        return logits
+
+    return predict
+
+
+ALL = slice(None)
+NOT_NUMBERS = {
+    "NaN everywhere": (planted(math.nan, None, ALL, ALL), "NaN at position 0 of window 0"),
+    "NaN at the end": (planted(math.nan, None, slice(40, None), ALL), "NaN at position 40 of"),
+    "NaN of one symbol": (planted(math.nan, None, slice(60, 61), 3), "NaN at position 60 of"),
+    "NaN in one window": (planted(math.nan, 9, slice(30, None), ALL), "position 30 of window 9"),
+    "all impossible": (planted(-math.inf, None, slice(50, 51), ALL), "all -inf at position 50"),
+    "+inf": (planted(math.inf, None, slice(33, 35), 2), r"\+inf at position 33 of window 0"),
+    "float16": (lambda x: (copying(5)(x) * 20_000).half(), "above 65,504 are infinite"),
+}
+MEASURES: dict[str, Callable[[Predict], object]] = {
+    "influence": lambda predict: influence(predict, text(), [1, 5]),
+    "truncation": lambda predict: truncation(predict, text(), 4),
+    "token_losses": lambda predict: token_losses(predict, text(), 4),
+    "beyond": lambda predict: beyond(predict, text(), 16),
+    "probe": lambda predict: probe(predict, text(), [1, 5]),
+    "plkernel.influence": lambda predict: plkernel.influence(
+        predict, text()[:, :-1].reshape(-1).numpy(), context=63, windows=12
+    ),
+}
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("fault", NOT_NUMBERS)
+def test_logits_that_are_not_numbers_are_refused_with_their_place(fault: str, measure: str) -> None:
+    """They have no KL divergence: 0 bits would be the best that a model can do."""
+    predict, message = NOT_NUMBERS[fault]
+    if measure in ("truncation", "plkernel.influence"):  # of other windows
+        message = "the logits of the model are not numbers: "
+    with pytest.raises(ValueError, match=message):
+        MEASURES[measure](predict)
+
+
+def test_divergence_of_what_is_not_a_number_is_none() -> None:
+    """Beside what has no probability, which adds nothing."""
+    logits = torch.tensor([[0.0, 1.0, -math.inf], [0.0, 1.0, -math.inf], [0.0, math.inf, 0.0]])
+    other = torch.tensor([[0.5, 1.0, 2.0], [0.0, math.nan, 1.0], [0.0, 0.0, 0.0]])
+    found = evaluate.divergence(logits, other)
+    assert found.isnan().tolist() == [False, True, True]
+    p, q = logits[0].double().softmax(-1), other[0].double().softmax(-1)
+    assert float(found[0]) == pytest.approx(entropy(p, q, base=2), rel=1e-12)
+
+
+def dropping(tokens: Tensor) -> Tensor:
+    return torch.nn.functional.dropout(copying(5)(tokens), 0.5, training=True)
+
+
+def sampling(tokens: Tensor) -> Tensor:
+    """One symbol, as the temperature draws it."""
+    drawn = torch.distributions.Categorical(logits=copying(5)(tokens)).sample()
+    return torch.nn.functional.one_hot(drawn, SYMBOLS).float()
+
+
+def rarely(tokens: Tensor) -> Tensor:
+    """Noise at the last position of one window alone."""
+    logits = copying(5)(tokens)
+    logits[-1, -1] += torch.randn(SYMBOLS)
+    return logits
+
+
+class Remembering:
+    """Keeps a state from call to call."""
+
+    calls = 0
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        self.calls += 1
+        return copying(5)(tokens) * (1 + 0.1 * self.calls)
+
+
+RANDOM: dict[str, Callable[[], Predict]] = {
+    "dropout": lambda: dropping,
+    "sampling": lambda: sampling,
+    "noise in one place": lambda: rarely,
+    "a state": Remembering,
+}
+
+
+@pytest.mark.parametrize("measure", [name for name in MEASURES if name != "token_losses"])
+@pytest.mark.parametrize("fault", RANDOM)
+def test_a_model_that_is_random_is_told_so(fault: str, measure: str) -> None:
+    """Rather than that it sees ahead, which moves logits too."""
+    with pytest.raises(ValueError, match="the model is random: the same tokens give other logits"):
+        MEASURES[measure](RANDOM[fault]())
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda logits: (logits, None),
+        lambda logits: [logits],
+        lambda logits: {"loss": 1.0, "logits": logits},
+        lambda logits: SimpleNamespace(logits=logits, loss=1.0),
+        lambda logits: logits.numpy(),
+        lambda logits: (logits.double().numpy(), {"state": 1}),
+    ],
+)
+def test_logits_are_found_in_what_models_return(wrap: Callable[[Tensor], Any]) -> None:
+    expected = influence(copying(5), text(), [1, 5]).bits
+    assert influence(lambda x: wrap(copying(5)(x)), text(), [1, 5]).bits == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("predict", "message"),
+    [
+        (lambda x: None, "predict must return logits, a tensor or .logits, got NoneType"),
+        (lambda x: copying(5)(x)[:, -1], r"got torch.float32 of shape \(4, 16\)"),
+        (lambda x: copying(5)(x)[..., :4], r"V above 1\d, for tokens .* of shape \(4, 64, 4\)"),
+        (lambda x: copying(5)(x).long(), "floating logits .* got torch.int64"),
+        (lambda x: copying(5)(x).to("meta"), "on meta"),
+    ],
+)
+def test_what_are_no_logits_is_told(predict: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        influence(predict, text())
 
 
 @pytest.mark.parametrize("length", [16, 17])

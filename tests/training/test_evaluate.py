@@ -182,6 +182,29 @@ def test_influence_spreads_over_draws_as_its_error_says() -> None:
     assert (ratio < 1.2).all(), ratio
 
 
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("row", [0, 300, 599])
+def test_saturation_of_what_is_not_a_number_is_none(number: float, row: int) -> None:
+    """Wherever it is in the batches, whose figures are merged."""
+    logits = torch.randn(600, 16, generator=torch.Generator().manual_seed(0))
+    logits[row, 3] = number
+    found = saturation(logits, torch.zeros(600, dtype=torch.long))
+    for name in ("loss", "largest_probability", "peak_probability", "entropy", "saturated_share"):
+        assert math.isnan(found[name]), name
+    if math.isnan(number):
+        assert math.isnan(found["logit_min"])
+        assert math.isnan(found["logit_max"])
+
+
+def test_a_model_of_ours_with_a_parameter_that_is_not_a_number_is_refused() -> None:
+    model = initialise_(SSM(SSMConfig(dim=16, layers=1)), "transformers_default", 0)
+    windows = torch.randint(0, 256, (3, 17), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        next(model.parameters())[int(windows[2, 4])] = math.nan  # the embedding of a byte
+    with pytest.raises(ValueError, match="not numbers: NaN at position"):
+        influence(predictor(model, CPU), windows)
+
+
 def test_what_sees_ahead_has_no_truncation_curve() -> None:
     model = initialise_(
         SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0

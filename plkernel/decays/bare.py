@@ -1,0 +1,40 @@
+"""Layers without a parent: tensors named A_log rather than layers.0.mixer.A_log."""
+
+from dataclasses import replace
+
+from plkernel.decays.rates import Located, located_layers
+from plkernel.decays.tensors import Checkpoint
+
+PARENT = "layer"
+"""The name of the module that a bare layer is taken to be."""
+
+
+def with_parent(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint of a bare layer, its tensors under PARENT; any other as it is."""
+    if located_layers(checkpoint):
+        return checkpoint
+    head = f"{PARENT}."
+    moved = replace(
+        checkpoint,
+        names=tuple(f"{head}{name}" for name in checkpoint.names),
+        size=lambda name: checkpoint.size(name.removeprefix(head)),
+        read=lambda name: checkpoint.read(name.removeprefix(head)),
+    )
+    return moved if located_layers(moved) else checkpoint
+
+
+def located(checkpoint: Checkpoint) -> list[Located]:
+    """`located_layers`, or the bare layer, whose module is "", by its own names."""
+    moved = with_parent(checkpoint)
+    layers = located_layers(moved)
+    if moved is checkpoint:
+        return layers
+    return [
+        (_without(module), family, {role: _without(name) for role, name in names.items()})
+        for module, family, names in layers
+    ]
+
+
+def _without(name: str) -> str:
+    """A name without PARENT at its head."""
+    return name.removeprefix(PARENT).removeprefix(".")

@@ -1,9 +1,10 @@
-"""Render the marked tables of README.md and docs/ from the rows committed beside this script.
+"""Render the tables, sentences and figures of README.md and docs/ from the rows beside this script.
 
 python runs/records/render.py rewrites every part between <!-- record:NAME STUDY .. --> and <!-- end
--->, and draws the kernels of several starts before training and after, convergence/kernels.png and
-.svg, what short half-lives are worth, memory-shortness/dose.png and .svg, and what starts of RWKV-7
-and Mamba-2 are worth, starts.png and .svg in models-goose and models-mamba2.
+-->, and every number in a sentence that stands between comments, which sentences.py describes. It
+draws the kernels of several starts before training and after, convergence/kernels.png and .svg,
+what short half-lives are worth, memory-shortness/dose.png and .svg, and what starts of RWKV-7 and
+Mamba-2 are worth, starts.png and .svg in models-goose and models-mamba2.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from sentences import fill
 
 from plkernel.analysis.figures.style import (
     INK,
@@ -421,13 +423,13 @@ PARTS: dict[str, Callable[..., str]] = {
 
 
 def render(text: str) -> str:
-    """Return a document with its marked parts rendered from the records."""
+    """Return a document with its tables and the numbers in its sentences from the records."""
 
     def part(match: re.Match[str]) -> str:
         name, *given = match[2].split()
         return f"{match[1]}{PARTS[name](*given)}\n{match[3]}"
 
-    return PART.sub(part, text)
+    return fill(PART.sub(part, text))
 
 
 def dose_figure() -> Figure:

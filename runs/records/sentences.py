@@ -1,0 +1,558 @@
+"""Numbers in the sentences of README.md and docs/, computed from the rows beside this file.
+
+On a page a number stands between two comments, which no reader sees:
+
+    ahead by <!-- lead-interval memory-shortness 8_lru .3f -->0.012 (0.007 to 0.018)<!-- / -->
+
+The first comment has the name of a function of this file, its arguments and a format; render.py
+writes what the function returns. Lines of a page must not begin with such a comment, which would
+begin a block of HTML. What several functions take:
+
+    study     a folder beside this file
+    arm       an arm of the study, or of another one as STUDY/ARM
+    against   the arm that it is compared with, its baseline in the study unless given
+    at        a step, for the loss on validation text there, or the name of a loss at the end,
+              final_val_bpb unless given
+    when      start or end of training
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from math import log
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from plkernel.analysis.nodes import falling_exponent
+from plkernel.decays.memory import Memory
+from plkernel.results.convergence import LONGEST_LAG, Starts, convergence, groups
+from plkernel.results.statistics import (
+    PairedDifference,
+    detectable_difference,
+    mean_interval,
+    paired_difference,
+)
+from plkernel.results.study import Study, StudyRun, read_study
+
+RECORDS = Path(__file__).resolve().parent
+MARKED = re.compile(r"(<!-- ([a-z][a-z-]*)((?: [^\s>]+)*) (\S+) -->)[^<]*(<!-- / -->)")
+"""Comment, name, arguments, format, and the comment at the end."""
+
+
+class Estimate(NamedTuple):
+    """A value and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+Number = TypeVar("Number", bound=Callable[..., float | Estimate])
+NUMBERS: dict[str, Callable[..., float | Estimate]] = {}
+"""What a comment may name."""
+
+
+def number(function: Number) -> Number:
+    """Let comments name a function, with hyphens."""
+    NUMBERS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def fill(text: str) -> str:
+    """Return a page with the numbers in its sentences computed from the records."""
+
+    def written(match: re.Match[str]) -> str:
+        comment, name, arguments, form, end = match.groups()
+        return f"{comment}{compute(name, arguments.split(), form)}{end}"
+
+    return MARKED.sub(written, text)
+
+
+def compute(name: str, arguments: list[str], form: str) -> str:
+    """Return what a function of this file says of its arguments, in a format."""
+    given: list[str] = []
+    options: dict[str, str] = {}
+    for argument in arguments:
+        key, is_option, value = argument.partition("=")
+        if is_option:
+            options[key] = value
+        else:
+            given.append(argument)
+    found = NUMBERS[name](*given, **options)
+    if isinstance(found, Estimate):
+        value, low, high = (format(part, form) for part in found)
+        return f"{value} ({low} to {high})"
+    return format(found, form)
+
+
+@cache
+def studies() -> dict[str, Study]:
+    """Return every study that has ended, by the name of its folder."""
+    ended = [path.parents[1] for path in sorted(RECORDS.glob("*/report/table.json"))]
+    return {folder.name: read_study(folder) for folder in ended}
+
+
+@cache
+def blocks() -> dict[tuple[str, str], Starts]:
+    """Return the memories of arms that differ in their initialisation alone, by study and block."""
+    return {
+        (name, block): starts
+        for name, study in studies().items()
+        for block, starts in groups(study).items()
+    }
+
+
+def record(name: str) -> Any:
+    """Return the content of a JSON file beside this one."""
+    return json.loads((RECORDS / name).read_text())
+
+
+def _study_and_arm(study: str, arm: str) -> tuple[str, str]:
+    """Split STUDY/ARM; an arm without a study is one of `study`."""
+    other, is_other, name = arm.partition("/")
+    return (other, name) if is_other else (study, arm)
+
+
+def losses(study: str, arm: str, at: str = "final_val_bpb") -> dict[int, float]:
+    """Return the bits per byte of an arm by seed."""
+    runs = studies()[study].finished(arm)
+    if at.isdecimal():
+        return {run.seed: _validation(run, int(at)) for run in runs}
+    return {run.seed: getattr(run.result, at) for run in runs}
+
+
+def _validation(run: StudyRun, step: int) -> float:
+    """Return the loss on validation text at a step."""
+    (found,) = [row.val_bpb for row in run.evaluations if row.step == step]
+    assert found is not None
+    return found
+
+
+def paired(
+    study: str, arm: str, against: str | None = None, at: str = "final_val_bpb"
+) -> PairedDifference:
+    """Return the losses of an arm minus those of another, paired by seed."""
+    other = against or studies()[study].against(arm)
+    assert other is not None, f"{arm} is a baseline of {study}"
+    return paired_difference(
+        losses(*_study_and_arm(study, arm), at), losses(*_study_and_arm(study, other), at)
+    )
+
+
+@number
+def change(study: str, arm: str, against: str | None = None, at: str = "final_val_bpb") -> float:
+    """Return the loss of an arm minus that of another, in bits per byte."""
+    return paired(study, arm, against, at).mean
+
+
+@number
+def change_interval(
+    study: str, arm: str, against: str | None = None, at: str = "final_val_bpb"
+) -> Estimate:
+    """Return the loss of an arm minus that of another, with its t interval."""
+    found = paired(study, arm, against, at)
+    return Estimate(found.mean, found.low, found.high)
+
+
+@number
+def lead(study: str, arm: str, against: str | None = None, at: str = "final_val_bpb") -> float:
+    """Return how far the loss of an arm is below that of another."""
+    return -change(study, arm, against, at)
+
+
+@number
+def lead_interval(
+    study: str, arm: str, against: str | None = None, at: str = "final_val_bpb"
+) -> Estimate:
+    """Return how far the loss of an arm is below that of another, with its t interval."""
+    value, low, high = change_interval(study, arm, against, at)
+    return Estimate(-value, -high, -low)
+
+
+def _leads(study: str, arms: tuple[str, ...], against: str | None, at: str) -> Iterator[float]:
+    """Yield the leads of arms, each NAME, a pattern like *_good, or ARM:AGAINST."""
+    for arm in arms:
+        name, _, other = arm.partition(":")
+        for found in _matching(study, name):
+            base = other or against or studies()[study].against(found)
+            if base is not None:
+                yield lead(study, found, base, at)
+
+
+def _matching(study: str, pattern: str) -> list[str]:
+    """Return the arms of a study whose names match a pattern."""
+    found = [arm for arm in studies()[study].arms if fnmatchcase(arm, pattern)]
+    assert found, f"{study} has no arm {pattern}"
+    return found
+
+
+@number
+def least_lead(
+    study: str, *arms: str, against: str | None = None, at: str = "final_val_bpb"
+) -> float:
+    """Return the smallest lead among arms."""
+    return min(_leads(study, arms, against, at))
+
+
+@number
+def largest_lead(
+    study: str, *arms: str, against: str | None = None, at: str = "final_val_bpb"
+) -> float:
+    """Return the largest lead among arms."""
+    return max(_leads(study, arms, against, at))
+
+
+@number
+def largest_change(study: str, *arms: str, at: str = "final_val_bpb") -> float:
+    """Return the largest difference of arms to their baselines, either way."""
+    return max(abs(found) for found in _leads(study, arms, None, at))
+
+
+@number
+def further_ahead(study: str, arm: str, other: str, at: str) -> Estimate:
+    """Return how much more an arm leads its baseline than another arm leads its own."""
+    more = paired_difference(
+        paired(study, other, at=at).per_seed, paired(study, arm, at=at).per_seed
+    )
+    return Estimate(more.mean, more.low, more.high)
+
+
+@number
+def deviation(study: str, arm: str, against: str | None = None) -> float:
+    """Return the standard deviation over seeds of a change."""
+    return paired(study, arm, against).standard_deviation
+
+
+@number
+def detectable(study: str, seeds: str) -> float:
+    """Return the difference that so many seeds find; the median over all arms of a study."""
+    arms = [arm for arm in studies()[study].arms if studies()[study].against(arm)]
+    return statistics.median(
+        detectable_difference(paired(study, arm).standard_deviation, int(seeds)) for arm in arms
+    )
+
+
+@number
+def fall(study: str, arm: str, against: str) -> Estimate:
+    """Return p where a lead falls as bytes**-p from step 500 to 2000, with a jackknife interval."""
+    steps = (500, 1000, 2000)
+    by_step = [paired(study, arm, against, str(step)).per_seed.values() for step in steps]
+    leads = -np.array([list(of_seeds) for of_seeds in by_step])
+
+    def exponent_of(some: np.ndarray) -> float:
+        return -float(np.polyfit(np.log(steps), np.log(some.mean(axis=1)), 1)[0])
+
+    seeds = leads.shape[1]
+    p = exponent_of(leads)
+    without_one = [exponent_of(np.delete(leads, seed, axis=1)) for seed in range(seeds)]
+    jackknife = mean_interval(seeds * p - (seeds - 1) * other for other in without_one)
+    return Estimate(p, jackknife.low, jackknife.high)
+
+
+@number
+def loss(study: str, arm: str, at: str = "final_val_bpb") -> float:
+    """Return the mean loss of an arm over seeds, in bits per byte."""
+    return statistics.fmean(losses(study, arm, at).values())
+
+
+@number
+def best_loss(study: str, pattern: str, at: str = "final_val_bpb") -> float:
+    """Return the least mean loss among the arms that match a pattern."""
+    return min(loss(study, arm, at) for arm in _matching(study, pattern))
+
+
+@number
+def counts(study: str, order: str, split: str = "val_bpb") -> float:
+    """Return the bits per byte of counts of `order` bytes, from the bytes that the runs read."""
+    (held, *_) = record(f"{study}/references.json")["references"]
+    return float(held[split][held["orders"].index(int(order))])
+
+
+@number
+def lzma(study: str, window: str) -> float:
+    """Return the bits per byte of LZMA with a window of so many bytes."""
+    (held, *_) = record(f"{study}/references.json")["references"]
+    return float(held["lzma"]["val_bpb"][held["lzma"]["windows"].index(int(window))])
+
+
+@number
+def tuning_loss(study: str, arm: str, rate: str) -> float:
+    """Return the loss of an arm at a learning rate in the search for the best one."""
+    lines = (RECORDS / study / "tuning" / "rows.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    (found,) = [row for row in rows if row["arm"] == f"{arm}_rate-{rate}"]
+    return float(found["result"]["final_val_bpb"])
+
+
+@number
+def tuning_change(study: str, arm: str, best: str, *rates: str) -> float:
+    """Return how much worse an arm is in the search than at the best rate; at worst, of several."""
+    return max(tuning_loss(study, arm, rate) for rate in rates) - tuning_loss(study, arm, best)
+
+
+@number
+def corrected_p(study: str, arm: str) -> float:
+    """Return p of an arm after the correction for several comparisons."""
+    rows = record(f"{study}/report/table.json")["arms"]
+    (found,) = [row["p_corrected"] for row in rows if row["arm"] == arm]
+    return float(found)
+
+
+def _bytes_to_baseline(study: str, arm: str) -> list[float | None]:
+    """Return by seed the share of the bytes after which an arm reaches the baseline's loss."""
+    rows = record(f"{study}/report/table.json")["arms"]
+    (found,) = [row["bytes_to_baseline"] for row in rows if row["arm"] == arm]
+    return list(found.values())
+
+
+@number
+def bytes_needed(study: str, arm: str) -> Estimate:
+    """Return the share of the bytes to the baseline's final loss: geometric mean and interval."""
+    logs = mean_interval(log(share) for share in _bytes_to_baseline(study, arm) if share)
+    assert logs.n == len(_bytes_to_baseline(study, arm))
+    value, low, high = np.exp([logs.mean, logs.low, logs.high])
+    return Estimate(value, low, high)
+
+
+@number
+def seeds_that_reach(study: str, arm: str) -> int:
+    """Return the number of seeds in which an arm reaches the baseline's final loss."""
+    return sum(share is not None for share in _bytes_to_baseline(study, arm))
+
+
+@number
+def lost(study: str, arm: str) -> float:
+    """Return the bits per byte lost with the last 32 bytes alone, mean over seeds."""
+    results = [run.result for run in studies()[study].finished(arm)]
+    costs = [result.truncation_cost(32) for result in results if result]
+    return statistics.fmean(cost for cost in costs if cost is not None)
+
+
+@number
+def longest(study: str, arm: str, block: str | None = None) -> float:
+    """Return the longest half-life at the end in a block, or in any: geometric mean over seeds."""
+    runs = studies()[study].finished(arm)
+    ends = [[one[-1] for one in run.last["half_life_quantiles"]] for run in runs]
+    of_blocks = np.exp(np.log(ends).mean(axis=0))
+    return float(of_blocks.max() if block is None else of_blocks[int(block) - 1])
+
+
+def memory(study: str, arm: str, when: str) -> Memory:
+    """Return half-lives and kernels of an arm."""
+    (found,) = [of[arm] for (name, _), of in blocks().items() if name == study and arm in of]
+    return found[("start", "end").index(when)]
+
+
+@number
+def median(study: str, arm: str, when: str, block: str = "1") -> float:
+    """Return the median half-life in a block: geometric mean over seeds."""
+    of_seeds = memory(study, arm, when).half_lives[:, int(block) - 1, 3]
+    return float(np.exp(np.log(of_seeds).mean()))
+
+
+@number
+def observed(model: str, arm: str, block: str) -> float:
+    """Return what 5 % of the half-lives over the bytes of the corpus are above."""
+    rows = record("decays-train/observed.json")["rows"]
+    key = (model, arm, int(block))
+    (found,) = [
+        row["observed"][2] for row in rows if (row["model"], row["arm"], row["block"]) == key
+    ]
+    return float(found)
+
+
+def exponents(held: Memory) -> np.ndarray:
+    """x of the law t**-x that every block's kernel follows on 1 <= t <= 256, mean over runs."""
+    inside = held.lags <= LONGEST_LAG
+    return falling_exponent(held.lags[inside], np.log(held.kernels[..., inside])).mean(axis=0)
+
+
+@number
+def exponent(study: str, arm: str, when: str) -> float:
+    """Return x of the law t**-x that an arm's kernels follow on lags 1 to 256, mean over blocks."""
+    return float(exponents(memory(study, arm, when)).mean())
+
+
+@number
+def least_exponent(study: str, *arms: str) -> float:
+    """Return the smallest x of a block of several arms at the end."""
+    return min(float(exponents(memory(study, arm, "end")).min()) for arm in arms)
+
+
+@number
+def largest_exponent(study: str, *arms: str) -> float:
+    """Return the largest x of a block of several arms at the end."""
+    return max(float(exponents(memory(study, arm, "end")).max()) for arm in arms)
+
+
+@number
+def spread(study: str, block: str, of: str, when: str, without: str = "") -> float:
+    """Return the spread over initialisations of half-lives or kernels, in octaves.
+
+    block: the block of the study. when: start, end, or seeds for the spread at the end that seeds
+    alone would leave. without: beginnings of the names of arms to leave out, joined by commas.
+    """
+    starts = blocks()[study, block]
+    if without:
+        left = tuple(without.split(","))
+        starts = {arm: held for arm, held in starts.items() if not arm.startswith(left)}
+    found = convergence(starts)[("half-lives", "kernels").index(of)]
+    return found[("start", "end", "seeds").index(when)]
+
+
+@number
+def far_spread(when: str, without: str | None = None) -> float:
+    """Return the spread of kernels of memory-far over lags of 512 to 2,048, in octaves."""
+    shapes = []
+    for arm in blocks()["memory-far", ""]:
+        if arm == without:
+            continue
+        held = memory("memory-far", arm, when)
+        inside = (held.lags >= 512) & (held.lags <= 2048)
+        relative = held.kernels[..., inside] / held.kernels[..., :1]
+        shapes.append(np.log2(relative).mean(axis=0))
+    return float(np.std(shapes, axis=0).mean())
+
+
+DOSES = ("0.4", "0.7", "1.0", "1.3", "1.6")
+"""Exponents of the initial kernels of memory-dose."""
+
+
+@cache
+def doses(at: str = "final_val_bpb") -> list[list[float]]:
+    """Return mean losses by exponent, a row for each mixture of lags and kind of decays."""
+    kinds = [
+        f"{lags}_{kind}"
+        for lags in ("lags-0.7", "lags-1.0", "lags-1.4")
+        for kind in ("learnt", "frozen")
+    ]
+    return [[loss("memory-dose", f"{one}_{kind}", at) for one in DOSES] for kind in kinds]
+
+
+@number
+def doses_differ(at: str = "final_val_bpb") -> float:
+    """Return how far the exponents 0.4 to 1.3 of memory-dose differ at most."""
+    return max(max(row[:4]) - min(row[:4]) for row in doses(at))
+
+
+@number
+def millions(study: str, arm: str | None = None) -> float:
+    """Return the parameters of an arm, or of the largest model of a study, in millions."""
+    runs = studies()[study].finished(arm)
+    return max(run.config["model"]["parameters"] for run in runs) / 1e6
+
+
+@number
+def thousands(study: str, arm: str | None = None) -> float:
+    """Return the parameters of an arm, or of the largest model of a study, in thousands."""
+    return 1000 * millions(study, arm)
+
+
+def _all_runs() -> Iterator[StudyRun]:
+    """Yield the finished runs of every study."""
+    for study in studies().values():
+        yield from study.finished()
+
+
+@number
+def smallest_model() -> float:
+    """Return the parameters of the smallest model of any study, in millions."""
+    return min(run.config["model"]["parameters"] for run in _all_runs()) / 1e6
+
+
+@number
+def largest_model() -> float:
+    """Return the parameters of the largest model of any study, in millions."""
+    return max(run.config["model"]["parameters"] for run in _all_runs()) / 1e6
+
+
+@number
+def fewest_bytes() -> float:
+    """Return the bytes that the shortest run of any study read, in MB."""
+    return min(run.result.bytes for run in _all_runs() if run.result) / 1e6
+
+
+@number
+def most_bytes() -> float:
+    """Return the bytes that the longest run of any study read, in MB."""
+    return max(run.result.bytes for run in _all_runs() if run.result) / 1e6
+
+
+@number
+def training_text(study: str) -> float:
+    """Return the size of the training text of a study, in MB."""
+    corpus = studies()[study].finished()[0].config["corpus"]
+    held_out = corpus.get("validation", 0.05) + corpus.get("test", 0.05)
+    return float((1 - held_out) * corpus["size"] / 1e6)
+
+
+@number
+def passes(study: str) -> float:
+    """Return how often the runs of a study read their training text."""
+    read = [run.result.bytes for run in studies()[study].finished() if run.result]
+    return max(read) / 1e6 / training_text(study)
+
+
+@number
+def accuracy(of: str, statistic: str) -> float:
+    """Return min, max or mean over sequences of the exact exponent or of the estimate's error."""
+    rows = record("measure/accuracy.json")["rows"]
+    values = {
+        "exact": [row["exact"] for row in rows],
+        "error": [abs(row["estimate"] - row["exact"]) for row in rows],
+    }[of]
+    summaries = {"min": min(values), "max": max(values), "mean": statistics.fmean(values)}
+    return float(summaries[statistic])
+
+
+@number
+def covered(process: str, method: str) -> float:
+    """Return the share of intervals that cover I(d), at the lag where it is largest."""
+    rows = record("measure/coverage.json")["rows"]
+    (methods,) = [row["methods"] for row in rows if row["process"] == process]
+    (found,) = [of["covered"] for name, of in methods.items() if name.replace(" ", "-") == method]
+    return float(max(found))
+
+
+PUBLISHED_GAPS = {2000: 0.071, 3000: 0.040, 4000: 0.031}
+"""Bits per byte by step, baseline minus recommended initialisation, as the published study prints
+them."""
+
+
+@number
+def published_gap(step: str) -> float:
+    """Return the lead of the recommended initialisation as the published study prints it."""
+    return PUBLISHED_GAPS[int(step)]
+
+
+@number
+def published_fall() -> float:
+    """Return p where the published lead falls as steps**-p."""
+    steps, gaps = zip(*PUBLISHED_GAPS.items(), strict=True)
+    return -float(np.polyfit(np.log(steps), np.log(gaps), 1)[0])
+
+
+@number
+def value(file: str, path: str) -> float:
+    """Return a number of a JSON file, PATH being keys and places joined by dots."""
+    found = record(file)
+    for key in path.split("."):
+        found = found[int(key) if isinstance(found, list) else key]
+    return float(found)
+
+
+@number
+def size(file: str, path: str) -> float:
+    """Return a number of a JSON file without its sign."""
+    return abs(value(file, path))
+
+
+@number
+def arm_option(study: str, arm: str, name: str) -> float:
+    """Return an option of an arm, as its runs had it."""
+    return float(studies()[study].finished(arm)[0].config["arm_options"][name])

@@ -130,8 +130,8 @@ def command(
 
     Args:
         out: Folder of the study; runs/out/NAME if left out.
-        workers: Runs at a time; if left out, on a CPU cores / train.threads, on GPUs one each. auto:
-            on GPUs as many as a short timing of 1, 2, 4 and 8 at a time finds best.
+        workers: Runs at a time; if left out, on a CPU cores / train.threads, on GPUs one each.
+            auto: on GPUs as many as a short timing of 1, 2, 4 and 8 at a time finds best.
         only: Run these arms only: names or patterns such as 'quantile*'.
         dry_run: Train and write nothing: say what it would take.
         report: Write the report at the end.

@@ -47,7 +47,7 @@ STARTED_WITHIN = 300.0
 class Timing(NamedTuple):
     """So many runs at a time: steps per second of them all, and the largest memory of one."""
 
-    count: int
+    runs: int
     steps: float
     memory: float
 
@@ -67,8 +67,8 @@ def workers(spec: Spec, engine: Engine | None = None) -> int:
     available = available_memory(device) or math.inf
     found = chosen(lambda count: timing(largest, count), available)
     for one in found:
-        print(f"{one.count} at a time: {one.steps:.3g} steps/s, {one.memory / 1e9:.2f} GB each")
-    return best(found).count * len(visible_gpus())
+        print(f"{one.runs} at a time: {one.steps:.3g} steps/s, {one.memory / 1e9:.2f} GB each")
+    return best(found).runs * len(visible_gpus())
 
 
 def chosen(

@@ -34,7 +34,7 @@ def test_as_many_as_bring_something_and_fit(
 
     found = chosen(measure, available=10 * GB)
     assert len(found) == tried
-    assert best(found).count == expected
+    assert best(found).runs == expected
 
 
 def test_a_run_that_fails_alone_is_an_error() -> None:
@@ -80,6 +80,6 @@ def test_processes_begin_together_and_one_that_fails_ends_all(
     condition = load_spec(tiny_spec(device="cpu")).condition("uniform")
     found = together.timing(condition, 2, seconds=0.2)
     assert found is not None
-    assert (found.count, found.steps > 0, found.memory > 0) == (2, True, True)
+    assert (found.runs, found.steps > 0, found.memory > 0) == (2, True, True)
     lost = load_spec(tiny_spec(device="cpu", backend="gpu")).condition("uniform")
     assert together.timing(lost, 2, seconds=0.2) is None

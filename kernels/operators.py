@@ -5,11 +5,12 @@ A shape is a word of letters: B batch, T time, D channels, H heads, K key size, 
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from operator import eq
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -32,6 +33,48 @@ _HAS_TRITON = find_spec("triton") is not None  # looking for it does not import 
 _PLAIN = (Tensor, Parameter)
 _VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # that of is_grads_batched=True
 Results = tuple[Tensor, Tensor]
+EXACT = "exact"
+
+
+class TensorCores(NamedTuple):
+    """The forms of an operator that take products on tensor cores, in its file `tensor.py`.
+
+    precisions: how operands may be rounded. default: what precision=None takes on a GPU, by the
+    dtype of the main input; EXACT, the kernels of `gpu.py`, is a value too. most_keys: the largest
+    key size, the last axis of the main input; longer ones take the exact kernels by default.
+    """
+
+    precisions: tuple[str, ...]
+    default: Mapping[torch.dtype, str]
+    most_keys: int
+
+    def form(self, operator: str, backend: str, precision: str | None, main: Tensor) -> str:
+        """The file and precision that compute with `backend`, as one word: "cpu", "tensor:bf16".
+
+        Raises ValueError for a precision that does not exist or does not work there.
+        """
+        size = main.shape[-1]
+        if precision is None:
+            fits = backend == "gpu" and size <= self.most_keys
+            precision = self.default[main.dtype] if fits else EXACT
+        if precision == EXACT:
+            return backend
+        if precision not in self.precisions:
+            raise ValueError(
+                f"{operator}: precision must be one of {', '.join((EXACT, *self.precisions))},"
+                f" got {precision!r}"
+            )
+        if backend != "gpu":
+            raise ValueError(
+                f"{operator}: precision {precision!r} works with backend 'gpu', on a GPU; backend"
+                f" {backend!r} takes 'exact' or None"
+            )
+        if size > self.most_keys:
+            raise ValueError(
+                f"{operator}: precision {precision!r} takes a key size of at most"
+                f" {self.most_keys}, got {size}; 'exact' takes longer keys"
+            )
+        return f"tensor:{precision}"
 
 
 def choose(operator: str, backend: str | None, device: torch.device) -> str:
@@ -109,8 +152,10 @@ def define(
     like: str,
     precise: Sequence[str],
     kept: Sequence[str] | None = None,
+    cores: TensorCores | None = None,
 ) -> Callable[..., Results]:
-    """Define an operator; return it as a function of its inputs and the name of a backend or None.
+    """Define an operator; return it as a function of its inputs, the name of a backend or None, and
+    that of a precision or None.
 
     Its gradients are of first order. The reference, which torch differentiates, has every other
     derivative.
@@ -130,27 +175,31 @@ def define(
         precise: the inputs that may be float32 or float64 whatever the main one is.
         kept: the inputs that the backward pass reads, all if left out; "out" is the first result,
             in place of `like`.
+        cores: its forms on tensor cores, if it has some.
+
+    The registered operator and what follows from it know backend and precision as one word, their
+    form (`TensorCores.form`).
     """
     letters = {one: shapes.split() for one, shapes in inputs.items()}
     saved = tuple(kept or inputs)
     gradients_like = tuple("out" if one == like and "out" in saved else one for one in inputs)
 
     def forward(*arguments: Any) -> Any:
-        *tensors, backend = arguments
+        *tensors, form = arguments
         given = dict(zip(inputs, map(_contiguous, tensors), strict=True))
         _check_sign(name, given)
         if given[main].numel() == 0 or given[like].numel() == 0:
             return torch.zeros_like(given[like]), given["state"].clone()
-        return _backend(name, backend).forward(*given.values())
+        return _backend(name, form).forward(*given.values())
 
     def backward(*arguments: Any) -> Any:
-        *tensors, backend = arguments
+        *tensors, form = arguments
         *tensors, grad_out, grad_last = map(_contiguous, tensors)
         if tensors[0].numel() == 0 or grad_out.numel() == 0:
             given = dict(zip(saved, tensors, strict=True))
             grads = [torch.zeros_like(given[one]) for one in gradients_like[:-1]]
             return (*grads, grad_last.clone())
-        return _backend(name, backend).backward(*tensors, grad_out, grad_last)
+        return _backend(name, form).backward(*tensors, grad_out, grad_last)
 
     run = _library_operator(name, forward, tuple(inputs), (like, "state"))
     run_back = _library_operator(
@@ -162,7 +211,7 @@ def define(
     state_place = saved.index("state")
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-        *tensors, ctx.backend = inputs
+        *tensors, ctx.form = inputs
         ctx.set_materialize_grads(False)  # torch's zeros would start its threads
         tensors.append(output[0])
         ctx.save_for_backward(*[tensors[place] for place in places])
@@ -178,7 +227,7 @@ def define(
         # With create_graph=True gradients are recorded here; the registered operator refuses it.
         direct = not torch.is_grad_enabled() and _is_plain(incoming)
         back = backward if direct else run_back
-        return *back(*incoming, ctx.backend), None
+        return *back(*incoming, ctx.form), None
 
     def refuse(*_: Any) -> NoReturn:
         raise NotImplementedError(
@@ -200,8 +249,10 @@ def define(
         {"forward": staticmethod(forward_and_keep), "backward": staticmethod(differentiate)},
     )
 
-    def checked_anew(tensors: Sequence[Any], backend: str | None) -> tuple[dict[str, Tensor], str]:
-        """The inputs with a state, and the backend; an error where they do not fit together."""
+    def checked_anew(
+        tensors: Sequence[Any], backend: str | None, precision: str | None
+    ) -> tuple[dict[str, Tensor], str]:
+        """The inputs with a state, and the form; an error where they do not fit together."""
         given = _check(name, main, letters, precise, dict(zip(inputs, tensors, strict=True)))
         chosen = choose(name, backend, given[main].device)
         for one, x in given.items():
@@ -209,19 +260,24 @@ def define(
                 raise ValueError(
                     f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16"
                 )
+        if cores is not None:
+            chosen = cores.form(name, chosen, precision, given[main])
         return given, chosen
 
     plans: dict[Any, tuple[str, torch.Size, torch.dtype]] = {}
 
-    def planned(tensors: Sequence[Any], backend: str | None) -> tuple[Sequence[Tensor], str]:
+    def planned(
+        tensors: Sequence[Any], backend: str | None, precision: str | None
+    ) -> tuple[Sequence[Tensor], str]:
         """`checked_anew`, once for all inputs of the same shapes, dtypes and devices."""
         signature = (
             backend,
+            precision,
             *[None if x is None else (x.shape, x.dtype, x.device) for x in tensors],
         )
         plan = plans.get(signature)
         if plan is None:
-            given, chosen = checked_anew(tensors, backend)
+            given, chosen = checked_anew(tensors, backend, precision)
             if len(plans) >= MOST_PLANS:
                 plans.clear()
             plans[signature] = chosen, given["state"].shape, given["state"].dtype
@@ -237,15 +293,15 @@ def define(
     main_place = list(inputs).index(main)
 
     def operator(*arguments: Any) -> Results:
-        *tensors, backend = arguments
+        *tensors, backend, precision = arguments
         if _is_plain(tensors):
-            ready, chosen = planned(tensors, backend)
+            ready, chosen = planned(tensors, backend, precision)
             if chosen != "reference":
                 if torch.is_grad_enabled() and any([x.requires_grad for x in ready]):
                     return function.apply(*ready, chosen)
                 return forward(*ready, chosen)
         else:
-            given, chosen = checked_anew(tensors, backend)
+            given, chosen = checked_anew(tensors, backend, precision)
             ready = tuple(given.values())
         if chosen == "reference":
             _check_sign(name, dict(zip(inputs, ready, strict=True)))
@@ -282,8 +338,16 @@ def _is_plain(tensors: Sequence[Tensor | None]) -> bool:
 
 
 @cache
-def _backend(name: str, backend: str) -> Any:
-    return import_module(f"plkernel.kernels.{name}.{backend}")
+def _backend(name: str, form: str) -> Any:
+    """What has `forward` and `backward` of a form."""
+    file, _, precision = form.partition(":")
+    module = import_module(f"plkernel.kernels.{name}.{file}")
+    if not precision:
+        return module
+    return SimpleNamespace(
+        forward=partial(module.forward, precision=precision),
+        backward=partial(module.backward, precision=precision),
+    )
 
 
 def _check(

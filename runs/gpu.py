@@ -1,6 +1,6 @@
 """make gpu: what only a GPU shows, in the minutes that are given.
 
-    python runs/gpu.py [PART ...] [--minutes 40] [--workers N] [--record FOLDER] [--out FOLDER]
+    python runs/gpu.py [PART ...] [--minutes 40] [--workers N|auto] [--record FOLDER] [--out FOLDER]
                        [--device cuda]
 
 Parts are done in the order given until the minutes are over; left out, they are bench,
@@ -9,6 +9,9 @@ published-gpu, ladder-gpu, tests and memory-lags-gpu:
     bench    scan, wkv, wkv7 and a training step beside their peers; checked before they are timed
     profile  every variant of the kernels and every peer: time of a call, on the GPU alone, on the
              CPU, and beside what the chip could do at best; under four minutes
+    sitting  all that decides between kernels, modes and numbers of workers, in one call of under
+             ten minutes: the variants against float64, the profile without those that are wrong or
+             hang, training steps of whole models, and how they grow; the tables come last
     tests    the tests of tests/kernels that need a GPU: results and gradients of every operator
              against float64
     SPEC     a study: a TOML file, or the name of one under runs/; its record has the rows as the
@@ -44,6 +47,15 @@ PROFILE, SHORT = 210.0, 30.0
 RESERVE = 30.0
 """Seconds before the end at which runs are asked to save: a step, a checkpoint, the record."""
 POLL = 2.0
+CHARACTERS = "6000"
+"""Of the table of the profile in a sitting: the tables together stay below 12,000."""
+EQUAL = 100.0
+"""Seconds of the equality tests of a sitting: variants that wait for each other may wait for ever.
+"""
+SITTING = {"profile": 180.0, "step": 160.0, "growth": 90.0}
+"""Seconds of the benchmarks of a sitting on a GPU, in this order; on a CPU SHORT."""
+HANGS = 60.0
+"""Seconds after its own that a benchmark of a sitting is stopped: a compilation fits in."""
 
 
 def check(part: str, device: str, folder: Path, left: Callable[[], float]) -> list[str]:
@@ -75,8 +87,82 @@ def check(part: str, device: str, folder: Path, left: Callable[[], float]) -> li
     return failed
 
 
+def variants() -> dict[str, tuple[str, str]]:
+    """The tests of each new variant of a kernel, by the pattern of its contenders in the profile: a
+    file and an expression.
+    """
+    from plkernel.kernels.scan.gpu import VARIANTS
+
+    found = {
+        f"scan {name}": ("test_gpu.py", f"itself and ({name}-)")
+        for name, plan in VARIANTS.items()
+        if plan is not None
+    }
+    for name in ("wkv", "wkv7"):
+        found[f"{name} tensor*"] = (f"test_{name}_tensor.py", "gpu and not interpreted")
+    return found
+
+
+def equal(folder: Path, limit: float) -> list[str]:
+    """Hold every variant against float64, each in a process of its own, all at a time; return the
+    patterns of those that are wrong or have not ended in time.
+    """
+    running = {}
+    for pattern, (file, chosen) in variants().items():
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        command += [f"tests/kernels/{file}", "-k", chosen, "-m", "not slow"]
+        log = folder / f"equal-{pattern.strip('*').replace(' ', '-')}.log"
+        with log.open("w") as stream:
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdout=stream, stderr=stream, start_new_session=True
+            )
+        running[pattern] = (process, log)
+    end = time.monotonic() + limit
+    bad = []
+    for pattern, (process, log) in running.items():
+        try:
+            code = process.wait(max(0.0, end - time.monotonic()))
+            told = (log.read_text().strip().splitlines() or [""])[-1]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            code, told = 1, f"not ended after {limit:.0f} s"
+        print(f"{pattern}: {told}", flush=True)
+        if code != 0:
+            bad.append(pattern)
+    return bad
+
+
+def sitting(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
+    """Equality of the variants, and the benchmarks that decide; return what failed."""
+    bench = folder.parent / "bench"
+    bench.mkdir(exist_ok=True)
+    small = device == "cpu"
+    skipped = [] if small else equal(folder, min(EQUAL, max(left(), 0.0)))
+    failed, logs = list(skipped), []
+    for part, most in SITTING.items():
+        seconds = SHORT if small else min(most, max(left() - HANGS / 2, 0.0))
+        command = [sys.executable, "-m", "plkernel.bench", part, "--device", device]
+        command += ["--out", str(bench), "--seconds", str(seconds)]
+        if part == "profile":
+            command += ["--characters", CHARACTERS, *(["--skip", *skipped] if skipped else [])]
+        log = folder / f"{part}.log"
+        print(f"{part}, {seconds:.0f} s", flush=True)
+        try:
+            with log.open("w") as stream:
+                limit = min(seconds + HANGS, max(left(), 0.0))
+                subprocess.run(command, cwd=ROOT, stdout=stream, timeout=limit, check=True)
+        except subprocess.SubprocessError as error:  # the others come after it
+            print(f"{part}: {error}", flush=True)
+            failed.append(part)
+        logs.append(log)
+    for log in logs:
+        print(log.read_text().rstrip(), flush=True)
+    return failed
+
+
 def study(
-    spec: str, device: str, out: Path, record: Path, left: Callable[[], float], workers: int
+    spec: str, device: str, out: Path, record: Path, left: Callable[[], float], workers: str
 ) -> list[str]:
     """Train what has not ended in a process of its own, and keep the record; return what failed."""
     from plkernel.common.files import RESULT, ROWS, SPEC
@@ -98,7 +184,7 @@ def study(
     ]
     command += [
         "--workers",
-        str(workers),
+        workers,
         "--no-report",
         *(["--record", str(record)] if (record / ROWS).exists() else []),
     ]
@@ -142,9 +228,8 @@ def main() -> None:
     )
     parser.add_argument(
         "--workers",
-        type=int,
-        default=1,
-        help="runs of a study at a time, on one GPU too (default: 1)",
+        default="1",
+        help="runs of a study at a time, on one GPU too, or auto (default: 1)",
     )
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes - RESERVE
@@ -172,6 +257,9 @@ def main() -> None:
         for part in options.parts:
             if left() <= 0:
                 print(f"{part}: the minutes are over; the same command goes on", flush=True)
+            elif part == "sitting":
+                (record / "gpu").mkdir(parents=True, exist_ok=True)
+                failed += sitting(options.device, record / "gpu", left)
             elif part in ("tests", "bench", "profile"):
                 (record / "gpu").mkdir(parents=True, exist_ok=True)
                 failed += check(part, options.device, record / "gpu", left)

@@ -31,7 +31,7 @@ def scan(
         NotImplementedError: second derivatives, forward mode or torch.func of another backend than
             the reference.
     """
-    return _scan(a, b, state, backend)
+    return _scan(a, b, state, backend, None)
 
 
 def _reference(a: Tensor, b: Tensor, state: Tensor) -> Results:

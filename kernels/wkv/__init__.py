@@ -2,9 +2,15 @@
 device.
 """
 
+import torch
 from torch import Tensor
 
-from plkernel.kernels.operators import Results, define, gathered
+from plkernel.kernels.operators import EXACT, Results, TensorCores, define, gathered
+
+GPU_PRECISION = {torch.bfloat16: EXACT, torch.float16: EXACT, torch.float32: EXACT}
+"""What precision=None takes on a GPU, by the dtype of r: exact, until a record shows another to be
+faster and as good.
+"""
 
 
 def wkv(
@@ -16,6 +22,7 @@ def wkv(
     state: Tensor | None = None,
     *,
     backend: str | None = None,
+    precision: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """o_t = r_t (S_{t-1} + diag(u) k_t^T v_t), S_t = diag(w_t) S_{t-1} + k_t^T v_t, S_0 = state:
     every o_t and S_T.
@@ -35,20 +42,25 @@ def wkv(
         state: S_0 (B,H,K,V), zero when left out. Kept in float32 (float64 when r is float64).
         backend: "reference" (a loop in float64), "cpu" or "gpu", which takes no float64 and K up to
             512; None takes the one for the device of r.
+        precision: how the products of a GPU are taken. "exact": in float32, without tensor cores.
+            "bf16", "bf16x3", "tf32", "tf32x3": on tensor cores for K up to 128, operands rounded as
+            the name says; x3 keeps most of what the rounding cuts off. "ieee": the same in float32.
+            None takes GPU_PRECISION of the dtype of r, on a CPU "exact", which is all that it and
+            the reference have.
 
     Returns:
         out (B,T,H,V) in the dtype of r, and S_T (B,H,K,V) in float32 (float64 when r is float64).
 
     Raises:
         ValueError: shapes, dtypes or devices that do not fit, a log_decay above 0 (not looked for
-            on a GPU, where looking would wait for it), or a backend that does not work here or not
-            with these inputs.
+            on a GPU, where looking would wait for it), or a backend or precision that does not work
+            here or not with these inputs.
         NotImplementedError: second derivatives, forward mode or torch.func of another backend than
             the reference.
 
     Source: arXiv 2404.05892, section 4, equations 6, 8 and 9.
     """
-    return _wkv(r, k, v, log_decay, u, state, backend)
+    return _wkv(r, k, v, log_decay, u, state, backend, precision)
 
 
 def _reference(
@@ -74,4 +86,5 @@ _INPUTS = {
     "u": "HK",
     "state": "BHKV",
 }
-_wkv = define("wkv", "r", _INPUTS, _reference, like="v", precise=("log_decay", "u"))
+_CORES = TensorCores(("bf16", "bf16x3", "tf32", "tf32x3", "ieee"), GPU_PRECISION, most_keys=128)
+_wkv = define("wkv", "r", _INPUTS, _reference, like="v", precise=("log_decay", "u"), cores=_CORES)

@@ -2,9 +2,15 @@
 device.
 """
 
+import torch
 from torch import Tensor
 
-from plkernel.kernels.operators import Results, define, gathered
+from plkernel.kernels.operators import EXACT, Results, TensorCores, define, gathered
+
+GPU_PRECISION = {torch.bfloat16: EXACT, torch.float16: EXACT, torch.float32: EXACT}
+"""What precision=None takes on a GPU, by the dtype of r: exact, until a record shows another to be
+faster and as good.
+"""
 
 
 def wkv7(
@@ -17,6 +23,7 @@ def wkv7(
     state: Tensor | None = None,
     *,
     backend: str | None = None,
+    precision: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """S_t = S_{t-1} diag(w_t) + (S_{t-1} a_t) b_t^T + v_t k_t^T, o_t = S_t r_t, S_0 = state: every
     o_t and S_T.
@@ -37,20 +44,25 @@ def wkv7(
         state: S_0 (B,H,V,K), zero when left out. Kept in float32 (float64 when r is float64).
         backend: "reference" (a loop in float64), "cpu" or "gpu", which takes no float64; None takes
             the one for the device of r.
+        precision: how the products of a GPU are taken. "exact": in float32, without tensor cores.
+            "bf16", "tf32x3": on tensor cores for K up to 128, operands rounded as the name says; x3
+            keeps most of what the rounding cuts off. "ieee": the same in float32. None takes
+            GPU_PRECISION of the dtype of r, on a CPU "exact", which is all that it and the
+            reference have.
 
     Returns:
         out (B,T,H,V) in the dtype of r, and S_T (B,H,V,K) in float32 (float64 when r is float64).
 
     Raises:
         ValueError: shapes, dtypes or devices that do not fit, a log_decay above 0 (not looked for
-            on a GPU, where looking would wait for it), or a backend that does not work here or not
-            with these inputs.
+            on a GPU, where looking would wait for it), or a backend or precision that does not work
+            here or not with these inputs.
         NotImplementedError: second derivatives, forward mode or torch.func of another backend than
             the reference.
 
     Source: arXiv 2503.14456, section 4, equations 15 to 17.
     """
-    return _wkv7(r, log_decay, k, v, a, b, state, backend)
+    return _wkv7(r, log_decay, k, v, a, b, state, backend, precision)
 
 
 def _reference(
@@ -72,4 +84,5 @@ _INPUTS = dict.fromkeys(("r", "log_decay", "k"), "BTHK") | {
     "b": "BTHK",
     "state": "BHVK",
 }
-_wkv7 = define("wkv7", "r", _INPUTS, _reference, like="v", precise=("log_decay",))
+_CORES = TensorCores(("bf16", "tf32x3", "ieee"), GPU_PRECISION, most_keys=128)
+_wkv7 = define("wkv7", "r", _INPUTS, _reference, like="v", precise=("log_decay",), cores=_CORES)

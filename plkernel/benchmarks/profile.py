@@ -15,6 +15,7 @@ import math
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -435,14 +436,23 @@ def checked_inputs(case: Case, sets: Sequence[Problem], device: str) -> Any:
     return given, truth(case, given)
 
 
-def run(device: Device, seconds: float, out: Path | None) -> None:
-    """Measure all cases within so many seconds; print one table, last, and save it as JSON."""
+def run(
+    device: Device,
+    seconds: float,
+    out: Path | None,
+    skip: Sequence[str] = (),
+    characters: int = MOST_TEXT,
+) -> None:
+    """Measure all cases within so many seconds; print one table, last, and save it as JSON.
+
+    skip: patterns of contenders that are left out. characters: the most that the table takes.
+    """
     begun = time.monotonic()
     place = prepare(1, torch.get_num_threads(), device, out).type
     best, rows = chip(place), []
     seconds -= time.monotonic() - begun
     for name, share in SHARES.items():
-        rows += profiled(name, best, share * seconds, place)
+        rows += profiled(name, best, share * seconds, place, skip)
     _add_ratios(rows)
     card = torch.cuda.get_device_name() if place == "cuda" else "cpu"
     if out is not None:
@@ -457,12 +467,18 @@ def run(device: Device, seconds: float, out: Path | None) -> None:
         f"{card}: copy {best.copy / 1e12:.2f} TB/s, bf16 product {best.matrix / 1e12:.0f} TFLOP/s"
     )
     print(f"{spent:.0f} s; ms, host us; e: by events, no graph; floor and x ours by device time")
-    print(table(rows))
+    print(table(rows, characters))
 
 
-def profiled(name: str, best: Chip, seconds: float, device: str) -> list[dict[str, Any]]:
+def profiled(
+    name: str, best: Chip, seconds: float, device: str, skip: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """The rows of an operator: every contender at every case, as far as the seconds go."""
-    entries = contenders(name)
+    entries = {
+        label: one
+        for label, one in contenders(name).items()
+        if not any(fnmatchcase(f"{name} {label}", pattern) for pattern in skip)
+    }
     rows: list[dict[str, Any]] = []
     end = time.monotonic() + seconds
     spent = dict.fromkeys(entries, 0.0)
@@ -510,8 +526,8 @@ HEADER = f"{'call':>8} {'device':>8} {'host':>6} {'x ours':>6}"
 TITLES = f"{'':22} {HEADER} | {HEADER} | error\n{'':22} forward{'':24} | and backward"
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows by case, ours and the fastest first; as many of the others as MOST_TEXT has room for."""
+def table(rows: list[dict[str, Any]], characters: int = MOST_TEXT) -> str:
+    """Rows by case, ours and the fastest first; as many of the others as there is room for."""
     named: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         named.setdefault(row["case"], []).append(row)
@@ -519,8 +535,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     while True:
         lines = [line for case, group in named.items() for line in _lines(case, group, most)]
         text = "\n".join([TITLES, *lines])
-        if len(text) <= MOST_TEXT or most == 1:
-            return text[:MOST_TEXT]
+        if len(text) <= characters or most == 1:
+            return text[:characters]
         most -= 1
 
 

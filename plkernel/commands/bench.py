@@ -1,5 +1,5 @@
-"""python -m plkernel.bench scan | wkv | wkv7 | train | host | profile: check a part, then time it
-beside its peers.
+"""python -m plkernel.bench scan | wkv | wkv7 | train | host | profile | step | growth: check a
+part, then time it beside its peers.
 """
 
 from collections.abc import Callable
@@ -82,7 +82,13 @@ def host(rounds: int = 15, device: Device = "auto", out: Path | None = None) -> 
     run(rounds, device, out)
 
 
-def profile(device: Device = "auto", seconds: float = 220.0, out: Path | None = None) -> None:
+def profile(
+    device: Device = "auto",
+    seconds: float = 220.0,
+    out: Path | None = None,
+    skip: tuple[str, ...] = (),
+    characters: int = 10_700,
+) -> None:
     """Time every variant of the kernels and every peer on a GPU: wall, device and host time.
 
     Each is checked against float64 first; times stand beside what the chip could do at best.
@@ -91,12 +97,48 @@ def profile(device: Device = "auto", seconds: float = 220.0, out: Path | None = 
         device: auto, cpu (small, to see that it runs) or cuda.
         seconds: when these are over, what is left is skipped and named.
         out: a folder for profile-CARD.json.
+        skip: contenders to leave out, such as 'scan look_back*'.
+        characters: the most that the table may have.
     """
     from plkernel.benchmarks.profile import run
+
+    run(device, seconds, out, skip, characters)
+
+
+def step(device: Device = "auto", seconds: float = 150.0, out: Path | None = None) -> None:
+    """Time training steps of 10 and 100 million parameters beside peers of equal size.
+
+    Each is called from Python, as one CUDA graph, and compiled; beside the chip's own bf16 rate.
+
+    Args:
+        device: auto, cpu (small, to see that it runs) or cuda.
+        seconds: when these are over, what is left is skipped and named.
+        out: a folder for step-CARD.json.
+    """
+    from plkernel.benchmarks.step import step as run
+
+    run(device, seconds, out)
+
+
+def growth(device: Device = "auto", seconds: float = 150.0, out: Path | None = None) -> None:
+    """Time training steps over context, width, batch, and several runs at a time.
+
+    Args:
+        device: auto, cpu (small, to see that it runs) or cuda.
+        seconds: when these are over, what is left is skipped and named.
+        out: a folder for growth-CARD.json.
+    """
+    from plkernel.benchmarks.step import growth as run
 
     run(device, seconds, out)
 
 
 if __name__ == "__main__":
-    commands = {"scan": scan, "wkv": wkv, "wkv7": wkv7, "train": train}
-    main_of(commands | {"host": host, "profile": profile}, str(__doc__))
+    commands: dict[str, Any] = {
+        "scan": scan,
+        "wkv": wkv,
+        "wkv7": wkv7,
+        "train": train,
+        "host": host,
+    }
+    main_of(commands | {"profile": profile, "step": step, "growth": growth}, str(__doc__))

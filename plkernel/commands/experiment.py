@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from plkernel.common import cli
 from plkernel.common.files import check_folder
@@ -18,6 +19,8 @@ from plkernel.results.registration import register as register_study
 from plkernel.results.study import read_study
 from plkernel.training import check
 from plkernel.training.curves import LoggerName
+
+Workers = int | Literal["auto"] | None
 
 
 def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
@@ -96,10 +99,10 @@ def _cautions(spec: Spec, *arms: str) -> Iterator[str]:
 
 
 def check_ahead(
-    arms: Sequence[str], workers: int | None = None, only: Sequence[str] = (), **_: object
+    arms: Sequence[str], workers: Workers = None, only: Sequence[str] = (), **_: object
 ) -> None:
     """Refuse mistakes in options before any arm is resolved, which takes seconds."""
-    if workers is not None and workers < 1:
+    if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     cli.check_patterns("only", only, arms)
 
@@ -107,7 +110,7 @@ def check_ahead(
 def command(
     spec: Spec,
     out: Path | None = None,
-    workers: int | None = None,
+    workers: Workers = None,
     only: tuple[str, ...] = (),
     dry_run: bool = False,
     report: bool = True,
@@ -128,6 +131,7 @@ def command(
     Args:
         out: Folder of the study; runs/out/NAME if left out.
         workers: Runs at a time; if left out, on a CPU cores / train.threads, on GPUs one each.
+            auto: on GPUs as many as a short timing of 1, 2, 4 and 8 at a time finds best.
         only: Run these arms only: names or patterns such as 'quantile*'.
         dry_run: Train and write nothing: say what it would take.
         report: Write the report at the end.
@@ -155,6 +159,10 @@ def command(
         )
         print("\n".join([done, *_power(spec, pilot), *_cautions(spec)]))
         return
+    if workers == "auto":
+        from plkernel.study.together import workers as measured
+
+        workers = measured(spec)
     if dry_run:
         print("\n".join([forecast(spec, only, workers), *_power(spec, pilot)]))
         return

@@ -376,7 +376,7 @@ def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ())
             )
         place, kind = known[name]
         several = "tuple" in str(kind)
-        if not (several or len(texts) == 1 or (not texts and kind is bool)):
+        if not (several or len(texts) == 1 or (not texts and "bool" in str(kind))):
             raise ValueError(f"--{name}: expected one value, got {' '.join(texts) or 'nothing'}")
         value: Any = texts if several else (*texts, True)[0]
         values = deep_merge(values, _nested(place, None if texts == ["None"] else value))

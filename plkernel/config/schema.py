@@ -339,8 +339,10 @@ class TrainSpec(Section):
     backend: str | None = option(
         "Implementation of the scan: cpu, gpu or reference; left out, the one for the device."
     )
-    compile: bool = option(
-        "torch.compile of a step, with CUDA graphs on a GPU: faster, sums in another order.", False
+    compile: bool | Literal["auto"] = option(
+        "torch.compile of a step, with CUDA graphs on a GPU: faster, sums in another order. auto:"
+        " on a GPU alone, in runs of 10000 steps or more.",
+        False,
     )
     threads: Positive = option(
         "CPU threads of a run; part of its identity, as sums depend on it.", 1, le=2**10

@@ -29,6 +29,11 @@ Model = SSM | RWKV
 AnyModel = Model | Foreign
 Config = SSMConfig | RWKVConfig | RWKV7Config
 DECAYS = (".time_decay", ".att.w0", ".log_rate")  # of RWKV-5 and 6, of RWKV-7, and of the SSM
+COMPILED_FROM = 10_000
+"""Steps from which `train.compile = "auto"` compiles on a GPU. Compiling saved 14 ms of a step of
+19 on an H200 (docs/evidence/speed.md), so that a minute of it, assumed and not measured, is repaid
+after 4,300 steps; twice as many and more leave room for models that gain less.
+"""
 OPERATORS = {"ssm": "scan", "rwkv5": "wkv", "rwkv6": "wkv", "rwkv7": "wkv7"}
 
 
@@ -271,6 +276,13 @@ def choose_device(name: Device) -> torch.device:
     if name == "cuda" and not present:
         raise ValueError("device 'cuda' is not available here: use 'cpu' or 'auto'")
     return torch.device("cuda" if name != "cpu" and present else "cpu")
+
+
+def compiles(train: TrainSpec, device: torch.device) -> bool:
+    """Whether the steps of a run are compiled: as it says, or by COMPILED_FROM on a GPU alone."""
+    if train.compile == "auto":
+        return device.type == "cuda" and train.total_steps >= COMPILED_FROM
+    return train.compile
 
 
 def check_machine(condition: Condition) -> str:

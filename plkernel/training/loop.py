@@ -41,6 +41,7 @@ from plkernel.training.build import (
     build_optimizer,
     check_machine,
     choose_device,
+    compiles,
     learning_rate,
     started,
 )
@@ -187,7 +188,7 @@ class Training:
                 ) from error
         self.unread: list[Tensor] = []
         self.compiled: nn.Module = self.model
-        if train.compile:  # on a GPU its steps are replayed as CUDA graphs
+        if compiles(train, self.device):  # on a GPU its steps are replayed as CUDA graphs
             mode = "reduce-overhead" if self.device.type == "cuda" else None
             self.compiled = cast(nn.Module, torch.compile(self.model, mode=mode))
         # After the checkpoint was read: where that is refused, the rows stay as they are.

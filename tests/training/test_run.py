@@ -16,11 +16,13 @@ import torch
 
 from plkernel.common import environment
 from plkernel.common.files import load_json, read_lines, save_json
-from plkernel.config.reading import load_spec
+from plkernel.config.reading import load_spec, load_values, parse_spec, replaced
+from plkernel.config.schema import TrainSpec
 from plkernel.data.names import known_sequence, predictor_of
 from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.results.record import save_record
 from plkernel.results.study import read_study
+from plkernel.training import build
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
 
@@ -263,3 +265,41 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one(
     assert torch.cat(fused.unread).tolist() == pytest.approx(
         torch.cat(plain.unread).tolist(), abs=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("compile_", "device", "steps", "expected"),
+    [
+        (True, "cpu", 1, True),
+        (False, "cuda", 10**6, False),
+        ("auto", "cuda", build.COMPILED_FROM, True),
+        ("auto", "cuda", build.COMPILED_FROM - 1, False),
+        ("auto", "cpu", 10**6, False),
+    ],
+)
+def test_auto_compiles_long_runs_on_a_gpu(
+    compile_: Any, device: str, steps: int, expected: bool
+) -> None:
+    protocol = TrainSpec(steps=steps, compile=compile_)
+    assert build.compiles(protocol, torch.device(device)) is expected
+    long = TrainSpec(bytes=steps * protocol.batch * protocol.context, compile=compile_)
+    assert build.compiles(long, torch.device(device)) is expected
+
+
+def test_auto_changes_nothing_on_a_cpu(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    rows = []
+    for compile_ in (None, "auto"):
+        folder = tmp_path / str(compile_)
+        train(tiny_spec(compile=compile_), folder)
+        rows.append([path.read_bytes() for path in folder.rglob("metrics.jsonl")])
+    assert rows[0] == rows[1] != []
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"), [([], True), (["false"], False), (["auto"], "auto")]
+)
+def test_compile_is_a_flag_or_has_a_value(
+    tiny_spec: SpecWriter, texts: list[str], expected: Any
+) -> None:
+    values = replaced(load_values(tiny_spec()), ["--train.compile", *texts])
+    assert parse_spec(values, "here").train.compile == expected

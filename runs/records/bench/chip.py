@@ -1,9 +1,11 @@
-"""What each variant of the scan takes of a chip, compiled ahead of time; no GPU is needed.
+"""What the kernels of WKV and WKV-7 on tensor cores and each variant of the scan take of a chip,
+compiled ahead of time; no GPU is needed.
 
-`python runs/records/bench/chip.py [FILE]` prints a table for sm_90 and writes its rows to FILE
+`python runs/records/bench/chip.py [FILE]` prints tables for sm_90 and writes their rows to FILE
 (chip.json beside this script, if left out). One row is one kernel: registers of a thread, bytes
 spilled, bytes of shared memory, the widest loads and stores of the tensors in bytes of a thread,
-programs that fit into a multiprocessor, and bytes of the tensors that one program has on their way.
+and programs that fit into a multiprocessor; of a scan also the bytes of the tensors that one
+program has on their way.
 """
 
 import json
@@ -21,9 +23,13 @@ import triton
 sys.path.append(str(Path(__file__).parents[3] / "tests" / "kernels"))
 
 import aot
+import test_wkv7_tensor
+import test_wkv_tensor
+import torch
 
 from plkernel.kernels.scan import gpu
 from plkernel.kernels.scan.look_back import LookBack
+from plkernel.kernels.wkv import tensor as wkv_tensor
 
 CHIP = 90
 REGISTERS = 65536  # of a multiprocessor, handed out to warps in units of 256
@@ -68,7 +74,55 @@ def in_flight(plan: Any, tensors: int, backward: bool, size: int) -> int:
     return tensors * (constants["STAGES"] - 1) * constants["ROWS"] * constants["LANES"] * size
 
 
-def rows() -> Iterator[dict[str, Any]]:
+HEADS = (64, 64)
+FORMS = (("bf16", "bf16"), ("fp32", "tf32x3"))
+"""Dtypes of the inputs, and the precision that the tensor forms take for them by themselves."""
+WKV = {
+    "_increments": ("_increments", False),
+    "_increments back": ("_increments", True),
+    "_carry": ("_carry", False),
+    "_carry back": ("_carry", True),
+    "_outputs": ("_outputs", False),
+    "_outputs back": ("_outputs", True),
+    "_gradients": ("_gradients", False),
+}
+
+
+def taken(cubin: bytes, warps: int, shared: int) -> dict[str, int]:
+    """What a compiled kernel takes."""
+    usage = told(cubin, "-res-usage")
+    code = told(cubin, "-sass")
+    registers = int(re.findall(r"REG:(\d+)", usage)[0])
+    return {
+        "registers": registers,
+        "spilled": int(re.findall(r"STACK:(\d+)", usage)[0]),
+        "shared": shared,
+        "warps": warps,
+        "load": widest(code, "LDG|LDGSTS"),
+        "store": widest(code, "STG"),
+        "programs": resident(registers, warps, shared),
+    }
+
+
+def of_tensor_cores() -> Iterator[dict[str, Any]]:
+    """One row for each kernel of WKV and WKV-7 on tensor cores, for heads of 64."""
+    for dtype, precision in FORMS:
+        for label, (name, back) in WKV.items():
+            *_, shared, _, cubin = test_wkv_tensor.compiled(
+                name, CHIP, dtype, precision, HEADS, back=back
+            )
+            warps = wkv_tensor.OPTIONS[name]["num_warps"]
+            named = {"kernel": f"wkv {label} {dtype}", "precision": precision, "chip": CHIP}
+            yield named | taken(cubin, warps, shared)
+        for name in test_wkv7_tensor.KERNELS:
+            binary = test_wkv7_tensor.compiled(name, CHIP, dtype, precision, HEADS)
+            named = {"kernel": f"wkv7 {name} {dtype}", "precision": precision, "chip": CHIP}
+            yield named | taken(
+                binary.asm["cubin"], binary.metadata.num_warps, binary.metadata.shared
+            )
+
+
+def of_the_scan() -> Iterator[dict[str, Any]]:
     """One row for each variant, direction, layout and dtype."""
     kernels = product(("_forward", "_backward"), (True, False), ("fp32", "bf16"))
     for variant, (name, fixed, dtype) in product(aot.VARIANTS, list(kernels)):
@@ -79,36 +133,29 @@ def rows() -> Iterator[dict[str, Any]]:
         tensors = 1 + (not fixed) + (name == "_backward")
         size = 4 if dtype == "fp32" else 2
         _, _, shared, _, cubin = aot.scan_variant(variant, name, CHIP, dtype, fixed, CHANNELS)
-        usage = told(cubin, "-res-usage")
-        code = told(cubin, "-sass")
-        registers = int(re.findall(r"REG:(\d+)", usage)[0])
         constants = plan.constants(tensors, size)
-        warps = plan.options["num_warps"]
         yield {
             "variant": variant,
             "kernel": f"{name[1:]} {'fixed' if fixed else 'varying'} {dtype}",
             "chip": CHIP,
-            "registers": registers,
-            "spilled": int(re.findall(r"STACK:(\d+)", usage)[0]),
-            "shared": shared,
+            **taken(cubin, plan.options["num_warps"], shared),
             "lanes": constants["LANES"],
             "steps": constants.get("STEPS", constants["ROWS"]),
-            "load": widest(code, "LDG|LDGSTS"),
-            "store": widest(code, "STG"),
-            "programs": resident(registers, warps, shared),
             "in_flight": in_flight(plan, tensors, name == "_backward", size),
         }
 
 
 def main() -> None:
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("chip.json")
-    found = []
-    for row in rows():
-        if not found:
-            print(" | ".join(row))
-        found.append(row)
-        print(" | ".join(map(str, row.values())), flush=True)
-    target.write_text(json.dumps({"triton": triton.__version__, "rows": found}, indent=1) + "\n")
+    tables: dict[str, list[dict[str, Any]]] = {"tensor": [], "scan": []}
+    for table, made in (("tensor", of_tensor_cores()), ("scan", of_the_scan())):
+        for row in made:
+            if not tables[table]:
+                print(" | ".join(row))
+            tables[table].append(row)
+            print(" | ".join(map(str, row.values())), flush=True)
+            versions = {"triton": triton.__version__, "torch": torch.__version__}
+            target.write_text(json.dumps(versions | tables, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,160 @@
+"""How many runs of a study go at a time on a GPU: measured, with 1, 2, 4 and 8 at once.
+
+Small models leave a GPU idle between their launches, and runs beside each other fill it, until
+memory or the GPU is full. Each count is timed with processes as a study starts them: steps on
+random bytes, begun together. The number of all steps per second decides.
+"""
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from threading import BrokenBarrierError
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
+from plkernel.config.condition import Condition, from_config
+from plkernel.config.schema import CorpusSpec
+from plkernel.config.study import Spec
+from plkernel.data.corpora import Corpus, Splits
+from plkernel.study.engine import Engine, visible_gpus
+from plkernel.training.build import Prepared
+from plkernel.training.folder import RunFolder
+from plkernel.training.loop import Task, Training
+
+COUNTS = (1, 2, 4, 8)
+SECONDS = 3.0
+"""Of a timing, once all processes have made their first steps."""
+GAIN = 1.1
+"""What a larger number must bring in steps per second, times: less is within the spread."""
+SHARE = 0.9
+"""Of the free memory that runs may take together."""
+FIRST = 3
+"""Steps before the timing: they compile, and reach the peak of memory."""
+QUEUED = 8
+"""Steps of a GPU between two waits."""
+STARTED_WITHIN = 300.0
+"""Seconds in which processes must have begun, compiled steps among them."""
+
+
+class Timing(NamedTuple):
+    """So many runs at a time: steps per second of them all, and the largest memory of one."""
+
+    runs: int
+    steps: float
+    memory: float
+
+
+def workers(spec: Spec, engine: Engine | None = None) -> int:
+    """Runs at a time of a study: on a CPU one for each group of `train.threads` cores, on GPUs as
+    many as measured on one of them, times their number.
+
+    The arm with the most parameters is measured. Prints what was found.
+    """
+    engine = engine or Engine()
+    conditions = [spec.condition(arm) for arm in spec.arms]
+    device = engine.device(conditions[0])
+    if device == "cpu":
+        return engine.room(spec, device)
+    largest = max(conditions, key=lambda condition: Prepared.of(condition).parameters)
+    available = available_memory(device) or math.inf
+    found = chosen(lambda count: timing(largest, count), available)
+    for one in found:
+        print(f"{one.runs} at a time: {one.steps:.3g} steps/s, {one.memory / 1e9:.2f} GB each")
+    return best(found).runs * len(visible_gpus())
+
+
+def chosen(
+    measure: Callable[[int], Timing | None], available: float, counts: Sequence[int] = COUNTS
+) -> list[Timing]:
+    """Timings of larger and larger counts, until one brings less than GAIN, fails (None), or the
+    next would not fit into `available` bytes.
+
+    Raises OSError where one run alone fails.
+    """
+    found: list[Timing] = []
+    for count in counts:
+        if found and count * found[-1].memory > SHARE * available:
+            break
+        one = measure(count)
+        if one is None:
+            break
+        found.append(one)
+        if len(found) > 1 and one.steps < GAIN * found[-2].steps:
+            break
+    if not found:
+        raise OSError("workers auto: a run alone could not be timed; give a number")
+    return found
+
+
+def best(found: Sequence[Timing]) -> Timing:
+    """The smallest count that no larger one beats by GAIN."""
+    most = found[0]
+    for one in found[1:]:
+        if one.steps >= GAIN * most.steps:
+            most = one
+    return most
+
+
+def timing(condition: Condition, count: int, seconds: float = SECONDS) -> Timing | None:
+    """Train `count` runs of a condition at a time; None where one of the processes fails."""
+    train = condition.protocol
+    shorter = train.model_copy(update={"eval_windows": min(train.eval_windows, train.batch)})
+    smaller = replace(condition, train=shorter, corpus=CorpusSpec(name="random"))
+    context = get_context("spawn")
+    barrier = context.Barrier(count)
+    results = context.SimpleQueue()
+    given = (smaller.config, condition.trusted, barrier, results, seconds)
+    processes = [context.Process(target=train_for, args=given, daemon=True) for _ in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode != 0 for process in processes):
+        return None
+    rates, peaks = zip(*[results.get() for _ in processes], strict=True)
+    return Timing(count, math.fsum(rates), max(peaks))
+
+
+def train_for(
+    config: dict[str, Any], trusted: bool, barrier: Any, results: Any, seconds: float
+) -> None:
+    """Train in this process: puts steps per second and bytes at the peak, timed from when all are
+    ready.
+    """
+    keep_memory()
+    try:
+        prepared = Prepared.of(from_config(config, trusted))
+        train = prepared.condition.protocol
+        size = 4 * train.eval_windows * (train.context + 1)
+        data = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+        with tempfile.TemporaryDirectory() as name:
+            corpus = Corpus("random", "random", Path(name), data.size, "", 1)
+            splits = Splits(data, data, data)
+            folder = RunFolder(Path(name))
+            training = Training(Task(prepared, 0, corpus, splits, folder, train.device))
+            for _ in range(FIRST):
+                training.step()
+            training.settle()
+            barrier.wait(STARTED_WITHIN)
+            steps, begun = 0, time.perf_counter()
+            while time.perf_counter() - begun < seconds:
+                for _ in range(QUEUED if training.device.type == "cuda" else 1):
+                    training.step()
+                    steps += 1
+                training.settle()  # waits for a GPU
+            elapsed = time.perf_counter() - begun
+            cuda = training.device.type == "cuda"
+            peak = torch.cuda.max_memory_reserved() if cuda else peak_anonymous()
+            results.put((steps / elapsed, float(peak)))
+    except BaseException:
+        with suppress(BrokenBarrierError):
+            barrier.abort()  # the others wait for nothing
+        raise

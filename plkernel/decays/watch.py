@@ -20,11 +20,14 @@ from torch import Tensor, nn
 from plkernel.decays.families import FAMILIES
 from plkernel.decays.findings import HALF_PRECISION, Finding, findings, grouped
 from plkernel.decays.rates import NUMBERED, Layer, half_lives, located_layers, quantiles
+from plkernel.decays.structure import like_decays
 from plkernel.decays.tensors import of_tensors, spacing
 
 SHOWN = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
 """Names of the quantiles of half-lives."""
-BESIDE = ("D",)
+ELSEWHERE = ("is on the meta device", "this process holds none of it")
+"""Ends of the reasons why a tensor of a sharded model is not read."""
+BESIDE = ("D", "Ds", "D_b")
 """Parameters of the module of decays that `decay_param_groups` treats like them."""
 
 
@@ -90,7 +93,7 @@ class watch:
         self.step, self.findings, self.unseen = step, list[Finding](), dict[str, str]()
         self._checkpoint, self._places = layers_of(model)
         modules = [module for module, _, _ in self._places]
-        short = [f"layer{match[1]}" if (match := NUMBERED.search(one)) else one for one in modules]
+        short = [_short(one) for one in modules]
         labels = [
             label if short.count(label) == 1 else one
             for label, one in zip(short, modules, strict=True)
@@ -112,6 +115,8 @@ class watch:
         """Scalars now, whatever the step."""
         layers = {layer.module: layer for layer in self._layers()}
         scalars: dict[str, float] = {}
+        if not layers:
+            self._warn_of_nothing()
         for module, layer in layers.items():
             rates, tokens = layer.rates.ravel(), half_lives(layer.rates.ravel())
             start = self._start.setdefault(module, rates)
@@ -147,6 +152,15 @@ class watch:
         self._report(seen)
         return scalars
 
+    def _warn_of_nothing(self) -> None:
+        """Warn once that no layer can be read, unless its tensors are elsewhere or to come."""
+        reasons = [why for why in self.unseen.values() if not why.endswith(ELSEWHERE)]
+        if reasons and ("unseen", "") not in self._reported:
+            self._reported.add(("unseen", ""))
+            warnings.warn(
+                f"decays at step {self.step:,}: no layer can be read: {reasons[0]}", stacklevel=4
+            )
+
     def _layers(self) -> Iterator[Layer]:
         """Layers as far as they can be read; `unseen` has the others."""
         self.unseen = {}
@@ -157,11 +171,7 @@ class watch:
                     tensor, split = _local(attrgetter(name)(self.model))
                     splits.add(split)
                     if tensor.is_meta or not tensor.numel():
-                        what = (
-                            "is on the meta device"
-                            if tensor.is_meta
-                            else "this process holds none of it"
-                        )
+                        what = ELSEWHERE[0] if tensor.is_meta else ELSEWHERE[1]
                         raise ValueError(f"{name}: {what}")
                     if (split and family.whole) or len(splits) > 1:
                         raise ValueError(
@@ -231,7 +241,7 @@ class watch:
                     Finding("weight decay", name, f"is {decay:g}, at a rate of {peak:g}", "notable")
                 )
             for key, value in values.items():
-                alike.setdefault(f"decay/{name.removeprefix(f'{module}.')}/{key}", []).append(value)
+                alike.setdefault(f"decay/{_within(name, module)}/{key}", []).append(value)
         for layer, name, words in told:
             after = layer.rates_of(**scaled[layer.module])  # of all its tensors together
             spans = [
@@ -265,7 +275,8 @@ def decay_param_groups(
     """Parameter groups for any optimizer: decays without weight decay, others with it.
 
     Decays are the parameters that plkernel.inspect reads half-lives from (A_log, dt_bias, w0 .., by
-    family), and D beside them. `decay_lr` is their learning rate, None for that of the optimizer.
+    family), D beside them, and any others that are named like decays, of which a warning tells.
+    `decay_lr` is their learning rate, None for that of the optimizer.
     Frozen parameters are in no group.
     Raises ValueError if no layer is known.
 
@@ -279,7 +290,16 @@ def decay_param_groups(
     input makes up for parameters that end at half-lives of about 3 tokens. Decays at rates from 0
     to 10 times the others' end within 0.0009 of the baseline.
     """
-    names = decay_names(model)
+    read = decay_names(model)
+    alike = [name for name in named_like_decays(model) if name not in read]
+    if alike:
+        some = ", ".join(alike[:3]) + (" .." if alike[3:] else "")
+        warnings.warn(
+            f"{some}: named like decays, but no formula is known for them; they get no weight"
+            " decay",
+            stacklevel=2,
+        )
+    names = read.union(alike)
     known = {
         id(one) for name, one in model.named_parameters(remove_duplicate=False) if name in names
     }  # tied ones too
@@ -359,8 +379,25 @@ def decay_names(model: nn.Module) -> set[str]:
     Raises ValueError if no layer is known.
     """
     _, known = layers_of(model)
-    beside = {f"{module}.{one}" for module, _, _ in known for one in BESIDE}
+    beside = {f"{module.partition(':')[0]}.{one}" for module, _, _ in known for one in BESIDE}
     return {name for _, _, tensors in known for name in tensors.values()} | beside
+
+
+def named_like_decays(model: nn.Module) -> list[str]:
+    """Names of the parameters that look like those of decays."""
+    return like_decays([name for name, _ in model.named_parameters(remove_duplicate=False)])
+
+
+def _short(module: str) -> str:
+    """layer3 of a module of layer 3, layer3:b of its further decays; the name without a number."""
+    name, mark, affix = module.partition(":")
+    match = NUMBERED.search(name)
+    return f"layer{match[1]}{mark}{affix}" if match else module
+
+
+def _within(name: str, module: str) -> str:
+    """The name of a tensor in its module."""
+    return name.removeprefix(f"{module.partition(':')[0]}.")
 
 
 def layers_of(model: nn.Module) -> Any:

@@ -68,6 +68,8 @@ WRAPPED = re.compile(
     r"(.+)\.(?:base_layer|original_module|modules_to_save\.[^.]+|_orig_mod)\.(weight|bias)"
 )
 """Names of the tensors of a linear map that peft or torch.compile has wrapped."""
+COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "num_blocks")
+"""Names of config.json for the number of layers."""
 DEEPEST = 4
 """Parts of a name that may stand below a linear map: q.base_layer.weight.quant_state.nf4."""
 

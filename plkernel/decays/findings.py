@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plkernel.decays.families import Given
+from plkernel.decays.families import COUNTS, Given
 from plkernel.decays.plausible import transformed
 from plkernel.decays.rates import NUMBERED, Layer, half_lives
 from plkernel.decays.structure import sizes, too_many, unread
@@ -21,8 +21,6 @@ NEARLY_EQUAL = 1e-4
 """Relative difference of half-lives below which they are called equal."""
 KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
 """Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
-COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "num_blocks")
-"""Names of config.json for the number of layers."""
 
 
 class Finding(NamedTuple):

@@ -13,6 +13,7 @@ from plkernel.common.cli import existing, text_table
 from plkernel.common.files import CHECKPOINT
 from plkernel.decays.families import FAMILIES, Floats
 from plkernel.decays.findings import Finding, findings, grouped, redrawn
+from plkernel.decays.folders import WEIGHTS, conversion, held_files
 from plkernel.decays.memory import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.decays.memory_figures import DRAWN, model_figure
 from plkernel.decays.rates import LAGS, Layer, kernel, known_layers, quantiles
@@ -127,8 +128,10 @@ def is_other_software(model: Path) -> bool:
     if str(model).startswith(HUB):
         return True
     if existing(model, "model").is_dir():
-        weights = (*model.glob("*.safetensors*"), *model.glob("*.bin*"), *model.glob("*.pth"))
-        return not (model / CHECKPOINT).exists() and bool(weights)
+        if model.suffix in WEIGHTS:
+            return True
+        weights = [*held_files(model), *model.glob("*.index.json")]
+        return not (model / CHECKPOINT).exists() and bool(weights or conversion(model))
     return model.name != CHECKPOINT
 
 

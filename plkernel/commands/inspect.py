@@ -49,7 +49,7 @@ def command(
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load; a folder as on the Hugging
-            Face hub, a .safetensors or .pth file, or hf:OWNER/NAME.
+            Face hub, a .safetensors, .pth or .ckpt file, or hf:OWNER/NAME.
         corpus: Validation text, as plkernel.corpus names it; if left out that of the run.
         windows: How many windows of the run's context to evaluate.
         json: Write the figures to this file too, kernels at every power of two up to the context.
@@ -87,6 +87,9 @@ def command(
     if text is not None:
         from plkernel.probing.observation import observe_text
 
+        for one in values["findings"] if other else []:
+            if one["tensor"] == "config.json":
+                raise ValueError(f"text: config.json of {model} says {one['seen']}")
         table, values["observed"] = observe_text(model, text, tokens)
         known = len(values["observed"]["layers"])
         if other and known != now.blocks:

@@ -11,7 +11,7 @@ make large ones.
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,28 @@ DECAYS = (
     "Lambda_re",
     "dt_bias",
 )
-"""Last parts of names that only decays have: a tensor so named that no family takes is reported as
-unread.
-"""
+"""Last parts of names that only decays have: a tensor so named that no family takes is wrong."""
+LIKE_DECAYS = re.compile(
+    r"(?:.+\.)?(?:"
+    r"(?:\w+_)?A[A-Z]?(?:_[a-zA-Z0-9]+)?_log(?:s|_(?!scale)\w+)?"
+    r"|log_A(?!_?imag)(?:_\w+)?"
+    r"|(?:\w+_)?dt_(?:\w+_)?bias(?:_\w+)?"
+    r"|dt_\w*proj\w*\.bias"
+    r"|(?:\w+_)?time_decay(?!_?w\d)(?:_\w+)?"
+    r"|nu_log(?:_\w+)?|recurrent_param(?:_\w+)?|slope_rate(?:_\w+)?|Lambda_re(?:_\w+)?"
+    r"|log_decays?(?:_\w+)?|decay_(?:log|logits?|bias|rates?)"
+    r")",
+    re.ASCII,
+)
+"""Names that look like those of decays, with an affix for a second set of them in a module."""
+WRAPPED = re.compile(
+    r"(.+)\.(?:base_layer|original_module|modules_to_save\.[^.]+|_orig_mod)\.(weight|bias)"
+)
+"""Names of the tensors of a linear map that peft or torch.compile has wrapped."""
+COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "num_blocks")
+"""Names of config.json for the number of layers."""
+DEEPEST = 4
+"""Parts of a name that may stand below a linear map: q.base_layer.weight.quant_state.nf4."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +92,15 @@ class Given:
         """Value of config.json, or of the language model in it; None if absent."""
         text = self.config.get("text_config")
         return self.config.get(name, text.get(name) if isinstance(text, dict) else None)
+
+    @property
+    def model_types(self) -> set[str]:
+        """The values of model_type in config.json, of the whole and of the language model in it."""
+        text = self.config.get("text_config")
+        found = [self.config.get("model_type")]
+        if isinstance(text, dict):
+            found.append(text.get("model_type"))
+        return {one for one in found if isinstance(one, str)}
 
     def number(self, name: str, default: float | None = None) -> float | None:
         """Number of config.json; ValueError for any other value."""
@@ -118,13 +146,16 @@ class Family:
     must be absent
     starts   exact initialisations of the tensor of a role in official code, in words and as
     functions
+    decides  values of model_type in config.json with which nothing needs to stand beside
     anchor   pattern that the name of one tensor of every such layer matches; its groups fill the
-    templates of names
+    templates of names; a group `x` is the affix of a further set of decays in a module
     fixed    rates that config.json defines, for decays that are not learned
     taken    place where a running module of transformers or plkernel computes decays that depend on
     the input
     heads    names of config.json for the number of heads: the first that is there is the size of
     A_log
+    channels products of names of config.json, one of which is the number of channels of the first
+    tensor; states: names of which one is its last dimension
     whole    the formula needs all of a tensor; any other is of each channel alone
     """
 
@@ -143,6 +174,9 @@ class Family:
     taken: Argument | None = None
     heads: list[str] = field(default_factory=list)
     whole: bool = False
+    decides: list[str] = field(default_factory=list)
+    channels: list[str] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
 
 
 def exponential(given: Given) -> Floats:
@@ -386,7 +420,8 @@ def _families() -> tuple[Family, ...]:
         layouts = row.pop("tensors", {})
         fields = _fields(row)
         for layout in layouts if isinstance(layouts, list) else [layouts]:
-            anchor = rf"(?P<at>.+)\.{re.escape(next(iter(layout.values()), ''))}"
+            first = re.escape(next(iter(layout.values()), ""))
+            anchor = rf"(?P<at>.+)\.{first}".replace(r"\{x\}", "(?P<x>[a-zA-Z0-9]+)", 1)
             tensors = {role: _whole_name(name) for role, name in layout.items()}
             families.append(Family(**{"anchor": anchor, **fields}, tensors=tensors))
     return tuple(families)
@@ -411,7 +446,26 @@ def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _whole_name(name: str) -> str:
     """The template of a tensor's name, in the module unless it says otherwise."""
-    return name if "{" in name else f"{{at}}.{name}"
+    return name if "{model}" in name else f"{{at}}.{name}"
+
+
+def names_of(names: Iterable[str]) -> dict[str, str]:
+    """Names that templates may ask for, and the tensors that stand for them.
+
+    A linear map has a `.weight` whatever its tensors are called (qweight, weight_packed,
+    base_layer.weight, lora_A.default.weight ..), and the bias of a wrapped one is its bias.
+    """
+    known: dict[str, str] = {}
+    for name in sorted(names):
+        module = name
+        for _ in range(DEEPEST):
+            module = module.rpartition(".")[0]
+            if module:
+                known.setdefault(f"{module}.weight", name)
+        wrapped = WRAPPED.fullmatch(name)
+        if wrapped and (f"{wrapped[1]}.{wrapped[2]}" not in known or "modules_to_save" in name):
+            known[f"{wrapped[1]}.{wrapped[2]}"] = name
+    return known | {name: name for name in names}
 
 
 FAMILIES = _families()

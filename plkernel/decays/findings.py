@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plkernel.decays.families import DECAYS, Floats, Given
+from plkernel.decays.families import COUNTS, Floats, Given
+from plkernel.decays.plausible import transformed
 from plkernel.decays.rates import NUMBERED, Layer, half_lives
+from plkernel.decays.structure import sizes, too_many, unread
 from plkernel.decays.tensors import Checkpoint, rounded, spacing
 
 LONGEST = 1e6  # tokens: beyond any training context
@@ -21,8 +23,6 @@ NEARLY_EQUAL = 1e-4
 """Relative difference of half-lives below which they are called equal."""
 KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
 """Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
-COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "num_blocks")
-"""Names of config.json for the number of layers."""
 
 
 class Finding(NamedTuple):
@@ -60,12 +60,9 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
             seen.append(
                 Finding("identical layers", alike[0].module, words, "notable" if even else "wrong")
             )
-    taken = {name for layer in layers for name in layer.names.values()}
-    seen += [
-        Finding("unread", name, "is named like a decay, but no formula is known for it")
-        for name in checkpoint.names
-        if name.rpartition(".")[2] in DECAYS and name not in taken
-    ]
+    seen += [Finding(*one) for one in unread(checkpoint, layers)]
+    seen += [Finding("shape", *one) for layer in layers for one in sizes(layer)]
+    seen += [Finding("transformed", *one) for one in transformed(layers)]
     seen += _of_names(checkpoint, [layer.module for layer in layers])
     return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
 
@@ -121,6 +118,9 @@ def _of_names(checkpoint: Checkpoint, modules: Sequence[str]) -> Iterator[Findin
             yield Finding("missing layers", prefix, words)
     given = Given({}, checkpoint.config, 0)
     wanted = next((n for name in COUNTS if isinstance(n := given.setting(name), int)), 0)
+    modules_held = [one for one in modules if NUMBERED.search(f"{one}.")]
+    if words := too_many(modules_held, checkpoint.config, wanted):
+        yield Finding("more layers", "config.json", words)
     if numbers and (held := 1 + max(map(max, numbers.values()))) < wanted:
         yield Finding(
             "missing layers", "config.json", f"{wanted} layers, and there are tensors of {held}"

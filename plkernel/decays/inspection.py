@@ -1,5 +1,6 @@
 """Reports of plkernel.inspect on checkpoints of other software, one or two side by side."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -13,10 +14,12 @@ from plkernel.common.files import CHECKPOINT
 from plkernel.decays.bare import with_parent
 from plkernel.decays.families import FAMILIES, Floats
 from plkernel.decays.findings import Finding, findings, grouped
+from plkernel.decays.folders import WEIGHTS, conversion, held_files
 from plkernel.decays.memory import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.decays.memory_figures import DRAWN, model_figure
 from plkernel.decays.rates import LAGS, Layer, kernel, known_layers, quantiles
 from plkernel.decays.redrawn import redrawn
+from plkernel.decays.structure import row_labels, why_unknown
 from plkernel.decays.tensors import HUB, open_checkpoint
 
 if TYPE_CHECKING:
@@ -47,7 +50,12 @@ class Shown(Result):
         rows = []
         for layer in self.layers:
             lives = quantiles(layer.rates)
-            row = {"layer": layer.number, "family": layer.family.name, "channels": layer.rates.size}
+            row = {
+                "layer": layer.number,
+                "module": layer.module,
+                "family": layer.family.name,
+                "channels": layer.rates.size,
+            }
             rows.append(
                 {
                     **row,
@@ -122,8 +130,10 @@ def is_other_software(model: Path) -> bool:
     if str(model).startswith(HUB):
         return True
     if existing(model, "model").is_dir():
-        weights = (*model.glob("*.safetensors*"), *model.glob("*.bin*"), *model.glob("*.pth"))
-        return not (model / CHECKPOINT).exists() and bool(weights)
+        if model.suffix in WEIGHTS:
+            return True
+        weights = [*held_files(model), *model.glob("*.index.json")]
+        return not (model / CHECKPOINT).exists() and bool(weights or conversion(model))
     return model.name != CHECKPOINT
 
 
@@ -163,10 +173,7 @@ def shown(target: str) -> Shown:
     checkpoint = with_parent(open_checkpoint(target))
     try:
         if not (layers := known_layers(checkpoint)):
-            families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
-            some = ", ".join(sorted(checkpoint.names)[:3])
-            held = f"no decays are known under names like {some}; read are layers of {families}"
-            raise ValueError(held if some else "the checkpoint holds no tensors")
+            raise ValueError(_nothing(checkpoint.names))
         seen = tuple(findings(checkpoint, layers))
     except ValueError as error:
         raise ValueError(f"{target}: {error}") from error
@@ -196,17 +203,26 @@ def render(now: Shown, before: Shown | None = None) -> str:
         ]
         parts.append("\n".join([*lines, *(f"note: {note}" for note in family.notes)]))
         rows = []
-        for index, (layer, old) in enumerate(pairs):
+        labels = row_labels([layer.module for layer, _ in pairs])
+        for label, (layer, old) in zip(labels, pairs, strict=True):
             numbers = [*quantiles(layer.rates)[list(NAMED.values())], _exponent(layer.rates)]
             numbers += [quantiles(old.rates)[3], _exponent(old.rates)] if old else []
-            rows.append(
-                [str(layer.number or index), f"{layer.rates.size:,}", *map(_digits, numbers)]
-            )
+            rows.append([label, f"{layer.rates.size:,}", *map(_digits, numbers)])
         parts.append(f"{title}\n{text_table(header, rows)}")
     for severity in ("wrong", "notable"):
         lines = [f"  {line}" for line in grouped(now.findings, severity)]
         parts.append("\n".join([f"{severity}:{'' if lines else ' nothing'}", *lines]))
     return "\n\n".join(parts)
+
+
+def _nothing(names: Sequence[str]) -> str:
+    """Why no layer is known among the names of tensors."""
+    if not names:
+        return "the checkpoint holds no tensors"
+    families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
+    some = ", ".join(sorted(names)[:3])
+    why = why_unknown(names) or f"no decays are known under names like {some}"
+    return f"{why}; read are layers of {families}"
 
 
 def _count(one: Shown) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from plkernel.common.files import atomic
-from plkernel.decays.tensors import read_pickle
+from plkernel.decays.pickles import read_pickle
 from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config

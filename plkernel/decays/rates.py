@@ -1,12 +1,12 @@
 """Layers with decays of a checkpoint: their rates, half-lives in tokens, and kernels."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plkernel.decays.families import FAMILIES, Family, Floats, Given
+from plkernel.decays.families import FAMILIES, Family, Floats, Given, names_of
 from plkernel.decays.memory import QUANTILES
 from plkernel.decays.tensors import Checkpoint, Stored
 
@@ -40,6 +40,11 @@ class Layer:
         """Number of the layer in its name; 0 if there is none."""
         return _number(self.module)
 
+    @property
+    def is_further(self) -> bool:
+        """True for a further set of decays in a module, whose formula is taken by analogy."""
+        return "(?P<x>" in self.family.anchor
+
     def rates_of(self, **others: Floats) -> Floats:
         """Rates with other numbers for some roles; ValueError if shapes do not fit one another."""
         values = {role: others.get(role, stored.values) for role, stored in self.tensors.items()}
@@ -65,30 +70,45 @@ Located = tuple[str, Family, dict[str, str]]
 
 def located_layers(checkpoint: Checkpoint) -> list[Located]:
     """All layers of known families by the names of tensors alone, in order."""
-    names = frozenset(checkpoint.names)
-    model = Given({}, checkpoint.config, 0).setting("model_type")
+    known = names_of(checkpoint.names)
+    types = Given({}, checkpoint.config, 0).model_types
     families = [
-        (re.compile(one.anchor), one) for one in FAMILIES if not one.models or model in one.models
+        (re.compile(one.anchor), one)
+        for one in FAMILIES
+        if not one.models or types.intersection(one.models)
     ]
     matched: list[Located] = []
-    for name in sorted(names, key=lambda one: (_number(one), one)):
+    for name in sorted(known, key=lambda one: (_number(one), one)):
         for pattern, family in families:
-            if not (match := pattern.fullmatch(name)):
-                continue
-            groups = match.groupdict()
-            wanted = {role: form.format(**groups) for role, form in family.tensors.items()}
-            beside, without = (
-                {form.format(**groups) for form in forms}
-                for forms in (family.beside, family.without)
-            )
-            if (
-                names.issuperset(wanted.values())
-                and names.isdisjoint(without)
-                and (not beside or names & beside)
-            ):
-                matched.append((groups.get("at") or name.rpartition(".")[0], family, wanted))
+            match = pattern.fullmatch(name)
+            if match and (found := _located(name, match.groupdict(), family, known, types)):
+                matched.append(found)
                 break
     return matched
+
+
+def _located(
+    name: str,
+    groups: Mapping[str, str],
+    family: Family,
+    known: Mapping[str, str],
+    types: Collection[str],
+) -> Located | None:
+    """The layer of `family` that the tensor `name` belongs to; None if it is of another family."""
+    wanted = {role: form.format(**groups) for role, form in family.tensors.items()}
+    beside = [form.format(**groups) for form in family.beside]
+    without = [form.format(**groups) for form in family.without]
+    if not all(one in known for one in wanted.values()):
+        return None
+    if any(one in known for one in without):
+        return None
+    decided = any(one in types for one in family.decides)
+    if beside and not decided and not any(one in known for one in beside):
+        return None
+    module = groups.get("at") or name.rpartition(".")[0]
+    if "x" in groups:
+        module = f"{module}:{groups['x']}"
+    return module, family, {role: known[one] for role, one in wanted.items()}
 
 
 def known_layers(checkpoint: Checkpoint) -> list[Layer]:
@@ -106,7 +126,11 @@ def known_layers(checkpoint: Checkpoint) -> list[Layer]:
     for module, family, wanted in matched:
         tensors = {role: checkpoint.read(one) for role, one in wanted.items()}
         layer = Layer(module, family, wanted, tensors, checkpoint.config, np.empty(0))
-        layers.append(replace(layer, rates=layer.rates_of()))
+        try:
+            layers.append(replace(layer, rates=layer.rates_of()))
+        except ValueError:
+            if not layer.is_further:  # else findings say that it is unread
+                raise
     return layers
 
 

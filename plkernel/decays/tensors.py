@@ -1,38 +1,52 @@
 """Checkpoint files as names and arrays: only what is asked for is read, and nothing is executed.
 
-Read are a folder in the layout of the Hugging Face hub, one .safetensors file, one .pth, .pt or
-.bin file that holds a flat dictionary of tensors, and hf:OWNER/NAME. No file outside the folder is
-read, wherever an index or a link may point; in the cache of huggingface_hub, whose snapshots are
-links, the blobs of the same repository belong to the folder. A .safetensors file needs neither
-torch nor transformers.
+Read are a folder in the layout of the Hugging Face hub, one .safetensors file, one .pth, .pt, .bin
+or .ckpt file that holds a dictionary of tensors, alone or among other values, and hf:OWNER/NAME. No
+file outside the folder is read, wherever an index or a link may point; in the cache of
+huggingface_hub, whose snapshots are links, the blobs of the same repository belong to the folder. A
+.safetensors file needs neither torch nor transformers.
 """
 
 import json
 import math
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 import numpy as np
 
 from plkernel.common import cli
 from plkernel.common.files import check_regular, load_object, shown
-from plkernel.decays.families import Floats
+from plkernel.decays.families import COUNTS, Floats
+from plkernel.decays.folders import conversion, held_files
+from plkernel.decays.pickles import read_pickle
 
 HUB = "hf:"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
-CONFIG, INDEX, SINGLE, PICKLE = (
+CONFIG, INDEX, SINGLE, PICKLE, PICKLE_INDEX = (
     "config.json",
     "model.safetensors.index.json",
     "model.safetensors",
     "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
 )
-PICKLED = (".pth", ".pt", ".bin")
+PICKLED = (".pth", ".pt", ".bin", ".ckpt")
+SAFE = (".safetensors", ".st")
+MOST_TEXT = 2**26
+"""Bytes of config.json or of an index."""
+MOST_DIMENSIONS = 8
+"""Dimensions of a tensor of decays."""
+DEEPEST_MODEL = 10_000
+"""Layers that config.json may name."""
+EMPTY = (
+    "; it is empty: stage 3 of ZeRO keeps its numbers in other files, which zero_to_fp32.py of"
+    " DeepSpeed joins"
+)
+PREPARED = ("_strategy", "_version")
+"""Names beside the tensors of a file that ChatRWKV has prepared for a strategy."""
 TYPES: dict[str, tuple[str, str, float]] = {
     "F64": ("float64", "<f8", 2.0**-52),
     "F32": ("float32", "<f4", 2.0**-23),
@@ -88,10 +102,12 @@ def open_checkpoint(target: str) -> Checkpoint:
         else cli.existing(Path(target), "model")
     )
     folder = path if path.is_dir() else path.parent
-    config = load_object(_inside(folder, CONFIG, folder)) if (folder / CONFIG).exists() else {}
-    if (path / INDEX).exists():
-        index = _inside(path, INDEX, path)
-        places = load_object(index).get("weight_map")
+    config = _settings(_inside(folder, CONFIG, folder)) if (folder / CONFIG).exists() else {}
+    _check_depth(config)
+    indexed = [name for name in (INDEX, PICKLE_INDEX) if (path / name).exists()]
+    if indexed:
+        index = _inside(path, indexed[0], path)
+        places = _settings(index).get("weight_map")
         if (
             not isinstance(places, dict)
             or not places
@@ -103,7 +119,10 @@ def open_checkpoint(target: str) -> Checkpoint:
         files = {file: _inside(path, file, index) for file in dict.fromkeys(places.values())}
         for file in files.values():
             check_regular(file, f"{index}: shard ")
-        return _of_shards({name: files[file] for name, file in places.items()}, config)
+        placed = {name: files[file] for name, file in places.items()}
+        if indexed[0] == PICKLE_INDEX:
+            return of_tensors(_of_pickles(placed), config)
+        return _of_shards(placed, config)
     if path.is_dir():
         held = [
             name
@@ -111,18 +130,17 @@ def open_checkpoint(target: str) -> Checkpoint:
             if (path / name).exists() or (path / name).is_symlink()
         ]
         if not held:
-            raise ValueError(
-                f"{path}: holds none of {INDEX}, {SINGLE}, {PICKLE}: save the model so, or name a"
-                " file"
-            )
+            raise ValueError(f"{path}: {conversion(path) or _nothing_in(path)}")
         path = _inside(path, held[0], path)
     check_regular(path)
-    if path.suffix not in (".safetensors", *PICKLED):
+    if path.suffix not in (*SAFE, *PICKLED):
         raise ValueError(
-            f"{path}: is no .safetensors, {', '.join(PICKLED)} file, and nothing else is read"
+            f"{path}: is no {', '.join((*SAFE, *PICKLED))} file, and nothing else is read"
         )
     if path.suffix in PICKLED:
-        return of_tensors(read_pickle(path), config)
+        content = read_pickle(path)
+        checkpoint = of_tensors(content, config)
+        return _as_named(checkpoint) if any(one in content for one in PREPARED) else checkpoint
     return _of_shards(dict.fromkeys(_header(path)[0], path), config)
 
 
@@ -141,7 +159,9 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
             )
             raise ValueError(
                 f"{name}: is {held}, expected a tensor of floating-point numbers ({', '.join(EPS)})"
+                f"{EMPTY if plain and not tensor.numel() else ''}"
             )
+        _check_dimensions(name, tensor.ndim)
         return tensor
 
     def read(name: str) -> Stored:
@@ -153,35 +173,79 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
     return Checkpoint(tuple(tensors), config, lambda name: int(checked(name).numel()), read)
 
 
-def read_pickle(path: Path) -> dict[str, Any]:
-    """Read the dictionary of tensors in a .pth file.
+def _as_named(checkpoint: Checkpoint) -> Checkpoint:
+    """A file that ChatRWKV has prepared, with the `time_decay` that its name says.
 
-    Raises ValueError for any other content. Nothing in it is executed.
+    It holds -exp(w) in version 4, exp(-exp(w)) in version 5, and w itself in version 6.
     """
-    check_regular(path)
-    try:
-        import torch
-    except ImportError as error:
-        raise ValueError(
-            f"{path}: reading this format needs torch, which is missing: pip install torch"
-        ) from error
-    try:
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # of another pickle protocol, which the error names
-            content: Any = torch.load(
-                path, map_location="cpu", weights_only=True, mmap=is_zipfile(path)
+
+    def read(name: str) -> Stored:
+        stored = checkpoint.read(name)
+        at, _, last = name.rpartition(".")
+        if last != "time_decay" or f"{at}.time_decay_w1" in checkpoint.names:
+            return stored
+        five = f"{at}.ln_x.weight" in checkpoint.names
+        values = stored.values
+        outside = (values < 0) | (values > 1) if five else values > 0
+        if outside.any():
+            form = "exp(-exp(w))" if five else "-exp(w)"
+            raise ValueError(
+                f"{name}: must be {form}, as {' or '.join(PREPARED)} says that the file was"
+                f" prepared for a strategy, got {values.min():.3g} to {values.max():.3g}"
             )
-    except Exception as error:  # a damaged or hostile pickle can raise anything
-        reason = type(error).__name__  # torch's own text advises to switch the safety off
+        with np.errstate(divide="ignore"):
+            rates = -np.log(values) if five else -values
+            return Stored(np.log(rates), stored.dtype)
+
+    return Checkpoint(checkpoint.names, checkpoint.config, checkpoint.size, read)
+
+
+def _of_pickles(places: Mapping[str, Path]) -> dict[str, Any]:
+    """The tensors of several .bin files, by the file of each."""
+    contents = {file: read_pickle(file) for file in dict.fromkeys(places.values())}
+    tensors = {}
+    for name, file in places.items():
+        if name not in contents[file]:
+            raise ValueError(f"{file}: has no tensor {name}, which the index says is there")
+        tensors[name] = contents[file][name]
+    return tensors
+
+
+def _nothing_in(folder: Path) -> str:
+    files = held_files(folder)
+    hint = f", as {', '.join(files[:3])}" if files else ""
+    return (
+        f"holds none of {INDEX}, {SINGLE}, {PICKLE}, {PICKLE_INDEX}: save the model so, or name a"
+        f" file{hint}"
+    )
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """An object of JSON; ValueError for a file of more than MOST_TEXT bytes."""
+    check_regular(path)
+    size = path.stat().st_size
+    if size > MOST_TEXT:
+        raise ValueError(f"{path}: has {size:,} bytes, expected at most {MOST_TEXT:,}")
+    return load_object(path)
+
+
+def _check_depth(config: Mapping[str, Any]) -> None:
+    """Raise ValueError for more layers than any model has, before one is built."""
+    inner = config.get("text_config")
+    for settings in (config, inner if isinstance(inner, dict) else {}):
+        for name in COUNTS:
+            count = settings.get(name)
+            if isinstance(count, int | float) and count > DEEPEST_MODEL:
+                raise ValueError(
+                    f"config.json: {name} must be at most {DEEPEST_MODEL:,}, got {shown(count)}"
+                )
+
+
+def _check_dimensions(name: str, count: int) -> None:
+    if count > MOST_DIMENSIONS:
         raise ValueError(
-            f"{path}: not a .pth file that holds tensors only, and nothing else is read ({reason})"
-        ) from error
-    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise ValueError(
-            f"{path}: holds {type(content).__name__}, expected a flat dictionary of named tensors"
+            f"{name}: has {count} dimensions, expected a tensor of at most {MOST_DIMENSIONS}"
         )
-    return content
 
 
 def spacing(values: Floats, dtype: str) -> Floats:
@@ -215,8 +279,9 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
             held = f"{one['dtype']} {tuple(one['shape'])}"
             raise ValueError(
                 f"{name}: is {held}, expected a tensor of floating-point numbers"
-                f" ({', '.join(TYPES)})"
+                f" ({', '.join(TYPES)}){EMPTY if 0 in one['shape'] else ''}"
             )
+        _check_dimensions(name, len(one["shape"]))
         return one, start
 
     def read(name: str) -> Stored:

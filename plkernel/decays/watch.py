@@ -24,11 +24,14 @@ from plkernel.decays.bare import PARENT, located
 from plkernel.decays.families import FAMILIES
 from plkernel.decays.findings import HALF_PRECISION, Finding, findings, grouped
 from plkernel.decays.rates import NUMBERED, Layer, half_lives, quantiles
+from plkernel.decays.structure import like_decays
 from plkernel.decays.tensors import of_tensors, spacing
 
 SHOWN = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
 """Names of the quantiles of half-lives."""
-BESIDE = ("D",)
+ELSEWHERE = ("is on the meta device", "this process holds none of it")
+"""Ends of the reasons why a tensor of a sharded model is not read."""
+BESIDE = ("D", "Ds", "D_b")
 """Parameters of the module of decays that `decay_param_groups` treats like them."""
 
 
@@ -101,10 +104,7 @@ class watch:
         self.step, self.findings, self.unseen = step, list[Finding](), dict[str, str]()
         self._checkpoint, self._places = layers_of(model)
         modules = [module for module, _, _ in self._places]
-        short = [
-            f"layer{match[1]}" if (match := NUMBERED.search(one)) else one or PARENT
-            for one in modules
-        ]
+        short = [_short(one) for one in modules]
         labels = [
             label if short.count(label) == 1 else one
             for label, one in zip(short, modules, strict=True)
@@ -126,6 +126,8 @@ class watch:
         """Scalars now, whatever the step."""
         layers = {layer.module: layer for layer in self._layers()}
         scalars: dict[str, float] = {}
+        if not layers:
+            self._warn_of_nothing()
         for module, layer in layers.items():
             rates, tokens = layer.rates.ravel(), half_lives(layer.rates.ravel())
             start = self._start.setdefault(module, rates)
@@ -161,6 +163,15 @@ class watch:
         self._report(seen)
         return scalars
 
+    def _warn_of_nothing(self) -> None:
+        """Warn once that no layer can be read, unless its tensors are elsewhere or to come."""
+        reasons = [why for why in self.unseen.values() if not why.endswith(ELSEWHERE)]
+        if reasons and ("unseen", "") not in self._reported:
+            self._reported.add(("unseen", ""))
+            warnings.warn(
+                f"decays at step {self.step:,}: no layer can be read: {reasons[0]}", stacklevel=4
+            )
+
     def _layers(self) -> Iterator[Layer]:
         """Layers as far as they can be read; `unseen` has the others."""
         self.unseen = {}
@@ -171,11 +182,7 @@ class watch:
                     tensor, split = _local(attrgetter(name)(self.model))
                     splits.add(split)
                     if tensor.is_meta or not tensor.numel():
-                        what = (
-                            "is on the meta device"
-                            if tensor.is_meta
-                            else "this process holds none of it"
-                        )
+                        what = ELSEWHERE[0] if tensor.is_meta else ELSEWHERE[1]
                         raise ValueError(f"{name}: {what}")
                     if (split and family.whole) or len(splits) > 1:
                         raise ValueError(
@@ -247,7 +254,7 @@ class watch:
                     Finding("weight decay", name, f"is {decay:g}, at a rate of {peak:g}", "notable")
                 )
             for key, value in values.items():
-                alike.setdefault(f"decay/{name.removeprefix(f'{module}.')}/{key}", []).append(value)
+                alike.setdefault(f"decay/{_within(name, module)}/{key}", []).append(value)
         for layer, name, words in told:
             after = layer.rates_of(**scaled[layer.module])  # of all its tensors together
             spans = [
@@ -307,7 +314,8 @@ def decay_param_groups(
     """Parameter groups for any optimizer: decays without weight decay, others with it.
 
     Decays are the parameters that plkernel.inspect reads half-lives from (A_log, dt_bias, w0 .., by
-    family), and D beside them. `decay_lr` is their learning rate, None for that of the optimizer.
+    family), D beside them, and any others that are named like decays, of which a warning tells.
+    `decay_lr` is their learning rate, None for that of the optimizer.
     Frozen parameters are in no group.
     Raises ValueError if no layer is known, and for numbers below 0.
 
@@ -326,7 +334,16 @@ def decay_param_groups(
     for name, number in {"weight_decay": weight_decay, "decay_lr": decay_lr}.items():
         if number is not None and not 0.0 <= number < math.inf:
             raise ValueError(f"{name} must be a number from 0, got {number}")
-    names = decay_names(model)
+    read = decay_names(model)
+    alike = [name for name in named_like_decays(model) if name not in read]
+    if alike:
+        some = ", ".join(alike[:3]) + (" .." if alike[3:] else "")
+        warnings.warn(
+            f"{some}: named like decays, but no formula is known for them; they get no weight"
+            " decay",
+            stacklevel=2,
+        )
+    names = read.union(alike)
     known = {
         id(one) for name, one in model.named_parameters(remove_duplicate=False) if name in names
     }  # tied ones too
@@ -413,8 +430,26 @@ def decay_names(model: nn.Module) -> set[str]:
     Raises ValueError if no layer is known.
     """
     _, known = layers_of(model)
-    beside = {f"{module}.{one}".removeprefix(".") for module, _, _ in known for one in BESIDE}
+    modules = [module.partition(":")[0] for module, _, _ in known]
+    beside = {f"{module}.{one}".removeprefix(".") for module in modules for one in BESIDE}
     return {name for _, _, tensors in known for name in tensors.values()} | beside
+
+
+def named_like_decays(model: nn.Module) -> list[str]:
+    """Names of the parameters that look like those of decays."""
+    return like_decays([name for name, _ in model.named_parameters(remove_duplicate=False)])
+
+
+def _short(module: str) -> str:
+    """layer3 of a module of layer 3, layer3:b of its further decays; the name without a number."""
+    name, mark, affix = module.partition(":")
+    match = NUMBERED.search(name)
+    return f"layer{match[1]}{mark}{affix}" if match else module or PARENT
+
+
+def _within(name: str, module: str) -> str:
+    """The name of a tensor in its module."""
+    return name.removeprefix(f"{module.partition(':')[0]}.")
 
 
 def layers_of(model: nn.Module) -> Any:

@@ -83,6 +83,8 @@ def load_checkpoint(
     Raises ValueError, and fills nothing, when the file is damaged, does not fit the model, or
     belongs to a run with another `config`.
     """
+    if path.is_dir():
+        raise ValueError(f"checkpoint {path}: is a folder, expected a regular file")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

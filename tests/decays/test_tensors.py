@@ -279,7 +279,10 @@ HOSTILE = [
     (configured('{"time_step_limit": 3}'), "time_step_limit must be two numbers"),
     (configured('{"time_step_limit": [{"a": 1}, {}]}'), "time_step_limit must be two numbers"),
     (lambda folder: folder / "missing.pth", "no such file"),
-    (lambda folder: content(b"{}", "pytorch_model.bin.index.json")(folder).parent, "holds none of"),
+    (
+        lambda folder: content(b"{}", "pytorch_model.bin.index.json")(folder).parent,
+        "weight_map must",
+    ),
     (lambda folder: "hf:../../etc", "expected hf:OWNER/NAME"),
     (lambda folder: "hf:someone/something", "not in the cache, and https://"),
 ]

@@ -1,0 +1,170 @@
+"""Files of torch that may come from anybody: their tensors, and nothing in them is executed.
+
+torch reads them with `weights_only`. Objects of other classes, as arguments and random states
+beside the weights, become `Inert`: their classes are neither imported nor called. What a small file
+could blow up in memory is refused before it is read.
+"""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile, is_zipfile
+
+from plkernel.common.files import check_regular
+
+MOST_INFLATED = 2**26
+"""Bytes that the parts of a file may have beyond its own size: torch does not compress them."""
+MOST_PICKLED = 2**26
+"""Bytes of the pickle in a file, which holds names and shapes, not numbers."""
+HUGE = re.compile(rb"(builtins|__builtin__)\s*bytearray|\x8c\x09bytearray")
+"""A call that makes as many bytes as it likes."""
+NESTED = ("state_dict", "model_state_dict", "model", "module", "model_ema", "ema", "params")
+"""Names of the weights among what training code saves, in the order in which they are taken."""
+CHUNK = re.compile(r"model\d+")  # of a pipeline (Megatron)
+NOT_WEIGHTS = re.compile(r".*(optim|rng|scheduler|scaler|loop|callback)", re.IGNORECASE)
+DEEPEST = 4
+
+
+class Inert:
+    """Stands for an object of a class that is not imported: it keeps nothing and does nothing."""
+
+    def __new__(cls, *_: Any, **__: Any) -> "Inert":
+        return object.__new__(cls)
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """Read the dictionary of tensors in a .pth file, also where it is one among other values.
+
+    Raises ValueError for any other content. Nothing in it is executed.
+    """
+    check_regular(path)
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"{path}: reading this format needs torch, which is missing: pip install torch"
+        ) from error
+    _check_memory(path)
+    try:
+        content = _loaded(path)
+    except Exception as error:  # a damaged or hostile pickle can raise anything
+        reason = type(error).__name__  # torch's own text advises to switch the safety off
+        raise ValueError(
+            f"{path}: not a .pth file that holds tensors only, and nothing else is read ({reason})"
+        ) from error
+    weights = _weights(content)
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
+        raise ValueError(
+            f"{path}: holds {type(content).__name__}, expected a flat dictionary of named tensors"
+        )
+    return weights
+
+
+def _loaded(path: Path) -> Any:
+    """What torch reads with weights only; other objects of a zip file as `Inert`."""
+    import torch
+    from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+
+    zipped = is_zipfile(path)
+    stubs: list[Any] = []
+    if zipped:
+        names = get_unsafe_globals_in_checkpoint(path)
+        stubs = [(type("Inert", (Inert,), {}), name) for name in names]
+    with (
+        warnings.catch_warnings(action="ignore"),  # of another protocol, which the error names
+        safe_globals(stubs),
+    ):
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+
+
+def _check_memory(path: Path) -> None:
+    """Raise ValueError for a file that unpacks to much more than its size."""
+    if not is_zipfile(path):
+        _check_calls(path, _blocks(path))
+        return
+    size = path.stat().st_size
+    try:
+        with ZipFile(path) as file:
+            parts = file.infolist()
+            total = sum(part.file_size for part in parts)
+            if total > size + MOST_INFLATED:
+                raise ValueError(
+                    f"{path}: unpacks to {total:,} bytes, expected at most {MOST_INFLATED:,} more"
+                    f" than its {size:,}; save it with torch.save, which does not compress"
+                )
+            for part in parts:
+                if part.filename.endswith(".pkl"):
+                    if part.file_size > MOST_PICKLED:
+                        raise ValueError(
+                            f"{path}: its pickle has {part.file_size:,} bytes, expected at most"
+                            f" {MOST_PICKLED:,}"
+                        )
+                    _check_calls(path, iter([file.read(part)]))
+    except (BadZipFile, OSError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(
+            f"{path}: not a .pth file that holds tensors only, and nothing else is read ({error})"
+        ) from error
+
+
+def _check_calls(path: Path, blocks: Iterator[bytes]) -> None:
+    if any(HUGE.search(block) for block in blocks):
+        raise ValueError(
+            f"{path}: not a .pth file that holds tensors only, and nothing else is read (it calls"
+            " bytearray, which can take any amount of memory)"
+        )
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The file in blocks that overlap by more than the longest match."""
+    with path.open("rb") as handle:
+        tail = b""
+        while block := handle.read(2**24):
+            yield tail + block
+            tail = block[-64:]
+
+
+def _weights(content: Any) -> Any:
+    """The dictionary of tensors among what training code has saved; else the content itself."""
+    if not isinstance(content, dict) or any(_is_tensor(value) for value in content.values()):
+        return content
+    for name in NESTED:
+        found = _flat(content.get(name))
+        if found:
+            return found
+    chunks = {name: content[name] for name in content if CHUNK.fullmatch(str(name))}
+    others = {
+        name: value
+        for name, value in content.items()
+        if isinstance(name, str) and not NOT_WEIGHTS.match(name)
+    }
+    return _flat(chunks) or _flat(others) or content
+
+
+def _flat(value: Any, depth: int = 0) -> dict[str, Any]:
+    """The tensors of nested dictionaries, by names joined with dots."""
+    found: dict[str, Any] = {}
+    if not isinstance(value, Mapping) or depth > DEEPEST:
+        return found
+    for name, inner in value.items():
+        if not isinstance(name, str):
+            continue
+        if _is_tensor(inner):
+            found[name] = inner
+        else:
+            more = _flat(inner, depth + 1)
+            found |= {f"{name}.{below}": tensor for below, tensor in more.items()}
+    return found
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,520 @@
+"""Checkpoints whose names promise one thing and whose numbers, neighbours or sizes say another."""
+
+import json
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import plkernel
+from plkernel.decays.findings import Finding
+from plkernel.decays.inspection import Shown, render, shown
+from plkernel.decays.structure import row_labels
+
+State = dict[str, Tensor]
+CHANNELS = 16
+
+
+def drawn(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def steps(count: int, draw: torch.Generator) -> Tensor:
+    """dt_bias of steps of 0.001 to 0.1."""
+    dt = torch.exp(torch.rand(count, generator=draw) * math.log(100) + math.log(0.001))
+    return torch.log(torch.expm1(dt))
+
+
+def mamba1(layers: int = 2, channels: int = 8, states: int = 4, seed: int = 0) -> State:
+    draw, state = drawn(seed), {}
+    for layer in range(layers):
+        at = f"backbone.layers.{layer}.mixer"
+        counted = torch.log(torch.arange(1.0, states + 1)).repeat(channels, 1)
+        state[f"{at}.A_log"] = counted + 0.1 * torch.randn(channels, states, generator=draw)
+        state[f"{at}.dt_proj.bias"] = steps(channels, draw)
+    return state
+
+
+def mamba2(layers: int = 3, heads: int = 16, seed: int = 0) -> State:
+    draw, state = drawn(seed), {}
+    for layer in range(layers):
+        at = f"backbone.layers.{layer}.mixer"
+        state[f"{at}.A_log"] = torch.log(1 + 15 * torch.rand(heads, generator=draw))
+        state[f"{at}.dt_bias"] = steps(heads, draw)
+    return state
+
+
+def rwkv(kind: int, seed: int = 0) -> State:
+    """Three layers of RWKV of a version, as started and moved a little."""
+    draw, state = drawn(seed), {}
+    for layer in range(3):
+        levels = torch.arange(CHANNELS) / (CHANNELS - 1)
+        w = -6 + (8 if kind == 4 else 5) * levels + 0.2 * torch.randn(CHANNELS, generator=draw)
+        at = f"blocks.{layer}.att"
+        state[f"{at}.time_decay"] = w
+        if kind == 5:
+            state[f"{at}.ln_x.weight"] = torch.ones(CHANNELS)
+        if kind == 6:
+            state[f"{at}.time_decay_w1"] = torch.ones(CHANNELS, 2)
+    return state
+
+
+def changed(state: State, part: str, change: Any) -> State:
+    return {name: change(x) if name.endswith(part) else x for name, x in state.items()}
+
+
+def saved(folder: Path, state: State, **config: Any) -> Shown:
+    save_file(
+        {name: x.clone().contiguous() for name, x in state.items()}, folder / "model.safetensors"
+    )
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    return shown(str(folder))
+
+
+def wrong(found: Shown) -> list[Finding]:
+    return [one for one in found.findings if one.severity == "wrong"]
+
+
+def decay(w: Tensor) -> Tensor:
+    return torch.exp(-torch.exp(w.double())).float()
+
+
+def rwkv7(x: Tensor) -> State:
+    return {f"blocks.{i}.att.{n}": x for i in range(2) for n in ("w0", "r_k")}
+
+
+LEVELS = torch.linspace(-6.0, -1.0, CHANNELS)
+SPEEDS = torch.linspace(1.0, 15.0, 16)
+SQUASHED = torch.exp(-0.606 * torch.sigmoid(LEVELS))
+TRANSFORMED: dict[str, tuple[State, str]] = {
+    "RWKV-4, -exp(w)": (changed(rwkv(4), "decay", lambda w: -torch.exp(w)), "-exp(time_decay)"),
+    "RWKV-5, -exp(w)": (changed(rwkv(5), "decay", lambda w: -torch.exp(w)), "-exp(time_decay)"),
+    "RWKV-4, decays": (
+        changed(rwkv(4), "decay", lambda w: decay(w - 2)),
+        "exp(-exp(time_decay))",
+    ),
+    "RWKV-5, decays": (changed(rwkv(5), "decay", decay), "exp(-exp(time_decay))"),
+    "RWKV-6, decays": (changed(rwkv(6), "decay", decay), "exp(-exp(time_decay))"),
+    "RWKV-6, rates": (changed(rwkv(6), "decay", torch.exp), "exp(time_decay)"),
+    "RWKV-7, decays": (rwkv7(SQUASHED), "exp(-exp(-1/2) sigmoid(w0))"),
+    "LRU, decays": ({"s.nu_log": decay(LEVELS)}, "exp(-exp(nu_log))"),
+    "LRU, rates": ({"s.nu_log": torch.exp(LEVELS)}, "exp(nu_log)"),
+    "RG-LRU, decays": (
+        {
+            "l.recurrent_param": torch.linspace(0.9, 0.999, 16),
+            "l.recurrent_gate_bias": torch.linspace(-0.1, 0.1, 16).reshape(2, 8),
+        },
+        "exp(-8 softplus(recurrent_param))",
+    ),
+    "Mamba, A": (changed(mamba1(), "A_log", lambda x: -torch.exp(x)), "-exp(A_log)"),
+    "Mamba, -A": (changed(mamba1(), "A_log", torch.exp), "exp(A_log)"),
+    "Mamba, 16 states, A": (
+        changed(mamba1(states=16), "A_log", lambda x: -torch.exp(x)),
+        "-exp(A_log)",
+    ),
+    "Mamba, steps": (
+        changed(mamba1(), "dt_proj.bias", nn.functional.softplus),
+        "softplus(dt_bias)",
+    ),
+    "Mamba-2, A": (changed(mamba2(), "A_log", lambda x: -torch.exp(x)), "-exp(A_log)"),
+    "Mamba-2, -A": (changed(mamba2(), "A_log", torch.exp), "exp(A_log)"),
+    "Mamba-2, steps": (
+        changed(mamba2(), "dt_bias", nn.functional.softplus),
+        "softplus(dt_bias)",
+    ),
+    "S4D, steps": (
+        {
+            "s.log_dt": torch.linspace(0.001, 0.1, 8),
+            "s.log_A_real": torch.linspace(-0.8, -0.6, 16).reshape(8, 2),
+        },
+        "exp(log_dt)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_numbers_in_another_form_are_wrong_and_the_form_is_named(name: str, tmp_path: Path) -> None:
+    state, form = TRANSFORMED[name]
+    [one] = [one for one in wrong(saved(tmp_path, state)) if one.name == "transformed"]
+    assert one.seen.endswith(f"look like {form}")
+
+
+HEALTHY: dict[str, State] = {
+    "RWKV-4": rwkv(4),
+    "RWKV-5": rwkv(5),
+    "RWKV-6": rwkv(6),
+    "RWKV-7": rwkv7(LEVELS),
+    "long RWKV-5": changed(rwkv(5), "decay", lambda w: w - 4),
+    "very long RWKV-5": changed(rwkv(5), "decay", lambda w: w - 9),
+    "short RWKV-5": changed(rwkv(5), "decay", lambda w: w + 2),
+    "Mamba": mamba1(),
+    "Mamba-2": mamba2(),
+    "Mamba-2 that is slow": changed(mamba2(), "A_log", lambda x: x - 4),
+    "a power law in A_log": {
+        "m.A_log": torch.log(math.log(2) / torch.logspace(0.2, 4.5, 24) / 1.3133),
+        "m.dt_bias": torch.ones(24),
+    },
+    "steps that moved from 0": {
+        **changed(mamba1(), "bias", lambda x: 0.05 + 0.01 * torch.randn(8, generator=drawn()))
+    },
+    "LRU": {"s.nu_log": LEVELS},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_numbers_are_not_transformed(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    state = {key: x.to(dtype) for key, x in HEALTHY[name].items()}
+    found = saved(tmp_path, state)
+    assert found.layers
+    assert "transformed" not in {one.name for one in found.findings}
+
+
+def test_rwkv7_under_its_first_names(tmp_path: Path) -> None:
+    state = {
+        f"blocks.{i}.att.{name}": LEVELS
+        for i in range(2)
+        for name in ("time_decay", "time_aaaaa", "time_decay_w1")
+    }
+    found = saved(tmp_path, state)
+    assert {layer.family.name for layer in found.layers} == {"RWKV-7"}
+    rates = math.exp(-0.5) * torch.sigmoid(LEVELS.double())
+    np.testing.assert_allclose(found.layers[0].rates, rates.numpy(), rtol=1e-12)
+
+
+def further(a_log: str, dt_bias: str) -> State:
+    return {
+        f"layers.{i}.mixer.{name}": mamba1(1)[f"backbone.layers.0.mixer.{one}"]
+        for i in range(2)
+        for name, one in [
+            ("A_log", "A_log"),
+            ("dt_proj.bias", "dt_proj.bias"),
+            (a_log, "A_log"),
+            (dt_bias, "dt_proj.bias"),
+        ]
+    }
+
+
+FURTHER = {
+    "Vim": ("A_b_log", "dt_proj_b.bias"),
+    "the same, with one step": ("A_b_log", "dt_proj.bias"),
+    "an affix at the end": ("A_log_back", "dt_proj_back.bias"),
+    "an affix at the head": ("rev_A_log", "rev_dt_proj.bias"),
+    "Mamba2D": ("AT_log", "dtT_proj.bias"),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_decays_of_a_module_are_read(name: str, tmp_path: Path) -> None:
+    state = further(*FURTHER[name])
+    found = saved(tmp_path, state)
+    assert len(found.layers) == 4
+    first, second = sorted(found.layers[:2], key=lambda layer: layer.is_further)
+    assert second.module.startswith(f"{first.module}:")
+    np.testing.assert_array_equal(first.rates, second.rates)
+    at = f"layers.1.mixer.{FURTHER[name][0]}"
+    state[at] = torch.full_like(state[at], torch.nan)
+    assert ("NaN", at) in {one[:2] for one in wrong(saved(tmp_path, state))}
+
+
+def test_four_directions_in_one_tensor(tmp_path: Path) -> None:
+    """VMamba: A_logs (K D, N) with dt_projs_bias (K, D)."""
+    draw = drawn()
+    bias = steps(12, draw).reshape(4, 3)
+    a_logs = torch.randn(12, 2, generator=draw)
+    state = {"layers.0.op.A_logs": a_logs, "layers.0.op.dt_projs_bias": bias}
+    [layer] = saved(tmp_path, state).layers
+    rates = torch.exp(a_logs.double()) * nn.functional.softplus(bias.double()).reshape(12, 1)
+    np.testing.assert_allclose(layer.rates, rates.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["A_log_atk", "A_x_log", "dt_bias_b", "time_decay_rev", "log_decay"]
+)
+def test_names_like_those_of_decays_are_said(name: str, tmp_path: Path) -> None:
+    at = f"backbone.layers.0.mixer.{name}"
+    state = mamba2() | {at: torch.linspace(-1, 1, 5)}
+    found = saved(tmp_path, state)
+    assert ("unread", at, "notable") in {(*one[:2], one.severity) for one in found.findings}
+    assert not wrong(found)
+    state[at][1] = torch.nan
+    assert ("NaN", at) in {one[:2] for one in wrong(saved(tmp_path, state))}
+
+
+class Mixer(nn.Module):
+    """A mixer of Mamba-2 with other parameters beside its decays."""
+
+    def __init__(self, **others: Tensor) -> None:
+        super().__init__()
+        self.A_log = nn.Parameter(torch.linspace(0.2, 2.0, 4))
+        self.dt_bias = nn.Parameter(torch.linspace(-6.0, -3.0, 4))
+        self.in_proj = nn.Linear(4, 4)
+        for name, tensor in others.items():
+            self.register_parameter(name, nn.Parameter(tensor))
+
+
+def model_of(*mixers: nn.Module) -> nn.Module:
+    model = nn.Module()
+    model.layers = nn.ModuleList([nn.ModuleDict({"mixer": one}) for one in mixers])
+    return model
+
+
+def names_of_groups(model: nn.Module) -> dict[float, set[str]]:
+    names = {id(one): name for name, one in model.named_parameters()}
+    return {
+        group["weight_decay"]: {names[id(one)] for one in group["params"]}
+        for group in plkernel.decay_param_groups(model, weight_decay=0.1)
+    }
+
+
+def test_further_decays_get_no_weight_decay_and_labels_of_their_own() -> None:
+    model = model_of(
+        *(
+            Mixer(A_log_atk=torch.linspace(0.3, 1, 4), dt_bias_atk=torch.linspace(-6.0, -3.0, 4))
+            for _ in range(2)
+        )
+    )
+    groups = names_of_groups(model)
+    assert {"layers.1.mixer.A_log_atk", "layers.1.mixer.dt_bias_atk"} <= groups[0.0]
+    assert "layers.0.mixer.in_proj.weight" in groups[0.1]
+    optimizer = torch.optim.AdamW(plkernel.decay_param_groups(model, weight_decay=0.1))
+    scalars = plkernel.watch(model, optimizer).read()
+    assert {"decay/layer0/half_life_p50", "decay/layer0:atk/half_life_p50"} <= scalars.keys()
+    assert {"decay/A_log/lr", "decay/A_log_atk/lr"} <= scalars.keys()
+
+
+@pytest.mark.parametrize("name", ["A_log_atk", "time_decay_back", "dt_bias_slow"])
+def test_names_like_those_of_decays_get_no_weight_decay_and_it_is_said(name: str) -> None:
+    model = model_of(Mixer(**{name: torch.linspace(0, 1, 5)}))
+    with pytest.warns(UserWarning, match=rf"layers\.0\.mixer\.{name}: named like decays"):
+        groups = names_of_groups(model)
+    assert f"layers.0.mixer.{name}" in groups[0.0]
+
+
+TAILS = {
+    "plain": (".weight",),
+    "GPTQ": (".qweight", ".scales", ".qzeros"),
+    "compressed-tensors": (".weight_packed", ".weight_scale"),
+    "peft": (".base_layer.weight", ".lora_A.default.weight"),
+    "quantised under peft": (".base_layer.qweight", ".lora_B.default.weight"),
+    "bitsandbytes": (".weight.quant_state.bitsandbytes__nf4",),
+    "weight norm": (".parametrizations.weight.original0",),
+}
+NEIGHBOURS = {
+    "gated delta net": ("linear_attn", "in_proj_ba", (4,), (4,)),
+    "Kimi Delta Attention": ("self_attn", "f_a_proj", (1, 1, 2, 1), (8,)),
+}
+
+
+@pytest.mark.parametrize("family", NEIGHBOURS)
+@pytest.mark.parametrize("tail", TAILS)
+def test_the_family_does_not_depend_on_how_a_neighbour_stores_its_weight(
+    family: str, tail: str, tmp_path: Path
+) -> None:
+    part, neighbour, heads, channels = NEIGHBOURS[family]
+    state = {}
+    for layer in range(2):
+        at = f"model.layers.{layer}.{part}"
+        state[f"{at}.A_log"] = 2 * torch.rand(heads, generator=drawn(layer))
+        state[f"{at}.dt_bias"] = torch.randn(channels, generator=drawn(layer)) - 3
+        for one in TAILS[tail]:
+            state[f"{at}.{neighbour}{one}"] = torch.zeros(2, 8)
+    found = saved(tmp_path, state)
+    assert [layer.family.name for layer in found.layers] == [family] * 2
+    assert "delta rule" in render(found)
+
+
+@pytest.mark.parametrize(
+    ("config", "family"),
+    [
+        ({"model_type": "qwen3_next"}, "gated delta net"),
+        ({"model_type": "gated_deltanet"}, "gated delta net"),
+        ({"model_type": "qwen3_5", "text_config": {"model_type": "x"}}, "gated delta net"),
+        ({"model_type": "x", "text_config": {"model_type": "qwen3_5_text"}}, "gated delta net"),
+        ({"model_type": "kimi_linear"}, "Kimi Delta Attention"),
+        ({"model_type": "kda"}, "Kimi Delta Attention"),
+        ({"model_type": "mamba2"}, "Mamba-2"),
+    ],
+)
+def test_config_json_decides_the_family_where_no_neighbour_does(
+    config: dict[str, Any], family: str, tmp_path: Path
+) -> None:
+    found = saved(tmp_path, mamba2(), **config)
+    assert {layer.family.name for layer in found.layers} == {family}
+
+
+@pytest.mark.parametrize("wrapper", ["base_layer", "original_module", "modules_to_save.default"])
+def test_the_bias_of_a_wrapped_map_is_its_bias(wrapper: str, tmp_path: Path) -> None:
+    plain = saved(tmp_path, mamba1())
+    wrapped = {name.replace("proj.", f"proj.{wrapper}."): x for name, x in mamba1().items()}
+    found = saved(tmp_path, wrapped)
+    assert [one.module for one in found.layers] == [one.module for one in plain.layers]
+    for one, other in zip(found.layers, plain.layers, strict=True):
+        np.testing.assert_array_equal(one.rates, other.rates)
+
+
+class Gate(nn.Module):
+    """A map under peft, as far as its names go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base_layer = nn.Linear(2, 2)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(2, 2)})
+
+
+def test_a_wrapped_neighbour_is_seen_in_a_live_model() -> None:
+    mixer = nn.Module()
+    mixer.A_log = nn.Parameter(torch.zeros(1, 1, 2, 1))
+    mixer.dt_bias = nn.Parameter(torch.linspace(-4, -2, 8))
+    mixer.f_proj = nn.ModuleList([Gate()])
+    watch = plkernel.watch(model_of(mixer))
+    assert watch.unseen == {}
+    assert "decay/layer0/half_life_p50" in watch.read()
+
+
+def test_a_watch_that_sees_nothing_warns_once() -> None:
+    mixer = Mixer()
+    mixer.dt_bias = nn.Parameter(torch.zeros(7))
+    with pytest.warns(
+        UserWarning, match="no layer can be read: layers.0.mixer: Mamba-2 does not fit"
+    ):
+        watch = plkernel.watch(model_of(mixer))
+    with warnings.catch_warnings(action="error"):
+        assert watch.read() == {}
+
+
+LABELS = {
+    "directions": (
+        ["m.layers.0.fwd.ssm", "m.layers.0.rev.ssm", "m.layers.1.fwd.ssm", "m.layers.1.rev.ssm"],
+        ["0 fwd", "0 rev", "1 fwd", "1 rev"],
+    ),
+    "an average beside online weights": (
+        ["ema.layers.0.mixer", "ema.layers.1.mixer", "online.layers.0.mixer"],
+        ["0 ema", "1", "0 online"],
+    ),
+    "an average of all names": (
+        ["layers.0.mixer", "ema.layers.0.mixer"],
+        ["0 layers.0.mixer", "0 ema"],
+    ),
+    "chunks of a pipeline": (
+        ["model0.decoder.layers.0.mixer", "model1.decoder.layers.0.mixer"],
+        ["0 model0", "0 model1"],
+    ),
+    "plain": (["layers.0.mixer", "layers.3.mixer"], ["0", "3"]),
+    "without numbers": (["a.ssm", "b.ssm"], ["0", "1"]),
+    "one without a number": (["a.ssm", "layers.0.ssm"], ["0 a", "0 layers.0"]),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_rows_of_one_layer_say_which_module_they_are(name: str) -> None:
+    modules, labels = LABELS[name]
+    assert row_labels(modules) == labels
+
+
+def test_the_table_has_these_labels(tmp_path: Path) -> None:
+    state = {
+        name.replace("mixer", f"mixer.{side}"): x
+        for side in ("mamba_fwd", "mamba_rev")
+        for name, x in mamba1(3).items()
+    }
+    rows = [line.split()[:2] for line in render(saved(tmp_path, state)).splitlines()]
+    expected = [[str(i), side] for i in range(3) for side in ("mamba_fwd", "mamba_rev")]
+    assert [row for row in rows if row in expected] == expected
+
+
+MAMBA_1 = {"model_type": "mamba", "num_hidden_layers": 2}
+SIZES: dict[str, tuple[State, dict[str, Any]]] = {
+    "channels": (mamba1(), MAMBA_1 | {"intermediate_size": 24, "state_size": 4}),
+    "states": (mamba1(), MAMBA_1 | {"intermediate_size": 8, "state_size": 16}),
+    "hidden size": (mamba1(), MAMBA_1 | {"hidden_size": 12, "expand": 2, "state_size": 4}),
+    "Jamba": (mamba1(), {"hidden_size": 8, "mamba_expand": 2, "mamba_d_state": 4}),
+    "mamba_ssm": (mamba1(), {"d_model": 8, "n_layer": 2, "ssm_cfg": {"d_state": 4}}),
+    "RWKV": (rwkv(5), {"model_type": "rwkv5", "hidden_size": 32}),
+    "RG-LRU": (
+        {
+            "l.recurrent_param": torch.linspace(-5, -4, 16),
+            "l.recurrent_gate_bias": torch.linspace(-1, 1, 16).reshape(2, 8),
+        },
+        {"lru_width": 32},
+    ),
+    "heads": (mamba2(), {"model_type": "mamba2", "num_heads": 8}),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_config_json_does_not_have_are_wrong(name: str, tmp_path: Path) -> None:
+    state, config = SIZES[name]
+    assert "shape" in {one.name for one in wrong(saved(tmp_path, state, **config))}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MAMBA_1 | {"intermediate_size": 8, "state_size": 4},
+        MAMBA_1 | {"hidden_size": 4, "expand": 2, "state_size": 4},
+        {"hidden_size": 4, "mamba_expand": 2, "mamba_d_state": 4, "intermediate_size": 99},
+        {"d_model": 4, "n_layer": 2, "ssm_cfg": {"d_state": 4}},
+        {"num_hidden_layers": 1, "num_nextn_predict_layers": 1},
+        {},
+    ],
+)
+def test_sizes_of_config_json_are_not_wrong(config: dict[str, Any], tmp_path: Path) -> None:
+    assert not wrong(saved(tmp_path, mamba1(), **config))
+
+
+@pytest.mark.parametrize(
+    "config", [{"num_hidden_layers": 2}, {"n_layer": 1}, {"text_config": {"num_layers": 3}}]
+)
+def test_more_layers_than_config_json_says_are_wrong(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    found = wrong(saved(tmp_path, mamba2(4), **config))
+    assert [(one.name, one.tensor) for one in found] == [("more layers", "config.json")]
+
+
+def lacking(state: State, part: str) -> State:
+    return {name: x for name, x in state.items() if not name.endswith(part)}
+
+
+RG_LRU = {"l.recurrent_param": LEVELS, "l.recurrent_gate_bias": LEVELS.reshape(2, 8)}
+S5 = {"l.Lambda_re": LEVELS, "l.log_step": LEVELS}
+
+
+@pytest.mark.parametrize(
+    ("state", "missing", "beside"),
+    [
+        (mamba2(), "dt_bias", "backbone.layers.0.mixer.A_log"),
+        (mamba2(), "A_log", "backbone.layers.0.mixer.dt_bias"),
+        (mamba1(), "dt_proj.bias", "backbone.layers.0.mixer.A_log"),
+        (mamba1(), "A_log", "backbone.layers.0.mixer.dt_proj.bias"),
+        (RG_LRU, "recurrent_gate_bias", "l.recurrent_param"),
+        (S5, "log_step", "l.Lambda_re"),
+    ],
+)
+def test_the_tensor_that_is_missing_is_named(
+    state: State, missing: str, beside: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=rf"{missing}.* is missing beside {beside}"):
+        saved(tmp_path, lacking(state, missing))
+
+
+@pytest.mark.parametrize("state", [mamba1(3), mamba2(3)])
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_tensor_that_one_layer_lacks_is_named(state: State, index: int, tmp_path: Path) -> None:
+    gone = [name for name in state if ".1." in name][index]
+    [one] = wrong(saved(tmp_path, lacking(state, gone)))
+    missing = gone.partition("mixer.")[2]
+    assert one.seen.startswith(f"{missing} is missing beside it")
+
+
+def test_names_that_no_formula_takes_are_in_the_refusal(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no formula is known for l\.time_decay_rev"):
+        saved(tmp_path, {"l.time_decay_rev": LEVELS, "a.weight": LEVELS})

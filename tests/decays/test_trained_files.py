@@ -1,0 +1,317 @@
+"""What training leaves on the disk: weights are read, or what converts them is named."""
+
+import argparse
+import json
+import pickle
+import struct
+import subprocess
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from plkernel.commands.inspect import command as inspect
+from plkernel.decays.inspection import is_other_software, shown
+from plkernel.decays.pickles import read_pickle
+from plkernel.training.checkpoint import load_checkpoint
+
+State = dict[str, Tensor]
+
+
+def state(layers: int = 2) -> State:
+    draw = torch.Generator().manual_seed(0)
+    return {
+        f"layers.{layer}.mixer.{name}": torch.randn(8, generator=draw) - shift
+        for layer in range(layers)
+        for name, shift in (("A_log", 0), ("dt_bias", 4))
+    }
+
+
+class Config:
+    """An object of the training code, as omegaconf's."""
+
+    def __init__(self) -> None:
+        self.lr = 1e-3
+
+
+def halves() -> list[State]:
+    names = list(state())
+    return [{name: state()[name] for name in part} for part in (names[:2], names[2:])]
+
+
+STATE = state()
+SAVED: dict[str, Any] = {
+    "last.ckpt": {"epoch": 1, "state_dict": STATE, "hyper_parameters": {"lr": 1e-3}},
+    "lightning.pt": {"state_dict": STATE, "hyper_parameters": argparse.Namespace(lr=1e-3)},
+    "object.ckpt": {"state_dict": STATE, "config": Config(), "callbacks": {}},
+    "loop.pt": {"model": STATE, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}},
+    "ordered.pth": {"model_state_dict": OrderedDict(STATE), "step": torch.zeros(1).item()},
+    "average.pt": {"model_ema": STATE, "epoch": 3},
+    "mp_rank_00_model_states.pt": {"module": STATE, "ds_version": "0.17", "lr_scheduler": None},
+    "model_optim_rng.pt": {
+        "args": argparse.Namespace(tp=1),
+        "model": STATE,
+        "rng_state": [{"random": np.float64(1.0), "torch": torch.zeros(2)}],
+    },
+    "unnamed.pt": {"generator_weights": STATE, "optimizer_g": {"x": torch.zeros(1)}},
+    "chunks.pt": {"model0": halves()[0], "model1": halves()[1], "iteration": 3},
+    "deep.pt": {"model": {"language_model": {"encoder": STATE}}, "iteration": 3},
+    "flat.bin": STATE,
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_weights_among_other_values_are_read(name: str, tmp_path: Path) -> None:
+    torch.save(STATE, tmp_path / "plain.pth")
+    torch.save(SAVED[name], tmp_path / name)
+    plain, found = shown(str(tmp_path / "plain.pth")), shown(str(tmp_path / name))
+    assert len(found.layers) == len(plain.layers) == 2
+    for one, other in zip(found.layers, plain.layers, strict=True):
+        np.testing.assert_array_equal(one.rates, other.rates)
+
+
+def test_a_short_name_and_shards_of_pickles_are_read(tmp_path: Path) -> None:
+    save_file(STATE, tmp_path / "x.st")
+    assert len(shown(str(tmp_path / "x.st")).layers) == 2
+    (tmp_path / "bins").mkdir()
+    places = {}
+    for number, part in enumerate(halves()):
+        file = f"pytorch_model-{number}.bin"
+        torch.save(part, tmp_path / "bins" / file)
+        places |= dict.fromkeys(part, file)
+    index = tmp_path / "bins" / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+    assert is_other_software(tmp_path / "bins")
+    assert len(shown(str(tmp_path / "bins")).layers) == 2
+    for outside in ("../outside.bin", "/etc/passwd"):
+        index.write_text(json.dumps({"weight_map": dict.fromkeys(places, outside)}))
+        with pytest.raises(ValueError, match="is outside of the folder"):
+            shown(str(tmp_path / "bins"))
+    index.write_text(json.dumps({"weight_map": {**places, "y": file}}))
+    with pytest.raises(ValueError, match="has no tensor y, which the index says"):
+        shown(str(tmp_path / "bins"))
+
+
+class Runs:
+    """Unpickling it calls `function`."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.called = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.called
+
+
+@pytest.mark.parametrize("at", ["args", "model", "in model"])
+def test_objects_beside_the_weights_are_not_executed(at: str, tmp_path: Path) -> None:
+    """The file is read or refused; the program in it does not run."""
+    mark = tmp_path / "executed"
+    bomb = Runs(subprocess.check_call, ["touch", str(mark)])
+    content: dict[str, Any] = {"model": dict(STATE), "args": argparse.Namespace()}
+    if at == "in model":
+        content["model"]["x"] = bomb
+    else:
+        content[at] = bomb
+    torch.save(content, tmp_path / "x.pt")
+    try:
+        shown(str(tmp_path / "x.pt"))
+    except ValueError:
+        assert at == "model"
+    assert not mark.exists()
+    torch.load(tmp_path / "x.pt", weights_only=False)
+    assert mark.exists()
+
+
+FOLDERS = {
+    "DCP": (("__0_0.distcp", ".metadata"), "dcp_to_torch"),
+    "DCP without its index": (("__0_0.distcp", "__1_0.distcp"), "dcp_to_torch"),
+    "DeepSpeed": (("latest", "zero_to_fp32.py", "global_step10/x.pt"), "zero_to_fp32.py"),
+    "a step of DeepSpeed": (
+        ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"),
+        "zero_to_fp32.py",
+    ),
+    "Megatron": (
+        ("latest_checkpointed_iteration.txt", "iter_0000100/mp_rank_00/model_optim_rng.pt"),
+        "tools/checkpoint/convert.py",
+    ),
+    "a step of Megatron": (("mp_rank_00/model_optim_rng.pt",), "tools/checkpoint/convert.py"),
+    "a rank of Megatron": (("model_optim_rng.pt",), "model_optim_rng.pt"),
+    "files of Lightning": (("last.ckpt", "epoch=3.ckpt"), "name a file, as epoch=3.ckpt"),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_command_that_converts_a_folder_is_named(
+    name: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    files, words = FOLDERS[name]
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(b"")
+    message = refused(inspect, tmp_path)
+    assert words in message
+    assert "folder of a run" not in message
+
+
+@pytest.mark.parametrize("suffix", ["bin", "safetensors"])
+def test_empty_tensors_are_those_of_the_third_stage_of_zero(suffix: str, tmp_path: Path) -> None:
+    empty = {name: torch.empty(0) for name in STATE}
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "bin":
+        torch.save(empty, path)
+    else:
+        save_file({name: x.clone() for name, x in empty.items()}, path)
+    with pytest.raises(ValueError, match="it is empty: stage 3 of ZeRO"):
+        shown(str(path))
+
+
+def prepared(kind: int, marks: dict[str, Any]) -> tuple[State, State]:
+    """A file as it is published, and as ChatRWKV prepares it for a strategy."""
+    raw: dict[str, Any] = {}
+    done: dict[str, Any] = dict(marks)
+    for layer in range(2):
+        w = torch.linspace(-6, -1 + layer, 16)
+        at = f"blocks.{layer}.att"
+        beside = {4: {}, 5: {"ln_x.weight": w}, 6: {"ln_x.weight": w, "time_decay_w1": w}}[kind]
+        for name, tensor in beside.items():
+            raw[f"{at}.{name}"] = done[f"{at}.{name}"] = tensor
+        decay = {4: -torch.exp(w), 5: torch.exp(-torch.exp(w)), 6: w}[kind]
+        raw[f"{at}.time_decay"] = w
+        done[f"{at}.time_decay"] = decay.reshape(2, 8, 1)
+    return raw, done
+
+
+@pytest.mark.parametrize("kind", [4, 5, 6])
+@pytest.mark.parametrize(
+    "marks",
+    [{"_strategy": "cpu fp32", "_version": "0.7"}, {"_strategy": "cuda"}, {"_version": "1"}],
+)
+def test_a_file_prepared_for_a_strategy_is_read_as_what_it_says(
+    kind: int, marks: dict[str, Any], tmp_path: Path
+) -> None:
+    """To the rounding of a decay near 1 in float32: 6e-8 of a rate of 0.0025."""
+    files = []
+    for number, content in enumerate(prepared(kind, marks)):
+        torch.save(content, tmp_path / f"{number}.pth")
+        files.append(shown(str(tmp_path / f"{number}.pth")))
+    for one, other in zip(files[0].layers, files[1].layers, strict=True):
+        assert one.family == other.family
+        np.testing.assert_allclose(other.rates.ravel(), one.rates.ravel(), rtol=1e-4)
+    assert not [one for one in files[1].findings if one.severity == "wrong"]
+
+
+def test_a_file_that_says_it_is_prepared_and_is_not_is_refused(tmp_path: Path) -> None:
+    raw, _ = prepared(5, {})
+    torch.save({**raw, "_strategy": "cpu"}, tmp_path / "x.pth")
+    with pytest.raises(ValueError, match=r"time_decay: must be exp\(-exp\(w\)\)"):
+        shown(str(tmp_path / "x.pth"))
+
+
+@pytest.mark.parametrize("dimensions", [9, 40, 63, 70])
+def test_tensors_of_many_dimensions_are_refused(dimensions: int, tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [1] * (dimensions - 1) + [4], "data_offsets": [0, 16]}
+    text = json.dumps({"l.nu_log": entry}).encode()
+    values = np.linspace(0.1, 1, 4).astype("<f4").tobytes()
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + values)
+    with pytest.raises(ValueError, match=f"l.nu_log: has {dimensions} dimensions"):
+        shown(str(tmp_path / "x.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", "x.pth", "x.st", "x/model.safetensors"])
+def test_a_folder_in_place_of_a_file(
+    name: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    message = refused(inspect, tmp_path / name.partition("/")[0])
+    assert "holds none of" in message or "is a folder" in message
+
+
+def test_the_checkpoint_of_a_run_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is a folder, expected a regular file"):
+        load_checkpoint(tmp_path, torch.nn.Linear(1, 1))
+
+
+def rezipped(path: Path, change: Callable[[str, bytes], bytes], kind: int) -> None:
+    """The same file with other parts, or compressed."""
+    with zipfile.ZipFile(path) as old:
+        parts = {one.filename: old.read(one) for one in old.infolist()}
+    with zipfile.ZipFile(path, "w", kind) as new:
+        for name, content in parts.items():
+            new.writestr(name, change(name, content))
+
+
+def test_a_file_that_unpacks_to_much_more_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    torch.save(STATE, path)
+    rezipped(
+        path,
+        lambda name, content: bytes(2**27) if name.endswith("/data/0") else content,
+        zipfile.ZIP_DEFLATED,
+    )
+    assert path.stat().st_size < 2**20
+    with pytest.raises(ValueError, match=r"unpacks to 134,\d+,\d+ bytes"):
+        read_pickle(path)
+
+
+def test_a_large_pickle_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    torch.save(STATE, path)
+    rezipped(
+        path,
+        lambda name, content: content + bytes(2**26) if name.endswith(".pkl") else content,
+        zipfile.ZIP_STORED,
+    )
+    with pytest.raises(ValueError, match="its pickle has"):
+        read_pickle(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_call_for_memory_is_refused(zipped: bool, tmp_path: Path) -> None:
+    content = {**STATE, "x": Runs(bytearray, 2**20)}
+    path = tmp_path / "x.pth"
+    torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ValueError, match="any amount of memory"):
+        read_pickle(path)
+    path.write_bytes(pickle.dumps(content, protocol=2))
+    with pytest.raises(ValueError, match="any amount of memory"):
+        read_pickle(path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_large_text_is_refused_before_it_is_read(name: str, tmp_path: Path) -> None:
+    save_file(STATE, tmp_path / "model.safetensors")
+    with (tmp_path / name).open("wb") as handle:
+        handle.truncate(2**31)
+    with pytest.raises(ValueError, match=f"{name}: has 2,147,483,648 bytes, expected at most"):
+        shown(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_hidden_layers": 10_000_000},
+        {"n_layer": 1e9},
+        {"text_config": {"num_layers": 20_000}},
+    ],
+)
+def test_more_layers_than_any_model_has_are_refused(config: dict[str, Any], tmp_path: Path) -> None:
+    save_file(STATE, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="must be at most 10,000"):
+        shown(str(tmp_path))
+
+
+def test_no_model_is_built_of_other_layers_than_the_file_has(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    save_file(STATE, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 5000}))
+    message = refused(inspect, tmp_path, "--text", __file__)
+    assert "says 5000 layers, and there are tensors of 2" in message

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,26 @@ def test_a_configuration_of_an_earlier_version_has_defaults() -> None:
     assert with_defaults(old) == with_defaults(json.loads(json.dumps(condition.config)))
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("train", 3, "train: must be a table, got 3"),
+        ("train.stepps", 3, "unknown key 'stepps' in [train]; did you mean 'steps'?"),
+        ("model.ranks.x", 3, "unknown key 'x' in [model.ranks]; valid: decay, gate, rate, value"),
+        ("model.dim", -1, "model.dim: Input should be greater than or equal to 2, got -1"),
+        ("arm_options.betaa", 3, "unknown key 'betaa' in [arm_options]; did you mean 'beta'?"),
+    ],
+)
+def test_a_configuration_that_is_none_is_refused_in_words(
+    place: str, value: Any, message: str
+) -> None:
+    """Not in those of pydantic, which takes four lines and names its own page."""
+    config = json.loads(json.dumps(tiny().condition("power").config))
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        from_config(values({place: value}, config))
+    assert str(error.value) == message
+
+
 GOOSE = {"kind": "rwkv7", "dim": 64, "head_size": 16}
 
 
@@ -182,6 +203,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1}, "unknown key 'seed' in the top level; did you mean 'seeds'"),
     ({"arms.power.model": {"gian": "ema"}}, "unknown key 'gian' in [model]; did you mean 'gain'"),
     ({"train.steps": True}, "train.steps: must be a number, not true or false, got True"),
+    ({"train": 3}, "spec here: train: must be a table, got 3"),
+    ({"arms.power": 3}, "spec here: arms.power: must be a table, got 3"),
+    ({"arms.power": {"train": 3}}, "arms.power.train: must be a table, got 3"),
+    ({"seeds": 3}, "spec here: seeds: must be a list, got 3"),
     ({"train.bytes": 1000}, "exactly one of steps and bytes"),
     (
         {"train.schedule": "exponential", "train.final_fraction": 0.0},

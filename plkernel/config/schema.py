@@ -28,6 +28,7 @@ from plkernel.models import Device, ModelKind, PatchingMode, rwkv_nodes
 # Limits beyond what any machine trains, so that a spec is checked in seconds.
 WIDEST = 2**16
 LARGEST_STEP = 2**28  # bytes of training text in one step, batch * context
+MOST_STEPS = 10**12
 MOST_ARMS = 4096  # each takes some milliseconds to check, and as many runs as there are seeds
 SMALLEST_EPS = 1.2e-38  # the least that float32 holds to all its digits
 
@@ -422,6 +423,11 @@ class TrainSpec(Section):
             raise ValueError(
                 f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {step}:"
                 " lower one"
+            )
+        if self.total_steps > MOST_STEPS:
+            raise ValueError(
+                f"steps must be at most {MOST_STEPS:,}, got {self.total_steps:,}: lower steps or"
+                " bytes"
             )
         if self.bytes is not None and self.bytes < step:
             raise ValueError(

@@ -272,12 +272,11 @@ def _cells(row: Row) -> list[str]:
 def duration(seconds: float) -> str:
     """Hours, minutes and seconds, with days before them from 24 hours on.
 
-    >>> duration(3661), duration(2e20), duration(0.1)
-    ('1:01:01', 'over 2,700,000 years', 'under 1 s')
+    >>> duration(3661), duration(0.1), duration(2e20)
+    ('1:01:01', 'under 1 s', 'over 2,700,000 years')
     """
     if seconds < 0.5:
         return "under 1 s"
-    try:
-        return str(timedelta(seconds=round(seconds)))
-    except OverflowError:  # beyond 999,999,999 days
+    if seconds > timedelta.max.total_seconds() - 1:
         return "over 2,700,000 years"
+    return str(timedelta(seconds=round(seconds)))

@@ -16,7 +16,7 @@ import pytest
 
 from plkernel.analysis.nodes import Nodes, output_std, place
 from plkernel.commands.specs import command
-from plkernel.common.files import load_json, save_json
+from plkernel.common.files import load_json, parse_toml, read_lines, save_json
 from plkernel.config import reading
 from plkernel.config.condition import from_config, resolve
 from plkernel.config.reading import expanded, find, load_spec, parse_spec, roles, specs
@@ -207,6 +207,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"arms.power": 3}, "spec here: arms.power: must be a table, got 3"),
     ({"arms.power": {"train": 3}}, "arms.power.train: must be a table, got 3"),
     ({"seeds": 3}, "spec here: seeds: must be a list, got 3"),
+    ({"train.steps": 10**18}, "steps must be at most 1,000,000,000,000, got 1,000,000,000,000,000"),
     ({"train.bytes": 1000}, "exactly one of steps and bytes"),
     (
         {"train.schedule": "exponential", "train.final_fraction": 0.0},
@@ -361,6 +362,36 @@ def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
             (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=f"{name}: .*{message}"):
             load_spec(tmp_path / name)
+
+
+def test_files_beyond_the_limits_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sparse ones of 3 GB, and a key for which the parser would take gigabytes of memory."""
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is read"))
+    for name in ("spec.json", "spec.toml"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(3 * 10**9)
+        with pytest.raises(
+            ValueError, match=f"{name}: must have at most 67,108,864 bytes, got 3,000,000,000"
+        ):
+            load_spec(tmp_path / name)
+    with (tmp_path / "rows.jsonl").open("wb") as file:
+        file.truncate(2**29 + 1)
+    with pytest.raises(ValueError, match=r"rows.jsonl: must have at most 536,870,912 bytes"):
+        read_lines(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize("form", ["{} = 1", "[{}]", "a = {{ {} = 1 }}", "  {} = 1"])
+@pytest.mark.parametrize("part", ["a", '"a.b" ', "'a' . \"b\""])
+def test_a_key_of_many_parts_is_refused_before_it_is_parsed(form: str, part: str) -> None:
+    """The parser takes memory by the square of their number."""
+    for parts in (65, 100_000):
+        key = ".".join([part] * parts)
+        with pytest.raises(ValueError, match="here: a key has more than 64 parts"):
+            parse_toml(form.format(key).encode(), "here")
+    short = ".".join(["a"] * 20)
+    assert parse_toml(f"{short} = '{short} {'. ' * 100}'".encode(), "here")
 
 
 # Options of a command line

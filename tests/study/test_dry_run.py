@@ -201,3 +201,13 @@ def test_time_and_memory_of_a_real_run(tmp_path: Path, name: str) -> None:
     after = estimate(resolve_spec(spec), workers=1)["rows"][0]
     assert 0.5 < math.sqrt(before["seconds"] * after["seconds"]) / seconds < 2
     assert 0.7 < before["memory"] / peak < 1.4
+
+
+def test_a_spec_is_checked_without_the_compiler_of_torch() -> None:
+    """Models of all kinds are built for their facts; loading the compiler would take a second."""
+    code = (
+        "import sys; from plkernel.config.reading import load_spec; from plkernel.training import"
+        " check; [load_spec(name, check) for name in ('quick', 'finch', 'goose')];"
+        " sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -257,6 +257,11 @@ def test_a_registration_is_copied_to_the_folder(
     [
         ("config.json", None, r"made by another spec .*train.learning_rate was 1.0, is"),
         ("result.json", {}, "result.json does not say how the run ended"),
+        (
+            "result.json",
+            {"status": "finished", "steps": 12},
+            r"result.json has no bytes, final_val_bpb, .*remove it to go on from the last",
+        ),
     ],
 )
 def test_a_folder_of_another_spec_and_a_damaged_result_are_refused(

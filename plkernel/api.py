@@ -353,14 +353,17 @@ def generate(
     from plkernel.models.sampling import Sampling, continuation
 
     check_numbers(numbers.Integral, count=count, seed=seed)
+    check_numbers(temperature=temperature, top_p=top_p)
     if count < 0:
         raise ValueError(f"count must be at least 0, got {count}")
     opened: Any = model.model if isinstance(model, TrainedRun) else model
-    if not hasattr(opened, "initial_state"):
+    if isinstance(opened, type) or not hasattr(opened, "initial_state"):
         raise ValueError(
             f"model must be a run or a model of plkernel, got {type(model).__name__}; others carry"
             " no state"
         )
+    if not isinstance(prompt, str | bytes | bytearray):
+        raise ValueError(f"prompt must be bytes or a text, got {type(prompt).__name__}")
     text = prompt.encode() if isinstance(prompt, str) else bytes(prompt)
     sampling = Sampling(temperature, top_p, seed)
     with _evaluating(opened):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import plkernel
 from plkernel.common import cli
 from plkernel.config import reading
+from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.testing import assert_decays_survive
 from plkernel.training import build, check, loop
 
@@ -120,6 +121,7 @@ class Heads(nn.Module):
 TEXT = np.random.default_rng(0).integers(0, 256, 500)
 NODES = plkernel.place(4)
 HEADS = Heads()
+OURS = SSM(SSMConfig(dim=4, layers=1))
 META = torch.zeros(4, device="meta")
 EMPTY = torch.zeros(0)
 NOT_FINITE = [math.nan, math.inf, -math.inf]
@@ -267,6 +269,22 @@ for _name in ("evaluate", "influence", "truncation"):
         (_name, "model", lambda x, name=_name: asked(name, model=x), [*NO_MODELS, *LOGITS]),
     ]
 MISUSES += [
+    ("generate", "model", lambda x: plkernel.generate(x), [*NO_MODELS, *LOGITS]),
+    ("generate", "prompt", lambda x: plkernel.generate(OURS, x), [3, None, math.nan, META, [1]]),
+    ("generate", "count", lambda x: plkernel.generate(OURS, count=x), NO_COUNTS),
+    ("generate", "seed", lambda x: plkernel.generate(OURS, seed=x), NO_COUNTS),
+    (
+        "generate",
+        "temperature",
+        lambda x: plkernel.generate(OURS, temperature=x),
+        [*NOT_FINITE, *NO_NUMBERS, -1],
+    ),
+    (
+        "generate",
+        "top_p",
+        lambda x: plkernel.generate(OURS, top_p=x),
+        [*NOT_FINITE, *NO_NUMBERS, 0, 2],
+    ),
     ("influence", "lags", lambda x: asked("influence", lags=x), [3, "x", [0], [2.5], [3, 2], [99]]),
     ("influence", "lags", lambda x: asked("influence", lags=x), [[math.nan], math.inf, META]),
     ("influence", "seed", lambda x: asked("influence", seed=x), NO_COUNTS),

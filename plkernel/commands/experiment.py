@@ -11,6 +11,7 @@ from typing import Literal
 from plkernel.common import cli
 from plkernel.common.files import check_folder
 from plkernel.config import reading
+from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.study import Spec
 from plkernel.results.power import power_text, powers
 from plkernel.results.record import restore
@@ -34,16 +35,14 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     from plkernel.study.schedule import chosen_arms, search_of
     from plkernel.training.loop import check_ahead
 
-    chosen = spec.model_copy(
-        update={"arms": {name: spec.arms[name] for name in chosen_arms(spec, only)}}
-    )
-    sections = dict.fromkeys(chosen.corpus_of(arm) for arm in chosen.arms)
+    study = resolve_spec(spec)
+    chosen = study.only(chosen_arms(spec, only))
+    sections = dict.fromkeys(condition.corpus for condition in chosen.conditions.values())
     unread = [section.name for section in sections if not check_ahead(section, spec.train.context)]
-    searched = spec.tuning.rates and any(arm.learning_rate is None for arm in chosen.arms.values())
-    lines = [
-        text(estimate(chosen, workers, search=search_of(chosen) if searched else None)),
-        *_cautions(spec, *chosen.arms),
-    ]
+    arms = chosen.spec.arms
+    searched = spec.tuning.rates and any(arm.learning_rate is None for arm in arms.values())
+    search = resolve_spec(search_of(chosen.spec)) if searched else None
+    lines = [text(estimate(chosen, workers, search=search)), *_cautions(study, *arms)]
     return "\n".join(
         [
             *lines,
@@ -63,7 +62,7 @@ def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
         yield f"power of {row['name']!r}: {power_text(row)}"
 
 
-def _cautions(spec: Spec, *arms: str) -> Iterator[str]:
+def _cautions(study: ResolvedSpec, *arms: str) -> Iterator[str]:
     """Yield what `arms`, by default all, lack: a gate of a text, equal output scale, decays that
     move in a window.
     """
@@ -71,6 +70,7 @@ def _cautions(spec: Spec, *arms: str) -> Iterator[str]:
     from plkernel.data.names import known_sequence
     from plkernel.decays.memory import outlasting
 
+    spec = study.spec
     if (
         spec.hypotheses
         and known_sequence(spec.corpus.name) is None
@@ -80,9 +80,9 @@ def _cautions(spec: Spec, *arms: str) -> Iterator[str]:
             "no gate asks that a model is ahead of counts of a few bytes: add a [[gates]] with"
             " ahead_of = 5"
         )
-    conditions = {name: spec.condition(name) for name in spec.arms}
+    conditions = study.conditions
     for name, condition in ((name, conditions[name]) for name in arms or conditions):
-        other = conditions.get(spec.against(name) or "")
+        other = conditions.get(study.baselines[name] or "")
         if other is not None and condition.model == other.model and other.model.kind == "ssm":
             scale = output_std(condition.nodes) / output_std(other.nodes)
             if not 0.9 < scale < 1.1:
@@ -157,7 +157,7 @@ def command(
             if new
             else f"registered before, unchanged: {path}"
         )
-        print("\n".join([done, *_power(spec, pilot), *_cautions(spec)]))
+        print("\n".join([done, *_power(spec, pilot), *_cautions(resolve_spec(spec))]))
         return
     if workers == "auto":
         from plkernel.study.together import workers as measured

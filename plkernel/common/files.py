@@ -23,6 +23,7 @@ import errno
 import json
 import math
 import os
+import re
 import socket
 import stat
 import tempfile
@@ -37,6 +38,13 @@ from plkernel.common.cli import shortened
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 MOST_NESTED = 64
+MOST_BYTES = 2**26
+"""Bytes of a JSON or TOML file, which takes some ten times as much once it is parsed."""
+MOST_BYTES_OF_ROWS = 2**29
+LONG_KEY = re.compile(
+    rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % MOST_NESTED
+)
+"""A key of TOML with more than MOST_NESTED parts."""
 SPEC, REFERENCES, REGISTERED, ROWS = "spec.json", "references.json", "registered.json", "rows.jsonl"
 CONFIG, ENVIRONMENT, RESULT = "config.json", "environment.json", "result.json"
 METRICS, CHECKPOINT, LOG, LOCK = "metrics.jsonl", "checkpoint.safetensors", "log.txt", ".lock"
@@ -173,7 +181,7 @@ def read_lines(path: Path, whole: bool = False) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    content = read_bytes(path)
+    content = read_bytes(path, MOST_BYTES_OF_ROWS)
     if whole and content[-1:] not in (b"", b"\n"):
         raise ValueError(f"{path}: its last line is cut off, bring the file back")
     lines = enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1)
@@ -189,6 +197,8 @@ def _object(value: Any, origin: str) -> dict[str, Any]:
 
 def parse_toml(content: bytes, origin: str) -> dict[str, Any]:
     """Parse TOML text; ValueError, headed by `origin`, where it is damaged or beyond the limits."""
+    if LONG_KEY.search(content):  # for which the parser takes memory by the square of its parts
+        raise ValueError(f"{origin}: a key has more than {MOST_NESTED} parts with dots between")
     return dict(parsed(tomllib.loads, content, origin))
 
 
@@ -218,9 +228,15 @@ def parsed(parse: Callable[[str], Any], content: bytes, origin: str) -> Any:
     return value
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a regular file; ValueError for a folder, a pipe or a device, and where there is none."""
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Read a regular file; ValueError for a folder, a pipe or a device, and where there is none.
+
+    A file of more than `most` bytes is refused before it is read.
+    """
     check_regular(path)
+    size = path.stat().st_size
+    if size > most:
+        raise ValueError(f"{path}: must have at most {most:,} bytes, got {size:,}")
     return path.read_bytes()
 
 

@@ -1,12 +1,12 @@
-"""One condition of a study: an arm resolved for its model, and all that decides the numbers of a
-run but its seed.
-"""
+"""One condition of a study: all that decides the numbers of a run but its seed."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from plkernel.analysis import nodes as decays
 from plkernel.config.schema import (
@@ -17,6 +17,7 @@ from plkernel.config.schema import (
     CorpusSpec,
     ModelSpec,
     TrainSpec,
+    explained,
 )
 from plkernel.models import rwkv_nodes
 
@@ -43,8 +44,9 @@ OF_ANY_ARM = {"scheme", "scheme_options", "placement", *OF_A_FOREIGN_ARM}
 
 @dataclass(frozen=True)
 class Condition:
-    """All that decides the numbers of a run but its seed; `resolve` makes one, `from_config` reads
-    one back.
+    """All that decides the numbers of a run but its seed.
+
+    `resolve` makes one from an arm and its model, `from_config` reads one back.
 
     arm: with the defaults of the model's kind filled in. train: with the learning rate of the arm,
     None for a model that is not trained. study and name: of the spec and of the arm in it. trusted:
@@ -70,8 +72,9 @@ class Condition:
 
     @property
     def scheme(self) -> str:
-        """The initialisation scheme, by default that of the model's kind; other people's models
-        have none.
+        """The initialisation scheme, by default that of the model's kind.
+
+        Raises ValueError for other people's models, which have none.
         """
         if self.model.is_foreign:
             raise ValueError(f"a model of kind {self.model.kind!r} has no scheme")
@@ -98,8 +101,7 @@ class Condition:
 
     @cached_property
     def nodes(self) -> decays.Nodes:
-        """The decays that the arm places, per patch: of an SSM's channels, or of those of an RWKV's
-        head.
+        """The decays that the arm places, per patch: of an SSM's channels, of those of a head.
 
         Raises ValueError where the arm does not fit the model.
         """
@@ -116,38 +118,26 @@ class Condition:
 
     def _placed_nodes(self) -> decays.Nodes:
         """The nodes of the arm's placement, within what float32 holds."""
-        arm, model, step = self.arm, self.model, self.model.patching.size
+        arm = self.arm
+        model = self.model
+        step = model.patching.size
         if arm.placement is None or arm.placement == "terms":
             raise ValueError(
                 "placement 'terms' needs a fit: write one with plkernel.fit --out, name it in"
                 " node_file"
             )
-        names = ["tempering", "loss", *AIM_OPTIONS, *ENDS]
-        if (
-            model.kind == "ssm" or arm.placement in decays.PLACEMENTS_OF["max_lag"]
-        ):  # else it bounds the check of a law
-            names.append("max_lag")
-        given = {name: getattr(arm, name) for name in names}
-        options = {
-            name: value for name, value in given.items() if value != Arm.model_fields[name].default
-        }
         if arm.placement == "quantile":
-            law, longest = arm.law or decays.Aim(arm.beta), arm.max_lag or decays.HORIZON
-            rates = law.rate_range(longest / step, arm.loss or decays.LOSS)
-            decays.check_rates(
-                f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step
-            )
-        options |= {
-            "placement": arm.placement,
-            "projection": arm.projection,
-            "beta": arm.beta,
-            "step": step,
-        }
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # of half-lives, which a study holds against its context
+            self._check_quantiles()
+        with warnings.catch_warnings(action="ignore"):  # a study holds half-lives to its context
             nodes = decays.place(
-                model.node_count, gain=model.input_gain, fastest=model.largest_rate, **options
+                model.node_count,
+                gain=model.input_gain,
+                fastest=model.largest_rate,
+                placement=arm.placement,
+                projection=arm.projection,
+                beta=arm.beta,
+                step=step,
+                **self._given_options(),
             )
         for name, rate in zip(ENDS, (max(nodes.rates), min(nodes.rates)), strict=True):
             decays.check_rates(f"placement {arm.placement!r}, {name}", [rate], step)
@@ -157,28 +147,41 @@ class Condition:
             )
         return nodes
 
+    def _given_options(self) -> dict[str, Any]:
+        """The options of the placement that the arm gives.
+
+        max_lag is one in an SSM and for placements that end there; else it bounds a law's check.
+        """
+        names = ["tempering", "loss", *AIM_OPTIONS, *ENDS]
+        if self.model.kind == "ssm" or self.arm.placement in decays.PLACEMENTS_OF["max_lag"]:
+            names.append("max_lag")
+        given = {name: getattr(self.arm, name) for name in names}
+        return {
+            name: value for name, value in given.items() if value != Arm.model_fields[name].default
+        }
+
+    def _check_quantiles(self) -> None:
+        """Raise ValueError where float32 does not hold the rates of the quantiles of the law."""
+        arm = self.arm
+        step = self.model.patching.size
+        law = arm.law or decays.Aim(arm.beta)
+        longest = arm.max_lag or decays.HORIZON
+        rates = law.rate_range(longest / step, arm.loss or decays.LOSS)
+        decays.check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step)
+
     def _given_nodes(self, *values: Any) -> decays.Nodes:
         """The nodes that are in the spec as numbers, per byte, for a step of the model."""
-        arm, model, step = self.arm, self.model, self.model.patching.size
+        arm = self.arm
+        model = self.model
+        step = model.patching.size
         head = f"the nodes of {arm.node_file.rpartition('#')[0]}" if arm.node_file else "the nodes"
         if None in values:
-            raise ValueError(
-                f"{NODE_VALUES[values.index(None)]} is missing: {', '.join(NODE_VALUES)} go"
-                " together"
-            )
+            missing = NODE_VALUES[values.index(None)]
+            raise ValueError(f"{missing} is missing: {', '.join(NODE_VALUES)} go together")
         rates, multipliers, gain = values
-        unused = [
-            "projection",
-            *ENDS,
-            "tempering",
-            "loss",
-            *["placement"] * (arm.placement != "log-spaced"),
-        ]
-        unused += ["max_lag", "beta", *AIM_OPTIONS] * (
-            model.kind == "ssm"
-        )  # an RWKV checks its nodes against this law
         arm.refuse(
-            unused, "does not go with node_file, whose nodes are placed already: leave it out"
+            self._unused_beside_nodes(),
+            "does not go with node_file, whose nodes are placed already: leave it out",
         )
         if gain != model.input_gain and model.kind == "ssm":
             raise ValueError(f"{head} assume gain {gain!r}, but model.gain is {model.gain!r}")
@@ -190,81 +193,105 @@ class Condition:
         decays.check_rates(f"{head}:", [rate * step for rate in rates], step)
         return decays.Nodes(rates, multipliers, gain).per_step(step)
 
+    def _unused_beside_nodes(self) -> Iterator[str]:
+        """Yield the options of placing nodes, which given nodes make useless."""
+        yield from ("projection", *ENDS, "tempering", "loss")
+        if self.arm.placement != "log-spaced":
+            yield "placement"
+        if self.model.kind == "ssm":  # an RWKV checks its nodes against this law
+            yield from ("max_lag", "beta", *AIM_OPTIONS)
+
     def check(self) -> None:
-        """Raise ValueError where the arm does not fit the model; its scheme is checked where models
-        are built.
+        """Raise ValueError where the arm does not fit the model.
+
+        Its scheme is checked where models are built.
         """
-        arm, model = self.arm, self.model
         for names, reason in self._unused():
-            arm.refuse(names, reason)
-        if model.is_foreign:
-            if self.train:
-                reason = f"belongs to models of plkernel, got kind {model.kind!r}: leave it out"
-                self.train.refuse(["backend", "carry"], reason, "train.")
+            self.arm.refuse(names, reason)
+        self._check_training()
+        if self.model.is_foreign:
             return
-        sees_ahead = model.patching.mode == "published" and model.patching.size > 1
-        if self.train and model.kind == "ssm" and sees_ahead:
+        if self.model.kind == "ssm":
+            self._check_shape("an SSM", "columns", "multiplier")
+            self._check_multipliers()
+        elif self.arm.places_nodes:
+            self._check_multipliers()
+            self._check_shape("an RWKV", "receptance")
+            self._check_law()
+
+    def _check_training(self) -> None:
+        """Raise ValueError for an option of training that the model has no use for."""
+        model = self.model
+        if self.train is None:
+            return
+        if model.is_foreign:
+            reason = f"belongs to models of plkernel, got kind {model.kind!r}: leave it out"
+            self.train.refuse(["backend", "carry"], reason, "train.")
+        elif model.kind == "ssm" and model.patching.mode == "published" and model.patching.size > 1:
             reason = "needs a state, which patching mode 'published' has none of: leave it out"
             self.train.refuse(["carry"], reason, "train.")
-        if model.kind == "ssm":
-            if arm.shape_on not in (None, "columns", "multiplier"):
-                raise ValueError(
-                    f"shape_on must be columns or multiplier in an SSM, got {arm.shape_on!r}"
-                )
-        elif not arm.places_nodes:
-            return
-        largest, std = max(self.nodes.projection), arm.output_std
-        decays.check_multipliers(
-            "output_std" if std else "node_multipliers", std or largest, largest
+
+    def _check_multipliers(self) -> None:
+        """Raise ValueError where multipliers of the projection are too large or too small."""
+        largest = max(self.nodes.projection)
+        std = self.arm.output_std
+        name = "output_std" if std else "node_multipliers"
+        decays.check_multipliers(name, std or largest, largest)
+
+    def _check_shape(self, model: str, *known: str) -> None:
+        """Raise ValueError where the shape goes to a place that the model does not have."""
+        place = self.arm.shape_on
+        if place is not None and place not in known:
+            raise ValueError(f"shape_on must be {' or '.join(known)} in {model}, got {place!r}")
+
+    def _check_law(self) -> None:
+        """Raise ValueError where the nodes of an RWKV do not follow the law of the arm."""
+        model = self.model
+        rwkv_nodes.check_nodes(
+            self.nodes,
+            self.arm.law,
+            self.arm.max_lag or decays.HORIZON,
+            goose=model.kind == "rwkv7",
+            head_size=model.head_size,
+            k_clamp=model.k_clamp,
         )
-        if model.kind != "ssm":
-            if arm.shape_on not in (None, "receptance"):
-                raise ValueError(f"shape_on must be receptance in an RWKV, got {arm.shape_on!r}")
-            heads: dict[str, Any] = {"head_size": model.head_size, "k_clamp": model.k_clamp}
-            lag = arm.max_lag or decays.HORIZON
-            rwkv_nodes.check_nodes(self.nodes, arm.law, lag, goose=model.kind == "rwkv7", **heads)
 
     def _unused(self) -> Iterator[tuple[Iterable[str], str]]:
         """Yield options that the condition has no use for, and why."""
-        arm, kind = self.arm, self.model.kind
-        if arm.init is None:
+        kind = self.model.kind
+        if self.arm.init is None:
             yield ["init_options"], "are for an init: set init, or leave them out"
         if self.model.is_foreign:
+            others = [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM]
             reason = f"belongs to models of plkernel, got kind {kind!r}: use config or init"
-            yield [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM], reason
+            yield others, reason
         elif kind == "ssm":
-            yield ["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out"
-            if (
-                not arm.shapes and not arm.levels
-            ):  # a design may cross the exponent with arms that have none
-                yield (
-                    ["beta"],
-                    (
-                        "belongs to a power law: set a projection or placement 'quantile', or leave"
-                        " it out"
-                    ),
-                )
+            yield from self._unused_in_ssm()
         else:
-            yield (
-                ["match", "output_std"],
-                "does nothing in an RWKV, whose GroupNorm takes out any scale",
-            )
-            if not arm.places_nodes:
-                others = [name for name in Arm.model_fields if name not in OF_ANY_ARM]
-                yield (
-                    others,
-                    "needs a placement in an RWKV, which otherwise keeps its scheme's decays",
-                )
-            if arm.projection == "published":
-                yield ["projection"], "is right under the EMA gain only: use 'gain-corrected'"
-            if kind == "rwkv7" and arm.bonus == "law":
-                yield ["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out"
-            if arm.law is None:
-                unused = ["beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on"]
-                yield (
-                    unused,
-                    "belongs to a power law: set projection 'gain-corrected', or leave it out",
-                )
+            yield from self._unused_in_rwkv()
+
+    def _unused_in_ssm(self) -> Iterator[tuple[Iterable[str], str]]:
+        yield ["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out"
+        in_a_design = bool(self.arm.levels)  # which may cross exponents with arms that have none
+        if not self.arm.shapes and not in_a_design:
+            reason = "belongs to a power law: set a projection or placement 'quantile', or leave it"
+            yield ["beta"], f"{reason} out"
+
+    def _unused_in_rwkv(self) -> Iterator[tuple[Iterable[str], str]]:
+        arm = self.arm
+        reason = "does nothing in an RWKV, whose GroupNorm takes out any scale"
+        yield ["match", "output_std"], reason
+        if not arm.places_nodes:
+            others = [name for name in Arm.model_fields if name not in OF_ANY_ARM]
+            reason = "needs a placement in an RWKV, which otherwise keeps its scheme's decays"
+            yield others, reason
+        if arm.projection == "published":
+            yield ["projection"], "is right under the EMA gain only: use 'gain-corrected'"
+        if self.model.kind == "rwkv7" and arm.bonus == "law":
+            yield ["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out"
+        if arm.law is None:
+            unused = ["beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on"]
+            yield unused, "belongs to a power law: set projection 'gain-corrected', or leave it out"
 
 
 def resolve(
@@ -276,40 +303,66 @@ def resolve(
     name: str = "",
     trusted: bool = False,
 ) -> Condition:
-    """Return the condition of `arm`, with the defaults that depend on the model, and the arm's own
-    learning rate.
+    """Return the condition of `arm`, with what its model and the arm itself decide.
+
+    Options that are left open get the defaults of the model's kind, and the protocol gets the
+    learning rate of the arm.
     """
-    arm, values = arm or Arm(), dict[str, Any]()
-    if model.kind == "ssm":
-        values = {"placement": "log-spaced"}
-    elif not model.is_foreign and arm.places_nodes and arm.shapes:
-        values = {**RWKV_AIM, "shape_on": "receptance"} | (
-            {"lag": "distance"} if model.kind == "rwkv7" else {}
-        )
-        if arm.placement == "quantile":
-            values["tempering"] = RWKV_TEMPERING
-    arm = arm.model_copy(
-        update={option: value for option, value in values.items() if getattr(arm, option) is None}
-    )
+    arm = arm or Arm()
+    missing = {
+        option: value
+        for option, value in _defaults(model, arm).items()
+        if getattr(arm, option) is None
+    }
+    arm = arm.model_copy(update=missing)
     if train is not None and arm.learning_rate is not None:
         train = train.model_copy(update={"learning_rate": arm.learning_rate})
     return Condition(model, arm, train, corpus or CorpusSpec(), study, name, trusted)
 
 
-def from_config(config: Mapping[str, Any], trusted: bool = False) -> Condition:
-    """Return the condition in `config`, the content of a run's config.json; `trusted` by the person
-    who asks.
+def _defaults(model: ModelSpec, arm: Arm) -> dict[str, Any]:
+    """Return the options of an arm whose defaults depend on the model."""
+    if model.kind == "ssm":
+        return {"placement": "log-spaced"}
+    if model.is_foreign or not (arm.places_nodes and arm.shapes):
+        return {}
+    values: dict[str, Any] = {**RWKV_AIM, "shape_on": "receptance"}
+    if model.kind == "rwkv7":
+        values["lag"] = "distance"
+    if arm.placement == "quantile":
+        values["tempering"] = RWKV_TEMPERING
+    return values
 
-    Options that an earlier version did not have are at their defaults. Raises KeyError, TypeError,
-    AttributeError or ValueError (pydantic's is one) for anything else.
+
+class SavedSections(BaseModel):
+    """The sections of a saved configuration."""
+
+    model: ModelSpec
+    arm_options: Arm
+    train: TrainSpec | None
+    corpus: CorpusSpec
+
+
+def from_config(config: Mapping[str, Any], trusted: bool = False) -> Condition:
+    """Return the condition in `config`, the content of a run's config.json.
+
+    trusted: consent of the person who asks. Options that an earlier version did not have are at
+    their defaults. Raises KeyError, TypeError, AttributeError or ValueError for anything else, with
+    pydantic's errors in words.
     """
-    corpus = {
-        name: value
-        for name, value in config.get("corpus", {}).items()
-        if name in CorpusSpec.model_fields
+    corpus = config.get("corpus", {})
+    model = config["model"]
+    known = set(CorpusSpec.model_fields)
+    values = {
+        "model": {name: value for name, value in model.items() if name != "parameters"},
+        "arm_options": config["arm_options"],
+        "train": config.get("train"),
+        "corpus": {name: value for name, value in corpus.items() if name in known},
     }
-    model = {name: value for name, value in config["model"].items() if name != "parameters"}
-    train, names = config.get("train"), (config.get("study", ""), config.get("arm", ""))
-    protocol = None if train is None else TrainSpec.model_validate(train)
-    given = ModelSpec.model_validate(model), Arm.model_validate(config["arm_options"])
-    return resolve(*given, protocol, CorpusSpec.model_validate(corpus), *names, trusted)
+    try:
+        saved = SavedSections.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(explained(error, SavedSections)) from None
+    study = config.get("study", "")
+    name = config.get("arm", "")
+    return resolve(saved.model, saved.arm_options, saved.train, saved.corpus, study, name, trusted)

@@ -1,42 +1,27 @@
-"""Specs from files: found by path or name, read, their factors written out, and every arm resolved
-and checked once.
+"""Specs from files: found by path or name, read, and every arm resolved and checked once.
 
 On a command line the file comes first, then options, which may replace any value of the spec.
-
-[factors] stand for one arm for every combination of their levels:
-
-within = ["model.gain"]                            # arms are compared among themselves, gain by
-gain [factors] placement = ["log-spaced", "concentrated"]         # the values of an option are its
-levels "model.gain" = ["none", "ema"]                     # or [factors.NAME] LEVEL = { all options
-that it stands for } [arms.quantile]                                    # beside the combinations,
-once for every level of `within` placement = "quantile"
-
-This is six arms, log-spaced_none to concentrated_ema, quantile_none and quantile_ema; each is
-compared with log-spaced of its gain.
 """
 
-import difflib
 import functools
 import hashlib
-import itertools
 import json
-import math
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from plkernel.analysis.nodes import output_std
 from plkernel.common import cli
 from plkernel.common.cli import existing, nearest
-from plkernel.common.files import load_json, load_object, parse_toml, read_bytes, shown
+from plkernel.common.files import load_json, load_object, parse_toml, read_bytes
 from plkernel.config.condition import Condition
-from plkernel.config.schema import MOST_ARMS, NODE_VALUES, Arm, Options, Section, deep_merge
-from plkernel.config.study import SECTIONS, Spec, heading
+from plkernel.config.factors import expanded
+from plkernel.config.options import replaced
+from plkernel.config.resolved import resolve_spec
+from plkernel.config.schema import NODE_VALUES, Arm, Options
+from plkernel.config.study import Spec, heading
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
 # as the value of an arm's `match`: the arm it is compared with, whatever its name
@@ -57,22 +42,26 @@ def specs() -> dict[str, Path]:
 
 
 def roles() -> dict[str, Path]:
-    """Return the tables of roles that come with plkernel, by name; `RoleTable.from_toml` takes
-    these names too.
+    """Return the tables of roles that come with plkernel, by name.
+
+    `RoleTable.from_toml` takes these names too.
     """
     return {path.stem: path for path in sorted((FOLDER / "roles").glob("*.toml"))}
 
 
 def find(given: Path | str) -> Path:
-    """Return the file of a spec, by its path or its name; ValueError with the most similar one
-    otherwise.
+    """Return the file of a spec, by its path or its name.
+
+    Raises ValueError with the most similar one where there is none.
     """
     if not isinstance(given, str | Path) or not str(given):
         raise ValueError(f"spec must be a path or a name, got {given!r}")
-    path, known = Path(given), specs()
+    path = Path(given)
+    known = specs()
     if str(path) in known and not path.is_file():
         return known[str(path)]
-    if path.exists() or path.suffix or len(path.parts) > 1:
+    names_a_file = path.suffix or len(path.parts) > 1
+    if path.exists() or names_a_file:
         return existing(path, "spec")
     hint = nearest(str(path), known)
     raise ValueError(
@@ -81,8 +70,7 @@ def find(given: Path | str) -> Path:
 
 
 def load_spec(path: Path | str, check: Check | None = None, trusted: bool = False) -> Spec:
-    """Read a TOML spec, or the spec.json of a study, from its path or by the name of one that comes
-    with plkernel.
+    """Read a TOML spec, or the spec.json of a study, by its path or by the name of one of ours.
 
     ValueError in one line names the file, the key and the remedy. trusted: consent to the code that
     the spec names, which is imported once models are built, not here.
@@ -92,22 +80,30 @@ def load_spec(path: Path | str, check: Check | None = None, trusted: bool = Fals
 
 
 def load_values(path: Path) -> dict[str, Any]:
-    """Return the plain values of a spec, its factors written out as arms; ValueError names the
-    file.
+    """Return the plain values of a spec, its factors written out as arms.
+
+    Raises ValueError that names the file.
     """
-    saved = path.suffix == ".json"  # by a study, with the rates that a search has found
-    values = load_object(path) if saved else parse_toml(read_bytes(path), f"spec {path}")
+    if path.suffix == ".json":  # by a study, with the rates that a search has found
+        values = load_object(path)
+        with heading(f"spec {path}: "):
+            return expanded(values)
+    values = parse_toml(read_bytes(path), f"spec {path}")
     with heading(f"spec {path}: "):
         values = expanded(values)
-        for name, arm in (
-            arms.items() if isinstance(arms := values.get("arms"), dict) and not saved else ()
-        ):
-            if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
-                raise ValueError(
-                    f"arms.{name}: rates are not tried beside a learning_rate: leave out one of"
-                    " them"
-                )
-        return values
+        _check_rates(values.get("arms"))
+    return values
+
+
+def _check_rates(arms: Any) -> None:
+    """Raise ValueError for an arm that gives both rates to try and a learning rate."""
+    if not isinstance(arms, dict):
+        return
+    for name, arm in arms.items():
+        if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
+            raise ValueError(
+                f"arms.{name}: rates are not tried beside a learning_rate: leave out one of them"
+            )
 
 
 def parse_spec(
@@ -121,178 +117,97 @@ def parse_spec(
     """
     with heading(f"spec {origin}: "):
         spec = Spec.model_validate(expanded(dict(values))).trusting(trusted)
-        compared = (
-            one.model_copy(update={"against": one.against or spec.against(one.arm)})
-            for one in spec.hypotheses
-        )
-        arms = dict[str, Arm]()
-        for name, arm in spec.arms.items():
-            with heading(f"arms.{name}: "):
-                arms[name] = _with_file_values(arm)
-        spec = spec.model_copy(update={"hypotheses": tuple(compared), "arms": arms})
-        conditions = {name: spec.condition(name) for name in arms}
-        for name, condition in conditions.items():
-            with heading(f"arms.{name}: "):
-                if condition.arm.match is not None and condition.model.kind == "ssm":
-                    condition = conditions[name] = _matched(condition, spec, conditions)
-                condition.check()
-                if check is not None:
-                    check(condition)
-        return spec.model_copy(
-            update={"arms": {name: condition.arm for name, condition in conditions.items()}}
-        )
+        spec = _with_arms(_with_baselines(spec), _with_file_values)
+        conditions = dict(resolve_spec(spec).conditions)
+
+        def checked(arm: Arm, name: str) -> Arm:
+            condition = conditions[name]
+            if arm.match is not None and condition.model.kind == "ssm":
+                condition = _matched(condition, spec, conditions)
+                conditions[name] = condition
+            condition.check()
+            if check is not None:
+                check(condition)
+            return condition.arm
+
+        return _with_arms(spec, checked)
+
+
+def _with_baselines(spec: Spec) -> Spec:
+    """Return the spec with `against` filled in where a hypothesis leaves it out."""
+    hypotheses = []
+    for one in spec.hypotheses:
+        against = one.against or spec.against(one.arm)
+        hypotheses.append(one.model_copy(update={"against": against}))
+    return spec.model_copy(update={"hypotheses": tuple(hypotheses)})
+
+
+def _with_arms(spec: Spec, changed: Callable[[Arm, str], Arm]) -> Spec:
+    """Return the spec with every arm as `changed` returns it; its ValueError names the arm."""
+    arms = {}
+    for name, arm in spec.arms.items():
+        with heading(f"arms.{name}: "):
+            arms[name] = changed(arm, name)
+    return spec.model_copy(update={"arms": arms})
 
 
 def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Condition]) -> Condition:
     """Return the condition with the output standard deviation of the arm that its own names."""
-    arm, against = condition.arm, condition.arm.against or spec.baseline
+    arm = condition.arm
+    against = arm.against or spec.baseline
+    other = against if arm.match == BASELINE else str(arm.match)
     if arm.match == BASELINE != against and BASELINE in conditions:
         raise ValueError(
             "match 'baseline' may mean the arm of that name or the one compared with: rename"
             " the arm"
         )
-    other = against if arm.match == BASELINE else str(arm.match)
     if other not in conditions:
         raise ValueError(
             f"match {other!r} is not an arm; {nearest(other, [*conditions, BASELINE])}"
         )
     if conditions[other].arm.match is not None:
         raise ValueError(f"match {other!r} is itself matched: name an arm that is not")
-    return replace(
-        condition, arm=arm.model_copy(update={"output_std": output_std(conditions[other].nodes)})
-    )
+    scale = output_std(conditions[other].nodes)
+    return replace(condition, arm=arm.model_copy(update={"output_std": scale}))
 
 
-def _with_file_values(arm: Arm) -> Arm:
-    """Return the arm with the values in its `node_file`, and their fingerprint behind the file's
-    name.
+def _with_file_values(arm: Arm, name: str = "") -> Arm:
+    """Return the arm with the values in its `node_file`, and their fingerprint behind its name.
 
     A run's configuration thus holds the nodes, and a saved spec does not need the file.
     """
-    values = {name: getattr(arm, name) for name in NODE_VALUES}
+    values = {option: getattr(arm, option) for option in NODE_VALUES}
     if arm.node_file is None or arm.node_file.endswith(_fingerprint(values)):
         return arm
-    # runs/nodes/NAME.json of plkernel, where this folder has none
-    own = FOLDER.parent / arm.node_file
-    content = load_json(
-        own if own.is_file() and not Path(arm.node_file).exists() else Path(arm.node_file)
-    )
+    values = _node_values(arm.node_file)
+    filled = {**values, "node_file": arm.node_file + _fingerprint(values)}
+    return Arm.model_validate({**arm.model_dump(), **filled})
+
+
+def _node_values(node_file: str) -> Options:
+    """Return the node options of an arm from a file of plkernel.fit.
+
+    The file may be runs/nodes/NAME.json of plkernel, where the working directory has none.
+    """
+    path, own = Path(node_file), FOLDER.parent / node_file
+    content = load_json(own if own.is_file() and not path.exists() else path)
     try:
         nodes = content["nodes"]
-        given = (
-            tuple(map(float, nodes["rates"])),
-            tuple(map(float, nodes["projection"])),
-            nodes["gain"],
-        )
+        rates = tuple(float(rate) for rate in nodes["rates"])
+        multipliers = tuple(float(one) for one in nodes["projection"])
+        gain = nodes["gain"]
     except (KeyError, TypeError, ValueError) as error:
-        form = (
-            '{"nodes": {"rates": [...], "projection": [...], "gain": "..."}} as plkernel.fit'
-            " writes it"
-        )
         raise ValueError(
-            f"node_file {arm.node_file}: no node set in it, expected {form}"
+            f"node_file {node_file}: no node set in it, expected"
+            ' {"nodes": {"rates": [...], "projection": [...], "gain": "..."}} as plkernel.fit'
+            " writes it"
         ) from error
-    values = dict(zip(NODE_VALUES, given, strict=True))
-    return Arm.model_validate(
-        {**arm.model_dump(), **values, "node_file": arm.node_file + _fingerprint(values)}
-    )
+    return dict(zip(NODE_VALUES, (rates, multipliers, gain), strict=True))
 
 
 def _fingerprint(values: Options) -> str:
     """Return # and twelve hexadecimal digits that tell node values apart."""
     return f"#{hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]}"
-
-
-class Design(BaseModel):
-    """The keys of a spec that factors are written out from."""
-
-    factors: dict[str, list[Any] | dict[str, Options]] | None = None
-    arms: dict[str, Options] | None = None
-    within: list[str] | None = None
-    baseline: str | None = None
-
-
-def expanded(values: Options) -> Options:
-    """Return the values of a spec with the arms that its factors stand for, each with its `levels`
-    and `against`.
-
-    An arm under the name of a combination, with or without the levels of `within`, adds to its
-    options. Values that are expanded already come back as they are.
-    """
-    if not values.get("factors"):
-        return values
-    design = Design.model_validate(values)
-    named, within = design.arms or {}, design.within or []
-    if any(arm.get("levels") is not None for arm in named.values()):
-        return values
-    factors = {name: _levels(name, given) for name, given in (design.factors or {}).items()}
-    for name in within:
-        if name not in factors:
-            raise ValueError(f"within: {name!r} is not a factor; {nearest(name, factors)}")
-    number = math.prod(map(len, factors.values())) + len(named) * math.prod(
-        len(factors[one]) for one in within
-    )
-    if number > MOST_ARMS:
-        raise ValueError(f"factors: more than {MOST_ARMS:,} arms: leave out factors or levels")
-
-    def joined(*parts: str) -> str:
-        return "_".join(filter(None, parts))
-
-    def combinations(names: list[str]) -> dict[str, dict[str, str]]:
-        """Levels of these factors by factor, for every combination, by its name."""
-        every = itertools.product(*(factors[name] for name in names))
-        return {joined(*labels): dict(zip(names, labels, strict=True)) for labels in every}
-
-    crossed, blocks = [name for name in factors if name not in within], combinations(within)
-    cells = combinations(crossed) if crossed else {}
-    whole = {joined(cell, block): cell for cell in cells for block in blocks}
-    short = dict.fromkeys([*cells, *(name for name in named if name not in whole)])
-    baseline, arms = design.baseline or next(iter(cells), ""), Options()
-    for block, levels in blocks.items():
-        names = {name: joined(name, block) for name in short}
-        against = names.get(whole.get(baseline, baseline))
-        for name, full in names.items():
-            own = {**cells.get(name, {}), **levels}
-            options = _options(factors, own)
-            for override in dict.fromkeys((name, full)):
-                options = deep_merge(options, named.get(override, {}))
-            for key in ("match", "against"):
-                if isinstance(other := options.get(key), str):
-                    options[key] = names.get(other, other)
-            if against and against != full and options.get("against") is None:
-                options["against"] = against
-            arms[full] = {**options, "levels": own}
-    first = baseline if baseline in arms else joined(baseline, next(iter(blocks)))
-    return {**values, "arms": arms, **({"baseline": first} if baseline else {})}
-
-
-def _levels(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, Options]:
-    """Return the options of every level of a factor, by label."""
-    levels = {} if isinstance(given, list) else given
-    for value in given if isinstance(given, list) else ():
-        label = re.sub(
-            r"[^A-Za-z0-9.-]+", "-", format(value, "g") if isinstance(value, float) else str(value)
-        )
-        levels[label] = _nested(factor.split("."), value)
-    if len(levels) < 2 or len(levels) != len(given):
-        raise ValueError(
-            f"factors.{factor}: needs two levels or more, all different, got {shown(list(given))}"
-        )
-    return levels
-
-
-def _options(factors: Mapping[str, Options], levels: Mapping[str, str]) -> Options:
-    """Return the options that one level of each factor stands for together."""
-    options = Options()
-    for name, label in levels.items():
-        own = factors[name][label]
-        if (merged := deep_merge(options, own)) != deep_merge(own, options):
-            raise ValueError(
-                f"factors.{name}: {label!r} sets {shown(own)}, which another factor sets too:"
-                " choose one"
-            )
-        options = merged
-    return options
 
 
 def main(
@@ -309,97 +224,24 @@ def main(
     spec.
     """
     given = list(sys.argv[1:] if args is None else args)
-    prog, own = f"{cli.program()} SPEC", functools.partial(command, None)
+    prog = f"{cli.program()} SPEC"
+    own = functools.partial(command, None)
 
     def run() -> None:
         if {"-h", "--help"} & set(given):
-            cli.parse(
-                own,
-                ["--help"],
-                prog,
-                HINT.format(specs=cli.program("plkernel.specs"), prog=cli.program()),
-            )
+            hint = HINT.format(specs=cli.program("plkernel.specs"), prog=cli.program())
+            cli.parse(own, ["--help"], prog, hint)
         if not given or given[0].startswith("-"):
-            raise ValueError(
-                f"the spec comes first: {prog} [OPTIONS], got"
-                f" {repr(given[0]) if given else 'nothing'}"
-            )
+            got = repr(given[0]) if given else "nothing"
+            raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {got}")
         path = find(given[0])
         call, rest = cli.parse(own, given[1:], prog, whole=False)
+        options = call.keywords
+        values = load_values(path)
         if ahead is not None:
-            ahead(list(load_values(path).get("arms") or ()), **call.keywords)
-        values, origin = (
-            replaced(load_values(path), rest, call.keywords),
-            f"{path}{' with its options' * bool(rest)}",
-        )
-        command(
-            parse_spec(values, origin, check, call.keywords.get("trust_code", False)),
-            **call.keywords,
-        )
+            ahead(list(values.get("arms") or ()), **options)
+        origin = f"{path} with its options" if rest else str(path)
+        values = replaced(values, rest, options)
+        command(parse_spec(values, origin, check, options.get("trust_code", False)), **options)
 
     cli.report_errors(run)
-
-
-def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ()) -> Options:
-    """Return the values of a spec with those that options name replaced, by texts that pydantic
-    converts.
-
-    others: names that a misspelt option may mean as well.
-    """
-    groups = list[tuple[str, list[str]]]()
-    for token in tokens:
-        if re.match(r"-[^\d.]", token):  # no negative number
-            name, equals, text = token.partition("=")
-            groups.append((name, [text] * bool(equals)))
-        elif groups:
-            groups[-1][1].append(token)
-        else:
-            raise ValueError(f"{token!r} belongs to no option; see --help")
-    every = _options_of(Spec, arms if isinstance(arms := values.get("arms"), dict) else ())
-    known = {".".join(place).replace("_", "-"): (place, kind) for place, kind in every}
-    for token, texts in groups:
-        name = token.lstrip("-").replace("_", "-")
-        if name not in known:
-            ends = [one for one in known if one.rpartition(".")[2] == name][:2]
-            close = ends or difflib.get_close_matches(
-                name, [*known, *(one.replace("_", "-") for one in others)], n=1
-            )
-            hint = (
-                f"did you mean {' or '.join(f'--{one}' for one in close)}?"
-                if close
-                else "--help lists the options"
-            )
-            raise ValueError(f"unknown option {token}; {hint}")
-        if (times := [one for one, _ in groups].count(token)) > 1:
-            raise ValueError(
-                f"{token} is given {times} times, expected once, with all of its values"
-            )
-        place, kind = known[name]
-        several = "tuple" in str(kind)
-        if not (several or len(texts) == 1 or (not texts and "bool" in str(kind))):
-            raise ValueError(f"--{name}: expected one value, got {' '.join(texts) or 'nothing'}")
-        value: Any = texts if several else (*texts, True)[0]
-        values = deep_merge(values, _nested(place, None if texts == ["None"] else value))
-    return values
-
-
-def _options_of(
-    section: type[Section], arms: Iterable[str], *head: str
-) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the place of every value that an option can replace, and its type."""
-    for name, field in section.model_fields.items():
-        kind = SECTIONS.get(name, field.annotation)  # those of an arm are tables of any options
-        if name == "arms":
-            for arm in arms:
-                yield from _options_of(Arm, (), name, arm)
-        elif isinstance(kind, type) and issubclass(kind, Section):
-            yield from _options_of(kind, (), *head, name)
-        elif "dict" not in str(kind) and name not in ("hypotheses", "gates"):
-            yield (*head, name), kind
-
-
-def _nested(place: Sequence[str], value: Any) -> Any:
-    """Return {"model": {"gain": value}} for model and gain."""
-    for part in reversed(place):
-        value = {part: value}
-    return value

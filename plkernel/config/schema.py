@@ -1,5 +1,4 @@
-"""Sections of a study spec as pydantic models: corpus, model, training protocol, arm, hypothesis,
-gate.
+"""Sections of a study spec as pydantic models: corpus, model, training, arm, hypothesis, gate.
 
 Every section is immutable and refuses unknown keys. The text of a field, or below it, is its entry
 in the reference.
@@ -29,6 +28,7 @@ from plkernel.models import Device, ModelKind, PatchingMode, rwkv_nodes
 # Limits beyond what any machine trains, so that a spec is checked in seconds.
 WIDEST = 2**16
 LARGEST_STEP = 2**28  # bytes of training text in one step, batch * context
+MOST_STEPS = 10**12
 MOST_ARMS = 4096  # each takes some milliseconds to check, and as many runs as there are seeds
 SMALLEST_EPS = 1.2e-38  # the least that float32 holds to all its digits
 
@@ -90,21 +90,17 @@ IN_THE_STUDY = ("against", "levels", "rates", "train")
 # left to the spec.
 RECIPES: dict[str, dict[str, Any]] = {
     "blinkdl": {
-        **{
-            "weight_decay": 1e-3,
-            "beta1": 0.9,
-            "beta2": 0.99,
-            "eps": 1e-18,
-            "decay_multiplier": 2.0,
-            "warmup": 10,
-        },
-        **{
-            "warmup_from": 0.01,
-            "schedule": "cosine",
-            "final_fraction": 0.1,
-            "clip": 1.0,
-            "l2wrap": 1e-4,
-        },
+        "weight_decay": 1e-3,
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "eps": 1e-18,
+        "decay_multiplier": 2.0,
+        "warmup": 10,
+        "warmup_from": 0.01,
+        "schedule": "cosine",
+        "final_fraction": 0.1,
+        "clip": 1.0,
+        "l2wrap": 1e-4,
     }
 }
 OF_AN_ARM = (
@@ -120,6 +116,15 @@ the arm.
 """
 
 
+KINDS = {
+    "model_type": "must be a table",
+    "dict_type": "must be a table",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+}
+"""What a value must be by the type of pydantic's error, in the words of TOML."""
+
+
 class Section(BaseModel):
     """A part of a spec: immutable, and closed to unknown keys."""
 
@@ -130,43 +135,60 @@ class Section(BaseModel):
     def refuse(self, names: Iterable[str], reason: str, head: str = "") -> None:
         """Raise ValueError for the first of the fields `names` that is not at its default."""
         for name in names:
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
                 raise ValueError(f"{head}{name} {value} {reason}")
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
     """Return `base` with the values of `over`, table by table."""
-    both = (
-        key for key in base if isinstance(base[key], dict) and isinstance(over.get(key), Mapping)
-    )
-    return {**base, **over, **{key: deep_merge(base[key], over[key]) for key in both}}
+    merged = {**base, **over}
+    for key, value in base.items():
+        if isinstance(value, dict) and isinstance(over.get(key), Mapping):
+            merged[key] = deep_merge(value, over[key])
+    return merged
 
 
 def explained(error: ValidationError, root: type[BaseModel], *within: str) -> str:
-    """Return pydantic's first errors as one line; `within` is the place of the checked values in a
-    `root`.
+    """Return pydantic's first errors as one line.
+
+    within: the place of the checked values in a `root`.
     """
-    texts = []
-    for one in error.errors()[:8]:
-        parts = (str(part) for part in one["loc"])
-        *head, last = place = [
-            *within,
-            *(part for part in parts if not part.startswith(("list[", "dict["))),
-        ] or [""]
-        message = one["msg"].removeprefix("Value error, ")
-        if one["type"] == "extra_forbidden":
-            section: Any = root
-            for name in head:  # a name or a number follows dict[str, Arm] or tuple[Gate, ...]
-                inner = [one for one in get_args(section) if hasattr(one, "model_fields")]
-                section = inner[0] if inner else section.model_fields[name].annotation
-            where = f"[{'.'.join(head)}]" if head else "the top level"
-            message = f"unknown key {shown(last)} in {where}; {nearest(last, section.model_fields)}"
-        elif one["type"] == "missing":
-            message = f"{'.'.join(place)} is missing"
-        elif one["type"] != "value_error" or not isinstance(one["input"], dict | BaseModel):
-            message = f"{'.'.join(place)}: {message}, got {shown(one['input'])}"
-        texts.append(message)
-    return shortened("; ".join(texts))
+    return shortened("; ".join(_in_words(one, root, within) for one in error.errors()[:8]))
+
+
+def _in_words(one: Mapping[str, Any], root: type[BaseModel], within: Iterable[str]) -> str:
+    """Return one error of pydantic: where, what must be, what was given."""
+    parts = [str(part) for part in one["loc"]]
+    place = [*within, *(part for part in parts if not part.startswith(("list[", "dict[")))]
+    where = ".".join(place)
+    if one["type"] == "extra_forbidden":
+        return _unknown_key(place, root)
+    if one["type"] == "missing":
+        return f"{where} is missing"
+    message: str = one["msg"].removeprefix("Value error, ")
+    if one["type"] == "value_error" and isinstance(one["input"], dict | BaseModel):
+        return message  # of a whole section, which names its options
+    message = KINDS.get(one["type"], message)
+    head = f"{where}: " if where else ""
+    return f"{head}{message}, got {shown(one['input'])}"
+
+
+def _unknown_key(place: list[str], root: type[BaseModel]) -> str:
+    """Return that the key at `place` of a `root` is unknown, and which one may be meant."""
+    *tables, key = place
+    section: Any = root
+    for name in tables:  # a name or a number follows dict[str, Arm] or tuple[Gate, ...]
+        section = _inner(section) or section.model_fields[name].annotation
+    known = (_inner(section) or section).model_fields
+    where = f"[{'.'.join(tables)}]" if tables else "the top level"
+    return f"unknown key {shown(key)} in {where}; {nearest(key, known)}"
+
+
+def _inner(annotation: Any) -> Any:
+    """Return the model in dict[str, Arm], tuple[Gate, ...] or TrainSpec | None; None for others."""
+    inner = [one for one in get_args(annotation) if hasattr(one, "model_fields")]
+    return inner[0] if inner else None
 
 
 class CorpusSpec(Section):
@@ -203,8 +225,9 @@ class PatchingSpec(Section):
 
 
 class RanksSpec(Section):
-    """RWKV-7: ranks of the low-rank maps that each byte moves; left out, those of the official code
-    at this width.
+    """RWKV-7: ranks of the low-rank maps that each byte moves.
+
+    Left out, those of the official code at this width.
     """
 
     decay: Rank = option("Of the decay w.")
@@ -365,31 +388,22 @@ class TrainSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _with_recipe(cls, values: Any) -> Any:
-        """Fill in the options of the recipe that are not given; saved specs may have a null for a
-        budget in minutes.
+        """Fill in the options of the recipe that are not given.
+
+        Saved specs may have a null for a budget in minutes, which is left out.
         """
         if not isinstance(values, dict):
             return values
         recipe = values.get("recipe")
         defaults = RECIPES.get(recipe, {}) if isinstance(recipe, str) else {}
-        return defaults | {
-            name: value for name, value in values.items() if name != "minutes" or value is not None
-        }
+        given = dict(values)
+        if "minutes" in given and given["minutes"] is None:
+            del given["minutes"]
+        return defaults | given
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        step = self.batch * self.context
-        if (self.steps is None) == (self.bytes is None):
-            raise ValueError("give exactly one of steps and bytes")
-        if step > LARGEST_STEP:
-            raise ValueError(
-                f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {step}:"
-                " lower one"
-            )
-        if self.bytes is not None and self.bytes < step:
-            raise ValueError(
-                f"bytes must be a step or more, batch * context {step}, got {self.bytes}"
-            )
+        self._check_budget()
         if self.eps < SMALLEST_EPS:
             raise ValueError(
                 f"eps must be at least {SMALLEST_EPS}, the least that float32 holds, got {self.eps}"
@@ -399,6 +413,31 @@ class TrainSpec(Section):
                 "final_fraction must be above 0 with schedule 'exponential', got 0.0: 'linear'"
                 " reaches 0"
             )
+        self._check_effects()
+        return self
+
+    def _check_budget(self) -> None:
+        """Raise ValueError where steps and bytes do not say how long, or a step is too large."""
+        step = self.batch * self.context
+        if (self.steps is None) == (self.bytes is None):
+            raise ValueError("give exactly one of steps and bytes")
+        if step > LARGEST_STEP:
+            raise ValueError(
+                f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {step}:"
+                " lower one"
+            )
+        if self.total_steps > MOST_STEPS:
+            raise ValueError(
+                f"steps must be at most {MOST_STEPS:,}, got {self.total_steps:,}: lower steps or"
+                " bytes"
+            )
+        if self.bytes is not None and self.bytes < step:
+            raise ValueError(
+                f"bytes must be a step or more, batch * context {step}, got {self.bytes}"
+            )
+
+    def _check_effects(self) -> None:
+        """Raise ValueError for an option without effect, unless the recipe sets it."""
         recipe = RECIPES.get(self.recipe or "", {})
         for name, is_unused, cause in (
             ("warmup_from", not self.warmup, "warmup 0"),
@@ -408,7 +447,6 @@ class TrainSpec(Section):
         ):
             if is_unused and getattr(self, name) != recipe.get(name):
                 self.refuse([name], f"has no effect with {cause}: leave it out", "train.")
-        return self
 
 
 class Arm(Section):
@@ -503,8 +541,9 @@ class Arm(Section):
 
     @property
     def places_nodes(self) -> bool:
-        """True where the arm says where the decays are; an RWKV otherwise keeps those of its
-        scheme.
+        """True where the arm says where the decays are.
+
+        An RWKV otherwise keeps those of its scheme.
         """
         return self.placement is not None or self.node_rates is not None
 
@@ -520,8 +559,11 @@ class Arm(Section):
     @property
     def law(self) -> nodes.Aim | None:
         """The power law of the arm, as `resolve` completes it; None without one."""
-        named = self.target or "information", self.kernel or "coherent", self.lag or "state"
-        return nodes.Aim(self.beta, *named) if self.shapes else None
+        if not self.shapes:
+            return None
+        target = self.target or "information"
+        kernel = self.kernel or "coherent"
+        return nodes.Aim(self.beta, target, kernel, self.lag or "state")
 
 
 class Measured(Section):
@@ -577,9 +619,7 @@ class Hypothesis(Measured):
 
 
 class Gate(Measured):
-    """A bound that the mean of an arm over its seeds must keep before any hypothesis is
-    answered.
-    """
+    """A bound on the mean of an arm over its seeds, to keep before any hypothesis is answered."""
 
     at_least: Number | None = option("Both 95 % intervals of the mean must lie at or above it.")
     at_most: Number | None = option("Both must lie at or below it.")
@@ -590,18 +630,21 @@ class Gate(Measured):
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
         limits = [limit for limit in (self.at_least, self.at_most) if limit is not None]
-        if self.ahead_of and (
-            limits or self.step is not None or self.metric not in ("val_bpb", "test_bpb")
-        ):
-            raise ValueError(
-                f"{self.name!r}: ahead_of is of val_bpb or test_bpb at the end, without another"
-                " limit"
-            )
-        if not (limits or self.ahead_of) or limits != sorted(limits):
+        if self.ahead_of:
+            self._check_ahead_of(limits)
+        elif not limits or limits != sorted(limits):
             raise ValueError(
                 f"{self.name!r}: a gate needs at_least or at_most, at_least not above at_most"
             )
         return self
+
+    def _check_ahead_of(self, limits: list[float]) -> None:
+        of_the_end = self.step is None and self.metric in ("val_bpb", "test_bpb")
+        if limits or not of_the_end:
+            raise ValueError(
+                f"{self.name!r}: ahead_of is of val_bpb or test_bpb at the end, without another"
+                " limit"
+            )
 
 
 def families(hypotheses: Iterable[Hypothesis]) -> dict[str, list[Hypothesis]]:

@@ -1,9 +1,7 @@
-"""A study spec: sections, arms, seeds, search for learning rates and hypotheses, checked as a
-whole.
-"""
+"""A study spec: sections, arms, seeds, search for rates and hypotheses, checked as a whole."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Self, TypeVar
 
@@ -83,7 +81,7 @@ class Spec(Section):
     factors.
     """
     factors: dict[str, Any] = Field(default_factory=dict)
-    """Factors and their levels: every combination is an arm (plkernel/config/reading.py)."""
+    """Factors and their levels: every combination is an arm (plkernel/config/factors.py)."""
     seeds: tuple[Seed, ...] = option(
         "Runs of one seed share base weights and data order across arms.", (0,)
     )
@@ -100,9 +98,8 @@ class Spec(Section):
     )
     hypotheses: tuple[Hypothesis, ...] = option("The claims that the study is to decide.", ())
     gates: tuple[Gate, ...] = option("Conditions that must hold before it decides anything.", ())
-    _trusted: bool = PrivateAttr(
-        default=False
-    )  # consent of the person who runs it; no field, so no file can say it
+    # consent of the person who runs it; no field, so no file can say it
+    _trusted: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -117,23 +114,19 @@ class Spec(Section):
                 f"tuning.seeds must be none of the seeds that are compared, got {shared} in both"
             )
         for name, arm in self.arms.items():
-            if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
-                raise ValueError(
-                    f"arm name {shown(name)} must match {FOLDER_NAME}, not {', '.join(RESERVED)}"
-                )
+            self._check_name(name)
             with heading(f"arms.{name}: "):
                 self._check_arm(name, arm)
-        declared: dict[str, tuple[Hypothesis | Gate, ...]] = {
-            "hypotheses": self.hypotheses,
-            "gates": self.gates,
-        }
-        for kind, ones in declared.items():
-            for one in ones:
-                with heading(f"{kind} {one.name!r}: "):
-                    if [other.name for other in ones].count(one.name) > 1:
-                        raise ValueError("several have this name, give each its own")
-                    self._check_declared(one)
+        self._check_all_declared("hypotheses", self.hypotheses)
+        self._check_all_declared("gates", self.gates)
         return self
+
+    def _check_name(self, arm: str) -> None:
+        """Raise ValueError where an arm cannot have this name, which its folder has too."""
+        if not re.fullmatch(FOLDER_NAME, arm) or arm in RESERVED:
+            raise ValueError(
+                f"arm name {shown(arm)} must match {FOLDER_NAME}, not {', '.join(RESERVED)}"
+            )
 
     def _check_arm(self, name: str, arm: Arm) -> None:
         """Raise ValueError where an arm does not fit the search or the sections of the study."""
@@ -144,18 +137,29 @@ class Spec(Section):
             raise ValueError(
                 f"rates must be as many as tuning.rates, {number}, got {list(arm.rates)}"
             )
-        model, train, _ = self.model_of(name), self.train_of(name), self.corpus_of(name)
-        if not model.kind.startswith("rwkv"):
-            train.refuse(
-                ["dropout"], f"belongs to RWKVs, got kind {model.kind!r}: leave it out", "train."
-            )
+        kind = self.model_of(name).kind
+        train = self.train_of(name)
+        self.corpus_of(name)
+        if not kind.startswith("rwkv"):
+            reason = f"belongs to RWKVs, got kind {kind!r}: leave it out"
+            train.refuse(["dropout"], reason, "train.")
 
-    def _check_declared(self, one: Hypothesis | Gate) -> None:
-        """Raise ValueError where a hypothesis or a gate does not fit the arms and the
-        evaluations.
-        """
-        every, last = self.train.eval_every, self.train.total_steps
-        self.arm(one.arm)
+    def _check_all_declared(self, kind: str, declared: Iterable[Hypothesis | Gate]) -> None:
+        """Raise ValueError where hypotheses, or gates, share a name or do not fit the study."""
+        names = [one.name for one in declared]
+        for one in declared:
+            with heading(f"{kind} {one.name!r}: "):
+                if names.count(one.name) > 1:
+                    raise ValueError("several have this name, give each its own")
+                self.arm(one.arm)
+                self._check_measured(one)
+                if isinstance(one, Hypothesis):
+                    self._check_hypothesis(one)
+
+    def _check_measured(self, one: Hypothesis | Gate) -> None:
+        """Raise ValueError where the runs do not measure the number that is declared."""
+        every = self.train.eval_every
+        last = self.train.total_steps
         if one.bytes is not None and one.bytes >= self.train.context:
             raise ValueError(
                 f"bytes must be fewer than the context, {self.train.context}, got {one.bytes}"
@@ -164,24 +168,31 @@ class Spec(Section):
             raise ValueError(
                 "truncation_cost is not measured: set train.truncation_windows, such as 1024"
             )
-        if one.step is not None and one.step != last and (one.step % every or one.step > last):
+        if one.step is None or one.step == last:
+            return
+        if one.step % every or one.step > last:
             raise ValueError(
                 f"step {one.step} has no evaluation: there is one every {every} steps and at {last}"
             )
-        if isinstance(one, Hypothesis):
-            if (other := one.against or self.against(one.arm)) is None:
-                raise ValueError(
-                    f"against is missing: arm {one.arm!r} is a baseline, compared with no other"
-                )
-            self.arm(other, "against", other_than=one.arm)
-            if one.alpha != (alpha := schema.families(self.hypotheses)[one.family][0].alpha):
-                raise ValueError(
-                    f"alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}"
-                )
+
+    def _check_hypothesis(self, one: Hypothesis) -> None:
+        """Raise ValueError where a hypothesis has no other arm or not the alpha of its family."""
+        other = one.against or self.against(one.arm)
+        if other is None:
+            raise ValueError(
+                f"against is missing: arm {one.arm!r} is a baseline, compared with no other"
+            )
+        self.arm(other, "against", other_than=one.arm)
+        alpha = schema.families(self.hypotheses)[one.family][0].alpha
+        if one.alpha != alpha:
+            raise ValueError(
+                f"alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}"
+            )
 
     def arm(self, name: str, option: str = "arm", other_than: str | None = None) -> Arm:
-        """Return the arm called `name`, which `option` names; ValueError with the nearest valid
-        name otherwise.
+        """Return the arm called `name`, which `option` names.
+
+        Raises ValueError with the nearest valid name where there is none.
         """
         if name not in self.arms or name == other_than:
             hint = nearest(name, self.arms.keys() - {other_than})
@@ -195,26 +206,24 @@ class Spec(Section):
 
         An arm of another kind takes the options that both kinds have, and never `config`.
         """
-        changes, common = self.arm(arm).model or {}, self.model
-        if isinstance(kind := changes.get("kind"), str) and kind != common.kind:
-            both = set(schema.OF_KIND.get(kind, ())) & set(schema.OF_KIND.get(common.kind, ())) - {
-                "kind"
-            }
-            common = ModelSpec.model_construct(**{name: getattr(common, name) for name in both})
+        changes = self.arm(arm).model or {}
+        common = self.model
+        kind = changes.get("kind")
+        if isinstance(kind, str) and kind != common.kind:
+            of_both = set(schema.OF_KIND.get(kind, ())) & set(schema.OF_KIND.get(common.kind, ()))
+            shared = {name: getattr(common, name) for name in of_both - {"kind"}}
+            common = ModelSpec.model_construct(**shared)
         return _with(common, changes, "model")
 
     def train_of(self, arm: str) -> TrainSpec:
         """Return the protocol of that arm: [train] with the changes of the arm."""
         changes = self.arm(arm).train or {}
-        if shared := [
-            name
-            for name in changes
-            if name in TrainSpec.model_fields and name not in schema.OF_AN_ARM
-        ]:
-            own = ", ".join(schema.OF_AN_ARM)
-            raise ValueError(
-                f"train.{shared[0]} is the same in all arms: an arm may have its own {own}"
-            )
+        for name in changes:
+            if name in TrainSpec.model_fields and name not in schema.OF_AN_ARM:
+                own = ", ".join(schema.OF_AN_ARM)
+                raise ValueError(
+                    f"train.{name} is the same in all arms: an arm may have its own {own}"
+                )
         return _with(self.train, changes, "train")
 
     def corpus_of(self, arm: str) -> CorpusSpec:
@@ -222,25 +231,28 @@ class Spec(Section):
         return _with(self.corpus, self.arm(arm).corpus, "corpus")
 
     def against(self, arm: str) -> str | None:
-        """Return the arm that `arm` is compared with; None for a baseline, of the study or of a
-        block of `within`.
-        """
+        """Return the arm that `arm` is compared with; None for a baseline, see `compared_with`."""
         given = self.arm(arm).against
-        if given or arm == self.baseline:
-            return given
-        own, first = (self.arm(name).levels or {} for name in (arm, self.baseline))
-        return (
-            None if any(own.get(name) != first.get(name) for name in self.within) else self.baseline
-        )
+        return compared_with(arm, given, self._levels, self.baseline, self.within)
+
+    def _levels(self, arm: str) -> Mapping[str, str]:
+        return self.arm(arm).levels or {}
 
     def rates_of(self, arm: str) -> tuple[float, ...]:
         """Return the learning rates to try for that arm."""
         return self.arm(arm).rates or self.tuning.rates
 
     def condition(self, name: str) -> Condition:
-        """Return the condition of the arm called `name`."""
-        arm, model, corpus = self.arm(name), self.model_of(name), self.corpus_of(name)
-        return resolve(model, arm, self.train_of(name), corpus, self.name, name, self._trusted)
+        """Return the condition of the arm called `name`; `resolve_spec` has those of all arms."""
+        return resolve(
+            self.model_of(name),
+            self.arm(name),
+            self.train_of(name),
+            self.corpus_of(name),
+            study=self.name,
+            name=name,
+            trusted=self._trusted,
+        )
 
     @property
     def trusted(self) -> bool:
@@ -254,18 +266,38 @@ class Spec(Section):
         return copied
 
 
+def compared_with(
+    arm: str,
+    against: str | None,
+    levels: Callable[[str], Mapping[str, str]],
+    baseline: str,
+    within: Iterable[str],
+) -> str | None:
+    """Return the arm that `arm` of a study is compared with; None for a baseline.
+
+    It is `against` where that is given, else the baseline of the study, unless the two are at
+    other `levels` of the factors `within`: then `arm` is the baseline of its block.
+    """
+    if against or arm == baseline:
+        return against
+    own = levels(arm)
+    base = levels(baseline)
+    same_block = all(own.get(factor) == base.get(factor) for factor in within)
+    return baseline if same_block else None
+
+
 @contextmanager
 def heading(head: str, *within: str) -> Iterator[None]:
-    """Put `head` in front of every ValueError, and pydantic's, at the place `within` of a spec,
-    into words.
+    """Put `head` in front of every ValueError; pydantic's is put into words.
+
+    within: the place in a spec of what is checked.
     """
     try:
         yield
+    except ValidationError as error:
+        raise ValueError(f"{head}{schema.explained(error, Spec, *within)}") from None
     except ValueError as error:
-        words = (
-            schema.explained(error, Spec, *within) if isinstance(error, ValidationError) else error
-        )
-        raise ValueError(f"{head}{words}") from None
+        raise ValueError(f"{head}{error}") from None
 
 
 def _with(section: S, changes: Mapping[str, Any] | None, name: str) -> S:
@@ -277,12 +309,15 @@ def _with(section: S, changes: Mapping[str, Any] | None, name: str) -> S:
 
 
 def with_defaults(config: Any) -> Any:
-    """Return a saved spec or configuration, with the options that its version did not have at their
-    defaults.
+    """Return a saved spec or configuration with the options of later versions at their defaults.
 
     An option that is added later must therefore default to what was done before it.
     """
-    for name, section in SECTIONS.items() if isinstance(config, dict) else ():
-        if isinstance(values := config.get(name), dict):
-            config = config | {name: section.model_construct().model_dump(mode="json") | values}
-    return config
+    if not isinstance(config, dict):
+        return config
+    filled = dict(config)
+    for name, section in SECTIONS.items():
+        values = config.get(name)
+        if isinstance(values, dict):
+            filled[name] = section.model_construct().model_dump(mode="json") | values
+    return filled

@@ -1,5 +1,4 @@
-"""The price of a study before it is started: operations by count, seconds and memory from three
-real steps.
+"""The price of a study before it is started: operations by count, time and memory from real steps.
 
 Counted are multiplications and additions of products with matrices, as torch counts them, and of
 the recurrences, but not of norms, activations and updates. A step that is too large to be timed is
@@ -9,6 +8,7 @@ timed with fewer windows and scaled.
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -27,11 +27,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from plkernel.common.cli import text_table
 from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
 from plkernel.config.condition import Condition, from_config
+from plkernel.config.resolved import ResolvedSpec
 from plkernel.config.schema import CorpusSpec
-from plkernel.config.study import Spec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.study.engine import Engine
+from plkernel.study.engine import Engine, LocalEngine
 from plkernel.training.build import Prepared, build, started
 from plkernel.training.evaluate import next_byte_loss
 from plkernel.training.folder import RunFolder
@@ -47,97 +47,112 @@ STEPS = 3
 Row = dict[str, Any]
 
 
-def estimate(spec: Spec, workers: int | None = None, search: Spec | None = None) -> Row:
-    """Estimate `spec` with `workers` runs at a time, by default as many as plkernel.experiment
-    would start.
+def estimate(
+    study: ResolvedSpec,
+    workers: int | None = None,
+    search: ResolvedSpec | None = None,
+    engine: Engine | None = None,
+) -> Row:
+    """Estimate a study with `workers` runs at a time, by default as many as `engine` has room for.
 
     search: a study that is run before it, that of the learning rates. Raises OSError when a step
     cannot be timed.
     """
-    present, wanted = torch.cuda.is_available(), spec.train.device
+    spec = study.spec
+    present = torch.cuda.is_available()
+    wanted = spec.train.device
     device = "cuda" if wanted == "cuda" or (wanted == "auto" and present) else "cpu"
-    local, rows = device == "cpu" or present, dict[Any, Row]()
-    at_once = workers or max(1, Engine().room(spec, device))
-    for phase, study in [("tuning: ", search), ("", spec)] if search else [("", spec)]:
-        for arm in study.arms:
-            prepared = Prepared.of(study.condition(arm))
-            model, train = prepared.condition.model, prepared.condition.protocol
-            key = (
-                phase,
-                prepared.parameters,
-                model.kind,
-                model.layers,
-                model.patching.size,
-                train.context,
-                train.batch,
-            )
-            if key not in rows:
-                rows[key] = {"arms": [], "runs": 0, **priced(prepared, device, local)}
-            rows[key]["arms"].append(f"{phase}{arm}")
-            rows[key]["runs"] += len(study.seeds)
-    seconds = sum(math.ceil(row["runs"] / at_once) * row["seconds"] for row in rows.values())
-    known = {
+    local = device == "cpu" or present
+    at_once = workers or (engine or LocalEngine()).room(spec, device)
+    rows = _rows(study, "", device, local)
+    if search is not None:
+        rows = [*_rows(search, "tuning: ", device, local), *rows]
+    return {
         "name": spec.name,
         "device": device,
         "workers": at_once,
-        "rows": list(rows.values()),
-        "seconds": seconds,
+        "rows": rows,
+        "seconds": sum(math.ceil(row["runs"] / at_once) * row["seconds"] for row in rows),
+        "available": available_memory(device) if local else None,
+        "measured": local,
     }
-    return {**known, "available": available_memory(device) if local else None, "measured": local}
+
+
+def _rows(study: ResolvedSpec, phase: str, device: str, local: bool) -> list[Row]:
+    """Return a row for all arms of the same cost, whose names `phase` heads."""
+    rows: dict[Any, Row] = {}
+    for arm, condition in study.conditions.items():
+        prepared = Prepared.of(condition)
+        model = condition.model
+        train = condition.protocol
+        key = (
+            prepared.parameters,
+            model.kind,
+            model.layers,
+            model.patching.size,
+            train.context,
+            train.batch,
+        )
+        if key not in rows:
+            rows[key] = {"arms": [], "runs": 0, **priced(prepared, device, local)}
+        rows[key]["arms"].append(f"{phase}{arm}")
+        rows[key]["runs"] += len(study.spec.seeds)
+    return list(rows.values())
 
 
 def priced(prepared: Prepared, device: str, local: bool) -> Row:
-    """The price of one run: operations counted, and seconds and memory measured where the device is
-    `local`.
+    """Return the price of one run: operations counted, seconds and memory of real steps.
+
+    Where the device is not `local`, seconds are those of GPU_FLOPS, and memory is NaN.
     """
-    train, (forward, training) = prepared.condition.protocol, operations(prepared)
-    steps, windows = (
-        train.total_steps,
-        (1 + -(-train.total_steps // train.eval_every)) * train.eval_windows,
-    )
-    section = prepared.condition.corpus
-    validation = int(
-        (corpora.size_ahead(section.name, **section.reading) or 0) * section.validation
-    )
-    windows += train.test_windows + min(train.final_windows, validation // (train.context + 1))
+    train = prepared.condition.protocol
+    forward, training = operations(prepared)
+    steps = train.total_steps
+    windows = evaluated_windows(prepared.condition)
     flops = steps * train.batch * training + windows * forward
-    price = {"flops": flops, "seconds": flops / GPU_FLOPS, "memory": math.nan}
+    seconds = flops / GPU_FLOPS
+    memory = math.nan
     if local:
         limit = LARGEST_STEP[device] * (train.threads if device == "cpu" else 1)
         batch = max(1, min(train.batch, int(limit / training)))
-        start, step, window, memory = measure(prepared.condition, batch)
+        start, step, window, part = measure(prepared.condition, batch)
         whole = train.batch / batch
-        price |= {
-            "seconds": start + steps * step * whole + windows * window,
-            "memory": memory * whole,
-        }
+        seconds = start + steps * step * whole + windows * window
+        memory = part * whole
     return {
         "parameters": prepared.parameters,
         "steps": steps,
         "flops_per_byte": training / train.context,
-        **price,
+        "flops": flops,
+        "seconds": seconds,
+        "memory": memory,
     }
+
+
+def evaluated_windows(condition: Condition) -> int:
+    """Return the number of windows that a run evaluates: in training, at its end, and of the test.
+
+    Those at the end are bounded by the validation text, as far as its size is known ahead.
+    """
+    train = condition.protocol
+    section = condition.corpus
+    size = corpora.size_ahead(section.name, **section.reading) or 0
+    disjoint = int(size * section.validation) // (train.context + 1)
+    evaluations = 1 + -(-train.total_steps // train.eval_every)
+    final = min(train.final_windows, disjoint)
+    return evaluations * train.eval_windows + final + train.test_windows
 
 
 def operations(prepared: Prepared) -> tuple[int, int]:
     """Operations of one window, forward alone and in training; only a model of other people's code
     is really built.
     """
-    condition, context = prepared.condition, prepared.condition.protocol.context
+    condition = prepared.condition
+    context = condition.protocol.context
     bare = replace(condition, train=condition.protocol.model_copy(update={"backend": None}))
-
-    def formula(each: int, place: int, *shapes: Any, **_: Any) -> int:
-        return each * math.prod(shapes[place]) * (1 if place else shapes[0][-1])
-
-    known = {}
-    for name, pair in OPERATIONS.items():
-        for back, each in enumerate(pair):
-            # the decay of a scan may be one for all steps
-            place = 1 + back if name == "scan" else 0
-            known[getattr(torch.ops.plkernel, name + "_backward" * back)] = partial(
-                formula, each, place
-            )
-    forward, training = (FlopCounterMode(display=False, custom_mapping=known) for _ in range(2))
+    forward, training = (
+        FlopCounterMode(display=False, custom_mapping=_formulas()) for _ in range(2)
+    )
     with nullcontext() if prepared.plan is None else FakeTensorMode():
         model = started(condition, 0) if prepared.plan is None else build(bare)
         windows = torch.zeros((1, context + 1), dtype=torch.int64)
@@ -146,6 +161,23 @@ def operations(prepared: Prepared) -> tuple[int, int]:
         with training:
             next_byte_loss(model, windows).backward()
     return forward.get_total_flops(), training.get_total_flops()
+
+
+def _formulas() -> dict[Any, Callable[..., int]]:
+    """Return the operations of every recurrence from the shapes of its arguments."""
+
+    def formula(each: int, place: int, *shapes: Any, **_: Any) -> int:
+        channel_steps = math.prod(shapes[place])
+        return each * channel_steps * (1 if place else shapes[0][-1])
+
+    known: dict[Any, Callable[..., int]] = {}
+    for name, pair in OPERATIONS.items():
+        for back, each in enumerate(pair):
+            operator = getattr(torch.ops.plkernel, f"{name}_backward" if back else name)
+            # the decay of a scan may be one for all steps
+            place = 1 + back if name == "scan" else 0
+            known[operator] = partial(formula, each, place)
+    return known
 
 
 def measure(condition: Condition, batch: int) -> list[float]:
@@ -163,8 +195,9 @@ def measure(condition: Condition, batch: int) -> list[float]:
 
 
 def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
-    """Train on random bytes in this process: seconds to start, of a step and of a window, and bytes
-    at the peak.
+    """Train on random bytes in this process.
+
+    Returns seconds to start, of a step and of a window, and the bytes at the peak.
     """
     keep_memory()
     prepared = Prepared.of(from_config(config, trusted))
@@ -190,24 +223,13 @@ def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
 
 
 def text(forecast: Row) -> str:
-    """The table for the terminal, and below it the totals, how many runs fit, and where the times
-    come from.
-    """
-    rows, at_once, form = (
-        forecast["rows"],
-        forecast["workers"],
-        "{runs}|{parameters:,}|{flops_per_byte:.3g}|{steps:,}",
-    )
-    cells = []
-    for row in rows:
-        more = f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""
-        memory = f"{row['memory'] / 1e9:.2f}".replace(
-            "nan", "-"
-        )  # not known of a GPU that is not here
-        numbers = [*form.format(**row).split("|"), f"{row['flops']:.2e}", memory]
-        cells.append([row["arms"][0] + more, *numbers, duration(row["seconds"])])
+    """The table for the terminal, the totals, how many runs fit, and where the times come from."""
+    rows = forecast["rows"]
+    at_once = forecast["workers"]
+    cells = [_cells(row) for row in rows]
     header = ["arms", "runs", "parameters", "FLOPs/byte", "steps", "FLOPs", "memory GB", "time"]
-    runs, flops = sum(row["runs"] for row in rows), sum(row["runs"] * row["flops"] for row in rows)
+    runs = sum(row["runs"] for row in rows)
+    flops = sum(row["runs"] * row["flops"] for row in rows)
     lines = [
         (
             f"{forecast['name']}: {runs} runs, {at_once} at a time, on {forecast['device']}; of one"
@@ -216,7 +238,8 @@ def text(forecast: Row) -> str:
         text_table(header, cells),
         f"all runs: {flops:.2e} FLOPs, {duration(forecast['seconds'])}",
     ]
-    if available := forecast["available"]:
+    available = forecast["available"]
+    if available:
         fitting = int(available // max(row["memory"] for row in rows))
         remedy = f": use --workers {fitting}" if 0 < fitting < min(at_once, runs) else ""
         lines.append(
@@ -230,6 +253,30 @@ def text(forecast: Row) -> str:
     return "\n".join([*lines, alone if forecast["measured"] else assumed])
 
 
+def _cells(row: Row) -> list[str]:
+    """The cells of a row of `estimate`."""
+    more = f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""
+    known = not math.isnan(row["memory"])  # it is not, of a GPU that is not here
+    return [
+        row["arms"][0] + more,
+        str(row["runs"]),
+        f"{row['parameters']:,}",
+        f"{row['flops_per_byte']:.3g}",
+        f"{row['steps']:,}",
+        f"{row['flops']:.2e}",
+        f"{row['memory'] / 1e9:.2f}" if known else "-",
+        duration(row["seconds"]),
+    ]
+
+
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds."""
-    return str(timedelta(seconds=round(seconds))) if seconds >= 0.5 else "under 1 s"
+    """Hours, minutes and seconds, with days before them from 24 hours on.
+
+    >>> duration(3661), duration(0.1), duration(2e20)
+    ('1:01:01', 'under 1 s', 'over 2,700,000 years')
+    """
+    if seconds < 0.5:
+        return "under 1 s"
+    if seconds > timedelta.max.total_seconds() - 1:
+        return "over 2,700,000 years"
+    return str(timedelta(seconds=round(seconds)))

@@ -1,15 +1,15 @@
-"""The engine trains the runs of a study, each in a process of its own, whose state is in its folder
-alone.
-"""
+"""What trains the runs of a study: the protocol of an engine, and processes of this machine."""
 
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from plkernel.common.cli import TRUST
 from plkernel.common.environment import COMMAND, command_line
@@ -19,16 +19,17 @@ from plkernel.config.study import Spec
 from plkernel.training.curves import LoggerName
 
 POLL_SECONDS = 0.2
+ASK_AGAIN_SECONDS = 10.0
+"""After this time a run that is to stop is asked again: one that only starts may not hear."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be trained: an arm at a seed of the study in folder `study`, on a device of type
-    `device`.
+    """A run to be trained: an arm at a seed of the study in folder `study`.
 
-    config: of the run (`Task.config`); a process that resolves to another one refuses to train.
-    trusted: the user has consented to the code that it names, which is written to no file. logger:
-    also receives the scalars of its curves.
+    device: its type, 'cpu' or 'cuda'. config: of the run (`Task.config`); a process that resolves
+    to another one refuses to train. trusted: the user has consented to the code that it names,
+    which is written to no file. logger: also receives the scalars of its curves.
     """
 
     study: Path
@@ -50,8 +51,9 @@ class Job:
 
 
 def start_process(job: Job, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Train `job` in a process that prints to log.txt in the folder of the run, and ends, saved,
-    with this one.
+    """Train `job` in a process that prints to log.txt in the folder of the run.
+
+    The process ends, saved, with this one. Raises ValueError where a file of the folder is a link.
     """
     refuse_links(job.folder.parent, job.folder, *job.folder.glob("*"))
     job.folder.mkdir(parents=True, exist_ok=True)
@@ -75,60 +77,103 @@ def start_process(job: Job, environment: Mapping[str, str]) -> subprocess.Popen[
         )
 
 
-class Engine:
-    """Trains runs in processes of this machine; a run on a GPU sees the one with the fewest runs on
-    it.
+class Engine(Protocol):
+    """Trains the runs of a study that it is given, some at a time.
 
-    Only the folder of a run says how it ended.
+    What it has to know of a run is in its job, and the folder of the run says how it ended: an
+    engine may train in processes, on other machines or in a queue.
+    """
+
+    def device(self, condition: Condition) -> str:
+        """Return the type of device of its runs, 'cpu' or 'cuda'; ValueError without one."""
+
+    def room(self, spec: Spec, device: str) -> int:
+        """Return the number of runs of the spec that can be trained at a time now.
+
+        With 0 the study waits until there is room.
+        """
+
+    def start(self, job: Job) -> None:
+        """Begin a run, or go on with it, and return at once."""
+
+    def ended(self) -> list[Job]:
+        """Return the runs that have ended since the last call, well or not, each once."""
+
+    def stop(self) -> None:
+        """Have every run save and end, and wait for them; called at the end of a study too."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that trains a run, and the GPU that it sees, if any."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    gpu: str | None = None
+
+
+class LocalEngine:
+    """An `Engine` that trains runs in processes of this machine.
+
+    A run on a GPU sees one alone, that with the fewest runs on it.
     """
 
     def __init__(self) -> None:
-        self.active: list[
-            tuple[Job, str | None, subprocess.Popen[bytes]]
-        ] = []  # with the GPU, and the process
+        self.active: list[Worker] = []
 
     def device(self, condition: Condition) -> str:
-        """Return the type of device of its runs, 'cpu' or 'cuda'; ValueError where there is
-        none.
-        """
+        """Return the type of device of its runs, 'cpu' or 'cuda'; ValueError without one."""
         from plkernel.training.build import check_machine
 
         return check_machine(condition)
 
     def room(self, spec: Spec, device: str) -> int:
-        """Return the number of runs of the spec that can be trained at a time now."""
+        """Return the number of GPUs, or of cores over the threads of a run; at least 1."""
         if device == "cuda":
-            return len(visible_gpus())
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-        return max(1, cores // spec.train.threads)
+            return max(1, len(visible_gpus()))
+        return max(1, available_cores() // spec.train.threads)
 
     def start(self, job: Job) -> None:
-        """Begin a run, or go on with it."""
-        environment, gpu = {**os.environ, COMMAND: command_line()}, None
+        """Begin a run, or go on with it; OSError where the GPUs have gone."""
+        environment = {**os.environ, COMMAND: command_line()}
+        gpu = None
         if job.device == "cuda":
-            environment["CUDA_VISIBLE_DEVICES"] = gpu = min(
-                visible_gpus(), key=[g for _, g, _ in self.active].count
-            )
-        self.active.append((job, gpu, start_process(job, environment)))
+            gpu = self._idlest_gpu()
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        self.active.append(Worker(job, start_process(job, environment), gpu))
+
+    def _idlest_gpu(self) -> str:
+        gpus = visible_gpus()
+        if not gpus:
+            raise OSError("no GPU is visible any more: runs that are left need one")
+        in_use = [worker.gpu for worker in self.active]
+        return min(gpus, key=in_use.count)
 
     def ended(self) -> list[Job]:
-        """Return the runs that have ended, well or not, since the last call."""
-        done = [worker for worker in self.active if worker[2].poll() is not None]
+        """Return the runs whose processes have ended, well or not, since the last call."""
+        done = [worker for worker in self.active if worker.process.poll() is not None]
         self.active = [worker for worker in self.active if worker not in done]
-        return [job for job, _, _ in done]
+        return [worker.job for worker in done]
 
     def stop(self) -> None:
         """Ask every run to save and end, and wait for them."""
-        for _, _, process in (
-            self.active if os.name == "posix" else ()
-        ):  # elsewhere Ctrl-C has reached them by itself
-            process.send_signal(signal.SIGINT)
-        for _, _, process in self.active:  # once all are asked, so that they save at the same time
-            process.wait()
+        while self.active:
+            if os.name == "posix":  # elsewhere Ctrl-C has reached them by itself
+                for worker in self.active:
+                    worker.process.send_signal(signal.SIGINT)
+            # once all are asked, so that they save at the same time
+            deadline = time.monotonic() + ASK_AGAIN_SECONDS
+            for worker in self.active:
+                with suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(max(0.0, deadline - time.monotonic()))
+            self.ended()
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def visible_gpus() -> list[str]:
@@ -136,4 +181,6 @@ def visible_gpus() -> list[str]:
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
+    if visible:
+        return visible.split(",")
+    return [str(number) for number in range(torch.cuda.device_count())]

@@ -1,7 +1,7 @@
 """What a model is to be compared with: n-grams counted in the windows of a run, and LZMA."""
 
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from plkernel.analysis.exponentials import Floats
 from plkernel.common import cli
 from plkernel.common.files import REFERENCES, save_json
-from plkernel.config.schema import TrainSpec
+from plkernel.config.resolved import ResolvedSpec
+from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import Spec
 from plkernel.context.measures import moments
-from plkernel.data.corpora import Splits
+from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.names import known_sequence
 from plkernel.data.windows import Bytes, carried_windows, fixed_windows, training_windows
 from plkernel.results.saved import REFERENCE_KEY, reference_entries
@@ -24,6 +25,8 @@ from plkernel.training.loop import open_corpus
 
 Table = tuple[NDArray[np.uint64], NDArray[np.int64]]
 """Different keys (k,), ascending, and how often each was seen (k,), or its running total."""
+Entry = dict[str, Any]
+"""What references.json holds of one corpus."""
 AT_ONCE = 2**22
 """Bytes that are counted, or judged, at a time."""
 ORDERS = 5
@@ -35,69 +38,90 @@ WINDOWS = [2**12, 2**15, 2**18, 2**24]
 """Bytes that LZMA looks back."""
 
 
-def save_references(spec: Spec, arms: Sequence[str], out: Path) -> None:
+def save_references(study: ResolvedSpec, arms: Sequence[str], out: Path) -> None:
     """Write the losses of n-grams on every corpus of `arms` to out/references.json.
 
-    They stand beside those of other corpora.
-
-    An entry for the same corpus and the same windows is kept.
+    They stand beside those of other corpora. An entry for the same corpus and the same windows is
+    kept.
     """
-    path, seed, train, steps = out / REFERENCES, spec.seeds[0], spec.train, spec.train.total_steps
+    path = out / REFERENCES
     known = reference_entries(path)
-    saved, there = [], steps * train.batch
-    count = min(there, MOST_BYTES // train.context)
-    words = f"those that the runs of seed {seed} read in {steps:,} steps"
-    for section in dict.fromkeys(spec.condition(arm).corpus for arm in arms):
-        corpus, splits = open_corpus(section, train.context)
-        own = {"final_windows"} if train.final_windows else set()
-        if train.carry:
-            own.add("carry")
-        protocol = train.model_dump(
-            include={"context", "batch", "eval_windows", "test_windows"} | own
-        )
-        entry: dict[str, Any] = {
-            "corpus": {
-                **section.model_dump(mode="json"),
-                "size": corpus.size,
-                "sha256": corpus.sha256,
-            },
-            "train": {**protocol, "steps": steps},
-            "seed": seed,
-            "training_bytes": count * train.context,
-        }
-        text = known_sequence(section.name) is None
-        if kept := [
-            one for one in known if all(one.get(name) == entry[name] for name in REFERENCE_KEY)
-        ]:
-            saved.append(
-                kept[0]
-                if "lzma" in kept[0] or not text
-                else {**kept[0], "lzma": compressed(splits)}
-            )
-            continue
-        with cli.progress_bar(f"n-grams of {section.name}") as advance:
-            blocks = _blocks(train, splits.train, seed, count)
-            tables = n_grams((advance(len(block) / count) or block for block in blocks), ORDERS)
-        entry |= {
-            "model": "interpolated Witten-Bell n-grams of bytes",
-            "training_windows": (
-                words if count == there else f"the first {count:,} of {there:,} windows: {words}"
-            ),
-            "orders": list(range(1, ORDERS + 1)),
-            **_losses(
-                tables,
-                splits.validation,
-                train.context,
-                train.final_windows or train.eval_windows,
-                "val",
-            ),
-            **_losses(tables, splits.test, train.context, train.test_windows, "test"),
-        }
-        saved.append(entry | ({"lzma": compressed(splits)} if text else {}))
+    saved = [
+        _reference(study.spec, section, known)
+        for section in dict.fromkeys(study.conditions[arm].corpus for arm in arms)
+    ]
     corpora = [entry["corpus"] for entry in saved]
     saved += [entry for entry in known if entry["corpus"] not in corpora]
     if saved != known:
         save_json(path, {"references": saved})
+
+
+def _reference(spec: Spec, section: CorpusSpec, known: Iterable[Entry]) -> Entry:
+    """Return the entry of a corpus: that of `known` with the same key, or a new one."""
+    corpus, splits = open_corpus(section, spec.train.context)
+    key = _key(spec, section, corpus)
+    same = [one for one in known if all(one.get(name) == key[name] for name in REFERENCE_KEY)]
+    entry = same[0] if same else key | _counted(spec, section, splits)
+    is_text = known_sequence(section.name) is None
+    if is_text and "lzma" not in entry:
+        entry = {**entry, "lzma": compressed(splits)}
+    return entry
+
+
+def _key(spec: Spec, section: CorpusSpec, corpus: Corpus) -> Entry:
+    """Return what decides the numbers of an entry, see REFERENCE_KEY."""
+    train = spec.train
+    names = {"context", "batch", "eval_windows", "test_windows"}
+    if train.final_windows:
+        names.add("final_windows")
+    if train.carry:
+        names.add("carry")
+    return {
+        "corpus": {
+            **section.model_dump(mode="json"),
+            "size": corpus.size,
+            "sha256": corpus.sha256,
+        },
+        "train": {**train.model_dump(include=names), "steps": train.total_steps},
+        "seed": spec.seeds[0],
+        "training_bytes": _window_count(train) * train.context,
+    }
+
+
+def _window_count(train: TrainSpec) -> int:
+    """Return the number of training windows that are counted."""
+    return min(train.total_steps * train.batch, MOST_BYTES // train.context)
+
+
+def _counted(spec: Spec, section: CorpusSpec, splits: Splits) -> Entry:
+    """Return the losses of n-grams that are counted in the windows of the first seed's runs."""
+    train = spec.train
+    seed = spec.seeds[0]
+    count = _window_count(train)
+    there = train.total_steps * train.batch
+    words = f"those that the runs of seed {seed} read in {train.total_steps:,} steps"
+    if count < there:
+        words = f"the first {count:,} of {there:,} windows: {words}"
+    with cli.progress_bar(f"n-grams of {section.name}") as advance:
+        blocks = _blocks(train, splits.train, seed, count)
+        tables = n_grams(_advancing(blocks, count, advance), ORDERS)
+    validation_windows = train.final_windows or train.eval_windows
+    return {
+        "model": "interpolated Witten-Bell n-grams of bytes",
+        "training_windows": words,
+        "orders": list(range(1, ORDERS + 1)),
+        **_losses(tables, splits.validation, train.context, validation_windows, "val"),
+        **_losses(tables, splits.test, train.context, train.test_windows, "test"),
+    }
+
+
+def _advancing(
+    blocks: Iterable[Bytes], count: int, advance: Callable[[float], Any]
+) -> Iterator[Bytes]:
+    """Yield blocks of `count` windows in all, and tell `advance` the share of each."""
+    for block in blocks:
+        advance(len(block) / count)
+        yield block
 
 
 def compressed(splits: Splits) -> dict[str, list[Any]]:
@@ -106,19 +130,19 @@ def compressed(splits: Splits) -> dict[str, list[Any]]:
     The difference of two sizes, with and without the validation text; at least 1 MiB of training
     text comes before it.
     """
-    known: dict[str, list[Any]] = {"windows": WINDOWS, "val_bpb": []}
+    losses: list[float] = []
     with cli.progress_bar("LZMA") as advance, ThreadPoolExecutor(2) as pool:
         for window in WINDOWS:
-            before, text = bytes(splits.train[-max(window, 2**20) :]), bytes(splits.validation)
-            size = max(
-                WINDOWS[0], min(window, len(before) + len(text))
-            )  # a larger one only costs memory
+            before = bytes(splits.train[-max(window, 2**20) :])
+            text = bytes(splits.validation)
+            # a larger one only costs memory
+            size = max(WINDOWS[0], min(window, len(before) + len(text)))
             how = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": size}]
             encode = partial(lzma.compress, format=lzma.FORMAT_RAW, filters=how)
             whole, half = map(len, pool.map(encode, (before + text, before)))
-            known["val_bpb"].append(8 * (whole - half) / len(text))
+            losses.append(8 * (whole - half) / len(text))
             advance(1 / len(WINDOWS))
-    return known
+    return {"windows": WINDOWS, "val_bpb": losses}
 
 
 def _losses(
@@ -160,12 +184,10 @@ def n_grams(blocks: Iterable[Bytes], orders: int = 5) -> tuple[Table, ...]:
         rows = max(1, AT_ONCE // block.shape[1])
         for start in range(0, len(block), rows):
             for order, parts in enumerate(counted, start=1):
-                parts.append(
-                    np.unique(_keys(block[start : start + rows], order), return_counts=True)
-                )
-                if (
-                    sum(keys.size for keys, _ in parts[1:]) >= parts[0][0].size
-                ):  # each key is merged a few times
+                keys = _keys(block[start : start + rows], order)
+                parts.append(np.unique(keys, return_counts=True))
+                # so each key is merged a few times only
+                if sum(keys.size for keys, _ in parts[1:]) >= parts[0][0].size:
                     parts[:] = [_merged(parts)]
     return tuple((keys, np.r_[0, np.cumsum(counts)]) for keys, counts in map(_merged, counted))
 

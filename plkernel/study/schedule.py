@@ -1,5 +1,4 @@
-"""A study, run: every arm at every seed that has not ended yet, after the search for learning
-rates.
+"""A study, run: every arm at every seed that has not ended yet, after the search for rates.
 
 The search is OUT/tuning, a study like any other. Each arm of a spec with tuning.rates that gives no
 learning rate is trained at every rate of the grid on every tuning seed; the rate with the lowest
@@ -13,7 +12,8 @@ OUT/references.json.
 import fnmatch
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,12 @@ from plkernel.common.files import (
     run_folder,
     save_json,
 )
+from plkernel.config.resolved import ResolvedSpec, resolve_spec
+from plkernel.config.schema import Arm
 from plkernel.config.study import Spec
-from plkernel.results.registration import changes, registration_of
+from plkernel.results.registration import Registration, changes, registration_of
 from plkernel.results.tuning import choices
-from plkernel.study.engine import POLL_SECONDS, Engine, Job
+from plkernel.study.engine import POLL_SECONDS, Engine, Job, LocalEngine
 from plkernel.study.references import save_references
 from plkernel.training.build import Prepared
 from plkernel.training.curves import LoggerName, logger_library, save_mean
@@ -50,6 +52,24 @@ LINKED = (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT)
 """Files and folders of a study that may be no links."""
 
 
+@dataclass(frozen=True)
+class Sitting:
+    """How the runs of one call are trained.
+
+    workers: runs at a time, None for as many as the engine has room for. retry: go on with runs
+    that diverged. logger: also receives the scalars of their curves.
+    """
+
+    engine: Engine
+    workers: int | None = None
+    retry: bool = False
+    logger: LoggerName | None = None
+
+    def room(self, spec: Spec, device: str) -> int:
+        """Return the number of runs to be trained at a time now."""
+        return self.workers or self.engine.room(spec, device)
+
+
 def run_experiment(
     spec: Spec,
     out: Path,
@@ -59,12 +79,12 @@ def run_experiment(
     retry: bool = False,
     logger: LoggerName | None = None,
 ) -> list[str]:
-    """Run every arm at every seed that has not ended yet; returns the names of the runs that failed
-    or diverged.
+    """Run every arm at every seed that has not ended yet; return the names of the runs that failed.
 
-    workers: runs at a time, by default as many as the engine has room for. only: patterns of arm
-    names, by default all arms. retry: go on with runs that diverged, from their last checkpoints.
-    logger: a library that receives the scalars of the curves too.
+    Runs that diverged are among these. workers: runs at a time, by default as many as the engine
+    has room for. only: patterns of arm names, by default all arms. engine: by default processes of
+    this machine. retry: go on with runs that diverged, from their last checkpoints. logger: a
+    library that receives the scalars of the curves too.
 
     Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning.
     A study may grow by seeds and arms; a run that another configuration made is refused, and so is
@@ -72,190 +92,217 @@ def run_experiment(
     folder. Raises ValueError on bad input before anything is written, KeyboardInterrupt after
     Ctrl-C with every run saved.
     """
-    arms, engine = chosen_arms(spec, only), engine or Engine()
+    arms = chosen_arms(spec, only)
+    sitting = Sitting(engine or LocalEngine(), workers, retry, logger)
     if logger:
         logger_library(logger)
     registration = registration_of(spec, out)
-    if registration and (differing := changes(registration.spec, spec.model_dump(mode="json"))):
-        print(f"note: otherwise than registered: {'; '.join(differing[:3])}", file=sys.stderr)
-    untuned = [arm for arm in arms if spec.tuning.rates and spec.arm(arm).learning_rate is None]
+    if registration:
+        _note_changes(spec, registration)
+    untuned = _untuned(spec, arms)
     if untuned:
-        settled = tuned(spec, out)  # whose runs are refused before the search, not after it
-        _jobs(
-            settled,
-            [arm for arm in arms if settled.arm(arm).learning_rate is not None],
-            out,
-            engine,
-            logger,
-        )
-        search, wanted = (
-            search_of(spec),
-            [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)],
-        )
-        jobs = _jobs(search, wanted, out / TUNING, engine, logger)
+        _check_runs_with_rates(spec, arms, out, sitting)
+        search = search_of(spec)
+        names = [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)]
+        searching = _jobs(resolve_spec(search), names, out / TUNING, sitting)
     else:
-        jobs = _jobs(spec, arms, out, engine, logger)
+        study = resolve_spec(spec)
+        jobs = _jobs(study, arms, out, sitting)
     refuse_links(*(out / name for name in LINKED))
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, f"out {out}"):
         if registration:
             save_json(out / REGISTERED, {**registration.content, "sha256": registration.sha256})
-        save_json(
-            out / SPEC, spec.model_dump(mode="json")
-        )  # so that a record may be kept while rates are searched
+        # so that a record may be kept while rates are searched
+        save_json(out / SPEC, spec.model_dump(mode="json"))
         if untuned:
-            _run(search, jobs, out / TUNING, workers, engine, retry)
-        if spec.tuning.rates:
-            spec = tuned(spec, out)
-        if lost := [arm for arm in untuned if spec.arm(arm).learning_rate is None]:
-            remedy = (
-                "mend the cause and run the same command again with --retry, or try lower rates"
-            )
-            raise ValueError(
-                f"tuning.rates: no learning rate for arm {lost[0]!r}, see {out / TUNING}; {remedy}"
-            )
-        if untuned:
-            jobs = _jobs(spec, arms, out, engine, logger)
-        save_references(spec, arms, out)
-        return _run(spec, jobs, out, workers, engine, retry)
+            _run(search, searching, out / TUNING, sitting)
+            study = resolve_spec(tuned(spec, out))
+            _check_rates(study.spec, untuned, out)
+            jobs = _jobs(study, arms, out, sitting)
+        save_references(study, arms, out)
+        # the search may have rates of arms that are not chosen
+        return _run(study.spec if untuned else tuned(spec, out), jobs, out, sitting)
 
 
 def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
-    """Return the arms whose names match one of the patterns; ValueError for a pattern that matches
-    none.
+    """Return the arms whose names match one of the patterns, all without a pattern.
+
+    Raises ValueError for a pattern that matches none.
     """
     cli.check_patterns("only", only, spec.arms)
-    return [
-        arm
-        for arm in spec.arms
-        if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only)
-    ]
+    if not only:
+        return list(spec.arms)
+    return [arm for arm in spec.arms if any(fnmatch.fnmatchcase(arm, one) for one in only)]
 
 
-def _jobs(
-    spec: Spec, arms: Sequence[str], out: Path, engine: Engine, logger: LoggerName | None
-) -> list[Job]:
-    """The runs, seed by seed, each checked against its corpus, the machine and the content of its
-    folder.
+def _note_changes(spec: Spec, registration: Registration) -> None:
+    """Say on standard error where the spec differs from its registration."""
+    differing = changes(registration.spec, spec.model_dump(mode="json"))
+    if differing:
+        print(f"note: otherwise than registered: {'; '.join(differing[:3])}", file=sys.stderr)
+
+
+def _untuned(spec: Spec, arms: Iterable[str]) -> list[str]:
+    """Return those of `arms` whose learning rates are to be searched for."""
+    if not spec.tuning.rates:
+        return []
+    return [arm for arm in arms if spec.arm(arm).learning_rate is None]
+
+
+def _check_runs_with_rates(spec: Spec, arms: Iterable[str], out: Path, sitting: Sitting) -> None:
+    """Check the runs of arms whose rates are known, so that they are refused before a search."""
+    settled = resolve_spec(tuned(spec, out))
+    known = [arm for arm in arms if settled.spec.arm(arm).learning_rate is not None]
+    _jobs(settled, known, out, sitting)
+
+
+def _check_rates(spec: Spec, searched: Iterable[str], out: Path) -> None:
+    """Raise ValueError where the search has found no learning rate for an arm."""
+    for arm in searched:
+        if spec.arm(arm).learning_rate is None:
+            raise ValueError(
+                f"tuning.rates: no learning rate for arm {arm!r}, see {out / TUNING}; mend the"
+                " cause and run the same command again with --retry, or try lower rates"
+            )
+
+
+def _jobs(study: ResolvedSpec, arms: Sequence[str], out: Path, sitting: Sitting) -> list[Job]:
+    """Return the runs, seed by seed, each checked.
+
+    Its corpus, the machine and the content of its folder must allow it.
     """
-    prepared = [Prepared.of(spec.condition(arm)) for arm in arms]
-    devices = [engine.device(ready.condition) for ready in prepared]
+    spec = study.spec
+    prepared = [Prepared.of(study.conditions[arm]) for arm in arms]
+    devices = [sitting.engine.device(ready.condition) for ready in prepared]
     sections = dict.fromkeys(ready.condition.corpus for ready in prepared)
     corpora = {section: open_corpus(section, spec.train.context) for section in sections}
     jobs = []
     for seed in spec.seeds:
         for ready, device in zip(prepared, devices, strict=True):
-            name, folder = (
-                ready.condition.name,
-                RunFolder(run_folder(out, ready.condition.name, seed)),
-            )
+            name = ready.condition.name
+            folder = RunFolder(run_folder(out, name, seed))
             refuse_links(folder.path.parent, folder.path, *folder.path.glob("*"))
             config = Task(ready, seed, *corpora[ready.condition.corpus], folder, device).config
             folder.check(config)
-            jobs.append(
-                Job(out, name, seed, device, spec.train.threads, config, spec.trusted, logger)
+            job = Job(
+                study=out,
+                arm=name,
+                seed=seed,
+                device=device,
+                threads=spec.train.threads,
+                config=config,
+                trusted=spec.trusted,
+                logger=sitting.logger,
             )
+            jobs.append(job)
     return jobs
 
 
-def _run(
-    spec: Spec,
-    jobs: Sequence[Job],
-    out: Path,
-    workers: int | None,
-    engine: Engine,
-    retry: bool = False,
-) -> list[str]:
+def _run(spec: Spec, jobs: Sequence[Job], out: Path, sitting: Sitting) -> list[str]:
     """Run those of `jobs` that have not ended; return the names of those that fail or diverge."""
-    finished, diverged = (
-        [one for one in jobs if RunFolder(one.folder).status == end] for end in (FINISHED, DIVERGED)
-    )
-    arms = {
-        arm: [one for one in jobs if one.arm == arm]
-        for arm in dict.fromkeys(one.arm for one in jobs)
-    }
-
-    def draw_mean(arm: str) -> None:
-        if all(RunFolder(one.folder).status == FINISHED for one in arms[arm]):
-            save_mean(out / arm, [one.seed for one in arms[arm]])
-
-    for arm in arms:  # of runs that finished before
-        draw_mean(arm)
-    waiting, active = (
-        [one for one in jobs if one not in finished and (retry or one not in diverged)],
-        list[Job](),
-    )
+    finished = _jobs_that(FINISHED, jobs)
+    diverged = [] if sitting.retry else _jobs_that(DIVERGED, jobs)
+    waiting = [job for job in jobs if job not in [*finished, *diverged]]
+    for arm in dict.fromkeys(job.arm for job in jobs):
+        _draw_mean(arm, jobs, out)
     save_json(out / SPEC, spec.model_dump(mode="json"))
-    lost = f", {len(diverged)} diverged before" if diverged and not retry else ""
-    size = min(len(waiting), workers or engine.room(spec, jobs[0].device))
-    before = f"{len(finished)} finished before{lost}, {size} at a time, in {out}"
+    lost = f", {len(diverged)} diverged before" if diverged else ""
+    at_once = min(len(waiting), sitting.room(spec, jobs[0].device))
+    before = f"{len(finished)} finished before{lost}, {at_once} at a time, in {out}"
     print(f"{spec.name}: {len(jobs)} runs, {before}", flush=True)
     try:
         with tqdm(total=len(waiting), unit="run", desc=spec.name, disable=None) as bar:
-            while waiting or active:
-                while waiting and len(active) < (workers or engine.room(spec, waiting[0].device)):
-                    active.append(waiting.pop(0))
-                    engine.start(active[-1])
-                time.sleep(POLL_SECONDS)
-                for job in engine.ended():
-                    active.remove(job)
-                    run = RunFolder(job.folder)
-                    end = f" {run.failure}, see {job.folder / LOG}"
-                    if (result := run.result) and run.status == FINISHED:
-                        bpb = (
-                            f"{result['final_val_bpb']:.4f} bits per byte after {result['steps']}"
-                            " steps"
-                        )
-                        end = (
-                            f": validation {bpb}, {result['seconds']:.0f}"
-                            f" s{label(result['causal'])}"
-                        )
-                    tqdm.write(job.name + end)
-                    draw_mean(job.arm)
-                    bar.update()
+            for job in _trained(spec, waiting, sitting):
+                tqdm.write(f"{job.name}{_ending(RunFolder(job.folder))}")
+                _draw_mean(job.arm, jobs, out)
+                bar.update()
     except KeyboardInterrupt:
         raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
     finally:
-        engine.stop()
-    return [job.name for job in jobs if RunFolder(job.folder).status != FINISHED]
+        sitting.engine.stop()
+    finished = _jobs_that(FINISHED, jobs)
+    return [job.name for job in jobs if job not in finished]
+
+
+def _jobs_that(status: str, jobs: Iterable[Job]) -> list[Job]:
+    """Return the jobs whose runs have ended so."""
+    return [job for job in jobs if RunFolder(job.folder).status == status]
+
+
+def _trained(spec: Spec, jobs: Iterable[Job], sitting: Sitting) -> Iterator[Job]:
+    """Give the runs to the engine as there is room, and yield each when it has ended."""
+    waiting = list(jobs)
+    active: list[Job] = []
+    while waiting or active:
+        while waiting and len(active) < sitting.room(spec, waiting[0].device):
+            job = waiting.pop(0)
+            active.append(job)
+            sitting.engine.start(job)
+        time.sleep(POLL_SECONDS)
+        for job in sitting.engine.ended():
+            active.remove(job)
+            yield job
+
+
+def _ending(run: RunFolder) -> str:
+    """Return how a run has ended, as it follows the name of the run."""
+    result = run.result
+    if result is None or run.status != FINISHED:
+        return f" {run.failure}, see {run.path / LOG}"
+    loss = f"{result['final_val_bpb']:.4f} bits per byte after {result['steps']} steps"
+    return f": validation {loss}, {result['seconds']:.0f} s{label(result['causal'])}"
+
+
+def _draw_mean(arm: str, jobs: Iterable[Job], out: Path) -> None:
+    """Write the curves of an arm's mean once all of its runs have finished."""
+    own = [job for job in jobs if job.arm == arm]
+    if all(RunFolder(job.folder).status == FINISHED for job in own):
+        save_mean(out / arm, [job.seed for job in own])
 
 
 def search_of(spec: Spec) -> Spec:
-    """The study that looks for the learning rates of `spec`: an arm for every arm that has none,
-    and rate.
+    """Return the study that looks for the learning rates of `spec`.
+
+    It has an arm for every arm that has none, and rate to try.
     """
-    changes: dict[str, Any] = {
-        "truncation_windows": 0,
-        "probe_windows": 0,
-    }  # which say nothing of a rate
+    # contexts and influences say nothing of a rate
+    changes: dict[str, Any] = {"truncation_windows": 0, "probe_windows": 0}
     if spec.tuning.steps is not None:
         changes |= {"steps": spec.tuning.steps, "bytes": None}
+    arms: dict[str, Arm] = {}
+    for name, arm in spec.arms.items():
+        if arm.learning_rate is None:
+            for rate in spec.rates_of(name):
+                arms[name_at(name, rate)] = _at_rate(arm, rate, leaving_out=changes)
+    search = Spec(
+        name=f"{spec.name}-{TUNING}",
+        baseline=next(iter(arms)),
+        seeds=spec.tuning.seeds,
+        corpus=spec.corpus,
+        model=spec.model,
+        train=spec.train.model_copy(update=changes),
+        arms=arms,
+    )
+    return search.trusting(spec.trusted)
+
+
+def _at_rate(arm: Arm, rate: float, leaving_out: Collection[str]) -> Arm:
+    """Return the arm of a search: at a rate, compared with none, some options of training left."""
+    train = {
+        option: value for option, value in (arm.train or {}).items() if option not in leaving_out
+    }
     alone = {"rates": None, "match": None, "against": None, "levels": None}
-    arms = {
-        name_at(name, rate): arm.model_copy(
-            update={"learning_rate": rate, "train": own or None, **alone}
-        )
-        for name, arm in spec.arms.items()
-        if arm.learning_rate is None
-        for own in [
-            {option: value for option, value in (arm.train or {}).items() if option not in changes}
-        ]
-        for rate in spec.rates_of(name)
-    }
-    sections: dict[str, Any] = {
-        "corpus": spec.corpus,
-        "model": spec.model,
-        "seeds": spec.tuning.seeds,
-        "arms": arms,
-    }
-    sections |= {"train": spec.train.model_copy(update=changes), "baseline": next(iter(arms))}
-    return Spec(name=f"{spec.name}-{TUNING}", **sections).trusting(spec.trusted)
+    return arm.model_copy(update={**alone, "learning_rate": rate, "train": train or None})
 
 
 def tuned(spec: Spec, out: Path) -> Spec:
-    """The spec with the learning rates that the search in `out` has found."""
+    """Return the spec with the learning rates that the search in `out` has found, if it has one."""
+    if not spec.tuning.rates:
+        return spec
     arms = dict(spec.arms)
-    for name, choice in choices({name: spec.rates_of(name) for name in arms}, out).items():
+    grids = {name: spec.rates_of(name) for name in arms}
+    for name, choice in choices(grids, out).items():
         if arms[name].learning_rate is None:
             arms[name] = arms[name].model_copy(update={"learning_rate": choice.rate})
     return spec.model_copy(update={"arms": arms})

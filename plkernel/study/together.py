@@ -24,7 +24,7 @@ from plkernel.config.condition import Condition, from_config
 from plkernel.config.schema import CorpusSpec
 from plkernel.config.study import Spec
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.study.engine import Engine, visible_gpus
+from plkernel.study.engine import Engine, LocalEngine, visible_gpus
 from plkernel.training.build import Prepared
 from plkernel.training.folder import RunFolder
 from plkernel.training.loop import Task, Training
@@ -58,7 +58,7 @@ def workers(spec: Spec, engine: Engine | None = None) -> int:
 
     The arm with the most parameters is measured. Prints what was found.
     """
-    engine = engine or Engine()
+    engine = engine or LocalEngine()
     conditions = [spec.condition(arm) for arm in spec.arms]
     device = engine.device(conditions[0])
     if device == "cpu":

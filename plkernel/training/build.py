@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from plkernel.common.cli import check_consent
 from plkernel.config.condition import Condition
@@ -96,6 +97,21 @@ class Prepared:
         return cls(condition, *facts)
 
 
+class Unfilled(TorchFunctionMode):
+    """Leaves random initial values out, which parameters on the meta device cannot hold.
+
+    torch would load its compiler to do nothing there, which takes a second.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        options = kwargs or {}
+        if getattr(function, "__module__", "") == "torch.nn.init":
+            return options["tensor"]
+        return function(*args, **options)
+
+
 @functools.cache
 def _facts(
     model: ModelSpec, scheme: str, options: tuple[tuple[str, float], ...], multiplier: bool
@@ -105,7 +121,7 @@ def _facts(
         scheme=scheme, scheme_options=dict(options), shape_on="multiplier" if multiplier else None
     )
     condition = Condition(model, arm)
-    with torch.device("meta"):
+    with torch.device("meta"), Unfilled():
         built = build(condition)
     planned = plan_of(built, condition)
     return sum(parameter.numel() for parameter in built.parameters()), planned, built.config

@@ -35,6 +35,8 @@ from plkernel.common.files import (
 )
 from plkernel.config.study import with_defaults
 
+FIGURES = ("steps", "bytes", "final_val_bpb", "best_val_bpb", "test_bpb", "seconds", "causal")
+"""What the result of every finished run has."""
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
 
 
@@ -75,8 +77,9 @@ class RunFolder:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The record of an ended run; None while it is unfinished. ValueError when the file is
-        damaged.
+        """The record of an ended run; None while it is unfinished.
+
+        Raises ValueError where the file is damaged.
         """
         path = self.path / RESULT
         if not path.exists():
@@ -86,6 +89,11 @@ class RunFolder:
             raise ValueError(
                 f"{path} does not say how the run ended: remove it to go on from the last"
                 " checkpoint"
+            )
+        missing = [name for name in FIGURES if name not in result]
+        if result["status"] == FINISHED and missing:
+            raise ValueError(
+                f"{path} has no {', '.join(missing)}: remove it to go on from the last checkpoint"
             )
         return result
 

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from plkernel.analysis.nodes import Nodes, output_std, place
 from plkernel.commands.specs import command
-from plkernel.common.files import load_json, save_json
+from plkernel.common.files import load_json, parse_toml, read_lines, save_json
 from plkernel.config import reading
 from plkernel.config.condition import from_config, resolve
 from plkernel.config.reading import expanded, find, load_spec, parse_spec, roles, specs
@@ -124,6 +125,26 @@ def test_a_configuration_of_an_earlier_version_has_defaults() -> None:
     assert with_defaults(old) == with_defaults(json.loads(json.dumps(condition.config)))
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("train", 3, "train: must be a table, got 3"),
+        ("train.stepps", 3, "unknown key 'stepps' in [train]; did you mean 'steps'?"),
+        ("model.ranks.x", 3, "unknown key 'x' in [model.ranks]; valid: decay, gate, rate, value"),
+        ("model.dim", -1, "model.dim: Input should be greater than or equal to 2, got -1"),
+        ("arm_options.betaa", 3, "unknown key 'betaa' in [arm_options]; did you mean 'beta'?"),
+    ],
+)
+def test_a_configuration_that_is_none_is_refused_in_words(
+    place: str, value: Any, message: str
+) -> None:
+    """Not in those of pydantic, which takes four lines and names its own page."""
+    config = json.loads(json.dumps(tiny().condition("power").config))
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        from_config(values({place: value}, config))
+    assert str(error.value) == message
+
+
 GOOSE = {"kind": "rwkv7", "dim": 64, "head_size": 16}
 
 
@@ -182,6 +203,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1}, "unknown key 'seed' in the top level; did you mean 'seeds'"),
     ({"arms.power.model": {"gian": "ema"}}, "unknown key 'gian' in [model]; did you mean 'gain'"),
     ({"train.steps": True}, "train.steps: must be a number, not true or false, got True"),
+    ({"train": 3}, "spec here: train: must be a table, got 3"),
+    ({"arms.power": 3}, "spec here: arms.power: must be a table, got 3"),
+    ({"arms.power": {"train": 3}}, "arms.power.train: must be a table, got 3"),
+    ({"seeds": 3}, "spec here: seeds: must be a list, got 3"),
+    ({"train.steps": 10**18}, "steps must be at most 1,000,000,000,000, got 1,000,000,000,000,000"),
     ({"train.bytes": 1000}, "exactly one of steps and bytes"),
     (
         {"train.schedule": "exponential", "train.final_fraction": 0.0},
@@ -336,6 +362,36 @@ def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
             (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=f"{name}: .*{message}"):
             load_spec(tmp_path / name)
+
+
+def test_files_beyond_the_limits_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sparse ones of 3 GB, and a key for which the parser would take gigabytes of memory."""
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is read"))
+    for name in ("spec.json", "spec.toml"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(3 * 10**9)
+        with pytest.raises(
+            ValueError, match=f"{name}: must have at most 67,108,864 bytes, got 3,000,000,000"
+        ):
+            load_spec(tmp_path / name)
+    with (tmp_path / "rows.jsonl").open("wb") as file:
+        file.truncate(2**29 + 1)
+    with pytest.raises(ValueError, match=r"rows.jsonl: must have at most 536,870,912 bytes"):
+        read_lines(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize("form", ["{} = 1", "[{}]", "a = {{ {} = 1 }}", "  {} = 1"])
+@pytest.mark.parametrize("part", ["a", '"a.b" ', "'a' . \"b\""])
+def test_a_key_of_many_parts_is_refused_before_it_is_parsed(form: str, part: str) -> None:
+    """The parser takes memory by the square of their number."""
+    for parts in (65, 100_000):
+        key = ".".join([part] * parts)
+        with pytest.raises(ValueError, match="here: a key has more than 64 parts"):
+            parse_toml(form.format(key).encode(), "here")
+    short = ".".join(["a"] * 20)
+    assert parse_toml(f"{short} = '{short} {'. ' * 100}'".encode(), "here")
 
 
 # Options of a command line

@@ -17,6 +17,7 @@ import pytest
 
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.schema import Arm, ModelSpec, TrainSpec
 from plkernel.config.study import Spec
 from plkernel.models.rwkv7 import RWKV7Config
@@ -109,10 +110,14 @@ def study(**changes: Any) -> Spec:
     return parse_spec({**values, "train": train | changes}, "s")
 
 
+def resolved(**changes: Any) -> ResolvedSpec:
+    return resolve_spec(study(**changes))
+
+
 def test_a_run_is_its_steps_its_evaluations_and_its_test(
     timed: list[tuple[Condition, int]],
 ) -> None:
-    forecast = estimate(study(), workers=2)
+    forecast = estimate(resolved(), workers=2)
     (row,) = forecast["rows"]
     forward, training = counted(Prepared.of(study().condition("a")))
     windows = 4 * 3 + 5  # evaluations at steps 0, 4, 8 and 10, and the test
@@ -128,7 +133,7 @@ def test_models_of_other_cost_are_rows_and_the_search_comes_first(
     timed: list[tuple[Condition, int]],
 ) -> None:
     arms = {"a": {}, "ema": {"model": {"gain": "ema"}}, "deep": {"model": {"layers": 4}}}
-    forecast = estimate(study(arms=arms), workers=2, search=study(arms={"a": {}}, steps=4))
+    forecast = estimate(resolved(arms=arms), workers=2, search=resolved(arms={"a": {}}, steps=4))
     assert [row["arms"] for row in forecast["rows"]] == [["tuning: a"], ["a", "ema"], ["deep"]]
     assert "a and 1 more" in text(forecast)
 
@@ -136,7 +141,7 @@ def test_models_of_other_cost_are_rows_and_the_search_comes_first(
 def test_a_large_run_is_timed_in_part_and_scaled_by_operations(
     timed: list[tuple[Condition, int]],
 ) -> None:
-    (row,) = estimate(study(model={"dim": 256, "layers": 3}, batch=64, context=2048), workers=1)[
+    (row,) = estimate(resolved(model={"dim": 256, "layers": 3}, batch=64, context=2048), workers=1)[
         "rows"
     ]
     assert timed[0][1] < 64
@@ -153,12 +158,12 @@ def test_memory_is_compared(
         (2e8, "memory: 0 at a time fit in the 0.2 GB that are free"),
     ):
         monkeypatch.setattr(dry_run, "available_memory", lambda device, free=free: free)
-        assert words in text(estimate(study(), workers=8))
+        assert words in text(estimate(resolved(), workers=8))
 
 
 def test_a_gpu_that_is_not_here_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    forecast = estimate(study(device="cuda", backend="gpu"), workers=3)
+    forecast = estimate(resolved(device="cuda", backend="gpu"), workers=3)
     (row,) = forecast["rows"]
     assert row["seconds"] == pytest.approx(row["flops"] / 1e14)
     assert "assumed, not measured" in text(forecast)
@@ -175,7 +180,7 @@ def test_time_and_memory_of_a_real_run(tmp_path: Path, name: str) -> None:
     values = load_spec(RUNS / f"{name}.toml").model_dump() | {"corpus": {"name": str(corpus)}}
     values["train"] |= {"steps": 24, "eval_every": 12, "eval_windows": 8, "test_windows": 8}
     spec: Spec = parse_spec(values, name)
-    before = estimate(spec, workers=1)["rows"][0]
+    before = estimate(resolve_spec(spec), workers=1)["rows"][0]
     path = tmp_path / "spec.json"
     path.write_text(spec.model_dump_json())
     command = [sys.executable, "-m", "plkernel.train", str(path), "--out", str(out)]
@@ -193,6 +198,16 @@ def test_time_and_memory_of_a_real_run(tmp_path: Path, name: str) -> None:
             time.sleep(0.005)
     assert run.returncode == 0, (tmp_path / "log").read_text()
     seconds = time.perf_counter() - begin
-    after = estimate(spec, workers=1)["rows"][0]
+    after = estimate(resolve_spec(spec), workers=1)["rows"][0]
     assert 0.5 < math.sqrt(before["seconds"] * after["seconds"]) / seconds < 2
     assert 0.7 < before["memory"] / peak < 1.4
+
+
+def test_a_spec_is_checked_without_the_compiler_of_torch() -> None:
+    """Models of all kinds are built for their facts; loading the compiler would take a second."""
+    code = (
+        "import sys; from plkernel.config.reading import load_spec; from plkernel.training import"
+        " check; [load_spec(name, check) for name in ('quick', 'finch', 'goose')];"
+        " sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

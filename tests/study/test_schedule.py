@@ -18,11 +18,12 @@ from plkernel.commands.experiment import _cautions, forecast
 from plkernel.common.files import REGISTERED, TUNING, load_json, save_json
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec
+from plkernel.config.resolved import resolve_spec
 from plkernel.config.study import Spec
 from plkernel.results.registration import place_of, register
 from plkernel.study import dry_run
 from plkernel.study import engine as engines
-from plkernel.study.engine import Engine, Job, start_process
+from plkernel.study.engine import Job, LocalEngine, start_process
 from plkernel.study.schedule import run_experiment
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import prepare, run_training
@@ -143,7 +144,10 @@ def test_a_run_on_a_gpu_sees_the_idlest_alone(monkeypatch: pytest.MonkeyPatch) -
         return SimpleNamespace(poll=lambda: polls.get(job.name))
 
     monkeypatch.setattr(engines, "start_process", start)
-    engine, jobs = Engine(), [Job(Path("out"), "uniform", seed, "cuda", 1, {}) for seed in range(4)]
+    engine, jobs = (
+        LocalEngine(),
+        [Job(Path("out"), "uniform", seed, "cuda", 1, {}) for seed in range(4)],
+    )
     for job in jobs[:3]:
         engine.start(job)
     polls[jobs[1].name] = 0
@@ -253,6 +257,11 @@ def test_a_registration_is_copied_to_the_folder(
     [
         ("config.json", None, r"made by another spec .*train.learning_rate was 1.0, is"),
         ("result.json", {}, "result.json does not say how the run ended"),
+        (
+            "result.json",
+            {"status": "finished", "steps": 12},
+            r"result.json has no bytes, final_val_bpb, .*remove it to go on from the last",
+        ),
     ],
 )
 def test_a_folder_of_another_spec_and_a_damaged_result_are_refused(
@@ -297,7 +306,7 @@ def test_bad_input_writes_nothing(
 )
 def test_arms_of_unequal_scale_are_named(spec: str, said: dict[str, str]) -> None:
     """Those of the second spec are matched."""
-    lines = [line for line in _cautions(load_spec(spec)) if "the output of" in line]
+    lines = [line for line in _cautions(resolve_spec(load_spec(spec))) if "the output of" in line]
     base = "the output of log-spaced_lags-{0}; match = 'baseline' evens it"
     every = [(arm, lag) for lag in ("0.7", "1.3") for arm in said]
     wanted = {

@@ -7,7 +7,7 @@ import pytest
 
 from plkernel.config.reading import load_spec
 from plkernel.study import together
-from plkernel.study.engine import Engine
+from plkernel.study.engine import LocalEngine
 from plkernel.study.together import Timing, best, chosen
 
 GB = 1e9
@@ -47,7 +47,7 @@ def test_on_a_cpu_cores_decide_and_nothing_is_timed(
 ) -> None:
     monkeypatch.setattr(together, "timing", lambda *_: pytest.fail("timed"))
     spec = load_spec(tiny_spec(device="cpu"))
-    assert together.workers(spec) == Engine().room(spec, "cpu")
+    assert together.workers(spec) == LocalEngine().room(spec, "cpu")
 
 
 def test_on_a_gpu_the_arm_with_the_most_parameters_decides(
@@ -61,7 +61,7 @@ def test_on_a_gpu_the_arm_with_the_most_parameters_decides(
         seen.append(condition)
         return Timing(count, 100.0 * min(count, 4), GB)
 
-    class OnGPUs(Engine):
+    class OnGPUs(LocalEngine):
         def device(self, condition: object) -> str:
             return "cuda"
 

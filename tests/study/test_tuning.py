@@ -14,13 +14,14 @@ import pytest
 from plkernel.commands import report
 from plkernel.common.files import REFERENCES, ROWS, SPEC, TUNING, load_json, name_at, read_lines
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.resolved import resolve_spec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows
 from plkernel.results.record import restore
 from plkernel.results.study import read_study
 from plkernel.results.tuning import Choice, choices
 from plkernel.study import references
-from plkernel.study.engine import Engine, Job
+from plkernel.study.engine import Job, LocalEngine
 from plkernel.study.references import Table, compressed, n_gram_losses, n_grams, save_references
 from plkernel.study.schedule import run_experiment, search_of, tuned
 from plkernel.training.loop import Training, open_corpus, prepare
@@ -67,6 +68,18 @@ def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
         twin = spec.arms[name.partition("_rate")[0]]
         assert arm.model_copy(update={"learning_rate": None}) == twin
     assert parse_spec(search.model_dump(mode="json"), "again") == search
+
+
+def test_a_search_evaluates_no_contexts(tiny_spec: SpecWriter) -> None:
+    """Neither of the study nor of an arm: they say nothing of a rate, and take time."""
+    own = "[arms.own]\ntrain = { truncation_windows = 16, clip = 0.5 }\n"
+    spec = load_spec(tiny_spec(head=own + HEAD, truncation_windows=8, probe_windows=4))
+    assert spec.condition("own").protocol.truncation_windows == 16
+    conditions = resolve_spec(search_of(spec)).conditions
+    for name, condition in conditions.items():
+        train = condition.protocol
+        assert (train.truncation_windows, train.probe_windows) == (0, 0), name
+        assert train.clip == (0.5 if name.startswith("own") else 1.0)
 
 
 def test_an_arm_may_have_rates_of_its_own(tiny_spec: SpecWriter, tmp_path: Path) -> None:
@@ -131,7 +144,7 @@ def test_rivals_are_rates_far_from_the_best_that_seeds_alone_could_put_behind_it
     assert not Choice(0.023, losses, 1).apart(Choice(0.023, other, 1), 1.0)
 
 
-class Stopped(Engine):
+class Stopped(LocalEngine):
     """Trains nothing."""
 
     def start(self, job: Job) -> None:
@@ -170,7 +183,7 @@ def test_counted_are_the_windows_of_the_first_seeds_runs(
 ) -> None:
     monkeypatch.setattr(references, "AT_ONCE", 7 * 33)
     spec, out = load_spec(tiny_spec(eval_windows=3)), tmp_path / "out"
-    save_references(spec, list(spec.arms), out)
+    save_references(resolve_spec(spec), list(spec.arms), out)
     run = Training(prepare(spec, "power-law", 0, tmp_path / "other"))
     read = np.concatenate([run.windows(step).numpy() for step in range(12)])
     assert np.array_equal(counts[0], read)
@@ -203,21 +216,21 @@ def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
         tmp_path / "out",
     )
     for _ in range(2):
-        save_references(spec, ["uniform"], out)
+        save_references(resolve_spec(spec), ["uniform"], out)
     written = (out / REFERENCES).read_bytes()
     assert len(counts) == 1
-    save_references(other, ["uniform"], out)
+    save_references(resolve_spec(other), ["uniform"], out)
     assert entry(out)["train"]["steps"] == 8
-    save_references(spec, ["uniform"], out)
+    save_references(resolve_spec(spec), ["uniform"], out)
     assert (out / REFERENCES).read_bytes() == written
     shorter = spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"max_bytes": 9000})})
     for one in (shorter, spec, shorter):
-        save_references(one, ["uniform"], out)
+        save_references(resolve_spec(one), ["uniform"], out)
     assert len(counts) == 4
     sizes = [one["corpus"]["size"] for one in load_json(out / REFERENCES)["references"]]
     assert sorted(sizes) == [9000, open_corpus(spec.corpus, 32)[0].size]
     monkeypatch.setattr(references, "MOST_BYTES", 10 * 32 + 31)
-    save_references(spec, ["uniform"], tmp_path)
+    save_references(resolve_spec(spec), ["uniform"], tmp_path)
     assert (len(counts[-1]), entry(tmp_path)["training_bytes"]) == (10, 320)
     words = "the first 10 of 48 windows: those that the runs of seed 0 read in 12 steps"
     assert entry(tmp_path)["training_windows"] == words

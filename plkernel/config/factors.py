@@ -1,0 +1,200 @@
+"""[factors] of a spec, written out as one arm for every combination of their levels.
+
+    within = ["model.gain"]            # arms are compared among themselves, gain by gain
+
+    [factors]
+    placement = ["log-spaced", "concentrated"]
+    "model.gain" = ["none", "ema"]     # the values of an option are its levels
+
+    [arms.quantile]                    # beside the combinations, once for every level of `within`
+    placement = "quantile"
+
+Instead of values, [factors.NAME] may have tables: LEVEL = { all options that it stands for }.
+
+These are six arms: log-spaced_none to concentrated_ema, quantile_none and quantile_ema. Each is
+compared with log-spaced of its gain.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import BaseModel
+
+from plkernel.common.cli import nearest
+from plkernel.common.files import shown
+from plkernel.config.schema import MOST_ARMS, Options, deep_merge
+
+Levels = dict[str, str]
+"""The level of each factor, by its name."""
+
+
+class DesignKeys(BaseModel):
+    """The keys of a spec that factors are written out from."""
+
+    factors: dict[str, list[Any] | dict[str, Options]] | None = None
+    arms: dict[str, Options] | None = None
+    within: list[str] | None = None
+    baseline: str | None = None
+
+
+def expanded(values: Options) -> Options:
+    """Return the values of a spec with the arms that its factors stand for.
+
+    Each arm gets its `levels` and `against`. An arm under the name of a combination, with or
+    without the levels of `within`, adds to its options. Values that are expanded already come back
+    as they are. Raises ValueError for a design that cannot be written out.
+    """
+    if not values.get("factors"):
+        return values
+    keys = DesignKeys.model_validate(values)
+    named = keys.arms or {}
+    if any(options.get("levels") is not None for options in named.values()):
+        return values
+    design = _design(keys, named)
+    changed: Options = {"arms": design.arms()}
+    if design.baseline:
+        changed["baseline"] = design.first_baseline
+    return {**values, **changed}
+
+
+def _design(keys: DesignKeys, named: Mapping[str, Options]) -> "Design":
+    """Return the design, its factors known and its number of arms within the limit."""
+    factors = {name: _levels_of(name, given) for name, given in (keys.factors or {}).items()}
+    within = keys.within or []
+    for name in within:
+        if name not in factors:
+            raise ValueError(f"within: {name!r} is not a factor; {nearest(name, factors)}")
+    combined = math.prod(len(levels) for levels in factors.values())
+    blocks = math.prod(len(factors[name]) for name in within)
+    if combined + len(named) * blocks > MOST_ARMS:
+        raise ValueError(f"factors: more than {MOST_ARMS:,} arms: leave out factors or levels")
+    return Design(factors, within, named, keys.baseline)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Factors crossed: `cells` are combinations of factors outside `within`, `blocks` of those in.
+
+    factors: the options of every level of every factor. named: the options of [arms].
+    given_baseline: the `baseline` of the spec.
+    """
+
+    factors: Mapping[str, Mapping[str, Options]]
+    within: Sequence[str]
+    named: Mapping[str, Options]
+    given_baseline: str | None
+
+    @cached_property
+    def blocks(self) -> dict[str, Levels]:
+        """The combinations of the factors of `within`, by name; one without a name if none are."""
+        return self._combinations(self.within)
+
+    @cached_property
+    def cells(self) -> dict[str, Levels]:
+        """The combinations of the other factors, by name; none if all factors are in `within`."""
+        crossed = [name for name in self.factors if name not in self.within]
+        return self._combinations(crossed) if crossed else {}
+
+    @cached_property
+    def cell_of(self) -> dict[str, str]:
+        """The cell of every combination of all factors, by its name."""
+        return {_joined(cell, block): cell for cell in self.cells for block in self.blocks}
+
+    @cached_property
+    def short_names(self) -> list[str]:
+        """Names of the arms of a block without its levels: the cells, then the other named arms."""
+        others = [name for name in self.named if name not in self.cell_of]
+        return list(dict.fromkeys([*self.cells, *others]))
+
+    @property
+    def baseline(self) -> str:
+        """The baseline of the spec, else the first cell; '' without either."""
+        return self.given_baseline or next(iter(self.cells), "")
+
+    @property
+    def first_baseline(self) -> str:
+        """The baseline of the first block."""
+        first_block = next(iter(self.blocks))
+        full_names = {_joined(name, block) for name in self.short_names for block in self.blocks}
+        return self.baseline if self.baseline in full_names else _joined(self.baseline, first_block)
+
+    def arms(self) -> Options:
+        """Return the options of every arm, block by block."""
+        arms: Options = {}
+        for block in self.blocks:
+            full_names = {name: _joined(name, block) for name in self.short_names}
+            for name, full in full_names.items():
+                arms[full] = self._arm(name, block, full_names)
+        return arms
+
+    def _arm(self, name: str, block: str, full_names: Mapping[str, str]) -> Options:
+        """Return the options of the arm of that short name in a block, with what it refers to.
+
+        full_names: of the arms of the block, by short name; `match` and `against` mean these.
+        """
+        levels = {**self.cells.get(name, {}), **self.blocks[block]}
+        options = _options_at(self.factors, levels)
+        for override in dict.fromkeys((name, full_names[name])):
+            options = deep_merge(options, self.named.get(override, {}))
+        for key in ("match", "against"):
+            other = options.get(key)
+            if isinstance(other, str):
+                options[key] = full_names.get(other, other)
+        base = full_names.get(self.cell_of.get(self.baseline, self.baseline))
+        if base and base != full_names[name] and options.get("against") is None:
+            options["against"] = base
+        return {**options, "levels": levels}
+
+    def _combinations(self, names: Sequence[str]) -> dict[str, Levels]:
+        every = itertools.product(*(self.factors[name] for name in names))
+        return {_joined(*labels): dict(zip(names, labels, strict=True)) for labels in every}
+
+
+def _joined(*parts: str) -> str:
+    return "_".join(part for part in parts if part)
+
+
+def _levels_of(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, Options]:
+    """Return the options of every level of a factor, by label."""
+    if isinstance(given, dict):
+        levels = given
+    else:
+        levels = {_label(value): nested(factor.split("."), value) for value in given}
+    if len(levels) < 2 or len(levels) != len(given):
+        raise ValueError(
+            f"factors.{factor}: needs two levels or more, all different, got {shown(list(given))}"
+        )
+    return levels
+
+
+def _label(value: Any) -> str:
+    """Return the value of an option as a part of an arm's name."""
+    text = format(value, "g") if isinstance(value, float) else str(value)
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text)
+
+
+def _options_at(factors: Mapping[str, Mapping[str, Options]], levels: Levels) -> Options:
+    """Return the options that one level of each factor stands for together."""
+    options: Options = {}
+    for name, label in levels.items():
+        own = factors[name][label]
+        merged = deep_merge(options, own)
+        if merged != deep_merge(own, options):
+            raise ValueError(
+                f"factors.{name}: {label!r} sets {shown(own)}, which another factor sets too:"
+                " choose one"
+            )
+        options = merged
+    return options
+
+
+def nested(place: Iterable[str], value: Any) -> Any:
+    """Return {"model": {"gain": value}} for model and gain."""
+    for part in reversed(list(place)):
+        value = {part: value}
+    return value

@@ -1,0 +1,114 @@
+"""Options of a command line that replace values of a spec, such as --train.steps 200."""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plkernel.config.factors import nested
+from plkernel.config.schema import Arm, Options, Section, deep_merge
+from plkernel.config.study import SECTIONS, Spec
+
+
+@dataclass(frozen=True)
+class Replaceable:
+    """A value that an option can replace: its place in a spec and its type."""
+
+    place: tuple[str, ...]
+    kind: Any
+
+    @property
+    def name(self) -> str:
+        """The option without its hyphens, as in train.learning-rate."""
+        return ".".join(self.place).replace("_", "-")
+
+    @property
+    def takes_several(self) -> bool:
+        return "tuple" in str(self.kind)
+
+    def value(self, texts: Sequence[str]) -> Any:
+        """Return what the texts behind the option stand for; ValueError for a wrong number.
+
+        None means null, and an option without a text true.
+        """
+        if texts == ["None"]:
+            return None
+        if self.takes_several:
+            return list(texts)
+        if not texts and "bool" in str(self.kind):
+            return True
+        if len(texts) != 1:
+            got = " ".join(texts) or "nothing"
+            raise ValueError(f"--{self.name}: expected one value, got {got}")
+        return texts[0]
+
+
+def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ()) -> Options:
+    """Return the values of a spec with those that options name replaced, as texts.
+
+    others: names that a misspelt option may mean as well. Raises ValueError for an option that is
+    unknown, given twice or without its value.
+    """
+    arms = values.get("arms")
+    every = _replaceable(Spec, arms if isinstance(arms, dict) else ())
+    known = {one.name: one for one in every}
+    given = _given(tokens)
+    for token, texts in given:
+        option = known.get(_plain(token))
+        if option is None:
+            raise ValueError(f"unknown option {token}; {_hint(_plain(token), known, others)}")
+        times = [one for one, _ in given].count(token)
+        if times > 1:
+            raise ValueError(
+                f"{token} is given {times} times, expected once, with all of its values"
+            )
+        values = deep_merge(values, nested(option.place, option.value(texts)))
+    return values
+
+
+def _given(tokens: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return the options in `tokens`, each with the texts behind it or behind its =."""
+    given: list[tuple[str, list[str]]] = []
+    for token in tokens:
+        if re.match(r"-[^\d.]", token):  # no negative number
+            name, equals, text = token.partition("=")
+            given.append((name, [text] if equals else []))
+        elif given:
+            given[-1][1].append(token)
+        else:
+            raise ValueError(f"{token!r} belongs to no option; see --help")
+    return given
+
+
+def _plain(token: str) -> str:
+    return token.lstrip("-").replace("_", "-")
+
+
+def _hint(name: str, known: Collection[str], others: Iterable[str]) -> str:
+    """Return a hint which option was meant: one that ends in `name`, else the most similar."""
+    close = [one for one in known if one.rpartition(".")[2] == name][:2]
+    if not close:
+        every = [*known, *(other.replace("_", "-") for other in others)]
+        close = difflib.get_close_matches(name, every, n=1)
+    if not close:
+        return "--help lists the options"
+    return f"did you mean {' or '.join(f'--{one}' for one in close)}?"
+
+
+def _replaceable(
+    section: type[Section], arms: Collection[str] | Mapping[str, Any], *head: str
+) -> Iterator[Replaceable]:
+    """Yield every value of a section that an option can replace.
+
+    Left out are tables of any options, hypotheses and gates.
+    """
+    for name, field in section.model_fields.items():
+        kind = SECTIONS.get(name, field.annotation)
+        if name == "arms":
+            for arm in arms:
+                yield from _replaceable(Arm, (), name, arm)
+        elif isinstance(kind, type) and issubclass(kind, Section):
+            yield from _replaceable(kind, (), *head, name)
+        elif "dict" not in str(kind) and name not in ("hypotheses", "gates"):
+            yield Replaceable((*head, name), kind)

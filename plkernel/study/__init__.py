@@ -1,3 +1,1 @@
-"""Many runs: their schedule, the processes that train them, the search for learning rates, and the
-price.
-"""
+"""Many runs: their schedule, what trains them, the search for learning rates, and the price."""

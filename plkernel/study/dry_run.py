@@ -144,8 +144,9 @@ def evaluated_windows(condition: Condition) -> int:
 
 
 def operations(prepared: Prepared) -> tuple[int, int]:
-    """Operations of one window, forward alone and in training; only a model of other people's code
-    is really built.
+    """Operations of one window, forward alone and in training.
+
+    Only a model of other people's code is really built.
     """
     condition = prepared.condition
     context = condition.protocol.context

@@ -37,7 +37,7 @@ from plkernel.common.files import (
 )
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.schema import Arm
-from plkernel.config.study import Spec
+from plkernel.config.study import Spec, heading
 from plkernel.results.registration import Registration, changes, registration_of
 from plkernel.results.tuning import choices
 from plkernel.study.engine import POLL_SECONDS, Engine, Job, LocalEngine
@@ -275,15 +275,16 @@ def search_of(spec: Spec) -> Spec:
         if arm.learning_rate is None:
             for rate in spec.rates_of(name):
                 arms[name_at(name, rate)] = _at_rate(arm, rate, leaving_out=changes)
-    search = Spec(
-        name=f"{spec.name}-{TUNING}",
-        baseline=next(iter(arms)),
-        seeds=spec.tuning.seeds,
-        corpus=spec.corpus,
-        model=spec.model,
-        train=spec.train.model_copy(update=changes),
-        arms=arms,
-    )
+    with heading(f"the search for the learning rates of {spec.name}: "):
+        search = Spec(
+            name=f"{spec.name}-{TUNING}",
+            baseline=next(iter(arms)),
+            seeds=spec.tuning.seeds,
+            corpus=spec.corpus,
+            model=spec.model,
+            train=spec.train.model_copy(update=changes),
+            arms=arms,
+        )
     return search.trusting(spec.trusted)
 
 

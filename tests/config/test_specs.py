@@ -239,6 +239,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"model": {"kind": "other:M", "config": {"a": float("nan")}}},
         "config.a.float: Input should be a finite number",
     ),
+    (
+        {"model": {"dim": 16, "patching": {"size": 2, "mode": "published"}}, "train.carry": True},
+        "train.carry True needs a state, which patching mode 'published' has none of",
+    ),
+    ({"seeds": []}, "seeds must be different numbers, at least one, got []"),
     ({"arms.-x": {}}, "arm name '-x' must match"),
     ({"arms.power.rates": [1, 2]}, "rates must be as many as tuning.rates, 0 different"),
     (

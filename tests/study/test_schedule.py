@@ -21,7 +21,7 @@ from plkernel.config.reading import load_spec
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.study import Spec
 from plkernel.results.registration import place_of, register
-from plkernel.study import dry_run
+from plkernel.study import dry_run, schedule
 from plkernel.study import engine as engines
 from plkernel.study.engine import Job, LocalEngine, start_process
 from plkernel.study.schedule import run_experiment
@@ -90,6 +90,21 @@ def test_a_study_gives_the_engine_what_is_left_as_room_allows(
     assert (second.started, second.most) == (["power-law seed 0", "power-law seed 1"], 1)
     assert run_experiment(spec, out, engine=third) == []
     assert third.started == []
+
+
+def test_means_are_those_of_arms_whose_runs_have_all_finished(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the last one ends, and when the study is run again."""
+    drawn: list[tuple[str, list[int]]] = []
+    monkeypatch.setattr(
+        schedule, "save_mean", lambda arm, seeds: drawn.append((arm.name, list(seeds)))
+    )
+    spec, out = load_spec(tiny_spec(steps=2)), tmp_path / "out"
+    run_experiment(spec, out, engine=Idle(broken="power-law"))
+    assert drawn == [("uniform", [0, 1])]
+    run_experiment(spec, out, engine=Idle())
+    assert drawn[1:] == [("uniform", [0, 1]), ("power-law", [0, 1])]
 
 
 DIVERGED = {"status": "diverged", "error": "the loss is nan at step 3"}

@@ -82,6 +82,15 @@ def test_a_search_evaluates_no_contexts(tiny_spec: SpecWriter) -> None:
         assert train.clip == (0.5 if name.startswith("own") else 1.0)
 
 
+def test_a_search_that_is_no_study_is_refused_in_words(tiny_spec: SpecWriter) -> None:
+    """Not in those of pydantic: a name is too long once -tuning stands behind it."""
+    spec = load_spec(tiny_spec(head=HEAD)).model_copy(update={"name": "n" * 220})
+    with pytest.raises(ValueError, match=r"^the search for the learning rates of n+: name: ") as no:
+        search_of(spec)
+    assert "pydantic" not in str(no.value)
+    assert len(str(no.value).splitlines()) == 1
+
+
 def test_an_arm_may_have_rates_of_its_own(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     """The spec of a tuned study, which has the rates and the one that was chosen, is read back."""
     spec = load_spec(tiny_spec(head=OWN))

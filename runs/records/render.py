@@ -113,9 +113,23 @@ def source(path: str) -> str:
         commits[environment["commit"][:10] + (" with changes" if environment["dirty"] else "")] = (
             None
         )
-    first, word = rows[0]["environment"], f"commit{'s' * (len(commits) > 1)}"
+    first = rows[0]["environment"]
+    word = "commits" if len(commits) > 1 else "commit"
     where = f"{word} {' and '.join(commits)}, {' and '.join(devices)}"
-    return f"`{first['command']}`, {where}, torch {first['versions']['torch']}."
+    return f"{cited(first['command'], path)}, {where}, torch {first['versions']['torch']}."
+
+
+def cited(command: str, path: str) -> str:
+    """Return the command that made a record, in the words of today and in those of then.
+
+    Scripts that stood in runs/ stand beside their records now.
+    """
+    script, *arguments = command.removeprefix("python ").split()
+    beside = Path(path).parent / Path(script).name
+    if (ROOT / script).exists() or not (RECORDS / beside).exists():
+        return f"`{command}`"
+    now = " ".join(["python", f"runs/records/{beside}", *arguments])
+    return f"`{now}` (then `{script}`)"
 
 
 PAIRED = "{mean:+z.4f} ({low:+z.4f} to {high:+z.4f})"

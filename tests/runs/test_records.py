@@ -1,6 +1,8 @@
 """README.md and the pages of docs/ say what the committed records say."""
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -30,6 +32,58 @@ def test_a_changed_number_is_noticed(renderer: ModuleType) -> None:
     text = (ROOT / "docs" / "evidence" / "tables.md").read_text()
     assert "-0.0168" in text
     assert renderer.render(text.replace("(-0.0168", "(-0.0169")) == text
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """The path of every committed JSON record and the command that made it."""
+    for path in sorted((ROOT / "runs/records").rglob("*.json")):
+        content = json.loads(path.read_text())
+        environment = content.get("environment", {}) if isinstance(content, dict) else {}
+        if "command" in environment:
+            yield str(path.relative_to(ROOT / "runs/records")), environment["command"]
+
+
+def test_every_script_that_a_page_or_a_record_cites_is_there(renderer: ModuleType) -> None:
+    pages = [*DOCUMENTS, *sorted(ROOT.glob("runs/records/*/README.md"))]
+    texts = [page.read_text() for page in pages]
+    texts += [renderer.cited(command, path) for path, command in commands()]
+    scripts = {name for text in texts for name in re.findall(r"python3? (runs/\S+?\.py)", text)}
+    assert len(scripts) > len(BESIDE)
+    assert [name for name in sorted(scripts) if not (ROOT / name).is_file()] == []
+
+
+BESIDE = {
+    "decays-train/observe": "observations",
+    "findings/findings": "look",
+    "measure/interval_coverage": "coverage",
+    "measure/mutual_information": "measurements",
+    "minimax/minimax_table": "table",
+    "mup/mup_transfer": "transfer",
+    "saturation/saturation": "saturation",
+}
+"""Scripts that made a record, and what each of them runs."""
+
+
+@pytest.mark.parametrize("script", BESIDE)
+def test_scripts_beside_records_load(script: str, script_of: Callable[[str], ModuleType]) -> None:
+    assert callable(getattr(script_of(f"records/{script}"), BESIDE[script]))
+
+
+def test_the_table_of_minimax_is_what_its_script_makes(
+    script_of: Callable[[str], ModuleType],
+) -> None:
+    made = script_of("records/minimax/minimax_table")
+    record = json.loads((ROOT / "runs/records/minimax/table.json").read_text())
+    rows = {(row["beta"], row["max_lag"], row["terms"]): row for row in record["rows"]}
+    assert len(rows) == sum(
+        made.most_terms(beta, lag) for beta in made.BETAS for lag in made.MAX_LAGS
+    )
+    found = made.row(1.15, 512, 6)
+    before = rows[1.15, 512, 6]
+    assert set(found) == set(before)
+    # A level sum is the best to a thousandth: errors of two runs agree as closely.
+    for name in ("error", "ratio_to_closed_form"):
+        assert found[name] == pytest.approx(before[name], rel=1e-3)
 
 
 def test_the_demo_decides_and_no_arm_of_it_is_worse_than_counts_of_two_bytes() -> None:

@@ -431,7 +431,7 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
         (["--train.steps", "5", "6"], "--train.steps: expected one value, got 5 6"),
         (["--arms.uniform.scheme-options", "std"], "unknown option --arms.uniform.scheme-options"),
         (["--outt", "here"], "unknown option --outt; did you mean --out?"),
-        (["--out"], "Missing value for argument '--out'"),
+        (["--out"], "--out must be a path, got nothing"),
         (["here"], "'here' belongs to no option"),
     ],
 )

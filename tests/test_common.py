@@ -90,7 +90,7 @@ def test_help_has_a_word_for_each_value_and_none_for_none(
         "--beta FLOAT ",
         "--lags INT INT ",
         "(default: coherent)",
-        "beta as plkernel.measure does, on lags 1..500, or what target names",
+        "beta as plkernel.measure finds it on lags 1..500, or what target names",
     ):
         assert part in shown, part
     assert "{None" not in shown

@@ -64,7 +64,7 @@ def loaded(folder: Path, dim: int, gain: str) -> Nodes:
 
 
 def test_prints_the_published_figures_and_writes_them(tmp_path: Path, capsys: Capture) -> None:
-    values = fitted(tmp_path, figure=True)
+    values = fitted(tmp_path, figure=True, formats=("pdf", "png", "svg"))
     lines = capsys.readouterr().out.splitlines()
     for label, value in PUBLISHED:
         assert any(label in line and value in line for line in lines), (label, value)
@@ -113,7 +113,7 @@ def test_minimax_says_whether_it_is_level(
         ),
         (
             "--target curve",
-            "target 'curve' is measured on a corpus, got no corpus: name one with --corpus",
+            "target must be information or correlation without a corpus, got 'curve'; name",
         ),
         ("--corpus stdlib --beta 1", "give one of the two"),
     ],

@@ -2,13 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 from tqdm import tqdm
 
 from plkernel.common import cli
-from plkernel.common.files import REPORT, ROWS, atomic_write, check_folder, refuse_links, save_json
+from plkernel.common.files import (
+    REPORT,
+    ROWS,
+    FigureFormat,
+    atomic_write,
+    check_folder,
+    refuse_links,
+    save_json,
+)
 from plkernel.results.cautions import warnings
 from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.conclusion import overview
@@ -16,15 +24,13 @@ from plkernel.results.page import page, text_report
 from plkernel.results.record import record_row, save_record
 from plkernel.results.study import read_study
 
-Format = Literal["pdf", "png", "svg"]
-
 
 def report(
     folder: tyro.conf.Positional[Path],
     record: Path | None = None,
     out: Path | None = None,
     csv: bool = False,
-    formats: tuple[Format, ...] = (),
+    formats: tuple[FigureFormat, ...] = (),
 ) -> None:
     """Compare the arms of a study: print the tables, write FOLDER/report (page, JSON).
 
@@ -66,7 +72,9 @@ def _place(folder: Path) -> Path:
     return folder / REPORT
 
 
-def write_comparison(comparison: Comparison, out: Path, formats: Sequence[Format] = ()) -> Path:
+def write_comparison(
+    comparison: Comparison, out: Path, formats: Sequence[FigureFormat] = ()
+) -> Path:
     """Write report.html, table.json, and figures in `formats` to `out`; return the page."""
     from plkernel.analysis.figures.style import rendered
     from plkernel.results.figures import drawings

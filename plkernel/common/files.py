@@ -27,13 +27,15 @@ import socket
 import stat
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from plkernel.common.cli import shortened
+
+FigureFormat = Literal["pdf", "png", "svg"]
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 MOST_NESTED = 64
@@ -90,13 +92,21 @@ def atomic_write(path: Path, data: bytes | str) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def save_figure(folder: Path, name: str, figure: Any) -> None:
-    """Write a figure of matplotlib as PDF, PNG and SVG, and print where."""
+def save_figure(
+    folder: Path, name: str, draw: Callable[[], Any], formats: Sequence[FigureFormat]
+) -> None:
+    """Write the figure of matplotlib that `draw` returns in `formats`, and print where.
+
+    Without formats nothing is drawn.
+    """
+    if not formats:
+        return
     from plkernel.analysis.figures.style import rendered
 
-    for kind, content in rendered(figure).items():
+    kinds = list(dict.fromkeys(formats))
+    for kind, content in rendered(draw(), kinds).items():
         atomic_write(folder / f"{name}.{kind}", content)
-    print(f"figure:  {folder / name}.pdf, .png, .svg", flush=True)
+    print(f"figure:  {folder / name}.{', .'.join(kinds)}", flush=True)
 
 
 def check_file(path: Path | None, option: str) -> None:

@@ -381,10 +381,11 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
     >>> round(certificate(minimax(law, 6), law).largest, 5)
     0.00486
     """
-    if target.exponents is None and terms > (most := (len(target.lags) - 1) // 2):
+    most = (len(target.lags) - 1) // 2
+    if target.exponents is None and terms > most:
         raise ValueError(
-            f"terms {terms}: {target.label} up to lag {target.max_lag:g} supports at most {most},"
-            f" half its {len(target.lags)} lags"
+            f"terms must be at most {most}, half the {len(target.lags)} lags of {target.label} up"
+            f" to lag {target.max_lag:g}, got {terms}"
         )
     start, lags = _grown(target, terms), judged(target)
     if _reference(lags.errors(start), start.size + 1) is None:
@@ -439,8 +440,8 @@ def _grown(target: Target, terms: int) -> Floats:
                 further = None if inserted is None else lags.least_squares(inserted)
         if further is None or not lags.squares(further) < enough:
             raise ValueError(
-                f"terms {terms}: {target.label} supports at most {k - 1}, more do not come nearer"
-                " to it"
+                f"terms must be at most {k - 1} for {target.label}, got {terms}; more terms do not"
+                " reduce the error"
             )
         parameters = further
     return parameters

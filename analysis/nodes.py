@@ -328,18 +328,21 @@ def place(
     terms: ExponentialSum | None = None,
     fastest: float = np.inf,
 ) -> Nodes:
-    """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the
-    layer is `step` bytes.
+    """Nodes of `channels` channels by the name of their placement.
 
-    placement  log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000.
-               concentrated: the published groups. quantile: at the quantiles of the power law's own
-               measure up to `max_lag`, 2048 (`quantile_nodes`, with `tempering`, 1, and `loss`,
-               0.05). terms: the exponentials of `terms`, rates per byte, each on several channels
-               (`term_nodes`, with `tempering`, 1)
-    projection uniform, published or gain-corrected (`shaped`); quantile and terms shape it
-    themselves gain       the factor on the input of the recurrence, none, ema, lru or clamp target,
-    kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
-    fastest    the rate per step where quantile nodes end at the latest
+    Half-lives and lags are in bytes, and a step of the layer is `step` bytes.
+
+    placement   log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000
+                concentrated: the published groups
+                quantile: at the quantiles of the power law's own measure up to `max_lag`, 2048
+                (`quantile_nodes`, with `tempering`, 1, and `loss`, 0.05)
+                terms: the exponentials of `terms`, rates per byte, each on several channels
+                (`term_nodes`, with `tempering`, 1)
+    projection  uniform, published or gain-corrected (`shaped`); quantile and terms shape it
+                themselves
+    gain        the factor on the input of the recurrence, none, ema, lru or clamp
+    target, kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
+    fastest     the rate per step where quantile nodes end at the latest
 
     Warns if most half-lives are longer than `max_lag`. Raises ValueError for an unknown name, an
     impossible range, and an option that belongs to another placement.
@@ -370,8 +373,8 @@ def place(
         return shaped(rates, projection, gain, aim)
     if projection != "uniform":
         raise ValueError(
-            f"projection {projection!r} does not go with placement {placement!r}, which shapes the"
-            " projection itself: leave it out and set tempering"
+            f"projection must be left out with placement {placement!r}, which shapes the projection"
+            f" itself, got {projection!r}; set tempering instead"
         )
     if placement == "quantile":
         reach = (HORIZON if max_lag is None else max_lag) / step
@@ -382,7 +385,8 @@ def place(
         return nodes
     if terms is None:
         raise ValueError(
-            "placement 'terms' needs terms: the exponential sum whose terms the channels share"
+            "terms must be an exponential sum with placement 'terms', got None; the channels share"
+            " its terms"
         )
     per_step = replace(terms, rates=tuple(rate * step for rate in terms.rates))
     return term_nodes(per_step, channels, kernel, lag, gain, tempering)
@@ -397,9 +401,8 @@ def check_options(placement: str, **options: object) -> None:
         if value is not None and placement not in PLACEMENTS_OF[name]:
             shown = f"{value:g}" if isinstance(value, int | float) else "an exponential sum"
             raise ValueError(
-                f"{name} {shown} belongs to placement"
-                f" {' or '.join(map(repr, PLACEMENTS_OF[name]))}, got placement {placement!r}:"
-                " leave it out"
+                f"{name} must be left out with placement {placement!r}, got {shown}; it belongs to"
+                f" placement {' or '.join(map(repr, PLACEMENTS_OF[name]))}"
             )
     loss, tempering = options.get("loss"), options.get("tempering")
     if isinstance(loss, int | float) and not 0 < loss < 0.5:
@@ -456,8 +459,8 @@ def shaped(rates: Floats, projection: Projection, gain: Gain, aim: Aim) -> Nodes
     """
     if aim != Aim(aim.beta) and projection != "gain-corrected":
         raise ValueError(
-            f"projection {projection!r} follows no target, kernel or lag: use projection"
-            " 'gain-corrected' or placement 'quantile'"
+            f"projection must be 'gain-corrected' to follow a target, kernel or lag, got"
+            f" {projection!r}; placement 'quantile' follows them too"
         )
     gains = gain_at(rates, gain)
     with np.errstate(all="ignore"):

@@ -56,7 +56,11 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (fit, ["--gain", "emma"], "--gain must be one of none, ema, lru, clamp, got 'emma'"),
         (gallery, ["--max-lag", "31"], "max_lag must be 32 to 65,536"),
         (export, [], "MODEL must be given: Folder of a run"),
-        (corpus, ["stdlib", "--separator", "ab"], "separator 'ab': must be one byte"),
+        (
+            corpus,
+            ["stdlib", "--separator", "ab"],
+            "separator must be one byte, a single character from U+0000 to U+00FF, got 'ab'",
+        ),
         (report, ["PLACE"], "error: folder PLACE: no such file or folder; did you mean NEAR?"),
         (inspect, ["PLACE"], "error: model PLACE: no such file or folder; did you mean NEAR?"),
     ],

@@ -105,11 +105,11 @@ def test_minimax_says_whether_it_is_level(
         ("--nodes quantile --beta 0.1 --gain lru", "float32 decay holds: use 0.00794 to"),
         (
             "--tempering 3",
-            "tempering 3 belongs to placement 'quantile' or 'terms', got placement 'log-spaced'",
+            "tempering must be left out with placement 'log-spaced', got 3; it belongs to",
         ),
         (
             "--loss 0.1 --nodes terms",
-            "loss 0.1 belongs to placement 'quantile', got placement 'terms'",
+            "loss must be left out with placement 'terms', got 0.1; it belongs to placement",
         ),
         (
             "--target curve",

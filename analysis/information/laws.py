@@ -56,13 +56,14 @@ SIGNIFICANT = 0.01
 class PowerLaw:
     """amplitude * d**-beta, fitted to a decay curve.
 
-    beta, standard_error, low, high  exponent, its jackknife error and its interval of the given
-    confidence amplitude     value at d = 1, in the unit of the curve
+    beta          exponent
+    standard_error, low, high  its jackknife error, and its interval of the given confidence
+    amplitude     value at d = 1, in the unit of the curve
     used          number of lags fitted, first_lag and last_lag the first and last of them
     dropped       lags of the range left out because the corrected value is zero or negative
     r_squared     of the logarithms; near 1 for curves far from a power law too, so it says little
     curvature     c of ln I = a - beta ln d + c (ln d)^2, with its jackknife error and two-sided p
-                  of c = 0; positive: the decay slows down. NaN with three lags
+                  of c = 0. If positive, the decay slows down. NaN with three lags
     """
 
     beta: float

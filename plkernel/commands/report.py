@@ -32,19 +32,19 @@ def report(
     csv: bool = False,
     formats: tuple[FigureFormat, ...] = (),
 ) -> None:
-    """Compare the arms of a study: print the tables, write FOLDER/report (page, JSON).
+    """Compare the arms of a study, print the tables, and write a page and JSON to FOLDER/report.
 
-    Arms are compared with the baseline seed by seed, each difference with its 95 % t interval. Runs
-    that failed or have not finished are listed, never counted. A record stays as it is: its report
-    goes to runs/out/NAME-record.
+    Arms are compared with the baseline seed by seed, and each difference has a 95 % t interval.
+    Runs that failed or have not finished are listed but not counted. The report of a record goes to
+    runs/out/NAME-record, so that the record stays as it is.
 
     Args:
         folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME), or of a
             record.
-        record: Keep a record of the study in this folder: spec.json, rows.jsonl, the registration,
-            and those of the search for learning rates. The same command on it gives the same
-            report.
-        out: Write the report here instead.
+        record: Also write a record of the study to this folder: spec.json, rows.jsonl, the
+            registration, and those of the search for learning rates. A report on the record equals
+            that on the study.
+        out: Write the report to this folder instead.
         csv: Also write rows.csv, a line per ended run, and table.csv, a line per arm and measure.
         formats: Also write each figure of the page to a file, in these formats.
     """

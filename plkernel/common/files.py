@@ -1,5 +1,4 @@
-"""Files that are whole or absent, and plain values (JSON, TOML) read from files that anyone may
-have written.
+"""Files that are whole or absent, and plain values (JSON, TOML) read from anybody's files.
 
 Values read here are nested at most MOST_NESTED deep and hold no whole number beyond 64 bits. The
 files of a study are:
@@ -8,12 +7,13 @@ STUDY/spec.json                     the spec, settled
 STUDY/references.json               losses of n-grams on the windows of its runs
 STUDY/registered.json               the registration of its hypotheses
 STUDY/tuning/                       the search for learning rates, a study like any other
-STUDY/report/                       written by `plkernel.report`, that of a record to
-runs/out/NAME-record
-STUDY/ARM/seed-K/config.json        the resolved configuration of one run environment.json   start,
-                 commit, digest of the code, registration, versions, hardware, command metrics.jsonl
-                 one row per evaluation, deterministic checkpoint.safetensors, log.txt result.json
-                 written last: a run without it is unfinished
+STUDY/report/                       written by `plkernel.report`; for a record: runs/out/NAME-record
+STUDY/ARM/seed-K/config.json        the resolved configuration of one run
+STUDY/ARM/seed-K/environment.json   time, commit, digest of the code, registration, versions,
+                                    hardware, command
+STUDY/ARM/seed-K/metrics.jsonl      one row per evaluation, deterministic
+STUDY/ARM/seed-K/checkpoint.safetensors, log.txt
+STUDY/ARM/seed-K/result.json        written last: a run without it is unfinished
 STUDY/ARM/mean/                     curves for TensorBoard, the mean over the seeds
 RECORD/spec.json, rows.jsonl        a study to keep: one line per ended run, enough for a report
 RECORD/references.json, registered.json, tuning/    as in the study

@@ -67,8 +67,8 @@ class Corpus:
         """
         if not (validation >= 0 and test >= 0 and validation + test < 1):
             raise ValueError(
-                f"validation = {validation} and test = {test}: must be shares of the corpus,"
-                " together < 1"
+                "validation and test must be shares of the corpus, together < 1, got"
+                f" {validation} and {test}"
             )
         end = self.size - int(self.size * test)
         return Splits(*np.split(self.bytes, [end - int(self.size * validation), end]))
@@ -131,10 +131,11 @@ def _located(
 ) -> tuple[Source, Path]:
     """The source of a corpus, and its flat file in the cache."""
     if max_bytes is not None and max_bytes < 1:
-        raise ValueError(f"max_bytes = {max_bytes}: must be at least 1")
+        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}")
     if len(separator) != 1 or ord(separator) > 0xFF:
         raise ValueError(
-            f"separator {separator!r}: must be one byte, a single character from U+0000 to U+00FF"
+            "separator must be one byte, a single character from U+0000 to U+00FF, got"
+            f" {separator!r}"
         )
     folder = (cache_folder() if cache is None else Path(cache)).resolve()
     byte = separator.encode("latin-1")

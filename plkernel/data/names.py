@@ -321,7 +321,7 @@ def byte_count(text: str, name: str = "max_bytes") -> int:
     value = Fraction(match[1]) * UNITS[match[2].lower()] if match else Fraction(0)
     if value < 1 or value != int(value):
         raise ValueError(
-            f"{name} = {text!r}: must be a number of bytes such as 500000, 500k, 10MB or 1G"
+            f"{name} must be a number of bytes such as 500000, 500k, 10MB or 1G, got {text!r}"
         )
     return int(value)
 

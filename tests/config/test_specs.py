@@ -224,10 +224,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "train.steps is the same in all arms: an arm may have its own weight_decay",
     ),
     # Arms that fit no model
-    ({"arms.power": {"tempering": 0.5}}, "tempering 0.5 belongs to placement 'quantile'"),
+    ({"arms.power": {"tempering": 0.5}}, "got 0.5; it belongs to placement 'quantile'"),
     (
         {"arms.power": {**QUANTILE, "projection": "published"}},
-        "does not go with placement 'quantile'",
+        "must be left out with placement 'quantile'",
     ),
     (
         {"arms.power": {**QUANTILE, "beta": 1e-3}},

@@ -1,5 +1,4 @@
-"""N channels of a diagonal recurrence: where their decays lie, and what their projections are
-multiplied by.
+"""N channels of a diagonal recurrence: their decays, and the multipliers of their projections.
 
 A channel with rate lambda and input gain g(lambda) adds C g(lambda) exp(-lambda t) to the kernel.
 Since t**-beta = 1/Gamma(beta) * integral of lambda**(beta-1) exp(-lambda t) dlambda, log-spaced
@@ -224,9 +223,7 @@ def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
 
 
 def warn_outlasting(half_lives: ArrayLike, max_lag: float) -> None:
-    """Warn where more than half of the half-lives (N,) are longer than the longest lag, in the same
-    unit.
-    """
+    """Warn where more than half of the half-lives (N,) exceed the longest lag, in the same unit."""
     values = np.asarray(half_lives, dtype=float)
     if 2 * (count := int((values > max_lag).sum())) > values.size:
         warnings.warn(
@@ -480,9 +477,7 @@ def shaped(rates: Floats, projection: Projection, gain: Gain, aim: Aim) -> Nodes
 
 
 def local_spacing(rates: ArrayLike) -> Floats:
-    """The width in ln(lambda) that each node stands for: half the distance between its neighbours,
-    ends mirrored.
-    """
+    """The width in ln(lambda) of each node: half the distance of its neighbours, ends mirrored."""
     log_rates = np.log(np.asarray(rates, dtype=float))
     order = np.argsort(log_rates)
     widths = np.empty_like(log_rates)
@@ -569,8 +564,7 @@ def _quantiles(
 def term_nodes(
     terms: ExponentialSum, channels: int, kernel: Summation, lag: Lag, gain: Gain, tempering: float
 ) -> Nodes:
-    """Share out `channels` among fitted terms, so that the channels of a term together give its
-    weight.
+    """Share out `channels` among fitted terms; those of a term together give its weight.
 
     Term j, of weight w_j at rate lambda_j per step, needs the total projection c_j = a**n w_j /
     g(lambda_j), n as in `AHEAD`. It gets n_j channels in proportion to c_j**tempering (at least one

@@ -1,6 +1,4 @@
-"""Sequences of a known law: their bytes, their exact information, and the best prediction of each
-next byte.
-"""
+"""Sequences of a known law: their bytes, exact information, and best possible prediction."""
 
 import math
 import sys

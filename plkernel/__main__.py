@@ -1,6 +1,4 @@
-"""plkernel COMMAND [OPTIONS]: every command by its name, as python -m plkernel.COMMAND; alone it
-lists them.
-"""
+"""plkernel COMMAND [OPTIONS]: every command by its name; without one, a list of them."""
 
 import re
 import runpy
@@ -15,8 +13,7 @@ TOLD = re.compile(r'"""python -m plkernel\.(\w+)[^:]*: (.+?)\.?(?:"""|$)', re.MU
 
 
 def commands() -> dict[str, str]:
-    """Return the descriptions of all commands by name, from the first lines of their files; none is
-    imported.
+    """Return the descriptions of all commands by name, read from their files; none is imported.
 
     >>> commands()["train"]
     'one run of one condition, with TensorBoard, checkpoints and resume'

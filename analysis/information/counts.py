@@ -41,9 +41,7 @@ def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
 
 
 def check_data(data: Bytes, longest: int = 0, blocks: int = 0) -> None:
-    """Raise ValueError unless `data` is a vector of uint8 with a pair in each block at lag
-    `longest`.
-    """
+    """Raise ValueError unless `data` are uint8 with a pair in each block at lag `longest`."""
     if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
         got = (
             f"{data.dtype} of shape {data.shape}"
@@ -89,8 +87,7 @@ def count_pairs(
     threads: int = 1,
     progress: Callable[[int], Any] | None = None,
 ) -> NDArray[Any]:
-    """Count the pairs of `data` (n,) uint8, which may be mapped from a file, at every lag, in one
-    pass.
+    """Count the pairs of `data` (n,) uint8, also of a mapped file, at every lag in one pass.
 
     symbols   (S,) the byte values to keep apart, ascending; all 256 unless given
     edges     (G + 1,) ascending: block g holds the pairs whose first symbol stands at edges[g] <= t

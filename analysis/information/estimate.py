@@ -1,5 +1,4 @@
-"""Estimates from pair tables: mutual information, its value without memory, correlation; jackknife
-and t intervals.
+"""Estimates from pair tables: information, its value without memory, correlation; intervals.
 
 Information is in nats. A table is (..., S, S) of counts, rows the first symbol of a pair, columns
 the second. A decay curve is made of the tables of many lags, with its floor and a jackknife over
@@ -70,8 +69,7 @@ def mutual_information(tables: Table) -> Floats:
 
 
 def expected_information(counts: Table) -> float:
-    """Mean plug-in mutual information, in nats, between the symbols of a corpus over all its
-    shuffles.
+    """Mean plug-in mutual information, in nats, of a corpus over all its shuffles.
 
     `counts` (S,) is how often each symbol occurs, n = sum. Over all ways of pairing n firsts with n
     seconds the count of a cell is hypergeometric, hence
@@ -334,8 +332,7 @@ def decay_curves(
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
 ) -> tuple[DecayCurve, DecayCurve]:
-    """Information and correlation of the symbols of `data` (n,) uint8 at each of `lags`, from one
-    count.
+    """Information and correlation of `data` (n,) uint8 at each of `lags`, from one count.
 
     lags       ascending, 1 or more; `log_lags(1000)` unless given
     estimator  how the bias of the plug-in estimate is treated. It is the floor, which is the bias

@@ -1,5 +1,4 @@
-"""A measured corpus: exponents of its decay curve with jackknife intervals, local slopes, and the
-shape of the decay.
+"""A measured corpus: exponents with jackknife intervals, local slopes, the shape of the decay.
 
 Four shapes of decay are compared on one curve, each by least squares on ln I, and a sentence
 follows from that.
@@ -456,8 +455,7 @@ def noise(data: Points) -> Floats:
 
 
 def judge(curve: DecayCurve) -> Verdict:
-    """Decide whether the part of `curve` clear of floor and drift is a power law, and its shape if
-    not.
+    """Decide whether `curve`, clear of floor and drift, is a power law, and its shape if not.
 
     It is called one when it spans a decade of lags, unless another shape is better by more than
     noise explains, or ln I against ln d is bent; each at p = 0.01, with the correlation between
@@ -541,8 +539,7 @@ class Named:
 
 @dataclass(frozen=True, repr=False)
 class Measurement(Result):
-    """Result of `measure_corpus`; `law` is the exponent on the stated range, None where nothing
-    decays.
+    """Result of `measure_corpus`; `law` is that on the stated range, None where nothing decays.
 
     rows: label of a range of lags, the law fitted there, and the exact exponent where the corpus
     tells it. period: of a text whose composition depends on the phase; its share is not part of

@@ -288,9 +288,7 @@ def shortened(text: str, most: int = 1000) -> str:
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[float], Any]]:
-    """Show a bar on a terminal's standard error, after two seconds; yield a function that takes
-    shares of the work.
-    """
+    """Show a bar on a terminal after two seconds; yield a function of shares of work."""
     from tqdm.auto import tqdm
 
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
@@ -316,8 +314,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def written(value: float, form: str, *sizes: float) -> str:
-    """Format a number, with more digits where one of `sizes` would read as zero, and zero without a
-    sign.
+    """Format a number, with more digits where one of `sizes` would read as zero; zero has no sign.
 
     >>> written(-0.0254, "+.4f"), written(-0.0000123, "+.4f", 0.0000123), written(-0.0, "+.4f")
     ('-0.0254', '-0.000012', '0.0000')

@@ -60,8 +60,7 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`, and rename it to `path` once it is on the disk; remove
-    it on failure.
+    """Give a temporary path, and rename it to `path` once it is on the disk; remove it on failure.
 
     A reader of `path` thus sees the old content or the new, never a part. Temporary files that
     killed writers left are removed first. OSError names `path`, not the temporary file.
@@ -117,9 +116,7 @@ def check_file(path: Path | None, option: str) -> None:
 
 
 def check_folder(folder: Path | None, option: str, file: Path | None = None) -> None:
-    """Raise OSError that names `option`, and `file`, unless files can be written in `folder`; None
-    passes.
-    """
+    """Raise OSError, naming `option`, unless files can be written in `folder`; None passes."""
     if folder is None:
         return
     try:
@@ -146,9 +143,7 @@ def refuse_study(path: Path, option: str) -> None:
 
 
 def refuse_links(*paths: Path) -> None:
-    """Raise ValueError naming the first of `paths` that exists and is neither a plain file nor a
-    folder.
-    """
+    """Raise ValueError for the first of `paths` that is neither a plain file nor a folder."""
     for path in paths:
         if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
             kind = (
@@ -158,9 +153,7 @@ def refuse_links(*paths: Path) -> None:
 
 
 def save_json(path: Path, value: Any) -> None:
-    """Write `value`, which may hold paths, as indented JSON, atomically; null stands for NaN and
-    infinity.
-    """
+    """Write `value`, which may hold paths, as JSON, atomically; NaN and infinity become null."""
     finite = json.loads(json.dumps(value, default=os.fspath), parse_constant=lambda _: None)
     atomic_write(path, json.dumps(finite, indent=2) + "\n")
 
@@ -235,8 +228,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def check_regular(path: Path, what: str = "") -> None:
-    """Raise ValueError unless `path` is a regular file: a pipe may never answer, and a device never
-    end.
+    """Raise ValueError unless `path` is a regular file: a pipe or device may never end.
 
     what: heads the message, as in 'checkpoint '.
     """
@@ -271,9 +263,7 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as `repr` has it, for an error message, the middle left out where it is
-    long.
-    """
+    """Return the `repr` of a value for an error message, the middle of a long one left out."""
     return shortened(repr(value), 100)
 
 

@@ -25,9 +25,7 @@ FORMAT = 1
 
 
 class Splits(NamedTuple):
-    """Contiguous blocks of one corpus, each (n,) uint8; no window crosses from one into the
-    next.
-    """
+    """Contiguous blocks of one corpus, each (n,) uint8; no window crosses from one to the next."""
 
     train: NDArray[np.uint8]
     validation: NDArray[np.uint8]
@@ -55,9 +53,7 @@ class Corpus:
 
     @property
     def bytes(self) -> np.memmap[Any, np.dtype[np.uint8]]:
-        """The bytes, (size,) uint8, read-only and mapped from the file; OSError when the file is
-        gone.
-        """
+        """The bytes (size,) uint8, mapped from the file, read-only; OSError when it is gone."""
         return np.memmap(self.path, np.uint8, mode="r", shape=(self.size,))
 
     def splits(self, validation: float = 0.05, test: float = 0.05) -> Splits:
@@ -146,9 +142,7 @@ def _located(
 
 
 def _cached(path: Path) -> Corpus | None:
-    """The corpus in the flat file `path`, if file and JSON are there and the bytes are those that
-    were written.
-    """
+    """The corpus in the flat file `path`, if its JSON is there and the bytes are as written."""
     try:
         values = load_object(path.with_suffix(".json"))
         values.pop("verified", None)  # of earlier versions

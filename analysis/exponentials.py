@@ -1,6 +1,4 @@
-"""Sums of decaying exponentials, the kernels they are fitted to, and scores of how close the two
-are.
-"""
+"""Sums of decaying exponentials, the kernels they are fitted to, and scores of their distance."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -122,9 +120,7 @@ def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
 
 
 def check_design(max_lag: int, nodes: int) -> None:
-    """ValueError when the matrix of a linear fit, max_lag x nodes, would be too large for
-    memory.
-    """
+    """ValueError when the matrix of a linear fit, max_lag x nodes, would not fit in memory."""
     if nodes * max_lag > MAX_DESIGN_ENTRIES:
         raise ValueError(
             f"max_lag {max_lag} times {nodes} nodes exceeds {MAX_DESIGN_ENTRIES:,} matrix entries: "
@@ -134,8 +130,7 @@ def check_design(max_lag: int, nodes: int) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """A positive kernel on the lags from the first to the last, known at every lag between or at
-    some only.
+    """A positive kernel between a first and a last lag, known at every lag between or at some.
 
     label      its name in messages and figures
     lags       (L,) ascending, in steps: where it is known, or where the pieces of a continuous one
@@ -225,9 +220,7 @@ class Target:
         return lags, np.ones(count)
 
     def raised(self, power: float) -> "Target":
-        """The target to a positive power, with the relative errors that it then has, to first
-        order.
-        """
+        """The target to a positive power, with its relative errors to first order."""
         if power == 1:
             return self
         if self.beta is not None:

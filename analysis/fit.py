@@ -1,5 +1,4 @@
-"""Fits of exponential sums to a target, on given half-lives or with K free terms, and channels that
-carry the result.
+"""Fits of exponential sums to a target, on given half-lives or with K free terms.
 
 minimax        K terms with the least largest relative error, by Remez exchanges; `certificate`
 proves it
@@ -96,8 +95,7 @@ LEVEL, NEARLY_LEVEL = 1e-6, 0.05
 """Exchanges end when the alternating extrema of ln(kernel / target) differ by no more than LEVEL,
 relative; when they end with more than NEARLY_LEVEL, linear programs take over."""
 PROGRAM_WORTHWHILE = 1e-4
-"""Linear programs end when the next would lower the largest error by no more than this, relative.
-"""
+"""Linear programs end when the next lowers the largest error by no more than this share."""
 PROGRAMS, PROGRAM_POINTS = 60, 150
 FIRST_RADIUS, LEAST_RADIUS = 0.1, 1e-8
 
@@ -345,9 +343,7 @@ def _fitted(target: Target, terms: int) -> Lags:
 
 
 def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> ExponentialSum:
-    """`scale` times the sum with these parameters, fastest rate first, without the terms that are
-    nowhere seen.
-    """
+    """`scale` times the sum with these parameters, fastest first, without invisible terms."""
     _, shares = judged(target).logs_and_shares(parameters)
     seen = parameters.reshape(2, -1)[:, shares.max(axis=0) > UNSEEN]
     log_rates, log_weights = seen[:, np.argsort(-seen[0])]
@@ -365,8 +361,7 @@ def least_squares_terms(target: Target, terms: int) -> ExponentialSum:
 
 
 def minimax(target: Target, terms: int) -> ExponentialSum:
-    """The k(t) of `terms` exponentials with the least max |k(t) / target(t) - 1| over the target's
-    lags.
+    """The k(t) of `terms` exponentials with the least max |k(t) / target(t) - 1| over the lags.
 
     `certificate` of the result bounds its distance from the least error. Kinks and noise set a
     floor that no number of terms passes, and near it the errors of the best sum need not alternate:
@@ -381,10 +376,11 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
     >>> round(certificate(minimax(law, 6), law).largest, 5)
     0.00486
     """
-    if target.exponents is None and terms > (most := (len(target.lags) - 1) // 2):
+    most = (len(target.lags) - 1) // 2
+    if target.exponents is None and terms > most:
         raise ValueError(
-            f"terms {terms}: {target.label} up to lag {target.max_lag:g} supports at most {most},"
-            f" half its {len(target.lags)} lags"
+            f"terms must be at most {most}, half the {len(target.lags)} lags of {target.label} up"
+            f" to lag {target.max_lag:g}, got {terms}"
         )
     start, lags = _grown(target, terms), judged(target)
     if _reference(lags.errors(start), start.size + 1) is None:
@@ -399,9 +395,7 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
 
 
 def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
-    """The alternating extrema of `kernel` / `target` - 1, and the bound on every other sum that
-    follows from them.
-    """
+    """The alternating extrema of `kernel` / `target` - 1, and their bound on every other sum."""
     errors, needed = kernel.errors(target), 2 * len(kernel.rates) + 1
     at, largest = _reference(errors, needed), float(np.abs(errors).max())
     smallest = 0.0 if at is None else float(np.abs(errors[at]).min())
@@ -439,8 +433,8 @@ def _grown(target: Target, terms: int) -> Floats:
                 further = None if inserted is None else lags.least_squares(inserted)
         if further is None or not lags.squares(further) < enough:
             raise ValueError(
-                f"terms {terms}: {target.label} supports at most {k - 1}, more do not come nearer"
-                " to it"
+                f"terms must be at most {k - 1} for {target.label}, got {terms}; more terms do not"
+                " reduce the error"
             )
         parameters = further
     return parameters

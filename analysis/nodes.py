@@ -1,5 +1,4 @@
-"""N channels of a diagonal recurrence: where their decays lie, and what their projections are
-multiplied by.
+"""N channels of a diagonal recurrence: their decays, and the multipliers of their projections.
 
 A channel with rate lambda and input gain g(lambda) adds C g(lambda) exp(-lambda t) to the kernel.
 Since t**-beta = 1/Gamma(beta) * integral of lambda**(beta-1) exp(-lambda t) dlambda, log-spaced
@@ -224,9 +223,7 @@ def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
 
 
 def warn_outlasting(half_lives: ArrayLike, max_lag: float) -> None:
-    """Warn where more than half of the half-lives (N,) are longer than the longest lag, in the same
-    unit.
-    """
+    """Warn where more than half of the half-lives (N,) exceed the longest lag, in the same unit."""
     values = np.asarray(half_lives, dtype=float)
     if 2 * (count := int((values > max_lag).sum())) > values.size:
         warnings.warn(
@@ -328,18 +325,21 @@ def place(
     terms: ExponentialSum | None = None,
     fastest: float = np.inf,
 ) -> Nodes:
-    """Nodes of `channels` channels by name; half-lives and lags are in bytes and a step of the
-    layer is `step` bytes.
+    """Nodes of `channels` channels by the name of their placement.
 
-    placement  log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000.
-               concentrated: the published groups. quantile: at the quantiles of the power law's own
-               measure up to `max_lag`, 2048 (`quantile_nodes`, with `tempering`, 1, and `loss`,
-               0.05). terms: the exponentials of `terms`, rates per byte, each on several channels
-               (`term_nodes`, with `tempering`, 1)
-    projection uniform, published or gain-corrected (`shaped`); quantile and terms shape it
-    themselves gain       the factor on the input of the recurrence, none, ema, lru or clamp target,
-    kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
-    fastest    the rate per step where quantile nodes end at the latest
+    Half-lives and lags are in bytes, and a step of the layer is `step` bytes.
+
+    placement   log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000
+                concentrated: the published groups
+                quantile: at the quantiles of the power law's own measure up to `max_lag`, 2048
+                (`quantile_nodes`, with `tempering`, 1, and `loss`, 0.05)
+                terms: the exponentials of `terms`, rates per byte, each on several channels
+                (`term_nodes`, with `tempering`, 1)
+    projection  uniform, published or gain-corrected (`shaped`); quantile and terms shape it
+                themselves
+    gain        the factor on the input of the recurrence, none, ema, lru or clamp
+    target, kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
+    fastest     the rate per step where quantile nodes end at the latest
 
     Warns if most half-lives are longer than `max_lag`. Raises ValueError for an unknown name, an
     impossible range, and an option that belongs to another placement.
@@ -375,8 +375,8 @@ def place(
         return shaped(rates, projection, gain, aim)
     if projection != "uniform":
         raise ValueError(
-            f"projection {projection!r} does not go with placement {placement!r}, which shapes the"
-            " projection itself: leave it out and set tempering"
+            f"projection must be left out with placement {placement!r}, which shapes the projection"
+            f" itself, got {projection!r}; set tempering instead"
         )
     if placement == "quantile":
         reach = (HORIZON if max_lag is None else max_lag) / step
@@ -387,7 +387,8 @@ def place(
         return nodes
     if terms is None:
         raise ValueError(
-            "placement 'terms' needs terms: the exponential sum whose terms the channels share"
+            "terms must be an exponential sum with placement 'terms', got None; the channels share"
+            " its terms"
         )
     per_step = replace(terms, rates=tuple(rate * step for rate in terms.rates))
     return term_nodes(per_step, channels, kernel, lag, gain, tempering)
@@ -402,9 +403,8 @@ def check_options(placement: str, **options: object) -> None:
         if value is not None and placement not in PLACEMENTS_OF[name]:
             shown = f"{value:g}" if isinstance(value, int | float) else "an exponential sum"
             raise ValueError(
-                f"{name} {shown} belongs to placement"
-                f" {' or '.join(map(repr, PLACEMENTS_OF[name]))}, got placement {placement!r}:"
-                " leave it out"
+                f"{name} must be left out with placement {placement!r}, got {shown}; it belongs to"
+                f" placement {' or '.join(map(repr, PLACEMENTS_OF[name]))}"
             )
     loss, tempering = options.get("loss"), options.get("tempering")
     if isinstance(loss, int | float) and not 0 < loss < 0.5:
@@ -461,8 +461,8 @@ def shaped(rates: Floats, projection: Projection, gain: Gain, aim: Aim) -> Nodes
     """
     if aim != Aim(aim.beta) and projection != "gain-corrected":
         raise ValueError(
-            f"projection {projection!r} follows no target, kernel or lag: use projection"
-            " 'gain-corrected' or placement 'quantile'"
+            f"projection must be 'gain-corrected' to follow a target, kernel or lag, got"
+            f" {projection!r}; placement 'quantile' follows them too"
         )
     gains = gain_at(rates, gain)
     with np.errstate(all="ignore"):
@@ -482,9 +482,7 @@ def shaped(rates: Floats, projection: Projection, gain: Gain, aim: Aim) -> Nodes
 
 
 def local_spacing(rates: ArrayLike) -> Floats:
-    """The width in ln(lambda) that each node stands for: half the distance between its neighbours,
-    ends mirrored.
-    """
+    """The width in ln(lambda) of each node: half the distance of its neighbours, ends mirrored."""
     log_rates = np.log(np.asarray(rates, dtype=float))
     order = np.argsort(log_rates)
     widths = np.empty_like(log_rates)
@@ -571,8 +569,7 @@ def _quantiles(
 def term_nodes(
     terms: ExponentialSum, channels: int, kernel: Summation, lag: Lag, gain: Gain, tempering: float
 ) -> Nodes:
-    """Share out `channels` among fitted terms, so that the channels of a term together give its
-    weight.
+    """Share out `channels` among fitted terms; those of a term together give its weight.
 
     Term j, of weight w_j at rate lambda_j per step, needs the total projection c_j = a**n w_j /
     g(lambda_j), n as in `AHEAD`. It gets n_j channels in proportion to c_j**tempering (at least one

@@ -1,11 +1,13 @@
-"""Kernels measured on a corpus: its exponent, the shape of its information, the weights of its best
-linear predictor.
+"""Kernels measured on a corpus: its exponent, its information, or its best linear predictor.
 
 With e_t the indicator vector of the symbol at t and p its mean, the predictor with one number for
 each lag,
 
-    e_t - p  =  sum_{k=1..L} w(k) (e_{t-k} - p) ,   solves   sum_k w(k) q(|d - k|) = q(d) ,  d =
-    1..L ,  q(0) = 1 ,
+    e_t - p  =  sum_{k=1..L} w(k) (e_{t-k} - p)
+
+solves
+
+    sum_k w(k) q(|d - k|) = q(d) ,  d = 1..L ,  q(0) = 1 ,
 
 q(d) being the correlation of `repeat_correlations`. Of a mixture of lags, where a byte copies the
 one k before it with probability w(k), they are exactly those probabilities, and the predictor is
@@ -109,7 +111,7 @@ def information(
     if target in ("information", "correlation"):
         if verdict.kind != "power law":
             told.append(
-                "fitted is that one exponent all the same; --target curve fits what was found"
+                "the fit uses that one exponent nevertheless; --target curve fits what was found"
             )
         return law(fitted.beta, cast(AimTarget, target), kernel, lag, max_lag, told, measured)
     curve = verdict_target(verdict, found.information, max_lag)
@@ -179,7 +181,10 @@ def predictive(
     if left := ", ".join(
         f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used
     ):
-        told.append(f"left out are lags {left}, where they are negative or not told from zero")
+        told.append(
+            f"left out are lags {left}, where they are negative or cannot be distinguished from"
+            " zero"
+        )
     columns = {"edges": edges.tolist(), "weights": values.tolist(), "errors": errors.tolist()}
     return Kernel(target, None, told, {"ridge": ridge, "bands": columns})
 

@@ -36,9 +36,7 @@ class Result:
         return figure
 
     def to_frame(self) -> "DataFrame":
-        """Return a row for every lag, half-life, layer or arm, in bits where it is information or a
-        loss.
-        """
+        """Return a row for every lag, half-life, layer or arm; information and losses in bits."""
         from pandas import DataFrame
 
         return DataFrame(self._table())

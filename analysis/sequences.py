@@ -1,6 +1,4 @@
-"""Sequences of a known law: their bytes, their exact information, and the best prediction of each
-next byte.
-"""
+"""Sequences of a known law: their bytes, exact information, and best possible prediction."""
 
 import math
 import sys
@@ -78,7 +76,7 @@ class Sequence:
         for name, (least, most, wanted) in LIMITS.items():
             value = getattr(self, name, least)
             if not least <= value <= most or ("whole" in wanted and not isinstance(value, int)):
-                raise ValueError(f"{name} = {value}: must be {wanted}")
+                raise ValueError(f"{name} must be {wanted}, got {value}")
 
     def _endless(self) -> Iterator[Bytes]:
         """Blocks of BLOCK bytes."""
@@ -398,7 +396,7 @@ class MarkovChain(Sequence):
         super().__post_init__()
         if not np.sort(np.abs(np.linalg.eigvals(self.transitions / CHANCES)))[-2] < SLOWEST:
             larger = f"larger: with {self.symbols} symbols this chain never forgets"
-            raise ValueError(f"spread = {self.spread}: must be {larger}")
+            raise ValueError(f"spread must be {larger}, got {self.spread}")
 
     @cached_property
     def transitions(self) -> NDArray[np.int64]:

@@ -14,13 +14,13 @@ __version__ = "0.1.0"
 
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _COMMANDS = ("-m", "plkernel", "plkernel.exe", "plkernel-script.py")
-if os.path.basename("".join(sys.argv[:1])) in _COMMANDS and not any(
-    name in os.environ for name in _WAITING
-):
-    # A command, whose torch is still to be loaded: between operators its threads sleep. As they
-    # come they spin for some milliseconds after each, on cores that the compiled kernels and other
-    # processes could use.
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+if os.path.basename("".join(sys.argv[:1])) in _COMMANDS:
+    # A command, whose torch and numpy are still to be loaded: between operators their threads
+    # sleep. As they come they spin for some milliseconds after each, on cores that the compiled
+    # kernels and other processes could use.
+    if not any(name in os.environ for name in _WAITING):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2**4 cycles, the least
 
 _API = [
     "apply",

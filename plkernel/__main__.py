@@ -1,6 +1,4 @@
-"""plkernel COMMAND [OPTIONS]: every command by its name, as python -m plkernel.COMMAND; alone it
-lists them.
-"""
+"""plkernel COMMAND [OPTIONS]: every command by its name; without one, a list of them."""
 
 import re
 import runpy

@@ -1,6 +1,4 @@
-"""Shared ground: command lines in one line, whole files, plain values within limits, code by
-consent, memory.
-"""
+"""Shared ground: mistakes in one line, whole files, values within limits, consent, memory."""
 
 import errno
 import hashlib
@@ -47,14 +45,22 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
     ("command", "arguments", "message"),
     [
         (fit, ["--betta", "1"], "--betta, 1; did you mean --beta?"),
-        (fit, ["--beta", "x"], "--beta: "),
-        (fit, ["--beta"], "Missing value for argument '--beta'"),
+        (fit, ["--beta", "abc"], "error: --beta must be a number, got 'abc'; see --help"),
+        (fit, ["--beta=abc"], "error: --beta must be a number, got 'abc'; see --help"),
+        (fit, ["--max_lag", "1.5"], "error: --max-lag must be a whole number, got '1.5'"),
+        (fit, ["--beta"], "error: --beta must be a number, got nothing; see --help"),
+        (measure, ["a", "--lags", "1", "x"], "--lags must be 2 whole numbers, got '1' 'x'"),
+        (report, ["a", "--formats", "gif"], "--formats must be one of pdf, png, svg, got 'gif'"),
         (fit, ["--no-figur"], "--no-figur; did you mean --figure or --no-figure?"),
         (fit, ["--max-lag", "9", "--max_lag=8"], "--max-lag is given 2 times, expected once"),
-        (fit, ["--gain", "emma"], "'emma' for argument '--gain'. Expected one of"),
+        (fit, ["--gain", "emma"], "--gain must be one of none, ema, lru, clamp, got 'emma'"),
         (gallery, ["--max-lag", "31"], "max_lag must be 32 to 65,536"),
-        (export, [], "PATH Folder of a run"),
-        (corpus, ["stdlib", "--separator", "ab"], "separator 'ab': must be one byte"),
+        (export, [], "MODEL must be given: Folder of a run"),
+        (
+            corpus,
+            ["stdlib", "--separator", "ab"],
+            "separator must be one byte, a single character from U+0000 to U+00FF, got 'ab'",
+        ),
         (report, ["PLACE"], "error: folder PLACE: no such file or folder; did you mean NEAR?"),
         (inspect, ["PLACE"], "error: model PLACE: no such file or folder; did you mean NEAR?"),
     ],
@@ -72,6 +78,27 @@ def test_wrong_arguments_are_one_line(
         lambda: cli.main(command, [place if one == "PLACE" else one for one in arguments]), capsys
     )
     assert message.replace("PLACE", place).replace("NEAR", near) in error
+
+
+def test_help_has_a_word_for_each_value_and_none_for_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    for command in (export, fit, measure):
+        with pytest.raises(SystemExit):
+            cli.main(command, ["--help"], prog="test")
+    shown = capsys.readouterr().out
+    for part in (
+        "usage: test [-h] MODEL OUT [--dtype {float32,bfloat16,float16}]",
+        "usage: test [-h] [OPTIONS] NAME ...",
+        "--beta FLOAT ",
+        "--lags INT INT ",
+        "(default: coherent)",
+        "beta as plkernel.measure finds it on lags 1..500, or what target names",
+    ):
+        assert part in shown, part
+    assert "{None" not in shown
+    assert "(default: None)" not in shown
 
 
 def test_how_commands_end(
@@ -351,9 +378,7 @@ def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
 
 
 def test_code_is_imported_with_consent_alone() -> None:
-    with pytest.raises(
-        ValueError, match=r"init 'a:b' would be imported and run, .* say --trust-code"
-    ):
+    with pytest.raises(ValueError, match=r"init 'a:b' runs third-party code; .* pass --trust-code"):
         cli.check_consent({"init": "a:b"}, trusted=False)
     cli.check_consent({"init": "a:b"}, trusted=True)
     for name, message in {

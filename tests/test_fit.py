@@ -64,7 +64,7 @@ def loaded(folder: Path, dim: int, gain: str) -> Nodes:
 
 
 def test_prints_the_published_figures_and_writes_them(tmp_path: Path, capsys: Capture) -> None:
-    values = fitted(tmp_path, figure=True)
+    values = fitted(tmp_path, figure=True, formats=("pdf", "png", "svg"))
     lines = capsys.readouterr().out.splitlines()
     for label, value in PUBLISHED:
         assert any(label in line and value in line for line in lines), (label, value)
@@ -105,15 +105,15 @@ def test_minimax_says_whether_it_is_level(
         ("--nodes quantile --beta 0.1 --gain lru", "float32 decay holds: use 0.00794 to"),
         (
             "--tempering 3",
-            "tempering 3 belongs to placement 'quantile' or 'terms', got placement 'log-spaced'",
+            "tempering must be left out with placement 'log-spaced', got 3; it belongs to",
         ),
         (
             "--loss 0.1 --nodes terms",
-            "loss 0.1 belongs to placement 'quantile', got placement 'terms'",
+            "loss must be left out with placement 'terms', got 0.1; it belongs to placement",
         ),
         (
             "--target curve",
-            "target 'curve' is measured on a corpus, got no corpus: name one with --corpus",
+            "target must be information or correlation without a corpus, got 'curve'; name",
         ),
         ("--corpus stdlib --beta 1", "give one of the two"),
     ],

@@ -63,7 +63,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
         ("measure short.txt", "short.txt: "),
         (
             "measure stdlib --max-bytes 1XB",
-            "max_bytes = '1XB': must be a number of bytes such as 500000, 500k, 10MB",
+            "max_bytes must be a number of bytes such as 500000, 500k, 10MB",
         ),
         (
             "inspect study",

@@ -1,3 +1,1 @@
-"""How information decays with distance in a sequence: counts of pairs, estimates, intervals and
-laws.
-"""
+"""How information decays with distance: counts of pairs, estimates, intervals and laws."""

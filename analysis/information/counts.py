@@ -20,6 +20,8 @@ STRETCH = 1 << 24
 """Bytes counted at all lags before the next are touched: a corpus larger than memory is read once,
 not once a lag.
 """
+SMALL = 1 << 16
+"""Bytes up to which numpy counts: to load the compiled counter would take longer than counting."""
 PIECE = 1 << 18
 """Bytes that a histogram counts at a time, so that copies stay in the cache."""
 
@@ -39,9 +41,7 @@ def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
 
 
 def check_data(data: Bytes, longest: int = 0, blocks: int = 0) -> None:
-    """Raise ValueError unless `data` is a vector of uint8 with a pair in each block at lag
-    `longest`.
-    """
+    """Raise ValueError unless `data` are uint8 with a pair in each block at lag `longest`."""
     if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
         got = (
             f"{data.dtype} of shape {data.shape}"
@@ -87,8 +87,7 @@ def count_pairs(
     threads: int = 1,
     progress: Callable[[int], Any] | None = None,
 ) -> NDArray[Any]:
-    """Count the pairs of `data` (n,) uint8, which may be mapped from a file, at every lag, in one
-    pass.
+    """Count the pairs of `data` (n,) uint8, also of a mapped file, at every lag in one pass.
 
     symbols   (S,) the byte values to keep apart, ascending; all 256 unless given
     edges     (G + 1,) ascending: block g holds the pairs whose first symbol stands at edges[g] <= t
@@ -105,7 +104,8 @@ def count_pairs(
     symbols = np.arange(SYMBOLS, dtype=np.uint8) if symbols is None else symbols
     dtype = np.uint32 if int(np.diff(edges).max()) < 2**31 else np.uint64
     tables = np.zeros((lags.size, edges.size - 1, symbols.size, symbols.size), dtype)
-    count = compiled()
+    small = int(edges[-1] - edges[0]) <= SMALL
+    count = interpreted if small else compiled()
 
     def add(index: int, start: int, stop: int) -> int:
         lag = int(lags[index])
@@ -119,6 +119,27 @@ def count_pairs(
                 if progress is not None:
                     progress(done)
     return tables
+
+
+def interpreted(
+    data: Bytes,
+    lag: int,
+    start: int,
+    stop: int,
+    edges: NDArray[np.int64],
+    symbols: Bytes,
+    tables: NDArray[Any],
+) -> int:
+    """Count one lag as `compiled()` does, by numpy."""
+    rank = np.full(SYMBOLS, -1)
+    rank[symbols] = np.arange(symbols.size)
+    first = rank[data[start:stop]]
+    second = rank[data[start + lag : stop + lag]]
+    kept = (first >= 0) & (second >= 0)
+    block = np.searchsorted(edges, np.arange(start, stop), side="right") - 1
+    cells = (block * symbols.size + first) * symbols.size + second
+    np.add.at(tables.reshape(-1), cells[kept], 1)
+    return int(np.count_nonzero(kept))
 
 
 @cache

@@ -1,5 +1,4 @@
-"""Estimates from pair tables: mutual information, its value without memory, correlation; jackknife
-and t intervals.
+"""Estimates from pair tables: information, its value without memory, correlation; intervals.
 
 Information is in nats. A table is (..., S, S) of counts, rows the first symbol of a pair, columns
 the second. A decay curve is made of the tables of many lags, with its floor and a jackknife over
@@ -70,8 +69,7 @@ def mutual_information(tables: Table) -> Floats:
 
 
 def expected_information(counts: Table) -> float:
-    """Mean plug-in mutual information, in nats, between the symbols of a corpus over all its
-    shuffles.
+    """Mean plug-in mutual information, in nats, of a corpus over all its shuffles.
 
     `counts` (S,) is how often each symbol occurs, n = sum. Over all ways of pairing n firsts with n
     seconds the count of a cell is hypergeometric, hence
@@ -334,18 +332,19 @@ def decay_curves(
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
 ) -> tuple[DecayCurve, DecayCurve]:
-    """Information and correlation of the symbols of `data` (n,) uint8 at each of `lags`, from one
-    count.
+    """Information and correlation of `data` (n,) uint8 at each of `lags`, from one count.
 
     lags       ascending, 1 or more; `log_lags(1000)` unless given
-    estimator  treatment of the plug-in's bias, which is that of a corpus without memory, the floor,
-               times about 1 + 2 sum_k q(k)^2 where symbols k apart correlate by q(k): 'shuffle':
-               less the floor: exact for independent symbols, too little for any others; far lags of
-               slowly decaying memory come out too high by more than their error, whatever the size
-               of the corpus 'jackknife': also less what remains beyond the floor, as the jackknife
-               estimates it (`without_bias`). Not from the plug-in at once: with many rare symbols
-               its bias does not fall as 1/n, that of the rest does 'plugin': as it is
-               (`mutual_information`)
+    estimator  how the bias of the plug-in estimate is treated. It is the floor, which is the bias
+               of a corpus without memory, times about 1 + 2 sum_k q(k)^2, where symbols k apart
+               correlate by q(k)
+               'shuffle': minus the floor, which is exact for independent symbols and too little for
+               others: far lags of slowly decaying memory come out too high by more than their
+               error, whatever the size of the corpus
+               'jackknife': also minus what remains beyond the floor, as the jackknife estimates it
+               (`without_bias`). It is not applied to the plug-in estimate itself, whose bias does
+               not fall as 1/n with many rare symbols; what remains beyond the floor does
+               'plugin': as it is (`mutual_information`)
     blocks     of the jackknife. They must be longer than the memory, for its errors to be honest
                and for the correction to be whole: memory that a block is short beside stays in the
                values
@@ -364,7 +363,7 @@ def decay_curves(
     True
     """
     if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator {estimator!r}: must be one of {', '.join(ESTIMATORS)}")
+        raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
     lags = log_lags() if lags is None else check_lags(lags)
     longest = int(lags[-1])
     if blocks < FEWEST_BLOCKS:
@@ -376,8 +375,8 @@ def decay_curves(
     symbols = np.flatnonzero(counts).astype(np.uint8)
     if symbols.size < 2:
         raise ValueError(
-            f"data holds one symbol only, {symbols[0]}: there is no information to share between"
-            " lags"
+            f"data must hold two different symbols, got one symbol only, {symbols[0]}; it has no"
+            " information to share between lags"
         )
     parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])[:, symbols]
     floors = np.array([expected_information(part) for part in (counts, *(counts[symbols] - parts))])

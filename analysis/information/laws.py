@@ -1,5 +1,4 @@
-"""A measured corpus: exponents of its decay curve with jackknife intervals, local slopes, and the
-shape of the decay.
+"""A measured corpus: exponents with jackknife intervals, local slopes, the shape of the decay.
 
 Four shapes of decay are compared on one curve, each by least squares on ln I, and a sentence
 follows from that.
@@ -56,13 +55,14 @@ SIGNIFICANT = 0.01
 class PowerLaw:
     """amplitude * d**-beta, fitted to a decay curve.
 
-    beta, standard_error, low, high  exponent, its jackknife error and its interval of the given
-    confidence amplitude     value at d = 1, in the unit of the curve
+    beta          exponent
+    standard_error, low, high  its jackknife error, and its interval of the given confidence
+    amplitude     value at d = 1, in the unit of the curve
     used          number of lags fitted, first_lag and last_lag the first and last of them
     dropped       lags of the range left out because the corrected value is zero or negative
     r_squared     of the logarithms; near 1 for curves far from a power law too, so it says little
     curvature     c of ln I = a - beta ln d + c (ln d)^2, with its jackknife error and two-sided p
-                  of c = 0; positive: the decay slows down. NaN with three lags
+                  of c = 0. If positive, the decay slows down. NaN with three lags
     """
 
     beta: float
@@ -455,8 +455,7 @@ def noise(data: Points) -> Floats:
 
 
 def judge(curve: DecayCurve) -> Verdict:
-    """Decide whether the part of `curve` clear of floor and drift is a power law, and its shape if
-    not.
+    """Decide whether `curve`, clear of floor and drift, is a power law, and its shape if not.
 
     It is called one when it spans a decade of lags, unless another shape is better by more than
     noise explains, or ln I against ln d is bent; each at p = 0.01, with the correlation between
@@ -540,8 +539,7 @@ class Named:
 
 @dataclass(frozen=True, repr=False)
 class Measurement(Result):
-    """Result of `measure_corpus`; `law` is the exponent on the stated range, None where nothing
-    decays.
+    """Result of `measure_corpus`; `law` is that on the stated range, None where nothing decays.
 
     rows: label of a range of lags, the law fitted there, and the exact exponent where the corpus
     tells it. period: of a text whose composition depends on the phase; its share is not part of

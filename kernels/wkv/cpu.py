@@ -11,8 +11,8 @@ row is one sequential sum, so the result does not depend on the number of thread
 With D_t the product of the decays of the chunk before step t, E_t that after it and S the state
 before the chunk
 
-    o_t = (r_t D_t) S + sum_{i<=t} P_ti v_i,   S' = (D_t w_t of the last step) S + sum_i (k_i E_i)^T
-    v_i,
+    o_t = (r_t D_t) S + sum_{i<=t} P_ti v_i,
+    S' = (D_t w_t of the last step) S + sum_i (k_i E_i)^T v_i,
 
 where P_ti = sum over keys of r_t k_i and the product of the decays between i and t, or u for i = t.
 

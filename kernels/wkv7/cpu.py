@@ -11,8 +11,9 @@ batch row is one sequential sum, so the result does not depend on the number of 
 With D_t the product of the decays of the chunk before step t, E_t that after it, H the transposed
 state (K,V) before the chunk and u_t = S_{t-1} a_t what step t reads and adds again along b_t
 
-    u_t = (a_t D_t) H + sum_{i<t} A_ti v_i + B_ti u_i,   o_t = (r_t D_t w_t) H + sum_{i<=t} Q_ti v_i
-    + R_ti u_i, H'  = diag(D_t w_t of the last step) H + sum_i (k_i E_i)^T v_i + (b_i E_i)^T u_i,
+    u_t = (a_t D_t) H + sum_{i<t} A_ti v_i + B_ti u_i,
+    o_t = (r_t D_t w_t) H + sum_{i<=t} Q_ti v_i + R_ti u_i,
+    H'  = diag(D_t w_t of the last step) H + sum_i (k_i E_i)^T v_i + (b_i E_i)^T u_i,
 
 where A and B are sums over keys of a_t, the product of the decays after i and before t, and k_i or
 b_i; Q and R the same with r_t and the decay of step t too. The u_t follow one from another: nothing

@@ -1,3 +1,1 @@
-"""The commands, thin: `python -m plkernel.NAME`, or `plkernel NAME`, parses arguments and
-prints.
-"""
+"""The commands: `python -m plkernel.NAME` or `plkernel NAME` parses arguments and prints."""

@@ -25,15 +25,16 @@ def corpus(
     The cache lies in $PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel.
 
     Args:
-        name: stdlib, packages:numpy==2.4.6,scipy==1.17.1 (sources of installed packages), wiki-pt,
-            fineweb, hf:NAME[:CONFIG[:SPLIT]], bible:en (one text in 22 languages, needs
-            plkernel[text]), a file or folder, or bytes of a known law:
+        name: A file, a folder or one of these names: stdlib, the source code of Python's library;
+            packages:numpy==2.4.6,scipy==1.17.1, that of installed packages; wiki-pt, fineweb and
+            hf:NAME[:CONFIG[:SPLIT]], data sets of the Hugging Face hub; bible:en, one text in 22
+            languages, which needs plkernel[text]; and bytes of a known law,
             synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0,
-            synthetic:lags,alpha=1.0,longest=256,redrawn=0.2, synthetic:markov,spread=0.3.
-        max_bytes: Stop after so many bytes, such as 500000 or 1MB.
-        separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are
+            synthetic:lags,alpha=1.0,longest=256,redrawn=0.2 and synthetic:markov,spread=0.3.
+        max_bytes: Read at most this many bytes, such as 500000 or 1MB.
+        separator: The byte between two documents. Escapes such as \\n, \\0 and \\xff are
             understood.
-        column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
+        column: Name of the text column in .parquet, .jsonl, .csv and hf: data; 'text' if left out.
     """
     most = None if max_bytes is None else byte_count(str(max_bytes))
     loaded = corpora.load(name, max_bytes=most, separator=unescape(separator), column=column)

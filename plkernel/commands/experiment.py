@@ -1,6 +1,4 @@
-"""python -m plkernel.experiment SPEC: conditions x seeds, several processes at a time, resumable,
-with a report.
-"""
+"""python -m plkernel.experiment SPEC: run a study, every arm at every seed, and report on it."""
 
 import math
 import sys
@@ -11,6 +9,7 @@ from typing import Literal
 from plkernel.common import cli
 from plkernel.common.files import check_folder
 from plkernel.config import reading
+from plkernel.config.condition import Condition
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.study import Spec
 from plkernel.results.power import power_text, powers
@@ -25,8 +24,9 @@ Workers = int | Literal["auto"] | None
 
 
 def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
-    """Return parameters, operations, memory and hours of every run and of the whole, the search
-    included.
+    """Return parameters, operations, memory and hours of every run and of the whole study.
+
+    The search for learning rates is included.
 
     ValueError where a corpus does not exist or is too short; one that is still to be fetched or
     unpacked is named.
@@ -55,47 +55,55 @@ def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
     """Yield the power of every hypothesis, or how to get it."""
     if spec.hypotheses and pilot is None:
         yield (
-            "power: not known; --pilot FOLDER takes the spread from runs of some seeds, or from an"
-            " earlier record"
+            "the power is not known; --pilot FOLDER takes the spread from runs of some seeds, or"
+            " from an earlier record"
         )
     for row in powers(spec, pilot) if pilot else ():
         yield f"power of {row['name']!r}: {power_text(row)}"
 
 
 def _cautions(study: ResolvedSpec, *arms: str) -> Iterator[str]:
-    """Yield what `arms`, by default all, lack: a gate of a text, equal output scale, decays that
-    move in a window.
-    """
-    from plkernel.analysis.nodes import output_std
+    """Yield what `arms`, by default all, lack: a gate, equal output scale, decays that move."""
     from plkernel.data.names import known_sequence
-    from plkernel.decays.memory import outlasting
 
     spec = study.spec
-    if (
-        spec.hypotheses
-        and known_sequence(spec.corpus.name) is None
-        and not any(one.ahead_of for one in spec.gates)
-    ):
+    is_text = known_sequence(spec.corpus.name) is None
+    if spec.hypotheses and is_text and not any(one.ahead_of for one in spec.gates):
         yield (
             "no gate asks that a model is ahead of counts of a few bytes: add a [[gates]] with"
             " ahead_of = 5"
         )
     conditions = study.conditions
-    for name, condition in ((name, conditions[name]) for name in arms or conditions):
-        other = conditions.get(study.baselines[name] or "")
-        if other is not None and condition.model == other.model and other.model.kind == "ssm":
-            scale = output_std(condition.nodes) / output_std(other.nodes)
-            if not 0.9 < scale < 1.1:
-                yield (
-                    f"{name}: starts at {scale:.2f} times the output of {other.name}; match ="
-                    " 'baseline' evens it"
-                )
-        if condition.arm.places_nodes and not condition.model.is_foreign:
-            half_lives = [
-                condition.model.patching.size * math.log(2) / rate for rate in condition.nodes.rates
-            ]
-            if words := outlasting(half_lives, condition.protocol.context):
-                yield f"{condition.name}: {words}"
+    for name in arms or conditions:
+        yield from _scale_caution(conditions[name], conditions.get(study.baselines[name] or ""))
+        yield from _decay_caution(conditions[name])
+
+
+def _scale_caution(condition: Condition, other: Condition | None) -> Iterator[str]:
+    """Yield that the output of an SSM differs in scale from that of the arm it is compared with."""
+    from plkernel.analysis.nodes import output_std
+
+    if other is None or condition.model != other.model or other.model.kind != "ssm":
+        return
+    scale = output_std(condition.nodes) / output_std(other.nodes)
+    if not 0.9 < scale < 1.1:
+        yield (
+            f"{condition.name}: at initialisation its output is {scale:.2f} times the output of"
+            f" {other.name}; match = 'baseline' evens it"
+        )
+
+
+def _decay_caution(condition: Condition) -> Iterator[str]:
+    """Yield that many half-lives outlast the context, in which they hardly move."""
+    from plkernel.decays.memory import outlasting
+
+    if not condition.arm.places_nodes or condition.model.is_foreign:
+        return
+    step = condition.model.patching.size
+    half_lives = [step * math.log(2) / rate for rate in condition.nodes.rates]
+    words = outlasting(half_lives, condition.protocol.context)
+    if words:
+        yield f"{condition.name}: {words}"
 
 
 def check_ahead(
@@ -122,34 +130,35 @@ def command(
     logger: LoggerName | None = None,
     trust_code: bool = False,
 ) -> None:
-    """Run every condition at every seed, skip what has finished, resume what has not, then write
-    the report.
+    """Run a study, every arm of the spec at every seed, and write its report.
 
-    Runs of one seed share base weights and data order; each run is a process of its own. Ctrl-C
-    saves every run; the same command goes on. Learning curves: tensorboard --logdir OUT.
+    Finished runs are skipped, and interrupted ones resume. Runs of one seed share base weights and
+    the order of the data; each run is a process of its own. Ctrl-C saves every run, and the same
+    command goes on. tensorboard --logdir OUT shows the learning curves.
 
     Args:
         out: Folder of the study; runs/out/NAME if left out.
-        workers: Runs at a time; if left out, on a CPU cores / train.threads, on GPUs one each.
-            auto: on GPUs as many as a short timing of 1, 2, 4 and 8 at a time finds best.
-        only: Run these arms only: names or patterns such as 'quantile*'.
-        dry_run: Train and write nothing: say what it would take.
+        workers: Number of runs at the same time; if left out, cores / train.threads on a CPU, and
+            one for each GPU. auto: on GPUs as many as a short timing of 1, 2, 4 and 8 at the same
+            time finds best.
+        only: Run only these arms: names, or patterns such as 'quantile*'.
+        dry_run: Say what the study would take; nothing is trained or written.
         report: Write the report at the end.
-        retry: Try again what diverged, from the last checkpoints.
-        record: Take the runs of this record, and train the rest.
-        register: Only write down what is declared, in runs/registered/NAME.json, where a study
-            finds it, or in this file.
-        pilot: Of --register and --dry-run: a study or record whose paired differences show the
-            spread, from which the power of every hypothesis follows. An equivalence with a power
-            below 0.5 is not registered.
-        underpowered: Register it all the same.
-        logger: Give the scalars of the learning curves to this library too (extra of its name).
+        retry: Go on with runs that diverged, from their last checkpoints.
+        record: Take finished runs from this record, and train the others.
+        register: Write the hypotheses to this file and exit; do this before the runs. Without a
+            file they go to runs/registered/NAME.json, where the study finds them.
+        pilot: A study or record for --register and --dry-run: the spread of its paired differences
+            gives the power of every hypothesis. An equivalence whose power is below 0.5 is not
+            registered.
+        underpowered: Register an equivalence even if its power is below 0.5.
+        logger: Also send the learning curves to this library, which the extra of its name installs.
         trust_code: Import and run the code that the spec names.
     """
     folder = out or Path("runs/out") / spec.name
     if register is not None:
         if len(register) > 1:
-            raise ValueError(f"register: expected one file or none, got {len(register)}")
+            raise ValueError(f"register must be one file or none, got {len(register)}")
         path = register[0] if register else place_of(spec)
         new = register_study(spec, path, folder, pilot, underpowered)
         done = (

@@ -16,19 +16,18 @@ def export(
     out: tyro.conf.Positional[Path],
     dtype: NumberType = "float32",
 ) -> None:
-    """Write a trained RWKV as an official checkpoint (a .pth file), for which the official software
-    computes the same.
+    """Write a trained RWKV as a checkpoint of the official software, which computes the same.
 
-    With its inference package `rwkv`: RWKV(model="OUT.pth", strategy="cpu fp32").forward([65, 66],
-    None); of a Goose with RWKV_V7_ON=1 in the environment, and without the ".pth". Tokens are
-    bytes; no tokenizer is written. Refused are models with K-clamp and with RMS norms, of which
+    The inference package `rwkv` reads it: RWKV(model="OUT.pth", strategy="cpu fp32").forward([65,
+    66], None). A Goose needs RWKV_V7_ON=1 in the environment, and its name without the ".pth".
+    Tokens are bytes; no tokenizer is written. Models with K-clamp or RMS norms are refused, since
     other software would compute another function.
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, or the checkpoint.safetensors
             in it.
-        out: The file, .pth is added if missing. An earlier export is replaced.
-        dtype: Type of the numbers. In bfloat16 logits differ in the third digit.
+        out: The file to write; .pth is added if it is missing. An earlier export is replaced.
+        dtype: Type of the numbers. In bfloat16 the logits differ in the third digit.
     """
     from plkernel.decays.official import summary, to_official, write_official
     from plkernel.models.rwkv import RWKV
@@ -38,7 +37,7 @@ def export(
     check_file(path, "out")
     opened, *_ = open_model(model)
     if not isinstance(opened, RWKV):
-        raise ValueError(f"{model} is a model of kind 'ssm': rwkv5, rwkv6 and rwkv7 are exported")
+        raise ValueError(f"model must be of kind rwkv5, rwkv6 or rwkv7, got {model} of kind 'ssm'")
     write_official(path, to_official(opened), dtype)
     print(summary(opened, dtype))
     print(f"written: {path}")

@@ -1,9 +1,8 @@
-"""python -m plkernel.fit: a kernel, the exponentials that carry it, and the decays and weights that
-follow.
-"""
+"""python -m plkernel.fit: a kernel as a sum of exponentials, and the decays of channels for it."""
 
 import os
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ from plkernel.analysis.nodes import (
     output_std,
 )
 from plkernel.common import cli
-from plkernel.common.files import check_folder, save_figure, save_json
+from plkernel.common.files import FigureFormat, check_folder, save_figure, save_json
 
 __all__ = ["command", "fit", "render"]
 
@@ -48,41 +47,47 @@ def command(
     loss: float | None = None,
     out: Path = Path("runs/out/fit"),
     figure: bool = True,
+    formats: tuple[FigureFormat, ...] = ("pdf", "png"),
 ) -> None:
-    """Fit a kernel, t**-beta or one measured, by exponentials, place channels that carry it; table,
-    fit.json, figure.
+    """Fit a kernel by a sum of exponentials, and place the half-lives of channels that carry it.
 
-    The defaults reproduce the published analysis. Half-lives and lags are in bytes, which are the
-    steps of a layer without patches. R0 is log-log R² as fitted, R1 with both kernels 1 at t = 1,
-    R* after the best common scale, Elog half the range of ln(kernel / target). An arm of a training
-    spec loads the channels: node_file = "OUT/fit.json".
+    The kernel is t**-beta or is measured on a corpus. The command prints a table and writes
+    fit.json and a figure; its defaults reproduce the published analysis. Half-lives and lags are in
+    bytes, which are the steps of a layer without patches. R0 is the R² of the logarithms as fitted,
+    R1 that with both kernels 1 at t = 1, R* that after the best common scale; Elog is half the
+    range of ln(kernel / target). An arm of a training spec loads the channels with node_file =
+    "OUT/fit.json".
 
     Args:
         beta: Exponent of the mutual information; 1.15, the published one, unless a corpus is named.
-        corpus: Measure this corpus instead: beta as plkernel.measure does, on lags 1..500, or what
-            target names.
-        target: information: the kernel is t**-beta; correlation: t**-(beta/2), as information is
-            quadratic in it. Of a corpus also: curve: its information in the shape that
-            plkernel.measure finds; predictive: the weights of its best linear predictor.
-        kernel: coherent: the plain sum over channels; rms: for random signs of B and C, as at
-            initialisation.
-        lag: state: lag t is seen as a**t; distance: a**(t-1), which a prediction sees; bonus:
-            a**(t-2), of an RWKV.
-        max_lag: The target is fitted and scored on t = 1..max_lag.
-        terms: K exponentials with the least largest relative error over the real lags 1..max-lag,
-            not the integers alone (minimax; least squares where the target has errors); without,
-            the published fit, by non-negative least squares on 256 half-lives from 1 to 2048.
-        gain: What the recurrence multiplies its input by: none 1, ema 1-a, lru sqrt(1-a^2), clamp
-            min(1, lambda).
-        nodes: log-spaced or concentrated, as published, with a projection that is gain-corrected,
-            or fitted where the target is no power law; quantile: at the quantiles of the law's own
-            measure; terms: shared out among the fitted exponentials.
-        channels: How many, the width of the model.
-        tempering: quantile and terms: 1 puts the law into the density of channels, 0 into the
-            projection; 0.5 if left out.
-        loss: quantile: share of the kernel lost beyond either end; 0.05 if left out.
-        out: Folder for fit.json and the figure fit.pdf, fit.png, fit.svg.
+        corpus: Measure the kernel on this corpus: beta as plkernel.measure finds it on lags 1..500,
+            or what target names.
+        target: What the kernel is. information is t**-beta, and correlation is t**-(beta/2), as
+            information is quadratic in correlation. A corpus allows two more: curve is its
+            information in the shape that plkernel.measure finds, and predictive is the weights of
+            its best linear predictor.
+        kernel: How channels add up: coherent is their plain sum, rms the root of the sum of
+            squares, which random signs of B and C give, as at initialisation.
+        lag: The weight of lag t in a channel of decay a: state is a**t, distance is a**(t-1), which
+            a prediction sees, and bonus is a**(t-2), which an RWKV with its bonus sees.
+        max_lag: The kernel is fitted and scored on t = 1..max_lag.
+        terms: Number of exponentials, which are then those with the smallest largest relative error
+            over the real lags 1..max-lag (minimax; least squares where the kernel has errors). If
+            left out, the published fit is made: non-negative least squares on 256 half-lives from 1
+            to 2048.
+        gain: The factor of the input in the recurrence: none is 1, ema is 1-a, lru is
+            sqrt(1-a^2), and clamp is min(1, lambda).
+        nodes: How half-lives are placed. log-spaced and concentrated are the published ones, with a
+            projection that corrects the gain, or that is fitted where the kernel is no power law.
+            quantile takes quantiles of the measure of the power law; terms shares the channels out
+            among the fitted exponentials.
+        channels: Number of channels, which is the width of the model.
+        tempering: For quantile and terms: 1 puts the power law into the density of channels, 0 into
+            the projection; 0.5 if left out.
+        loss: For quantile: share of the kernel that is lost beyond either end; 0.05 if left out.
+        out: Folder for fit.json and the figure.
         figure: Draw the figure.
+        formats: Formats of the figure.
     """
     check_options(nodes, tempering=tempering, loss=loss)
     check_folder(out, "out")
@@ -140,7 +145,8 @@ def command(
     save_json(out / "fit.json", content)
     print(f"\nwritten: {out / 'fit.json'}", flush=True)
     if figure:
-        save_figure(out, "fit", fits.fit_figure(result, placed, kernel, lag))
+        draw = partial(fits.fit_figure, result, placed, kernel, lag)
+        save_figure(out, "fit", draw, formats)
 
 
 def _kernel(
@@ -151,19 +157,21 @@ def _kernel(
     lag: Lag,
     max_lag: int,
 ) -> prediction.Kernel:
-    """The kernel that `target` names, of a power law or measured on a corpus; prints what was
-    measured.
-    """
+    """The kernel that `target` names, of a power law or measured; prints what was measured."""
     if corpus is None:
         if target not in ("information", "correlation"):
             raise ValueError(
-                f"target {target!r} is measured on a corpus, got no corpus: name one with --corpus"
+                f"target must be information or correlation without a corpus, got {target!r};"
+                " name one with --corpus"
             )
         return prediction.law(
             fits.PUBLISHED_BETA if beta is None else beta, target, kernel, lag, max_lag
         )
     if beta is not None:
-        raise ValueError(f"beta {beta:g} and corpus {corpus!r}: give one of the two")
+        raise ValueError(
+            f"beta must be left out where a corpus is named, got {beta:g} and {corpus!r};"
+            " give one of the two"
+        )
     from plkernel.data import corpora
 
     loaded = corpora.load(corpus)
@@ -180,19 +188,16 @@ def _kernel(
 
 
 def render(result: fits.FitResult, of: str = "") -> str:
-    """The table that `fit` prints; `of` what its target is."""
-    best, active, target, proof = (
-        result.optimal_scores,
-        result.active,
-        result.target,
-        result.certificate,
-    )
-    half_lives, count = result.optimal.half_lives(), len(result.optimal.rates)
+    """The table that `fit` prints; `of` says what its target is, such as a square."""
+    best = result.optimal_scores
+    active = result.active
+    target = result.target
+    proof = result.certificate
+    half_lives = result.optimal.half_lives()
+    count = len(result.optimal.rates)
     figures = {
         "active nodes (weight > 1e-8 of the largest)": f"{len(active.rates)} of {count}",
-        "their half-lives, steps": ", ".join(
-            f"{v:.1f}" if v >= 1 else f"{v:.2g}" for v in active.half_lives()
-        ),
+        "their half-lives, steps": ", ".join(map(_half_life, active.half_lives())),
         f"share of weight on half-life {half_lives[0]:.3g}": f"{result.fastest_share:.2%}",
         "optimal weights: R0 (as fitted)": f"{best.r0:.4f}",
         "optimal weights: R1 / R* / Elog": _scores(best),
@@ -216,6 +221,10 @@ def render(result: fits.FitResult, of: str = "") -> str:
         f" {count} half-lives"
     )
     return cli.text_table([f"{title} up to {half_lives[-1]:.4g}", "value"], list(figures.items()))
+
+
+def _half_life(steps: float) -> str:
+    return f"{steps:.1f}" if steps >= 1 else f"{steps:.2g}"
 
 
 def _scores(scores: Scores) -> str:

@@ -41,8 +41,9 @@ def listing(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a pattern, or a part of a name, means, sorted; a whole name means itself
-    alone. ValueError, with the nearest name, where there are none.
+    """The names that a pattern or a part of a name matches, sorted; a whole name matches alone.
+
+    ValueError, with the nearest name, where there are none.
     """
     from fnmatch import fnmatchcase
 
@@ -59,8 +60,9 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def print_scheme(scheme: "Scheme", margin: int, whole: bool) -> None:
-    """Its name, and in a column behind it what it does (the first paragraph unless `whole`), its
-    constants and its source.
+    """The name of a scheme, and in a column behind it what it does, its constants and its source.
+
+    whole: all that it does, not the first paragraph alone.
     """
     from textwrap import fill
 
@@ -82,19 +84,19 @@ def show(
     head_size: int | None = None,
     option: tyro.conf.UseAppendAction[tuple[tuple[str, float], ...]] = (),
 ) -> None:
-    """Print what a scheme does to every parameter of one of our models: nothing is allocated, so
-    any size will do.
+    """Print what a scheme does to every parameter of a model of plkernel, of any size.
 
-    A model of another library is planned from Python: plan(model, "megatron_default",
-    RoleTable.from_toml("gpt2")), both of plkernel.models.init; roles are a TOML of a few lines.
+    Nothing is allocated. A model of another library is planned from Python: plan(model,
+    "megatron_default", RoleTable.from_toml("gpt2")), both of plkernel.models.init; its roles are a
+    TOML of a few lines.
 
     Args:
-        scheme: Name of the scheme, see plkernel.init list.
-        model: ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch and Goose.
-        dim: Width.
+        scheme: Name of the scheme; plkernel.init list shows all.
+        model: ssm is the diagonal SSM; rwkv5, rwkv6 and rwkv7 are Eagle, Finch and Goose.
+        dim: Width of the model.
         layers: Number of blocks.
-        head_size: RWKV: channels of a head, 32 if left out.
-        option: Free constants of the scheme: --option std 0.01 --option base_width 64.
+        head_size: Channels of a head of an RWKV; 32 if left out.
+        option: A free constant of the scheme, as in --option std 0.01 --option base_width 64.
     """
     from math import prod
     from textwrap import fill
@@ -127,9 +129,7 @@ def show(
 
 
 def table_rows(entries: Iterable["Entry"]) -> list[list[str]]:
-    """One row for each parameter; equal ones of several blocks share one, with the first and the
-    last block.
-    """
+    """One row for each parameter; equal ones share a row with the first and the last block."""
     blocks: dict[tuple[str, ...], list[int]] = {}
     for entry in entries:
         parameter = entry.parameter

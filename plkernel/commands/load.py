@@ -1,6 +1,4 @@
-"""python -m plkernel.load: an official checkpoint of Eagle, Finch or Goose, as a model that
-plkernel reads.
-"""
+"""python -m plkernel.load: an official checkpoint of Eagle, Finch or Goose as a model folder."""
 
 from pathlib import Path
 
@@ -11,16 +9,15 @@ from plkernel.common.files import check_folder
 
 
 def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> None:
-    """Read an official RWKV-5.2, RWKV-6 or RWKV-7 checkpoint and write it as a model folder of
-    plkernel.
+    """Convert an official checkpoint of RWKV-5.2, RWKV-6 or RWKV-7 to a model folder of plkernel.
 
-    Sizes follow from the shapes of the tensors; numbers are kept in float32. The vocabulary must be
-    the 256 bytes. Nothing in the source is executed. A checkpoint cannot say whether it was trained
-    with K-clamp; it is taken to be without.
+    Sizes follow from the shapes of the tensors, and numbers are kept in float32. The vocabulary
+    must be the 256 bytes. Nothing in the source is executed. A checkpoint does not say whether it
+    was trained with K-clamp; the model is written without it.
 
     Args:
-        source: A .pth file.
-        out: Folder to write; it must not hold a model yet.
+        source: The official checkpoint, a .pth file.
+        out: Folder for the model; it must not hold one yet.
     """
     from plkernel.decays.official import read, summary
     from plkernel.training.checkpoint import check_free, save_model

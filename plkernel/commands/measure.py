@@ -1,11 +1,10 @@
-"""python -m plkernel.measure: how mutual information decays in a corpus, with intervals and a
-verdict.
-"""
+"""python -m plkernel.measure: how mutual information decays in a corpus, with a verdict."""
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import tyro
@@ -25,15 +24,19 @@ from plkernel.analysis.information.periods import UNITS
 from plkernel.api import measure
 from plkernel.common import cli
 from plkernel.common.cli import text_table
-from plkernel.common.files import check_folder, save_figure, save_json, unescape
+from plkernel.common.files import FigureFormat, check_folder, save_figure, save_json, unescape
 from plkernel.config.study import heading
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["command", "measure", "render"]
 
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 BITS = 1 / np.log(2)
+WIDE = {2: "UTF-16 or numbers of 16 bits", 4: "UTF-32 or numbers of 32 bits"}
 MOSTLY = 0.8
 """The share of one byte at one phase from which it is said to be mostly that byte."""
 
@@ -50,32 +53,37 @@ def command(
     threads: int = os.cpu_count() or 1,
     out: Path = Path("runs/out/measure"),
     figure: bool = True,
+    formats: tuple[FigureFormat, ...] = ("png",),
 ) -> None:
-    """Measure how mutual information decays with the lag, I(d) ~ d**-beta, and say whether it is a
-    power law at all.
+    """Measure how mutual information decays with the lag and say whether it follows a power law.
 
-    Prints I(d), exponents on several ranges of lags with jackknife intervals, and a verdict; writes
-    measure.json, a figure for each corpus, and a comparison of several.
+    The command prints the information I(d) at lags d, exponents of I(d) ~ d**-beta on several
+    ranges of lags with jackknife intervals, and a verdict. It writes measure.json, a figure of each
+    corpus, and for several corpora a figure that compares them.
 
     Args:
-        names: Corpora: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or folder (see
-            plkernel.corpus).
-        estimator: jackknife: plug-in less what the shuffled corpus shows and the jackknife finds
-            beyond that; shuffle:
-            less the first alone; plugin depends on the size of the corpus.
-        lags: First and last lag of the stated range; unless given, 1 and at most max_lag.
-        max_lag: Longest lag measured.
-        blocks: Blocks of the jackknife.
-        max_bytes: Stop after so many bytes of each corpus, such as 500000 or 1MB.
-        separator: The byte between two documents; escapes such as \\n, \\0 and \\xff are
+        names: The corpora to measure: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or a
+            folder; plkernel.corpus --help lists all kinds.
+        estimator: How the bias of the plug-in estimate is treated. shuffle subtracts the shuffle
+            floor, which is the estimate for the shuffled corpus; jackknife also subtracts the bias
+            that the jackknife finds beyond the floor; plugin subtracts nothing, and its result
+            depends on the size of the corpus.
+        lags: First and last lag of the range whose exponent is stated. The last one is at most
+            max_lag.
+        max_lag: The longest lag that is measured.
+        blocks: Number of blocks of the jackknife.
+        max_bytes: Read at most this many bytes of each corpus, such as 500000 or 1MB.
+        separator: The byte between two documents. Escapes such as \\n, \\0 and \\xff are
             understood.
-        column: The text column of .parquet, .jsonl, .csv and hf: data; 'text' unless named.
-        threads: Lags counted at the same time; no result depends on it.
+        column: Name of the text column in .parquet, .jsonl, .csv and hf: data; 'text' if left out.
+        threads: Number of lags that are counted at the same time. The result does not depend on it.
         out: Folder for measure.json and the figures.
         figure: Draw the figures.
+        formats: Formats of the figures. A pdf takes about as long as everything else for a small
+            corpus.
     """
     if not names:
-        raise ValueError("names: give at least one corpus, e.g. stdlib")
+        raise ValueError("names must hold at least one corpus, got none; for example stdlib")
     stated = laws.check_range(None if lags == STATED else lags, max_lag)
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
@@ -87,53 +95,61 @@ def command(
         with heading(f"{name}: "):
             check_data(corpus.bytes, max_lag, blocks)
     options: Any = {"estimator": estimator, "stated": stated, "max_lag": max_lag, "blocks": blocks}
-    results = []
+    results: list[Measurement] = []
     for name, corpus in loaded.items():
         sequence = known_sequence(name)
         options["exact"] = sequence.mutual_information if sequence else None
         with heading(f"{name}: "), cli.progress_bar(name) as progress:
-            results.append(
-                measure_corpus(corpus, corpus.bytes, threads=threads, progress=progress, **options)
+            found = measure_corpus(
+                corpus, corpus.bytes, threads=threads, progress=progress, **options
             )
-        print(render(results[-1]), end="\n\n", flush=True)
-        save_json(
-            out / "measure.json",
-            {"plkernel": __version__, "corpora": [item.to_dict() for item in results]},
-        )
+        results.append(found)
+        print(render(found), end="\n\n", flush=True)
+        values = [item.to_dict() for item in results]
+        save_json(out / "measure.json", {"plkernel": __version__, "corpora": values})
     if len(results) > 1:
-        rows = []
-        for name, law, kind in (
-            (item.corpus.name, item.law, item.verdict.kind) for item in results
-        ):
-            rows.append(
-                [
-                    name,
-                    *([f"{law.beta:.3f}", f"{law.low:.3f} to {law.high:.3f}"] if law else "--"),
-                    kind,
-                ]
-            )
-        print(
-            text_table(["corpus", "beta", "95 % interval", "shape"], rows), end="\n\n", flush=True
-        )
+        print(comparison_table(results), end="\n\n", flush=True)
     print(f"written: {out / 'measure.json'}", flush=True)
-    if not figure:
-        return
+    if figure:
+        save_figures(results, out, formats)
+
+
+def comparison_table(results: Sequence[Measurement]) -> str:
+    """A row for each corpus: its exponent with the interval, and the shape of its decay."""
+    rows = []
+    for item in results:
+        law = item.law
+        beta = f"{law.beta:.3f}" if law else "-"
+        interval = f"{law.low:.3f} to {law.high:.3f}" if law else "-"
+        rows.append([item.corpus.name, beta, interval, item.verdict.kind])
+    return text_table(["corpus", "beta", "95 % interval", "shape"], rows)
+
+
+def save_figures(
+    results: Sequence[Measurement], out: Path, formats: Sequence[FigureFormat]
+) -> None:
+    """Write a figure of each corpus, named after it, and one that compares several."""
     taken = ["comparison"]
     for item in results:
-        taken.append(stem := re.sub(r"[^\w.]+", "-", item.corpus.name).strip("-.") or "corpus")
-        save_figure(
-            out, f"{stem}-{times}" if (times := taken.count(stem)) > 1 else stem, item.plot()
-        )
+        stem = re.sub(r"[^\w.]+", "-", item.corpus.name).strip("-.") or "corpus"
+        taken.append(stem)
+        times = taken.count(stem)
+        save_figure(out, stem if times == 1 else f"{stem}-{times}", item.plot, formats)
     if len(results) > 1:
-        from plkernel.analysis.figures.decay import comparison_figure
+        save_figure(out, "comparison", lambda: _comparison(results), formats)
 
-        curves = {item.corpus.name: item.information for item in results}
-        known = {
-            item.corpus.name: item.law
-            for item in results
-            if item.law and item.verdict.kind == "power law"
-        }
-        save_figure(out, "comparison", comparison_figure(curves, known))
+
+def _comparison(results: Sequence[Measurement]) -> "Figure":
+    """The curves of several corpora, and the power laws of those that have one."""
+    from plkernel.analysis.figures.decay import comparison_figure
+
+    curves = {item.corpus.name: item.information for item in results}
+    power_laws = {
+        item.corpus.name: item.law
+        for item in results
+        if item.law and item.verdict.kind == "power law"
+    }
+    return comparison_figure(curves, power_laws)
 
 
 def render(result: Measurement) -> str:
@@ -145,55 +161,68 @@ def render(result: Measurement) -> str:
         f" corpus shows; drift {curve.drift * BITS:.2e} bits, what it shows with each of"
         f" {len(curve.replicates[0])} blocks shuffled; estimator '{curve.estimator}'"
     )
-    near = [
-        int(np.argmin(np.abs(np.log(np.divide(curve.lags, lag)))))
-        for lag in SHOWN_LAGS
-        if lag <= curve.lags[-1]
+    dropped = sum(value <= 0 for value in curve.values)
+    parts = [
+        title,
+        _lag_table(result),
+        _exponent_table(result),
+        f"verdict: {result.verdict.sentence}",
+        period_sentence(result),
+        drift_sentence(curve),
+        f"dropped: {dropped} lags where I is zero or negative" if dropped else None,
     ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _lag_table(result: Measurement) -> str:
+    """Information, its error and the local slope at the measured lags nearest to SHOWN_LAGS."""
+    curve = result.information
     errors = curve.standard_errors()
-    local = {
+    slopes = {
         lag: f"{slope:.2f} +- {error:.2f}"
         for lag, slope, error in zip(*local_slopes(curve), strict=True)
     }
-    lags = []
-    for i in dict.fromkeys(near):
-        cells = [f"{curve.lags[i]}", f"{curve.values[i] * BITS:.3e}", f"{errors[i] * BITS:.1e}"]
-        cells += [f"{curve.values[i] / curve.floor[i]:.2f}", f"{result.correlation.values[i]:.4f}"]
-        lags.append([*cells, local.get(curve.lags[i], "-")])
-    header = [
-        "exponent on",
-        "beta",
-        "95 % interval",
-        "R²",
-        "curvature (p)",
-        "lags",
-        "dropped",
-        "exact",
-    ]
-    fits = []
-    for label, law, exact in result.rows:
-        bend = f"{law.curvature:+.3f} ({law.curvature_p:.1g})"
-        cells = [
-            label,
-            f"{law.beta:.3f}",
-            f"{law.low:.3f} to {law.high:.3f}",
-            f"{law.r_squared:.3f}",
-            bend,
-        ]
-        fits.append(
-            [*cells, f"{law.used}", f"{len(law.dropped)}", "-" if exact is None else f"{exact:.3f}"]
+    shown = [lag for lag in SHOWN_LAGS if lag <= curve.lags[-1]]
+    ratios = [np.divide(curve.lags, lag) for lag in shown]
+    nearest = [int(np.argmin(np.abs(np.log(ratio)))) for ratio in ratios]
+    rows = []
+    for i in dict.fromkeys(nearest):
+        lag = curve.lags[i]
+        rows.append(
+            [
+                f"{lag}",
+                f"{curve.values[i] * BITS:.3e}",
+                f"{errors[i] * BITS:.1e}",
+                f"{curve.values[i] / curve.floor[i]:.2f}",
+                f"{result.correlation.values[i]:.4f}",
+                slopes.get(lag, "-"),
+            ]
         )
-    shown = len(header) - all(exact is None for *_, exact in result.rows)
-    parts = [
-        title,
-        text_table(["lag", "I, bits", "error", "I / floor", "correlation", "local slope"], lags),
-        text_table(header[:shown], [cells[:shown] for cells in fits]),
-        f"verdict: {result.verdict.sentence}",
-    ]
-    parts += [sentence for sentence in (period_sentence(result), drift_sentence(curve)) if sentence]
-    if dropped := sum(value <= 0 for value in curve.values):
-        parts.append(f"dropped: {dropped} lags where I is zero or negative")
-    return "\n\n".join(parts)
+    return text_table(["lag", "I, bits", "error", "I / floor", "correlation", "local slope"], rows)
+
+
+def _exponent_table(result: Measurement) -> str:
+    """The exponent on each range, with its interval and fit; the exact one where it is known."""
+    header = ["exponent on", "beta", "95 % interval", "R²", "curvature (p)", "lags", "dropped"]
+    rows = []
+    for label, law, _ in result.rows:
+        rows.append(
+            [
+                label,
+                f"{law.beta:.3f}",
+                f"{law.low:.3f} to {law.high:.3f}",
+                f"{law.r_squared:.3f}",
+                f"{law.curvature:+.3f} ({law.curvature_p:.1g})",
+                f"{law.used}",
+                f"{len(law.dropped)}",
+            ]
+        )
+    known = [exact for *_, exact in result.rows]
+    if any(exact is not None for exact in known):
+        header.append("exact")
+        for row, exact in zip(rows, known, strict=True):
+            row.append("-" if exact is None else f"{exact:.3f}")
+    return text_table(header, rows)
 
 
 def period_sentence(result: Measurement) -> str | None:
@@ -206,20 +235,16 @@ def period_sentence(result: Measurement) -> str | None:
         f"it explains {period.strength * BITS:.2g} bits at lag {period.length}, and what it"
         " explains is not part of I above"
     )
-    if period.length <= UNITS and period.blank > MOSTLY:
-        name = {2: "UTF-16 or numbers of 16 bits", 4: "UTF-32 or numbers of 32 bits"}.get(
-            period.length, f"symbols of {period.length} bytes"
-        )
-        return (
-            f"{found}, and one of them is mostly 0: {name}; {left_out}, and only multiples of"
-            f" {period.length} are measured. Convert text to UTF-8 (iconv -f UTF-16 -t UTF-8)"
-        )
-    if period.length <= UNITS:
-        return (
-            f"{found}: symbols of several bytes; {left_out}, and only multiples of"
-            f" {period.length} are measured"
-        )
-    return f"{found}: lines or records of the same, or nearly the same, length; {left_out}"
+    if period.length > UNITS:
+        return f"{found}: lines or records of the same, or nearly the same, length; {left_out}"
+    only = f"only multiples of {period.length} are measured"
+    if period.blank <= MOSTLY:
+        return f"{found}: symbols of several bytes; {left_out}, and {only}"
+    name = WIDE.get(period.length, f"symbols of {period.length} bytes")
+    return (
+        f"{found}, and one of them is mostly 0: {name}; {left_out}, and {only}."
+        " Convert text to UTF-8 (iconv -f UTF-16 -t UTF-8)"
+    )
 
 
 def drift_sentence(curve: DecayCurve) -> str | None:

@@ -1,4 +1,4 @@
-"""python -m plkernel.new: a model, a start and a spec of your own to begin from, in two files."""
+"""python -m plkernel.new: a model, an initialisation and a spec of your own, in two files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,19 +11,17 @@ from plkernel.config.reading import FOLDER
 
 
 def new(folder: Annotated[Path, tyro.conf.Positional] = Path()) -> None:
-    """Write mymodel.py and study.toml: a recurrence of 40 lines with a start of its half-lives, and
-    a study of it.
+    """Write mymodel.py, a recurrence of 40 lines with an initialisation, and study.toml, its study.
 
     Args:
-        folder: Where to; the current folder if left out. Files that are there are never replaced.
+        folder: Folder for the two files; the current one if left out. Existing files are never
+            replaced.
     """
     check_folder(folder, "folder")
     templates = sorted(path for path in (FOLDER / "new").iterdir() if path.is_file())
     for file in templates:
         if (folder / file.name).exists():
-            raise ValueError(
-                f"folder {folder}: {file.name} is there and is not replaced; name another folder"
-            )
+            raise ValueError(f"folder must not hold {file.name}, got {folder}; name another folder")
     for file in templates:
         atomic_write(folder / file.name, file.read_bytes())
         print(f"written: {folder / file.name}")

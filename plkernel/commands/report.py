@@ -2,13 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 from tqdm import tqdm
 
 from plkernel.common import cli
-from plkernel.common.files import REPORT, ROWS, atomic_write, check_folder, refuse_links, save_json
+from plkernel.common.files import (
+    REPORT,
+    ROWS,
+    FigureFormat,
+    atomic_write,
+    check_folder,
+    refuse_links,
+    save_json,
+)
 from plkernel.results.cautions import warnings
 from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.conclusion import overview
@@ -16,29 +24,27 @@ from plkernel.results.page import page, text_report
 from plkernel.results.record import record_row, save_record
 from plkernel.results.study import read_study
 
-Format = Literal["pdf", "png", "svg"]
-
 
 def report(
     folder: tyro.conf.Positional[Path],
     record: Path | None = None,
     out: Path | None = None,
     csv: bool = False,
-    formats: tuple[Format, ...] = (),
+    formats: tuple[FigureFormat, ...] = (),
 ) -> None:
-    """Compare the arms of a study: print the tables, write FOLDER/report (page, JSON).
+    """Compare the arms of a study, print the tables, and write a page and JSON to FOLDER/report.
 
-    Arms are compared with the baseline seed by seed, each difference with its 95 % t interval. Runs
-    that failed or have not finished are listed, never counted. A record stays as it is: its report
-    goes to runs/out/NAME-record.
+    Arms are compared with the baseline seed by seed, and each difference has a 95 % t interval.
+    Runs that failed or have not finished are listed but not counted. The report of a record goes to
+    runs/out/NAME-record, so that the record stays as it is.
 
     Args:
         folder: The folder of a study, as plkernel.experiment writes it (runs/out/NAME), or of a
             record.
-        record: Keep a record of the study in this folder: spec.json, rows.jsonl, the registration,
-            and those of the search for learning rates. The same command on it gives the same
-            report.
-        out: Write the report here instead.
+        record: Also write a record of the study to this folder: spec.json, rows.jsonl, the
+            registration, and those of the search for learning rates. A report on the record equals
+            that on the study.
+        out: Write the report to this folder instead.
         csv: Also write rows.csv, a line per ended run, and table.csv, a line per arm and measure.
         formats: Also write each figure of the page to a file, in these formats.
     """
@@ -66,7 +72,9 @@ def _place(folder: Path) -> Path:
     return folder / REPORT
 
 
-def write_comparison(comparison: Comparison, out: Path, formats: Sequence[Format] = ()) -> Path:
+def write_comparison(
+    comparison: Comparison, out: Path, formats: Sequence[FigureFormat] = ()
+) -> Path:
     """Write report.html, table.json, and figures in `formats` to `out`; return the page."""
     from plkernel.analysis.figures.style import rendered
     from plkernel.results.figures import drawings

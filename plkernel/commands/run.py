@@ -1,6 +1,4 @@
-"""python -m plkernel.run CONFIG: train the run that a config.json tells of; a study starts
-these.
-"""
+"""python -m plkernel.run CONFIG: train the run that a config.json describes, as a study does."""
 
 import sys
 from pathlib import Path
@@ -19,14 +17,14 @@ def run(
     trust_code: bool = False,
     logger: LoggerName | None = None,
 ) -> None:
-    """Train, or go on with, the run whose config.json this is; prints the result.
+    """Train the run that a config.json describes, or resume it, and print the result.
 
     Args:
-        config: STUDY/ARM/seed-K/config.json.
-        stop_with: Stop, saved, when this parent process has ended.
-        code_tried: The parent has tried the code that the run names; do not try it again.
-        trust_code: The code that it names may be imported and run.
-        logger: Give the scalars of the learning curves to this library too (extra of its name).
+        config: The file STUDY/ARM/seed-K/config.json of the run.
+        stop_with: Save the run and stop when the process with this id has ended.
+        code_tried: Do not try the code that the run names; the parent process has tried it.
+        trust_code: Import and run the code that the run names.
+        logger: Also send the learning curves to this library, which the extra of its name installs.
     """
     from plkernel.common.environment import keep_memory
     from plkernel.config.condition import from_config

@@ -1,6 +1,4 @@
-"""python -m plkernel.specs: the specs and tables of roles that come with plkernel, and what each is
-for.
-"""
+"""python -m plkernel.specs: the specs and tables of roles that come with plkernel."""
 
 from typing import Annotated
 
@@ -12,13 +10,13 @@ from plkernel.config.reading import roles, specs
 
 
 def command(name: Annotated[str | None, tyro.conf.Positional] = None) -> None:
-    """List the specs that come with plkernel, and what each is for; or write one, to edit.
+    """List the specs that come with plkernel and say what each is for, or print one to edit.
 
-    Wherever a command takes a SPEC, it takes these names; --dry-run of plkernel.experiment says
-    what one takes here.
+    A command that takes a SPEC takes these names too. plkernel.experiment NAME --dry-run says how
+    long a study takes on this machine.
 
     Args:
-        name: Print the content of this one.
+        name: Print the content of this spec or table of roles.
     """
     known = {**specs(), **roles()}
     if name is not None and name not in known:

@@ -1,6 +1,4 @@
-"""python -m plkernel.train SPEC: one run of one condition, with TensorBoard, checkpoints and
-resume.
-"""
+"""python -m plkernel.train SPEC: one run of one arm, with TensorBoard, checkpoints and resume."""
 
 import sys
 from pathlib import Path
@@ -20,13 +18,13 @@ def command(
     logger: LoggerName | None = None,
     trust_code: bool = False,
 ) -> None:
-    """Train one arm at one seed; the same command again resumes it. Prints the result.
+    """Train one arm of a spec at one seed and print the result; the same command resumes the run.
 
     Args:
-        arm: Which condition; the spec's baseline if left out.
-        seed: Which seed of the spec; its first if left out.
+        arm: Name of the arm; the spec's baseline if left out.
+        seed: One of the spec's seeds; its first if left out.
         out: Folder of the study; runs/out/NAME if left out.
-        logger: Give the scalars of the learning curves to this library too (extra of its name).
+        logger: Also send the learning curves to this library, which the extra of its name installs.
         trust_code: Import and run the code that the spec names.
     """
     chosen = arm or spec.baseline
@@ -34,8 +32,8 @@ def command(
     if seed not in spec.seeds:
         known = ", ".join(map(str, spec.seeds))
         raise ValueError(
-            f"seed {seed} is not one of the spec's seeds, {known}: choose one of these, or add it"
-            " there"
+            f"seed must be one of the spec's seeds, {known}, got {seed}; add it to the spec to"
+            " train it"
         )
     folder = out or Path("runs/out") / spec.name
     from plkernel.common.environment import keep_memory

@@ -1,3 +1,1 @@
-"""Shared ground of the commands: command lines, whole files, other people's code by name, and this
-machine.
-"""
+"""Shared ground of the commands: command lines, whole files, code by name, this machine."""

@@ -1,6 +1,4 @@
-"""Command lines by tyro, errors in one line with an exit code, other people's code by name, text
-for a terminal.
-"""
+"""Command lines by tyro, errors in one line, other people's code by name, text for a terminal."""
 
 import difflib
 import errno
@@ -19,6 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from plkernel.common.options import mistake, signature, unbroken
+
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -28,24 +28,20 @@ TRUST = "--trust-code"
 """The option by which a person consents to the code, `module:attribute`, that a spec names."""
 _IDENTIFIERS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
-ESCAPES = {
-    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
-}
-"""Control characters, which names in other people's files may hold and terminals obey, as they are
-printed.
-"""
+CONTROLS = [code for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"]
+ESCAPES = {code: f"\\x{code:02x}" for code in CONTROLS}
+"""Control characters as they are printed: names in files may hold them, and terminals obey them."""
+OUT_OF_MEMORY = re.compile("can't (allocate memory|start new thread)")
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a hint that names the closest of the `valid` names, or the first 24 of them when none
-    is close.
-    """
+    """Return a hint that names the closest of the `valid` names, else the first 24 of them."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return (
-        f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names[:MOST_NAMES])}{more}"
-    )
+    return f"valid: {', '.join(names[:MOST_NAMES])}{more}"
 
 
 def check_patterns(option: str, patterns: Iterable[str], arms: Iterable[str]) -> None:
@@ -56,16 +52,13 @@ def check_patterns(option: str, patterns: Iterable[str], arms: Iterable[str]) ->
 
 
 def existing(path: Path, name: str) -> Path:
-    """Return `path`, which must exist; ValueError that names the argument and the most similar path
-    there is.
-    """
+    """Return `path`; ValueError, with the most similar path there is, where it does not exist."""
     if path.exists() or path.is_symlink():
         return path
     folder = next(parent for parent in path.parents if parent.is_dir())
     missing = path.relative_to(folder).parts[0]
-    close = difflib.get_close_matches(
-        missing, [item.name for item in folder.iterdir()], n=1, cutoff=0.5
-    )
+    there = [item.name for item in folder.iterdir()]
+    close = difflib.get_close_matches(missing, there, n=1, cutoff=0.5)
     hint = f"; did you mean {folder / close[0]}?" if close else ""
     raise ValueError(f"{name} {path}: no such file or folder{hint}")
 
@@ -93,11 +86,9 @@ def main_of(commands: Mapping[str, Callable[..., Any]], description: str) -> Non
         given = sys.argv[1:]
         if given and given[0] not in (*commands, "-h", "--help"):
             raise ValueError(f"no subcommand {given[0]!r}; {nearest(given[0], commands)}")
-        _in_one_line(
-            lambda: subcommand_cli_from_dict(
-                bound, prog=program(), description=description, args=given
-            )
-        )()
+        options: dict[str, Any] = {"prog": program(), "description": description, "args": given}
+        chosen = commands.get(given[0]) if given else None
+        _in_one_line(lambda: subcommand_cli_from_dict(bound, **options), chosen)()
 
     report_errors(run)
 
@@ -109,47 +100,55 @@ def parse(
     more: str = "",
     whole: bool = True,
 ) -> tuple[functools.partial[Any], list[str]]:
-    """Return `command` with its arguments from the command line, to be called; ValueError for a
-    mistake in them.
+    """Return `command` with its arguments from the command line; ValueError for a mistake in them.
 
     more: stands in --help after the docstring. whole: False also returns what belongs to no option
     of `command`.
     """
     import tyro
 
-    given = sys.argv[1:] if args is None else args
-    flags = [word.partition("=")[0].replace("_", "-") for word in given if word.startswith("--")]
-    for name, parameter in inspect.signature(
-        command
-    ).parameters.items():  # the last would win, without a word
-        flag = f"--{name.replace('_', '-')}"
-        if (times := flags.count(flag)) > 1 and "Append" not in str(parameter.annotation):
-            raise ValueError(
-                f"{flag} is given {times} times, expected once, with all of its values"
-            )
-    about = (inspect.getdoc(getattr(command, "func", command)) or "").partition("\n\nArgs:")[0]
+    _check_repeats(command, sys.argv[1:] if args is None else args)
+    about = inspect.getdoc(getattr(command, "func", command)) or ""
+    text, _, _ = about.partition("\n\nArgs:")
+    described = f"{text}\n\n{more}".strip()
     options: dict[str, Any] = {"args": args, "prog": prog, "return_unknown_args": not whole}
     parsed = _in_one_line(
-        lambda: tyro.cli(_bound(command), description=f"{about}\n\n{more}".strip(), **options)
+        lambda: tyro.cli(_bound(command), description=described, **options), command
     )
     return (parsed, []) if whole else parsed
 
 
+def _check_repeats(command: Callable[..., Any], given: Sequence[str]) -> None:
+    """Raise ValueError for an option that is given twice: the last would win, without a word."""
+    flags = [word.partition("=")[0].replace("_", "-") for word in given if word.startswith("--")]
+    for name, parameter in inspect.signature(command).parameters.items():
+        flag = f"--{name.replace('_', '-')}"
+        times = flags.count(flag)
+        if times > 1 and "Append" not in str(parameter.annotation):
+            raise ValueError(
+                f"{flag} is given {times} times, expected once, with all of its values"
+            )
+
+
 def _bound(command: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
-    """Return a function with the signature of `command` that stores its arguments instead of
-    running it.
-    """
+    """Return a function with the signature of `command` that stores its arguments, to be called."""
 
     @functools.wraps(command)
     def bound(*places: Any, **options: Any) -> Callable[[], Any]:
         return functools.partial(command, *places, **options)
 
+    del bound.__wrapped__  # which tyro would read instead
+    shown = signature(command)
+    bound.__signature__ = shown  # type: ignore[attr-defined]
+    bound.__annotations__ = {name: one.annotation for name, one in shown.parameters.items()}
+    bound.__doc__ = unbroken(getattr(command, "func", command).__doc__)
     return bound
 
 
-def _in_one_line(call: Callable[[], Any]) -> Any:
-    """Return the result of a parser of tyro; ValueError with the first sentence of its framed
-    message.
+def _in_one_line(call: Callable[[], Any], command: Callable[..., Any] | None) -> Any:
+    """Return what a parser of tyro returns; ValueError with the first sentence of its message.
+
+    command: that whose arguments are parsed, None where none is chosen.
     """
     terminal = getattr(sys.stdout, "plain", sys.stdout)  # --help has colours
     with redirect_stderr(io.StringIO()) as said, redirect_stdout(terminal):
@@ -158,35 +157,32 @@ def _in_one_line(call: Callable[[], Any]) -> Any:
         except SystemExit as stop:
             if not stop.code:
                 raise
-    text = "\n".join(
-        line.strip(" │") for line in said.getvalue().splitlines()[1:]
-    )  # without the title
-    told = re.search(r"(?:.*\w.*\n?)+", text)  # up to a rule or an empty line
+    _, *framed = said.getvalue().splitlines()  # without the title
+    text = "\n".join(line.strip(" │") for line in framed)
+    first = re.search(r"(?:.*\w.*\n?)+", text)  # up to a rule or an empty line
+    sentence = " ".join(first[0].split()) if first else "wrong arguments"
     meant = re.search(r"Perhaps you meant:\s+(-[\w.-]+(?:, -[\w.-]+)*)", text)
     hint = f"did you mean {meant[1].replace(', ', ' or ')}?" if meant else "see --help"
-    raise ValueError(
-        f"{' '.join(told[0].split()).removesuffix('.') if told else 'wrong arguments'}; {hint}"
-    )
+    ours = mistake(sentence, command) if command else None
+    raise ValueError(f"{ours or sentence.removesuffix('.')}; {hint}")
 
 
 class _Escaping:
-    """A stream that shows control characters but line feed and tab as \\x1b, and what it cannot
-    encode as \\udc9b.
+    """A stream that shows control characters as \\x1b, and what it cannot encode as \\udc9b.
 
-    bars: a progress bar may return to the start of its line, or go up. `plain` is the stream
-    itself.
+    Line feeds and tabs pass. bars: a progress bar may return to the start of its line, or go up.
+    `plain` is the stream itself.
     """
 
     def __init__(self, stream: Any, bars: bool = False) -> None:
-        self.plain, self.bars = getattr(stream, "plain", stream), bars
+        self.plain = getattr(stream, "plain", stream)
+        self.bars = bars
 
     def write(self, text: str) -> int:
-        words, code = (
-            text.strip("\r" if self.bars else ""),
-            getattr(self.plain, "encoding", None) or "utf-8",
-        )
+        words = text.strip("\r") if self.bars else text
         if self.bars and re.fullmatch(r"\n*(\x1b\[A)*", text):
             words = ""
+        code = getattr(self.plain, "encoding", None) or "utf-8"
         shown = words.translate(ESCAPES).encode(code, "backslashreplace").decode(code)
         return int(self.plain.write(text.replace(words, shown)))
 
@@ -195,36 +191,27 @@ class _Escaping:
 
 
 def report_errors(action: Callable[[], Any]) -> None:
-    """Run `action`; turn bad input and interrupts into one line on standard error and an exit code.
+    """Run `action`; bad input and interrupts become one line on standard error and an exit code.
 
     All that it prints, logs and warns of, and that line, show control characters as escapes, such
     as \\x1b.
     """
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # type: ignore[assignment]
-    out, err = cast(Any, _Escaping(sys.stdout)), cast(Any, _Escaping(sys.stderr, bars=True))
+    out = cast(Any, _Escaping(sys.stdout))
+    err = cast(Any, _Escaping(sys.stderr, bars=True))
     try:
         with redirect_stdout(out), redirect_stderr(err):
             action()
     except (*USER_ERRORS, MemoryError, RuntimeError) as error:
-        message = str(error)
         if os.environ.get("PLKERNEL_DEBUG"):
             raise
-        if isinstance(error, MemoryError) or re.search(
-            "can't (allocate memory|start new thread)", message
-        ):
-            message = f"out of memory, {told(error)}"
-        elif not isinstance(error, USER_ERRORS):
-            raise
-        elif isinstance(error, BrokenPipeError):
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # the exit flushes once more
+        if isinstance(error, BrokenPipeError):
+            # The exit flushes once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(EXIT_INTERRUPTED)
-        elif (
-            isinstance(error, OSError) and error.strerror
-        ):  # atomic files name themselves where the disk is full
-            place = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
-            message = f"{place}: {error.strerror}" if place else error.strerror
+        message = _user_message(error)
+        if message is None:
+            raise
         print(f"error: {shortened(message).translate(ESCAPES)}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
@@ -233,10 +220,23 @@ def report_errors(action: Callable[[], Any]) -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
+def _user_message(error: Exception) -> str | None:
+    """Return what to say of an error that the user can mend; None for a fault of the program."""
+    message = str(error)
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(message):
+        return f"out of memory, {told(error)}"
+    if not isinstance(error, USER_ERRORS):
+        return None
+    if isinstance(error, OSError) and error.strerror:
+        place = error.filename
+        if place is None and error.errno == errno.ENOSPC:
+            place = "standard output"  # atomic files name themselves where the disk is full
+        return f"{place}: {error.strerror}" if place else error.strerror
+    return message
+
+
 def program(module: str | None = None) -> str:
-    """Return the words that start the command in `module`, or in this process: python -m
-    plkernel.fit.
-    """
+    """Return how to call the command in `module`, or this process's: python -m plkernel.fit."""
     spec = sys.modules["__main__"].__spec__
     name = module or (spec.name if spec else sys.argv[0])
     return f"python -m {name.replace('.commands.', '.')}"
@@ -248,19 +248,14 @@ def is_code(name: str | None) -> bool:
 
 
 def check_consent(named: Mapping[str, str], trusted: bool) -> None:
-    """Raise ValueError where code is `named`, by the option that names it, without consent to run
-    it.
-    """
+    """Raise ValueError where an option names code (`named`) and nobody consented to run it."""
     if named and not trusted:
         names = ", ".join(f"{option} {name!r}" for option, name in named.items())
-        raise ValueError(
-            f"{names} would be imported and run, which may do anything: read it, then say {TRUST}"
-        )
+        raise ValueError(f"{names} runs third-party code; review it, then pass {TRUST}")
 
 
 def imported(name: str, option: str) -> Any:
-    """Import the callable called `name`; ValueError in one line, headed by `option`, where that
-    fails.
+    """Import the callable called `name`; ValueError headed by `option` where that fails.
 
     >>> imported("math:hypot", "kind")(3, 4)
     5.0
@@ -284,15 +279,16 @@ def told(error: BaseException) -> str:
 
 def shortened(text: str, most: int = 1000) -> str:
     """Return one line of at most `most` characters, the middle of a longer one left out."""
-    line, end = " ".join(text.split()), most // 3
-    return line if len(line) <= most else f"{line[: most - end - 5]} ... {line[-end:]}"
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    end = most // 3
+    return f"{line[: most - end - 5]} ... {line[-end:]}"
 
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[float], Any]]:
-    """Show a bar on a terminal's standard error, after two seconds; yield a function that takes
-    shares of the work.
-    """
+    """Show a bar on a terminal after two seconds; yield a function of shares of work."""
     from tqdm.auto import tqdm
 
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
@@ -318,14 +314,16 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def written(value: float, form: str, *sizes: float) -> str:
-    """Format a number, with more digits where one of `sizes` would read as zero, and zero without a
-    sign.
+    """Format a number, with more digits where one of `sizes` would read as zero; zero has no sign.
 
     >>> written(-0.0254, "+.4f"), written(-0.0000123, "+.4f", 0.0000123), written(-0.0, "+.4f")
     ('-0.0254', '-0.000012', '0.0000')
     """
     for size in map(abs, sizes):
-        if math.isfinite(size) and size and not float(f"{size:{form}}"):
-            form = f"{form[: form.index('.') + 1]}{min(9, 1 - math.floor(math.log10(size)))}f"
+        reads_as_zero = not float(f"{size:{form}}")
+        if math.isfinite(size) and size and reads_as_zero:
+            digits = min(9, 1 - math.floor(math.log10(size)))
+            sign, _, _ = form.partition(".")
+            form = f"{sign}.{digits}f"
     text = f"{value:{form}}"
     return text if float(text) else text.lstrip("+-")

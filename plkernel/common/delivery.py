@@ -20,9 +20,7 @@ def deliver(
     json: Path | None,
     to: Path | None,
 ) -> None:
-    """Print the result of a command, and write its values and the figure that `draw` gives to
-    files.
-    """
+    """Print the result of a command; write its values and the figure of `draw` to files."""
     print(text)
     if json is not None:
         save_json(json, values)
@@ -33,9 +31,7 @@ def deliver(
 
 
 def check_options(json: Path | None, figure: Path | None, **least: tuple[int | None, int]) -> None:
-    """Raise ValueError for files that cannot be written, and for an option (value, least) below its
-    least value.
-    """
+    """Raise for files that cannot be written, and for an option (value, least) below its least."""
     if figure is not None and figure.suffix not in KINDS:
         raise ValueError(f"figure must end in {', '.join(KINDS)}, got {str(figure)!r}")
     for option, (value, lowest) in least.items():

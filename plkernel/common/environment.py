@@ -1,6 +1,4 @@
-"""Environment of a run for its record (commit, versions, hardware), and memory of this machine and
-its processes.
-"""
+"""Environment of a run for its record (commit, versions, hardware), and memory of this machine."""
 
 import ctypes
 import functools
@@ -20,8 +18,7 @@ from plkernel.common.cli import program
 
 PACKAGES = ("plkernel", "torch", "triton", "numba", "numpy", "scipy", "tensorboard")
 COMMAND = "PLKERNEL_COMMAND"
-"""Variable set for the workers of a study: the command that started it, which their records name.
-"""
+"""Variable set for the workers of a study: the command of the study, which their records name."""
 GROUP = Path("/sys/fs/cgroup")
 CODE = ("analysis", "kernels", "models", "plkernel")  # folders of a checkout
 COMPUTING = (
@@ -74,9 +71,7 @@ def installed(package: str) -> str | None:
 
 @functools.cache
 def source_digest() -> str:
-    """Return sixteen hex digits of the SHA-256 of all source files that compute a run, with their
-    names.
-    """
+    """Return 16 hex digits of the SHA-256 of all source files that compute a run, with names."""
     package, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
     files = {
         path
@@ -93,9 +88,7 @@ def source_digest() -> str:
 
 
 def source_state() -> dict[str, Any]:
-    """Return `source_digest`, the git commit, and if source files differ from it (dirty); None for
-    both without git.
-    """
+    """Return `source_digest`, the git commit and whether files differ from it; None without git."""
     state: dict[str, Any] = {"commit": None, "dirty": None, "source": source_digest()}
     git = ["git", "-C", str(root := Path(__file__).resolve().parents[2])]
     with suppress(OSError):
@@ -129,9 +122,7 @@ def keep_memory() -> None:
 
 
 def available_memory(device: str = "cpu") -> float | None:
-    """Return the bytes free on the first GPU, or for new processes here within a container's limit;
-    None if unknown.
-    """
+    """Return the bytes free on the first GPU, or here within a container's limit, if known."""
     if device == "cuda":
         import torch
 
@@ -147,9 +138,7 @@ def available_memory(device: str = "cpu") -> float | None:
 
 
 def peak_anonymous() -> float:
-    """Return the peak bytes of this process without the pages of files; 0 if the system does not
-    tell.
-    """
+    """Return the peak bytes of this process without pages of files; 0 where they are not known."""
     sizes = _sizes("/proc/self/status")
     return sizes.get("VmHWM", 0.0) - sizes.get("RssFile", 0.0) - sizes.get("RssShmem", 0.0)
 

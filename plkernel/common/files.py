@@ -1,5 +1,4 @@
-"""Files that are whole or absent, and plain values (JSON, TOML) read from files that anyone may
-have written.
+"""Files that are whole or absent, and plain values (JSON, TOML) read from anybody's files.
 
 Values read here are nested at most MOST_NESTED deep and hold no whole number beyond 64 bits. The
 files of a study are:
@@ -8,12 +7,13 @@ STUDY/spec.json                     the spec, settled
 STUDY/references.json               losses of n-grams on the windows of its runs
 STUDY/registered.json               the registration of its hypotheses
 STUDY/tuning/                       the search for learning rates, a study like any other
-STUDY/report/                       written by `plkernel.report`, that of a record to
-runs/out/NAME-record
-STUDY/ARM/seed-K/config.json        the resolved configuration of one run environment.json   start,
-                 commit, digest of the code, registration, versions, hardware, command metrics.jsonl
-                 one row per evaluation, deterministic checkpoint.safetensors, log.txt result.json
-                 written last: a run without it is unfinished
+STUDY/report/                       written by `plkernel.report`; for a record: runs/out/NAME-record
+STUDY/ARM/seed-K/config.json        the resolved configuration of one run
+STUDY/ARM/seed-K/environment.json   time, commit, digest of the code, registration, versions,
+                                    hardware, command
+STUDY/ARM/seed-K/metrics.jsonl      one row per evaluation, deterministic
+STUDY/ARM/seed-K/checkpoint.safetensors, log.txt
+STUDY/ARM/seed-K/result.json        written last: a run without it is unfinished
 STUDY/ARM/mean/                     curves for TensorBoard, the mean over the seeds
 RECORD/spec.json, rows.jsonl        a study to keep: one line per ended run, enough for a report
 RECORD/references.json, registered.json, tuning/    as in the study
@@ -28,13 +28,15 @@ import socket
 import stat
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from plkernel.common.cli import shortened
+
+FigureFormat = Literal["pdf", "png", "svg"]
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 MOST_NESTED = 64
@@ -66,8 +68,7 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`, and rename it to `path` once it is on the disk; remove
-    it on failure.
+    """Give a temporary path, and rename it to `path` once it is on the disk; remove it on failure.
 
     A reader of `path` thus sees the old content or the new, never a part. Temporary files that
     killed writers left are removed first. OSError names `path`, not the temporary file.
@@ -98,13 +99,21 @@ def atomic_write(path: Path, data: bytes | str) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def save_figure(folder: Path, name: str, figure: Any) -> None:
-    """Write a figure of matplotlib as PDF, PNG and SVG, and print where."""
+def save_figure(
+    folder: Path, name: str, draw: Callable[[], Any], formats: Sequence[FigureFormat]
+) -> None:
+    """Write the figure of matplotlib that `draw` returns in `formats`, and print where.
+
+    Without formats nothing is drawn.
+    """
+    if not formats:
+        return
     from plkernel.analysis.figures.style import rendered
 
-    for kind, content in rendered(figure).items():
+    kinds = list(dict.fromkeys(formats))
+    for kind, content in rendered(draw(), kinds).items():
         atomic_write(folder / f"{name}.{kind}", content)
-    print(f"figure:  {folder / name}.pdf, .png, .svg", flush=True)
+    print(f"figure:  {folder / name}.{', .'.join(kinds)}", flush=True)
 
 
 def check_file(path: Path | None, option: str) -> None:
@@ -115,9 +124,7 @@ def check_file(path: Path | None, option: str) -> None:
 
 
 def check_folder(folder: Path | None, option: str, file: Path | None = None) -> None:
-    """Raise OSError that names `option`, and `file`, unless files can be written in `folder`; None
-    passes.
-    """
+    """Raise OSError, naming `option`, unless files can be written in `folder`; None passes."""
     if folder is None:
         return
     try:
@@ -144,9 +151,7 @@ def refuse_study(path: Path, option: str) -> None:
 
 
 def refuse_links(*paths: Path) -> None:
-    """Raise ValueError naming the first of `paths` that exists and is neither a plain file nor a
-    folder.
-    """
+    """Raise ValueError for the first of `paths` that is neither a plain file nor a folder."""
     for path in paths:
         if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
             kind = (
@@ -156,9 +161,7 @@ def refuse_links(*paths: Path) -> None:
 
 
 def save_json(path: Path, value: Any) -> None:
-    """Write `value`, which may hold paths, as indented JSON, atomically; null stands for NaN and
-    infinity.
-    """
+    """Write `value`, which may hold paths, as JSON, atomically; NaN and infinity become null."""
     finite = json.loads(json.dumps(value, default=os.fspath), parse_constant=lambda _: None)
     atomic_write(path, json.dumps(finite, indent=2) + "\n")
 
@@ -241,8 +244,7 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def check_regular(path: Path, what: str = "") -> None:
-    """Raise ValueError unless `path` is a regular file: a pipe may never answer, and a device never
-    end.
+    """Raise ValueError unless `path` is a regular file: a pipe or device may never end.
 
     what: heads the message, as in 'checkpoint '.
     """
@@ -277,9 +279,7 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as `repr` has it, for an error message, the middle left out where it is
-    long.
-    """
+    """Return the `repr` of a value for an error message, the middle of a long one left out."""
     return shortened(repr(value), 100)
 
 

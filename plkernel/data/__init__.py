@@ -1,3 +1,1 @@
-"""Bytes by name: each source of a corpus becomes one flat file, of which training and counting take
-windows.
-"""
+"""Bytes by name: each corpus becomes one flat file, of which training and counting take windows."""

@@ -25,9 +25,7 @@ FORMAT = 1
 
 
 class Splits(NamedTuple):
-    """Contiguous blocks of one corpus, each (n,) uint8; no window crosses from one into the
-    next.
-    """
+    """Contiguous blocks of one corpus, each (n,) uint8; no window crosses from one to the next."""
 
     train: NDArray[np.uint8]
     validation: NDArray[np.uint8]
@@ -55,9 +53,7 @@ class Corpus:
 
     @property
     def bytes(self) -> np.memmap[Any, np.dtype[np.uint8]]:
-        """The bytes, (size,) uint8, read-only and mapped from the file; OSError when the file is
-        gone.
-        """
+        """The bytes (size,) uint8, mapped from the file, read-only; OSError when it is gone."""
         return np.memmap(self.path, np.uint8, mode="r", shape=(self.size,))
 
     def splits(self, validation: float = 0.05, test: float = 0.05) -> Splits:
@@ -67,8 +63,8 @@ class Corpus:
         """
         if not (validation >= 0 and test >= 0 and validation + test < 1):
             raise ValueError(
-                f"validation = {validation} and test = {test}: must be shares of the corpus,"
-                " together < 1"
+                "validation and test must be shares of the corpus, together < 1, got"
+                f" {validation} and {test}"
             )
         end = self.size - int(self.size * test)
         return Splits(*np.split(self.bytes, [end - int(self.size * validation), end]))
@@ -131,10 +127,11 @@ def _located(
 ) -> tuple[Source, Path]:
     """The source of a corpus, and its flat file in the cache."""
     if max_bytes is not None and max_bytes < 1:
-        raise ValueError(f"max_bytes = {max_bytes}: must be at least 1")
+        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}")
     if len(separator) != 1 or ord(separator) > 0xFF:
         raise ValueError(
-            f"separator {separator!r}: must be one byte, a single character from U+0000 to U+00FF"
+            "separator must be one byte, a single character from U+0000 to U+00FF, got"
+            f" {separator!r}"
         )
     folder = (cache_folder() if cache is None else Path(cache)).resolve()
     byte = separator.encode("latin-1")
@@ -145,9 +142,7 @@ def _located(
 
 
 def _cached(path: Path) -> Corpus | None:
-    """The corpus in the flat file `path`, if file and JSON are there and the bytes are those that
-    were written.
-    """
+    """The corpus in the flat file `path`, if its JSON is there and the bytes are as written."""
     try:
         values = load_object(path.with_suffix(".json"))
         values.pop("verified", None)  # of earlier versions

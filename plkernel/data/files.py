@@ -1,6 +1,4 @@
-"""Texts as blocks of bytes: files byte for byte, plain or compressed; text columns of tables and
-data sets by row.
-"""
+"""Texts as blocks of bytes: files, plain or compressed; text columns of tables and data sets."""
 
 import bz2
 import codecs
@@ -34,9 +32,7 @@ ROWS = 1000
 
 
 class Chunk(NamedTuple):
-    """Bytes (n,) uint8, and the ascending positions (k,) where documents start: a separator stands
-    at each.
-    """
+    """Bytes (n,) uint8, and ascending positions (k,) of the separators at which documents start."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -178,9 +174,7 @@ def plain_text(handle: BinaryIO) -> Iterator[bytes]:
 
 
 def table_format(path: Path) -> str | None:
-    """'parquet', 'json' or 'csv' by the suffix, that of a compression put aside; None for any other
-    file.
-    """
+    """'parquet', 'json' or 'csv' by the suffix before that of a compression; None for others."""
     return FORMATS.get((Path(path.stem) if compressed(path) else path).suffix.lower())
 
 
@@ -264,8 +258,7 @@ def _check_column(names: list[str], wanted: str) -> None:
 
 @contextmanager
 def one_line(label: str) -> Iterator[None]:
-    """Turn every error of a reader into ValueError or OSError with one line that starts with
-    `label`.
+    """Turn every error of a reader into a ValueError or OSError of one line, headed by `label`.
 
     The readers behind raise exceptions of their own, all of them about the data asked for.
     """
@@ -284,9 +277,7 @@ def one_line(label: str) -> Iterator[None]:
 
 
 def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
-    """Read the verses of one translation in order, each a document; nothing is written beside the
-    database.
-    """
+    """Read the verses of one translation in order, each a document; the database stays as it is."""
     query = "SELECT vText FROM bible WHERE bbName = ? ORDER BY bNumber, cNumber, vNumber"
     address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
     with one_line(f"corpus file {path}"), closing(sqlite3.connect(address, uri=True)) as connection:
@@ -341,9 +332,7 @@ def hub_blocks(
 
 
 def reachable() -> bool:
-    """True if the hub may be asked and its name resolves: `datasets` itself would retry for 24 s
-    before it knew.
-    """
+    """True if the hub may be asked and its name resolves; `datasets` alone would retry for 24 s."""
     forbidding = (
         os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
     )

@@ -1,5 +1,4 @@
-"""Names of corpora: each becomes a Source, which knows all that determines its bytes before it
-reads any.
+"""Names of corpora: each becomes a Source, which knows what determines its bytes.
 
 Sequences with exactly known mutual information are made from a seed, by name too.
 """
@@ -46,9 +45,7 @@ ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j ko:n pl:z pt:a
 ro:u ru:r sw:h tl:fg tr:t uk:8 vi:7 zh:c
 """
 TRANSLATIONS = dict(part.split(":") for part in LETTERS.split())
-"""Languages (ISO 639-1), and a letter for each translation; the first is the default of its
-language.
-"""
+"""Languages (ISO 639-1), and a letter for each translation, the default of a language first."""
 
 Synthetic = PottsCorpus | LagCorpus | MarkovChain
 LAWS: dict[str, type[Synthetic]] = {"potts": PottsCorpus, "lags": LagCorpus, "markov": MarkovChain}
@@ -102,9 +99,7 @@ def resolve(
 
 
 def _stdlib(_: str, separator: bytes, column: str) -> Source:
-    """'stdlib': the .py sources of the running Python's standard library without tests, in order of
-    paths.
-    """
+    """'stdlib': the .py sources of the standard library without tests, in order of paths."""
     root = Path(sysconfig.get_path("stdlib"))
     files = {name: path for name, path in _walk(root, NOT_LIBRARY).items() if path.suffix == ".py"}
     label = f"standard library of {platform.python_implementation()} {platform.python_version()}"
@@ -112,8 +107,7 @@ def _stdlib(_: str, separator: bytes, column: str) -> Source:
 
 
 def _packages(rest: str, separator: bytes, column: str) -> Source:
-    """'packages:NAME==VERSION,...': the .py sources of installed packages, in the order of a hash
-    of their paths.
+    """'packages:NAME==VERSION,...': the .py sources of packages, ordered by a hash of their paths.
 
     Each of the blocks that a corpus is divided into thus holds files of all packages.
     """
@@ -139,9 +133,7 @@ def _packages(rest: str, separator: bytes, column: str) -> Source:
 
 
 def _path(path: Path, separator: bytes, column: str, cache: Path | None) -> Source:
-    """A file, or all files of a folder but hidden ones and links out of it, in order of their
-    paths.
-    """
+    """A file, or all files of a folder but hidden ones and links out of it, in order of paths."""
     root, label = path.resolve(), str(path.resolve())
     if not (root.is_dir() or root.is_file()):
         raise ValueError(f"corpus {str(path)!r}: neither a regular file nor a folder")
@@ -193,9 +185,7 @@ def _cautions(files: list[Path]) -> list[str]:
 
 
 def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> dict[str, Path]:
-    """The files below `root` by relative path, in this order, without hidden ones and the folders
-    in `skip`.
-    """
+    """The files below `root` by relative path, sorted, without hidden ones and `skip`."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -210,9 +200,7 @@ def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> dict
 
 
 def _hub(rest: str, separator: bytes, column: str) -> Source:
-    """'hf:NAME[:CONFIG[:SPLIT]]': a data set of the Hugging Face hub, its split 'train' unless
-    named.
-    """
+    """'hf:NAME[:CONFIG[:SPLIT]]': a data set of the hub, its split 'train' unless named."""
     name, *more = rest.split(":")
     if not name or len(more) > 2:
         raise ValueError(
@@ -226,9 +214,7 @@ def _hub(rest: str, separator: bytes, column: str) -> Source:
 
 
 def _bible(rest: str, separator: bytes, _: str) -> Source:
-    """'bible:LANGUAGE[:LETTER]': the verses of one translation, from a package whose code is not
-    run.
-    """
+    """'bible:LANGUAGE[:LETTER]': the verses of one translation, from a package that is not run."""
     names = {f"{language}:{key}": key for language, keys in TRANSLATIONS.items() for key in keys}
     letter = names.get(rest) or TRANSLATIONS.get(rest, "")[:1]
     if not letter:
@@ -251,9 +237,7 @@ def _bible(rest: str, separator: bytes, _: str) -> Source:
 
 
 def _synthetic(rest: str, separator: bytes, _: str) -> Source:
-    """'synthetic:[LAW,]NAME=VALUE...': a sequence made from a seed, whose mutual information is
-    known exactly.
-    """
+    """'synthetic:[LAW,]NAME=VALUE...': a sequence from a seed, of exactly known information."""
     corpus = synthetic_corpus(rest)
     return Source(*spelling(corpus), lambda: one_document(corpus.blocks(), separator), corpus.size)
 
@@ -321,15 +305,13 @@ def byte_count(text: str, name: str = "max_bytes") -> int:
     value = Fraction(match[1]) * UNITS[match[2].lower()] if match else Fraction(0)
     if value < 1 or value != int(value):
         raise ValueError(
-            f"{name} = {text!r}: must be a number of bytes such as 500000, 500k, 10MB or 1G"
+            f"{name} must be a number of bytes such as 500000, 500k, 10MB or 1G, got {text!r}"
         )
     return int(value)
 
 
 def known_sequence(name: str) -> Synthetic | None:
-    """The corpus called `name` where its mutual information is known exactly; nothing is
-    generated.
-    """
+    """The corpus called `name` if its information is known exactly; nothing is generated."""
     kind, _, rest = name.partition(":")
     return synthetic_corpus(rest) if kind == "synthetic" else None
 

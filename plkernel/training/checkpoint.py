@@ -211,7 +211,7 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
         remedy = (
             "; give a model of plkernel's own"
             if trusted is None
-            else f": read it, then say {TRUST}"
+            else f"; review it, then pass {TRUST}"
         )
         needed = f"its model needs other people's code, kind {kind!r}, which is not imported here"
         raise ValueError(f"{config}: {needed}{remedy}")

@@ -255,10 +255,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "train.steps is the same in all arms: an arm may have its own weight_decay",
     ),
     # Arms that fit no model
-    ({"arms.power": {"tempering": 0.5}}, "tempering 0.5 belongs to placement 'quantile'"),
+    ({"arms.power": {"tempering": 0.5}}, "got 0.5; it belongs to placement 'quantile'"),
     (
         {"arms.power": {**QUANTILE, "projection": "published"}},
-        "does not go with placement 'quantile'",
+        "must be left out with placement 'quantile'",
     ),
     (
         {"arms.power": {**QUANTILE, "beta": 1e-3}},
@@ -492,7 +492,7 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
         (["--train.steps", "5", "6"], "--train.steps: expected one value, got 5 6"),
         (["--arms.uniform.scheme-options", "std"], "unknown option --arms.uniform.scheme-options"),
         (["--outt", "here"], "unknown option --outt; did you mean --out?"),
-        (["--out"], "Missing value for argument '--out'"),
+        (["--out"], "--out must be a path, got nothing"),
         (["here"], "'here' belongs to no option"),
     ],
 )

@@ -309,7 +309,7 @@ def test_a_run_goes_out_and_comes_back_by_the_commands(
         load(tmp_path / "official.pth", folder)
     task = prepare(load_spec(tiny_spec(steps=1, eval_every=1)), "uniform", 0, tmp_path / "ssm")
     run_training(task, progress_bar=False)
-    with pytest.raises(ValueError, match="is a model of kind 'ssm'"):
+    with pytest.raises(ValueError, match="model must be of kind rwkv5, rwkv6 or rwkv7"):
         export(task.folder.path, tmp_path / "out")
 
 

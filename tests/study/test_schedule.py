@@ -325,7 +325,8 @@ def test_arms_of_unequal_scale_are_named(spec: str, said: dict[str, str]) -> Non
     base = "the output of log-spaced_lags-{0}; match = 'baseline' evens it"
     every = [(arm, lag) for lag in ("0.7", "1.3") for arm in said]
     wanted = {
-        f"{arm}_lags-{lag}: starts at {said[arm]} times {base.format(lag)}" for arm, lag in every
+        f"{arm}_lags-{lag}: at initialisation its output is {said[arm]} times {base.format(lag)}"
+        for arm, lag in every
     }
     assert wanted <= set(lines)
     assert bool(lines) == bool(said)
@@ -342,8 +343,9 @@ def test_a_dry_run_says_what_a_study_cannot_know(
         forecast(spec, ("uniform",), 1)
         == "the table\ncorpus 'hf:some/text' is not read yet: nothing is known of its size"
     )
-    assert "power-law: starts at 0.61 times the output of uniform" in forecast(
-        spec, ("power-law",), 1
+    assert (
+        "power-law: at initialisation its output is 0.61 times the output of uniform"
+        in forecast(spec, ("power-law",), 1)
     )
     path = tiny_spec()
     slow = "[arms.slow]\nplacement = 'quantile'\nbeta = 0.456\nlag = 'distance'\n"

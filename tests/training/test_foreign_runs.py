@@ -91,14 +91,14 @@ def test_without_consent_nothing_is_imported(
     assert load_spec(path).condition("uniform").model.kind == KIND
     for options in ([], ["--dry-run"], ["--register"]):
         error = refused(command, path, "--out", tmp_path / "out", *options, main=checked)
-        assert f"arms.uniform: kind '{KIND}' would be imported and run" in error
-        assert error.endswith("read it, then say --trust-code")
-    with pytest.raises(ValueError, match=f"kind '{KIND}' would be imported"):
+        assert f"arms.uniform: kind '{KIND}' runs third-party code" in error
+        assert error.endswith("review it, then pass --trust-code")
+    with pytest.raises(ValueError, match=f"kind '{KIND}' runs third-party code"):
         prepare(load_spec(path), "uniform", 0, tmp_path / "out")
     ours = foreign_spec(arm='init = "somebodys.models:small_"')
     ours.write_text(ours.read_text().replace(f'kind = "{KIND}"\nconfig = {{}}', "dim = 8"))
     with pytest.raises(
-        ValueError, match=r"arms.power-law: init 'somebodys.models:small_' would be imported"
+        ValueError, match=r"arms.power-law: init 'somebodys.models:small_' runs third-party code"
     ):
         load_spec(ours, check)
     assert not (package / "imported").exists()
@@ -129,7 +129,7 @@ def test_a_run_is_used_after_consent_and_never_before(
     assert f"its model needs other people's code, kind '{KIND}'" in refused(inspect, run)
     error = refused(probe, run)
     assert f"its model needs other people's code, kind '{KIND}'" in error
-    assert error.endswith("read it, then say --trust-code")
+    assert error.endswith("review it, then pass --trust-code")
     assert not (package / "imported").exists()
     cli.main(
         probe, [str(run), "--trust-code", "--windows", "4", "--json", str(tmp_path / "found.json")]

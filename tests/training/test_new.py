@@ -24,7 +24,7 @@ def test_the_spec_fits_the_model_and_nothing_is_replaced(
     assert {Prepared.of(spec.condition(arm), checked=True).parameters for arm in spec.arms} == {
         57_600
     }
-    with pytest.raises(ValueError, match=r"mymodel\.py is there and is not replaced"):
+    with pytest.raises(ValueError, match=r"folder must not hold mymodel\.py"):
         new(Path())
 
 

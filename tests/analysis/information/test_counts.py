@@ -31,9 +31,12 @@ def by_bincount(data, lag, start=0, stop=None):
     "stretch", [1 << 24, 777, 19_900]
 )  # the last leaves a stretch without a pair at 300
 @pytest.mark.parametrize("subset", [False, True])
-def test_counts_are_those_of_bincount_in_every_block(monkeypatch, threads, stretch, subset):
+@pytest.mark.parametrize("small", [0, 1 << 16], ids=["compiled", "numpy"])
+def test_counts_are_those_of_bincount_in_every_block(monkeypatch, threads, stretch, subset, small):
     monkeypatch.setattr(counts, "STRETCH", stretch)
-    data, told = text(20_000), []
+    monkeypatch.setattr(counts, "SMALL", small)
+    data = text(20_000)
+    told = []
     edges = block_edges(data.size, LAGS[-1], 7)
     symbols = np.unique(data) if subset else np.arange(256, dtype=np.uint8)
     tables = count_pairs(
@@ -46,7 +49,21 @@ def test_counts_are_those_of_bincount_in_every_block(monkeypatch, threads, stret
     assert sum(told) == tables.sum() == sum(data.size - lag for lag in LAGS)
 
 
-def test_a_mapped_file_and_all_256_symbols_are_counted(tmp_path, monkeypatch):
+def test_small_data_are_counted_as_the_compiled_counter_does():
+    """Pairs of other symbols than those asked for, empty blocks and bytes beyond the edges."""
+    data = text(3000)
+    edges = np.array([11, 400, 400, 2950])
+    symbols = np.unique(data)[::2]
+    found, expected = (np.zeros((3, symbols.size, symbols.size), np.uint32) for _ in range(2))
+    arguments = (data, 5, 11, 2950, edges, symbols)
+    counted = counts.interpreted(*arguments, found)
+    assert counted == counts.compiled()(*arguments, expected) == expected.sum() > 0
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 16], ids=["compiled", "numpy"])
+def test_a_mapped_file_and_all_256_symbols_are_counted(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(counts, "SMALL", small)
     monkeypatch.setattr(counts, "PIECE", 1000)
     data = np.concatenate(
         [np.zeros(5000, np.uint8), np.arange(256, dtype=np.uint8), np.full(9, 255, np.uint8)]

@@ -383,7 +383,7 @@ def test_float32_decays_hold_what_is_said_and_little_more() -> None:
         ({"target": "mutual"}, "target must be one of information, correlation"),
         ({"kernel": "mean"}, "kernel must be one of coherent, rms"),
         ({"lag": "bytes"}, "lag must be one of state, distance"),
-        ({"lag": "distance"}, "projection 'uniform' follows no target, kernel or lag"),
+        ({"lag": "distance"}, "to follow a target, kernel or lag, got 'uniform'"),
         ({"channels": 1}, "channels must be at least 2"),
         ({"channels": 2, "placement": "concentrated"}, "channels must be large enough"),
         ({"placement": "quantile", "tempering": 1.5}, "tempering must lie between 0"),
@@ -394,24 +394,27 @@ def test_float32_decays_hold_what_is_said_and_little_more() -> None:
         ),
         (
             {"placement": "quantile", "projection": "published"},
-            "'published' does not go with placement 'quantile'",
+            "projection must be left out with placement 'quantile'",
         ),
-        ({"placement": "terms"}, "placement 'terms' needs terms"),
+        (
+            {"placement": "terms"},
+            "terms must be an exponential sum with placement 'terms', got None",
+        ),
         (
             {"placement": "terms", "terms": TERMS, "channels": 3},
             "channels must be at least the number of terms, 4",
         ),
         (
             {"tempering": 1.0},
-            "tempering 1 belongs to placement 'quantile' or 'terms', got placement 'log-spaced'",
+            "tempering must be left out with placement 'log-spaced', got 1; it belongs to",
         ),
         (
             {"placement": "quantile", "longest": 2000.0},
-            "longest 2000 belongs to placement 'log-spaced', got placement",
+            "longest must be left out with placement",
         ),
         (
             {"placement": "quantile", "terms": TERMS},
-            "terms an exponential sum belongs to placement 'terms'",
+            "got an exponential sum; it belongs to placement 'terms'",
         ),
         (
             {"projection": "gain-corrected", "beta": 1e38},

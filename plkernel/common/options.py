@@ -1,0 +1,139 @@
+"""Options of a command from its signature: placeholders in --help, and mistakes in one sentence."""
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+PLACEHOLDERS = {int: "INT", float: "FLOAT", Path: "PATH", str: "TEXT"}
+KINDS = {int: "a whole number", float: "a number", Path: "a path", str: "a text"}
+PLURALS = {int: "whole numbers", float: "numbers", Path: "paths", str: "texts"}
+
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+UNREADABLE = re.compile(r"Error parsing (?P<option>--[\w.-]+): (?P<reason>.*)")
+"""What tyro says of a value that its type cannot be made of; the value is quoted in the reason."""
+UNKNOWN = re.compile(r"invalid choice (?P<reason>'.*') for argument '(?P<option>--[\w.-]+)'")
+MISSING = re.compile(r"Missing value for argument '(?P<option>--[\w.-]+)'(?P<reason>)")
+ABSENT = re.compile(r"Missing from .*?: (?P<name>[A-Z_]+) (?P<about>.*?)\.? \(required\)")
+
+
+def signature(command: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of `command` with a placeholder for each value that --help shows.
+
+    A positional argument is called by its name in capitals. An option that may be left out has no
+    word for None, neither as a value nor as its default, of which the docstring tells.
+    """
+    import tyro
+
+    given = inspect.signature(command)
+    hints = get_type_hints(getattr(command, "func", command), include_extras=True)
+    parameters = []
+    for name, parameter in given.parameters.items():
+        if name not in hints or "AppendAction" in str(parameter.annotation):
+            parameters.append(parameter)
+            continue
+        settings: dict[str, Any] = {}
+        hint = hints[name]
+        plain = _plain(hint)
+        if tyro.conf.Positional in getattr(hint, "__metadata__", ()):
+            settings["metavar"] = _positional(name, plain, parameter)
+        elif plain is not bool:
+            settings["metavar"] = placeholder(plain)
+        default = parameter.default
+        may_be_empty = default is parameter.empty and get_origin(plain) is tuple
+        if default is None or default == () or may_be_empty:
+            settings["help_behavior_hint"] = ""
+        shown = Annotated[hint, tyro.conf.arg(**settings)] if settings else hint
+        parameters.append(parameter.replace(annotation=shown))
+    return given.replace(parameters=parameters)
+
+
+def _positional(name: str, plain: Any, parameter: inspect.Parameter) -> str:
+    """Return NAME, in brackets where it may be left out, with dots where it may be repeated."""
+    word = name.upper()
+    if get_origin(plain) is tuple:
+        word = f"{word.removesuffix('S')} ..."
+    return word if parameter.default is parameter.empty else f"[{word}]"
+
+
+def _plain(hint: Any) -> Any:
+    """Return a type without its annotations and without None."""
+    if get_origin(hint) is Annotated:
+        return _plain(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        others = [one for one in get_args(hint) if one is not NoneType]
+        return _plain(others[0]) if len(others) == 1 else Union[tuple(others)]  # noqa: UP007
+    return hint
+
+
+def placeholder(hint: Any) -> str:
+    """Return what stands for a value of this type in --help.
+
+    >>> placeholder(float), placeholder(Literal["ema", "lru"]), placeholder(tuple[int, ...])
+    ('FLOAT', '{ema,lru}', '[INT ...]')
+    """
+    items = get_args(hint)
+    if get_origin(hint) is Literal:
+        return f"{{{','.join(map(str, items))}}}"
+    if get_origin(hint) is tuple and items[-1] is Ellipsis:
+        return f"[{placeholder(items[0])} ...]"
+    if get_origin(hint) is tuple:
+        return " ".join(map(placeholder, items))
+    return PLACEHOLDERS.get(hint, "VALUE")
+
+
+def kind(hint: Any) -> str:
+    """Return what a value of this type is, in words.
+
+    >>> kind(float | None), kind(tuple[int, int])
+    ('a number', '2 whole numbers')
+    """
+    hint = _plain(hint)
+    items = get_args(hint)
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, items))}"
+    if get_origin(hint) is tuple and items[-1] is Ellipsis:
+        return kind(items[0])
+    if get_origin(hint) is tuple and len(set(items)) == 1:
+        return f"{len(items)} {PLURALS.get(items[0], 'values')}"
+    if get_origin(hint) is tuple:
+        return " and ".join(map(kind, items))
+    return KINDS.get(hint, "another value")
+
+
+def unbroken(docstring: str | None) -> str:
+    """Return a docstring in which the description of each argument is one line, for --help to wrap.
+
+    >>> print(unbroken('''Fit.
+    ...
+    ...     Args:
+    ...         beta: Exponent of
+    ...             the law.
+    ... '''))
+    Fit.
+    <BLANKLINE>
+    Args:
+        beta: Exponent of the law.
+    """
+    text, heading, arguments = inspect.cleandoc(docstring or "").partition("\n\nArgs:\n")
+    return text + heading + re.sub(r"\n {8,}(?=\S)", " ", arguments)
+
+
+def mistake(message: str, command: Callable[..., Any]) -> str | None:
+    """Return a message of tyro as `--option must be ..., got ...`, for an option of `command`.
+
+    None for a message of another kind.
+    """
+    if absent := ABSENT.match(message):
+        return f"{absent['name']} must be given: {absent['about']}"
+    found = UNREADABLE.match(message) or UNKNOWN.match(message) or MISSING.match(message)
+    if found is None:
+        return None
+    name = found["option"].removeprefix("--").replace("-", "_")
+    hint = get_type_hints(getattr(command, "func", command)).get(name)
+    if hint is None:
+        return None
+    got = " ".join(QUOTED.findall(found["reason"])) or "nothing"
+    return f"{found['option']} must be {kind(hint)}, got {got}"

@@ -19,7 +19,7 @@ def commands() -> dict[str, str]:
     """Descriptions of all commands by name, read from their files, of which none is imported.
 
     >>> commands()["train"]
-    'one run of one condition, with TensorBoard, checkpoints and resume'
+    'one run of one arm, with TensorBoard, checkpoints and resume'
     """
     files = sorted(Path(__file__).parent.glob("commands/*.py"))
     heads = (TOLD.match(file.read_text(encoding="utf-8")) for file in files)

@@ -55,7 +55,7 @@ def test_the_list_names_every_command_and_loads_nothing(script: Path) -> None:
     words = " ".join(listed.stdout.split())
     assert all(f"{name} {description}" in words for name, description in commands().items())
     assert (
-        commands()["train"] == "one run of one condition, with TensorBoard, checkpoints and resume"
+        commands()["train"] == "one run of one arm, with TensorBoard, checkpoints and resume"
     )
     assert max(map(len, listed.stdout.splitlines())) <= 80
     assert call("-m", "plkernel", "--help").stdout == listed.stdout

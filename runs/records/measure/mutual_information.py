@@ -6,7 +6,9 @@ python runs/records/measure/mutual_information.py STUDY .. writes STUDY.json bes
     stability   what the size of the sample does to each estimator
     texts       six texts, the default and the published protocol side by side; with figures
 
-The last two need the extra `text`. interval_coverage.py measures how often intervals cover.
+The last two need the extra `text`. interval_coverage.py measures how often intervals cover. The
+record of `stability` has two estimators more, Miller-Madow and Grassberger, which plkernel no
+longer has.
 """
 
 import os

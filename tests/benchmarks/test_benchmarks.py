@@ -280,6 +280,19 @@ def test_steps_of_whole_models_are_timed_beside_peers(
     assert "needs a GPU" in lines[-1]
 
 
+def test_rows_of_steps_are_chosen_by_patterns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "measure", lambda *_: {"reason": "not now"})
+    bench.step(device="cpu", out=tmp_path, only=("* fla*", "tiny ssm compiled"))
+    rows = load_json(tmp_path / "step-only-cpu.json")["rows"]
+    found = [(row["model"], row["mode"]) for row in rows]
+    assert found == [
+        ("ssm", "compiled"),
+        *[(f"fla {one}", mode) for one in ("rwkv6", "rwkv7") for mode in ("eager", "graph")],
+    ]
+
+
 def test_growth_is_timed_along_every_axis(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,7 +105,12 @@ def profile(
     run(device, seconds, out, skip, characters)
 
 
-def step(device: Device = "auto", seconds: float = 150.0, out: Path | None = None) -> None:
+def step(
+    device: Device = "auto",
+    seconds: float = 150.0,
+    out: Path | None = None,
+    only: tuple[str, ...] = (),
+) -> None:
     """Time training steps of 10 and 100 million parameters beside peers of equal size.
 
     Each is called from Python, as one CUDA graph, and compiled; beside the chip's own bf16 rate.
@@ -114,10 +119,11 @@ def step(device: Device = "auto", seconds: float = 150.0, out: Path | None = Non
         device: auto, cpu (small, to see that it runs) or cuda.
         seconds: when these are over, what is left is skipped and named.
         out: a folder for step-CARD.json.
+        only: rows to time, such as '10 M fla*' or '* compiled'; saved as step-only-CARD.json.
     """
     from plkernel.benchmarks.step import step as run
 
-    run(device, seconds, out)
+    run(device, seconds, out, only)
 
 
 def growth(device: Device = "auto", seconds: float = 150.0, out: Path | None = None) -> None:

@@ -380,6 +380,12 @@ STEP = {
     "time over ours": "{ratio[median]:.2f}",
 }
 CHIP = "{registers}, {spilled}, {occupancy:.0%}"
+TAKEN = {
+    "registers": "{registers}",
+    "bytes spilled": "{spilled}",
+    "bytes of shared memory": "{shared:,}",
+    "programs at a time": "{programs}",
+}
 GPU = {"{problem} time over ours": "{ratio[median]:.2f}", "{problem} per second": "{rate:.2e}"}
 GPU |= {"{problem} error": "{error:.0e}"}
 COUNTS = {
@@ -409,6 +415,9 @@ PARTS: dict[str, Callable[..., str]] = {
     "step": lambda of: table(f"bench/{of}.json", "training step", "{contender}", STEP),
     "gpu": lambda of: table(f"bench/h200/{of}.json", "contender", "{contender}", GPU),
     "compiled": lambda: table("bench/compiled.json", "kernel", "{kernel}", {"sm_{chip}": CHIP}),
+    "chip": lambda of: table(
+        "bench/chip.json", "kernel", "{kernel}", TAKEN, load("bench/chip.json")[of]
+    ),
     "counts": lambda: table("bench/mi.json", "counting pairs of bytes", "{contender}", COUNTS),
     "texts": lambda: table(
         "measure/texts.json", "text", "{corpus[name]}", TEXTS, load("measure/texts.json")["texts"]

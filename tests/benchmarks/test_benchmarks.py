@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from plkernel.benchmarks import host, operators, profile, training
+from plkernel.benchmarks import host, operators, profile, step, training
 from plkernel.benchmarks.operators import OURS, Contender, Problem, makers, problem, truth
 from plkernel.commands import bench
 from plkernel.common.files import load_json
+from plkernel.config.condition import resolve
 from plkernel.config.reading import parse_spec
+from plkernel.config.schema import ModelSpec, TrainSpec
+from plkernel.models import rwkv
+from plkernel.study.dry_run import operations
+from plkernel.study.together import Timing
+from plkernel.training.build import Prepared
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # benchmarks set the threads of torch
 SHAPES = {"scan": (2, 50, 8), "wkv": (1, 64, 1, 8), "wkv7": (1, 64, 1, 8)}
@@ -252,3 +258,104 @@ def test_the_table_of_the_profile_keeps_ours_and_the_fastest_within_its_limits()
     assert "e " in lines[place + 1], "no graph: by events"
     assert lines[-1] == "  all: no time left"
     assert any("that are slower" in line for line in lines)
+
+
+def test_steps_of_whole_models_are_timed_beside_peers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a CPU those that run there, called from Python; the others have a reason."""
+    bench.step(device="cpu", seconds=60.0, out=tmp_path)
+    record = load_json(tmp_path / "step-cpu.json")
+    rows = {(row["model"], row["mode"]): row for row in record["rows"]}
+    assert len(rows) == 2 * len(step.entries()) + 4
+    for kind in step.OURS:
+        row = rows[kind, "eager"]
+        assert row["seconds"] > 0
+        assert row["share"] == row["operations"] / row["seconds"] / record["matrix"]
+        assert 0.6 < row["parameters"] / step.SIZES["cpu"][0].parameters < 1.6
+        assert row["loss"] == pytest.approx(math.log(256), abs=1.0)
+        assert rows[kind, "graph"]["reason"] == "needs a GPU"
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:3] == ["tiny", "ssm", "eager"] for line in lines)
+    assert "needs a GPU" in lines[-1]
+
+
+def test_rows_of_steps_are_chosen_by_patterns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "measure", lambda *_: {"reason": "not now"})
+    bench.step(device="cpu", out=tmp_path, only=("* fla*", "tiny ssm compiled"))
+    rows = load_json(tmp_path / "step-only-cpu.json")["rows"]
+    found = [(row["model"], row["mode"]) for row in rows]
+    assert found == [
+        ("ssm", "compiled"),
+        *[(f"fla {one}", mode) for one in ("rwkv6", "rwkv7") for mode in ("eager", "graph")],
+    ]
+
+
+def test_growth_is_timed_along_every_axis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(step, "timing", lambda _, runs, **__: Timing(runs, 5.0 * runs, 1e9))
+    bench.growth(device="cpu", seconds=120.0, out=tmp_path)
+    rows = load_json(tmp_path / "growth-cpu.json")["rows"]
+    assert [row for row in rows if "reason" in row] == []
+    for axis, values in step.GROWTH["cpu"].items():
+        found = [row["value"] for row in rows if row["axis"] == axis and row["model"] == "ssm"]
+        assert found == [*values]
+    sizes = {(axis, value): size for axis, _, value, size in step.cells("cpu")}
+    read = {sizes["context", value].context * sizes["context", value].batch for value in (16, 32)}
+    assert read == {step.CONSTANT["cpu"]}
+    assert "runs  1   2" in capsys.readouterr().out
+
+
+def test_operations_of_a_step_are_those_that_torch_counts() -> None:
+    """Of matrices three times those forward, and of the recurrence; torch leaves out the gradient
+    of the embedding, which no step needs either.
+    """
+    size = step.Size("", 0, 64, 32, 2)
+    for kind in step.OURS:
+        entry = step.entries()[kind]
+        model = entry.make(size, 3, False)
+        condition = resolve(
+            ModelSpec(kind=kind, dim=64, layers=3, **({} if kind == "ssm" else {"head_size": 64})),
+            train=TrainSpec(context=32, batch=2, steps=1),
+        )
+        _, counted = operations(Prepared.of(condition))
+        assert step.operations(model, entry, size, 3) == pytest.approx(
+            size.batch * counted, rel=0.1
+        )
+
+
+def test_a_step_that_computes_something_else_has_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([{"seconds": 1.0, "loss": 5.5, "operations": 1.0}, {"seconds": 0.1, "loss": 6.5}])
+    size = step.SIZES["cpu"][0]
+    modes = [(size, "ssm", "eager"), (size, "ssm", "graph")]
+    monkeypatch.setattr(step, "order", lambda _: modes)
+    monkeypatch.setattr(step, "measure", lambda *_: next(found))
+    monkeypatch.setattr(step, "table_of_steps", str)
+    bench.step(device="cpu", out=tmp_path)
+    rows = load_json(tmp_path / "step-cpu.json")["rows"]
+    assert rows[0]["seconds"] == 1.0
+    assert rows[1]["reason"] == "wrong: a loss of 6.5, not 5.5"
+    assert "seconds" not in rows[1]
+
+
+def test_compiling_is_repaid_by_what_each_step_saves() -> None:
+    row = {"size": "10 M", "model": "ssm"}
+    eager = row | {"mode": "eager", "seconds": 0.02, "first": 2.0}
+    compiled = row | {"mode": "compiled", "seconds": 0.005, "first": 62.0}
+    assert [*step.repaid_after([eager, compiled])] == [("10 M", "ssm", pytest.approx(4000))]
+    slower = compiled | {"seconds": 0.03}
+    assert [*step.repaid_after([eager, slower])] == [("10 M", "ssm", math.inf)]
+
+
+def test_models_on_tensor_cores_hand_the_precision_to_their_operator() -> None:
+    before = rwkv.wkv
+    with step.on_tensor_cores("rwkv6", "bf16"):
+        model = step.ours("rwkv6", step.Size("", 0, 16, 16, 2), 1, False)
+        with pytest.raises(ValueError, match="precision 'bf16' works with backend 'gpu'"):
+            model(torch.zeros((1, 4), dtype=torch.int64))
+    assert rwkv.wkv is before

@@ -183,15 +183,23 @@ def good(errors: dict[str, float]) -> bool:
     return len(errors) >= 5 and all(error <= 1 for error in errors.values())
 
 
+FEW = 16
+"""Bytes of a thread, four numbers, that a variant may spill."""
+
+
 def assert_compiled(found: list[Any]) -> None:
     """Every kernel fits its chip and takes no tf32; scans stay in registers, and WKV-7 fuses no
-    product.
+    product. Variants of the scan that are not the default promise this for sm_90 alone, but for
+    FEW bytes.
     """
     assert {chip for _, chip, *_ in found} == aot.SHARED.keys()
     for label, chip, shared, text, cubin in found:
         assert shared <= aot.SHARED[chip], label
         assert "tf32" not in text, label
-        assert not ("kernels.scan" in label and aot.spilled(cubin)), label
+        if "kernels.scan.gpu" in label:
+            assert aot.spilled(cubin) == 0, label
+        elif "kernels.scan" in label and chip == 90:
+            assert aot.spilled(cubin) <= FEW, label
         assert not ("kernels.wkv7" in label and "fma.rn.f32" in text), label
 
 

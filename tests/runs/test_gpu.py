@@ -75,6 +75,66 @@ def test_the_profile_runs_on_a_cpu_and_its_table_comes_last(tmp_path: Path) -> N
     assert max(map(len, printed.splitlines())) <= 110
 
 
+@pytest.mark.slow
+def test_a_sitting_ends_in_the_tables_of_all_its_benchmarks(tmp_path: Path) -> None:
+    printed, _ = call(tmp_path, "sitting").communicate()
+    bench = tmp_path / "record" / "bench"
+    names = sorted(path.name for path in bench.iterdir())
+    assert names == ["growth-cpu.json", "profile-cpu.json", "step-cpu.json"]
+    lines = printed.splitlines()
+    places = [lines.index(f"{part}, 30 s") for part in ("profile", "step", "growth")]
+    assert places == sorted(places)
+    tables = ("copy 0.", "context and batch as in the JSON", "ms of a step (eager)")
+    found = [next(n for n, line in enumerate(lines) if text in line) for text in tables]
+    assert found == sorted(found)
+    assert found[0] > places[-1], "the tables come last"
+
+
+def test_variants_that_fail_or_hang_are_left_out_of_what_is_timed(
+    gpu: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Hanging tests are ended; the others are not waited for longer."""
+    programs = {"right": "print('1 passed')", "wrong": "raise SystemExit(1)"}
+    programs["hanging"] = "import time; time.sleep(100)"
+    started = subprocess.Popen
+
+    def begin(command: list[str], **options: Any) -> Any:
+        return started(
+            [sys.executable, "-c", programs[command[command.index("-k") + 1]]], **options
+        )
+
+    monkeypatch.setattr(subprocess, "Popen", begin)
+    monkeypatch.setattr(
+        gpu, "variants", lambda: {f"scan {name}": ("file.py", name) for name in programs}
+    )
+    begun = time.monotonic()
+    assert gpu.equal(tmp_path, 5.0) == ["scan wrong", "scan hanging"]
+    assert time.monotonic() - begun < 20
+    told = capsys.readouterr().out
+    assert "scan right: 1 passed" in told
+    assert "scan hanging: not ended after 5 s" in told
+
+    commands = []
+    monkeypatch.setattr(gpu, "equal", lambda *_: ["scan wrong", "scan hanging"])
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
+    assert gpu.sitting("cuda", tmp_path, lambda: 500.0) == ["scan wrong", "scan hanging"]
+    assert [command[3] for command in commands] == ["profile", "step", "growth"]
+    assert commands[0][-3:] == ["--skip", "scan wrong", "scan hanging"]
+
+
+def test_every_variant_of_a_kernel_is_held_against_float64(gpu: ModuleType) -> None:
+    pytest.importorskip("triton")
+    from plkernel.kernels.scan.gpu import DEFAULT, VARIANTS
+
+    found = gpu.variants()
+    assert {f"scan {name}" for name in VARIANTS if name != DEFAULT} < found.keys()
+    assert {"wkv tensor*", "wkv7 tensor*"} < found.keys()
+    assert all((ROOT / "tests/kernels" / file).exists() for file, _ in found.values())
+
+
 def test_it_does_nothing_without_a_gpu_or_packages(
     gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

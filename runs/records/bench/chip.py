@@ -8,7 +8,6 @@ and programs that fit into a multiprocessor; of a scan also the bytes of the ten
 program has on their way.
 """
 
-import json
 import re
 import subprocess
 import sys
@@ -25,8 +24,9 @@ sys.path.append(str(Path(__file__).parents[3] / "tests" / "kernels"))
 import aot
 import test_wkv7_tensor
 import test_wkv_tensor
-import torch
 
+from plkernel.common.environment import environment
+from plkernel.common.files import save_json
 from plkernel.kernels.scan import gpu
 from plkernel.kernels.scan.look_back import LookBack
 from plkernel.kernels.wkv import tensor as wkv_tensor
@@ -112,11 +112,11 @@ def of_tensor_cores() -> Iterator[dict[str, Any]]:
                 name, CHIP, dtype, precision, HEADS, back=back
             )
             warps = wkv_tensor.OPTIONS[name]["num_warps"]
-            named = {"kernel": f"wkv {label} {dtype}", "precision": precision, "chip": CHIP}
+            named = {"kernel": f"wkv {label} {dtype} {precision}", "chip": CHIP}
             yield named | taken(cubin, warps, shared)
         for name in test_wkv7_tensor.KERNELS:
             binary = test_wkv7_tensor.compiled(name, CHIP, dtype, precision, HEADS)
-            named = {"kernel": f"wkv7 {name} {dtype}", "precision": precision, "chip": CHIP}
+            named = {"kernel": f"wkv7 {name} {dtype} {precision}", "chip": CHIP}
             yield named | taken(
                 binary.asm["cubin"], binary.metadata.num_warps, binary.metadata.shared
             )
@@ -135,8 +135,7 @@ def of_the_scan() -> Iterator[dict[str, Any]]:
         _, _, shared, _, cubin = aot.scan_variant(variant, name, CHIP, dtype, fixed, CHANNELS)
         constants = plan.constants(tensors, size)
         yield {
-            "variant": variant,
-            "kernel": f"{name[1:]} {'fixed' if fixed else 'varying'} {dtype}",
+            "kernel": f"{variant} {name} {'fixed' if fixed else 'varying'} {dtype}",
             "chip": CHIP,
             **taken(cubin, plan.options["num_warps"], shared),
             "lanes": constants["LANES"],
@@ -147,6 +146,7 @@ def of_the_scan() -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("chip.json")
+    described = {"environment": environment(1)}
     tables: dict[str, list[dict[str, Any]]] = {"tensor": [], "scan": []}
     for table, made in (("tensor", of_tensor_cores()), ("scan", of_the_scan())):
         for row in made:
@@ -154,8 +154,7 @@ def main() -> None:
                 print(" | ".join(row))
             tables[table].append(row)
             print(" | ".join(map(str, row.values())), flush=True)
-            versions = {"triton": triton.__version__, "torch": torch.__version__}
-            target.write_text(json.dumps(versions | tables, indent=1) + "\n")
+            save_json(target, described | tables)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from plkernel.common import cli
 from plkernel.common.files import REPORT, ROWS, atomic_write, check_folder, refuse_links, save_json
+from plkernel.results.answer import answer
 from plkernel.results.cautions import warnings
 from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.conclusion import overview
@@ -79,7 +80,11 @@ def write_comparison(comparison: Comparison, out: Path, formats: Sequence[Format
         drawn.append((drawing, files["svg"]))
         for kind in formats:
             atomic_write(out / f"{drawing.name}.{kind}", files[kind])
-    words = {"summary": overview(comparison), "warnings": warnings(comparison)}
+    words = {
+        "answer": answer(comparison),
+        "summary": overview(comparison),
+        "warnings": warnings(comparison),
+    }
     save_json(out / "table.json", table(comparison) | words)
     atomic_write(out / "report.html", page(comparison, drawn))
     return out / "report.html"

@@ -165,11 +165,10 @@ def _kernels(axes: "Axes", memories: Sequence[Memory | None], measured: Measured
         axes.plot(memory.lags, kernel, lw=1.2, ms=2.8, **look(index))
     axes.set(xscale="log", yscale="log", xlabel="lag (bytes)", ylabel="kernel, 1 at lag 1")
     if measured and measured.law:
-        lags = np.array(axes.get_xlim())
-        lags = np.array([1.0, lags[1]])
+        lags = np.array([1.0, axes.get_xlim()[1]])
         axes.plot(lags, lags**-measured.law.beta, **LAW)
-        place = {"transform": axes.transAxes, "ha": "left", "va": "bottom", "fontsize": SMALL}
-        axes.text(0.03, 0.02, f"broad: t^-{measured.law.beta:.2f}", **place)
+        name = f"broad: t^-{measured.law.beta:.2f}"
+        axes.text(0.03, 0.02, name, transform=axes.transAxes, va="bottom", fontsize=SMALL)
     axes.set_ylim(max(LOWEST, 0.6 * lowest), 1.5)
     decades(axes.xaxis, axes.yaxis)
 

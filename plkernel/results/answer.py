@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from plkernel.analysis.figures.style import byte_unit
-from plkernel.common.cli import shortened
+from plkernel.common.cli import shortened, written
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.measured import read_measurement
 from plkernel.results.statistics import PairedDifference
@@ -15,6 +15,8 @@ MOST_NAMED = 6
 """With more differences, or more than MOST_BLOCKS blocks, the sentence counts and names two."""
 MOST_BLOCKS = 2
 LONGEST_NAME = 40
+SEVERAL = 3
+"""So many arms that cannot be told apart share their numbers."""
 LEAST_UNIT = 10.0
 """A tenth of a unit is told in that unit: 0.61 MB."""
 
@@ -98,15 +100,14 @@ def _of_block(
     for arm in arms:
         one = comparison.differences[arm.name]
         if arm.name not in comparison.surviving:
-            same.append((named(arm), _numbers(one, "+.3f")))
+            same.append((named(arm), one))
         elif one.mean > 0:
             behind.append((named(arm), _numbers(one, ".3f")))
         else:
             ahead.append((named(arm), _numbers(_negated(one), ".3f")))
     parts = []
     if same:
-        told = listed(f"{name} {numbers}" for name, numbers in same)
-        parts.append(f"{told} cannot be distinguished from {base}")
+        parts.append(_undistinguished(same, base))
     for way, found in (("behind", behind), ("ahead of", ahead)):
         if found:
             (first, numbers), *more = found
@@ -116,6 +117,20 @@ def _of_block(
             parts.append(f"{told} bits per byte {way} {base}")
     title = f"{block.title}: " if block.title else ""
     return title + "; ".join(parts)
+
+
+def _undistinguished(same: Sequence[tuple[str, PairedDifference]], base: str) -> str:
+    """Names with their numbers, or if they are several with the numbers of all together."""
+    if len(same) < SEVERAL:
+        told = listed(f"{name} {_numbers(one, '+.3f')}" for name, one in same)
+        return f"{told} cannot be distinguished from {base}"
+    names = listed(name for name, _ in same)
+    ordered = sorted((one for _, one in same), key=lambda one: one.mean)
+    means = f"{mean_text(ordered[0], '+.3f')} to {mean_text(ordered[-1], '+.3f')}"
+    low = min(one.low for one in ordered)
+    high = max(one.high for one in ordered)
+    bounds = f"{written(low, '+.3f', low)} to {written(high, '+.3f', high)}"
+    return f"{names} cannot be distinguished from {base} ({means}, intervals within {bounds})"
 
 
 def _numbers(one: PairedDifference, form: str) -> str:

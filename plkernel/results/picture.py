@@ -42,6 +42,10 @@ MARKERS = "osD^vPX"
 """One for each arm, so that they differ without colours too."""
 LATE = 0.25
 """The loss is shown from this share of the bytes on: before, all arms fall alike and far."""
+ROOM = 8.0
+"""The axis of the information ends so many times above it, so that the law can be named there."""
+BROAD = {**LAW, "alpha": 0.35}
+"""Of the text's law, which stands out from its interval."""
 LOWEST = 1e-3
 """Kernels, 1 at lag 1, are shown down to here."""
 ENDS = {"final_val_bpb": ("validation", True), "test_bpb": ("test", False)}
@@ -66,6 +70,7 @@ def overview(
     measured = read_measurement(comparison.study.folder)
     shown = {arm.name: kernels[arm.name] for arm in arms if _is_known(kernels.get(arm.name))}
     names = [words.get(arm.name) or comparison.label(arm) for arm in arms]
+    names[0] += " (baseline)"
     panels = [True, bool(shown), True, True] if measured else [False, bool(shown), True, True]
     rows = -(-len(arms) // COLUMNS)
     with style():
@@ -78,7 +83,7 @@ def overview(
             axes = _titled(next(grid), next(letters), "memory at the start")
             _kernels(axes, [shown.get(arm.name) for arm in arms], measured)
         _losses(_titled(next(grid), next(letters), "learning"), comparison, arms)
-        _differences(_titled(next(grid), next(letters), "difference at the end"), comparison, arms)
+        _differences(_titled(next(grid), next(letters), "minus baseline"), comparison, arms)
         _legend(figure, names)
     return figure
 
@@ -135,19 +140,19 @@ def _information(axes: "Axes", measured: Measured) -> None:
     values = unit * np.asarray(curve.values)
     low, high = (unit * np.asarray(bound) for bound in curve.interval(CONFIDENCE))
     bottom = 0.5 * unit * min(curve.floor)
-    top = 1.8 * max(*(unit * np.asarray(curve.floor)), *values)
-    axes.fill_between(lags, low.clip(bottom), high.clip(bottom), color=INK, alpha=0.15, lw=0)
+    top = ROOM * max(*(unit * np.asarray(curve.floor)), *values)
+    axes.fill_between(lags, low.clip(bottom), high.clip(bottom), color=INK, alpha=0.12, lw=0)
     axes.plot(lags, np.where(values > bottom, values, np.nan), "o", color=INK, ms=1.6)
     axes.plot(lags, unit * np.asarray(curve.floor), color=GREY, ls=":", lw=0.9)
     axes.set(xscale="log", yscale="log", ylim=(bottom, top))
     axes.set(xlabel="lag d (bytes)", ylabel="information I(d) (bits)")
     last = measured.verdict.last_lag
-    axes.axvline(last, color=GREY, lw=0.8, ls="--")
+    axes.axvline(last, ymax=0.78, color=GREY, lw=0.8, ls="--")
     notes = [f"stands out to lag {last}"]
     if measured.law:
         law = measured.law
         ends = np.array([law.first_lag, law.last_lag])
-        axes.plot(ends, unit * law.values(ends), **LAW)
+        axes.plot(ends, unit * law.values(ends), **BROAD)
         notes.insert(0, f"d^-{law.beta:.2f} ({law.low:.2f} to {law.high:.2f})")
     text = "\n".join(notes)
     axes.text(0.98, 0.98, text, transform=axes.transAxes, ha="right", va="top", fontsize=SMALL)
@@ -166,7 +171,7 @@ def _kernels(axes: "Axes", memories: Sequence[Memory | None], measured: Measured
     axes.set(xscale="log", yscale="log", xlabel="lag (bytes)", ylabel="kernel, 1 at lag 1")
     if measured and measured.law:
         lags = np.array([1.0, axes.get_xlim()[1]])
-        axes.plot(lags, lags**-measured.law.beta, **LAW)
+        axes.plot(lags, lags**-measured.law.beta, **BROAD)
         name = f"broad: t^-{measured.law.beta:.2f}"
         axes.text(0.03, 0.02, name, transform=axes.transAxes, va="bottom", fontsize=SMALL)
     axes.set_ylim(max(LOWEST, 0.6 * lowest), 1.5)
@@ -212,9 +217,9 @@ def _differences(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]
     for above, _ in pairwise(range(len(rows))):
         axes.axhline(above + 0.5, color=GREY, lw=0.3)
     axes.set_xlim(*_limits(shown))
-    filled = " and ".join(f"{name} {'filled' if full else 'open'}" for name, full in ENDS.values())
-    axes.set_xlabel(f"bits per byte, left is better\n({filled})", fontsize=SMALL)
-    axes.locator_params(axis="x", nbins=4)
+    told = ", ".join(f"{'filled' if full else 'open'}: {name}" for name, full in ENDS.values())
+    axes.set_xlabel(f"bits per byte, left is better\n({told})", fontsize=SMALL)
+    axes.locator_params(axis="x", nbins=3)
 
 
 def _draw_interval(

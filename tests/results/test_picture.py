@@ -45,11 +45,11 @@ def test_panels_are_those_that_have_data(
     drawn = picture(folder)
     assert drawn is not None
     assert drawn.section == "answer"
-    titles = [*titles, "learning", "difference at the end"]
+    titles = [*titles, "learning", "minus baseline"]
     expected = [f"{letter}  {title}" for letter, title in zip("abcd", titles, strict=False)]
     assert [axes.get_title("left") for axes in drawn.figure.axes] == expected
     names = [text.get_text() for text in drawn.figure.legends[0].get_texts()]
-    assert names == [BASELINE, "frozen half-lives" if is_measured else "a", "b"]
+    assert names == [f"{BASELINE} (baseline)", "frozen half-lives" if is_measured else "a", "b"]
 
 
 def test_panels_hold_the_numbers(tmp_path: Path) -> None:

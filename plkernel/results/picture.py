@@ -35,7 +35,8 @@ MOST_ARMS = 7
 HEIGHT = 2.3
 LEGEND_ROW = 0.16
 """Inches of the panels, and of a row of the legend."""
-COLUMNS = 3
+WIDEST_ROW = 95
+"""Characters of all names in a row of the legend."""
 SMALL = 7.0
 """Points of the smallest text."""
 MARKERS = "osD^vPX"
@@ -72,7 +73,7 @@ def overview(
     names = [words.get(arm.name) or comparison.label(arm) for arm in arms]
     names[0] += " (baseline)"
     panels = [True, bool(shown), True, True] if measured else [False, bool(shown), True, True]
-    rows = -(-len(arms) // COLUMNS)
+    rows = -(-len(arms) // _columns(names))
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, HEIGHT + LEGEND_ROW * rows))
         grid = iter(figure.subplots(1, sum(panels), squeeze=False)[0])
@@ -123,10 +124,18 @@ def _legend(figure: "Figure", names: Sequence[str]) -> None:
         keys,
         list(names),
         loc="outside lower center",
-        ncols=min(len(names), COLUMNS),
-        fontsize=7.5,
-        columnspacing=1.4,
+        ncols=_columns(names),
+        fontsize=SMALL,
+        handlelength=2.8,
+        columnspacing=1.2,
     )
+
+
+def _columns(names: Sequence[str]) -> int:
+    """Columns of the legend: as many as fit with the longest names beside each other."""
+    lengths = sorted(map(len, names), reverse=True)
+    fitting = [count for count in (1, 2, 3) if sum(lengths[:count]) <= WIDEST_ROW]
+    return min(len(names), max(fitting, default=1))
 
 
 # The panels

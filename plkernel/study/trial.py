@@ -397,7 +397,7 @@ def _ssm_arms(spread: dict[str, Any], beta: float) -> dict[str, Planned]:
         arms[f"{name}-matched"] = Planned(
             {**arm.options, "match": "baseline"},
             "Its control: the projection scaled so that the output is as large as the baseline's.",
-            f"{arm.words} at equal scale",
+            f"scaled {arm.words}",
         )
     return arms
 

@@ -10,6 +10,7 @@ from studies import BASELINE, write_study
 from plkernel.common.files import MEASUREMENT, save_json
 from plkernel.results.answer import answer
 from plkernel.results.comparison import compare
+from plkernel.results.record import save_record
 from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).parents[2] / "runs" / "records"
@@ -70,6 +71,13 @@ def test_words_of_the_study_stand_for_its_arms(tmp_path: Path) -> None:
     assert f"bits per byte behind {BASELINE}; b ended 0.3" in first
     save_json(folder / MEASUREMENT, measurement(words={"a": "frozen half-lives"}))
     assert "frozen half-lives ended 0.3" in told(folder)
+
+
+def test_a_record_keeps_the_measurement(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", seeds=range(4), effects={BASELINE: 0.0, "a": 0.3})
+    save_json(folder / MEASUREMENT, measurement(words={"a": "frozen half-lives"}))
+    save_record(read_study(folder), tmp_path / "record")
+    assert told(tmp_path / "record") == told(folder)
 
 
 def test_one_seed_and_unfinished_runs_are_said(tmp_path: Path) -> None:

@@ -49,14 +49,13 @@ tutorials: $(VENV)/installed-dev  ## run the notebooks in docs/tutorials again, 
 		[files.write(nbclient.NotebookClient(files.read(name, 4), coalesce_streams=True, record_timing=False).execute(), name) \
 		for name in sys.argv[1:]]' docs/tutorials/*.ipynb
 
-demo: $(VENV)/installed  ## set up, run a study with registered hypotheses and name its page (5 minutes)
-	$(RUN) plkernel.experiment demo
-	@echo; echo "What was decided stands first in runs/out/demo/report/report.html. Now try, with $(BIN)/python:"
+demo: $(VENV)/installed  ## set up, try starts of a model on Python's library and name the page (5 minutes)
+	$(RUN) plkernel.trial stdlib --minutes 5
+	@echo; echo "The answer stands first in runs/out/trial-stdlib/report/report.html. Now try, with $(BIN)/python:"
+	@echo "  python -m plkernel.trial PATH               the same on a text of yours"
 	@echo "  python -m plkernel.inspect PATH             half-lives of a checkpoint of yours"
-	@echo "  python -m plkernel.measure PATH             memory in a text of yours"
-	@echo "  python -m plkernel.fit --beta 1.15          exponentials that carry a power law"
-	@echo "  python -m plkernel.probe runs/out/demo/short_source/seed-0      how far back a model of the demo reads"
-	@echo "  python -m plkernel.generate runs/out/demo/short_source/seed-0 --prompt 'def '"
+	@echo "  python -m plkernel.probe runs/out/trial-stdlib/log-spaced/seed-0      how far back a model of the demo reads"
+	@echo "  python -m plkernel.generate runs/out/trial-stdlib/log-spaced/seed-0 --prompt 'def '"
 
 test: $(VENV)/installed-dev  ## set up and run the tests (minutes)
 	$(PYTEST) -m "not slow"

@@ -33,6 +33,7 @@ _API = [
     "load_study",
     "measure",
     "run_study",
+    "trial",
     "truncation",
 ]
 _PUBLIC = {

@@ -10,6 +10,7 @@ from plkernel.api import load_run as load_run
 from plkernel.api import load_study as load_study
 from plkernel.api import measure as measure
 from plkernel.api import run_study as run_study
+from plkernel.api import trial as trial
 from plkernel.api import truncation as truncation
 from plkernel.config.reading import load_spec as load_spec
 from plkernel.decays.watch import decay_param_groups as decay_param_groups

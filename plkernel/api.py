@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from plkernel.decays.inspection import Shown
     from plkernel.models.power_law import Parametrisation
     from plkernel.results.comparison import Comparison
+    from plkernel.study.trial import TrialModel
     from plkernel.training.build import Model
     from plkernel.training.evaluate import Predict
 
@@ -545,6 +546,39 @@ def run_study(
         raise ValueError(f"out {folder}: is a file, and must be a folder")
     run_experiment(chosen, folder, workers, names)
     return load_study(folder)
+
+
+def trial(
+    text: str | Path,
+    out: str | Path | None = None,
+    *,
+    model: "TrialModel" = "ssm",
+    minutes: float = 5.0,
+    seeds: int = 3,
+    frozen: bool = True,
+    dim: int = 64,
+) -> StudyResult:
+    """Measure a text, fit its law, and train a small model from several starts that follow from it.
+
+    text     the name of a corpus, or a file or folder
+    out      folder of the study, runs/out/trial-TEXT unless given; its spec is written to OUT.toml
+    model    ssm, rwkv6 or rwkv7
+    minutes  about how long it may take on this machine; the steps follow
+    seeds    runs of every arm, two or more
+    frozen   also train a control whose half-lives of 1 to 8 bytes are frozen
+    dim      width of the model
+
+    The same call goes on with runs that were stopped, and with the spec as it is by then. Raises
+    ValueError, before anything is trained, for a text that is too short or has no memory, a model
+    too small for its law, and too few minutes. As plkernel.trial, which also writes the page.
+    """
+    from plkernel.results.measured import Options
+    from plkernel.study import trial as chain
+
+    options = Options(model=model, minutes=minutes, seeds=seeds, frozen=frozen, dim=dim)
+    planned = chain.plan(text, None if out is None else Path(out), options, lambda line: None)
+    chain.run(planned)
+    return load_study(planned.out)
 
 
 def inspect(path: str | Path) -> "Shown | TrainedRun":

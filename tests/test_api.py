@@ -52,9 +52,9 @@ def test_names_load_what_they_need_and_are_one_thing_with_those_in_modules_of_co
         anew = load("plkernel")
         modules = {name: load(f"plkernel.{name}") for name in ("fit", "measure")}
         functions = {
-            name: getattr(anew, name) for name in ("fit", "measure", "inspect", "generate")
+            name: getattr(anew, name) for name in ("fit", "measure", "inspect", "generate", "trial")
         }
-        for name in ("inspect", "generate"):
+        for name in ("inspect", "generate", "trial"):
             modules[name] = load(f"plkernel.{name}")
         for name, function in functions.items():
             assert getattr(modules[name], name) is function is getattr(anew, name)

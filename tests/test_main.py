@@ -54,9 +54,7 @@ def test_the_list_names_every_command_and_loads_nothing(script: Path) -> None:
     assert listed.stdout.splitlines()[0] == "usage: plkernel COMMAND [OPTIONS]"
     words = " ".join(listed.stdout.split())
     assert all(f"{name} {description}" in words for name, description in commands().items())
-    assert (
-        commands()["train"] == "one run of one arm, with TensorBoard, checkpoints and resume"
-    )
+    assert commands()["train"] == "one run of one arm, with TensorBoard, checkpoints and resume"
     assert max(map(len, listed.stdout.splitlines())) <= 80
     assert call("-m", "plkernel", "--help").stdout == listed.stdout
     assert call(script, "specs", "--help").stdout.startswith("usage: python -m plkernel.specs [-h]")

@@ -17,6 +17,7 @@ from plkernel.common.files import (
     refuse_links,
     save_json,
 )
+from plkernel.results.answer import answer
 from plkernel.results.cautions import warnings
 from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.conclusion import overview
@@ -87,7 +88,11 @@ def write_comparison(
         drawn.append((drawing, files["svg"]))
         for kind in formats:
             atomic_write(out / f"{drawing.name}.{kind}", files[kind])
-    words = {"summary": overview(comparison), "warnings": warnings(comparison)}
+    words = {
+        "answer": answer(comparison),
+        "summary": overview(comparison),
+        "warnings": warnings(comparison),
+    }
     save_json(out / "table.json", table(comparison) | words)
     atomic_write(out / "report.html", page(comparison, drawn))
     return out / "report.html"

@@ -6,6 +6,7 @@ files of a study are:
 STUDY/spec.json                     the spec, settled
 STUDY/references.json               losses of n-grams on the windows of its runs
 STUDY/registered.json               the registration of its hypotheses
+STUDY/measurement.json              the memory of its text, where it was measured for it
 STUDY/tuning/                       the search for learning rates, a study like any other
 STUDY/report/                       written by `plkernel.report`; for a record: runs/out/NAME-record
 STUDY/ARM/seed-K/config.json        the resolved configuration of one run
@@ -49,6 +50,7 @@ LONG_KEY = re.compile(
 """A key of TOML with more than MOST_NESTED parts."""
 SPEC, REFERENCES, REGISTERED, ROWS = "spec.json", "references.json", "registered.json", "rows.jsonl"
 CONFIG, ENVIRONMENT, RESULT = "config.json", "environment.json", "result.json"
+MEASUREMENT = "measurement.json"
 METRICS, CHECKPOINT, LOG, LOCK = "metrics.jsonl", "checkpoint.safetensors", "log.txt", ".lock"
 TUNING, REPORT, MEAN = "tuning", "report", "mean"
 FINISHED, FAILED, DIVERGED, UNFINISHED = "finished", "failed", "diverged", "unfinished"

@@ -1,4 +1,4 @@
-"""The figures of a study: verdicts, differences, curves, context, memory.
+"""The figures of a study: the whole, verdicts, differences, curves, context, memory.
 
 matplotlib is imported where it draws.
 """
@@ -11,15 +11,26 @@ import numpy as np
 from plkernel.context.curve_figures import Curves, influence_figure, truncation_figure
 from plkernel.decays.memory import SLOPE_LAGS, memory_of, slope_range
 from plkernel.decays.memory_figures import Panel, half_life_figure, kernel_figure
+from plkernel.results.answer import words_of
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.forest import difference_rows, forest, hypothesis_row
 from plkernel.results.loss_curves import difference_figure, difference_limits, loss_figure
+from plkernel.results.picture import overview
 from plkernel.results.statistics import difference_curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = {
+    "overview": (
+        "answer",
+        (
+            "The study in one picture: information in the text, where the line is dashed no longer"
+            " above the floor (dotted); kernels of the starts beside the text's power law; the loss"
+            " of seeds (thin) and their mean; differences with 95 % t intervals, not corrected for"
+            " their number."
+        ),
+    ),
     "verdicts": (
         "decided",
         (
@@ -94,6 +105,10 @@ class Drawing(NamedTuple):
 
 def drawings(comparison: Comparison) -> Iterator[Drawing]:
     """Draw every figure of a study; the names of those of a block end in the block's levels."""
+    kernels = {arm.name: memory_panel(comparison, arm).before for arm in comparison.arms}
+    whole = overview(comparison, kernels, words_of(comparison))
+    if whole:
+        yield Drawing("overview", *KINDS["overview"], "", whole)
     if comparison.declared:
         judged = [one for one in comparison.declared.outcomes if one.judgement.n]
         if judged:

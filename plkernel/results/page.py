@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.common.cli import text_table
 from plkernel.models import NOT_CAUSAL
+from plkernel.results.answer import answer
 from plkernel.results.cautions import warnings
 from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.conclusion import memory_worth, overview
@@ -139,8 +140,8 @@ def _picture(drawing: Drawing, svg: bytes) -> Picture:
 def text_report(comparison: Comparison) -> str:
     """The sections of the page up to the differences as plain text."""
     texts: list[str] = []
-    first_three = list(sections(comparison, {}).values())[:3]
-    for item in (item for items in first_three for item in items):
+    first_four = list(sections(comparison, {}).values())[:4]
+    for item in (item for items in first_four for item in items):
         if isinstance(item, Paragraphs):
             head = "note: " if item.style == "warnings" else ""
             texts += [f"{head}{text}" for text in item.texts]
@@ -158,7 +159,8 @@ def sections(
         return list(pictures.get(section, ()))
 
     return {
-        "What was decided": [*_decided(comparison), *drawn("decided")],
+        "Answer": [Paragraphs("answer", [answer(comparison)]), *drawn("answer")],
+        "What was decided": [*_verdicts(comparison), *drawn("decided"), *_context(comparison)],
         "Results": [_results(comparison)],
         "Differences": [*_differences(comparison), *drawn("differences")],
         "Curves": drawn("curves"),
@@ -255,28 +257,31 @@ def _grouped(
 # What was decided
 
 
-def _decided(comparison: Comparison) -> Iterator[Item]:
-    """The first screen: the answer, the registration, the cautions, then verdicts and gates."""
+def _verdicts(comparison: Comparison) -> Iterator[Item]:
+    """How the hypotheses were decided, and what is significant beside them."""
     declared = comparison.declared
     conclusion, *more = overview(comparison)
+    if declared is None:
+        told = ["No hypothesis was declared before the runs.", conclusion, *more]
+        yield Paragraphs("summary", told)
+        return
+    yield Paragraphs("summary", [declared.headline, *declared.provenance, conclusion, *more])
+    if declared.outcomes:
+        yield _verdict_table(comparison, declared)
+
+
+def _context(comparison: Comparison) -> Iterator[Item]:
+    """What the verdicts rest on: n-grams and LZMA, gates, cautions."""
     worth = memory_worth(comparison)
     if worth:
         yield Paragraphs("summary", worth)
-    if declared is None:
-        answer = ["No hypothesis was declared before the runs.", conclusion]
-        summary = more
-    else:
-        answer = [declared.headline]
-        summary = [*_gates_passed(declared), *declared.provenance, conclusion, *more]
-    yield Paragraphs("answer", answer)
-    yield Paragraphs("summary", summary)
+    declared = comparison.declared
+    if declared and declared.gates:
+        yield Paragraphs("summary", _gates_passed(declared))
+        yield _gate_table(declared)
     cautions = warnings(comparison)
     if cautions:
         yield Paragraphs("warnings", cautions)
-    if declared and declared.outcomes:
-        yield _verdict_table(comparison, declared)
-    if declared and declared.gates:
-        yield _gate_table(declared)
 
 
 def _gates_passed(declared: Declared) -> list[str]:

@@ -14,6 +14,7 @@ from plkernel.common.files import (
     CONFIG,
     ENVIRONMENT,
     FINISHED,
+    MEASUREMENT,
     METRICS,
     REFERENCES,
     REGISTERED,
@@ -62,7 +63,7 @@ def save_record(study: Study, out: Path) -> None:
         finite = to_json(record_row(study, run), inf_nan_mode="null")
         lines.append(f"{json.dumps(from_json(finite))}\n")
     files.atomic_write(out / ROWS, "".join(lines))
-    for name in (REFERENCES, REGISTERED):
+    for name in (REFERENCES, REGISTERED, MEASUREMENT):
         if (study.folder / name).exists():
             files.save_json(out / name, files.load_json(study.folder / name))
     if (study.folder / TUNING / SPEC).exists():
@@ -98,7 +99,7 @@ def restore(record: Path, study: Path) -> int:
             f"record must be a folder with a file {ROWS}, got {record}; plkernel.report --record"
             " writes one"
         )
-    for name in (REFERENCES, REGISTERED):
+    for name in (REFERENCES, REGISTERED, MEASUREMENT):
         if (record / name).exists() and not (study / name).exists():
             files.save_json(study / name, files.load_json(record / name))
     for row in missing:

@@ -26,8 +26,9 @@ def of(folder: Path) -> Comparison:
 
 def test_figures_are_drawn_from_the_rows(tmp_path: Path) -> None:
     one = of(write_study(tmp_path, seeds=range(5)))
-    forest, convergence, difference = (drawing.figure for drawing in drawings(one))
-    again = next(drawings(one)).figure
+    whole, forest, convergence, difference = (drawing.figure for drawing in drawings(one))
+    assert [axes.get_title("left")[0] for axes in whole.axes] == ["a", "b"]
+    again = [drawing.figure for drawing in drawings(one)][1]
     files, same = (style.rendered(one, ["pdf", "svg"]) for one in (forest, again))
     assert files == same, "the same study gives the same files"
     own, base = (one.study.curves(arm) for arm in ("concentrated", BASELINE))

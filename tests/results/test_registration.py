@@ -497,7 +497,7 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
     )
     assert [row["name"] for row in load_json(path)["power"]] == ["helps", "same", "narrow", "worse"]
     command(spec, register=(path,))
-    assert "power: not known; --pilot FOLDER takes" in capsys.readouterr().out
+    assert "the power is not known; --pilot FOLDER takes" in capsys.readouterr().out
     with pytest.raises(
         ValueError,
         match=r"pilot must show a spread for 'helps', got none in .*; it takes two seeds there",

@@ -20,6 +20,7 @@ from plkernel.commands.report import report, write_comparison
 from plkernel.common import cli
 from plkernel.models import NOT_CAUSAL
 from plkernel.results import figures
+from plkernel.results.answer import answer
 from plkernel.results.cautions import warnings
 from plkernel.results.comparison import Comparison, compare
 from plkernel.results.figures import Drawing
@@ -58,7 +59,7 @@ class Page(HTMLParser):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text, self.source = "", path.read_text()
+        self.text, self.source, self.path = "", path.read_text(), path
         self.feed(self.source.partition("<body>")[2])
         self.text = " ".join(self.text.split()).replace("\N{MINUS SIGN}", "-")
 
@@ -89,7 +90,7 @@ def test_unequal_steps_are_compared_at_the_last_step_in_common(tmp_path: Path) -
 # Words
 
 
-def test_the_conclusion_comes_first(tmp_path: Path) -> None:
+def test_the_answer_comes_first_then_the_conclusion(tmp_path: Path) -> None:
     one = of(
         write_study(
             tmp_path, seeds=range(6), effects={BASELINE: 0.0, "a": -0.05, "b": 0.05, "c": -0.08}
@@ -99,7 +100,8 @@ def test_the_conclusion_comes_first(tmp_path: Path) -> None:
         "3 of 3 differences are significant (Holm-corrected, 6 seeds), 2 below the baseline and 1"
         " above: c -0.0"
     )
-    assert text_report(one).startswith(f"No hypothesis was declared before the runs.\n{words}")
+    told = f"{answer(one)}\nNo hypothesis was declared before the runs.\n{words}"
+    assert text_report(one).startswith(told)
 
 
 ARM, OTHER = "concentrated/seed-{}/{}.json", f"{BASELINE}/seed-0/{{}}.json"
@@ -210,7 +212,7 @@ def test_rates_at_the_edge_n_grams_of_other_windows_and_idle_options(tmp_path: P
     ]
 
 
-def test_the_page_begins_with_n_grams_and_what_memory_is_worth(
+def test_n_grams_and_what_memory_is_worth_follow_the_verdicts(
     tmp_path: Path, undrawn: None
 ) -> None:
     folder, lzma = write_study(tmp_path), {"windows": [4096, 2**24], "val_bpb": [2.114, 1.43]}
@@ -219,11 +221,11 @@ def test_the_page_begins_with_n_grams_and_what_memory_is_worth(
         {"references": [{**REFERENCE, "val_bpb": [4.5, 2.19], "lzma": lzma}]},
     )
     save_record(read_study(folder), tmp_path / "record")
-    first = Page(written(of(tmp_path / "record"))).text.partition(
-        "Design and runs What was decided "
-    )[2]
-    assert first.startswith("1 of 2 arms loses to 2-grams on stdlib (2.190 against 2.1")
-    assert "LZMA that looks back 4 kB and 16 MB needs 2.11 and 1.43 bits." in first[:300]
+    page = Page(written(of(tmp_path / "record")))
+    first = page.text.partition("Design and runs Answer ")[2].partition("What was decided ")[2]
+    before, _, worth = first.partition("1 of 2 arms loses to 2-grams on stdlib (2.190 against 2.1")
+    assert before.startswith("No hypothesis was declared before the runs.")
+    assert "LZMA that looks back 4 kB and 16 MB needs 2.11 and 1.43 bits." in worth[:200]
     assert "LZMA, window of 16 MB all of the validation text 1.4300 " in first
 
 
@@ -244,14 +246,16 @@ def test_the_first_screen_says_what_was_decided(
         written(of(declared_study(CLAIMS, [{"name": "learnt", "arm": "base", "at_most": 9.0}])))
     )
     first = page.text.partition("Design and runs")[2].partition("Results")[0]
-    assert (
-        first.index("Of 3 hypotheses declared in the spec: 1 confirmed, 1 refuted, 1 undecided.")
-        < 100
-    )
-    assert (
-        "1 of 1 gates passed. Not registered: nothing shows that the hypotheses came before the"
-        " results (" in first
-    )
+    one = of(page.path.parent.parent)
+    assert first.startswith(f" Answer {answer(one)} What was decided ".replace("  ", " "))
+    told = [
+        "Of 3 hypotheses declared in the spec: 1 confirmed, 1 refuted, 1 undecided. Not registered:"
+        " nothing shows that the hypotheses came before the results (",
+        "helps metric val_bpb",
+        "1 of 1 gates passed.",
+    ]
+    places = [first.index(words) for words in told]
+    assert places == sorted(places)
     claim = "helps metric val_bpb, arm better, against base, claim lower, margin 0.01 confirmed "
     assert re.search(claim + r"-0.04\d+ -0.\d+ to -0.\d+ 6 0.047 1 worse", first), (
         "confirming before refuting"
@@ -275,7 +279,9 @@ def test_the_first_screen_says_what_was_decided(
     printed = text_report(
         of(declared_study(CLAIMS, [{"name": "perfect", "arm": "base", "at_most": 0.1}]))
     )
-    assert printed.startswith(
+    first, second, *_ = printed.split("\n")
+    assert first.endswith("; but a gate is not passed, 'perfect', so no hypothesis is answered.")
+    assert second.startswith(
         "The study cannot answer its 3 hypotheses declared in the spec: gate 'perfect' is not"
     )
     assert re.search(r"^perfect +not passed", printed, re.MULTILINE)
@@ -354,7 +360,8 @@ def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: 
         assert text in page.text
     assert re.search(r"^for reference, on .*\nn-gram, 1 byte ", text_report(one), re.MULTILINE)
     sections = re.findall(r"<h2[^>]*>\s*(.*?)</h", page.source)
-    assert sections == ["What was decided", "Results", "Differences", "Curves", "Design and runs"]
+    ends = ["Results", "Differences", "Curves", "Design and runs"]
+    assert sections == ["Answer", "What was decided", *ends]
     assert re.search(
         re.escape(shown).replace(r"\ ", " +") + r"(?s:.*)\nOn the page only: [a-z]",
         text_report(one),
@@ -392,6 +399,7 @@ def test_the_page_holds_every_figure_and_hostile_names_stay_text(
         change(path, truncation=curve, influence={"lags": [1, 2], "bits": [0.5, 0.1]})
     path = written(of(folder))
     names = [
+        "overview",
         "forest",
         "convergence",
         "difference",

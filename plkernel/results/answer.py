@@ -1,0 +1,177 @@
+"""The answer of a study in one sentence: which arms differ from their baseline, and by how much."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from plkernel.analysis.figures.style import byte_unit
+from plkernel.common.cli import shortened, written
+from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
+from plkernel.results.measured import read_measurement
+from plkernel.results.statistics import PairedDifference
+from plkernel.results.wording import counted, interval_text, listed, mean_text, span
+
+MOST_NAMED = 6
+"""With more differences, or more than MOST_BLOCKS blocks, the sentence counts and names two."""
+MOST_BLOCKS = 2
+LONGEST_NAME = 40
+SEVERAL = 3
+"""So many arms that cannot be told apart share their numbers."""
+LEAST_UNIT = 10.0
+"""A tenth of a unit is told in that unit: 0.61 MB."""
+
+
+def answer(comparison: Comparison) -> str:
+    """One sentence on all differences, at the significance of the report (Holm-corrected)."""
+    where = _where(comparison)
+    if not any(one.n > 1 for one in comparison.differences.values()):
+        return f"{where}, no arm shares two seeds with its baseline, so nothing can be told apart."
+    is_short = len(comparison.differences) <= MOST_NAMED and len(comparison.blocks) <= MOST_BLOCKS
+    told = _every_arm(comparison) if is_short else _counts(comparison)
+    declared = comparison.declared
+    if declared and declared.closed:
+        gates = listed(repr(name) for name in declared.closed)
+        told += f"; but a gate is not passed, {gates}, so no hypothesis is answered"
+    return f"{where}{told}."
+
+
+def words_of(comparison: Comparison) -> dict[str, str]:
+    """What the arms are called in a sentence, where the study says it."""
+    measured = read_measurement(comparison.study.folder)
+    return measured.words if measured else {}
+
+
+def _where(comparison: Comparison) -> str:
+    """The text, bytes and seeds: "On stdlib, after 0.61 MB and with 3 seeds"."""
+    runs = comparison.study.finished()
+    names = list(dict.fromkeys(_text_name(run.config) for run in runs))
+    texts = listed(names) if len(names) <= MOST_BLOCKS else f"{len(names)} texts"
+    ends = [run.result.bytes for run in runs if run.result]
+    unit, unit_name = byte_unit(LEAST_UNIT * max(ends))
+    after = span([end / unit for end in ends], ".2g")
+    begins = "On" if len(runs) == len(comparison.study.runs) else "So far, on"
+    where = f"{begins} {texts}, after {after} {unit_name}"
+    seeds = [one.n for one in comparison.differences.values()]
+    if seeds:
+        where += f" and with {span(seeds)} {'seed' if max(seeds) == 1 else 'seeds'}"
+    if len(seeds) > 1:
+        where += f" (corrected for {len(seeds)} comparisons)"
+    return where
+
+
+def _text_name(config: object) -> str:
+    """The name of a run's corpus, of a path its last part."""
+    corpus = config.get("corpus") if isinstance(config, dict) else None
+    name = str((corpus or {}).get("name") or "its text")
+    if Path(name).is_absolute() or name.startswith((".", "~")):
+        name = Path(name).name
+    return shortened(name, LONGEST_NAME)
+
+
+# Few arms: every difference
+
+
+def _every_arm(comparison: Comparison) -> str:
+    """The clauses of every block that has differences."""
+    words = words_of(comparison)
+    clauses = []
+    for block in comparison.blocks:
+        arms = [arm for arm in block.arms if arm.name in comparison.differences]
+        if arms:
+            clauses.append(_of_block(comparison, block, arms, words))
+    return "".join(f", {clause}" if at == 0 else f"; {clause}" for at, clause in enumerate(clauses))
+
+
+def _of_block(
+    comparison: Comparison, block: ArmBlock, arms: Sequence[ArmResult], words: dict[str, str]
+) -> str:
+    """The clause of one block: "X +0.002 (..) cannot be distinguished from BASELINE"."""
+
+    def called(name: str) -> str:
+        return words.get(name) or comparison.short(name)
+
+    one_base = len({arm.against for arm in arms}) == 1
+
+    def named(arm: ArmResult) -> str:
+        return words.get(arm.name) or comparison.label(arm, paired=not one_base)
+
+    base = called(str(arms[0].against)) if one_base else "the arm it is compared with"
+    same, behind, ahead = [], [], []
+    for arm in arms:
+        one = comparison.differences[arm.name]
+        if arm.name not in comparison.surviving:
+            same.append((named(arm), one))
+        elif one.mean > 0:
+            behind.append((named(arm), _numbers(one, ".3f")))
+        else:
+            ahead.append((named(arm), _numbers(_negated(one), ".3f")))
+    parts = []
+    if same:
+        parts.append(_undistinguished(same, base))
+    for way, found in (("behind", behind), ("ahead of", ahead)):
+        if found:
+            (first, numbers), *more = found
+            told = listed(
+                [f"{first} ended {numbers}", *(f"{name} {numbers}" for name, numbers in more)]
+            )
+            parts.append(f"{told} bits per byte {way} {base}")
+    title = f"{block.title}: " if block.title else ""
+    return title + "; ".join(parts)
+
+
+def _undistinguished(same: Sequence[tuple[str, PairedDifference]], base: str) -> str:
+    """Names with their numbers, or if they are several with the numbers of all together."""
+    if len(same) < SEVERAL:
+        told = listed(f"{name} {_numbers(one, '+.3f')}" for name, one in same)
+        return f"{told} cannot be distinguished from {base}"
+    names = listed(name for name, _ in same)
+    ordered = sorted((one for _, one in same), key=lambda one: one.mean)
+    means = f"{mean_text(ordered[0], '+.3f')} to {mean_text(ordered[-1], '+.3f')}"
+    low = min(one.low for one in ordered)
+    high = max(one.high for one in ordered)
+    bounds = f"{written(low, '+.3f', low)} to {written(high, '+.3f', high)}"
+    return f"{names} cannot be distinguished from {base} ({means}, intervals within {bounds})"
+
+
+def _numbers(one: PairedDifference, form: str) -> str:
+    """A mean and its interval: "0.050 (0.041 to 0.059)"."""
+    interval = interval_text(one, form)
+    return f"{mean_text(one, form)} ({interval})" if interval else mean_text(one, form)
+
+
+def _negated(one: PairedDifference) -> PairedDifference:
+    """A lead as a positive number."""
+    return replace(one, mean=-one.mean, low=-one.high, high=-one.low)
+
+
+# Many arms: counts, and the two ends
+
+
+def _counts(comparison: Comparison) -> str:
+    """How many differences are significant, and the largest either way."""
+    names = comparison.surviving
+    tested = counted(len(comparison.differences), "difference", "differences")
+    if not names:
+        return f", none of {tested} is significant"
+    behind = [name for name in names if comparison.differences[name].mean > 0]
+    ahead = [name for name in names if comparison.differences[name].mean < 0]
+    text = (
+        f", {len(names)} of {tested} {'is' if len(names) == 1 else 'are'} significant"
+        f": {len(behind)} behind the baseline and {len(ahead)} ahead"
+    )
+    if behind:
+        furthest = max(behind, key=lambda name: comparison.differences[name].mean)
+        numbers = _numbers(comparison.differences[furthest], ".3f")
+        text += f"; furthest behind {_marked(comparison, furthest)} by {numbers}"
+    if ahead:
+        furthest = min(ahead, key=lambda name: comparison.differences[name].mean)
+        numbers = _numbers(_negated(comparison.differences[furthest]), ".3f")
+        text += f"; furthest ahead {_marked(comparison, furthest)} by {numbers}"
+    return text
+
+
+def _marked(comparison: Comparison, name: str) -> str:
+    """The whole name of an arm, marked where its difference is not one of likelihoods."""
+    from plkernel.models import NOT_CAUSAL
+
+    return f"{name} ({NOT_CAUSAL})" if comparison.leaks(comparison[name]) else name

@@ -1,0 +1,556 @@
+"""The whole chain on one text: measure its memory, fit it, plan a study of starts that fits into
+some minutes, register and run it.
+
+RUNS/NAME.toml is the spec of the study in RUNS/NAME, with comments that say what was measured; what
+was measured lies in RUNS/NAME/measurement.json. With both there, a trial goes on.
+"""
+
+import json
+import math
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from plkernel.analysis.exponentials import power_law_target
+from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG
+from plkernel.analysis.information.laws import fit_power_law, measure_corpus
+from plkernel.analysis.nodes import ANCHORS, Nodes, node_scores, place
+from plkernel.common import cli
+from plkernel.common.environment import installed
+from plkernel.common.files import MEASUREMENT, REGISTERED, atomic_write, check_folder, save_json
+from plkernel.config.condition import Condition, resolve
+from plkernel.config.reading import load_spec, parse_spec, parse_toml
+from plkernel.config.schema import Arm, ModelSpec
+from plkernel.config.study import Spec
+from plkernel.data import corpora
+from plkernel.results.measured import Measured, Options, read_measurement
+from plkernel.results.registration import register
+from plkernel.training import check
+
+TrialModel = Literal["ssm", "rwkv6", "rwkv7"]
+Tell = Callable[[str], object]
+
+CONTEXT = 256
+HELD_OUT = 0.05
+LEAST_WINDOWS = 16
+"""Windows of a text's validation split, at least; with fewer the losses are noise."""
+LEAST_LAG = 10
+"""The memory of a text must stand out to this lag; half-lives of 1 to 8 bytes are the control."""
+LEAST_STEPS = 60
+EVALUATIONS = 6
+EVAL_WINDOWS, TEST_WINDOWS = 64, 128
+AFTERWARDS = 15.0
+"""Seconds kept for n-grams before the runs and the page after them."""
+SHORT = 8
+GOOSE_SHORTEST = 1.2
+"""No half-life of an RWKV-7 is below 1.143 bytes."""
+
+MODELS: dict[str, dict[str, Any]] = {
+    "ssm": {"layers": 4, "gain": "ema"},
+    "rwkv6": {"kind": "rwkv6", "layers": 3, "k_clamp": True},
+    "rwkv7": {"kind": "rwkv7", "layers": 3},
+}
+TRAINING: dict[str, dict[str, Any]] = {
+    "ssm": {"learning_rate": 1.6e-2, "warmup": 20},
+    "rwkv6": {"learning_rate": 2e-3, "recipe": "blinkdl"},
+    "rwkv7": {"learning_rate": 2e-3, "recipe": "blinkdl"},
+}
+HEAD_SIZE = 32
+BASELINE = "log-spaced"
+
+
+class NoMemoryError(ValueError):
+    """The text has no memory that half-lives could carry; the message is the answer."""
+
+
+class Planned(NamedTuple):
+    """One arm: its options, a comment for the spec, and what it is called in a sentence."""
+
+    options: dict[str, Any]
+    comment: str
+    words: str
+
+
+class Claimed(NamedTuple):
+    """One hypothesis of the spec."""
+
+    name: str
+    family: str
+    arm: str
+    claim: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A trial, ready to run.
+
+    spec      as in `path`, a TOML file to read and edit
+    out       folder of the study
+    measured  the text's memory
+    """
+
+    spec: Spec
+    path: Path
+    out: Path
+    measured: Measured
+
+
+def plan(text: str | Path, out: Path | None, options: Options, tell: Tell) -> Plan:
+    """Measure a text, fit its law, write the spec; or read what a call before has written.
+
+    text     the name of a corpus, or a file or folder
+    options  of the trial; those of a call before must be the same
+    tell     receives the lines for the reader
+
+    Raises NoMemoryError for a text without memory, ValueError for a text that is too short, a model
+    too small for its law, and too few minutes; nothing is trained before.
+    """
+    begun = time.monotonic()
+    _check(options)
+    out = out or Path("runs/out") / trial_name(text, options.model)
+    path = out.with_name(f"{out.name}.toml")
+    check_folder(out, "out")
+    known = read_measurement(out) if path.exists() else None
+    if path.exists() and known is None:
+        raise ValueError(f"out {out}: {path} is there but no {MEASUREMENT}; give another --out")
+    measured = known or _measured(text, options)
+    if known:
+        _check_same(known, str(text), options, out)
+    _check_carried(measured, options)
+    _tell_law(measured, tell)
+    if known:
+        tell(f"goes on with {path}, as it is now; another --out begins anew")
+        return Plan(load_spec(path, check), path, out, known)
+    shortest = spec_of(spec_text(measured, out.name, LEAST_STEPS), path)
+    tell(fit_table(measured, shortest))
+    steps, seconds = steps_for(shortest, options, time.monotonic() - begun)
+    written = spec_text(measured, out.name, steps)
+    spec = spec_of(written, path)
+    save_json(out / MEASUREMENT, _content(measured))
+    atomic_write(path, written)
+    runs = len(spec.arms) * len(spec.seeds)
+    size = steps * spec.train.batch * spec.train.context / 1e6
+    tell(
+        f"spec: {path}, {runs} runs of {steps} steps ({size:.2g} MB each), about"
+        f" {max(1, round(seconds / 60))} min in all"
+    )
+    return Plan(spec, path, out, measured)
+
+
+def run(planned: Plan) -> list[str]:
+    """Register the hypotheses, run the study or go on with it; names of runs that did not finish.
+
+    Hypotheses are registered before the first run and not again; the report tells what was edited
+    since.
+    """
+    from plkernel.study.schedule import run_experiment
+
+    if planned.spec.hypotheses and not (planned.out / REGISTERED).exists():
+        register(planned.spec, planned.out / REGISTERED, planned.out)
+    return run_experiment(planned.spec, planned.out)
+
+
+def trial_name(text: str | Path, model: str) -> str:
+    """Name of the study: of a path its last part.
+
+    >>> trial_name("stdlib", "ssm"), trial_name("/texts/a novel.txt", "rwkv7")
+    ('trial-stdlib', 'trial-a-novel-rwkv7')
+    """
+    name = str(text)
+    if os.sep in name or Path(name).exists():
+        name = Path(name).resolve().stem
+    plain = re.sub(r"[^A-Za-z0-9.]+", "-", name)[:60].strip("-.")
+    return "-".join(filter(None, ["trial", plain or "text", "" if model == "ssm" else model]))
+
+
+# Checks
+
+
+def _check(options: Options) -> None:
+    """ValueError for options that no trial can have."""
+    if options.model not in get_args(TrialModel):
+        names = ", ".join(get_args(TrialModel))
+        raise ValueError(f"model must be one of {names}, got {options.model!r}")
+    if options.seeds < 2:
+        raise ValueError(f"seeds must be at least 2, for an interval, got {options.seeds}")
+    if not 0 < options.minutes < math.inf:
+        raise ValueError(f"minutes must be above 0, got {options.minutes:g}")
+    if options.dim < 2:
+        raise ValueError(f"dim must be at least 2, got {options.dim}")
+
+
+def _check_same(known: Measured, text: str, options: Options, out: Path) -> None:
+    """ValueError where a call before, with other options, has written what is there."""
+    before = {"text": known.text, **known.options.model_dump()}
+    now = {"text": text, **options.model_dump()}
+    other = [name for name in now if now[name] != before[name]]
+    if other:
+        name = other[0]
+        raise ValueError(
+            f"{name}: {out} was begun with {before[name]}, got {now[name]}; give the same, or"
+            " another --out"
+        )
+
+
+def _check_size(corpus: corpora.Corpus) -> None:
+    """ValueError for a text too short for its windows, or for being measured."""
+    wanted = max(math.ceil(LEAST_WINDOWS * (CONTEXT + 1) / HELD_OUT), MAX_LAG + BLOCKS)
+    if corpus.size < wanted:
+        raise ValueError(
+            f"text {corpus.name!r} is too short: it has {corpus.size:,} bytes, but {LEAST_WINDOWS}"
+            f" windows of {CONTEXT} bytes in the {HELD_OUT:.0%} for validation, and as many for"
+            f" test, need {wanted:,}; give a longer text"
+        )
+
+
+def _check_carried(measured: Measured, options: Options) -> None:
+    """Refuse a text without a law that half-lives carry, and a model too small for it."""
+    verdict = measured.verdict
+    if verdict.kind == "none" or not verdict.last_lag:
+        raise NoMemoryError(
+            f"{measured.text}: {verdict.sentence}; no half-life can help a model there, so nothing"
+            " is trained"
+        )
+    if verdict.last_lag < LEAST_LAG:
+        raise NoMemoryError(
+            f"{measured.text}: memory stands out to lag {verdict.last_lag} only, and half-lives"
+            f" matter from about {LEAST_LAG} bytes on: counts of a few bytes do, so nothing is"
+            " trained"
+        )
+    if measured.law is None or not measured.law.beta > 0:
+        raise NoMemoryError(
+            f"{measured.text}: the information does not fall with the lag (beta is not positive),"
+            " so no half-life is called for and nothing is trained"
+        )
+    channels = options.dim if options.model == "ssm" else _head_size(options)
+    needed = math.ceil(measured.octaves) + 1
+    if channels < needed:
+        what = "channels" if options.model == "ssm" else "channels in a head"
+        raise ValueError(
+            f"dim {options.dim} is too small for this text: half-lives of 1 to {verdict.last_lag}"
+            f" bytes are {measured.octaves:.1f} octaves, but the model has {channels} {what};"
+            f" give --dim {needed} or more"
+        )
+
+
+# Measuring and fitting
+
+
+def _measured(text: str | Path, options: Options) -> Measured:
+    """Measure the text, as plkernel.measure does with its defaults."""
+    corpus = corpora.load(text)
+    _check_size(corpus)
+    with cli.progress_bar(corpus.name) as progress:
+        found = measure_corpus(
+            corpus, np.asarray(corpus.bytes), threads=os.cpu_count() or 1, progress=progress
+        )
+    first, last = found.verdict.first_lag, found.verdict.last_lag
+    try:
+        law = fit_power_law(found.information, (first, last)) if last > first else None
+    except ValueError:  # too few positive values
+        law = None
+    values = {
+        "text": str(text),
+        "options": options,
+        "information": found.information,
+        "verdict": asdict(found.verdict),
+        "law": law,
+    }
+    measured = Measured.model_validate(values)
+    if law is None or not law.beta > 0:
+        return measured
+    words = {name: arm.words for name, arm in arms_of(measured).items()}
+    return measured.model_copy(update={"words": words})
+
+
+def _content(measured: Measured) -> dict[str, Any]:
+    return {"plkernel": installed("plkernel"), **measured.model_dump(mode="json")}
+
+
+def _tell_law(measured: Measured, tell: Tell) -> None:
+    """The verdict on the text, in one line or two."""
+    tell(f"{measured.text}: {measured.information.size:,} bytes; {measured.verdict.sentence}")
+    if measured.law:
+        law = measured.law
+        tell(
+            f"information falls as d**-{law.beta:.3g} ({law.low:.3g} to {law.high:.3g}) over lags"
+            f" {law.first_lag} to {law.last_lag}"
+        )
+
+
+def fit_table(measured: Measured, spec: Spec) -> str:
+    """How far three fits of the measured law reach, and by what factor they miss it."""
+    from plkernel.analysis.fit import fit
+
+    law = _law(measured)
+    last = measured.verdict.last_lag
+    with warnings.catch_warnings(action="ignore"):  # of half-lives beyond the last lag
+        published = fit(law.beta, max_lag=last)
+    terms = published.active
+    rows = [
+        [
+            "NNLS on 1 to 2,048, published",
+            f"{terms.half_lives().max():,.0f}",
+            f"{len(terms.rates)}",
+            _factor(published.optimal_scores.e_log),
+        ]
+    ]
+    channels = spec.model.node_count
+    gain = spec.model.input_gain
+    weight: Any = "published" if gain == "ema" else "gain-corrected"
+    with warnings.catch_warnings(action="ignore"):
+        placed = {
+            "concentrated anchors, published": place(
+                channels, placement="concentrated", projection=weight, gain=gain, beta=law.beta
+            ),
+            "log-spaced to the last lag, weighted": place(
+                channels, longest=last, projection=weight, gain=gain, beta=law.beta
+            ),
+            "log-spaced to the last lag, to be learnt": place(channels, longest=last, gain=gain),
+        }
+    rows += [_fit_row(name, nodes, law.beta, last) for name, nodes in placed.items()]
+    header = [f"d**-{law.beta:.3g} on lags 1 to {last}", "longest half-life", "terms", "off by"]
+    return f"{cli.text_table(header, rows)}\n(off by: the factor either way that no scale removes)"
+
+
+def _fit_row(name: str, nodes: Nodes, beta: float, last: int) -> list[str]:
+    e_log = node_scores(nodes, power_law_target(beta, last)).e_log
+    half_lives = nodes.half_lives()
+    different = len(np.unique(np.round(half_lives, 6)))
+    return [name, f"{half_lives.max():,.0f}", f"{different}", _factor(e_log)]
+
+
+def _factor(e_log: float) -> str:
+    return f"{math.exp(e_log):.3g}"
+
+
+def _law(measured: Measured) -> Any:
+    """The law, which `_check_carried` has seen."""
+    if measured.law is None:
+        raise ValueError(f"text {measured.text!r} has no law that could be fitted")
+    return measured.law
+
+
+# The spec
+
+
+def _head_size(options: Options) -> int:
+    return min(HEAD_SIZE, options.dim)
+
+
+def arms_of(measured: Measured) -> dict[str, Planned]:
+    """The arms of the study, by name; the baseline first."""
+    last = measured.verdict.last_lag
+    beta = round(_law(measured).beta, 4)
+    options = measured.options
+    spread: dict[str, Any] = {"placement": "log-spaced", "longest": last}
+    short: dict[str, Any] = {"placement": "log-spaced", "longest": SHORT}
+    if options.model == "rwkv7":
+        spread["shortest"] = short["shortest"] = GOOSE_SHORTEST
+    arms = {
+        BASELINE: Planned(
+            spread,
+            f"What the evidence recommends: up to the last lag that stands out, {last}; learnt.",
+            "log-spaced half-lives",
+        )
+    }
+    if options.model == "ssm":
+        arms |= _ssm_arms(spread, beta)
+    else:
+        arms |= _rwkv_arms(spread, beta, last, _model(options))
+    if options.frozen:
+        frozen = {**short, "train": {"decay_multiplier": 0}}
+        if options.model == "ssm":
+            frozen["match"] = "baseline"
+        words = f"frozen half-lives of 1 to {SHORT} bytes"
+        arms["short-frozen"] = Planned(frozen, f"A control: {words}.", words)
+    return arms
+
+
+def _ssm_arms(spread: dict[str, Any], beta: float) -> dict[str, Planned]:
+    """The power law in the projection, each as published and at the output of the baseline."""
+    anchors = ", ".join(f"{anchor:g}" for anchor in ANCHORS)
+    law = {"projection": "published", "beta": beta}
+    shapes = {
+        "power-law": Planned(
+            {**spread, **law},
+            "The same half-lives with columns of the projection times lambda**(beta - 1).",
+            "power-law projections",
+        ),
+        "concentrated": Planned(
+            {"placement": "concentrated", **law},
+            f"The published anchors, {anchors} bytes, with that projection.",
+            "concentrated half-lives",
+        ),
+    }
+    arms = {}
+    for name, arm in shapes.items():
+        arms[name] = arm
+        arms[f"{name}-matched"] = Planned(
+            {**arm.options, "match": "baseline"},
+            "Its control: the projection scaled so that the output is as large as the baseline's.",
+            f"scaled {arm.words}",
+        )
+    return arms
+
+
+def _rwkv_arms(
+    spread: dict[str, Any], beta: float, last: int, model: dict[str, Any]
+) -> dict[str, Planned]:
+    """The official start, and the power law in the receptance or in the decays as well.
+
+    A flat law has quantiles that no decay holds; that arm is then left out.
+    """
+    law = {"beta": beta, "max_lag": last}
+    arms = {
+        "official": Planned({}, "The decays of the official code.", "the official start"),
+        "power-law": Planned(
+            {**spread, "projection": "gain-corrected", **law},
+            "The same half-lives with rows of the receptance that carry the power law.",
+            "power-law receptances",
+        ),
+    }
+    quantile = {"placement": "quantile", **law}
+    try:
+        resolve(ModelSpec.model_validate(model), Arm.model_validate(quantile)).check()
+    except ValueError:
+        return arms
+    arms["quantile"] = Planned(
+        quantile,
+        "Half-lives at quantiles of the power law, with the receptance that follows.",
+        "quantile half-lives",
+    )
+    return arms
+
+
+def _model(options: Options) -> dict[str, Any]:
+    """The section [model] of the spec."""
+    model = {**MODELS[options.model], "dim": options.dim}
+    if options.model != "ssm":
+        model["head_size"] = _head_size(options)
+    return model
+
+
+def claims_of(arms: Sequence[str]) -> list[Claimed]:
+    """The hypotheses on these arms, registered before the runs."""
+    claims = [
+        Claimed(f"{arm} leads log-spaced half-lives", "power law", arm, "lower")
+        for arm in ("power-law", "concentrated", "quantile")
+        if arm in arms
+    ]
+    if "short-frozen" in arms:
+        name = f"half-lives of 1 to {SHORT} bytes that are frozen cost"
+        claims.insert(0, Claimed(name, "control", "short-frozen", "higher"))
+    return claims
+
+
+def spec_text(measured: Measured, name: str, steps: int) -> str:
+    """The spec as TOML, with comments that say what was measured and why each arm is there."""
+    options = measured.options
+    law = _law(measured)
+    steps -= steps % EVALUATIONS
+    every = steps // EVALUATIONS
+    arms = arms_of(measured)
+    train = {"context": CONTEXT, "batch": 8, "steps": steps, **TRAINING[options.model]}
+    train |= {"eval_every": every, "eval_windows": EVAL_WINDOWS, "test_windows": TEST_WINDOWS}
+    read = steps * 8 * CONTEXT
+    share = read / (measured.information.size * (1 - 2 * HELD_OUT))
+    lines = [
+        "# Written by plkernel.trial, to be read and edited; the same command goes on with it.",
+        f"# Measured: {measured.information.size:,} bytes, {measured.verdict.sentence}.",
+        f"# Information falls as d**-{law.beta:.4f} ({law.low:.3f} to {law.high:.3f}) over lags"
+        f" {law.first_lag} to {law.last_lag}.",
+        f"# {options.minutes:g} minutes allow {steps} steps: a run reads {read:,} bytes,"
+        f" {share:.2g} times the training text.",
+        f"name = {_toml(name)}",
+        f"description = {_toml(_description(measured))}",
+        f"baseline = {_toml(BASELINE)}",
+        f"seeds = {_toml(list(range(options.seeds)))}",
+        f"report_steps = {_toml([2 * every, 4 * every])}",
+        *_section("corpus", {"name": measured.text, "validation": HELD_OUT, "test": HELD_OUT}),
+        *_section("model", _model(options)),
+        *_section("train", train),
+    ]
+    for arm, planned in arms.items():
+        lines += ["", f"# {planned.comment}", *_section(f"arms.{arm}", planned.options)[1:]]
+    for claim in claims_of(list(arms)):
+        lines += _section("[hypotheses]", claim._asdict())
+    return "\n".join(lines) + "\n"
+
+
+def _description(measured: Measured) -> str:
+    kinds = {"ssm": "a diagonal SSM", "rwkv6": "RWKV-6", "rwkv7": "RWKV-7"}
+    text = cli.shortened(measured.text, 80)
+    return f"Starts of the memory of {kinds[measured.options.model]} on {text}, from its own law."
+
+
+def spec_of(text: str, path: Path) -> Spec:
+    """The spec that a text says, checked as a whole; `path` heads the errors."""
+    return parse_spec(parse_toml(text.encode(), f"spec {path}"), str(path), check)
+
+
+def _section(name: str, values: dict[str, Any]) -> list[str]:
+    return ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML; strings as in JSON, whose escapes TOML shares."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value)
+
+
+# Steps from minutes
+
+
+def steps_for(spec: Spec, options: Options, elapsed: float) -> tuple[int, float]:
+    """Steps of a run so that all runs take `options.minutes`, and the seconds that they take.
+
+    One condition is timed by as many processes as runs are trained at a time, since these share the
+    machine; all arms cost the same. Raises ValueError where fewer than LEAST_STEPS fit, and names
+    the minutes that would do.
+    """
+    from plkernel.study.dry_run import measure
+    from plkernel.study.engine import LocalEngine
+
+    engine = LocalEngine()
+    condition = spec.condition(spec.baseline)
+    runs = len(spec.arms) * len(spec.seeds)
+    at_once = max(1, min(runs, engine.room(spec, engine.device(condition))))
+
+    def timed(_: int) -> list[float]:
+        return measure(condition, spec.train.batch)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        found = np.array(list(pool.map(timed, range(at_once))))
+    start, step, window = found[:, :3].mean(axis=0).tolist()
+    fixed = start + _windows(condition) * window
+    rounds = math.ceil(runs / at_once)
+    around = elapsed + AFTERWARDS
+    left = (60 * options.minutes - around) / rounds - fixed
+    steps = int(left / step)
+    steps -= steps % EVALUATIONS
+    if steps < LEAST_STEPS:
+        needed = (around + rounds * (fixed + LEAST_STEPS * step)) / 60
+        raise ValueError(
+            f"minutes must be at least {math.ceil(1.1 * needed)} here for {runs} runs of"
+            f" {LEAST_STEPS} steps, {at_once} at a time, got {options.minutes:g}; or give fewer"
+            " --seeds"
+        )
+    return steps, around + rounds * (fixed + steps * step)
+
+
+def _windows(condition: Condition) -> int:
+    """Windows that a run evaluates: before, EVALUATIONS times, and the test text."""
+    train = condition.protocol
+    return (1 + EVALUATIONS) * train.eval_windows + train.test_windows

@@ -1,0 +1,119 @@
+"""The answer of a study in one sentence, on made studies and on the committed records."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies import BASELINE, write_study
+
+from plkernel.common.files import MEASUREMENT, save_json
+from plkernel.results.answer import answer
+from plkernel.results.comparison import compare
+from plkernel.results.record import save_record
+from plkernel.results.study import read_study
+
+RECORDS = Path(__file__).parents[2] / "runs" / "records"
+
+
+def told(folder: Path) -> str:
+    return answer(compare(read_study(folder)))
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "demo",
+            "after 0.61 MB and with 3 seeds (corrected for 4 comparisons), corpus copies: short"
+            " -0.002 (-0.012 to +0.008) cannot be distinguished from spread; short-frozen ended"
+            " 0.048 (0.037 to 0.059) bits per byte behind spread; corpus source: short -0.039",
+        ),
+        (
+            "models-mamba2",
+            "own; unit-A ended 0.023 (0.013 to 0.034) bits per byte ahead of own.",
+        ),
+        (
+            "memory-shortness",
+            "On stdlib, after 6.1 MB and with 12 seeds (corrected for 13 comparisons), 12 of 13"
+            " differences are significant: 0 behind the baseline and 12 ahead; furthest ahead 8_ema"
+            " by 0.043 (0.033 to 0.053).",
+        ),
+        ("memory-bible", "'the baseline uses bytes beyond the last 32, Portuguese', so no hypoth"),
+        ("ladder-gpu", "(corrected for 3 comparisons), none of 3 differences is significant."),
+    ],
+)
+def test_records_are_answered(name: str, sentence: str) -> None:
+    assert sentence in told(RECORDS / name)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RECORDS.glob("*/rows.jsonl")), ids=lambda path: path.parent.name
+)
+def test_every_record_has_one_sentence_that_agrees_with_its_table(path: Path) -> None:
+    one = compare(read_study(path.parent))
+    sentence = answer(one)
+    assert re.match(r"(On|So far, on) .*, after [\d.]+( to [\d.]+)? [kMG]?B", sentence)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    if "cannot be distinguished" in sentence or "ended" in sentence:
+        for name in one.differences:
+            assert one.short(name) in sentence
+    else:
+        number = f"{len(one.surviving) or 'none'} of {len(one.differences)} "
+        assert number in sentence
+
+
+def test_words_of_the_study_stand_for_its_arms(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, seeds=range(4), effects={BASELINE: 0.0, "a": 0.3, "b": -0.3})
+    first = told(folder)
+    assert "a ended 0.3" in first
+    assert f"bits per byte behind {BASELINE}; b ended 0.3" in first
+    save_json(folder / MEASUREMENT, measurement(words={"a": "frozen half-lives"}))
+    assert "frozen half-lives ended 0.3" in told(folder)
+
+
+def test_a_record_keeps_the_measurement(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", seeds=range(4), effects={BASELINE: 0.0, "a": 0.3})
+    save_json(folder / MEASUREMENT, measurement(words={"a": "frozen half-lives"}))
+    save_record(read_study(folder), tmp_path / "record")
+    assert told(tmp_path / "record") == told(folder)
+
+
+def test_one_seed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
+    assert told(write_study(tmp_path / "one", seeds=[0])).endswith(
+        "no arm shares two seeds with its baseline, so nothing can be told apart."
+    )
+    folder = write_study(tmp_path / "part", seeds=range(3))
+    (folder / "concentrated" / "seed-2" / "result.json").unlink()
+    assert told(folder).startswith("So far, on stdlib, after 0.33 MB and with 2 seeds, ")
+
+
+def test_a_damaged_measurement_is_named(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, seeds=range(3))
+    save_json(folder / MEASUREMENT, {"text": "stdlib"})
+    with pytest.raises(ValueError, match=r"measurement.json: options is missing"):
+        told(folder)
+
+
+def measurement(**changes: Any) -> dict[str, Any]:
+    """A measurement of d**-1 on lags 1, 2, 4 .. 256, which stands out to lag 128."""
+    lags = [2**power for power in range(9)]
+    law = dict.fromkeys(("standard_error", "curvature", "curvature_error", "curvature_p"), 0.1)
+    law |= {"beta": 1.0, "low": 0.9, "high": 1.1, "confidence": 0.95, "amplitude": 1.0}
+    law |= {"first_lag": 1, "last_lag": 128, "used": 8, "dropped": [], "r_squared": 0.99}
+    curve = {
+        "quantity": "information",
+        "estimator": "jackknife",
+        "size": 100_000,
+        "symbols": 60,
+        "lags": lags,
+        "values": [1 / lag for lag in lags],
+        "floor": [0.006] * 9,
+        "drift": 1e-3,
+        "replicates": [[1.01 / lag, 0.99 / lag, 1.0 / lag, 1.0 / lag] for lag in lags],
+    }
+    options = {"model": "ssm", "minutes": 5, "seeds": 3, "frozen": True, "dim": 64}
+    verdict = {"kind": "power law", "sentence": "one", "first_lag": 1, "last_lag": 128}
+    values = {"text": "stdlib", "options": options, "information": curve, "verdict": verdict}
+    return {**values, "law": law, "words": {}, **changes}

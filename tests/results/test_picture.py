@@ -1,0 +1,98 @@
+"""A study in one picture: its panels hold what the rows and the measurement hold."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+from studies import BASELINE, write_study
+from test_answer import measurement
+
+from plkernel.analysis.figures.style import rendered
+from plkernel.common.files import MEASUREMENT, save_json
+from plkernel.results.comparison import Comparison, compare
+from plkernel.results.figures import Drawing, drawings
+from plkernel.results.picture import MOST_ARMS, look
+from plkernel.results.study import read_study
+
+STATE = {"kernel": {"lags": [1, 2, 4, 8], "blocks": [[1.0, 0.5, 0.25, 0.125]]}}
+EFFECTS = {BASELINE: 0.0, "a": 0.05, "b": -0.02}
+
+
+def of(folder: Path) -> Comparison:
+    return compare(read_study(folder))
+
+
+def picture(folder: Path) -> Drawing | None:
+    first = next(drawings(of(folder)))
+    return first if first.name == "overview" else None
+
+
+@pytest.mark.parametrize(
+    ("state", "is_measured", "titles"),
+    [
+        (STATE, True, ["memory of the text", "memory at the start"]),
+        (STATE, False, ["memory at the start"]),
+        ({}, False, []),
+    ],
+)
+def test_panels_are_those_that_have_data(
+    state: dict[str, object], is_measured: bool, titles: list[str], tmp_path: Path
+) -> None:
+    folder = write_study(tmp_path, seeds=range(3), effects=EFFECTS, state=state)
+    if is_measured:
+        save_json(folder / MEASUREMENT, measurement(words={"a": "frozen half-lives"}))
+    drawn = picture(folder)
+    assert drawn is not None
+    assert drawn.section == "answer"
+    titles = [*titles, "learning", "minus baseline"]
+    expected = [f"{letter}  {title}" for letter, title in zip("abcd", titles, strict=False)]
+    assert [axes.get_title("left") for axes in drawn.figure.axes] == expected
+    names = [text.get_text() for text in drawn.figure.legends[0].get_texts()]
+    assert names == [f"{BASELINE} (baseline)", "frozen half-lives" if is_measured else "a", "b"]
+
+
+def test_panels_hold_the_numbers(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, seeds=range(3), effects=EFFECTS, state=STATE)
+    save_json(folder / MEASUREMENT, measurement())
+    drawn = picture(folder)
+    assert drawn is not None
+    text, kernels, losses, ends = drawn.figure.axes
+    lags, bits = text.lines[0].get_data()
+    np.testing.assert_allclose(bits, 1 / np.log(2) / lags)
+    np.testing.assert_allclose(kernels.lines[0].get_ydata(), [1.0, 0.5, 0.25, 0.125])
+    lags, law = kernels.lines[-1].get_data()
+    np.testing.assert_allclose(law, 1 / lags)
+    one = of(folder)
+    final = [curve[max(curve)] for curve in one.study.curves("a").values()]
+    mean = next(line for line in losses.lines if line.get_marker() == look(1)["marker"])
+    assert mean.get_ydata()[-1] == pytest.approx(np.mean(final))
+    validation = one["a"].differences["final_val_bpb"]
+    test = one["a"].differences["test_bpb"]
+    shown = [line.get_xdata() for line in ends.lines if line.get_color() == look(1)["color"]]
+    expected = [[validation.low, validation.high], [validation.mean]]
+    expected += [[test.low, test.high], [test.mean]]
+    for values, wanted in zip(shown, expected, strict=True):
+        assert list(values) == pytest.approx(wanted)
+
+
+def test_no_text_is_smaller_than_seven_points(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, seeds=range(3), effects=EFFECTS, state=STATE)
+    save_json(folder / MEASUREMENT, measurement())
+    drawn = picture(folder)
+    assert drawn is not None
+    rendered(drawn.figure, ["svg"])
+    sizes = [text.get_fontsize() for text in drawn.figure.findobj(Text) if text.get_text()]  # type: ignore[attr-defined]
+    assert min(sizes) >= 7.0
+
+
+def test_studies_that_one_picture_cannot_show_have_none(tmp_path: Path) -> None:
+    many = {f"arm-{index}": 0.1 * index for index in range(MOST_ARMS)}
+    many = {BASELINE: 0.0, **many}
+    assert picture(write_study(tmp_path / "many", effects=many)) is None
+    assert picture(write_study(tmp_path / "one seed", seeds=[0])) is None
+
+
+def test_arms_differ_without_colours() -> None:
+    markers = [look(index)["marker"] for index in range(MOST_ARMS)]
+    assert len(set(markers)) == MOST_ARMS

@@ -1,0 +1,247 @@
+"""The whole chain on a text: what is refused before training, the spec that is written, the study
+that is run from it, and its page.
+"""
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plkernel.analysis.information.laws import measure_corpus
+from plkernel.analysis.nodes import output_std
+from plkernel.commands import trial as command
+from plkernel.common import cli
+from plkernel.common.files import MEASUREMENT, REGISTERED, SPEC, load_json
+from plkernel.config.reading import load_spec
+from plkernel.results.measured import Options, read_measurement
+from plkernel.study import dry_run, schedule, trial
+from plkernel.study.engine import Engine, Job
+from plkernel.training import check
+from plkernel.training.loop import open_run, run_training
+
+TEXT = "synthetic:lags,alpha=0.7,longest=64,redrawn=0.05,symbols=8,bytes=200kB"
+OPTIONS = Options(model="ssm", minutes=10.0, seeds=2, frozen=True, dim=16)
+
+
+class Here(Engine):
+    """An engine that trains every run in this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Job] = []
+
+    def room(self, spec: Any, device: str) -> int:
+        return 1
+
+    def start(self, job: Job) -> None:
+        from plkernel.config.condition import from_config
+
+        run_training(open_run(from_config(job.config), job.seed, job.folder), progress_bar=False)
+        self.waiting.append(job)
+
+    def ended(self) -> list[Job]:
+        done, self.waiting = self.waiting, []
+        return done
+
+
+MEASUREMENTS: dict[bytes, Any] = {}
+
+
+def measured_once(corpus: Any, data: Any, **options: Any) -> Any:
+    """The measurement of a text, taken once for all tests."""
+    key = data.tobytes()
+    if key not in MEASUREMENTS:
+        MEASUREMENTS[key] = measure_corpus(corpus, data, **options)
+    return MEASUREMENTS[key]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which a run takes a second to start, 10 ms a step and 1 ms a window."""
+    monkeypatch.setattr(trial, "measure_corpus", measured_once)
+    monkeypatch.setattr(dry_run, "measure", lambda condition, batch: [1.0, 0.01, 0.001, 1e6])
+    monkeypatch.setattr(Engine, "room", lambda self, spec, device: 2)
+
+
+def planned(out: Path, text: str = TEXT, **changes: Any) -> trial.Plan:
+    return trial.plan(text, out, OPTIONS.model_copy(update=changes), lambda line: None)
+
+
+# What is refused
+
+
+def fasta(path: Path) -> Path:
+    bases = random.Random(0)
+    lines = ["".join(bases.choices("ACGT", k=70)) for _ in range(2000)]
+    path.write_text(">random\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def noise(path: Path) -> Path:
+    path.write_bytes(random.Random(0).randbytes(100_000))
+    return path
+
+
+def pairs(path: Path) -> Path:
+    """Every second byte repeats the one before it: memory of one byte."""
+    symbols = np.random.default_rng(0).integers(97, 113, 100_000).astype(np.uint8)
+    copied = np.random.default_rng(1).random(symbols.size) < 0.5
+    symbols[1:][copied[1:]] = symbols[:-1][copied[1:]]
+    path.write_bytes(symbols.tobytes())
+    return path
+
+
+@pytest.mark.parametrize("write", [fasta, noise, pairs])
+def test_a_text_without_memory_ends_with_a_sentence(
+    write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "text.txt")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(command.command, [str(path), "--out", str(tmp_path / "out")])
+    shown = capsys.readouterr().out
+    assert stop.value.code == 1
+    assert shown.count("\n") == 1
+    assert "nothing is trained" in shown
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--seeds", "1"], "seeds must be at least 2, for an interval, got 1"),
+        (["--minutes", "0"], "minutes must be above 0, got 0"),
+        (["--dim", "4"], "octaves, but the model has 4 channels; give --dim 11 or more"),
+        (["--model", "rwkv6", "--dim", "6"], "but the model has 6 channels in a head; give --dim"),
+    ],
+)
+@pytest.mark.usefixtures("timed")
+def test_options_that_do_not_fit_are_refused(
+    options: list[str], told: str, tmp_path: Path, refused: Any
+) -> None:
+    assert told in refused(command.command, TEXT, "--out", tmp_path / "out", *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_short_text_is_refused_with_the_bytes_that_it_needs(tmp_path: Path, refused: Any) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("a short text. " * 100)
+    told = refused(command.command, path, "--out", tmp_path / "out")
+    assert "is too short: it has 1,400 bytes" in told
+    assert told.endswith("need 82,240; give a longer text")
+
+
+# The spec
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize("model", ["ssm", "rwkv6", "rwkv7"])
+def test_the_written_spec_is_what_is_run(model: str, tmp_path: Path) -> None:
+    one = planned(tmp_path / "out", model=model, dim=32)
+    assert one.path == tmp_path / "out.toml"
+    assert load_spec(one.path, check) == one.spec
+    assert next(iter(one.spec.arms)) == one.spec.baseline == "log-spaced"
+    assert one.spec.hypotheses[0].arm == "short-frozen"
+    assert one.spec.train_of("short-frozen").decay_multiplier == 0
+    comments = [line for line in one.path.read_text().splitlines() if line.startswith("#")]
+    assert f"{one.measured.law.beta:.4f}" in "".join(comments)  # type: ignore[union-attr]
+    for name in one.spec.arms:
+        one.spec.condition(name).check()
+
+
+@pytest.mark.usefixtures("timed")
+def test_arms_differ_as_they_say(tmp_path: Path) -> None:
+    one = planned(tmp_path / "out")
+    nodes = {name: one.spec.condition(name).nodes for name in one.spec.arms}
+    last = one.measured.verdict.last_lag
+    assert max(nodes["log-spaced"].half_lives()) == pytest.approx(last)
+    assert nodes["power-law"].rates == nodes["log-spaced"].rates
+    shape = np.array(nodes["power-law"].rates) ** (one.spec.arms["power-law"].beta - 1)
+    np.testing.assert_allclose(nodes["power-law"].projection, shape / shape.mean(), rtol=1e-12)
+    for name in ("power-law", "concentrated"):
+        assert output_std(nodes[f"{name}-matched"]) == pytest.approx(
+            output_std(nodes["log-spaced"])
+        )
+    assert max(nodes["short-frozen"].half_lives()) == pytest.approx(8)
+
+
+@pytest.mark.usefixtures("timed")
+def test_steps_follow_from_the_minutes(tmp_path: Path) -> None:
+    """12 runs, 2 at a time, of 1 s + 576 windows of 1 ms + steps of 10 ms."""
+    one = planned(tmp_path / "out")
+    steps, seconds = trial.steps_for(one.spec, OPTIONS, elapsed=10.0)
+    fixed = 1 + 0.001 * (7 * 64 + 128)
+    most = ((600 - 10 - trial.AFTERWARDS) / 6 - fixed) / 0.01
+    assert steps == 6 * math.floor(most / 6)
+    assert seconds == pytest.approx(10 + trial.AFTERWARDS + 6 * (fixed + 0.01 * steps))
+    told = r"minutes must be at least 12 here for 12 runs of 60 steps, 2 at a time, got 10; or"
+    with pytest.raises(ValueError, match=told):
+        trial.steps_for(one.spec, OPTIONS, elapsed=600.0)
+    with pytest.raises(ValueError, match="minutes must be at least"):
+        planned(tmp_path / "other", minutes=0.3)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_trial_goes_on_with_its_spec_as_it_was_edited(tmp_path: Path) -> None:
+    one = planned(tmp_path / "out")
+    one.path.write_text(one.path.read_text().replace("batch = 8", "batch = 4"))
+    assert planned(tmp_path / "out").spec.train.batch == 4
+    with pytest.raises(ValueError, match=r"seeds: .*out was begun with 2, got 3; give the same"):
+        planned(tmp_path / "out", seeds=3)
+    (tmp_path / "out" / MEASUREMENT).unlink()
+    with pytest.raises(ValueError, match=r"out.toml is there but no measurement.json"):
+        planned(tmp_path / "out")
+
+
+def test_the_name_of_a_trial_is_a_folder(tmp_path: Path) -> None:
+    assert trial.trial_name(TEXT, "ssm").startswith("trial-synthetic-lags-alpha-0.7")
+    assert trial.trial_name(tmp_path / "ünïcode & co.txt", "rwkv6").endswith("-co-rwkv6")
+    assert trial.trial_name("/", "ssm") == "trial-text"
+
+
+@pytest.mark.parametrize("text", ["plain", 'a "quoted" \\ path', "tab\there\nand ü", "\x7f"])
+def test_strings_are_toml(text: str) -> None:
+    import tomllib
+
+    assert tomllib.loads(f"name = {trial._toml(text)}")["name"] == text
+
+
+# The whole chain
+
+
+def test_the_chain_ends_in_a_page_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], timed: None
+) -> None:
+    monkeypatch.setattr(schedule, "Engine", Here)
+    monkeypatch.setattr(trial, "CONTEXT", 32)
+    monkeypatch.setattr(trial, "EVAL_WINDOWS", 4)
+    monkeypatch.setattr(trial, "TEST_WINDOWS", 4)
+    monkeypatch.setattr(trial, "MODELS", {"ssm": {"layers": 1, "gain": "ema"}})
+    monkeypatch.setattr(trial, "steps_for", lambda *_: (12, 60.0))
+    out = tmp_path / "out"
+    given = [TEXT, "--out", str(out), "--dim", "16", "--seeds", "2"]
+    cli.main(command.command, [*given, "--dry-run"])
+    assert "nothing was trained" in capsys.readouterr().out
+    assert not (out / SPEC).exists()
+    cli.main(command.command, given)
+    shown = capsys.readouterr().out
+    assert shown.endswith(f"page: {out / 'report' / 'report.html'}\n")
+    assert "Of 3 hypotheses declared before the runs" in shown
+    spec = load_spec(tmp_path / "out.toml", check)
+    assert load_json(out / SPEC) == spec.model_dump(mode="json")
+    assert load_json(out / REGISTERED)["spec"] == spec.model_dump(mode="json")
+    page = (out / "report" / "report.html").read_text()
+    sentence = load_json(out / "report" / "table.json")["answer"]
+    assert sentence in shown
+    assert "power-law projections" in sentence
+    head, _, rest = page.partition("What was decided</h2>")
+    assert head.count("<figure>") == 1
+    assert rest.count("<figure>") > 2
+    measured = read_measurement(out)
+    assert measured is not None
+    assert measured.law is not None
+    cli.main(command.command, given)  # all runs have finished: only the page is written again
+    assert "goes on with" in capsys.readouterr().out

@@ -81,7 +81,7 @@ def overview(
         if measured:
             _information(_titled(next(grid), next(letters), "memory of the text"), measured)
         if shown:
-            axes = _titled(next(grid), next(letters), "memory at the start")
+            axes = _titled(next(grid), next(letters), "kernels at initialisation")
             _kernels(axes, [shown.get(arm.name) for arm in arms], measured)
         _losses(_titled(next(grid), next(letters), "learning"), comparison, arms)
         _differences(_titled(next(grid), next(letters), "minus baseline"), comparison, arms)

@@ -31,8 +31,8 @@ def picture(folder: Path) -> Drawing | None:
 @pytest.mark.parametrize(
     ("state", "is_measured", "titles"),
     [
-        (STATE, True, ["memory of the text", "memory at the start"]),
-        (STATE, False, ["memory at the start"]),
+        (STATE, True, ["memory of the text", "kernels at initialisation"]),
+        (STATE, False, ["kernels at initialisation"]),
         ({}, False, []),
     ],
 )

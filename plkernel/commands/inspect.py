@@ -54,8 +54,7 @@ def command(
         windows: How many windows of the run's context to evaluate.
         json: Write the figures to this file too, kernels at every power of two up to the context.
         figure: Draw kernels and half-lives to this file: .pdf, .png or .svg.
-        compare: Of other people's checkpoints, another one of the same model, which came before
-            this one.
+        compare: Of other people's checkpoints, an earlier checkpoint of the same model.
         strict: Exit with 1 if anything is wrong with such a checkpoint.
         notable: With --strict, also exit with 1 if anything is notable.
         text: A file, or what else plkernel.corpus names: also run the model on it. No code in the

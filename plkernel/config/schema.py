@@ -205,7 +205,7 @@ class CorpusSpec(Section):
     validation: Fraction = option("Share of the corpus that is held out for validation.", 0.05)
     test: Fraction = option("Share of the corpus that is held out for the test figure.", 0.05)
     follow_links: Literal[False] = option(
-        "Of no effect: links that lead out of a folder are never read.", False
+        "Ignored; kept so that old specs load: links out of a folder are never read.", False
     )
 
     @property

@@ -187,7 +187,7 @@ def _drawn_anew(alike: Sequence[Pair], tests: int) -> list[Pair]:
 
 
 def _least_kept(count: int) -> float:
-    """Correlation below which `count` numbers are not told from independent ones, at 1 %.
+    """Correlation below which `count` numbers may well be independent, at 1 %.
 
     From KEPT, that of many, to MOST_KEPT.
     """

@@ -140,7 +140,8 @@ def _note_changes(spec: Spec, registration: Registration) -> None:
     """Say on standard error where the spec differs from its registration."""
     differing = changes(registration.spec, spec.model_dump(mode="json"))
     if differing:
-        print(f"note: otherwise than registered: {'; '.join(differing[:3])}", file=sys.stderr)
+        shown = "; ".join(differing[:3])
+        print(f"note: the spec differs from its registration: {shown}", file=sys.stderr)
 
 
 def _untuned(spec: Spec, arms: Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@ Each is thin over what the command of the same purpose does. torch is imported b
 need it.
 """
 
+import math
 import numbers
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -575,6 +576,14 @@ def trial(
     from plkernel.results.measured import Options
     from plkernel.study import trial as chain
 
+    if not isinstance(text, str | Path) or not str(text):
+        raise ValueError(f"text must be the name of a corpus, a file or a folder, got {text!r}")
+    if not isinstance(model, str):
+        raise ValueError(f"model must be ssm, rwkv6 or rwkv7, got {model!r}")
+    check_numbers(minutes=minutes)
+    check_numbers(numbers.Integral, seeds=seeds, dim=dim)
+    if not 0 < minutes < math.inf:
+        raise ValueError(f"minutes must be a number above 0, got {minutes}")
     options = Options(model=model, minutes=minutes, seeds=seeds, frozen=frozen, dim=dim)
     planned = chain.plan(text, None if out is None else Path(out), options, lambda line: None)
     chain.run(planned)

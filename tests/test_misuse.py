@@ -268,7 +268,18 @@ for _name in ("evaluate", "influence", "truncation"):
         (_name, "batch", lambda x, name=_name: asked(name, batch=x), [*NO_COUNTS, 0]),
         (_name, "model", lambda x, name=_name: asked(name, model=x), [*NO_MODELS, *LOGITS]),
     ]
+COPIES = "synthetic:lags,alpha=0.7,longest=64,bytes=200kB"
 MISUSES += [
+    ("trial", "text|corpus", lambda x: plkernel.trial(x), [*NO_TEXTS, "", "no such text"]),
+    ("trial", "model", lambda x: plkernel.trial(COPIES, model=x), [3, "x", None, math.nan]),
+    (
+        "trial",
+        "minutes",
+        lambda x: plkernel.trial(COPIES, minutes=x),
+        [*NOT_FINITE, *NO_NUMBERS, 0, -1],
+    ),
+    ("trial", "seeds", lambda x: plkernel.trial(COPIES, seeds=x), [*NO_COUNTS, 0, 1]),
+    ("trial", "dim", lambda x: plkernel.trial(COPIES, dim=x), [*NO_COUNTS, 0, 4]),
     ("generate", "model", lambda x: plkernel.generate(x), [*NO_MODELS, *LOGITS]),
     ("generate", "prompt", lambda x: plkernel.generate(OURS, x), [3, None, math.nan, META, [1]]),
     ("generate", "count", lambda x: plkernel.generate(OURS, count=x), NO_COUNTS),

@@ -75,8 +75,14 @@ def difference_rows(comparison: Comparison) -> dict[str, list[ForestRow]]:
     return groups
 
 
-def forest(groups: Mapping[str, Sequence[ForestRow]]) -> "Figure":
-    """Draw rows under headings: strokes are seeds, the circle their mean, the line its interval."""
+def forest(
+    groups: Mapping[str, Sequence[ForestRow]],
+    label: str = "difference in bits per byte, below 0 is better",
+) -> "Figure":
+    """Draw rows under headings: strokes are seeds, the circle their mean, the line its interval.
+
+    label: of the axis.
+    """
     from matplotlib.figure import Figure
 
     rows: list[ForestRow | str] = []
@@ -98,7 +104,7 @@ def forest(groups: Mapping[str, Sequence[ForestRow]]) -> "Figure":
                 _draw_row(axes, place, row, reach)
         axes.set_yticks(range(len(rows)), labels)
         axes.set(xlim=(-reach, reach), ylim=(len(rows) - 0.4, -0.6))
-        axes.set_xlabel("difference in bits per byte, below 0 is better")
+        axes.set_xlabel(label)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(axis="x", lw=0.3, alpha=0.5)

@@ -1,0 +1,420 @@
+"""The verdict on runs that somebody else trained: differences, intervals, Holm, seeds needed.
+
+The same tests as those of a study: paired by seed, or by Welch where arms share no seeds.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+from scipy.special import chdtri
+from scipy.stats import ttest_ind
+
+from plkernel.common.cli import nearest, text_table
+from plkernel.common.files import parse_toml, read_bytes
+from plkernel.config.schema import Claim, explained
+from plkernel.results.claims import Claimed, Judgement, judge
+from plkernel.results.rows import Row
+from plkernel.results.statistics import (
+    PairedDifference,
+    detectable_difference,
+    holm,
+    paired_difference,
+)
+from plkernel.results.wording import interval_text, mean_text, p_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ALPHA = 0.05
+MOST_SEEDS = 10_000
+SPREAD_COVERAGE = 0.8
+"""Of the interval of a standard deviation, and so of the seeds needed."""
+BASELINES = ("baseline", "base", "control", "default")
+
+
+class Stated(BaseModel):
+    """One hypothesis of a file: arm minus `against`, which is the baseline if left out.
+
+    claim  lower or higher: by more than the margin; equal: by less than the margin either way
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    arm: str
+    against: str | None = None
+    size: str = ""
+    claim: Claim
+    margin: float = 0.0
+    family: str = "main"
+    alpha: float = ALPHA
+
+
+class Stating(BaseModel):
+    """A file of hypotheses."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    baseline: str | None = None
+    hypotheses: tuple[Stated, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One arm against the baseline.
+
+    difference   the mean difference with its 95 % interval, p and, if paired, values by seed
+    paired       False where the two share fewer than two seeds: Welch's test
+    corrected_p  Holm's, over all arms and sizes
+    detectable   the difference that so many seeds find 8 times in 10, at this spread
+    seeds_needed for the difference hoped for: by the spread seen, and by the ends of its interval
+    """
+
+    arm: str
+    size: str
+    difference: PairedDifference
+    paired: bool
+    corrected_p: float
+    detectable: float
+    seeds_needed: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All comparisons with a baseline, and the verdicts on the hypotheses by name."""
+
+    baseline: str
+    step: float | None
+    compared: tuple[Compared, ...]
+    verdicts: Mapping[str, Judgement]
+    stated: tuple[Stated, ...]
+    left_out: tuple[str, ...]
+    hope: float | None = None
+
+
+def read_hypotheses(path: Path) -> Stating:
+    """A TOML file with `baseline` and [[hypotheses]]; ValueError, naming it, where it is none."""
+    origin = f"hypotheses {path}"
+    try:
+        return Stating.model_validate(parse_toml(read_bytes(path), origin))
+    except ValidationError as error:
+        raise ValueError(f"{origin}: {explained(error, Stating)}") from None
+
+
+def judged(
+    rows: Sequence[Row],
+    baseline: str | None = None,
+    stating: Stating | None = None,
+    hope: float | None = None,
+    step: float | None = None,
+) -> Judged:
+    """Compare every arm with the baseline, size by size, and judge the hypotheses.
+
+    rows      one for each run, as `rows.last_values` gives them
+    baseline  an arm; left out, that of the hypotheses, one called baseline or control, or the first
+    hope      a difference; the seeds that would find it 8 times in 10 are told
+
+    Raises ValueError for fewer than two arms, an arm that is not there, and no pair of values.
+    """
+    stating = stating or Stating()
+    kept = [row for row in rows if math.isfinite(row.value)]
+    left_out = tuple(_run_name(row) for row in rows if not math.isfinite(row.value))
+    arms = list(dict.fromkeys(row.arm for row in kept))
+    if len(arms) < 2:
+        raise ValueError(f"rows must hold two arms or more, got {', '.join(arms) or 'none'}")
+    base = _baseline(arms, baseline or stating.baseline)
+    groups: dict[str, dict[str, list[Row]]] = {}
+    for row in kept:
+        groups.setdefault(row.size, {}).setdefault(row.arm, []).append(row)
+    compared = []
+    for size, by_arm in groups.items():
+        if base not in by_arm:
+            raise ValueError(f"baseline {base!r} has no run of size {size}")
+        others = [arm for arm in arms if arm in by_arm and arm != base]
+        compared += [_compared(arm, size, by_arm[arm], by_arm[base], hope) for arm in others]
+    corrected = holm({(one.arm, one.size): one.difference.p_value for one in compared})
+    finished = []
+    for one in compared:
+        values = {**vars(one), "corrected_p": corrected[one.arm, one.size]}
+        finished.append(Compared(**values))
+    verdicts = _verdicts(groups, base, arms, stating.hypotheses)
+    return Judged(base, step, tuple(finished), verdicts, stating.hypotheses, left_out, hope)
+
+
+def _run_name(row: Row) -> str:
+    return row.arm if row.seed is None else f"{row.arm}/seed-{row.seed}"
+
+
+def _baseline(arms: Sequence[str], given: str | None) -> str:
+    if given is None:
+        return next((arm for arm in arms if arm.lower() in BASELINES), arms[0])
+    if given not in arms:
+        raise ValueError(f"baseline {given!r} is no arm of the rows; {nearest(given, arms)}")
+    return given
+
+
+def _by_seed(rows: Sequence[Row]) -> dict[int, float]:
+    return {row.seed: row.value for row in rows if row.seed is not None}
+
+
+def _compared(
+    arm: str, size: str, own: Sequence[Row], base: Sequence[Row], hope: float | None
+) -> Compared:
+    """The difference of two arms, paired where they share two seeds or more."""
+    own_by_seed = _by_seed(own)
+    base_by_seed = _by_seed(base)
+    common = own_by_seed.keys() & base_by_seed.keys()
+    paired = len(common) > 1
+    if paired:
+        difference = paired_difference(own_by_seed, base_by_seed)
+    else:
+        difference = _welch([row.value for row in own], [row.value for row in base])
+    spread = difference.standard_deviation
+    return Compared(
+        arm=arm,
+        size=size,
+        difference=difference,
+        paired=paired,
+        corrected_p=math.nan,
+        detectable=detectable_difference(spread, difference.n),
+        seeds_needed=None if hope is None else seeds_needed(abs(hope), spread, difference.n),
+    )
+
+
+def _welch(own: Sequence[float], base: Sequence[float]) -> PairedDifference:
+    """Welch's unequal variances t test (1947); n of the smaller arm, sd of one difference."""
+    fewest = min(len(own), len(base))
+    mean = float(np.mean(own) - np.mean(base))
+    if fewest < 2:
+        return PairedDifference(fewest, mean, math.nan, math.nan, math.nan, math.nan, {})
+    result = ttest_ind(own, base, equal_var=False)
+    interval = result.confidence_interval(0.95)
+    spread = math.sqrt(np.var(own, ddof=1) + np.var(base, ddof=1))
+    return PairedDifference(
+        fewest, mean, float(interval.low), float(interval.high), spread, float(result.pvalue), {}
+    )
+
+
+def seeds_needed(hope: float, sd: float, n: int) -> tuple[int, int, int] | None:
+    """Seeds with which a difference of `hope` is found 8 times in 10, at a spread seen over n.
+
+    The first number takes the spread as it was seen, the others the ends of its SPREAD_COVERAGE
+    interval: (n - 1) sd**2 / sigma**2 is chi-squared with n - 1 degrees. None where no spread is
+    known.
+    """
+    if n < 2 or not 0.0 < sd < math.inf or not hope > 0.0:
+        return None
+    tail = (1.0 - SPREAD_COVERAGE) / 2.0
+    low = sd * math.sqrt((n - 1) / chdtri(n - 1, tail))
+    high = sd * math.sqrt((n - 1) / chdtri(n - 1, 1.0 - tail))
+    return _fewest(hope, sd), _fewest(hope, low), _fewest(hope, high)
+
+
+def _fewest(hope: float, sd: float) -> int:
+    """The least n whose detectable difference is at most `hope`; MOST_SEEDS where more are."""
+    low, high = 1, MOST_SEEDS
+    while high - low > 1:
+        middle = (low + high) // 2
+        if detectable_difference(sd, middle) <= hope:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _verdicts(
+    groups: Mapping[str, Mapping[str, list[Row]]],
+    baseline: str,
+    arms: Sequence[str],
+    hypotheses: Sequence[Stated],
+) -> dict[str, Judgement]:
+    """The judgement of every hypothesis, corrected for its family."""
+    families: dict[str, dict[str, Claimed]] = {}
+    alphas: dict[str, float] = {}
+    for one in hypotheses:
+        against = one.against or baseline
+        size = one.size or next(iter(groups))
+        for name in (one.arm, against):
+            if name not in arms:
+                raise ValueError(
+                    f"hypotheses {one.name!r}: {name!r} is no arm of the rows;"
+                    f" {nearest(name, arms)}"
+                )
+        if size not in groups:
+            raise ValueError(
+                f"hypotheses {one.name!r}: no run has size {size!r}; {nearest(size, groups)}"
+            )
+        if alphas.setdefault(one.family, one.alpha) != one.alpha:
+            raise ValueError(f"hypotheses {one.name!r}: alpha must be that of its family")
+        values = [_by_seed(groups[size].get(name, [])) for name in (one.arm, against)]
+        differences = [
+            values[0][seed] - values[1][seed]
+            for seed in sorted(values[0].keys() & values[1].keys())
+        ]
+        family = families.setdefault(one.family, {})
+        if one.name in family:
+            raise ValueError(f"hypotheses {one.name!r}: several have this name, give each its own")
+        family[one.name] = Claimed(one.claim, one.margin, differences)
+    verdicts: dict[str, Judgement] = {}
+    for name, family in families.items():
+        verdicts |= judge(family, alphas[name])
+    return verdicts
+
+
+# For the terminal and for files
+
+
+def text(result: Judged, better: str = "lower") -> str:
+    """Tables and sentences for the terminal."""
+    lines = [_headline(result, better)]
+    if result.left_out:
+        lines.append(f"left out, since their values are not finite: {', '.join(result.left_out)}")
+    lines += ["", _table(result)]
+    step = "" if result.step is None else f", at step {result.step:g}"
+    lines.append(
+        f"(arm minus {result.baseline}{step}; 95 % intervals by t, paired by seed unless marked;"
+        " corrected p by Holm; found 8 in 10: the true difference that so many seeds find 8 times"
+        " in 10 at this spread)"
+    )
+    if result.hope is not None:
+        lines.append(
+            f"(seeds that find a difference of {result.hope:g} 8 times in 10, at the spread seen"
+            f" and at the ends of its {SPREAD_COVERAGE:.0%} interval)"
+        )
+    if result.stated:
+        lines += ["", _verdict_table(result)]
+    return "\n".join(lines)
+
+
+def _headline(result: Judged, better: str) -> str:
+    """One sentence: which arms differ significantly, and what so few seeds could not see."""
+    found = [one for one in result.compared if one.corrected_p < ALPHA]
+    number = len(result.compared)
+    comparisons = f"{number} comparison{'s' if number > 1 else ''}"
+    if not found:
+        known = [one.detectable for one in result.compared if math.isfinite(one.detectable)]
+        seen = (
+            f"; these seeds find a difference of {min(known):.2g} at the earliest" if known else ""
+        )
+        return (
+            f"No arm can be distinguished from {result.baseline} ({comparisons}, corrected by"
+            f" Holm){seen}."
+        )
+    parts = []
+    for one in found:
+        ahead = (one.difference.mean < 0) == (better == "lower")
+        label = f"{one.arm} ({one.size})" if one.size else one.arm
+        parts.append(f"{label} is {'better' if ahead else 'worse'} by {_size_of(one.difference)}")
+    return (
+        f"{len(found)} of {comparisons} with {result.baseline} can be distinguished (Holm):"
+        f" {'; '.join(parts)}."
+    )
+
+
+def _size_of(difference: PairedDifference) -> str:
+    """The mean and its interval without the sign of the mean: "0.012 (0.007 to 0.017)"."""
+    one = difference
+    if one.mean < 0:
+        one = replace(one, mean=-one.mean, low=-one.high, high=-one.low)
+    return f"{mean_text(one, '.4f')} ({interval_text(one, '.4f')})"
+
+
+def _table(result: Judged) -> str:
+    header = [
+        "size",
+        "arm",
+        "n",
+        "difference",
+        "95 % interval",
+        "p",
+        "corrected p",
+        "found 8 in 10",
+    ]
+    if result.hope is not None:
+        header.append(f"seeds for {result.hope:g}")
+    rows = []
+    for one in result.compared:
+        difference = one.difference
+        cells = [
+            one.size or "-",
+            one.arm if one.paired else f"{one.arm} (unpaired)",
+            str(difference.n),
+            mean_text(difference),
+            interval_text(difference),
+            p_text(difference.p_value),
+            p_text(one.corrected_p),
+            f"{one.detectable:.2g}",
+        ]
+        if result.hope is not None:
+            cells.append(_needed_text(one.seeds_needed))
+        rows.append(cells)
+    if not any(one.size for one in result.compared):
+        header = header[1:]
+        rows = [row[1:] for row in rows]
+    return text_table(header, rows)
+
+
+def _needed_text(needed: tuple[int, int, int] | None) -> str:
+    if needed is None:
+        return "-"
+    seen, low, high = needed
+    return f"{seen} ({low} to {high})"
+
+
+def _verdict_table(result: Judged) -> str:
+    rows = []
+    for one in result.stated:
+        verdict = result.verdicts[one.name]
+        rows.append(
+            [
+                one.name,
+                verdict.verdict,
+                mean_text(verdict) if verdict.n else "-",
+                interval_text(verdict),
+                str(verdict.n),
+                p_text(verdict.p_family),
+                verdict.test,
+            ]
+        )
+    header = ["hypothesis", "verdict", "difference", "interval", "n", "p (Holm)", "test"]
+    return text_table(header, rows)
+
+
+def content(result: Judged) -> dict[str, Any]:
+    """The numbers for a JSON file."""
+    compared = []
+    for one in result.compared:
+        numbers = asdict(one)
+        numbers["difference"] = {
+            **asdict(one.difference),
+            "per_seed": dict(one.difference.per_seed),
+        }
+        compared.append(numbers)
+    return {
+        "baseline": result.baseline,
+        "step": result.step,
+        "comparisons": compared,
+        "hypotheses": [
+            {**one.model_dump(), **asdict(result.verdicts[one.name])} for one in result.stated
+        ],
+        "left_out": list(result.left_out),
+    }
+
+
+def figure(result: Judged, value: str = "", better: str = "lower") -> "Figure":
+    """The forest of all differences, under their sizes; `value` names what is compared."""
+    from plkernel.results.forest import ForestRow, forest
+
+    groups: dict[str, list[ForestRow]] = {}
+    for one in result.compared:
+        per_seed = list(one.difference.per_seed.values())
+        row = ForestRow(one.arm, one.difference, per_seed, one.corrected_p < ALPHA)
+        groups.setdefault(one.size, []).append(row)
+    side = "below" if better == "lower" else "above"
+    what = f"{value}, difference" if value else "difference"
+    return forest(groups, f"{what} to {result.baseline}, {side} 0 is better")

@@ -1,0 +1,324 @@
+"""Rows of runs that other software trained: from CSV, JSON lines, Parquet and TensorBoard.
+
+A row is one value of one run. Where a file names runs rather than arms and seeds, both are read
+from the name of the run.
+"""
+
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plkernel.common.cli import nearest
+from plkernel.common.files import check_regular, parsed, read_bytes
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+EVENTS = "events.out.tfevents*"
+PATTERN = r"(?P<arm>.+?)(?:[\s/_.-]+(?:seed|s)?|seed)[\s=_-]*(?P<seed>\d+)"
+"""Names of runs: long/seed-3, long_seed3, long-s3, long_3."""
+KNOWN = {
+    "arm": ("arm", "condition", "variant", "method", "group"),
+    "seed": ("seed",),
+    "run": ("run", "run_name", "name", "experiment", "run_id"),
+    "value": ("value",),
+    "step": ("step", "_step", "global_step", "iteration", "iter"),
+    "size": ("size",),
+}
+"""Names of columns, without regard to case, by what they hold."""
+WIDE = " - "
+"""Between the name of a run and its metric, in a chart that wandb exports: one column a run."""
+WIDE_BOUNDS = ("__MIN", "__MAX")
+
+
+class Row(NamedTuple):
+    """One value of one run; `seed` and `step` are None where the file does not tell them."""
+
+    arm: str
+    seed: int | None
+    value: float
+    step: float | None = None
+    size: str = ""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns where they are not the usual ones; several of `arm` are joined.
+
+    pattern  a regular expression with the groups arm and seed, for the names of runs
+    """
+
+    arm: Sequence[str] = ()
+    seed: str | None = None
+    run: str | None = None
+    value: str | None = None
+    step: str | None = None
+    size: str | None = None
+    pattern: str = PATTERN
+
+
+def read_rows(path: Path, columns: Columns = Columns()) -> list[Row]:
+    """Every row of a file, or of a folder with TensorBoard's files.
+
+    Raises ValueError, naming the file and the columns that there are, where no arm or value is
+    found.
+    """
+    if path.is_dir():
+        return _rows_of_events(path, columns)
+    check_regular(path)
+    table = _table(path)
+    if table.empty:
+        raise ValueError(f"{path}: must hold a row for each run, got none")
+    return _rows_of(path, _long(path, table, columns), columns)
+
+
+def _table(path: Path) -> "DataFrame":
+    """The columns of a file, by its suffix."""
+    import pandas
+
+    if path.suffix in (".jsonl", ".ndjson"):
+        return pandas.json_normalize(_json_lines(path))
+    content = io.BytesIO(read_bytes(path))
+    try:
+        if path.suffix == ".parquet":
+            return pandas.read_parquet(content)
+        separator = "\t" if path.suffix == ".tsv" else ","
+        return pandas.read_csv(content, sep=separator, skipinitialspace=True)
+    except (ValueError, UnicodeDecodeError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{path}: must be CSV with a header, TSV, JSON lines or Parquet: {reason}"
+        ) from None
+
+
+def _json_lines(path: Path) -> list[Any]:
+    """The object of every line that is not empty; the last needs no end of line."""
+    lines = read_bytes(path).splitlines()
+    return [
+        parsed(json.loads, line, f"{path}: line {at}")
+        for at, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+
+
+def _long(path: Path, table: "DataFrame", columns: Columns) -> "DataFrame":
+    """A table of one column a run as one row for each run and step; others as they are."""
+    wide = [str(name) for name in table.columns if WIDE in str(name)]
+    runs = [name for name in wide if not name.endswith(WIDE_BOUNDS)]
+    if not runs or _found(table, "value", columns.value):
+        return table
+    metrics = sorted({name.rpartition(WIDE)[2] for name in runs})
+    metric = columns.value or metrics[0]
+    if len(metrics) > 1 and columns.value is None:
+        raise ValueError(f"{path}: value must be one of its metrics; {nearest('', metrics)}")
+    kept = [name for name in runs if name.endswith(f"{WIDE}{metric}")]
+    if not kept:
+        raise ValueError(f"{path}: value {metric!r} is no metric of it; {nearest(metric, metrics)}")
+    step = _column(path, table, "step", columns.step, needed=False)
+    names = [step] if step else []
+    melted = table.melt(id_vars=names, value_vars=kept, var_name="run", value_name=metric)
+    melted["run"] = melted["run"].str.removesuffix(f"{WIDE}{metric}")
+    return melted.dropna(subset=[metric])
+
+
+def _rows_of(path: Path, table: "DataFrame", columns: Columns) -> list[Row]:
+    """The rows of a table with a column for each thing that a row holds."""
+    value = _value_column(path, table, columns)
+    step = _column(path, table, "step", columns.step, needed=False)
+    size = _column(path, table, "size", columns.size, needed=False)
+    named = _arms_and_seeds(path, table, columns)
+    rows = []
+    for at, (arm, seed) in enumerate(named):
+        place = f"{path}: row {at + 1}"
+        found = _number(table[value].iloc[at], f"{place}: {value}", missing=math.nan)
+        own_step = None
+        if step:
+            own_step = _number(table[step].iloc[at], f"{place}: {step}", missing=None)
+        own_size = str(table[size].iloc[at]) if size else ""
+        rows.append(Row(arm, seed, found, own_step, own_size))
+    return rows
+
+
+def _arms_and_seeds(
+    path: Path, table: "DataFrame", columns: Columns
+) -> list[tuple[str, int | None]]:
+    """The arm and the seed of every row."""
+    arm_columns = _arm_columns(path, table, columns)
+    seed = _column(path, table, "seed", columns.seed, needed=False)
+    if arm_columns:
+        parts = table[arm_columns].astype(str)
+        arms = [", ".join(row) for row in parts.itertuples(index=False)]
+        if seed is None:
+            return [(arm, None) for arm in arms]
+        return [(arm, _seed(path, at, table[seed].iloc[at])) for at, arm in enumerate(arms)]
+    run = _column(path, table, "run", columns.run, needed=False)
+    if run is None:
+        raise ValueError(
+            f"{path}: has no column with the arm of a run; give --arm COLUMN, or --run COLUMN with"
+            f" names such as long/seed-3; {nearest('arm', _names(table))}"
+        )
+    if seed is not None:
+        names = table[run].astype(str)
+        return [(name, _seed(path, at, table[seed].iloc[at])) for at, name in enumerate(names)]
+    return [split_name(str(name), columns.pattern) for name in table[run]]
+
+
+def _arm_columns(path: Path, table: "DataFrame", columns: Columns) -> list[str]:
+    if not columns.arm:
+        known = _column(path, table, "arm", None, needed=False)
+        return [known] if known else []
+    return [str(_column(path, table, "arm", name)) for name in columns.arm]
+
+
+def _value_column(path: Path, table: "DataFrame", columns: Columns) -> str:
+    """The column of the values: the one named, or the only one with numbers that is not taken."""
+    found = _column(path, table, "value", columns.value, needed=columns.value is not None)
+    if found:
+        return found
+    taken = {
+        _found(table, kind, getattr(columns, kind)) for kind in ("seed", "run", "step", "size")
+    }
+    taken |= set(columns.arm)
+    numeric = [name for name in table.select_dtypes("number").columns if name not in taken]
+    if len(numeric) == 1:
+        return str(numeric[0])
+    listed = ", ".join(map(str, numeric[:12])) or "none"
+    raise ValueError(
+        f"{path}: has no column 'value'; name the one to compare with --value; with numbers:"
+        f" {listed}"
+    )
+
+
+def split_name(name: str, pattern: str = PATTERN) -> tuple[str, int]:
+    """The arm and the seed in the name of a run.
+
+    >>> split_name("log-spaced/seed-3"), split_name("muon_s12"), split_name("adam_lr3e-4-seed7")
+    (('log-spaced', 3), ('muon', 12), ('adam_lr3e-4', 7))
+    """
+    try:
+        match = re.fullmatch(pattern, name)
+        found = (match["arm"], int(match["seed"])) if match else None
+    except (re.error, IndexError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"pattern must be a regular expression with the groups arm and seed, got {pattern!r}:"
+            f" {error}"
+        ) from None
+    if not found or not found[0]:
+        raise ValueError(
+            f"run {name!r} does not name an arm and a seed, as long/seed-3 does; give --pattern"
+        )
+    return found
+
+
+def _rows_of_events(folder: Path, columns: Columns) -> list[Row]:
+    """The rows of every run below a folder that TensorBoard's writer left; a folder is a run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    runs = sorted({file.parent for file in folder.rglob(EVENTS)})
+    if not runs:
+        raise ValueError(f"{folder}: must hold files of TensorBoard, {EVENTS}, got none below it")
+    rows = []
+    for run in runs:
+        events = EventAccumulator(str(run), size_guidance={"scalars": 0})
+        events.Reload()
+        tags = events.Tags()["scalars"]
+        if not tags:
+            continue
+        tag = columns.value or (tags[0] if len(tags) == 1 else "")
+        if tag not in tags:
+            raise ValueError(f"{run}: value {tag!r} is no tag of it; {nearest(tag, tags)}")
+        arm, seed = split_name(str(run.relative_to(folder)), columns.pattern)
+        rows += [Row(arm, seed, one.value, one.step) for one in events.Scalars(tag)]
+    return rows
+
+
+# One column or number
+
+
+def _names(table: "DataFrame") -> list[str]:
+    return [str(name) for name in table.columns]
+
+
+def _found(table: "DataFrame", kind: str, given: str | None) -> str | None:
+    """The column of that kind: the one given, else one with a usual name."""
+    if given is not None:
+        return given if given in _names(table) else None
+    usual = KNOWN[kind]
+    by_lower_case = {name.lower(): name for name in _names(table)}
+    return next((by_lower_case[name] for name in usual if name in by_lower_case), None)
+
+
+def _column(
+    path: Path, table: "DataFrame", kind: str, given: str | None, needed: bool = True
+) -> str | None:
+    """The column of that kind; None where it is not `needed` and not there."""
+    found = _found(table, kind, given)
+    if found is None and (needed or given is not None):
+        wanted = given or kind
+        raise ValueError(
+            f"{path}: {kind} {wanted!r} is no column of it; {nearest(wanted, _names(table))}"
+        )
+    return found
+
+
+def _number(value: Any, place: str, missing: Any) -> Any:
+    """A cell as a number; `missing` for an empty one."""
+    if value is None or value == "" or value != value:  # NaN, of a run that diverged
+        return missing
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{place} must be a number, got {value!r}") from None
+
+
+def _seed(path: Path, at: int, value: Any) -> int:
+    number = _number(value, f"{path}: row {at + 1}: seed", missing=math.nan)
+    if not math.isfinite(number) or number != int(number):
+        raise ValueError(f"{path}: row {at + 1}: seed must be a whole number, got {value!r}")
+    return int(number)
+
+
+def last_values(rows: Iterable[Row], at: float | None = None) -> tuple[list[Row], float | None]:
+    """One row for each run, and the step that it is of: `at`, else the last that all runs have.
+
+    Rows without steps are one for each run. Raises ValueError for two rows of one run at one step,
+    and where runs have no step in common.
+    """
+    runs: dict[tuple[str, int | None, str], dict[float | None, Row]] = {}
+    unseeded: list[Row] = []
+    for row in rows:
+        if row.seed is None and row.step is None:
+            unseeded.append(row)
+            continue
+        of_run = runs.setdefault((row.arm, row.seed, row.size), {})
+        if row.step in of_run:
+            place = "" if row.step is None else f" at step {row.step:g}"
+            raise ValueError(
+                f"rows: arm {row.arm!r} with seed {row.seed} has two values{place}; keep one, or"
+                " name the column of steps with --step or of sizes with --size"
+            )
+        of_run[row.step] = row
+    if not runs:
+        return unseeded, None
+    common = set.intersection(*(set(of_run) for of_run in runs.values()))
+    if at is not None:
+        return _at_step(runs, at), at
+    if not common:
+        raise ValueError("rows: the runs have no step in common; give one that they have with --at")
+    step = max(common, key=lambda one: -math.inf if one is None else one)
+    return unseeded + [of_run[step] for of_run in runs.values()], step
+
+
+def _at_step(
+    runs: dict[tuple[str, int | None, str], dict[float | None, Row]], at: float
+) -> list[Row]:
+    found = [of_run[at] for of_run in runs.values() if at in of_run]
+    if len(found) < len(runs):
+        missing = next(key for key, of_run in runs.items() if at not in of_run)
+        raise ValueError(f"at {at:g}: arm {missing[0]!r} with seed {missing[1]} has no such step")
+    return found

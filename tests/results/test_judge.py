@@ -1,0 +1,329 @@
+"""The verdict on runs of others: what files say, the numbers of `report`, seeds needed."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_ind, ttest_rel
+
+from plkernel.commands import judge as command
+from plkernel.common import cli
+from plkernel.common.files import load_json
+from plkernel.results.comparison import compare
+from plkernel.results.judging import Judged, judged, seeds_needed, text
+from plkernel.results.rows import Columns, Row, last_values, read_rows, split_name
+from plkernel.results.statistics import detectable_difference, holm
+from plkernel.results.study import read_study
+
+RECORDS = Path(__file__).parents[2] / "runs" / "records"
+HEADER = "arm,seed,value\n"
+
+
+def write(folder: Path, content: str, name: str = "rows.csv") -> Path:
+    path = folder / name
+    path.write_text(content)
+    return path
+
+
+def drawn(arms: dict[str, float], seeds: int = 6, spread: float = 0.01) -> list[Row]:
+    """Runs of arms with these means; seeds share a part of their noise."""
+    noise = np.random.default_rng(0)
+    shared = noise.normal(2.0, 0.2, seeds)
+    return [
+        Row(arm, seed, float(shared[seed] + mean + noise.normal(0.0, spread)))
+        for arm, mean in arms.items()
+        for seed in range(seeds)
+    ]
+
+
+def ended(path: Path, columns: Columns = Columns()) -> list[Row]:  # noqa: B008
+    return last_values(read_rows(path, columns))[0]
+
+
+# Files
+
+
+def test_one_run_a_row(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER + "a,0,1.5\nb,1,2.5\nb,0,\n")
+    rows = read_rows(path)
+    assert rows[:2] == [Row("a", 0, 1.5), Row("b", 1, 2.5)]
+    assert math.isnan(rows[2].value)
+
+
+def test_json_lines_hold_the_same(tmp_path: Path) -> None:
+    lines = [
+        {"arm": "a", "seed": 0, "val": {"loss": 1.5}},
+        {"arm": "b", "seed": 1, "val": {"loss": 2}},
+    ]
+    path = write(tmp_path, "\n".join(map(json.dumps, lines)), "rows.jsonl")
+    assert read_rows(path) == [Row("a", 0, 1.5), Row("b", 1, 2.0)]
+
+
+def test_parquet_holds_the_same(tmp_path: Path) -> None:
+    import pandas
+
+    table = pandas.DataFrame(
+        {"run_name": ["a_seed1", "b_seed1"], "step": [5, 5], "loss": [1.0, 2.0]}
+    )
+    table.to_parquet(tmp_path / "rows.parquet")
+    assert read_rows(tmp_path / "rows.parquet") == [Row("a", 1, 1.0, 5.0), Row("b", 1, 2.0, 5.0)]
+
+
+def test_a_chart_of_wandb_has_a_column_for_each_run(tmp_path: Path) -> None:
+    """As the menu of a chart exports it: the step, then name - metric with __MIN and __MAX."""
+    header = '"Step"'
+    for name in ("long-seed0", "short-seed0"):
+        header += "".join(f',"{name} - val_loss{end}"' for end in ("", "__MIN", "__MAX"))
+    path = write(tmp_path, f"{header}\n100,3,3,3,4,4,4\n200,2,2,2,,,\n")
+    assert ended(path) == [Row("long", 0, 3.0, 100.0), Row("short", 0, 4.0, 100.0)]
+
+
+def test_several_columns_tell_an_arm(tmp_path: Path) -> None:
+    path = write(tmp_path, "lr,init,seed,loss,time\n0.1,own,0,1.5,9\n")
+    columns = Columns(arm=["init", "lr"], value="loss")
+    assert read_rows(path, columns) == [Row("own, 0.1", 0, 1.5)]
+
+
+def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    for run in ("long/seed-0", "short/seed-0"):
+        with SummaryWriter(str(tmp_path / run)) as writer:
+            for step in (10, 20):
+                writer.add_scalar("loss", step + len(run), step)
+            writer.add_scalar("lr", 0.1, 20)
+    assert ended(tmp_path, Columns(value="loss")) == [
+        Row("long", 0, 20.0 + len("long/seed-0"), 20),
+        Row("short", 0, 20.0 + len("short/seed-0"), 20),
+    ]
+    with pytest.raises(ValueError, match=r"value '' is no tag of it; valid: loss, lr"):
+        read_rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "told"),
+    [
+        ("seed,value\n0,1\n", Columns(), "has no column with the arm of a run; give --arm COLUMN"),
+        (HEADER + "a,0.5,1\n", Columns(), "row 1: seed must be a whole number, got"),
+        (HEADER + "a,0,high\n", Columns(), "row 1: value must be a number, got 'high'"),
+        ("arm,seed,loss,time\na,0,1,2\n", Columns(), "with numbers: loss, time"),
+        (HEADER + "a,0,1\n", Columns(value="los"), "value 'los' is no column of it; valid: arm, s"),
+        (HEADER, Columns(), "must hold a row for each run, got none"),
+        ("", Columns(), "must be CSV with a header, TSV, JSON lines or Parquet"),
+        ("run,value\nlong,1\n", Columns(), "run 'long' does not name an arm and a seed"),
+        ("run,value\nlong-1,1\n", Columns(pattern="("), "pattern must be a regular expression"),
+    ],
+)
+def test_what_is_no_table_of_runs_is_refused(
+    content: str, columns: Columns, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"rows|run|pattern") as error:
+        read_rows(write(tmp_path, content), columns)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("long/seed-3", ("long", 3)),
+        ("adam_lr3e-4_seed7", ("adam_lr3e-4", 7)),
+        ("base-s12", ("base", 12)),
+        ("width64 1", ("width64", 1)),
+        ("seeds_4", ("seeds", 4)),
+        ("longseed3", ("long", 3)),
+    ],
+)
+def test_names_of_runs(name: str, parts: tuple[str, int]) -> None:
+    assert split_name(name) == parts
+
+
+def test_the_last_step_that_all_runs_have_counts() -> None:
+    rows = [Row("a", 0, 3.0, 1), Row("a", 0, 2.0, 2), Row("b", 0, 4.0, 1)]
+    assert last_values(rows) == ([rows[0], rows[2]], 1)
+    with pytest.raises(ValueError, match=r"at 2: arm 'b' with seed 0 has no such step"):
+        last_values(rows, 2)
+    with pytest.raises(ValueError, match=r"arm 'a' with seed 0 has two values at step 1"):
+        last_values([*rows, Row("a", 0, 5.0, 1)])
+    with pytest.raises(ValueError, match=r"the runs have no step in common"):
+        last_values([rows[1], rows[2]])
+
+
+# Numbers
+
+
+def test_numbers_are_those_of_scipy() -> None:
+    rows = drawn({"baseline": 0.0, "a": 0.02, "b": 0.0})
+    result = judged(rows)
+    values = {arm: [row.value for row in rows if row.arm == arm] for arm in ("baseline", "a", "b")}
+    p_values = {}
+    for one in result.compared:
+        test = ttest_rel(values[one.arm], values["baseline"])
+        bounds = test.confidence_interval(0.95)
+        assert one.paired
+        assert one.difference.p_value == pytest.approx(test.pvalue, rel=1e-9)
+        assert (one.difference.low, one.difference.high) == pytest.approx(bounds, rel=1e-9)
+        p_values[one.arm] = float(test.pvalue)
+    corrected = {one.arm: one.corrected_p for one in result.compared}
+    assert corrected == pytest.approx(holm(p_values), rel=1e-9)
+
+
+def test_arms_without_common_seeds_are_compared_by_welch() -> None:
+    rows = [Row("a", None, value) for value in (1.0, 1.1, 1.3, 1.2)]
+    rows += [Row("b", None, value) for value in (1.5, 1.9, 1.4)]
+    one = judged(rows, "a").compared[0]
+    test = ttest_ind([1.5, 1.9, 1.4], [1.0, 1.1, 1.3, 1.2], equal_var=False)
+    assert not one.paired
+    assert one.difference.p_value == pytest.approx(test.pvalue)
+    assert "(unpaired)" in text(judged(rows, "a"))
+
+
+@pytest.mark.parametrize("name", ["models-mamba2", "memory-far", "decays-train"])
+def test_the_same_rows_through_report_and_judge_give_the_same_numbers(name: str) -> None:
+    """Arms of the study's baseline; Holm's correction is over the arms that are compared."""
+    reported = compare(read_study(RECORDS / name))
+    baseline = reported.study.baseline
+    arms = [arm for arm in reported.others if arm.against == baseline]
+    rows = [
+        Row(arm.name, seed, value)
+        for arm in [reported[baseline], *arms]
+        for seed, value in arm.values[reported.primary].items()
+    ]
+    result = judged(rows, baseline)
+    assert len(result.compared) == len(arms) > 0
+    for one in result.compared:
+        expected = reported.differences[one.arm]
+        assert one.difference.per_seed == expected.per_seed
+        assert (one.difference.mean, one.difference.low, one.difference.high) == (
+            expected.mean,
+            expected.low,
+            expected.high,
+        )
+        assert one.difference.p_value == expected.p_value
+        assert one.detectable == reported.detectable[one.arm]
+
+
+def test_seeds_needed_are_the_fewest_that_find_the_difference() -> None:
+    seen, low, high = seeds_needed(0.01, 0.012, 5) or (0, 0, 0)
+    assert detectable_difference(0.012, seen) <= 0.01 < detectable_difference(0.012, seen - 1)
+    assert low < seen < high
+    assert seeds_needed(0.01, 0.012, 1) is None
+    assert seeds_needed(0.01, 0.0, 5) is None
+
+
+def test_the_interval_of_seeds_needed_covers_four_in_five() -> None:
+    """Of 2,000 studies of 5 seeds with spread 1: how often the truth lies within."""
+    noise = np.random.default_rng(0)
+    true = seeds_needed(1.0, 1.0, 10**6)
+    assert true is not None
+    inside = 0
+    for sd in np.std(noise.normal(0.0, 1.0, (2000, 5)), axis=1, ddof=1):
+        found = seeds_needed(1.0, float(sd), 5)
+        assert found is not None
+        inside += found[1] <= true[0] <= found[2]
+    # a share of 0.8 of 2,000 has a standard error of 0.009; whole seeds make intervals wider
+    assert 0.77 <= inside / 2000 <= 0.95
+
+
+def test_sizes_are_compared_apart_and_corrected_together() -> None:
+    small = [row._replace(size="10M") for row in drawn({"base": 0.0, "a": 0.1})]
+    large = [row._replace(size="100M") for row in drawn({"base": 0.0, "a": 0.0})]
+    result = judged([*small, *large])
+    assert [(one.arm, one.size) for one in result.compared] == [("a", "10M"), ("a", "100M")]
+    p = {one.size: one.difference.p_value for one in result.compared}
+    assert {one.size: one.corrected_p for one in result.compared} == pytest.approx(holm(p))
+
+
+def test_runs_that_diverged_are_left_out_and_named() -> None:
+    rows = drawn({"base": 0.0, "a": 0.1})
+    rows[-1] = rows[-1]._replace(value=math.nan)
+    result = judged(rows)
+    assert result.left_out == ("a/seed-5",)
+    assert result.compared[0].difference.n == 5
+    assert "left out, since their values are not finite: a/seed-5" in text(result)
+
+
+@pytest.mark.parametrize(
+    ("better", "word"), [("lower", "a is worse by 0.09"), ("higher", "a is better by 0.09")]
+)
+def test_the_headline_says_which_is_better(better: str, word: str) -> None:
+    found = text(judged(drawn({"base": 0.0, "a": 0.1}, spread=0.001)), better)
+    assert word in found.splitlines()[0]
+    nothing = text(judged(drawn({"base": 0.0, "a": 0.0}, seeds=3)), better)
+    assert nothing.startswith("No arm can be distinguished from base (1 comparison")
+
+
+# The command
+
+
+def test_the_command_judges_hypotheses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = drawn({"base": 0.0, "a": -0.1, "b": 0.0}, seeds=8)
+    content = "".join(f"{row.arm},{row.seed},{row.value!r}\n" for row in rows)
+    path = write(tmp_path, HEADER + content)
+    stated = 'baseline = "base"\n'
+    for name, arm, claim in (
+        ("leads", "a", "lower"),
+        ("alike", "b", "equal"),
+        ("no", "a", "higher"),
+    ):
+        stated += (
+            f'[[hypotheses]]\nname = "{name}"\narm = "{arm}"\nclaim = "{claim}"\nmargin = 0.02\n'
+        )
+    claims = write(tmp_path, stated, "claims.toml")
+    out = tmp_path / "out"
+    given = [str(path), "--hypotheses", str(claims), "--hope", "0.005", "--out", str(out)]
+    cli.main(command.command, given)
+    shown = capsys.readouterr().out
+    assert "seeds for 0.005" in shown
+    found = load_json(out / "judge.json")
+    verdicts = {one["name"]: one["verdict"] for one in found["hypotheses"]}
+    assert verdicts == {"leads": "confirmed", "alike": "confirmed", "no": "refuted"}
+    assert (out / "forest.svg").read_text().lstrip().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--baseline", "bas"], "baseline 'bas' is no arm of the rows; did you mean 'base'?"),
+        (["--hope", "0"], "hope must be a finite number other than 0, got 0"),
+        (["--hypotheses", "none.toml"], "none.toml"),
+        (["--at", "3"], "at 3: arm 'base' with seed 0 has no such step"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    options: list[str], told: str, tmp_path: Path, refused: Any
+) -> None:
+    path = write(tmp_path, HEADER + "base,0,1\nbase,1,2\na,0,1\na,1,2\n")
+    assert told in refused(command.command, path, "--out", tmp_path / "out", *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_hypotheses_on_arms_that_are_not_there_are_refused() -> None:
+    from plkernel.results.judging import Stated, Stating
+
+    rows = drawn({"base": 0.0, "a": 0.1})
+    for changes, told in (
+        ({"arm": "c"}, "'c' is no arm of the rows"),
+        ({"size": "9M"}, "no run has size '9M'"),
+    ):
+        one = Stated.model_validate({"name": "x", "arm": "a", "claim": "lower", **changes})
+        with pytest.raises(ValueError, match=told):
+            judged(rows, stating=Stating(hypotheses=(one,)))
+
+
+def test_one_arm_is_not_enough() -> None:
+    with pytest.raises(ValueError, match="rows must hold two arms or more, got a"):
+        judged([Row("a", 0, 1.0), Row("a", 1, 2.0)])
+
+
+def test_what_is_judged_does_not_change() -> None:
+    """A golden case, by hand: differences 0.1, 0.2, 0.3 have mean 0.2, sd 0.1, t = 2 sqrt(3)."""
+    rows = [Row("base", seed, 1.0) for seed in range(3)]
+    rows += [Row("a", seed, 1.1 + 0.1 * seed) for seed in range(3)]
+    result: Judged = judged(rows)
+    one = result.compared[0].difference
+    assert (one.mean, one.standard_deviation) == pytest.approx((0.2, 0.1))
+    half = 4.302652729749464 * 0.1 / math.sqrt(3)  # t quantile 0.975 of 2 degrees, tables
+    assert (one.low, one.high) == pytest.approx((0.2 - half, 0.2 + half))

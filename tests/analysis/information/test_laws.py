@@ -234,3 +234,27 @@ def test_the_simpler_of_two_shapes_that_noise_cannot_tell_apart_is_named():
     for seed in range(6):
         found = judge(curve(values, noise=0.02, seed=seed))
         assert found.kind == "exponential", seed
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_fitted_to_its_own_curve_gives_that_curve(name):
+    """The break is searched for among lags, and its curve is only near."""
+    values, _ = SHAPES[name]
+    models = compare_models(curve(values, noise=1e-6, seed=1))
+    fitted = next(model for model in models if model.name == name)
+    near = 0.05 if "break" in fitted.parameters else 1e-3
+    np.testing.assert_allclose(fitted.values(LAGS), values, rtol=near)
+
+
+def test_the_criterion_is_that_of_small_samples():
+    """AICc = chi^2 + 2 k + 2 k (k + 1) / (m - k - 1): one more parameter has to pay for itself."""
+    models = compare_models(curve(0.3 * LAGS**-1.2, noise=0.03, seed=1))
+    for model in models:
+        k = len(model.parameters)
+        assert model.freedom == LAGS.size - k
+        penalty = 2 * k + 2 * k * (k + 1) / (LAGS.size - k - 1)
+        assert model.aicc == pytest.approx(model.chi_squared + penalty, rel=1e-12)
+    least = min(model.aicc for model in models)
+    assert [model.excess for model in models] == pytest.approx(
+        [model.aicc - least for model in models], abs=1e-9
+    )

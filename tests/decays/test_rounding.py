@@ -1,6 +1,7 @@
 """States stored in half precision: the rule against step-by-step simulation in the types."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,3 +89,19 @@ def test_what_is_no_type_or_half_life_is_refused() -> None:
     for bad in ([-1.0], [math.nan], [math.inf]):
         with pytest.raises(ValueError, match="rates must be finite and not below 0"):
             stored(bad, "bf16")
+
+
+def test_the_table_of_the_page_is_what_is_computed() -> None:
+    page = (Path(__file__).parents[2] / "docs/remembering.md").read_text()
+    table = page.partition("| half-life, steps")[2].partition("\n\n")[0].splitlines()
+    half_lives = [float(cell.replace(",", "")) for cell in table[0].split("|")[1:-1]]
+    assert len(half_lives) == 9
+    for row in table[2:]:
+        _, dtype, *cells, _ = (cell.strip() for cell in row.split("|"))
+        assert [f"{100 * share:.0f}" for share in kept(half_lives, dtype)] == cells
+    for dtype, longest in (("bfloat16", 147), ("float16", 1176)):
+        assert f"{longest:,}" in page
+        every = np.arange(1.0, longest + 2)
+        held = np.abs(kept(every, dtype) - 0.5) <= 0.05
+        assert held[:-1].all()
+        assert not held[-1]

@@ -77,9 +77,12 @@ class Initialisation:
 
         rms: ln sqrt(sum_i share_i g_i**2 a_i**(2t)).
         """
-        power, t = 2 if kernel == "rms" else 1, np.asarray(lags, dtype=float)
-        rates, weights = power * self.rates, self.shares * self.gains**power
-        slowest, block = rates.min(), max(1, (1 << 18) // rates.size)
+        power = 2 if kernel == "rms" else 1
+        t = np.asarray(lags, dtype=float)
+        rates = power * self.rates
+        weights = self.shares * self.gains**power
+        slowest = rates.min()
+        block = max(1, (1 << 18) // rates.size)
         sums = [
             np.exp(np.outer(t[i : i + block], slowest - rates)) @ weights
             for i in range(0, t.size, block)
@@ -102,10 +105,8 @@ def profile(start: Initialisation, beta: float, max_lag: int) -> dict[str, Any]:
         raise ValueError(
             f"max_lag must be {LAGS[0]} to {LAGS[-1]:,}, got {max_lag}: every lag is scored"
         )
-    lags, grid = (
-        power_law_target(beta, max_lag).integer_lags(),
-        np.geomspace(*slope_lags(max_lag), 200),
-    )
+    lags = power_law_target(beta, max_lag).integer_lags()
+    grid = np.geomspace(*slope_lags(max_lag), 200)
     log_kernel = start.log_kernel(lags)
     slopes = -falling_exponent(grid, [start.log_kernel(grid), start.log_kernel(grid, "rms")])
     end = 2 - math.log(LEFT) / start.rates.min()  # nothing decays slower than the slowest
@@ -304,7 +305,8 @@ def gallery_figure(
     from matplotlib.figure import Figure
 
     groups = [(family, list(one)) for family, one in groupby(starts, lambda start: start.family)]
-    lags, told = np.geomspace(1, max_lag, 200), iter(slopes)
+    lags = np.geomspace(1, max_lag, 200)
+    told = iter(slopes)
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, 1.65 * len(groups) / 4 + 0.75))
         grid = figure.subplots(len(groups) // 4, 4, sharex=True, sharey=True)

@@ -141,11 +141,13 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
     with seeded(seed, "model"), one_line(f"kind {kind!r}", "building it"):
         if hasattr(builder, "config_class"):  # of transformers
             known = builder.config_class()
-            if unknown := [name for name in given if not hasattr(known, name)]:
+            unknown = [name for name in given if not hasattr(known, name)]
+            if unknown:
                 raise ValueError(
                     f"config has {unknown[0]!r}; {nearest(unknown[0], known.to_dict())}"
                 )
-            if (size := given.get("vocab_size", BYTES)) != BYTES:
+            size = given.get("vocab_size", BYTES)
+            if size != BYTES:
                 raise ValueError(
                     f"vocab_size must be {BYTES}, one for every byte, got {size}: leave it out"
                 )
@@ -360,7 +362,8 @@ def _check_decays(model: Foreign, name: str) -> None:
     """ValueError for half-lives or kernels that are not positive, finite numbers."""
     lags = torch.tensor([1, 2, 4])
     with one_line(name, "half_lives or kernels"):
-        lives, kernels = model.half_lives(), model.kernels(lags)
+        lives = model.half_lives()
+        kernels = model.kernels(lags)
     whole = all(row.shape == lags.shape and bool(row.isfinite().all()) for row in kernels)
     positive = all(row.numel() > 0 and bool(((row > 0) & row.isfinite()).all()) for row in lives)
     if not (whole and positive):

@@ -145,7 +145,7 @@ def test_a_fixed_multiplier_shapes_where_the_projection_starts_at_zero(
 ) -> None:
     zero = 'scheme = "rwkv_blinkdl"\nprojection = "gain-corrected"'
     with pytest.raises(
-        ValueError, match=r"scheme 'rwkv_blinkdl' starts blocks\.0\.ssm\.C_proj\.weight at zero"
+        ValueError, match=r"scheme 'rwkv_blinkdl' sets blocks\.0\.ssm\.C_proj\.weight to zero"
     ):
         spec_with(zero)
     spec = spec_with(f'{zero}\nshape_on = "multiplier"')

@@ -32,7 +32,7 @@ from plkernel.benchmarks.operators import prepare, progress
 from plkernel.benchmarks.profile import PEERS, WIDTH, chip, wall_seconds
 from plkernel.benchmarks.training import OPERATORS
 from plkernel.common.cli import text_table
-from plkernel.common.environment import environment, installed
+from plkernel.common.environment import environment, versions_of
 from plkernel.common.files import save_json
 from plkernel.config.condition import resolve
 from plkernel.config.schema import ModelSpec, TrainSpec
@@ -181,8 +181,9 @@ def entries() -> dict[str, Entry]:
 
 
 def order(device: str) -> Iterator[tuple[Size, str, str]]:
-    """Size, entry and mode of each row, what decides first: time may end before the last. Peers
-    that time many launches before they choose one come last.
+    """Size, entry and mode of each row, what decides first.
+
+    Time may end before the last. Peers that time many launches before they choose one come last.
     """
     sizes = SIZES[device]
     slow = [label for label in entries() if label.startswith(SLOW_PEER)]
@@ -387,8 +388,9 @@ def table_of_steps(rows: Sequence[Row]) -> str:
 
 
 def repaid_after(rows: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
-    """Size, model and the steps after which a compiled run has caught up with an eager one;
-    infinity for never.
+    """Size, model and the steps after which a compiled run has caught up with an eager one.
+
+    Infinity for never.
     """
     eager = {
         (row["size"], row["model"]): row
@@ -405,7 +407,8 @@ def repaid_after(rows: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
 
 def cells(device: str) -> Iterator[tuple[str, str, int, Size]]:
     """Axis, model, value and size of each cell of `growth`, the axes in turns."""
-    base, axes = BASE[device], GROWTH[device]
+    base = BASE[device]
+    axes = GROWTH[device]
     for kind in OURS:
         for value in axes["context"]:
             batch = CONSTANT[device] // value
@@ -493,6 +496,6 @@ def _save(name: str, found: Row, place: torch.device, out: Path | None) -> None:
     if out is None:
         return
     card = _card(place)
-    peers = {package: version for package in PEERS if (version := installed(package))}
+    peers = versions_of(PEERS)
     described = {**environment(torch.get_num_threads()), "peers": peers, "card": card}
     save_json(out / f"{name}-{card.replace(' ', '-')}.json", {"environment": described, **found})

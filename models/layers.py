@@ -192,8 +192,9 @@ class Join(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A linear layer of a branch: W x, W (x + b) with scalar_bias, fan_in**-0.5 W x when
-    unit_scaled.
+    """A linear layer of a branch: W x.
+
+    W (x + b) with scalar_bias, fan_in**-0.5 W x when unit_scaled.
     """
 
     def __init__(self, structure: Structure, fan_in: int, fan_out: int, bias: bool = False) -> None:
@@ -207,8 +208,9 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """Rows (...) to (...,D), of length g with fixnorm; times the multiplier, and a norm where
-    `norm` is true.
+    """Rows (...) to (...,D), of length g with fixnorm.
+
+    They are times the multiplier, and a norm follows where `norm` is true.
     """
 
     def __init__(self, structure: Structure, rows: int, dim: int, norm: bool = False) -> None:
@@ -227,8 +229,9 @@ class Embedding(nn.Embedding):
 
 
 class Head(nn.Linear):
-    """Logits (...,V) from (...,D), by rows of length 1 with fixnorm; times the multiplier, and over
-    D when unit_scaled.
+    """Logits (...,V) from (...,D), by rows of length 1 with fixnorm.
+
+    They are times the multiplier, and over D when unit_scaled.
     """
 
     def __init__(self, structure: Structure, embedding: Embedding) -> None:

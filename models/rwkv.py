@@ -425,7 +425,8 @@ class RWKV(nn.Module):
 
     def state_layout(self) -> Layout:
         """Shape and dtype of every tensor of a state."""
-        config, dtype = self.config, self.head.weight.dtype
+        config = self.config
+        dtype = self.head.weight.dtype
         matrix = (config.heads, config.head_size, config.head_size)
         wide = torch.promote_types(dtype, torch.float32)
         kinds = {

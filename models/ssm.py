@@ -290,7 +290,8 @@ class SSM(nn.Module):
 
     def decode(self, embedded: Tensor) -> Tensor:
         """Logits (B,T,256) from byte embeddings (B,T,D)."""
-        size, time = self.config.patch, embedded.shape[1]
+        size = self.config.patch
+        time = embedded.shape[1]
         x = pool(embedded, size) if size > 1 else embedded
         for block in self.blocks:
             x = block(x)
@@ -300,7 +301,8 @@ class SSM(nn.Module):
 
     def resume(self, embedded: Tensor, state: State) -> tuple[Tensor, State]:
         """Logits (B,T,256) from embeddings (B,T,D) after a checked `state`, and the next state."""
-        size, time = self.config.patch, embedded.shape[1]
+        size = self.config.patch
+        time = embedded.shape[1]
         memories = state.memories(self.config.layers, ("ssm",))
         x = embedded
         if size > 1:
@@ -339,7 +341,8 @@ class SSM(nn.Module):
                 f"mode must be 'causal' for a state, got 'published' ({NOT_CAUSAL}); it needs bytes"
                 " that are not known yet"
             )
-        dim, dtype = self.config.dim, self.head.weight.dtype
+        dim = self.config.dim
+        dtype = self.head.weight.dtype
         wide = torch.promote_types(dtype, torch.float32)
         layout = {block_name(i, "ssm"): ((dim,), wide) for i in range(self.config.layers)}
         if self.config.patch > 1:

@@ -84,7 +84,8 @@ def check(state: State, model: str, layout: Layout, inputs: Tensor, patch: int =
         raise ValueError(f"state must be a State, got {type(state).__name__}; {hint}")
     if state.model != model:
         raise ValueError(f"state must be of {model}, got one of {state.model}; {hint}")
-    if different := state.tensors.keys() ^ layout.keys():
+    different = state.tensors.keys() ^ layout.keys()
+    if different:
         raise ValueError(
             f"state must be of a model of the same size, got one that differs in"
             f" {min(different)}; {hint}"

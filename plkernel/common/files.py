@@ -48,12 +48,21 @@ LONG_KEY = re.compile(
     rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % MOST_NESTED
 )
 """A key of TOML with more than MOST_NESTED parts."""
-SPEC, REFERENCES, REGISTERED, ROWS = "spec.json", "references.json", "registered.json", "rows.jsonl"
+SPEC = "spec.json"
+REFERENCES = "references.json"
+REGISTERED = "registered.json"
+ROWS = "rows.jsonl"
 CONFIG, ENVIRONMENT, RESULT = "config.json", "environment.json", "result.json"
 MEASUREMENT = "measurement.json"
-METRICS, CHECKPOINT, LOG, LOCK = "metrics.jsonl", "checkpoint.safetensors", "log.txt", ".lock"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
+LOG = "log.txt"
+LOCK = ".lock"
 TUNING, REPORT, MEAN = "tuning", "report", "mean"
-FINISHED, FAILED, DIVERGED, UNFINISHED = "finished", "failed", "diverged", "unfinished"
+FINISHED = "finished"
+FAILED = "failed"
+DIVERGED = "diverged"
+UNFINISHED = "unfinished"
 NOT_STARTED = "not started"
 
 
@@ -286,8 +295,9 @@ def shown(value: Any) -> str:
 
 
 def unescape(text: str) -> str:
-    r"""Return a separator as typed in a shell: '\n' a line feed, '\xff' byte 255; one character is
-    itself.
+    r"""Return a separator as typed in a shell.
+
+    '\n' is a line feed, '\xff' byte 255; one character is itself.
     """
     try:
         return text if len(text) < 2 else text.encode("latin-1").decode("unicode_escape")

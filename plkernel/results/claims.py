@@ -223,7 +223,8 @@ def power(
         return math.nan
     level = alpha / m
     if claim == "higher":  # the mirror image of lower
-        claim, true = "lower", -true
+        claim = "lower"
+        true = -true
     if n <= MOST_DRAWN and deciding_test([n], 1, level) == "sign flips":
         return _power_of_sign_flips(claim, margin, true, sd, n, level)
     return _power_of_t(claim, margin, true, sd, n, level)
@@ -270,7 +271,8 @@ def effect_needed(n: int, m: int = 1, alpha: float = 0.05) -> float:
 
     low, high = 0.0, 1.0
     while not enough(high):
-        low, high = high, 2.0 * high
+        low = high
+        high = 2.0 * high
     for _ in range(10):
         middle = (low + high) / 2
         if enough(middle):

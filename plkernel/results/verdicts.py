@@ -373,7 +373,8 @@ def _gate_outcome(study: Study, stated: Mapping[str, Any], gate: Gate, rule: str
     seeds = stated["seeds"]
     runs = study.finished(gate.arm)
     results = [run.result for run in runs if run.result and run.seed in seeds]
-    errors = [error for result in results if (error := _error(result, gate)) is not None]
+    stated_errors = [_error(result, gate) for result in results]
+    errors = [error for error in stated_errors if error is not None]
     corpus = runs[0].config["corpus"] if runs else None
     return GateOutcome(
         gate=gate,

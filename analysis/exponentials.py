@@ -297,7 +297,7 @@ def lag_target(
             f" {', '.join(map(str, shapes))}"
         )
     if t.size < FEWEST_LAGS:
-        raise ValueError(f"target {label!r}: {t.size} lags, at least {FEWEST_LAGS} are needed")
+        raise ValueError(f"target {label!r}: lags must be at least {FEWEST_LAGS}, got {t.size}")
     for name, array in arrays.items():
         bad = array[~(np.isfinite(array) & (array > 0))]
         if bad.size:

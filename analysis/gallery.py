@@ -1,11 +1,12 @@
-"""The memory kernel that a published layer starts with, coherent and rms, held against a power law.
+"""The memory kernel of a published layer at initialisation, coherent and rms, held against a power
+law.
 
 A channel with decay a and input gain g holds the input of t steps ago with weight g a**t. With
-equal projections the layer's kernel is the sum of these; with random signs of mean zero, as models
-start, the root of the sum of squares.
+equal projections the layer's kernel is the sum of these; with random signs of mean zero, as at
+initialisation, the root of the sum of squares.
 
-Gates and steps that depend on the input stand at their bias, where they are on average at the
-start; of complex decays the magnitudes count, so these kernels are envelopes. Short convolutions
+Gates and steps that depend on the input stand at their bias, where they are on average at first;
+of complex decays the magnitudes count, so these kernels are envelopes. Short convolutions
 and terms for the newest input are left out. Delta rules also forget by erasing what they overwrite,
 as much as keys are alike: their decays are upper bounds.
 """
@@ -52,7 +53,7 @@ STEPS = (1e-3, 1e-1)
 
 @dataclass(frozen=True)
 class Initialisation:
-    """The decays that a layer starts with, one entry of each array for each node.
+    """The decays of a layer at initialisation, one entry of each array for each node.
 
     origin      formula, assumptions and source, from `gallery.toml`
     half_lives  shortest and longest that the formula allows, in steps
@@ -133,7 +134,8 @@ def slope_lags(max_lag: int) -> tuple[float, float]:
 
 
 class Decays(NamedTuple):
-    """What a layer starts with; `rates`, `gains` and `shares` broadcast to one entry for each node.
+    """A layer at initialisation; `rates`, `gains` and `shares` broadcast to one entry for each
+    node.
 
     fastest, slowest  the rates that the formula allows; those of `rates` where they are None
     """
@@ -181,7 +183,7 @@ def _quantiles(count: int) -> tuple[Floats, Floats]:
 
 
 def _decays() -> Iterator[Decays]:
-    """What every layer of the gallery starts with; families in the order of the figure."""
+    """Every layer of the gallery at initialisation; families in the order of the figure."""
     yield from _poles()
     yield from _stepped()
     yield from _rings()

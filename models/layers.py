@@ -25,7 +25,7 @@ from torch.nn import functional as F
 BYTES = 256
 NORM_EPS = 1e-5
 NormName = Literal["layer", "rms", "scale", "none"]
-Placement = Literal["pre", "post", "sandwich"]
+NormPlacement = Literal["pre", "post", "sandwich"]
 BRANCHES = ("mixer", "ffn")
 
 
@@ -53,7 +53,7 @@ class Structure:
 
     norm: NormName = "layer"
     norm_offset: bool = False
-    placement: Placement = "pre"
+    placement: NormPlacement = "pre"
     residual: float = 1.0
     embedding_norm: bool = False
     gate: bool = False
@@ -64,7 +64,7 @@ class Structure:
     multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for name, valid in (("norm", get_args(NormName)), ("placement", get_args(Placement))):
+        for name, valid in (("norm", get_args(NormName)), ("placement", get_args(NormPlacement))):
             if getattr(self, name) not in valid:
                 raise ValueError(
                     f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"

@@ -40,7 +40,7 @@ from plkernel.models.layers import (
     norm_of,
 )
 from plkernel.models.power_law import decays_, projection_
-from plkernel.models.state import Layout, Memory, State, blank, block_name, check
+from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check
 
 TOTAL, LAST = "patch.total", "patch.last"
 """Names in a state of the sum over the unfinished patch and of the last complete one."""
@@ -54,7 +54,7 @@ class SSMConfig:
     implementations; None takes the one for the device. `structure`: what an initialisation scheme
     asks for. `shape_multiplier`: multiply the states by a fixed number per channel, the buffer
     `shape` of every SSM branch, which takes the place of the columns of C_proj in `place_`: a power
-    law thus acts although C_proj starts at zero.
+    law thus acts although C_proj is initialised with zeros.
     """
 
     dim: int = 256
@@ -154,7 +154,7 @@ class DiagonalSSM(nn.Module):
         self.shape: Tensor | None
         self.register_buffer("shape", torch.ones(dim) if config.shape_multiplier else None)
 
-    def forward(self, u: Tensor, memory: Memory | None = None) -> Tensor:
+    def forward(self, u: Tensor, memory: BlockMemory | None = None) -> Tensor:
         rate = self.log_rate.to(torch.promote_types(self.log_rate.dtype, torch.float32)).exp()
         driven = self.B(u)
         if self.gain != "none":
@@ -254,7 +254,7 @@ class Block(nn.Module):
         self.join2 = Join(structure, dim, f"ffn.{layer}")
         self.mlp = SwiGLU(dim, structure)
 
-    def forward(self, x: Tensor, memory: Memory | None = None) -> Tensor:
+    def forward(self, x: Tensor, memory: BlockMemory | None = None) -> Tensor:
         branch = self.ssm(self.join1.read(x, self.norm1), memory)
         x = self.join1.add(x, branch, self.norm1)
         branch = self.mlp(self.join2.read(x, self.norm2))

@@ -562,7 +562,8 @@ def trial(
     frozen: bool = True,
     dim: int = 64,
 ) -> StudyResult:
-    """Measure a text, fit its law, and train a small model from several starts that follow from it.
+    """Measure a text, fit its law, and train a small model from several initialisations that follow
+    from it.
 
     text     the name of a corpus, or a file or folder
     out      folder of the study, runs/out/trial-TEXT unless given; its spec is written to OUT.toml

@@ -19,8 +19,8 @@ from plkernel.benchmarks.operators import (
     operator,
     prepare,
     problem,
+    quartiles,
     relative_error,
-    spread,
     step,
     truth,
 )
@@ -126,7 +126,7 @@ def run(rounds: int, device: Device, out: Path | None) -> None:
         ratios = seconds / times[BASELINE]
         row: dict[str, Any] = {"contender": name}
         for part, label in enumerate(("forward", "both")):
-            row[label] = {"seconds": spread(seconds[part]), "ratio": spread(ratios[part])}
+            row[label] = {"seconds": quartiles(seconds[part]), "ratio": quartiles(ratios[part])}
         rows.append(row)
     header = ["contender", "forward, us", "times linear", "and backward, us", "times linear"]
     lines = []

@@ -97,8 +97,8 @@ def compare(
     rows = []
     for name, (error, note, _) in outcomes.items():
         row: dict[str, Any] = {"contender": name, "problem": problem, "error": error, "note": note}
-        seconds = spread(times[name]) if name in times else None
-        ratio = spread(times[name] / times[OURS]) if seconds and OURS in times else None
+        seconds = quartiles(times[name]) if name in times else None
+        ratio = quartiles(times[name] / times[OURS]) if seconds and OURS in times else None
         rate = seconds and amount / seconds["median"]
         rows.append(row | {"seconds": seconds, "ratio": ratio, "rate": rate})
     return rows
@@ -129,7 +129,7 @@ def _in_turns(
     return times
 
 
-def spread(values: Any) -> dict[str, float]:
+def quartiles(values: Any) -> dict[str, float]:
     """Return the median and quartiles of a time series, and the number of its runs.
 
     NaN stands for no run.

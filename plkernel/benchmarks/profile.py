@@ -8,7 +8,7 @@ Each is checked against float64, then timed in three ways, beside what the chip 
     host    CPU time of a call until it returns
 
 A contender is a function of the inputs of a problem that returns its calls. To add one, add a line
-to `contenders`; a training step beside those of other models belongs there too, as an operator of
+to `candidates`; a training step beside those of other models belongs there too, as an operator of
 its own.
 """
 
@@ -83,7 +83,7 @@ class Case(NamedTuple):
         return f"{self.operator} {size}{layout} {str(self.dtype)[6:]}"
 
 
-class Contender(NamedTuple):
+class Candidate(NamedTuple):
     """What makes the calls of a problem, and whether they run on a CPU and have gradients."""
 
     make: Callable[[Problem], tuple[Call, Call | None]]
@@ -227,9 +227,9 @@ def forward_alone(function: Callable[..., Any], given: Problem) -> tuple[Call, N
     return by_autograd(function, given)[0], None
 
 
-def contenders(name: str) -> dict[str, Contender]:
+def candidates(name: str) -> dict[str, Candidate]:
     """Ours as it is called, every variant by hand, and the peers of an operator."""
-    made = {OURS: Contender(partial(by_autograd, operator(name)), on_cpu=True)}
+    made = {OURS: Candidate(partial(by_autograd, operator(name)), on_cpu=True)}
     package = f"plkernel.kernels.{name}"
     variants: dict[str, tuple[str, dict[str, Any]]] = {"gpu": (f"{package}.gpu", {})}
     if name == "scan" and find_spec("triton"):
@@ -239,21 +239,21 @@ def contenders(name: str) -> dict[str, Contender]:
         for one in import_module(f"{package}.tensor").PRECISIONS:
             variants[f"tensor {one}"] = (f"{package}.tensor", {"precision": one})
     for label, (module, options) in variants.items():
-        made[label] = Contender(partial(by_hand, module, options, name))
+        made[label] = Candidate(partial(by_hand, module, options, name))
     if name == "scan":
-        made["accelerated_scan"] = Contender(accelerated)
-        made["fla hgrn chunk"] = Contender(partial(by_autograd, partial(hgrn, "chunk")))
+        made["accelerated_scan"] = Candidate(accelerated)
+        made["fla hgrn chunk"] = Candidate(partial(by_autograd, partial(hgrn, "chunk")))
         fused = partial(hgrn, "fused_recurrent")
-        made["fla hgrn fused"] = Contender(partial(by_autograd, fused))
-        made["mambapy"] = Contender(partial(by_autograd, mambapy), on_cpu=True)
+        made["fla hgrn fused"] = Candidate(partial(by_autograd, fused))
+        made["mambapy"] = Candidate(partial(by_autograd, mambapy), on_cpu=True)
     if name == "wkv":
         for function in ("chunk_rwkv6", "fused_recurrent_rwkv6"):
-            made[f"fla {function}"] = Contender(partial(by_autograd, partial(fla, name, function)))
+            made[f"fla {function}"] = Candidate(partial(by_autograd, partial(fla, name, function)))
     if name == "wkv7":
         chunked = partial(fla, name, "chunk_rwkv7")
-        made["fla chunk_rwkv7"] = Contender(partial(by_autograd, chunked))
+        made["fla chunk_rwkv7"] = Candidate(partial(by_autograd, chunked))
         fused = partial(fla, name, "fused_recurrent_rwkv7")
-        made["fla fused_recurrent_rwkv7"] = Contender(partial(forward_alone, fused))
+        made["fla fused_recurrent_rwkv7"] = Candidate(partial(forward_alone, fused))
     return made
 
 
@@ -410,7 +410,7 @@ def timed(calls: Sequence[Call], device: str) -> dict[str, Any]:
     return row
 
 
-def measure(case: Case, one: Contender, sets: Sequence[Problem], check: Any, device: str) -> Any:
+def measure(case: Case, one: Candidate, sets: Sequence[Problem], check: Any, device: str) -> Any:
     """The row of a contender: its error, its times, or the reason why they are missing."""
     if device == "cpu" and not one.on_cpu:
         return {"reason": "needs a GPU"}
@@ -486,7 +486,7 @@ def profiled(
     """The rows of an operator: every contender at every case, as far as the seconds go."""
     entries = {
         label: one
-        for label, one in contenders(name).items()
+        for label, one in candidates(name).items()
         if not any(fnmatchcase(f"{name} {label}", pattern) for pattern in skip)
     }
     rows: list[dict[str, Any]] = []

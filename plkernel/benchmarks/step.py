@@ -75,7 +75,7 @@ class Size(NamedTuple):
     batch: int
 
 
-class Entry(NamedTuple):
+class TimedModel(NamedTuple):
     """A model, by a function of a size and a number of layers, and what holds while it runs.
 
     layers: a model of few layers is made without a device to count its parameters. exact: of the
@@ -168,15 +168,15 @@ def on_tensor_cores(kind: str, precision: str) -> AbstractContextManager[Any]:
     return patch.object(module, name, partial(getattr(module, name), precision=precision))
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, TimedModel]:
     """Ours, ours on tensor cores, and the peers."""
-    made = [Entry(kind, partial(ours, kind), OPERATORS[kind][1], on_cpu=True) for kind in OURS]
+    made = [TimedModel(kind, partial(ours, kind), OPERATORS[kind][1], on_cpu=True) for kind in OURS]
     for kind, operator in CORES.items():
         during = partial(on_tensor_cores, kind, "bf16")
-        made.append(Entry(f"{kind} tensor bf16", partial(ours, kind), operator, during))
-    made.append(Entry("gpt2", gpt2, None, on_cpu=True))
-    made.append(Entry("fla rwkv6", partial(fla, "RWKV6"), "wkv"))
-    made.append(Entry("fla rwkv7", partial(fla, "RWKV7"), "wkv7"))
+        made.append(TimedModel(f"{kind} tensor bf16", partial(ours, kind), operator, during))
+    made.append(TimedModel("gpt2", gpt2, None, on_cpu=True))
+    made.append(TimedModel("fla rwkv6", partial(fla, "RWKV6"), "wkv"))
+    made.append(TimedModel("fla rwkv7", partial(fla, "RWKV7"), "wkv7"))
     return {entry.label: entry for entry in made}
 
 
@@ -202,7 +202,7 @@ def order(device: str) -> Iterator[tuple[Size, str, str]]:
 
 
 @cache
-def layers_of(entry: Entry, size: Size) -> int:
+def layers_of(entry: TimedModel, size: Size) -> int:
     """The number of layers with which an entry comes nearest to the parameters of a size."""
     with torch.device("meta"):
         two, three = (count(entry.make(size, layers, True)) for layers in (2, 3))
@@ -213,7 +213,7 @@ def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def operations(model: nn.Module, entry: Entry, size: Size, layers: int) -> float:
+def operations(model: nn.Module, entry: TimedModel, size: Size, layers: int) -> float:
     """Of a training step: of its matrices, and of its recurrence or attention."""
     embeddings = {
         id(parameter)
@@ -289,7 +289,7 @@ class Stepper:
 
 
 def measure(
-    entry: Entry, mode: str, size: Size, device: torch.device, layers: int | None = None
+    entry: TimedModel, mode: str, size: Size, device: torch.device, layers: int | None = None
 ) -> Row:
     """The row of an entry in a mode: its times and memory, or the reason why they are missing."""
     on_gpu = device.type == "cuda"

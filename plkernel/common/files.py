@@ -205,7 +205,7 @@ def read_lines(path: Path, whole: bool = False) -> list[dict[str, Any]]:
 
 def _object(value: Any, origin: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{origin}: holds {shown(value)}, expected an object")
+        raise ValueError(f"{origin} must hold an object, got {shown(value)}")
     return value
 
 
@@ -269,7 +269,7 @@ def check_regular(path: Path, what: str = "") -> None:
         raise ValueError(f"{what}{path}: no such file") from error
     if not stat.S_ISREG(mode):
         name = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
-        raise ValueError(f"{what}{path}: is {name}, expected a regular file")
+        raise ValueError(f"{what}{path} must be a regular file, got {name}")
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
@@ -313,5 +313,5 @@ def run_folder(study: Path, arm: str, seed: int) -> Path:
 
 
 def name_at(arm: str, rate: float) -> str:
-    """Return the name of an arm at a learning rate, in the search for rates."""
+    """Return the name of an arm at a learning rate, in the search for the best one."""
     return f"{arm}_rate-{rate if rate % 1 else int(rate)}"

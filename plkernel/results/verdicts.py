@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 from plkernel.common.files import REGISTERED
 from plkernel.config.schema import Gate, Hypothesis, families
-from plkernel.results.claims import Claimed, Judgement, Verdict, judge
+from plkernel.results.claims import Claimed, Judgement, VerdictName, judge
 from plkernel.results.measurements import (
     as_planned,
     compared_arms,
@@ -168,7 +168,7 @@ class Declared:
 
     def _counts(self) -> str:
         verdicts = [one.judgement.verdict for one in self.outcomes]
-        kinds = get_args(Verdict)
+        kinds = get_args(VerdictName)
         return ", ".join(f"{verdicts.count(kind)} {kind}" for kind in kinds)
 
     @property

@@ -82,7 +82,7 @@ def load_checkpoint(
     belongs to a run with another `config`.
     """
     if path.is_dir():
-        raise ValueError(f"checkpoint {path}: is a folder, expected a regular file")
+        raise ValueError(f"checkpoint {path} must be a regular file, got a folder")
     try:
         tensors, metadata = _read(path)
         progress = _progress_of(metadata)

@@ -36,7 +36,7 @@ def logger_library(name: LoggerName) -> Any:
         ) from None
 
 
-class Curves:
+class CurveWriter:
     """The scalars of one run, for TensorBoard in its folder and for a logger where one is named.
 
     start: first step that is still to come; later points in the folder are taken back. config: of

@@ -169,9 +169,9 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
     saturated_share          share of positions with max p > 0.99
 
     A softmax with logits far apart puts all probability on one symbol; its gradient vanishes there,
-    or is large where the symbol is wrong. A good start predicts nearly uniformly: entropy ln 256 =
-    5.545 nats for bytes. A logit of -inf is a probability of 0 (and infinite loss at the target);
-    NaN gives NaN figures.
+    or is large where the symbol is wrong. A good initialisation predicts nearly uniformly: entropy
+    ln 256 = 5.545 nats for bytes. A logit of -inf is a probability of 0 (and infinite loss at the
+    target); NaN gives NaN figures.
     """
     z = logits.reshape(-1, logits.shape[-1])
     symbols = targets.reshape(-1, 1)
@@ -273,9 +273,7 @@ def _root_mean(batches: Sequence[tuple[Tensor, int]]) -> float:
 def predictor(model: AnyModel, device: torch.device) -> Predict:
     """`model` in evaluation mode as a callable; ValueError for one that is not causal."""
     if not model.config.causal:
-        raise ValueError(
-            "a causal model is needed, got one with patching mode 'published', which sees ahead"
-        )
+        raise ValueError("model must be causal, got patching mode 'published', which sees ahead")
     model.eval()
 
     def predict(tokens: Tensor) -> Tensor:

@@ -156,7 +156,7 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
         module = builder(given)
     if not isinstance(module, nn.Module):
         raise ValueError(
-            f"kind {kind!r}: gave a {type(module).__name__}, expected a torch.nn.Module"
+            f"kind {kind!r} must give a torch.nn.Module, got a {type(module).__name__}"
         )
     return Foreign(kind, module)
 
@@ -244,7 +244,7 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
     for parameter, values in model.named_parameters():
         if values.dtype not in (torch.float32, torch.float64):
             raise ValueError(
-                f"{name}: parameter {parameter} is {values.dtype}, expected torch.float32"
+                f"{name}: parameter {parameter} must be torch.float32, got {values.dtype}"
             )
     patch: int = getattr(model.config, "patch", 1)  # type: ignore[arg-type]
     length = min(context, LONGEST)
@@ -296,7 +296,7 @@ class _Trial:
         """ValueError unless logits are finite, and the same for the same bytes."""
         first = self.logits(self.inputs[:2])
         if not first.isfinite().all():
-            raise ValueError(f"{self.name}: its logits are not finite at the start")
+            raise ValueError(f"{self.name}: its logits are not finite at initialisation")
         if _far(first, self.logits(self.inputs[:2]), ROUNDING).any():
             raise ValueError(
                 f"{self.name}: the same bytes give other logits each time, in evaluation mode too"

@@ -46,7 +46,7 @@ from plkernel.training.build import (
     started,
 )
 from plkernel.training.checkpoint import AVERAGE, load_checkpoint, load_state, save_checkpoint
-from plkernel.training.curves import Curves, LoggerName, logger_library
+from plkernel.training.curves import CurveWriter, LoggerName, logger_library
 from plkernel.training.evaluate import (
     NATS_PER_BIT,
     autocast,
@@ -201,7 +201,7 @@ class Training:
         self.rows = read_lines(task.folder.path / METRICS)
         # later points of the curves are taken back
         known = self.progress.step + 1 if self.rows else 0
-        self.curves = Curves(task.folder.path, known, self.config, logger)
+        self.curves = CurveWriter(task.folder.path, known, self.config, logger)
         self.note = label(self.model.config.causal)  # behind the losses of a model that sees ahead
         self._clock = time.perf_counter()
 

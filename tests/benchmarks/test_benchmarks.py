@@ -227,7 +227,7 @@ def test_a_contender_of_the_profile_that_is_wrong_or_fails_is_a_row_without_time
         raise ImportError("no such package")
 
     rows = [
-        profile.measure(case, profile.Contender(make, on_cpu=True), [given], check, "cpu")
+        profile.measure(case, profile.Candidate(make, on_cpu=True), [given], check, "cpu")
         for make in (off, broken, absent)
     ]
     assert rows[0]["error"] == pytest.approx(0.05, rel=1e-3)

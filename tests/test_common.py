@@ -371,7 +371,7 @@ def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
             files.check_regular(tmp_path / name)
     with pytest.raises(ValueError, match="got a folder"):
         files.load_json(tmp_path)
-    with pytest.raises(ValueError, match=r"rows.jsonl: line 2: must hold an object, got None"):
+    with pytest.raises(ValueError, match=r"rows.jsonl: line 2 must hold an object, got None"):
         files.read_lines(tmp_path / "rows.jsonl")
     with pytest.raises(
         ValueError,

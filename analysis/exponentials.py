@@ -1,7 +1,6 @@
 """Sums of decaying exponentials, the kernels they are fitted to, and scores of their distance."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,8 +40,9 @@ class Scores:
 
 @dataclass(frozen=True)
 class ExponentialSum:
-    """k(t) = sum_i weights_i exp(-rates_i t), with rates per step and non-negative weights, fastest
-    rate first.
+    """k(t) = sum_i weights_i exp(-rates_i t).
+
+    Rates are per step, the fastest first, and weights non-negative.
     """
 
     rates: tuple[float, ...]
@@ -95,13 +95,15 @@ def integer_lags(max_lag: int) -> Floats:
 
 
 def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
-    """Scores of a kernel given by its logarithm against `target` on `lags`; all of shape (T,),
-    target positive.
+    """Scores of a kernel, given by its logarithm, against `target` on `lags`.
+
+    All are of shape (T,), and the target is positive.
     """
     log_k, y, t = (np.asarray(values, dtype=float) for values in (log_kernel, target, lags))
     log_y = np.log(y)
     with np.errstate(over="ignore", invalid="ignore"):
-        kernel, difference = np.exp(log_k), log_k - log_y
+        kernel = np.exp(log_k)
+        difference = log_k - log_y
         total = float(np.sum((log_y - log_y.mean()) ** 2))
         shifts = (0.0, difference[0], difference.mean())
         r0, r1, r_star = (1 - float(np.sum((difference - shift) ** 2)) / total for shift in shifts)
@@ -163,11 +165,9 @@ class Target:
 
         Raises ValueError at lags where the target is not known.
         """
-        t, knots, values = (
-            np.asarray(lags, dtype=float),
-            np.asarray(self.lags),
-            np.asarray(self.values),
-        )
+        t = np.asarray(lags, dtype=float)
+        knots = np.asarray(self.lags)
+        values = np.asarray(self.values)
         if self.exponents is not None:
             piece = np.clip(np.searchsorted(knots, t, side="right") - 1, 0, len(self.exponents) - 1)
             return np.asarray(
@@ -188,8 +188,9 @@ class Target:
         return np.arange(np.ceil(self.lags[0]), np.floor(self.max_lag) + 1)
 
     def judged_lags(self) -> Floats:
-        """The lags on which fits are judged: all of a discrete target; 4096 and the knots of a
-        continuous one.
+        """The lags on which fits are judged.
+
+        All of a discrete target; 4096 and the knots of a continuous one.
         """
         return np.asarray(
             self.lags
@@ -198,15 +199,16 @@ class Target:
         )
 
     def spread_lags(self, count: int, evenly: float = 0.0) -> tuple[Floats, Floats]:
-        """Lags from first to last, Chebyshev-Lobatto in ln t, and the number of the `count` points
-        each stands for.
+        """Lags from first to last, Chebyshev-Lobatto in ln t, with their weights.
 
-        A target that is not continuous takes, for each point, the nearest of its lags.
+        A weight is the number of the `count` points that a lag stands for. A target that is not
+        continuous takes, for each point, the nearest of its lags.
 
         evenly  0: Chebyshev-Lobatto; 1: evenly spaced in ln t; between: the mean of both, so
             weighted
         """
-        low, high = np.log(self.lags[0]), np.log(self.max_lag)
+        low = np.log(self.lags[0])
+        high = np.log(self.max_lag)
         even = np.arange(count) / (count - 1)
         logs = low + (high - low) * (evenly * even + (1 - evenly) * np.sin(np.pi / 2 * even) ** 2)
         if self.exponents is None:
@@ -236,16 +238,19 @@ class Target:
 def power_law_target(
     beta: float, max_lag: float, beta_2: float | None = None, break_lag: float | None = None
 ) -> Target:
-    """t**-beta on every real lag from 1 to max_lag; with beta_2, in proportion to t**-beta_2 from
-    break_lag on.
+    """t**-beta on every real lag from 1 to max_lag.
 
-    Raises ValueError unless all exponents are positive, max_lag is at least 3 and break_lag between
-    1 and max_lag, and where the law is flat or vanishes in float64.
+    With beta_2 it goes on in proportion to t**-beta_2 from break_lag on. Raises ValueError unless
+    all exponents are positive, max_lag is at least 3 and break_lag between 1 and max_lag, and where
+    the law is flat or vanishes in float64.
     """
-    label, betas, lags = f"t**-{beta:g}", [float(beta)], [1.0, float(max_lag)]
+    label = f"t**-{beta:g}"
+    betas = [float(beta)]
+    lags = [1.0, float(max_lag)]
     if beta_2 is not None and break_lag is not None:
         label = f"t**-{beta:.4g} to {break_lag:.4g}, then t**-{beta_2:.4g}"
-        betas, lags = [float(beta), float(beta_2)], [1.0, float(break_lag), float(max_lag)]
+        betas = [float(beta), float(beta_2)]
+        lags = [1.0, float(break_lag), float(max_lag)]
     for exponent in betas:
         if not (np.isfinite(exponent) and exponent > 0):
             raise ValueError(f"beta must be a positive number, got {exponent:g}")
@@ -266,8 +271,9 @@ def power_law_target(
 
 
 def array_target(values: ArrayLike, label: str = "array") -> Target:
-    """Values (T,) at the lags t = 1..T, known there only. Raises ValueError unless positive, finite
-    and T >= 3.
+    """Values (T,) at the lags t = 1..T, known there only.
+
+    Raises ValueError unless they are positive and finite and T >= 3.
     """
     return lag_target(integer_lags(np.size(values)), values, label=label)
 
@@ -275,30 +281,31 @@ def array_target(values: ArrayLike, label: str = "array") -> Target:
 def lag_target(
     lags: ArrayLike, values: ArrayLike, errors: ArrayLike | None = None, label: str = "values"
 ) -> Target:
-    """Values (L,) at ascending lags (L,), known there only, with relative errors (L,) as the
-    weights of a fit.
+    """Values (L,) at ascending lags (L,), known there only.
 
-    Raises ValueError for fewer than three lags, values below 1e-300 and anything that is not
-    positive and finite.
+    errors (L,) are relative, and the weights of a fit. Raises ValueError for fewer than three lags,
+    values below 1e-300 and anything that is not positive and finite.
     """
-    given: dict[str, Any] = {"lags": lags, "values": values, "errors": errors}
-    arrays = {
-        name: np.asarray(array, dtype=float) for name, array in given.items() if array is not None
-    }
-    shapes, t = [array.shape for array in arrays.values()], arrays["lags"]
+    arrays = {"lags": np.asarray(lags, dtype=float), "values": np.asarray(values, dtype=float)}
+    if errors is not None:
+        arrays["errors"] = np.asarray(errors, dtype=float)
+    shapes = [array.shape for array in arrays.values()]
+    t = arrays["lags"]
     if t.ndim != 1 or len(set(shapes)) > 1:
         raise ValueError(
             "lags, values and errors must be of one length, got shapes"
             f" {', '.join(map(str, shapes))}"
         )
     if t.size < FEWEST_LAGS:
-        raise ValueError(f"target {label!r}: {t.size} lags, at least {FEWEST_LAGS} are needed")
+        raise ValueError(f"target {label!r}: lags must be at least {FEWEST_LAGS}, got {t.size}")
     for name, array in arrays.items():
-        if (bad := array[~(np.isfinite(array) & (array > 0))]).size:
+        bad = array[~(np.isfinite(array) & (array > 0))]
+        if bad.size:
             raise ValueError(
                 f"target {label!r}: {name} must be positive and finite, got {bad[0]:g} among them"
             )
-    if (least := arrays["values"].min()) < SMALLEST_VALUE:
+    least = arrays["values"].min()
+    if least < SMALLEST_VALUE:
         raise ValueError(
             f"target {label!r}: values must be at least {SMALLEST_VALUE:g}, got {least:g}"
         )

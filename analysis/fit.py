@@ -108,8 +108,9 @@ that keeps all.
 
 @dataclass(frozen=True)
 class Certificate:
-    """Distance of a sum of K exponentials from the best: its errors k/target - 1 alternate from
-    extremum to extremum.
+    """Distance of a sum of K exponentials from the best.
+
+    Its errors k/target - 1 alternate from extremum to extremum.
 
     alternations  how many extrema alternate in sign; the best sum of K has at least 2K + 1
     ("equi-oscillation")
@@ -134,8 +135,9 @@ class Certificate:
 
 @dataclass(frozen=True, repr=False)
 class FitResult(Result):
-    """`optimal` against `uniform` weights on the same decays, both scored against `target` on its
-    integer lags.
+    """`optimal` against `uniform` weights on the same decays.
+
+    Both are scored against `target` on its integer lags.
     """
 
     target: Target
@@ -149,10 +151,8 @@ class FitResult(Result):
     _figure = "plkernel.analysis.fit:fit_figure"
 
     def _title(self) -> str:
-        scores, span = (
-            self.optimal_scores,
-            f"t = {self.target.lags[0]:g}..{self.target.max_lag:.0f}",
-        )
+        scores = self.optimal_scores
+        span = f"t = {self.target.lags[0]:g}..{self.target.max_lag:.0f}"
         error = (
             f"largest relative error {scores.max_relative_error:.2%} at t = {scores.worst_lag:.0f}"
         )
@@ -162,7 +162,8 @@ class FitResult(Result):
         )
 
     def _table(self) -> Any:
-        terms, weights = self.active, np.asarray(self.active.weights)
+        terms = self.active
+        weights = np.asarray(self.active.weights)
         columns = {"half_life": terms.half_lives(), "rate": terms.rates, "weight": weights}
         return {**columns, "share": weights / weights.sum()}
 
@@ -191,8 +192,9 @@ def fit(
     max_lag: float | None = None,
     terms: int | None = None,
 ) -> FitResult:
-    """Fit sum_k w_k exp(-lambda_k t), all w_k >= 0, to t**-beta on t = 1..max_lag, or to the values
-    of another kernel.
+    """Fit sum_k w_k exp(-lambda_k t), all w_k >= 0, to t**-beta on t = 1..max_lag.
+
+    Or to the values of another kernel.
 
     beta        of t**-beta, 1.15 unless given
     values      (T,) positive values of a kernel at t = 1..T instead of beta, or a `Target`, such as
@@ -223,18 +225,19 @@ def fit(
     elif values is not None:
         target = array_target(values)
     else:
-        law = (
-            PUBLISHED_BETA if beta is None else beta,
-            PUBLISHED_MAX_LAG if max_lag is None else max_lag,
-        )
-        target = power_law_target(*law)
-    method: Method = (
-        "nnls" if terms is None else "minimax" if target.errors is None else "least-squares"
-    )
+        exponent = PUBLISHED_BETA if beta is None else beta
+        reach = PUBLISHED_MAX_LAG if max_lag is None else max_lag
+        target = power_law_target(exponent, reach)
+    method: Method
     if terms is None:
+        method = "nnls"
         optimal = nnls(target)
+    elif target.errors is None:
+        method = "minimax"
+        optimal = minimax(target, terms)
     else:
-        optimal = (minimax if method == "minimax" else least_squares_terms)(target, terms)
+        method = "least-squares"
+        optimal = least_squares_terms(target, terms)
     uniform = ExponentialSum(optimal.rates, (1.0,) * len(optimal.rates))
     lags = target.integer_lags()
     known = target.value(lags)
@@ -245,16 +248,17 @@ def fit(
 
 
 def nnls(target: Target) -> ExponentialSum:
-    """Weights >= 0 with the least sum of (k - target)**2 over the integer lags, or those of a
-    discrete target.
+    """Weights >= 0 with the least sum of (k - target)**2.
 
-    On the published half-lives, 256 from 1 to 2048. The first lags decide. A target with errors is
-    fitted at all its lags, each difference over its error. Source: Lawson & Hanson, "Solving Least
-    Squares Problems" (1974), chapter 23, as in scipy.optimize.nnls.
+    The sum is over the integer lags, or those of a discrete target. On the published half-lives,
+    256 from 1 to 2048. The first lags decide. A target with errors is fitted at all its lags, each
+    difference over its error. Source: Lawson & Hanson, "Solving Least Squares Problems" (1974),
+    chapter 23, as in scipy.optimize.nnls.
     """
     from scipy.optimize import nnls as solve
 
-    rates, lags = np.log(2) / np.geomspace(*PUBLISHED_HALF_LIVES), target.integer_lags()
+    rates = np.log(2) / np.geomspace(*PUBLISHED_HALF_LIVES)
+    lags = target.integer_lags()
     values = target.value(lags)
     scale = np.ones(1) if target.errors is None else 1 / (values * target.errors)
     check_design(lags.size, rates.size)
@@ -269,8 +273,9 @@ def nnls(target: Target) -> ExponentialSum:
 
 @dataclass(frozen=True)
 class Lags:
-    """Where errors are taken: lags (T,) per first lag of the target, ln target (T,), and the weight
-    of each (T,).
+    """Where errors are taken.
+
+    Lags (T,) per first lag of the target, ln target (T,), and the weight of each (T,).
     """
 
     lags: Floats
@@ -331,11 +336,14 @@ def judged(target: Target) -> Lags:
 
 
 def _fitted(target: Target, terms: int) -> Lags:
-    """All lags of a target that has errors; of others lags spread in ln t, each weighted by its
-    number of points.
+    """The lags of a fit, and their weights.
+
+    All lags of a target that has errors; of others lags spread in ln t, each weighted by its number
+    of points.
     """
     if target.errors is not None:
-        lags, scale = np.asarray(target.lags), 1 / np.asarray(target.errors)
+        lags = np.asarray(target.lags)
+        scale = 1 / np.asarray(target.errors)
     else:
         lags, counts = target.spread_lags(max(FEWEST_POINTS, POINTS_PER_TERM * terms), EVENLY)
         scale = np.sqrt(counts)
@@ -351,11 +359,11 @@ def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> Exponenti
 
 
 def least_squares_terms(target: Target, terms: int) -> ExponentialSum:
-    """`terms` free exponentials with the least sum of squares of ln(kernel / target) over the
-    target's errors.
+    """`terms` free exponentials with the least sum of squares of relative errors.
 
-    A target without errors counts alike all along ln t. Raises ValueError for more terms than lower
-    the sum, naming the largest number that does: noise supports few.
+    The error is ln(kernel / target), over the target's own error. A target without errors counts
+    alike all along ln t. Raises ValueError for more terms than lower the sum, naming the largest
+    number that does: noise supports few.
     """
     return _as_sum(_grown(target, terms), target)
 
@@ -382,7 +390,8 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
             f"terms must be at most {most}, half the {len(target.lags)} lags of {target.label} up"
             f" to lag {target.max_lag:g}, got {terms}"
         )
-    start, lags = _grown(target, terms), judged(target)
+    start = _grown(target, terms)
+    lags = judged(target)
     if _reference(lags.errors(start), start.size + 1) is None:
         start = _fitted(target, terms).least_squares(start, SETTLED, PATIENT_EVALUATIONS)
     best, level = _exchanged(start, lags)
@@ -396,8 +405,10 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
 
 def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
     """The alternating extrema of `kernel` / `target` - 1, and their bound on every other sum."""
-    errors, needed = kernel.errors(target), 2 * len(kernel.rates) + 1
-    at, largest = _reference(errors, needed), float(np.abs(errors).max())
+    errors = kernel.errors(target)
+    needed = 2 * len(kernel.rates) + 1
+    at = _reference(errors, needed)
+    largest = float(np.abs(errors).max())
     smallest = 0.0 if at is None else float(np.abs(errors[at]).min())
     ratio = smallest / largest if largest else 1.0
     return Certificate(
@@ -406,8 +417,9 @@ def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
 
 
 def _grown(target: Target, terms: int) -> Floats:
-    """Least-squares parameters of `terms` terms, grown from one; ValueError, with their number,
-    when no more help.
+    """Least-squares parameters of `terms` terms, grown from one.
+
+    Raises ValueError, with their number, when no more help.
     """
     if terms < 1:
         raise ValueError(f"terms must be at least 1, got {terms}")
@@ -441,8 +453,9 @@ def _grown(target: Target, terms: int) -> Floats:
 
 
 def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
-    """With a small term at the rate where the sum of squares falls fastest with its share; None
-    when it never falls.
+    """With a small term at the rate where the sum of squares falls fastest with its share.
+
+    None when it never falls.
     """
     errors = lags.errors(parameters) * lags.scale
     log_rates = np.linspace(-np.log(10 * lags.lags[-1]), 3.0, 400)
@@ -458,8 +471,9 @@ def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
 
 
 def _stretched(parameters: Floats) -> Floats:
-    """One term more: the terms, evenly numbered, are read off at one more place on a slightly
-    longer range.
+    """One term more, read off the given ones.
+
+    The terms, evenly numbered, are read at one more place on a slightly longer range.
     """
     terms = parameters.size // 2
     order = np.argsort(-parameters[:terms])
@@ -476,25 +490,25 @@ def _stretched(parameters: Floats) -> Floats:
 
 
 def _exchanged(parameters: Floats, lags: Lags) -> tuple[Floats, bool]:
-    """The best parameters met while the errors are levelled on their extrema, then on the extrema
-    of the result.
+    """The best parameters met while the errors are levelled on their extrema.
 
-    Also True if they are nearly level. The errors at 2K + 1 lags become level, +E, -E, +E ..., or
-    go as far on the way there as Newton's method arrives.
+    Then on the extrema of the result. Also True if they are nearly level. The errors at 2K + 1 lags
+    become level, +E, -E, +E ..., or go as far on the way there as Newton's method arrives.
     """
-    best, least, level, idle = parameters, np.inf, False, 0
+    best = parameters
+    least = np.inf
+    level = False
+    idle = 0
     for remaining in range(EXCHANGES, -1, -1):
         errors = lags.errors(parameters)
         at = _reference(errors, parameters.size + 1)
         ratio = 0.0 if at is None else np.abs(errors[at]).min() / np.abs(errors).max()
         idle += 1
         if np.ptp(errors) < least:
-            best, least, level, idle = (
-                parameters,
-                float(np.ptp(errors)),
-                ratio > 1 - NEARLY_LEVEL,
-                0,
-            )
+            best = parameters
+            least = float(np.ptp(errors))
+            level = ratio > 1 - NEARLY_LEVEL
+            idle = 0
         if not remaining or at is None or ratio > 1 - LEVEL or idle == PATIENCE:
             break
         tried = (_newton(parameters, lags.at(at), share) for share in SHARES)
@@ -506,15 +520,16 @@ def _exchanged(parameters: Floats, lags: Lags) -> tuple[Floats, bool]:
 
 
 def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
-    """Newton's method, in the parameters and E, for errors (1 - share) e + share E sign(e) of those
-    at the start, e.
+    """Newton's method, in the parameters and E, for levelled errors.
 
-    None where it does not arrive. The steps are not damped: the first overshoots many times over,
-    since it leaves a curved valley, and the next come back; steps that never exceed the old errors
-    take hundreds.
+    They are (1 - share) e + share E sign(e) of those at the start, e. None where it does not
+    arrive. The steps are not damped: the first overshoots many times over, since it leaves a curved
+    valley, and the next come back; steps that never exceed the old errors take hundreds.
     """
-    moved, start = parameters, lags.errors(parameters)
-    kept, signs = (1 - share) * start, share * np.sign(start)
+    moved = parameters
+    start = lags.errors(parameters)
+    kept = (1 - share) * start
+    signs = share * np.sign(start)
     for _ in range(NEWTON_STEPS):
         try:
             step = np.linalg.solve(
@@ -530,16 +545,16 @@ def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
 
 
 def _descended(parameters: Floats, lags: Lags) -> Floats:
-    """Linear programs for the step that lowers the largest error most, within a radius that follows
-    their success.
+    """Linear programs for the step that lowers the largest error most.
 
-    Slower than exchanges, but needs no alternation to start from.
-    Source: Madsen, "An algorithm for minimax solution of overdetermined systems", J. Inst. Maths
-    Applics 16 (1975).
+    The step stays within a radius that follows their success. Slower than exchanges, but needs no
+    alternation to start from. Source: Madsen, "An algorithm for minimax solution of overdetermined
+    systems", J. Inst. Maths Applics 16 (1975).
     """
     from scipy.optimize import linprog
 
-    radius, least = FIRST_RADIUS, float(np.abs(lags.errors(parameters)).max())
+    radius = FIRST_RADIUS
+    least = float(np.abs(lags.errors(parameters)).max())
     for _ in range(PROGRAMS):
         errors = lags.errors(parameters)
         evenly = np.linspace(0, errors.size - 1, PROGRAM_POINTS).astype(int)
@@ -595,8 +610,9 @@ def place_channels(
     tempering: float | None = None,
     loss: float | None = None,
 ) -> tuple[Nodes, Scores]:
-    """`channels` nodes that carry `target` under `gain`, read as `kernel` and `lag` of an `Aim`
-    say, and their scores.
+    """`channels` nodes that carry `target` under `gain`, and their scores.
+
+    They are read as `kernel` and `lag` of an `Aim` say.
 
     law        the target as an `Aim`, where it is a power law: placements but terms are quantile or
                gain-corrected for it, and for other targets fitted (`smooth_nodes`)
@@ -644,14 +660,15 @@ def fit_figure(
     kernel: Summation = "coherent",
     lag: Lag = "state",
 ) -> "Figure":
-    """Left: kernels of target, optimum and channels, if given, 1 at the first lag; right: weight
-    over half-life.
+    """Kernels of target, optimum and channels at the left, weight over half-life at the right.
 
-    kernel, lag: how channels are read. With rms, all three are squares of kernels.
+    Kernels are 1 at the first lag; channels are drawn if given. kernel, lag: how channels are read.
+    With rms, all three are squares of kernels.
     """
     from plkernel.analysis.figures.decay import kernels_figure
 
-    active, known = result.active, result.target.integer_lags()
+    active = result.active
+    known = result.target.integer_lags()
     lags = known[
         np.unique(np.geomspace(1, known.size, min(200, known.size)).round().astype(int)) - 1
     ]

@@ -1,11 +1,12 @@
-"""The memory kernel that a published layer starts with, coherent and rms, held against a power law.
+"""The memory kernel of a published layer at initialisation, coherent and rms, held against a power
+law.
 
 A channel with decay a and input gain g holds the input of t steps ago with weight g a**t. With
-equal projections the layer's kernel is the sum of these; with random signs of mean zero, as models
-start, the root of the sum of squares.
+equal projections the layer's kernel is the sum of these; with random signs of mean zero, as at
+initialisation, the root of the sum of squares.
 
-Gates and steps that depend on the input stand at their bias, where they are on average at the
-start; of complex decays the magnitudes count, so these kernels are envelopes. Short convolutions
+Gates and steps that depend on the input stand at their bias, where they are on average at first;
+of complex decays the magnitudes count, so these kernels are envelopes. Short convolutions
 and terms for the newest input are left out. Delta rules also forget by erasing what they overwrite,
 as much as keys are alike: their decays are upper bounds.
 """
@@ -52,7 +53,7 @@ STEPS = (1e-3, 1e-1)
 
 @dataclass(frozen=True)
 class Initialisation:
-    """The decays that a layer starts with, one entry of each array for each node.
+    """The decays of a layer at initialisation, one entry of each array for each node.
 
     origin      formula, assumptions and source, from `gallery.toml`
     half_lives  shortest and longest that the formula allows, in steps
@@ -77,9 +78,12 @@ class Initialisation:
 
         rms: ln sqrt(sum_i share_i g_i**2 a_i**(2t)).
         """
-        power, t = 2 if kernel == "rms" else 1, np.asarray(lags, dtype=float)
-        rates, weights = power * self.rates, self.shares * self.gains**power
-        slowest, block = rates.min(), max(1, (1 << 18) // rates.size)
+        power = 2 if kernel == "rms" else 1
+        t = np.asarray(lags, dtype=float)
+        rates = power * self.rates
+        weights = self.shares * self.gains**power
+        slowest = rates.min()
+        block = max(1, (1 << 18) // rates.size)
         sums = [
             np.exp(np.outer(t[i : i + block], slowest - rates)) @ weights
             for i in range(0, t.size, block)
@@ -102,10 +106,8 @@ def profile(start: Initialisation, beta: float, max_lag: int) -> dict[str, Any]:
         raise ValueError(
             f"max_lag must be {LAGS[0]} to {LAGS[-1]:,}, got {max_lag}: every lag is scored"
         )
-    lags, grid = (
-        power_law_target(beta, max_lag).integer_lags(),
-        np.geomspace(*slope_lags(max_lag), 200),
-    )
+    lags = power_law_target(beta, max_lag).integer_lags()
+    grid = np.geomspace(*slope_lags(max_lag), 200)
     log_kernel = start.log_kernel(lags)
     slopes = -falling_exponent(grid, [start.log_kernel(grid), start.log_kernel(grid, "rms")])
     end = 2 - math.log(LEFT) / start.rates.min()  # nothing decays slower than the slowest
@@ -132,7 +134,8 @@ def slope_lags(max_lag: int) -> tuple[float, float]:
 
 
 class Decays(NamedTuple):
-    """What a layer starts with; `rates`, `gains` and `shares` broadcast to one entry for each node.
+    """A layer at initialisation; `rates`, `gains` and `shares` broadcast to one entry for each
+    node.
 
     fastest, slowest  the rates that the formula allows; those of `rates` where they are None
     """
@@ -180,7 +183,7 @@ def _quantiles(count: int) -> tuple[Floats, Floats]:
 
 
 def _decays() -> Iterator[Decays]:
-    """What every layer of the gallery starts with; families in the order of the figure."""
+    """Every layer of the gallery at initialisation; families in the order of the figure."""
     yield from _poles()
     yield from _stepped()
     yield from _rings()
@@ -304,7 +307,8 @@ def gallery_figure(
     from matplotlib.figure import Figure
 
     groups = [(family, list(one)) for family, one in groupby(starts, lambda start: start.family)]
-    lags, told = np.geomspace(1, max_lag, 200), iter(slopes)
+    lags = np.geomspace(1, max_lag, 200)
+    told = iter(slopes)
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, 1.65 * len(groups) / 4 + 0.75))
         grid = figure.subplots(len(groups) // 4, 4, sharex=True, sharey=True)

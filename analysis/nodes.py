@@ -77,7 +77,8 @@ STIFFNESS = 1.0
 next.
 """
 
-SLOWEST, FASTEST = 2.0**-24, 126 * math.log(2)
+SLOWEST = 2.0**-24
+FASTEST = 126 * math.log(2)
 """Rates per step that a float32 decay holds: 1 - 2**-24 is the largest float32 below 1, and half a
 step further on (2**-25) exp(-rate) is 1; 2**-126 is the least that has all its digits, and below
 2**-150 exp(-rate) is 0. In half-lives 1/126 to 2**24 ln 2 = 1.16e7 steps."""
@@ -118,16 +119,16 @@ class Nodes(Result):
         return ExponentialSum(self.rates, tuple(weights.tolist()))
 
     def per_step(self, step: float) -> "Nodes":
-        """The same kernel sum_i projection_i g(rate_i) exp(-rate_i t) for a layer whose step is
-        `step` times as long.
+        """The same kernel for a layer whose step is `step` times as long.
 
-        Rates become rate * step. The gain acts on the new rates, so each multiplier is divided by
-        the growth of its gain, g(rate * step) / g(rate); all are then scaled back to their former
-        mean.
+        sum_i projection_i g(rate_i) exp(-rate_i t). Rates become rate * step. The gain acts on the
+        new rates, so each multiplier is divided by the growth of its gain, g(rate * step) /
+        g(rate); all are then scaled back to their former mean.
         """
         if step == 1:
             return self
-        rates, before = np.asarray(self.rates) * step, np.asarray(self.projection)
+        rates = np.asarray(self.rates) * step
+        before = np.asarray(self.projection)
         after = before * gain_at(self.rates, self.gain) / gain_at(rates, self.gain)
         after *= before.mean() / after.mean()
         return Nodes(tuple(rates.tolist()), tuple(after.tolist()), self.gain)
@@ -177,12 +178,11 @@ class Aim:
         return self.beta if self.target == "information" else self.beta / 2
 
     def log_amplitude(self, rates: ArrayLike, gain: Gain) -> Floats:
-        """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`: C of
-        log-spaced channels.
+        """ln of m(lambda) = lambda**exponent / g(lambda), times a**n for the n of `AHEAD`.
 
-        Coherent: t**-e is proportional to the integral of C g exp(-lambda t) dln(lambda) with C =
-        m. Rms: t**-2e is proportional to the integral of (C g)**2 exp(-2 lambda t) dln(lambda) with
-        C = m.
+        C of log-spaced channels. Coherent: t**-e is proportional to the integral of C g exp(-lambda
+        t) dln(lambda) with C = m. Rms: t**-2e is proportional to the integral of (C g)**2 exp(-2
+        lambda t) dln(lambda) with C = m.
         """
         rates = np.asarray(rates, dtype=float)
         return np.asarray(
@@ -190,12 +190,11 @@ class Aim:
         )
 
     def rate_range(self, max_lag: float, loss: float) -> tuple[float, float]:
-        """Slowest and fastest rate for lags 1..max_lag: beyond either end lies the share `loss` of
-        the kernel there.
+        """Slowest and fastest rate for lags 1..max_lag.
 
-        With P the regularised incomplete gamma function and k = 1 coherent, 2 rms: the share of
-        t**(-k e) that rates below lambda carry is P(k e, k lambda t). Set to 1 - loss at t = 1 and
-        to loss at t = max_lag.
+        Beyond either end lies the share `loss` of the kernel there. With P the regularised
+        incomplete gamma function and k = 1 coherent, 2 rms: the share of t**(-k e) that rates below
+        lambda carry is P(k e, k lambda t). Set to 1 - loss at t = 1 and to loss at t = max_lag.
         """
         from scipy.special import gammaincinv
 
@@ -211,8 +210,9 @@ def check_name(what: str, name: str, valid: Iterable[str]) -> None:
 
 
 def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
-    """ValueError unless what is `given` is a number of this kind, numbers.Real or numbers.Integral,
-    or None.
+    """Raise ValueError unless what is `given` is a number of this kind, or None.
+
+    The kind is numbers.Real or numbers.Integral.
     """
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
@@ -225,7 +225,8 @@ def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
 def warn_outlasting(half_lives: ArrayLike, max_lag: float) -> None:
     """Warn where more than half of the half-lives (N,) exceed the longest lag, in the same unit."""
     values = np.asarray(half_lives, dtype=float)
-    if 2 * (count := int((values > max_lag).sum())) > values.size:
+    count = int((values > max_lag).sum())
+    if 2 * count > values.size:
         warnings.warn(
             f"{count} of {values.size} half-lives, up to {values.max():,.0f}, are longer than"
             f" max_lag {max_lag:g} and hardly decay before it: use a larger beta, or placement"
@@ -235,23 +236,22 @@ def warn_outlasting(half_lives: ArrayLike, max_lag: float) -> None:
 
 
 def gain_at(rates: ArrayLike, gain: Gain) -> Floats:
-    """The factor on the input of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp
-    min(1, lambda).
+    """The factor on the input of the recurrence.
 
-    a = exp(-lambda). Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv
-    2303.06349), equation 7; clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0))
-    with a = exp(-exp(w_raw)).
+    none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1, lambda). a = exp(-lambda). Sources:
+    exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349), equation 7;
+    clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0)) with a = exp(-exp(w_raw)).
     """
     check_name("gain", gain, GAINS)
     return GAINS[gain](np.asarray(rates, dtype=float))
 
 
 def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Floats:
-    """ln k(t) at `lags` (T,) in steps: the plain sum over channels (`coherent`), or the root mean
-    square (`rms`).
+    """ln k(t) at `lags` (T,) in steps.
 
-    rms: sqrt(E k(t)**2) = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)) for C_i = projection_i z_i,
-    with z_i and B_i independent, of mean 0 and variance 1. Nothing underflows.
+    The plain sum over channels (`coherent`), or the root mean square (`rms`). rms: sqrt(E k(t)**2)
+    = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)) for C_i = projection_i z_i, with z_i and B_i
+    independent, of mean 0 and variance 1. Nothing underflows.
     """
     decays = np.asarray(lags, dtype=float) - AHEAD[lag]
     if kernel == "coherent":
@@ -261,12 +261,13 @@ def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Fl
 
 
 def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
-    """-d ln y / d ln t by least squares over `lags` (T,), for every ln y in `log_values` (..., T):
-    1.15 for t**-1.15.
+    """-d ln y / d ln t by least squares over `lags` (T,).
 
-    Infinite where y is 0 at one of the lags: it then falls faster than any power.
+    For every ln y in `log_values` (..., T): 1.15 for t**-1.15. Infinite where y is 0 at one of the
+    lags: it then falls faster than any power.
     """
-    x, y = np.log(np.asarray(lags, dtype=float)), np.asarray(log_values, dtype=float)
+    x = np.log(np.asarray(lags, dtype=float))
+    y = np.asarray(log_values, dtype=float)
     if x.size < 2:
         raise ValueError(f"lags must be two or more for a slope, got {x.size}")
     x = x - x.mean()
@@ -278,11 +279,11 @@ def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
 def node_scores(
     nodes: Nodes, target: Target, kernel: Summation = "coherent", lag: Lag = "state"
 ) -> Scores:
-    """Scores of the kernel of `nodes`, as `kernel` and `lag` of an `Aim` say, against `target`
-    where that is known.
+    """Scores of the kernel of `nodes` against `target` where that is known.
 
-    On its integer lags, or its own if it is not continuous; under lag `bonus` from t = 2, as the
-    decays do not reach t = 1, which is seen through u.
+    The kernel is as `kernel` and `lag` of an `Aim` say. On its integer lags, or its own if it is
+    not continuous; under lag `bonus` from t = 2, as the decays do not reach t = 1, which is seen
+    through u.
     """
     lags = target.integer_lags()
     lags = lags[lags >= AHEAD[lag]]
@@ -290,11 +291,11 @@ def node_scores(
 
 
 def output_std(nodes: Nodes) -> float:
-    """sqrt(1/N sum_i projection_i**2 g_i**2 / (1 - a_i**2)): the rms output of white input of
-    variance 1, over sqrt(N).
+    """sqrt(1/N sum_i projection_i**2 g_i**2 / (1 - a_i**2)).
 
-    It is the sum of the squared rms kernel over t >= 0, taken with B and C of variance 1 and
-    divided by N. Slow nodes keep their digits: 1 - a**2 goes through expm1.
+    The rms output of white input of variance 1, over sqrt(N). It is the sum of the squared rms
+    kernel over t >= 0, taken with B and C of variance 1 and divided by N. Slow nodes keep their
+    digits: 1 - a**2 goes through expm1.
     """
     powers = np.square(nodes.kernel().weights) / -np.expm1(-2 * np.asarray(nodes.rates))
     return float(np.sqrt(powers.mean()))
@@ -395,8 +396,9 @@ def place(
 
 
 def check_options(placement: str, **options: object) -> None:
-    """ValueError for an unknown placement, and for an option (not None) that does nothing under it
-    or is impossible.
+    """Raise ValueError for an option that does nothing under a placement.
+
+    Also for an unknown placement, and for an option (not None) that is impossible.
     """
     check_name("placement", placement, get_args(Placement))
     for name, value in options.items():
@@ -504,14 +506,13 @@ def quantile_nodes(
     max_lag: float = HORIZON,
     fastest: float = np.inf,
 ) -> Nodes:
-    """Node i at the quantile (i - 1/2)/N of the density m**(k s) over ln(lambda), with C
-    proportional to m**(1 - s).
+    """Node i at the quantile (i - 1/2)/N of the density m**(k s) over ln(lambda).
 
-    m(lambda) = lambda**exponent / g(lambda) times a**n (`Aim.log_amplitude`), k = 1 for a coherent
-    aim, 2 for rms, and s = `tempering` in [0, 1]: s = 1 gives a uniform C and puts the whole law
-    into the density of the nodes, s = 0 gives log-spaced nodes and puts it into C. The cumulative
-    is inverted exactly, for any gain. The rates reach over `Aim.rate_range`, or to `fastest` where
-    that is less. `max_lag` is in steps.
+    C is proportional to m**(1 - s). m(lambda) = lambda**exponent / g(lambda) times a**n
+    (`Aim.log_amplitude`), k = 1 for a coherent aim, 2 for rms, and s = `tempering` in [0, 1]: s = 1
+    gives a uniform C and puts the whole law into the density of the nodes, s = 0 gives log-spaced
+    nodes and puts it into C. The cumulative is inverted exactly, for any gain. The rates reach over
+    `Aim.rate_range`, or to `fastest` where that is less. `max_lag` is in steps.
 
     A uniform C needs many slow channels: with m ~ lambda**p it reaches lags of about N**(1/(k p)),
     and no further. Prior art: time scales of LSTM units drawn from an inverse gamma law (arXiv
@@ -542,8 +543,9 @@ def quantile_nodes(
 def _quantiles(
     log_density: Callable[[Floats], Floats], low: float, high: float, shares: Floats
 ) -> Floats:
-    """The points below which these shares of exp(log_density) on [low, high] lie, by quadrature and
-    Newton steps.
+    """The points below which these shares of exp(log_density) on [low, high] lie.
+
+    By quadrature and Newton steps.
     """
     edges = np.linspace(low, high, CELLS + 1)
     points, weights = np.polynomial.legendre.leggauss(ORDER)
@@ -558,7 +560,8 @@ def _quantiles(
     cumulative = np.concatenate([[0.0], np.cumsum(masses)])
     wanted = shares * cumulative[-1]
     cell = np.clip(np.searchsorted(cumulative, wanted, side="right") - 1, 0, CELLS - 1)
-    left, right = edges[cell], edges[cell + 1]
+    left = edges[cell]
+    right = edges[cell + 1]
     at = left + (wanted - cumulative[cell]) / masses[cell] * (right - left)
     for _ in range(NEWTON_STEPS):
         excess = cumulative[cell] + measure(left, at) - wanted
@@ -577,7 +580,8 @@ def term_nodes(
     rms kernel the terms are those of its SQUARE: rates are halved, c_j has sqrt(w_j) and the
     multiplier is c_j / sqrt(n_j). Terms of weight zero are left out.
     """
-    power, weights = POWERS[kernel], np.asarray(terms.weights)
+    power = POWERS[kernel]
+    weights = np.asarray(terms.weights)
     kept = np.flatnonzero(weights > 0)
     if not 0 < kept.size <= channels:
         raise ValueError(
@@ -593,11 +597,10 @@ def term_nodes(
 
 
 def allot(shares: ArrayLike, seats: int) -> np.ndarray:
-    """Whole numbers that sum to `seats`, at least 1 each, in proportion to `shares` by largest
-    remainder.
+    """Whole numbers, at least 1 each, that sum to `seats`.
 
-    Parties that proportion would leave under one seat get one, the rest share what remains; a tie
-    goes to the first.
+    They are in proportion to `shares`, by largest remainder. Parties that proportion would leave
+    under one seat get one, the rest share what remains; a tie goes to the first.
     """
     shares = np.asarray(shares, dtype=float)
     counts = np.ones(shares.size, dtype=int)
@@ -615,15 +618,15 @@ def allot(shares: ArrayLike, seats: int) -> np.ndarray:
 
 
 def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, lag: Lag) -> Nodes:
-    """Channels of these `rates` (N,), per step, whose kernel follows `target` as nearly as a smooth
-    density can.
+    """Channels of these `rates` (N,), per step, whose kernel follows `target`.
 
-    A channel's weight to the power k (1 coherent, 2 rms) is (p_i g_i)**k = rho(rate_i) dln(rate_i),
-    the stretch of ln(rate) that it stands for. ln rho is a broken line over ln(rate), a knot for
-    each octave, by least squares of ln(kernel / target) over 10 % and the target's own errors, and
-    of the changes of its slope over `STIFFNESS`. Those vanish for a power law: stiffness decides
-    only what the target leaves open. Unlike non-negative least squares, every projection is
-    positive. Raises ValueError for rates too far from the lags of the target.
+    As nearly as a smooth density can. A channel's weight to the power k (1 coherent, 2 rms) is (p_i
+    g_i)**k = rho(rate_i) dln(rate_i), the stretch of ln(rate) that it stands for. ln rho is a
+    broken line over ln(rate), a knot for each octave, by least squares of ln(kernel / target) over
+    10 % and the target's own errors, and of the changes of its slope over `STIFFNESS`. Those vanish
+    for a power law: stiffness decides only what the target leaves open. Unlike non-negative least
+    squares, every projection is positive. Raises ValueError for rates too far from the lags of the
+    target.
     """
     from scipy.optimize import least_squares
 
@@ -632,9 +635,11 @@ def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, l
         known, counts = target.spread_lags(160)
         precision = np.sqrt(counts / counts.mean()) / CLOSE
     else:
-        known, precision = np.asarray(target.lags), 1 / np.hypot(CLOSE, target.errors)
+        known = np.asarray(target.lags)
+        precision = 1 / np.hypot(CLOSE, target.errors)
     lags = known[known >= AHEAD[lag]]
-    scale, wanted = precision[-lags.size :] / power, power * np.log(target.value(lags))
+    scale = precision[-lags.size :] / power
+    wanted = power * np.log(target.value(lags))
 
     slowest, fastest = float(np.log(rates.min())), float(np.log(rates.max()))
     knots = np.linspace(slowest, fastest, max(2, 1 + round((fastest - slowest) / np.log(2))))
@@ -670,8 +675,9 @@ def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, l
 
 
 def check_rates(what: str, rates: Iterable[float], step: int) -> None:
-    """ValueError for rates per step of `step` bytes that a float32 decay does not hold; `what` has
-    them.
+    """Raise ValueError for rates per step of `step` bytes that no float32 decay holds.
+
+    `what` has them.
     """
     first, last = (half_life * step for half_life in HALF_LIVES)
     for rate in rates:
@@ -682,8 +688,9 @@ def check_rates(what: str, rates: Iterable[float], step: int) -> None:
 
 
 def check_multipliers(name: str, value: float, largest: float) -> None:
-    """ValueError where the option `name` of this value makes a multiplier whose square float32 does
-    not hold.
+    """Raise ValueError where a multiplier's square does not fit into float32.
+
+    The multiplier is made by the option `name` of this value.
     """
     if not largest <= LARGEST_MULTIPLIER:
         raise ValueError(

@@ -87,10 +87,10 @@ def information(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Kernel:
-    """Return the one exponent that `measure_corpus` finds, or the curve in the shape of its
-    verdict.
+    """Return the one exponent that `measure_corpus` finds, or the curve.
 
-    Raises ValueError for a corpus whose information does not decay as any power.
+    The curve is in the shape of its verdict. Raises ValueError for a corpus whose information does
+    not decay as any power.
     """
     try:
         found = measure_corpus(corpus, data, threads=threads, progress=progress)
@@ -127,13 +127,12 @@ def information(
 
 
 def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
-    """The shape that `judge` found `curve` to have, 1 at t = 1, on t = 1..max_lag, continued beyond
-    the judged lags.
+    """The shape that `judge` found `curve` to have, on t = 1..max_lag.
 
-    A power law, or a broken one, on every real lag; an exponential or stretched exponential at the
-    integers up to where it vanishes in float64. A curve too short to have a shape is its own values
-    up to `power_law_fit.clear_until`, with their relative jackknife errors. Raises ValueError for a
-    shape that does not fall.
+    It is 1 at t = 1, and continued beyond the judged lags. A power law, or a broken one, on every
+    real lag; an exponential or stretched exponential at the integers up to where it vanishes in
+    float64. A curve too short to have a shape is its own values up to `power_law_fit.clear_until`,
+    with their relative jackknife errors. Raises ValueError for a shape that does not fall.
     """
     if verdict.kind == "too short":
         chosen = points(curve, None)
@@ -148,7 +147,8 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
     if verdict.kind == "broken power law":
         second = (shape["beta_2"], shape["break"]) if shape["break"] < max_lag else ()
         return power_law_target(shape["beta_1"], max_lag, *second)
-    tau, gamma = shape["tau"], shape.get("gamma", 1.0)
+    tau = shape["tau"]
+    gamma = shape.get("gamma", 1.0)
     if not (np.isfinite(tau) and tau > 0):
         raise ValueError(
             f"curve of {curve.quantity}: its {verdict.kind} does not fall (tau {tau:g})"
@@ -161,12 +161,14 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
 def predictive(
     corpus: Any, data: Bytes, max_lag: int, threads: int = 1, progress: Progress | None = None
 ) -> Kernel:
-    """Return the weights of the best linear predictor in bands of lags, as far as they stand out
-    from noise.
+    """Return the weights of the best linear predictor in bands of lags.
+
+    As far as they stand out from noise.
     """
     weights, ridge = predictive_weights(data, max_lag, threads=threads, progress=progress)
     edges, lags, values, replicates = bands(weights)
-    used, errors = np.flatnonzero(values > half_width(replicates)), jackknife_error(replicates)
+    used = np.flatnonzero(values > half_width(replicates))
+    errors = jackknife_error(replicates)
     if used.size < FEWEST_LAGS:
         raise ValueError(
             f"corpus {corpus.name!r}: predictive weights stand out from noise at {used.size} bands"
@@ -178,9 +180,8 @@ def predictive(
         f"predictive weights stand out from noise on lags 1..{edges[reach] - 1},"
         f" {weights[0, 0]:.4g} at lag 1"
     ]
-    if left := ", ".join(
-        f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used
-    ):
+    left = ", ".join(f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used)
+    if left:
         told.append(
             f"left out are lags {left}, where they are negative or cannot be distinguished from"
             " zero"
@@ -192,11 +193,11 @@ def predictive(
 def predictive_weights(
     data: Bytes, lags: int, *, threads: int = 1, progress: Progress | None = None
 ) -> tuple[Floats, float]:
-    """Measure the weights at d = 1..lags of the best predictor of `data` (n,) uint8 from `REACH`
-    times as many symbols.
+    """Measure the weights at d = 1..lags of the best predictor of `data` (n,) uint8.
 
-    Returns them, (lags, 1 + G) as `repeat_correlations`, from which they come, and the ridge in all
-    of them, that of `noise_ridge`. Raises ValueError as these do.
+    It predicts from `REACH` times as many symbols. Returns them, (lags, 1 + G) as
+    `repeat_correlations`, from which they come, and the ridge in all of them, that of
+    `noise_ridge`. Raises ValueError as these do.
     """
     correlations = repeat_correlations(data, REACH * lags, threads=threads, progress=progress)
     ridge = noise_ridge(correlations[:, 0], jackknife_error(correlations[:, 1:]))
@@ -211,14 +212,13 @@ def repeat_correlations(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Floats:
-    """r(d) = (P(x_t = x_{t+d}) - sum p_i^2) / (1 - sum p_i^2) at every d = 1..longest, (longest, 1
-    + G).
+    """r(d) = (P(x_t = x_{t+d}) - sum p_i^2) / (1 - sum p_i^2).
 
-    The autocorrelation E<e_t - p, e_{t+d} - p> / E|e_t - p|^2 of the indicator vectors e_t of the
-    symbols. Where P_ij = (1 - q) p_i p_j + q p_i [i = j], as in a Potts sequence and a mixture of
-    lags, it is q(d). Its sign is free and it is 0 on average without memory: there is no floor to
-    subtract. The first column is the estimate, the others the estimate with each block left out,
-    all less the bias of order 1/n (`without_bias`).
+    At every d = 1..longest, (longest, 1 + G). The autocorrelation E<e_t - p, e_{t+d} - p> / E|e_t -
+    p|^2 of the indicator vectors e_t of the symbols. Where P_ij = (1 - q) p_i p_j + q p_i [i = j],
+    as in a Potts sequence and a mixture of lags, it is q(d). Its sign is free and it is 0 on
+    average without memory: there is no floor to subtract. The first column is the estimate, the
+    others the estimate with each block left out, all less the bias of order 1/n (`without_bias`).
 
     Takes `longest` comparisons for each symbol of `data` (n,) uint8, some 0.3 s for 1 MB at longest
     1024, and memory that does not grow with n. Raises ValueError for data too short, and for data
@@ -226,7 +226,8 @@ def repeat_correlations(
     """
     check_data(data, longest, blocks)
     data = np.asarray(data)  # a mapped file as a plain array
-    edges, lags = block_edges(data.size, longest, blocks), np.arange(1, longest + 1)
+    edges = block_edges(data.size, longest, blocks)
+    lags = np.arange(1, longest + 1)
     parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])
     if np.count_nonzero(parts.sum(axis=0)) < 2:
         raise ValueError(f"data holds one symbol only, {data[0]}: there is nothing to predict")
@@ -271,12 +272,12 @@ def yule_walker(correlations: ArrayLike, ridge: float = 0.0) -> Floats:
 
 
 def noise_ridge(correlations: ArrayLike, errors: ArrayLike) -> float:
-    """The least ridge under which no eigenvalue of the measured equations is below the noise of
-    their spectrum.
+    """The least ridge that lifts every eigenvalue of the measured equations out of noise.
 
-    The eigenvalues lie within the spectrum f(x) = 1 + 2 sum_d q(d) cos(d x), whose noise, as a root
-    mean square over x, is sqrt(2 sum_d errors(d)^2) for independent errors. A spectrum that stays
-    above its noise needs no ridge, and more data make the ridge vanish. q and errors (L,).
+    None is then below the noise of their spectrum. The eigenvalues lie within the spectrum f(x) = 1
+    + 2 sum_d q(d) cos(d x), whose noise, as a root mean square over x, is sqrt(2 sum_d errors(d)^2)
+    for independent errors. A spectrum that stays above its noise needs no ridge, and more data make
+    the ridge vanish. q and errors (L,).
     """
     q = np.asarray(correlations, dtype=np.float64)
     spectrum = 2 * np.fft.rfft(np.append(0.5, q), 8 * q.size).real
@@ -285,17 +286,17 @@ def noise_ridge(correlations: ArrayLike, errors: ArrayLike) -> float:
 
 
 def bands(weights: Floats) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
-    """Means of `weights` (L, 1 + G) over bands of the lags 1..L, evenly wide in ln d, where noise
-    averages out.
+    """Means of `weights` (L, 1 + G) over bands of the lags 1..L.
 
-    Returns the edges (B + 1,), band b holding the lags edges[b] <= d < edges[b + 1]; the harmonic
-    means of these lags, where weights ~ 1/d, close to which they are, have their mean; the values
-    (B,) and their replicates (B, G).
+    The bands are evenly wide in ln d, where noise averages out. Returns the edges (B + 1,), band b
+    holding the lags edges[b] <= d < edges[b + 1]; the harmonic means of these lags, where weights ~
+    1/d, close to which they are, have their mean; the values (B,) and their replicates (B, G).
     """
     last = len(weights)
     count = max(2, 1 + round(PER_OCTAVE * np.log2(last + 1)))
     edges = np.unique(np.geomspace(1, last + 1, count).round().astype(np.int64))
-    widths, starts = np.diff(edges), edges[:-1] - 1
+    widths = np.diff(edges)
+    starts = edges[:-1] - 1
     lags = widths / np.add.reduceat(1 / integer_lags(last), starts)
     values, replicates = (
         (np.add.reduceat(part, starts, axis=0).T / widths).T

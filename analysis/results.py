@@ -16,9 +16,9 @@ DIGITS = "{:.4g}".format
 
 
 class Result:
-    """Base of results: `_title` is a line of text, `_table` the columns or rows of a table, `_draw`
-    the figure.
+    """Base of results: text, table and figure.
 
+    `_title` is a line of text, `_table` the columns or rows of a table, `_draw` the figure.
     _figure: the function that draws it, module:function, in place of `_draw`.
     """
 

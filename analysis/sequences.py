@@ -26,17 +26,17 @@ SLOWEST = 0.999
 
 
 class Predictor(Protocol):
-    """The prediction of each next byte by the law that the bytes were drawn from: no model is
-    better on average.
+    """The prediction of each next byte by the law that the bytes were drawn from.
+
+    No model is better on average.
     """
 
     def losses(self, windows: Windows, given: int | None = None, first: int = 0) -> Floats:
-        """-log2 P(x[t+1] | x[t], x[t-1] .. x[t+1-c]) in bits, t = first..T-1, (n, T - first), for
-        windows x (n, T + 1).
+        """-log2 P(x[t+1] | x[t], x[t-1] .. x[t+1-c]) in bits, t = first..T-1, (n, T - first).
 
-        c is `given`, but at most the t + 1 bytes that the window has; None for all of them. A byte
-        in the context that is no symbol, such as a separator, counts as not known. Raises
-        ValueError where one is to be predicted.
+        Windows x are (n, T + 1). c is `given`, but at most the t + 1 bytes that the window has;
+        None for all of them. A byte in the context that is no symbol, such as a separator, counts
+        as not known. Raises ValueError where one is to be predicted.
         """
 
     def bits_per_byte(self) -> float:
@@ -60,12 +60,11 @@ LIMITS: dict[str, tuple[float, float, str]] = {
 
 
 class Sequence:
-    """Common part of all sequences: `symbols` different bytes 0..symbols-1, `size` of them, from
-    the seed `seed`.
+    """Common part of all sequences.
 
-    The same parameters give the same bytes (generator PCG64), and a shorter sequence is the
-    beginning of a longer one.
-    Raises ValueError for parameters outside `LIMITS`.
+    `symbols` different bytes 0..symbols-1, `size` of them, from the seed `seed`. The same
+    parameters give the same bytes (generator PCG64), and a shorter sequence is the beginning of a
+    longer one. Raises ValueError for parameters outside `LIMITS`.
     """
 
     symbols: int
@@ -83,10 +82,10 @@ class Sequence:
         raise NotImplementedError
 
     def correlation(self, lags: ArrayLike) -> Floats:
-        """q(d) at `lags` (L,) of a law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i =
-        j], p_i = 1 / S.
+        """q(d) at `lags` (L,): how much symbols d apart correlate.
 
-        Every non-trivial singular value of P(i,j;d) / sqrt(p_i p_j).
+        In a law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j], p_i = 1 / S. Every
+        non-trivial singular value of P(i,j;d) / sqrt(p_i p_j).
         """
         raise NotImplementedError
 
@@ -95,10 +94,9 @@ class Sequence:
         return potts_information(self.correlation(lags), self.symbols)
 
     def blocks(self) -> Iterator[Bytes]:
-        """The sequence, uint8, in consecutive pieces of 128 KiB, the last one shorter: memory does
-        not grow with size.
+        """The sequence, uint8, in consecutive pieces of 128 KiB, the last one shorter.
 
-        Every call starts anew.
+        Memory does not grow with size. Every call starts anew.
         """
         for start, data in zip(range(0, self.size, BLOCK), self._endless(), strict=False):
             yield data[: self.size - start]
@@ -108,10 +106,12 @@ class Sequence:
         return np.concatenate(list(self.blocks()))
 
     def _given(self, windows: Windows, given: int | None) -> int:
-        """Return `given`, at most the T that windows (n, T + 1) have; ValueError as
-        `Predictor.losses`.
+        """Return `given`, at most the T that windows (n, T + 1) have.
+
+        Raises ValueError as `Predictor.losses`.
         """
-        if windows.shape[0] and (most := int(windows[:, 1:].max())) >= self.symbols:
+        most = int(windows[:, 1:].max()) if windows.shape[0] else 0
+        if most >= self.symbols:
             raise ValueError(
                 f"windows hold byte {most}: must be of this corpus, whose bytes are"
                 f" 0..{self.symbols - 1}"
@@ -121,15 +121,15 @@ class Sequence:
 
 
 def potts_information(correlation: ArrayLike, symbols: int) -> Floats:
-    """I(q) = sum_i p_i (q + (1-q) p_i) ln((q + (1-q) p_i) / p_i) + (1 - sum_i p_i**2) (1-q) ln(1-q)
-    in nats.
+    """I(q) in nats of two symbols that correlate by q.
 
-    The mutual information of P_ij = (1-q) p_i p_j + q p_i [i = j]; `correlation` q has shape (L,),
+    sum_i p_i (q + (1-q) p_i) ln((q + (1-q) p_i) / p_i) + (1 - sum_i p_i**2) (1-q) ln(1-q). The
+    mutual information of P_ij = (1-q) p_i p_j + q p_i [i = j]; `correlation` q has shape (L,),
     values in [0, 1), and each of `symbols` the share p_i = 1 / symbols. Derivation: P_ij = p_i p_j
     (1 + x_ij), x_ii = q (1 - p_i) / p_i and x_ij = -q elsewhere; because sum_ij p_i p_j x_ij = 0, I
-    = sum_ij p_i p_j h(x_ij) with h(x) = (1 + x) ln(1 + x)
-    - x, no term of which is negative. It is evaluated so: in the formula above the terms of first
-    order in q cancel, and with them all digits of a small I.
+    = sum_ij p_i p_j h(x_ij) with h(x) = (1 + x) ln(1 + x) - x, no term of which is negative. It is
+    evaluated so: in the formula above the terms of first order in q cancel, and with them all
+    digits of a small I.
 
     >>> float(potts_information([1e-9], 2)[0])
     5e-19
@@ -140,7 +140,8 @@ def potts_information(correlation: ArrayLike, symbols: int) -> Floats:
         series = np.polyval([(-1.0) ** n / (n * (n - 1)) for n in range(10, 1, -1)], x) * x**2
         return np.where(np.abs(x) < SMALL, series, (1 + x) * np.log1p(x) - x)
 
-    q, shares = np.asarray(correlation, dtype=float), np.full(symbols, 1 / symbols)
+    q = np.asarray(correlation, dtype=float)
+    shares = np.full(symbols, 1 / symbols)
     alike = shares**2 @ divergence(np.outer((1 - shares) / shares, q))
     return np.asarray(alike + (1 - shares @ shares) * divergence(-q))
 
@@ -197,13 +198,14 @@ class PottsCorpus(Sequence):
         )
 
     def _endless(self) -> Iterator[Bytes]:
-        """Simulate what is shown: a channel last shown g steps ago has redrawn with probability 1 -
-        exp(-g/tau_k).
+        """Simulate what is shown.
 
-        Steps are sorted by channel, each channel led by what the block before left of it, so one
-        pass serves all.
+        A channel last shown g steps ago has redrawn with probability 1 - exp(-g/tau_k). Steps are
+        sorted by channel, each channel led by what the block before left of it, so one pass serves
+        all.
         """
-        rng, shares = np.random.default_rng(self.seed), np.full(self.symbols, 1 / self.symbols)
+        rng = np.random.default_rng(self.seed)
+        shares = np.full(self.symbols, 1 / self.symbols)
         seen = np.zeros(
             self.channels, np.int64
         )  # step when each was last shown, from the start of the next block
@@ -223,7 +225,8 @@ class PottsCorpus(Sequence):
             out = np.empty_like(shown)
             out[order] = symbols[source]
             last = np.cumsum(np.bincount(shown)) - 1
-            seen, held = steps[order[last]] - BLOCK, symbols[source[last]]
+            seen = steps[order[last]] - BLOCK
+            held = symbols[source[last]]
             yield out[self.channels :]
 
 
@@ -234,13 +237,12 @@ def _draw(rng: np.random.Generator, shares: Floats, count: int) -> Bytes:
 
 @dataclass(frozen=True)
 class LagCorpus(Sequence):
-    """Each byte copies the one d before it, d = shortest..longest, with a probability ~ d**-alpha,
-    or is drawn anew.
+    """Each byte copies the one d before it with a probability ~ d**-alpha.
 
-    A mixture transition distribution (Raftery, JRSS B 47:528, 1985). Two bytes d apart stem from
-    the same draw with probability q(d) = sum_k chances[k-1] q(|d - k|), q(0) = 1. Pair law and
-    information are those of a Potts sequence; unlike there, the best prediction of the next byte is
-    known too.
+    d = shortest..longest; otherwise the byte is drawn anew. A mixture transition distribution
+    (Raftery, JRSS B 47:528, 1985). Two bytes d apart stem from the same draw with probability q(d)
+    = sum_k chances[k-1] q(|d - k|), q(0) = 1. Pair law and information are those of a Potts
+    sequence; unlike there, the best prediction of the next byte is known too.
 
     alpha    exponent of the copies, from 0 on; also that of the optimal predictor's weights
     longest  lag, 1 to 16384
@@ -270,8 +272,9 @@ class LagCorpus(Sequence):
 
     @cached_property
     def chances(self) -> Floats:
-        """Chances (K,) of copying the byte k before, k = 1..K: ~ k**-alpha, and `redrawn` remains
-        for a new draw.
+        """Chances (K,) of copying the byte k before, k = 1..K, ~ k**-alpha.
+
+        `redrawn` remains for a new draw.
         """
         lags = np.arange(1.0, self.longest + 1)
         weights = np.where(lags >= self.shortest, lags**-self.alpha, 0.0)
@@ -283,8 +286,9 @@ class LagCorpus(Sequence):
         return self.correlation(np.arange(self.chances.size + 1))
 
     def correlation(self, lags: ArrayLike) -> Floats:
-        """q(d) at `lags` (L,), by fixed-point iteration to rounding: a contraction by the sum of
-        the chances.
+        """q(d) at `lags` (L,), by fixed-point iteration to rounding.
+
+        It is a contraction by the sum of the chances.
         """
         from scipy.signal import (
             fftconvolve,
@@ -299,7 +303,8 @@ class LagCorpus(Sequence):
         return np.asarray(q[np.asarray(lags)])
 
     def _endless(self) -> Iterator[Bytes]:
-        rng, far = np.random.default_rng(self.seed), self.chances.size
+        rng = np.random.default_rng(self.seed)
+        far = self.chances.size
         past = rng.integers(0, self.symbols, far, np.uint8)
         reach = self.chances @ np.arange(1, far + 1) / (1 - self.chances.sum())
         warming = math.ceil(int(LIFETIMES * reach) / BLOCK)
@@ -308,10 +313,11 @@ class LagCorpus(Sequence):
             lag = np.concatenate([np.zeros(far, np.int64), np.where(copied > far, 0, copied)])
             drawn = np.concatenate([past, rng.integers(0, self.symbols, BLOCK, np.uint8)])
             source = np.arange(lag.size) - lag
-            while np.any(
-                (further := source[source]) != source
-            ):  # to a draw in this block, or into the past
+            # To a draw in this block, or into the past:
+            further = source[source]
+            while np.any(further != source):
                 source = further
+                further = source[source]
             data = drawn[source]
             past = data[-far:]
             if warming <= 0:
@@ -330,12 +336,16 @@ class LagCorpus(Sequence):
         Bayes' rule wherever both were enumerated, where copies from beyond c, spread evenly, would
         cost up to 1 bit.
         """
-        known, steps = self._given(windows, given), windows.shape[1] - 1
-        before, after, most = windows[:, :-1], windows[:, 1:], min(known, self.chances.size)
+        known = self._given(windows, given)
+        steps = windows.shape[1] - 1
+        before = windows[:, :-1]
+        after = windows[:, 1:]
+        most = min(known, self.chances.size)
         share = (
             before < self.symbols
         ) / self.symbols  # 0 where a byte is no symbol and says nothing
-        chance, weights = np.full(after.shape, 1 / self.symbols), np.zeros(0)
+        chance = np.full(after.shape, 1 / self.symbols)
+        weights = np.zeros(0)
         for count, weights in enumerate(
             linear_weights(self._near[: most + 1]), start=1
         ):  # as a window begins
@@ -365,12 +375,13 @@ class LagCorpus(Sequence):
 
 
 def linear_weights(correlation: Floats) -> Iterator[Floats]:
-    """a (c,) that solve sum_{j<=c} a_j q(|i - j|) = q(i), i = 1..c, for c = 1..C; `correlation` is
-    q(0..C), q(0) = 1.
+    """a (c,) that solve sum_{j<=c} a_j q(
 
-    Levinson's recursion (Durbin, Rev. Inst. Int. Stat. 28:233, 1960).
+    i - j|) = q(i), i = 1..c, for c = 1..C.|`correlation` is q(0..C), q(0) = 1. Levinson's recursion
+    (Durbin, Rev. Inst. Int. Stat. 28:233, 1960).
     """
-    weights, error = np.zeros(0), 1.0
+    weights = np.zeros(0)
+    error = 1.0
     for count in range(1, correlation.size):
         last = (correlation[count] - weights @ correlation[count - 1 : 0 : -1]) / error
         weights = np.append(weights - last * weights[::-1], last)
@@ -380,11 +391,11 @@ def linear_weights(correlation: Floats) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class MarkovChain(Sequence):
-    """A chain of `symbols` states whose transitions are drawn from Dirichlet(`spread`), the same
-    for every seed.
+    """A chain of `symbols` states whose transitions are drawn from Dirichlet(`spread`).
 
-    Its information falls exponentially and has no Potts form: the negative control. Raises
-    ValueError also where so small a `spread` has made a chain that does not forget.
+    They are the same for every seed. Its information falls exponentially and has no Potts form: the
+    negative control. Raises ValueError also where so small a `spread` has made a chain that does
+    not forget.
     """
 
     symbols: int = 16
@@ -414,8 +425,9 @@ class MarkovChain(Sequence):
         return np.asarray(leading / leading.sum())
 
     def mutual_information(self, lags: ArrayLike) -> Floats:
-        """I(d) = sum_ij pi_i P^d_ij ln(P^d_ij / pi_j) in nats at `lags` (L,); 0 where that is lost
-        in rounding.
+        """I(d) = sum_ij pi_i P^d_ij ln(P^d_ij / pi_j) in nats at `lags` (L,).
+
+        0 where that is lost in rounding.
         """
         nats = []
         for lag in np.atleast_1d(lags):
@@ -431,8 +443,9 @@ class MarkovChain(Sequence):
         return float(self.stationary @ entr(self.transitions / CHANCES).sum(axis=1)) / math.log(2)
 
     def losses(self, windows: Windows, given: int | None = None, first: int = 0) -> Floats:
-        """`Predictor.losses`: by the transition from the last byte, or by the stationary shares
-        where it is unknown.
+        """`Predictor.losses`: by the transition from the last byte.
+
+        By the stationary shares where that byte is unknown.
         """
         known = self._given(windows, given)
         last = np.minimum(windows[:, :-1].astype(np.intp), self.symbols if known else 0)
@@ -448,5 +461,8 @@ class MarkovChain(Sequence):
         ]
         state = int(rng.choice(self.symbols, p=self.stationary))
         while True:
-            draws = rng.integers(0, CHANCES, BLOCK).tolist()
-            yield np.frombuffer(bytes([state := follow[state][draw] for draw in draws]), np.uint8)
+            states = []
+            for draw in rng.integers(0, CHANCES, BLOCK).tolist():
+                state = follow[state][draw]
+                states.append(state)
+            yield np.frombuffer(bytes(states), np.uint8)

@@ -1,8 +1,8 @@
-"""Matrix-valued states in chunks of CHUNK steps, in buffers: rows (CHUNK,K) and (CHUNK,V), a
-multiple of LANES wide.
+"""Matrix-valued states in chunks of CHUNK steps, in buffers.
 
-D_t is the product of the decays of the chunk before step t, E_t that after it. Decays are only ever
-multiplied: none is divided by, so that none is too strong, and no sum is subtracted from another.
+Rows are (CHUNK,K) and (CHUNK,V), a multiple of LANES wide. D_t is the product of the decays of the
+chunk before step t, E_t that after it. Decays are only ever multiplied: none is divided by, so that
+none is too strong, and no sum is subtracted from another.
 
 Steps past the end of a sequence have w = 1 and zeros; so have spare columns.
 """
@@ -52,13 +52,16 @@ def share(
     state: Tensor,
     *tensors: Tensor,
 ) -> None:
-    """Share out the heads of all batch rows of a state (B,H,..); each thread has a room of
-    `shapes(*sizes)` to work in.
+    """Share out the heads of all batch rows of a state (B,H,..).
+
+    Each thread has a room of `shapes(*sizes)` to work in.
     """
     batch, heads = state.shape[:2]
-    units, work = batch * heads, state.numel() * tensors[0].shape[1]
+    units = batch * heads
+    work = state.numel() * tensors[0].shape[1]
     threads = max(1, min(torch.get_num_threads() if work >= SERIAL else 1, units))
-    arrays, counter = [as_array(tensor) for tensor in tensors], np.zeros(1, np.int64)
+    arrays = [as_array(tensor) for tensor in tensors]
+    counter = np.zeros(1, np.int64)
     element = arrays[0].dtype
 
     def run() -> None:
@@ -73,8 +76,9 @@ def room(
     sizes: tuple[int, ...],
     element: Any,
 ) -> Any:
-    """Zeros of `shapes(*sizes)` for this thread alone, aligned to cache lines; small ones are those
-    of its last call, cleared.
+    """Zeros of `shapes(*sizes)` for this thread alone, aligned to cache lines.
+
+    Small ones are those of its last call, cleared.
     """
     rooms: dict[Any, Any] = _local.__dict__
     wanted = (kind, sizes, element)
@@ -82,7 +86,8 @@ def room(
         memory, ready = rooms[wanted]
         memory.fill(0)
         return ready
-    places, end = {}, 0
+    places = {}
+    end = 0
     for name, shape in shapes(*sizes).items():
         dtype = np.dtype(np.float64 if name in PRECISE else element)
         places[name] = end, shape, dtype
@@ -107,7 +112,8 @@ def room(
 def load_rows(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
     """Steps of x (B,T,H,K) into rows (CHUNK,K), zero past `count`."""
     for t in range(count):
-        line, row = x[b, start + t, h], rows[t]
+        line = x[b, start + t, h]
+        row = rows[t]
         for i in range(line.size):
             row[i] = line[i]
     rows[count:] = 0.0
@@ -116,7 +122,8 @@ def load_rows(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
 @inner
 def store_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
     for t in range(count):
-        line, row = x[b, start + t, h], rows[t]
+        line = x[b, start + t, h]
+        row = rows[t]
         for i in range(line.size):
             line[i] = row[i]
 

@@ -1,10 +1,9 @@
-"""How compiled kernels are kept and run on a CPU: machine code on disk, units of work shared out to
-threads.
+"""How compiled kernels are kept and run on a CPU.
 
-numba keeps machine code for as long as the file of its function is what it was; the files of what
-was compiled into it may have changed since. Here its files are named after the sources of all
-kernels, so that code of other sources is never found: not after a change anywhere, nor while
-another version runs.
+Machine code lies on disk, and units of work are shared out to threads. numba keeps machine code for
+as long as the file of its function is what it was; the files of what was compiled into it may have
+changed since. Here its files are named after the sources of all kernels, so that code of other
+sources is never found: not after a change anywhere, nor while another version runs.
 
 Each thread takes the next unit of work as it gets to it. Cut into equal parts, a kernel ends when
 its slowest thread does, and one that shares its core with other work, or with a thread of torch's
@@ -34,16 +33,19 @@ PAUSE = (16, 256)
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """Compile without the interpreter lock; keep the machine code on disk where some folder can be
-    written.
+    """Compile without the interpreter lock.
+
+    The machine code is kept on disk where some folder can be written.
     """
     options: Any = {"nogil": True, "error_model": "numpy"}
     try:
         kept = numba.njit(cache=True, **options)(function)
         disk = kept._cache
-        name, stamp = f"{disk._impl.filename_base}-{_digest()}", disk._cache_file._source_stamp
+        name = f"{disk._impl.filename_base}-{_digest()}"
+        stamp = disk._cache_file._source_stamp
         disk._cache_file = IndexDataCacheFile(disk._cache_path, name, stamp)
-        save, folder = disk.save_overload, Path(disk._cache_path)
+        save = disk.save_overload
+        folder = Path(disk._cache_path)
     except (RuntimeError, AttributeError):  # nowhere, or a numba that keeps things in another way
         return numba.njit(**options)(function)
 
@@ -73,11 +75,10 @@ def _digest() -> str:
 
 
 def together(work: Callable[[], Any], threads: int) -> None:
-    """Call `work` here and in up to `threads` - 1 other threads; return once it has here and
-    wherever it has begun.
+    """Call `work` here and in up to `threads` - 1 other threads.
 
-    Whoever calls `work` takes units until none is left: a thread that has not begun by then is no
-    longer needed.
+    Return once it has here and wherever it has begun. Whoever calls `work` takes units until none
+    is left: a thread that has not begun by then is no longer needed.
     """
     if threads == 1:
         work()
@@ -118,12 +119,14 @@ class Helpers:
         finally:
             late = [job for job in jobs if not job.cancel()]
             helped = sum(job.result() for job in late)
-        self.calls, self.computed = self.calls + 1, self.computed + own + helped
+        self.calls += 1
+        self.computed += own + helped
         self.seconds += time.perf_counter() - start
         if self.calls < TRIAL:
             return
         if self.computed < LEAST * self.seconds:
-            self.alone, self.pause = self.pause, min(2 * self.pause, PAUSE[1])
+            self.alone = self.pause
+            self.pause = min(2 * self.pause, PAUSE[1])
         else:
             self.pause = PAUSE[0]
         self.calls, self.seconds, self.computed = 0, 0.0, 0.0

@@ -78,11 +78,10 @@ class TensorCores(NamedTuple):
 
 
 def choose(operator: str, backend: str | None, device: torch.device) -> str:
-    """The backend of `operator` to run on `device`; one that was not asked for by name is never the
-    slow reference.
+    """The backend of `operator` to run on `device`.
 
-    On `meta`, where nothing is computed, it is that of a CPU. Raises ValueError for a backend that
-    does not exist or does not work there.
+    The slow reference is chosen only by name. On `meta`, where nothing is computed, it is that of a
+    CPU. Raises ValueError for a backend that does not exist or does not work there.
     """
     usable = ["reference", "cpu"] if device.type in ("cpu", "meta") else ["reference"]
     interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
@@ -118,8 +117,10 @@ def numpy_type(dtype: torch.dtype) -> Any:
 
 
 def zeros_of(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Zeros on a CPU without a parallel region of torch: beside a busy process the end of such a
-    region waits until torch's second thread gets a core, milliseconds.
+    """Zeros on a CPU without a parallel region of torch.
+
+    Beside a busy process the end of such a region waits until torch's second thread gets a core,
+    milliseconds.
     """
     return torch.from_numpy(np.zeros(shape, numpy_type(dtype)))
 
@@ -154,8 +155,7 @@ def define(
     kept: Sequence[str] | None = None,
     cores: TensorCores | None = None,
 ) -> Callable[..., Results]:
-    """Define an operator; return it as a function of its inputs, the name of a backend or None, and
-    that of a precision or None.
+    """Define an operator: a function of its inputs, a backend and a precision, or None for them.
 
     Its gradients are of first order. The reference, which torch differentiates, has every other
     derivative.
@@ -357,44 +357,61 @@ def _check(
     precise: Sequence[str],
     given: dict[str, Any],
 ) -> dict[str, Tensor]:
-    """Return the inputs with a state in its own dtype; ValueError for shapes, dtypes or devices
-    that do not fit.
+    """Return the inputs with a state in its own dtype.
+
+    Raises ValueError for shapes, dtypes or devices that do not fit.
     """
     first = given[main]
     sizes: dict[str, int] = {}
     for one in (main, *letters):
-        x, words = given[one], letters[one]
+        x = given[one]
         if x is None:
             continue
-        if one == main or any(letter not in sizes for letter in words[0]):
-            if x.dim() != len(words[0]) or x.dtype not in (*HALF_TYPES, *WIDE_TYPES):
-                axes = ", ".join(AXES[letter] for letter in words[0])
-                raise ValueError(
-                    f"{name}: {one} is {_kind(x)}; it must be a floating-point tensor ({axes})"
-                )
+        words = letters[one]
+        if not sizes or not sizes.keys() >= set(words[0]):  # the first is `main`
+            _check_axes(name, one, x, words[0])
             sizes = dict(zip(words[0], x.shape, strict=True)) | sizes
-        shapes = [tuple(sizes[letter] for letter in word) for word in words]
-        dtypes = [x.dtype if one == "state" else first.dtype]
-        if one in precise:
-            dtypes = [*WIDE_TYPES, *(dtypes if x.dim() > 1 and dtypes[0] not in WIDE_TYPES else [])]
-        # Size by size: of tuples of symbolic sizes torch.compile cannot tell whether they are
-        # equal.
-        fits = any(len(shape) == x.dim() and all(map(eq, shape, x.shape)) for shape in shapes)
-        if not fits or x.dtype not in dtypes:
-            wanted = (
-                f"{' or '.join(str(kind)[6:] for kind in dtypes)} {' or '.join(map(str, shapes))}"
-            )
+        shapes = [tuple([sizes[letter] for letter in word]) for word in words]
+        alike = x.dtype if one == "state" else first.dtype
+        dtypes = _precise_dtypes(alike, x) if one in precise else (alike,)
+        if x.dtype not in dtypes or not _has_one_of(x, shapes):
+            types = " or ".join(map(_dtype_name, dtypes))
+            wanted = f"{types} {' or '.join(map(str, shapes))}"
             raise ValueError(f"{name}: {one} is {_kind(x)}; here it must be {wanted}")
         if x.device != first.device:
             raise ValueError(
                 f"{name}: {one} is on {x.device} and {main} on {first.device}; all must be on one"
                 " device"
             )
-    state = given["state"]
     dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
+    state = given["state"]
     if state is None:
         state = _zeros(first, [sizes[letter] for letter in letters["state"][0]], dtype)
     return given | {"state": state.to(dtype)}
+
+
+def _check_axes(name: str, one: str, x: Tensor, word: str) -> None:
+    """Raise ValueError unless `x` is of a floating-point type and has an axis for every letter."""
+    if x.dim() != len(word) or x.dtype not in (*HALF_TYPES, *WIDE_TYPES):
+        axes = ", ".join(AXES[letter] for letter in word)
+        raise ValueError(
+            f"{name}: {one} is {_kind(x)}; it must be a floating-point tensor ({axes})"
+        )
+
+
+def _precise_dtypes(alike: torch.dtype, x: Tensor) -> tuple[torch.dtype, ...]:
+    """The dtypes of a precise input: wide ones, and that of the main input unless `x` is fixed."""
+    if x.dim() > 1 and alike not in WIDE_TYPES:
+        return (*WIDE_TYPES, alike)
+    return WIDE_TYPES
+
+
+def _has_one_of(x: Tensor, shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether the shape of `x` is one of `shapes`.
+
+    Size by size: of tuples of symbolic sizes torch.compile cannot tell whether they are equal.
+    """
+    return any([len(shape) == x.dim() and all(map(eq, shape, x.shape)) for shape in shapes])
 
 
 def _zeros(like: Tensor, shape: Sequence[int] | None = None, dtype: Any = None) -> Tensor:
@@ -426,17 +443,22 @@ def _contiguous(x: Tensor) -> Tensor:
 
 
 def _kind(x: Tensor) -> str:
-    return f"{str(x.dtype)[6:]} {tuple(x.shape)}"
+    return f"{_dtype_name(x.dtype)} {tuple(x.shape)}"
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
-    """Raise ValueError for a log_decay above 0; checked on a CPU alone, where reading values waits
-    for nothing.
+    """Raise ValueError for a log_decay above 0, on a CPU.
+
+    Elsewhere reading values waits for what computes them.
     """
     log_decay = given.get("log_decay")
-    if (
-        log_decay is None or torch._C._are_functorch_transforms_active()
-    ):  # which cannot all read values
+    if log_decay is None:
+        return
+    if torch._C._are_functorch_transforms_active():  # which cannot all read values
         return
     if log_decay.device.type != "cpu" or not log_decay.numel():
         return
@@ -453,16 +475,19 @@ def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
 def _library_operator(
     name: str, run: Callable[..., Any], names: Sequence[str], like: Sequence[str]
 ) -> Any:
-    """Register `run` with torch.library, under fake tensors too; `like` names the inputs that the
-    results are like.
+    """Register `run` with torch.library, under fake tensors too.
+
+    like: the names of the inputs that the results are like.
     """
-    takes, gives = ", ".join(f"Tensor {one}" for one in names), ", ".join(["Tensor"] * len(like))
+    takes = ", ".join(f"Tensor {one}" for one in names)
+    gives = ", ".join("Tensor" for _ in like)
     defined: Any = torch.library.custom_op(
         f"plkernel::{name}", run, mutates_args=(), schema=f"({takes}, str backend) -> ({gives})"
     )
-    defined.register_fake(
-        lambda *given: tuple(
-            x.new_empty(x.shape) for x in (given[names.index(one)] for one in like)
-        )
-    )
+
+    def fake(*given: Tensor) -> tuple[Tensor, ...]:
+        models = [given[names.index(one)] for one in like]
+        return tuple(x.new_empty(x.shape) for x in models)
+
+    defined.register_fake(fake)
     return defined

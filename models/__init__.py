@@ -1,5 +1,6 @@
-"""Sequence models over bytes and their initialisation; here the words that they share with specs,
-without torch.
+"""Sequence models over bytes and their initialisation.
+
+Here are the words that they share with specs, without torch.
 """
 
 from typing import Literal

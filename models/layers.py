@@ -25,7 +25,7 @@ from torch.nn import functional as F
 BYTES = 256
 NORM_EPS = 1e-5
 NormName = Literal["layer", "rms", "scale", "none"]
-Placement = Literal["pre", "post", "sandwich"]
+NormPlacement = Literal["pre", "post", "sandwich"]
 BRANCHES = ("mixer", "ffn")
 
 
@@ -53,7 +53,7 @@ class Structure:
 
     norm: NormName = "layer"
     norm_offset: bool = False
-    placement: Placement = "pre"
+    placement: NormPlacement = "pre"
     residual: float = 1.0
     embedding_norm: bool = False
     gate: bool = False
@@ -64,7 +64,7 @@ class Structure:
     multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for name, valid in (("norm", get_args(NormName)), ("placement", get_args(Placement))):
+        for name, valid in (("norm", get_args(NormName)), ("placement", get_args(NormPlacement))):
             if getattr(self, name) not in valid:
                 raise ValueError(
                     f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
@@ -192,8 +192,9 @@ class Join(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A linear layer of a branch: W x, W (x + b) with scalar_bias, fan_in**-0.5 W x when
-    unit_scaled.
+    """A linear layer of a branch: W x.
+
+    W (x + b) with scalar_bias, fan_in**-0.5 W x when unit_scaled.
     """
 
     def __init__(self, structure: Structure, fan_in: int, fan_out: int, bias: bool = False) -> None:
@@ -207,8 +208,9 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """Rows (...) to (...,D), of length g with fixnorm; times the multiplier, and a norm where
-    `norm` is true.
+    """Rows (...) to (...,D), of length g with fixnorm.
+
+    They are times the multiplier, and a norm follows where `norm` is true.
     """
 
     def __init__(self, structure: Structure, rows: int, dim: int, norm: bool = False) -> None:
@@ -227,8 +229,9 @@ class Embedding(nn.Embedding):
 
 
 class Head(nn.Linear):
-    """Logits (...,V) from (...,D), by rows of length 1 with fixnorm; times the multiplier, and over
-    D when unit_scaled.
+    """Logits (...,V) from (...,D), by rows of length 1 with fixnorm.
+
+    They are times the multiplier, and over D when unit_scaled.
     """
 
     def __init__(self, structure: Structure, embedding: Embedding) -> None:

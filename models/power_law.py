@@ -1,7 +1,7 @@
 """Power-law decays and projections for any diagonal recurrence, in place, as in torch.nn.init.
 
-`decays_` writes the rates of a node set into a parameter, whatever function of it the model takes;
-`projection_` multiplies the columns of the matrix that reads the states. Mamba's A_log, for
+`decays_` writes the decay rates of a node set into a parameter, whatever function of it the model
+takes; `projection_` multiplies the columns of the matrix that reads the states. Mamba's A_log, for
 example, is (d_inner, d_state): d_state nodes in every channel. The last d_state rows of its x_proj
 make C:
 

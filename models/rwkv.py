@@ -43,7 +43,7 @@ from plkernel.models.layers import (
     squared_relu,
 )
 from plkernel.models.power_law import decays_, projection_
-from plkernel.models.state import Layout, Memory, State, blank, block_name, check
+from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check
 
 MEMORY = ("att_shift", "wkv", "ffn_shift")
 """What a block remembers: the last input of its time mixing, S, the last input of its channel
@@ -134,7 +134,7 @@ class RWKVConfig(RWKVSizes):
         return int(3.5 * self.dim // 32 * 32) if self.feed_forward is None else self.feed_forward
 
 
-def previous(x: Tensor, memory: Memory | None = None, name: str = "") -> Tensor:
+def previous(x: Tensor, memory: BlockMemory | None = None, name: str = "") -> Tensor:
     """x_{t-1} at every t of x (B,T,D); before the first the entry `name` of `memory`, or zero.
 
     The entry becomes x_T.
@@ -290,7 +290,7 @@ class TimeMixing(Mixing):
         if bonus is not None:
             self.time_faaaa.fill_(2.0**bonus)
 
-    def forward(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor]:
+    def forward(self, x: Tensor, memory: BlockMemory | None = None) -> tuple[Tensor]:
         before = previous(x, memory, "att_shift")
         x_r, x_k, x_v, x_g, w_raw = self.streams(x, before)
         r = self.split(self.receptance(x_r))
@@ -328,7 +328,7 @@ class ChannelMixing(nn.Module):
         self.sigmoid = Activation(config.structure, torch.sigmoid)
         self.squared_relu = Activation(config.structure, squared_relu)
 
-    def forward(self, x: Tensor, memory: Memory | None = None) -> Tensor:
+    def forward(self, x: Tensor, memory: BlockMemory | None = None) -> Tensor:
         before = previous(x, memory, "ffn_shift")
         start, end = (before, x) if self.eagle else (x, before)
         x_k, x_r = (torch.lerp(start, end, getattr(self, name)) for name in self.names)
@@ -356,7 +356,7 @@ class Block(nn.Module):
         self.drop = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
     def forward(
-        self, x: Tensor, *carried: Tensor, memory: Memory | None = None
+        self, x: Tensor, *carried: Tensor, memory: BlockMemory | None = None
     ) -> tuple[Tensor, ...]:
         if self.ln0 is not None:
             x = self.ln0(x)
@@ -399,7 +399,7 @@ class RWKV(nn.Module):
         logits = self.decode(self.emb(inputs), memories)
         return logits, state.with_memories(memories)
 
-    def decode(self, embedded: Tensor, memories: Sequence[Memory | None] = ()) -> Tensor:
+    def decode(self, embedded: Tensor, memories: Sequence[BlockMemory | None] = ()) -> Tensor:
         """Logits (B,T,256) from byte embeddings (B,T,D).
 
         memories: of every block, of the bytes before; they are brought up to date.
@@ -425,7 +425,8 @@ class RWKV(nn.Module):
 
     def state_layout(self) -> Layout:
         """Shape and dtype of every tensor of a state."""
-        config, dtype = self.config, self.head.weight.dtype
+        config = self.config
+        dtype = self.head.weight.dtype
         matrix = (config.heads, config.head_size, config.head_size)
         wide = torch.promote_types(dtype, torch.float32)
         kinds = {
@@ -462,8 +463,8 @@ class RWKV(nn.Module):
 
         Row i of a head's receptance reads the state's row i, whose decay is that of channel i. The
         output matrix cannot carry the shape: its columns belong to channels of the value, which do
-        not decay apart, and it starts at zero. GroupNorm divides every head by its own size, so
-        only the shape inside a head acts: each holds the whole law, in N nodes. A byte at
+        not decay apart, and it is zero at initialisation. GroupNorm divides every head by its own
+        size, so only the shape inside a head acts: each holds the whole law, in N nodes. A byte at
         prediction distance d >= 2 is seen through a**(d-2), and at d = 1 through the bonus u alone
         (lag `bonus` of `plkernel.analysis.nodes.Aim`). The key is not scaled by the decay (gain
         `none`) unless the K-clamp multiplies it by min(1, lambda) (gain `clamp`). Goose reads the

@@ -34,7 +34,7 @@ from plkernel.kernels.wkv7 import wkv7
 from plkernel.models.layers import Activation, Linear, Structure, squared_relu
 from plkernel.models.power_law import decays_, projection_
 from plkernel.models.rwkv import RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
-from plkernel.models.state import Memory
+from plkernel.models.state import BlockMemory
 
 IMPULSES = 8
 SEQUENCES = 4
@@ -123,7 +123,7 @@ class GooseMixing(Mixing):
         decays_(self.w0, nodes, "exp_sigmoid")
 
     def forward(
-        self, x: Tensor, first: Tensor | None = None, memory: Memory | None = None
+        self, x: Tensor, first: Tensor | None = None, memory: BlockMemory | None = None
     ) -> tuple[Tensor, Tensor]:
         change = previous(x, memory, "att_shift") - x
         r, log_decay, k, a, b = self.addressed(x, change)
@@ -204,7 +204,7 @@ class GooseChannelMixing(nn.Module):
         self.value = Linear(config.structure, config.hidden, config.dim)
         self.squared_relu = Activation(config.structure, squared_relu)
 
-    def forward(self, x: Tensor, memory: Memory | None = None) -> Tensor:
+    def forward(self, x: Tensor, memory: BlockMemory | None = None) -> Tensor:
         x_k = torch.lerp(x, previous(x, memory, "ffn_shift"), self.x_k)
         return self.value(self.squared_relu(self.key(x_k)))
 

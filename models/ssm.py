@@ -40,7 +40,7 @@ from plkernel.models.layers import (
     norm_of,
 )
 from plkernel.models.power_law import decays_, projection_
-from plkernel.models.state import Layout, Memory, State, blank, block_name, check
+from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check
 
 TOTAL, LAST = "patch.total", "patch.last"
 """Names in a state of the sum over the unfinished patch and of the last complete one."""
@@ -54,7 +54,7 @@ class SSMConfig:
     implementations; None takes the one for the device. `structure`: what an initialisation scheme
     asks for. `shape_multiplier`: multiply the states by a fixed number per channel, the buffer
     `shape` of every SSM branch, which takes the place of the columns of C_proj in `place_`: a power
-    law thus acts although C_proj starts at zero.
+    law thus acts although C_proj is initialised with zeros.
     """
 
     dim: int = 256
@@ -154,7 +154,7 @@ class DiagonalSSM(nn.Module):
         self.shape: Tensor | None
         self.register_buffer("shape", torch.ones(dim) if config.shape_multiplier else None)
 
-    def forward(self, u: Tensor, memory: Memory | None = None) -> Tensor:
+    def forward(self, u: Tensor, memory: BlockMemory | None = None) -> Tensor:
         rate = self.log_rate.to(torch.promote_types(self.log_rate.dtype, torch.float32)).exp()
         driven = self.B(u)
         if self.gain != "none":
@@ -254,7 +254,7 @@ class Block(nn.Module):
         self.join2 = Join(structure, dim, f"ffn.{layer}")
         self.mlp = SwiGLU(dim, structure)
 
-    def forward(self, x: Tensor, memory: Memory | None = None) -> Tensor:
+    def forward(self, x: Tensor, memory: BlockMemory | None = None) -> Tensor:
         branch = self.ssm(self.join1.read(x, self.norm1), memory)
         x = self.join1.add(x, branch, self.norm1)
         branch = self.mlp(self.join2.read(x, self.norm2))
@@ -290,7 +290,8 @@ class SSM(nn.Module):
 
     def decode(self, embedded: Tensor) -> Tensor:
         """Logits (B,T,256) from byte embeddings (B,T,D)."""
-        size, time = self.config.patch, embedded.shape[1]
+        size = self.config.patch
+        time = embedded.shape[1]
         x = pool(embedded, size) if size > 1 else embedded
         for block in self.blocks:
             x = block(x)
@@ -300,7 +301,8 @@ class SSM(nn.Module):
 
     def resume(self, embedded: Tensor, state: State) -> tuple[Tensor, State]:
         """Logits (B,T,256) from embeddings (B,T,D) after a checked `state`, and the next state."""
-        size, time = self.config.patch, embedded.shape[1]
+        size = self.config.patch
+        time = embedded.shape[1]
         memories = state.memories(self.config.layers, ("ssm",))
         x = embedded
         if size > 1:
@@ -339,7 +341,8 @@ class SSM(nn.Module):
                 f"mode must be 'causal' for a state, got 'published' ({NOT_CAUSAL}); it needs bytes"
                 " that are not known yet"
             )
-        dim, dtype = self.config.dim, self.head.weight.dtype
+        dim = self.config.dim
+        dtype = self.head.weight.dtype
         wide = torch.promote_types(dtype, torch.float32)
         layout = {block_name(i, "ssm"): ((dim,), wide) for i in range(self.config.layers)}
         if self.config.patch > 1:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-Memory = dict[str, Tensor]
+BlockMemory = dict[str, Tensor]
 """What one block remembers, by name: a layer reads its entry and replaces it."""
 Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape without the batch, and dtype, of every tensor of a state, by name."""
@@ -44,14 +44,14 @@ class State:
     def _each(self, change: Callable[[Tensor], Tensor]) -> "State":
         return replace(self, tensors={name: change(x) for name, x in self.tensors.items()})
 
-    def memories(self, layers: int, names: tuple[str, ...]) -> list[Memory]:
+    def memories(self, layers: int, names: tuple[str, ...]) -> list[BlockMemory]:
         """The memory of every block, `names` in each."""
         return [
             {name: self.tensors[block_name(layer, name)] for name in names}
             for layer in range(layers)
         ]
 
-    def with_memories(self, memories: list[Memory]) -> "State":
+    def with_memories(self, memories: list[BlockMemory]) -> "State":
         """The state with these memories of the blocks, in the dtypes that it has."""
         tensors = dict(self.tensors)
         for layer, memory in enumerate(memories):
@@ -84,7 +84,8 @@ def check(state: State, model: str, layout: Layout, inputs: Tensor, patch: int =
         raise ValueError(f"state must be a State, got {type(state).__name__}; {hint}")
     if state.model != model:
         raise ValueError(f"state must be of {model}, got one of {state.model}; {hint}")
-    if different := state.tensors.keys() ^ layout.keys():
+    different = state.tensors.keys() ^ layout.keys()
+    if different:
         raise ValueError(
             f"state must be of a model of the same size, got one that differs in"
             f" {min(different)}; {hint}"

@@ -54,7 +54,11 @@ __path__.append(
 class _Package(ModuleType):
     """Keep `plkernel.fit` the function when the module of the command, `plkernel.fit`, is imported.
 
-    An import binds the module in its package, after all that the module itself could do about it.
+    An import binds the module in its package, after all that the module itself could do about it:
+    also where `fit` is a folder with a `__main__`, and where the package has a `__getattr__`, which
+    is asked for missing names only. What is left without a class is that the module puts the
+    function into `sys.modules` in its own place. Then `import plkernel.fit as module` gives a
+    function, and nothing else can be imported from it, such as `render`.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

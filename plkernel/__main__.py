@@ -32,7 +32,8 @@ def main() -> None:
 
 
 def _run() -> None:
-    given, known = sys.argv[1:], commands()
+    given = sys.argv[1:]
+    known = commands()
     if not given or given[0] in ("-h", "--help"):
         rows = [
             textwrap.fill(

@@ -468,7 +468,8 @@ class StudyResult(Result, Study):
         from plkernel.results.conclusion import overview
 
         told = [overview(self.comparison)[0]] if self.finished() else ["no run has finished"]
-        if self.finished() and (declared := self.comparison.declared):
+        declared = self.comparison.declared if self.finished() else None
+        if declared:
             told.insert(0, declared.headline)
         return (
             f"{self.name}: {len(self.finished())} of {len(self.runs)} runs finished."
@@ -476,14 +477,16 @@ class StudyResult(Result, Study):
         )
 
     def _table(self) -> Any:
-        key, rows = self.comparison.primary, []
+        key = self.comparison.primary
+        rows = []
         for arm in (one for one in self.comparison.arms if key in one.estimates):
             row = {
                 "arm": arm.name,
                 "seeds": len(arm.seeds),
                 "bits_per_byte": arm.estimates[key].mean,
             }
-            if other := arm.differences.get(key):
+            other = arm.differences.get(key)
+            if other:
                 row |= {
                     "difference": other.mean,
                     "low": other.low,
@@ -559,7 +562,8 @@ def trial(
     frozen: bool = True,
     dim: int = 64,
 ) -> StudyResult:
-    """Measure a text, fit its law, and train a small model from several starts that follow from it.
+    """Measure a text, fit its law, and train a small model from several initialisations that follow
+    from it.
 
     text     the name of a corpus, or a file or folder
     out      folder of the study, runs/out/trial-TEXT unless given; its spec is written to OUT.toml
@@ -679,7 +683,8 @@ def _opened(
         if isinstance(opened, Model):
             yield predictor(opened, next(opened.parameters()).device), taken, patch_of(opened)
         else:
-            check_causal(predict := _checked(opened), taken, batch)
+            predict = _checked(opened)
+            check_causal(predict, taken, batch)
             yield predict, taken, 1
     finally:
         for one, training in before.items():

@@ -89,7 +89,9 @@ def assert_decays_survive(
     from plkernel.decays.watch import watch
 
     _check_arguments(factory, promised, initialise, inputs, steps)
-    fill, given, before = initialise or _initialise, promised or {}, torch.get_default_dtype()
+    fill = initialise or _initialise
+    given = promised or {}
+    before = torch.get_default_dtype()
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         try:
             moved = _built(factory)
@@ -139,7 +141,8 @@ def _check_arguments(factory: Any, promised: Any, initialise: Any, inputs: Any, 
     for name, value in {"inputs": inputs, "steps": steps}.items():
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise ValueError(f"{name} must be a list, got {value!r}")
-    if unknown := {str(step) for step in steps} - set(STEPS):
+    unknown = {str(step) for step in steps} - set(STEPS)
+    if unknown:
         raise ValueError(
             f"steps must be among {', '.join(STEPS)}, got {', '.join(sorted(unknown))}"
         )
@@ -147,7 +150,8 @@ def _check_arguments(factory: Any, promised: Any, initialise: Any, inputs: Any, 
 
 def _promises(given: Mapping[str, Any], first: Arrays) -> Arrays:
     """The promised numbers in the shapes of the decays; ValueError for what are none."""
-    if missing := set(given) - set(first):
+    missing = set(given) - set(first)
+    if missing:
         raise ValueError(
             f"promised must name decays, got {', '.join(sorted(map(str, missing)))}:"
             f" {', '.join(first)} are"
@@ -301,7 +305,8 @@ def _in_two_processes(factory: Factory, fill: Fill, first: Arrays) -> Readings:
     from torch.distributed.fsdp import fully_shard
 
     def work(rank: int, folder: str) -> None:
-        words, found = "sharded", list[Any]()
+        words = "sharded"
+        found = list[Any]()
         try:
             set_num_threads(1)
             store = distributed.FileStore(f"{folder}/store", 2)
@@ -321,12 +326,11 @@ def _in_two_processes(factory: Factory, fill: Fill, first: Arrays) -> Readings:
             work, (folder,), 2, join=False, daemon=True, start_method="fork"
         )
         try:
-            both.join(PATIENCE) or both.join(PATIENCE)
-            yield from (
-                one
-                for rank in range(2)
-                for one in pickle.loads(Path(folder, str(rank)).read_bytes())
-            )
+            # One call returns as soon as one process has ended; True is that all have.
+            if not both.join(PATIENCE):
+                both.join(PATIENCE)
+            for rank in range(2):
+                yield from pickle.loads(Path(folder, str(rank)).read_bytes())
         except Exception as error:  # raised in a process, or the end of one
             raise AssertionError(
                 f"two processes, {str(error).rpartition('AssertionError: ')[2].strip()}"
@@ -345,13 +349,10 @@ def _check(
     """
     from scipy.stats import ks_2samp
 
-    wanted, tolerance = (
-        fixed if expected is None else expected,
-        2.0**-7 if "bfloat16" in step else 0.0,
-    )
-    pools: dict[
-        str, list[tuple[np.ndarray, np.ndarray]]
-    ] = {}  # drawn now and by all seeds, over layers
+    wanted = fixed if expected is None else expected
+    tolerance = 2.0**-7 if "bfloat16" in step else 0.0
+    # Drawn now and by all seeds, over layers:
+    pools: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for name, values in samples[0].items():
         found = now.get(name)
         if found is None or found.shape != values.shape:

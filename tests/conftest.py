@@ -78,10 +78,12 @@ def without(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
                 raise ModuleNotFoundError(f"{name} is blocked", name=name)
 
         files = [tmp_path / name for name in ("stdout", "stderr")]
-        if child := os.fork():
+        child = os.fork()
+        if child:
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             return status, files[0].read_text(), files[1].read_text()
-        status, loaded = 1, sys.modules.copy()
+        status = 1
+        loaded = sys.modules.copy()
         try:
             sys.stdout, sys.stderr = (file.open("w", buffering=1) for file in files)
             for name in loaded:
@@ -221,7 +223,8 @@ def declared_study(tmp_path: Path) -> Callable[..., Path]:
         spec = parse_spec(
             {**values, "train": train, "hypotheses": hypotheses, "gates": gates}, "here"
         )
-        rng, rows = np.random.default_rng(0), []
+        rng = np.random.default_rng(0)
+        rows = []
         for seed in range(seeds):
             for arm, effect in effects.items():
                 own = rng.normal(0.0, 0.001)

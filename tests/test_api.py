@@ -87,7 +87,8 @@ def test_a_fit_is_placed_and_applied() -> None:
     nodes = plkernel.place(32, placement="terms", terms=found, gain="ema")
     assert nodes.gain == "ema"
     assert node_scores(nodes, power_law_target(0.9, 256)).e_log < 0.05
-    decays, weight = torch.empty(32), torch.ones(3, 32)
+    decays = torch.empty(32)
+    weight = torch.ones(3, 32)
     plkernel.apply(nodes, decays, weight, parametrisation="log_rate", max_lag=256)
     assert torch.allclose(decays.exp(), torch.tensor(nodes.rates), rtol=1e-5)
     assert torch.allclose(weight[0], torch.tensor(nodes.projection), rtol=1e-6)

@@ -118,7 +118,8 @@ def test_every_folder_of_the_package_is_a_room() -> None:
 
 def test_the_digest_of_a_run_covers_all_that_training_imports() -> None:
     """The rooms whose source computes a run are those that `plkernel/training` reaches."""
-    reached, left = set(), [name for name in MODULES if room_of(name) == "plkernel/training"]
+    reached = set()
+    left = [name for name in MODULES if room_of(name) == "plkernel/training"]
     while left:
         module = left.pop()
         if module not in reached:

@@ -52,7 +52,11 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (measure, ["a", "--lags", "1", "x"], "--lags must be 2 whole numbers, got '1' 'x'"),
         (report, ["a", "--formats", "gif"], "--formats must be one of pdf, png, svg, got 'gif'"),
         (fit, ["--no-figur"], "--no-figur; did you mean --figure or --no-figure?"),
-        (fit, ["--max-lag", "9", "--max_lag=8"], "--max-lag is given 2 times, expected once"),
+        (
+            fit,
+            ["--max-lag", "9", "--max_lag=8"],
+            "--max-lag must be given once, with all of its values, got it 2 times",
+        ),
         (fit, ["--gain", "emma"], "--gain must be one of none, ema, lru, clamp, got 'emma'"),
         (gallery, ["--max-lag", "31"], "max_lag must be 32 to 65,536"),
         (export, [], "MODEL must be given: Folder of a run"),
@@ -73,7 +77,8 @@ def test_wrong_arguments_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "quick").mkdir()
-    place, near = str(tmp_path / "quik" / "x"), str(tmp_path / "quick")
+    place = str(tmp_path / "quik" / "x")
+    near = str(tmp_path / "quick")
     error = refused(
         lambda: cli.main(command, [place if one == "PLACE" else one for one in arguments]), capsys
     )
@@ -356,17 +361,17 @@ def test_strange_files_and_rows_are_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/dev/zero")
     (tmp_path / "rows.jsonl").write_text("{}\nnull\n")
     for name, message in {
-        "pipe": "is a pipe or device",
-        "link": "is a pipe or device",
-        ".": "is a folder",
+        "pipe": "got a pipe or device",
+        "link": "got a pipe or device",
+        ".": "got a folder",
         "pipe/x": "no such file",
         "a\0b": "no such file",
     }.items():
         with pytest.raises(ValueError, match=message):
             files.check_regular(tmp_path / name)
-    with pytest.raises(ValueError, match="is a folder"):
+    with pytest.raises(ValueError, match="got a folder"):
         files.load_json(tmp_path)
-    with pytest.raises(ValueError, match=r"rows.jsonl: line 2: holds None, expected an object"):
+    with pytest.raises(ValueError, match=r"rows.jsonl: line 2 must hold an object, got None"):
         files.read_lines(tmp_path / "rows.jsonl")
     with pytest.raises(
         ValueError,
@@ -384,9 +389,9 @@ def test_code_is_imported_with_consent_alone() -> None:
     for name, message in {
         "nowhere:x": "No module named 'nowhere'",
         "math:hipot": "module 'math' has no attribute 'hipot'",
-        "math:pi": "is a float, expected something to call",
+        "math:pi": "must be something to call, got a float",
     }.items():
-        with pytest.raises(ValueError, match=f"init '{name}': .*{message}"):
+        with pytest.raises(ValueError, match=f"init '{name}'.* {message}"):
             cli.imported(name, "init")
 
 

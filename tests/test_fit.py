@@ -142,7 +142,8 @@ def test_what_is_written_is_what_training_loads(placement: Any, gain: Any, tmp_p
     assert (nodes, nodes.gain) == (given_nodes(written), gain)
     assert written["nodes_aim"]["target"] == "correlation"
     assert written["exponent"] == pytest.approx(1.15 / 2)
-    scores, law = written["nodes_aim"]["scores"], power_law_target(1.15 / 2, 512)
+    scores = written["nodes_aim"]["scores"]
+    law = power_law_target(1.15 / 2, 512)
     assert node_scores(nodes, law).e_log == pytest.approx(scores["e_log"])
     if placement == "quantile" and gain == "ema":
         assert scores["e_log"] < 0.1
@@ -189,10 +190,12 @@ def test_predictive_weights_are_fitted_and_loaded(
         "gain": "ema",
         "channels": 48,
     }
-    written, told = fitted(tmp_path, **given, **options), capsys.readouterr().out
+    written = fitted(tmp_path, **given, **options)
+    told = capsys.readouterr().out
     assert "predictive weights stand out from noise on lags 1.." in told
     assert (written["beta"], written["exponent"]) == (None, None)
-    values, lags = written["kernel"]["values"], np.array(written["kernel"]["lags"])
+    values = written["kernel"]["values"]
+    lags = np.array(written["kernel"]["lags"])
     np.testing.assert_allclose(values, LagCorpus(1.0, 128, 0.4).chances[0] / lags, rtol=0.15)
     nodes = given_nodes(written)
     assert nodes == loaded(tmp_path, 48, "ema")
@@ -254,7 +257,8 @@ def test_a_curve_that_is_broken_is_fitted_broken(
             in capsys.readouterr().out
         )
         return
-    exact, kernel = power_law_target(1.4, 512, 0.5, 30), written["kernel"]
+    exact = power_law_target(1.4, 512, 0.5, 30)
+    kernel = written["kernel"]
     np.testing.assert_allclose(kernel["values"], exact.values, rtol=1e-12)
     assert (kernel["lags"], kernel["exponents"]) == (
         list(exact.lags),

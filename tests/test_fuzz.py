@@ -189,7 +189,8 @@ def ending(action: Action, case: Any, folder: Path) -> str:
     try:
         action(case, folder)
     except cli.USER_ERRORS as error:
-        end, message = "refused", " ".join(str(error).split())
+        end = "refused"
+        message = " ".join(str(error).split())
     except SystemExit as stop:
         end = {None: "accepted", 0: "accepted", cli.EXIT_BAD_INPUT: "refused"}[stop.code]
     finally:
@@ -244,7 +245,8 @@ def mutated(draw: st.DrawFn, base: Any) -> Any:
         keys = list(table) if isinstance(table, dict) else list(range(len(table)))
         if not keys:
             continue
-        key, new = draw(st.sampled_from(keys)), copy.deepcopy(draw(st.sampled_from(STRANGE)))
+        key = draw(st.sampled_from(keys))
+        new = copy.deepcopy(draw(st.sampled_from(STRANGE)))
         kind = draw(st.sampled_from(["replace", "replace", "wrap", "delete", "add", "noise"]))
         if kind == "delete" and table is not holder:
             del table[key]
@@ -271,7 +273,8 @@ def damaged(draw: st.DrawFn, base: bytes) -> bytes:
     """The bytes of a file cut short, with a bit flipped, a part overwritten; or other bytes
     altogether.
     """
-    at, noise = draw(st.integers(0, max(0, len(base) - 1))), draw(st.binary(max_size=64))
+    at = draw(st.integers(0, max(0, len(base) - 1)))
+    noise = draw(st.binary(max_size=64))
     flipped = base[:at] + bytes([base[at] ^ (1 << draw(st.integers(0, 7)))]) + base[at + 1 :]
     cases = [base[:at], flipped, base[:at] + noise + base[at + len(noise) :], base + base[at:]]
     return draw(st.sampled_from([*cases, draw(st.sampled_from(FILES))]))

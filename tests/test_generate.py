@@ -64,7 +64,8 @@ def take(model: Any, prompt: bytes, count: int, *options: Any, part: int = 1024)
 @EACH
 def test_temperature_zero_is_the_largest_logit_of_the_whole_text(name: str) -> None:
     """Read part by part, then byte by byte; ties are beyond rounding here."""
-    model, prompt = build(name), PROMPT[:50]
+    model = build(name)
+    prompt = PROMPT[:50]
     drawn = take(model, prompt, 30, 0.0, part=7)
     with torch.no_grad():
         logits = model(torch.tensor([list(prompt + drawn)]))[0, len(prompt) - 1 : -1]
@@ -95,7 +96,8 @@ class Cost(TorchDispatchMode):
 @EACH
 def test_a_byte_costs_the_same_wherever_it_stands(name: str) -> None:
     """In operators and in numbers that they write; over a patch, which is a cycle."""
-    drawn, costs = continuation(build(name), b"def "), []
+    drawn = continuation(build(name), b"def ")
+    costs = []
     for start in (8, 80, 800):
         for _ in range(start):
             next(drawn)
@@ -146,7 +148,8 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
         assert set(np.flatnonzero(nucleus(p, top_p))) == kept
     random = np.random.default_rng(1)
     for _ in range(100):
-        p, top_p = random.dirichlet(np.full(256, 0.05)), random.uniform(0.01, 0.999)
+        p = random.dirichlet(np.full(256, 0.05))
+        top_p = random.uniform(0.01, 0.999)
         inside = nucleus(p, top_p)
         found = np.flatnonzero(inside)
         assert inside.sum() == pytest.approx(1, abs=1e-12)

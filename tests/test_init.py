@@ -75,7 +75,8 @@ def test_heads_of_an_rwkv_are_as_asked(head_size: int | None, shape: str, capsys
 
 
 def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:
-    start, width = time.process_time(), 13312
+    start = time.process_time()
+    width = 13312
     show("megatron_mup", dim=width, layers=96, option=(("base_width", 256),))
     assert time.process_time() - start < 3
     text = capsys.readouterr().out

@@ -29,7 +29,8 @@ def measured(out: Path) -> list[dict]:
 def test_a_known_corpus_is_measured_printed_and_written(tmp_path: Path, capsys: Shown) -> None:
     measure((KNOWN,), out=tmp_path, formats=("pdf", "svg"))
     [found] = measured(tmp_path)
-    law, curve = found["law"], DecayCurve(**found["information"])
+    law = found["law"]
+    curve = DecayCurve(**found["information"])
     [stated] = [row for row in found["fits"] if row["label"] == "lags 1..500"]
     assert abs(law["beta"] - stated["exact"]) < 3 * law["standard_error"] < 0.06
     assert {**asdict(fit_power_law(curve, (1, 500))), "dropped": []} == law

@@ -163,10 +163,13 @@ def compiled() -> Callable[..., int]:
         scratch = np.zeros(SYMBOLS * SYMBOLS, np.uint32)
         total = 0
         for block in range(edges.size - 1):
-            left, right = max(start, edges[block]), min(stop, edges[block + 1])
+            left = max(start, edges[block])
+            right = min(stop, edges[block + 1])
             if left >= right:
                 continue
-            first, second, table = data[left:right], data[left + lag : right + lag], tables[block]
+            first = data[left:right]
+            second = data[left + lag : right + lag]
+            table = tables[block]
             for position in range(right - left):
                 scratch[np.int64(first[position]) << 8 | second[position]] += np.uint32(1)
             for i in range(symbols.size):

@@ -46,10 +46,10 @@ Table = NDArray[Any]
 
 
 def mutual_information(tables: Table) -> Floats:
-    """I(X;Y) = H(X) + H(Y) - H(X,Y) in nats of pair tables (..., S, S), H = -sum_i (n_i/n)
-    ln(n_i/n).
+    """I(X;Y) = H(X) + H(Y) - H(X,Y) in nats of pair tables (..., S, S).
 
-    The plug-in estimate; its bias is about (S-1)^2 / 2n upwards, and `decay_curves` corrects it.
+    H = -sum_i (n_i/n) ln(n_i/n). The plug-in estimate; its bias is about (S-1)^2 / 2n upwards, and
+    `decay_curves` corrects it.
     """
     exact = np.result_type(tables, np.int64)
     rows, columns = tables.sum(axis=-1, dtype=exact), tables.sum(axis=-2, dtype=exact)
@@ -99,8 +99,9 @@ def expected_information(counts: Table) -> float:
 
 
 def _expanded(row: Floats, column: Floats, n: float) -> Floats:
-    """E[N ln N] for large means: f(m) + v f''(m)/2 + s f'''(m)/6 + 3 v^2 f''''(m)/24, f = x ln
-    x.
+    """E[N ln N] for large means, by expansion of f = x ln x.
+
+    f(m) + v f''(m)/2 + s f'''(m)/6 + 3 v^2 f''''(m)/24.
     """
     mean = row * column / n
     variance = mean * (1 - row / n) * (1 - column / n) * n / max(n - 1, 1)
@@ -141,11 +142,10 @@ def _summed(row: Floats, column: Floats, n: float) -> Floats:
 
 
 def drift_table(parts: Table) -> Floats:
-    """Pair table (S, S) of a corpus with each of its blocks shuffled: sum_g n_g p_g p_g^T, of
-    counts `parts` (G, S).
+    """Pair table (S, S) of a corpus with each of its blocks shuffled.
 
-    Its information comes from blocks that differ in composition, and stands at every lag shorter
-    than a block.
+    sum_g n_g p_g p_g^T, of counts `parts` (G, S). Its information comes from blocks that differ in
+    composition, and stands at every lag shorter than a block.
     """
     size = parts.sum(axis=1, keepdims=True)
     shares = np.divide(parts, np.sqrt(size), out=np.zeros(parts.shape), where=size > 0)
@@ -153,24 +153,24 @@ def drift_table(parts: Table) -> Floats:
 
 
 def pools(counts: Table) -> NDArray[np.int64]:
-    """Pool of each symbol (S,) for `correlation`: its own, but one for all rarer than
-    `POOLED_BELOW` of the counts.
+    """Pool of each symbol (S,) for `correlation`.
 
-    Without it a pair of two symbols seen once would count as perfect correlation.
+    Its own, but one for all that are rarer than `POOLED_BELOW` of the counts. Without it a pair of
+    two symbols seen once would count as perfect correlation.
     """
     common = counts >= POOLED_BELOW * counts.sum()
     return np.where(common, np.cumsum(common) - 1, common.sum()).astype(np.int64)
 
 
 def correlation(tables: Table, pool: NDArray[np.int64]) -> Floats:
-    """Largest non-trivial singular value of P_ij / sqrt(p_i q_j), from the pair tables (G, S, S) of
-    G >= 2 blocks.
+    """Largest non-trivial singular value of P_ij / sqrt(p_i q_j).
 
-    It is the largest correlation that functions of the two symbols can have (Hirschfeld 1935,
-    Gebelein 1941, Renyi 1959); for small I it falls with half the exponent of I. Symbols of one
-    pool (S,) are taken as one. The largest singular value of a noisy table is too large, so the
-    singular vectors of the even blocks are applied to the odd ones and the other way round, and the
-    two results averaged: zero on average where there is no memory.
+    From the pair tables (G, S, S) of G >= 2 blocks. It is the largest correlation that functions of
+    the two symbols can have (Hirschfeld 1935, Gebelein 1941, Renyi 1959); for small I it falls with
+    half the exponent of I. Symbols of one pool (S,) are taken as one. The largest singular value of
+    a noisy table is too large, so the singular vectors of the even blocks are applied to the odd
+    ones and the other way round, and the two results averaged: zero on average where there is no
+    memory.
 
     Returns (1 + G,): the estimate, and the estimate with each block left out, the vectors staying
     as they are. Errors from these are somewhat small where several singular values lie close
@@ -201,8 +201,9 @@ def _pooled(tables: Table, pool: NDArray[np.int64]) -> Floats:
 
 
 def _normalised(pooled: Floats) -> Floats:
-    """P_ij / sqrt(p_i q_j) of tables (..., S, S) less its trivial singular value 1, of vectors
-    sqrt(p) and sqrt(q).
+    """P_ij / sqrt(p_i q_j) of tables (..., S, S) less its trivial singular value.
+
+    That is 1, of the vectors sqrt(p) and sqrt(q).
     """
     p = pooled / pooled.sum(axis=(-2, -1), keepdims=True)
     rows, columns = np.sqrt(p.sum(axis=-1)), np.sqrt(p.sum(axis=-2))
@@ -217,37 +218,37 @@ def each_left_out(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def jackknife_error(replicates: NDArray[Any]) -> Floats:
-    """Standard errors (...) from delete-one replicates (..., G): sqrt((G-1)/G sum_g (v_(-g) -
-    mean)^2).
+    """Standard errors (...) from delete-one replicates (..., G).
 
-    Kunsch (Annals of Statistics 17:1217, 1989), section 2. Blocks must be longer than the memory of
-    the observations: what two blocks have in common is neither in the errors nor in the correction
-    of `without_bias`.
+    sqrt((G-1)/G sum_g (v_(-g) - mean)^2). Kunsch (Annals of Statistics 17:1217, 1989), section 2.
+    Blocks must be longer than the memory of the observations: what two blocks have in common is
+    neither in the errors nor in the correction of `without_bias`.
     """
     return np.sqrt((replicates.shape[-1] - 1) * replicates.var(axis=-1))
 
 
 def half_width(replicates: NDArray[Any], confidence: float = 0.95) -> Floats:
-    """Half the interval (...) of a jackknife: t_{G-1} standard errors of the replicates (...,
-    G).
+    """Half the interval (...) of a jackknife.
+
+    t_{G-1} standard errors of the replicates (..., G).
     """
     return critical_value(replicates.shape[-1], confidence) * jackknife_error(replicates)
 
 
 def without_bias(estimates: Floats, sizes: NDArray[Any]) -> Floats:
-    """v_J = G v - sum_g (1 - m_g/n) v_(-g), and its replicates with each block left out, both (...,
-    1 + G).
+    """v_J = G v - sum_g (1 - m_g/n) v_(-g), and its replicates.
 
-    `estimates` (..., 1 + G) are an estimate v of n observations in G blocks of m_g, `sizes` (...,
-    G), and the v_(-g) with block g left out. With equal blocks this is Quenouille's G v - (G-1)
-    mean_g v_(-g); with any, a bias of c/n is removed entirely (Busing, Meijer & van der Leeden,
-    Statistics and Computing 9:3, 1999, eq. 6). v_J is the mean, weighted by m_g, of the
-    pseudo-values h_g v - (h_g - 1) v_(-g), h_g = n/m_g; a replicate is that mean without one of
-    them, v_(-g) + (v_J - v) h_g / (h_g - 1), so that `jackknife_error` of the replicates is the
-    error of v_J.
+    The replicates leave each block out; both are (..., 1 + G). `estimates` (..., 1 + G) are an
+    estimate v of n observations in G blocks of m_g, `sizes` (..., G), and the v_(-g) with block g
+    left out. With equal blocks this is Quenouille's G v - (G-1) mean_g v_(-g); with any, a bias of
+    c/n is removed entirely (Busing, Meijer & van der Leeden, Statistics and Computing 9:3, 1999,
+    eq. 6). v_J is the mean, weighted by m_g, of the pseudo-values h_g v - (h_g - 1) v_(-g), h_g =
+    n/m_g; a replicate is that mean without one of them, v_(-g) + (v_J - v) h_g / (h_g - 1), so that
+    `jackknife_error` of the replicates is the error of v_J.
     """
     shares = sizes / sizes.sum(axis=-1, keepdims=True)
-    value, left = estimates[..., :1], estimates[..., 1:]
+    value = estimates[..., :1]
+    left = estimates[..., 1:]
     shift = np.sum((1 - shares) * (value - left), axis=-1, keepdims=True)
     return np.concatenate([value + shift, left + shift / (1 - shares)], axis=-1)
 
@@ -308,8 +309,9 @@ class DecayCurve(Result):
         return np.asarray(self.values) - half, np.asarray(self.values) + half
 
     def last_above(self, limit: ArrayLike) -> int:
-        """The last lag before the values first fall below `limit`, a number or (L,); 0 when the
-        first lag does.
+        """The last lag before the values first fall below `limit`, a number or (L,).
+
+        0 when the first lag does.
         """
         below = np.asarray(self.values) < limit
         count = int(np.argmax(below)) if below.any() else len(self.lags)
@@ -317,8 +319,9 @@ class DecayCurve(Result):
 
 
 def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
-    """At most `count` different integers from 1 to max_lag, as evenly spaced in the logarithm as
-    integers can be.
+    """At most `count` different integers from 1 to max_lag.
+
+    As evenly spaced in the logarithm as integers can be.
     """
     return np.unique(np.geomspace(1, max_lag, count).round().astype(np.int64))
 
@@ -371,7 +374,8 @@ def decay_curves(
             f"blocks must be at least {FEWEST_BLOCKS} for a jackknife of either half, got {blocks}"
         )
     check_data(data, longest, blocks)
-    edges, counts = block_edges(data.size, longest, blocks), histogram(data)
+    edges = block_edges(data.size, longest, blocks)
+    counts = histogram(data)
     symbols = np.flatnonzero(counts).astype(np.uint8)
     if symbols.size < 2:
         raise ValueError(
@@ -380,9 +384,13 @@ def decay_curves(
         )
     parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])[:, symbols]
     floors = np.array([expected_information(part) for part in (counts, *(counts[symbols] - parts))])
-    drift, pool = drift_table(parts), pools(counts[symbols])
+    drift = drift_table(parts)
+    pool = pools(counts[symbols])
     report = progress or (lambda share: None)
     pairs = float(np.sum(data.size - lags))
+
+    def counted(pairs_done: float) -> None:
+        report(0.5 * pairs_done / pairs)
 
     def estimate(tables: NDArray[Any]) -> tuple[Floats, Floats]:
         total = tables.sum(axis=0, dtype=np.int64)
@@ -393,9 +401,9 @@ def decay_curves(
     estimates: list[tuple[Floats, Floats]] = []
     at_once = max(1, TABLE_BYTES // (blocks * symbols.size**2 * np.dtype(np.uint32).itemsize))
     for first in range(0, lags.size, at_once):
-        some, told = lags[first : first + at_once], lambda done: report(0.5 * done / pairs)
+        some = lags[first : first + at_once]
         tables = count_pairs(
-            data, some, symbols=symbols, edges=edges, threads=threads, progress=told
+            data, some, symbols=symbols, edges=edges, threads=threads, progress=counted
         )
         with ThreadPoolExecutor(threads) as workers:
             estimates += workers.map(estimate, tables)

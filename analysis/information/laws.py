@@ -4,7 +4,7 @@ Four shapes of decay are compared on one curve, each by least squares on ln I, a
 follows from that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -86,8 +86,9 @@ class PowerLaw:
 
 
 class Points(NamedTuple):
-    """Lags (m,), ln d, ln I, its errors, ln I with each block left out (m, G) to first order, and
-    lags left out.
+    """Lags (m,) of a fit and what is known there.
+
+    ln d, ln I, its errors, ln I with each block left out (m, G) to first order, and lags left out.
     """
 
     lags: NDArray[np.int64]
@@ -99,8 +100,9 @@ class Points(NamedTuple):
 
 
 def clear_until(curve: DecayCurve) -> int:
-    """The last lag before `curve` falls below its floor or twice its drift; 0 when it never stands
-    out from them.
+    """The last lag before `curve` falls below its floor or twice its drift.
+
+    0 when it never stands out from them.
     """
     return curve.last_above(np.maximum(curve.floor, DRIFT_MULTIPLE * curve.drift))
 
@@ -147,14 +149,16 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None) -> PowerLaw:
     x = chosen.x
     w = octave_weights(chosen.lags)
     line = _projector(x, 1, w)
-    (constant, slope), betas = line @ chosen.logs, -(line @ chosen.replicates)[1]
+    constant, slope = line @ chosen.logs
+    betas = -(line @ chosen.replicates)[1]
     half = half_width(betas, CONFIDENCE)
     residual = chosen.logs - constant - slope * x
     spread = chosen.logs - np.average(chosen.logs, weights=w)
     bend = bend_error = bend_p = float("nan")
     if x.size > FEWEST_LAGS:
         row = _projector(x, 2, w)[2]
-        bend, bend_error = float(row @ chosen.logs), float(jackknife_error(row @ chosen.replicates))
+        bend = float(row @ chosen.logs)
+        bend_error = float(jackknife_error(row @ chosen.replicates))
         bend_p = (
             float(2 * stdtr(betas.size - 1, -abs(bend) / bend_error))
             if bend_error
@@ -181,23 +185,24 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None) -> PowerLaw:
 
 
 def log_log_slope(lags: ArrayLike, values: ArrayLike) -> float:
-    """beta of the least-squares line through (ln d, ln I) with octave weights: `fit_power_law` of
-    exact values.
+    """beta of the least-squares line through (ln d, ln I) with octave weights.
 
-    NaN where one of them is not positive.
+    `fit_power_law` of exact values. NaN where one of them is not positive.
 
     >>> round(log_log_slope([1, 2, 4, 8], [1, 0.5, 0.25, 0.125]), 12)
     1.0
     """
-    x, y = np.log(np.asarray(lags, dtype=np.float64)), np.asarray(values, dtype=np.float64)
+    x = np.log(np.asarray(lags, dtype=np.float64))
+    y = np.asarray(values, dtype=np.float64)
     return (
         float(-(_projector(x, 1, octave_weights(lags)) @ np.log(y))[1]) if np.all(y > 0) else np.nan
     )
 
 
 def octave_weights(lags: ArrayLike) -> Floats:
-    """The stretch of ln d that each of `lags` (m,) stands for, (m,): the weights of the trapezoid
-    rule.
+    """The stretch of ln d that each of `lags` (m,) stands for, (m,).
+
+    The weights of the trapezoid rule.
 
     >>> (octave_weights([1, 2, 4, 16]) / np.log(2)).round(12).tolist()
     [0.5, 1.0, 1.5, 1.0]
@@ -225,8 +230,9 @@ def local_slopes(curve: DecayCurve) -> tuple[NDArray[np.int64], Floats, Floats]:
 
 
 def _projector(x: Floats, degree: int, weights: Floats) -> Floats:
-    """(degree + 1, m): takes values at x to the coefficients of their weighted least-squares
-    polynomial.
+    """(degree + 1, m): takes values at x to coefficients of a polynomial.
+
+    It is their weighted least-squares polynomial.
     """
     root = np.sqrt(weights)
     design: Floats = root[:, None] * x[:, None] ** np.arange(degree + 1)
@@ -234,8 +240,9 @@ def _projector(x: Floats, degree: int, weights: Floats) -> Floats:
 
 
 class Shape(NamedTuple):
-    """ln I = a + sum_j b_j column_j(d; place): linear but for `place`, which is searched on `grid`
-    and polished.
+    """ln I = a + sum_j b_j column_j(d; place).
+
+    Linear but for `place`, which is searched on `grid` and polished.
 
     size        number of parameters
     columns     (data, place) -> the columns, (m,) each
@@ -256,8 +263,9 @@ class Shape(NamedTuple):
         )
 
     def least(self, data: Points, targets: Floats) -> Floats:
-        """The least chi squared (B,) over the grid for each of `targets` (m, B), values in standard
-        errors.
+        """The least chi squared (B,) over the grid for each of `targets` (m, B).
+
+        Values are in standard errors.
         """
         explained = np.zeros(targets.shape[1])
         for place in self.grid(data):
@@ -279,7 +287,9 @@ class Shape(NamedTuple):
 
         grid = self.grid(data)
         best = int(np.argmin([at(place)[2] for place in grid]))
-        place, low, high = grid[best], grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
+        place = grid[best]
+        low = grid[max(best - 1, 0)]
+        high = grid[min(best + 1, grid.size - 1)]
         if low < high:
             place = minimize_scalar(
                 lambda value: at(value)[2], bounds=(low, high), method="bounded"
@@ -353,13 +363,12 @@ class ModelFit:
 
     def values(self, lags: ArrayLike) -> Floats:
         """I(d) of the fitted shape at `lags` (m,), in the unit of the curve."""
-        at, given = (
-            np.asarray(lags, np.float64),
-            {"beta_2": 0.0, "gamma": 1.0, "break": np.max(lags), **self.parameters},
-        )
+        at = np.asarray(lags, np.float64)
+        given = {"beta_2": 0.0, "gamma": 1.0, "break": np.max(lags), **self.parameters}
         if "tau" in given:
             return np.asarray(given["amplitude"] * np.exp(-((at / given["tau"]) ** given["gamma"])))
-        near, far = np.minimum(at, given["break"]), np.maximum(at / given["break"], 1.0)
+        near = np.minimum(at, given["break"])
+        far = np.maximum(at / given["break"], 1.0)
         slope = given["beta_1"] if "beta_1" in given else given["beta"]
         return np.asarray(given["amplitude"] * near**-slope * far ** -given["beta_2"])
 
@@ -374,11 +383,10 @@ class ModelFit:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Shape of a curve on the lags that stand clear of floor and drift: a kind, and a sentence for
-    the reader.
+    """Shape of a curve on the lags that stand clear of floor and drift.
 
-    kind: the name of a shape, 'power law' if one exponent describes the curve within its errors,
-    'too short' or 'none'.
+    A kind, and a sentence for the reader. kind: the name of a shape, 'power law' if one exponent
+    describes the curve within its errors, 'too short' or 'none'.
     """
 
     kind: str
@@ -389,8 +397,9 @@ class Verdict:
 
 
 def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelFit, ...]:
-    """Compare four shapes by corrected Akaike criterion (Hurvich & Tsai 1989), best first; lags as
-    in `fit_power_law`.
+    """Compare four shapes by corrected Akaike criterion, best first.
+
+    Hurvich & Tsai 1989. Lags are as in `fit_power_law`.
 
         power law              ln I = a - beta ln d
         exponential            ln I = a - d / tau
@@ -408,7 +417,8 @@ def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelF
     size = data.lags.size
     if size < FEWEST_COMPARED:
         raise ValueError(f"lags: {size} usable values, four models need at least {FEWEST_COMPARED}")
-    drawn, target = noise(data), data.logs / data.errors
+    drawn = noise(data)
+    target = data.logs / data.errors
 
     def criterion(chi_squared: Any, k: int) -> Any:
         return chi_squared + 2 * k + 2 * k * (k + 1) / (size - k - 1)
@@ -448,7 +458,8 @@ def noise(data: Points) -> Floats:
     inverted, times sqrt((G-1) / chi^2_{G-1}): any one contrast over its own jackknife error is then
     Student's t, as the measured one.
     """
-    blocks, rng = data.replicates.shape[1], np.random.default_rng(0)
+    blocks = data.replicates.shape[1]
+    rng = np.random.default_rng(0)
     away = data.replicates - data.replicates.mean(axis=1, keepdims=True)
     scale = np.sqrt((blocks - 1) ** 2 / blocks / rng.chisquare(blocks - 1, DRAWS))
     return np.asarray(away @ rng.standard_normal((blocks, DRAWS)) * scale / data.errors[:, None])
@@ -464,45 +475,49 @@ def judge(curve: DecayCurve) -> Verdict:
     last = clear_until(curve)
     usable = [lag for lag in curve.lags if lag <= last]
     if len(usable) < FEWEST_LAGS:
-        sentence = "no memory that stands out from a shuffled corpus" + (
-            f" beyond lag {last}" if last else ""
-        )
+        beyond = f" beyond lag {last}" if last else ""
+        sentence = f"no memory that stands out from a shuffled corpus{beyond}"
         return Verdict("none", sentence, curve.lags[0], last, ())
-    first, span = usable[0], f"lags {usable[0]} to {last}"
+    first = usable[0]
+    span = f"lags {first} to {last}"
     if len(usable) < FEWEST_COMPARED or last < SHORTEST_SPAN * first:
         sentence = (
             f"only {span} stand out from a shuffled corpus: too few to tell a power law from other"
             " decays"
         )
         return Verdict("too short", sentence, first, last, ())
-    models, law = compare_models(curve, (first, last)), fit_power_law(curve, (first, last))
+    models = compare_models(curve, (first, last))
+    law = fit_power_law(curve, (first, last))
     if law.low <= 0:
         sentence = (
             f"{span}: no decay of the information is significant, beta {law.beta:.2g}"
             f" ({law.low:.2g} to {law.high:.2g})"
         )
         return Verdict("none", sentence, first, last, models)
+    kind, told = _decided(models, law)
+    return Verdict(kind, f"{span}: {told}", first, last, models)
+
+
+def _decided(models: tuple[ModelFit, ...], law: PowerLaw) -> tuple[str, str]:
+    """The kind of a decay that is significant, and what tells it from the other shapes."""
     best = simplest(models)
     straight = next(fit for fit in models if fit.name == "power law")
-    kind = best.name
-    if straight.excess_p >= SIGNIFICANT and not law.curvature_p < SIGNIFICANT:
-        kind, told = (
-            straight.name,
-            f"a single power law describes the curve, beta {law.beta:.2f} ({law.low:.2f} to ",
+    bent = law.curvature_p < SIGNIFICANT
+    if straight.excess_p >= SIGNIFICANT and not bent:
+        return straight.name, (
+            f"a single power law describes the curve, beta {law.beta:.2f} ({law.low:.2f} to"
+            f" {law.high:.2f})"
         )
-        told += f"{law.high:.2f})"
-    elif best is straight:
-        kind, how = "broken power law", "slows down" if law.curvature > 0 else "speeds up"
-        told = (
+    if best is straight:
+        how = "slows down" if law.curvature > 0 else "speeds up"
+        return "broken power law", (
             f"not a single power law: the decay {how} with the lag (curvature p"
             f" {law.curvature_p:.1g})"
         )
-    else:
-        how = "poorly too" if best.chi_squared_p < SIGNIFICANT else "within the errors"
-        better = straight.aicc - best.aicc
-        lead = f"better by {better:.0f} in AICc (p {straight.excess_p:.1g})"
-        told = f"not a single power law: {best} is {lead} and fits {how}"
-    return Verdict(kind, f"{span}: {told}", first, last, models)
+    how = "poorly too" if best.chi_squared_p < SIGNIFICANT else "within the errors"
+    better = straight.aicc - best.aicc
+    lead = f"better by {better:.0f} in AICc (p {straight.excess_p:.1g})"
+    return best.name, f"not a single power law: {best} is {lead} and fits {how}"
 
 
 def with_correlation(verdict: Verdict, correlation: DecayCurve) -> Verdict:
@@ -588,8 +603,9 @@ class Measurement(Result):
 
 
 def check_range(lags: object, max_lag: int) -> Range:
-    """Return a first and a last lag, STATED for None; ValueError unless they ascend from 1 or more
-    to `max_lag`.
+    """Return a first and a last lag, STATED for None.
+
+    Raises ValueError unless they ascend from 1 or more to `max_lag`.
     """
     if max_lag < 2:
         raise ValueError(f"max_lag must be at least 2, got {max_lag}")
@@ -624,10 +640,8 @@ def measure_corpus(
     exact: gives the true information in nats at an array of lags, where it is known. Other options
     as of `decay_curves`, which raises ValueError.
     """
-    ranges = {_label(limits): limits for limits in (stated, *OTHER_RANGES) if limits[1] <= max_lag}
-    # The ends are among the lags, so that a stated range is measured from end to end.
-    ends = [end for limits in (stated, *OTHER_RANGES) for end in limits if end <= max_lag]
-    lags = np.union1d(log_lags(max_lag), ends)
+    ranges = [limits for limits in (stated, *OTHER_RANGES) if limits[1] <= max_lag]
+    lags = _measured_lags(stated, max_lag)
     information, correlation = decay_curves(
         data, lags, estimator=estimator, blocks=blocks, threads=threads, progress=progress
     )
@@ -636,7 +650,7 @@ def measure_corpus(
         information = beyond_period(information, period)
         correlation = at_whole_symbols(correlation, period)
     verdict = with_correlation(judge(information), correlation)
-    wanted = {label: (information, limits) for label, limits in ranges.items()}
+    wanted = {_label(limits): (information, limits) for limits in ranges}
     if verdict.last_lag > verdict.first_lag:
         above = (verdict.first_lag, verdict.last_lag)
         wanted[f"{_label(above)}, what stands out"] = (information, above)
@@ -648,20 +662,34 @@ def measure_corpus(
             law = fit_power_law(curve, limits)
         except ValueError:  # too few positive values: this range shows nothing
             continue
-        slope = np.nan
-        if exact and curve is information:
-            used = [
-                lag
-                for lag in curve.lags
-                if limits[0] <= lag <= limits[1] and lag not in law.dropped
-            ]
-            slope = log_log_slope(used, exact(np.array(used)))
-        rows.append((label, law, slope if np.isfinite(slope) else None))
+        slope = None
+        if exact is not None and curve is information:
+            slope = _exact_slope(exact, law, curve.lags, limits)
+        rows.append((label, law, slope))
     stated_law = next((law for label, law, _ in rows if label == _label(stated)), None)
-    true = tuple(np.asarray(exact(lags)).tolist()) if exact else None
+    true = None if exact is None else tuple(np.asarray(exact(lags)).tolist())
     return Measurement(
         corpus, estimator, information, correlation, stated_law, tuple(rows), verdict, true, period
     )
+
+
+def _measured_lags(stated: Range, max_lag: int) -> NDArray[np.int64]:
+    """Log-spaced lags up to `max_lag`, and the ends of the ranges that a law is stated on.
+
+    So a stated range is measured from end to end.
+    """
+    ends = [end for limits in (stated, *OTHER_RANGES) for end in limits if end <= max_lag]
+    return np.union1d(log_lags(max_lag), ends)
+
+
+def _exact_slope(
+    exact: Callable[[Any], Any], law: PowerLaw, lags: Sequence[int], limits: Range
+) -> float | None:
+    """The exponent of the true information on the lags that `law` was fitted to."""
+    first, last = limits
+    used = [lag for lag in lags if first <= lag <= last and lag not in law.dropped]
+    slope = log_log_slope(used, exact(np.array(used)))
+    return slope if np.isfinite(slope) else None
 
 
 def beyond_period(curve: DecayCurve, period: Period) -> DecayCurve:

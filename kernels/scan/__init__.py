@@ -36,7 +36,8 @@ def scan(
 
 def _reference(a: Tensor, b: Tensor, state: Tensor) -> Results:
     """The loop over time in float64, differentiated by torch: the truth for every other backend."""
-    carry, outputs = state.double(), []
+    carry = state.double()
+    outputs = []
     for decay, step in zip(a.double().expand(b.shape).unbind(1), b.double().unbind(1), strict=True):
         carry = decay * carry + step
         outputs.append(carry)

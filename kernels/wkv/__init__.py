@@ -1,5 +1,6 @@
-"""The matrix-valued recurrence of RWKV-5 (Eagle) and RWKV-6 (Finch), with gradients, on any
-device.
+"""The matrix-valued recurrence of RWKV-5 (Eagle) and RWKV-6 (Finch).
+
+With gradients, on any device.
 """
 
 import torch
@@ -24,12 +25,11 @@ def wkv(
     backend: str | None = None,
     precision: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """o_t = r_t (S_{t-1} + diag(u) k_t^T v_t), S_t = diag(w_t) S_{t-1} + k_t^T v_t, S_0 = state:
-    every o_t and S_T.
+    """o_t = r_t (S_{t-1} + diag(u) k_t^T v_t), S_t = diag(w_t) S_{t-1} + k_t^T v_t.
 
-    `wkv` supports gradients through every input. Only the reference supports second derivatives,
-    forward mode and torch.func. The carry is float64, on a GPU from one chunk of 64 steps to the
-    next.
+    S_0 = state; the results are every o_t and S_T. `wkv` supports gradients through every input.
+    Only the reference supports second derivatives, forward mode and torch.func. The carry is
+    float64, on a GPU from one chunk of 64 steps to the next.
 
     Args:
         r: receptance (B,T,H,K) in float32, float64, bfloat16 or float16; any T, also 0. Any
@@ -70,7 +70,9 @@ def _reference(
     columns = (
         x.double()[..., None].unbind(1) for x in (r, k, log_decay.double().expand(r.shape).exp())
     )
-    bonus, carry, outputs = u.double()[..., None], state.double(), []
+    bonus = u.double()[..., None]
+    carry = state.double()
+    outputs = []
     for r_t, k_t, w_t, v_t in zip(*columns, v.double()[..., None, :].unbind(1), strict=True):
         pair = k_t * v_t
         outputs.append((r_t * (carry + bonus * pair)).sum(-2))

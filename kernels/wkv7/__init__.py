@@ -1,5 +1,6 @@
-"""The matrix-valued recurrence of RWKV-7 (Goose), a generalised delta rule, with gradients, on any
-device.
+"""The matrix-valued recurrence of RWKV-7 (Goose), a generalised delta rule.
+
+With gradients, on any device.
 """
 
 import torch
@@ -25,12 +26,12 @@ def wkv7(
     backend: str | None = None,
     precision: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """S_t = S_{t-1} diag(w_t) + (S_{t-1} a_t) b_t^T + v_t k_t^T, o_t = S_t r_t, S_0 = state: every
-    o_t and S_T.
+    """S_t = S_{t-1} diag(w_t) + (S_{t-1} a_t) b_t^T + v_t k_t^T, o_t = S_t r_t.
 
-    `wkv7` supports gradients through every input. Only the reference supports second derivatives,
-    forward mode and torch.func. The model has a = -kappa and b = kappa times the in-context rate,
-    kappa a normalised key; a = 0 leaves the state of WKV.
+    S_0 = state; the results are every o_t and S_T. `wkv7` supports gradients through every input.
+    Only the reference supports second derivatives, forward mode and torch.func. The model has a =
+    -kappa and b = kappa times the in-context rate, kappa a normalised key; a = 0 leaves the state
+    of WKV.
 
     Args:
         r: receptance (B,T,H,K) in float32, float64, bfloat16 or float16; any T, also 0. Any
@@ -70,7 +71,8 @@ def _reference(
 ) -> Results:
     """The loop over time in float64, differentiated by torch: the truth for every other backend."""
     rows = (x.double()[..., None, :].unbind(1) for x in (r, log_decay.double().exp(), k, a, b))
-    carry, outputs = state.double(), []
+    carry = state.double()
+    outputs = []
     for r_t, w_t, k_t, a_t, b_t, v_t in zip(*rows, v.double()[..., None].unbind(1), strict=True):
         read = (carry * a_t).sum(-1, keepdim=True)
         carry = carry * w_t + read * b_t + v_t * k_t

@@ -1,5 +1,6 @@
-"""Initialisation: schemes by name as plans, one generator per (seed, parameter name), and power-law
-decays.
+"""Initialisation: schemes by name as plans, and power-law decays.
+
+There is one generator per (seed, parameter name).
 """
 
 from plkernel.models.init import schemes  # which registers them

@@ -64,8 +64,9 @@ class Distribution:
         return replace(self, scale=self.scale * factor)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """A tensor of this shape, on the CPU in float32, so that every device gets the same
-        values.
+        """A tensor of this shape, on the CPU in float32.
+
+        So that every device gets the same values.
         """
         return self.fill_(torch.empty(shape), generator)
 
@@ -90,8 +91,9 @@ class Distribution:
 
 
 def truncated_normal_(tensor: Tensor, cutoff: float, generator: torch.Generator) -> Tensor:
-    """Fill `tensor` in place from N(0, 1) cut at +-cutoff, not rescaled: sqrt(2) erfinv(u), u
-    uniform within +-erf(cutoff / sqrt(2)).
+    """Fill `tensor` in place from N(0, 1) cut at +-cutoff, not rescaled.
+
+    sqrt(2) erfinv(u), u uniform within +-erf(cutoff / sqrt(2)).
     """
     edge = math.erf(cutoff / math.sqrt(2))
     tensor.uniform_(-edge, edge, generator=generator)
@@ -100,8 +102,9 @@ def truncated_normal_(tensor: Tensor, cutoff: float, generator: torch.Generator)
 
 
 def truncated_std(cutoff: float) -> float:
-    """Standard deviation of N(0, 1) cut at +-c: sqrt(1 - 2 c phi(c) / erf(c / sqrt(2))); 0.8796 at
-    2.
+    """Standard deviation of N(0, 1) cut at +-c: sqrt(1 - 2 c phi(c) / erf(c / sqrt(2))).
+
+    It is 0.8796 at 2.
     """
     density = math.exp(-(cutoff**2) / 2) / math.sqrt(2 * math.pi)
     return math.sqrt(1 - 2 * cutoff * density / math.erf(cutoff / math.sqrt(2)))

@@ -101,8 +101,9 @@ def tune_block_(
     tolerance: float,
     number: int,
 ) -> tuple[float, float, float, float]:
-    """Multiply the weights of block `number` until J of f is the target; gain, J of f before and
-    after, and J of the block after.
+    """Multiply the weights of block `number` until J of f is the target.
+
+    Returns gain, J of f before and after, and J of the block after.
     """
     gain = 1.0
     before, of_block = measure()
@@ -166,11 +167,10 @@ def jacobian_norms(branch: Branch, x: Tensor, probes: int, seed: int) -> tuple[f
 
 
 def captured(model: nn.Module, block: nn.Module, batch: Tensor) -> tuple[Branch, Tensor]:
-    """The block as a function from its input to (h, what it adds to h), and the input that it gets
-    for this batch.
+    """The block as a function from its input to (h, what it adds to h).
 
-    h is the input, or what the norm of the embedding makes of it where the block holds that norm,
-    as RWKV's first does.
+    And the input that it gets for this batch. h is the input, or what the norm of the embedding
+    makes of it where the block holds that norm, as RWKV's first does.
     """
     calls: list[tuple[Any, Any]] = []
     hook = block.register_forward_pre_hook(

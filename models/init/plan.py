@@ -57,15 +57,15 @@ Number = float | Callable[[Parameter], float]
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of a scheme: a distribution, or a function from `Parameter` to one, by group of
-    roles.
+    """The rules of a scheme, by group of roles.
 
-    `input`, `output` and `head` are as `embedding` unless given. `roles` holds exceptions by role,
-    which come first; position follows embedding. learning_rate, eps and weight_decay hold
-    multipliers for Adam by role or by group (`input`, `output`), 1 elsewhere; weight decay is 0 on
-    all but matrices unless said. `forward`: numbers that multiply activations (embedding, logits,
-    ...). `needs`: options that the model must have. `vectors`: the version of an RWKV's vectors and
-    low-rank maps (`plkernel.models.init.rwkv_vectors`); today's official code where it is empty.
+    A rule is a distribution, or a function from `Parameter` to one. `input`, `output` and `head`
+    are as `embedding` unless given. `roles` holds exceptions by role, which come first; position
+    follows embedding. learning_rate, eps and weight_decay hold multipliers for Adam by role or by
+    group (`input`, `output`), 1 elsewhere; weight decay is 0 on all but matrices unless said.
+    `forward`: numbers that multiply activations (embedding, logits, ...). `needs`: options that the
+    model must have. `vectors`: the version of an RWKV's vectors and low-rank maps
+    (`plkernel.models.init.rwkv_vectors`); today's official code where it is empty.
     """
 
     embedding: Fill
@@ -110,8 +110,9 @@ class Rules:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A named initialisation: its source and description, and the function from sizes and options
-    to rules.
+    """A named initialisation: its source and description, and its rules.
+
+    They are a function of sizes and options.
     """
 
     name: str
@@ -130,8 +131,9 @@ SCHEMES: dict[str, Scheme] = {}
 
 
 def scheme(source: str) -> Callable[[Callable[..., Rules]], Callable[..., Rules]]:
-    """Register a function `(sizes, *, option=default, ...) -> Rules` as the scheme of its name,
-    described by its docstring.
+    """Register a function `(sizes, *, option=default, ...) -> Rules` as the scheme of its name.
+
+    It is described by its docstring.
     """
 
     def register(rules: Callable[..., Rules]) -> Callable[..., Rules]:
@@ -143,8 +145,9 @@ def scheme(source: str) -> Callable[[Callable[..., Rules]], Callable[..., Rules]
 
 
 def rules_at(name: str, sizes: Sizes, options: Mapping[str, float]) -> Rules:
-    """The rules of a scheme at these sizes; ValueError for an unknown name or option, or a value
-    that no option has.
+    """The rules of a scheme at these sizes.
+
+    Raises ValueError for an unknown name or option, or a value that no option has.
     """
     chosen = find(name)
     for option, value in options.items():
@@ -182,8 +185,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Plan:
-    """The entries of a scheme on a model, in the order of its parameters, and what it asks of the
-    forward pass.
+    """The entries of a scheme on a model, in the order of its parameters.
+
+    And what it asks of the forward pass.
     """
 
     scheme: str
@@ -199,8 +203,9 @@ class Plan:
             yield name, list(entries)
 
     def parameters_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """The parameters of `model` by name; ValueError unless they are those that the plan was
-        made for.
+        """The parameters of `model` by name.
+
+        Raises ValueError unless they are those that the plan was made for.
         """
         parameters: dict[str, Tensor] = dict(model.named_parameters())
         planned = {name for name, _ in self.names()}
@@ -232,8 +237,9 @@ class Plan:
         return model
 
     def multipliers(self) -> dict[str, tuple[float, float, float]]:
-        """Multipliers of learning rate, weight decay and eps by parameter; ValueError where slices
-        of one differ.
+        """Multipliers of learning rate, weight decay and eps by parameter.
+
+        Raises ValueError where slices of one differ.
         """
         by_name = {}
         for name, entries in self.names():
@@ -259,8 +265,9 @@ class Plan:
 
 
 def values_of(entry: Entry, model: nn.Module, generator: torch.Generator) -> Tensor:
-    """The values of one entry in the shape of its parameter, on the CPU; a transposed matrix is
-    drawn as (out, in), like all others.
+    """The values of one entry in the shape of its parameter, on the CPU.
+
+    A transposed matrix is drawn as (out, in), like all others.
     """
     parameter, distribution = entry.parameter, entry.distribution
     if distribution.kind == "vector":
@@ -326,8 +333,9 @@ def plan(
 
 
 def unmet(rules: Rules, structure: Structure) -> list[str]:
-    """The needs and multipliers of a scheme that a structure has not, and multipliers that it has
-    unasked, in words.
+    """The needs and multipliers of a scheme that a structure has not, in words.
+
+    And multipliers that it has unasked.
     """
     built = structure.options()
     missing = []
@@ -370,8 +378,9 @@ def asked(
     heads: tuple[int, int] | None = None,
     **options: float,
 ) -> Structure:
-    """The structure that `scheme` asks for at the sizes of `model`: what `plan` compares with that
-    of the model.
+    """The structure that `scheme` asks for at the sizes of `model`.
+
+    It is what `plan` compares with that of the model.
     """
     rules = rules_at(scheme, laid_out(model, roles, heads)[1], options)
     return Structure(**rules.needs, multipliers=dict(rules.forward))
@@ -386,16 +395,18 @@ def initialise_(
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
-    """A CPU generator for one parameter: the same (seed, name) gives the same draws whatever else a
-    model has.
+    """A CPU generator for one parameter.
+
+    The same (seed, name) gives the same draws whatever else a model has.
     """
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def is_matrix(name: str, parameter: Tensor) -> bool:
-    """True if weight decay acts on it where no plan says so: `.weight`, two or more dimensions
-    above 1.
+    """True if weight decay acts on it where no plan says so.
+
+    That is on `.weight`, two or more dimensions above 1.
     """
     return name.endswith(".weight") and parameter.squeeze().ndim >= 2
 
@@ -407,8 +418,9 @@ def grouped(
     weight_decay: float,
     eps: float,
 ) -> list[dict[str, Any]]:
-    """Groups for an optimiser, by name the multipliers of learning rate, weight decay and eps; see
-    `param_groups`.
+    """Groups for an optimiser, see `param_groups`.
+
+    The multipliers of learning rate, weight decay and eps are given by name.
     """
     groups: dict[tuple[float, float, float], list[Tensor]] = {}
     for name, kind in multipliers.items():

@@ -80,8 +80,11 @@ def group(role: Role) -> str:
 
 
 class Rule(BaseModel, frozen=True, extra="forbid"):
-    """The rule of one pattern: the role; `parts`, the roles of equal slices along the output where
-    several matrices are fused into one; `transposed` where the weight is stored (in, out)."""
+    """The rule of one pattern: the role.
+
+    `parts` are the roles of equal slices along the output where several matrices are fused into
+    one; `transposed` where the weight is stored (in, out).
+    """
 
     role: Role | None = None
     parts: tuple[Role, ...] = ()
@@ -98,10 +101,10 @@ class RoleTable(dict[str, Rule]):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RoleTable":
-        """From plain values, as in a TOML file: pattern = "role" or {parts = ["query", ...],
-        transposed = true}.
+        """From plain values, as in a TOML file.
 
-        Raises ValueError that names the pattern.
+        pattern = "role" or {parts = ["query", ...], transposed = true}. Raises ValueError that
+        names the pattern.
         """
         table = cls()
         for pattern, value in values.items():
@@ -121,10 +124,10 @@ class RoleTable(dict[str, Rule]):
 
     @classmethod
     def from_toml(cls, path: Path | str) -> "RoleTable":
-        """From a TOML file whose lines are as in `from_dict`, or by the name of one that comes with
-        plkernel: gpt2, mamba.
+        """From a TOML file whose lines are as in `from_dict`.
 
-        Raises ValueError, naming the file, where it is not.
+        Or by the name of one that comes with plkernel: gpt2, mamba. Raises ValueError, naming the
+        file, where it is not.
         """
         named = COME_WITH / f"{path}.toml"
         path = Path(path)
@@ -215,10 +218,10 @@ def kind_of(model: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class Sizes:
-    """width d, layers L (blocks), vocabulary V, heads (number, size) and branches, residual
-    branches per block.
+    """width d, layers L (blocks), vocabulary V, heads (number, size) and branches.
 
-    heads is None where nobody has said them, of a model of another library.
+    Branches are the residual branches per block. heads is None where nobody has said them, of a
+    model of another library.
     """
 
     width: int
@@ -251,11 +254,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter, or one slice of a fused one: `shape` as stored, `fan_in` and `fan_out` of the
-    slice alone.
+    """One parameter, or one slice of a fused one.
 
-    part: number of the slice and how many there are; a bias has the fans of its matrix. `layer`
-    counts from 0.
+    `shape` is as stored, `fan_in` and `fan_out` are of the slice alone. part: number of the slice
+    and how many there are; a bias has the fans of its matrix. `layer` counts from 0.
     """
 
     name: str
@@ -297,8 +299,9 @@ def output_dim(dims: int, transposed: bool) -> int:
 
 
 def block_of(name: str) -> tuple[str, int] | None:
-    """Path and number of the block that a parameter belongs to: ("h", 3) of h.3.proj.2.weight is
-    ("h.3", 3); None outside the blocks. The first number in a name counts the blocks.
+    """Path and number of the block that a parameter belongs to; None outside the blocks.
+
+    ("h.3", 3) of h.3.proj.2.weight: the first number in a name counts the blocks.
     """
     found = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)
     if found is None:
@@ -309,11 +312,11 @@ def block_of(name: str) -> tuple[str, int] | None:
 def laid_out(
     model: nn.Module, roles: RoleTable | None, heads: tuple[int, int] | None
 ) -> tuple[list[Parameter], Sizes]:
-    """Every parameter, or slice of a fused one, with its role, layer and fans, and the sizes of the
-    model.
+    """Every parameter, or slice of a fused one, with its role, layer and fans.
 
-    Width and vocabulary are those of the embedding, layers the numbers in the names. `roles`: the
-    role table, None for that of our own models; `heads`: their number and size.
+    And the sizes of the model. Width and vocabulary are those of the embedding, layers the numbers
+    in the names. `roles`: the role table, None for that of our own models; `heads`: their number
+    and size.
     """
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     rules = table_of(model, roles).assign(shapes)
@@ -366,14 +369,16 @@ def fans_of(
     shapes: Mapping[str, tuple[int, ...]],
     rules: Mapping[str, Rule],
 ) -> tuple[int, int]:
-    """fan in and fan out of a slice of this shape; of a bias those of its matrix, of a vector its
-    size twice.
+    """fan in and fan out of a slice of this shape.
+
+    Of a bias those of its matrix, of a vector its size twice.
     """
     transposed = rules[name].transposed
     if name.endswith("bias"):
         matrix = name.removesuffix("bias") + "weight"
         if matrix in shapes:
-            shape, transposed = shapes[matrix], rules[matrix].transposed
+            shape = shapes[matrix]
+            transposed = rules[matrix].transposed
     if len(shape) < 2:
         size = math.prod(shape)
         return size, size
@@ -383,8 +388,9 @@ def fans_of(
 
 
 def heads_of(model: nn.Module, heads: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Number and size of the heads as given, or of our own models; ValueError unless both are at
-    least 1.
+    """Number and size of the heads as given, or of our own models.
+
+    Raises ValueError unless both are at least 1.
     """
     kind = kind_of(model)
     if heads is None and kind:
@@ -396,8 +402,9 @@ def heads_of(model: nn.Module, heads: tuple[int, int] | None) -> tuple[int, int]
 
 
 def sizes_of(parameters: list[Parameter], heads: tuple[int, int] | None) -> Sizes:
-    """Width and vocabulary of the embedding, layers and branches as the parameters have them;
-    ValueError without an embedding.
+    """Width and vocabulary of the embedding, layers and branches as the parameters have them.
+
+    Raises ValueError without an embedding.
     """
     embedding = next((one.shape for one in parameters if one.role == "embedding"), None)
     if embedding is None:

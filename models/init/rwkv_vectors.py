@@ -74,8 +74,9 @@ SHIFT_POWERS = {"r": 0.2, "g": 0.2, "k": 0.7, "v": 0.7, "w": 0.9, "a": 0.9}
 
 
 def of_rwkv(name: str, config: "Config", version: str) -> Distribution:
-    """The distribution of a parameter of an RWKV that is the model's own; `name` as in the state
-    dict.
+    """The distribution of a parameter of an RWKV that is the model's own.
+
+    `name` is as in the state dict.
     """
     if ".ln_x." in name:
         if name.endswith("bias"):
@@ -93,8 +94,9 @@ def of_rwkv(name: str, config: "Config", version: str) -> Distribution:
 
 
 def vector(name: str, config: "Config", version: str) -> Tensor:
-    """The values (D,) in float64 of a token-shift vector, decays, u or another vector; `name` as in
-    the state dict.
+    """The values (D,) in float64 of a token-shift vector, decays, u or another vector.
+
+    `name` is as in the state dict.
     """
     if config.version == 7:
         return goose_vector(name, config)

@@ -202,9 +202,9 @@ def lm_engine_mup(
     """muP as lm-engine has it: hidden matrices over sqrt(m), outputs over sqrt(2 L) besides, logits
     times 1/m.
 
-    The rate over m is that of all of a block but norms and biases, decays and convolutions too,
-    which then also get the weight decay they are spared otherwise. embedding_multiplier multiplies
-    the embedding's output, residual_multiplier every branch.
+    The learning rate over m is that of all of a block but norms and biases, decays and convolutions
+    too, which then also get the weight decay they are spared otherwise. embedding_multiplier
+    multiplies the embedding's output, residual_multiplier every branch.
     """
     m = s.ratio(base_width)
 
@@ -298,8 +298,8 @@ def nanotron_random_init(s: Sizes, *, std: float = 0.025) -> Rules:
 
 @scheme(NANOTRON)
 def nanotron_spectral_mup(s: Sizes) -> Rules:
-    """Matrices, head too, N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))) at a rate of fan_out /
-    fan_in; embedding N(1).
+    """Matrices, head too, N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))) at a learning rate of
+    fan_out / fan_in; embedding N(1).
 
     The rates are those of the paper for SGD, which the code gives its Adam. Learning rates do not
     carry over from width to width: changes of activations in the blocks of our SSM grow as
@@ -707,7 +707,7 @@ def mup_table8(
 
     Weight decay of the hidden matrices is multiplied by m, which undoes their rate. Biases are
     U(sqrt(m / fan_in)), PyTorch's at the base width. The default std is 256**-0.5, fan_in**-0.5 of
-    a square matrix at any width. zero_readout: the head and the queries start at zero, which the
+    a square matrix at any width. zero_readout: the head and the queries are zero, which the
     paper advises. The first half of a low-rank pair goes from a growing to a fixed width, as a head
     does, and has no multiplier of its own: it is trained at 1 / m. uniform_draws: what the
     package's set_base_shapes makes of PyTorch's own draws: hidden U(fan_in**-0.5), head U(sqrt(m /
@@ -764,12 +764,12 @@ def spectral(s: Sizes, *, base_width: float = 256) -> Rules:
     """Spectral norms sqrt(fan_out / fan_in): N(fan_in**-0.5 min(1, sqrt(fan_out / fan_in))), rate
     base_width / fan_in.
 
-    An update, too, has this norm. Adam moves every entry by about its rate, so the norm is rate
-    sqrt(fan_in fan_out), which gives 1 / fan_in; base_width only makes the rate of a matrix of that
-    width 1. The embedding, N(1), and vectors have a fan_in of 1 and keep the rate. Weight decay is
-    as given, as in nanotron's code of this parametrisation: AdamW multiplies it by a weight's rate,
-    so that the wider a matrix is, the less a step shrinks it. In mup_table8 that does not depend on
-    the width.
+    An update, too, has this norm. Adam moves every entry by about its learning rate r, so the norm
+    is r sqrt(fan_in fan_out), which gives 1 / fan_in; base_width only makes the rate of a matrix of
+    that width 1. The embedding, N(1), and vectors have a fan_in of 1 and keep the learning rate.
+    Weight decay is as given, as in nanotron's code of this parametrisation: AdamW multiplies it by
+    a weight's rate, so that the wider a matrix is, the less a step shrinks it. In mup_table8 that
+    does not depend on the width.
     """
     s.ratio(base_width)
     rates: dict[str, Number] = dict.fromkeys((*HIDDEN, "head"), lambda p: base_width / p.fan_in)
@@ -782,8 +782,9 @@ def u_mup(s: Sizes, *, residual_mult: float = 1.0, residual_attn_ratio: float = 
     fan and depth.
 
     Linear layers multiply by fan_in**-0.5, the head by 1 / fan_in, a branch joins as (x + tau f) /
-    sqrt(1 + tau**2). Weight decay is independent of a weight's own rate. residual_mult: share of
-    all branches against the embedding; residual_attn_ratio: of mixers against feed-forward layers.
+    sqrt(1 + tau**2). Weight decay is independent of a weight's own learning rate. residual_mult:
+    share of all branches against the embedding; residual_attn_ratio: of mixers against feed-forward
+    layers.
     """
 
     def by_depth(p: Parameter) -> float:
@@ -851,7 +852,7 @@ def official(
 ) -> Rules:
     """Embedding U(embedding), output projections 0, all else as given.
 
-    The model's own parameters whose name ends in `twice` are trained at twice the rate.
+    The model's own parameters whose name ends in `twice` are trained at twice the learning rate.
     """
 
     def own_rate(p: Parameter) -> float:
@@ -893,7 +894,7 @@ def rwkv7_official(s: Sizes) -> Rules:
     low-rank maps 0 and O(0.1).
 
     Decays rise along the channels and zigzag in every head; w0, which they follow from, has twice
-    the rate. Weight decay acts on matrices and the embedding alone.
+    the learning rate. Weight decay acts on matrices and the embedding alone.
     """
     roles: dict[Role, Fill] = {"key": orthogonal(0.1)}
     return official("rwkv7_official", 1e-4, orthogonal(1.0), wide_head(s), roles, ".w0")

@@ -1,5 +1,6 @@
-"""What a call costs before anything is computed: CPU time of the path around the kernels, beside
-that of `torch.nn.functional.linear`.
+"""What a call costs before anything is computed.
+
+CPU time of the path around the kernels, beside that of `torch.nn.functional.linear`.
 """
 
 import time
@@ -18,8 +19,8 @@ from plkernel.benchmarks.operators import (
     operator,
     prepare,
     problem,
+    quartiles,
     relative_error,
-    spread,
     step,
     truth,
 )
@@ -77,7 +78,8 @@ def works(device: str) -> dict[str, Work]:
     """What is timed, by name."""
     backend = {"cuda": "gpu"}.get(device, "cpu")
     draw = partial(torch.randn, device=device)
-    x, weight = draw(1, 4, 16).requires_grad_(), draw(16, 16).requires_grad_()
+    x = draw(1, 4, 16).requires_grad_()
+    weight = draw(16, 16).requires_grad_()
     made = {BASELINE: Work(linear, (x, weight), draw(1, 4, 16))}
     made["autograd.Function"] = Work(Copy.apply, (x, weight), draw(1, 4, 16))
     for name, shape in SHAPES.items():
@@ -124,20 +126,16 @@ def run(rounds: int, device: Device, out: Path | None) -> None:
         ratios = seconds / times[BASELINE]
         row: dict[str, Any] = {"contender": name}
         for part, label in enumerate(("forward", "both")):
-            row[label] = {"seconds": spread(seconds[part]), "ratio": spread(ratios[part])}
+            row[label] = {"seconds": quartiles(seconds[part]), "ratio": quartiles(ratios[part])}
         rows.append(row)
     header = ["contender", "forward, us", "times linear", "and backward, us", "times linear"]
-    lines = [
-        [
-            row["contender"],
-            *[
-                f"{row[label][key]['median'] * scale:.1f}"
-                for label in ("forward", "both")
-                for key, scale in (("seconds", 1e6), ("ratio", 1.0))
-            ],
-        ]
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        line = [row["contender"]]
+        for label in ("forward", "both"):
+            line.append(f"{row[label]['seconds']['median'] * 1e6:.1f}")
+            line.append(f"{row[label]['ratio']['median']:.1f}")
+        lines.append(line)
     print(text_table(header, lines))
     if out is not None:
         save_json(out / "host.json", {"environment": environment(1), "device": place, "rows": rows})

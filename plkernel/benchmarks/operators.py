@@ -1,7 +1,7 @@
-"""The operators scan, wkv and wkv7 beside other software: checked against float64 first, then timed
-in turns.
+"""The operators scan, wkv and wkv7 beside other software: checked, then timed in turns.
 
-What is timed is forward plus backward through all inputs, with `torch.utils.benchmark`.
+They are checked against float64. What is timed is forward plus backward through all inputs, with
+`torch.utils.benchmark`.
 """
 
 import math
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from plkernel.common.cli import text_table
-from plkernel.common.environment import environment, installed
+from plkernel.common.environment import environment, versions_of
 from plkernel.common.files import check_folder, save_json
 from plkernel.models import Device
 from plkernel.training.build import choose_device
@@ -48,11 +48,8 @@ LIMITS = {
     "wkv": {"cpu": 2e-5, "cuda": 1e-4},
     "wkv7": {"cpu": 2e-5, "cuda": 1e-4},
 }
-PEER_LIMITS = {
-    "scan": 1e-2,
-    "wkv": 1e-3,
-    "wkv7": 1e-3,
-}  # peers sum the gradient of a fixed decay in float32
+PEER_LIMITS = {"scan": 1e-2, "wkv": 1e-3, "wkv7": 1e-3}
+"""Wider than LIMITS: peers sum the gradient of a fixed decay in float32."""
 PACKAGES = ("mambapy", "accelerated-scan", "flash-linear-attention", "transformers")
 FORMS = {
     "contender": "",
@@ -66,8 +63,9 @@ FORMS = {
 
 
 class Contender(NamedTuple):
-    """Work to time: what prepares a call, what compares its result with the truth, and the largest
-    error allowed.
+    """Work to time.
+
+    What prepares a call, what compares its result with the truth, and the largest error allowed.
     """
 
     make: Callable[[], Call]
@@ -83,46 +81,58 @@ def compare(
     device: str = "cpu",
     budget: float = 10.0,
 ) -> list[dict[str, Any]]:
-    """Check every contender, then time those that are right: a row each, with a note in place of a
-    missing time.
+    """Check every contender, then time those that are right: a row each.
 
-    Of a row, `seconds` per call and their `ratio` to ours are spreads, `rate` is the `amount` of
-    work per second. Each is timed once in each of `rounds` rounds, in an order that turns by one;
-    one that has used its `budget` of seconds sits out the later rounds. Of a GPU, whose queue must
-    be full, up to ten calls are timed together, slow ones alone.
+    A note stands in place of a missing time. Of a row, `seconds` per call and their `ratio` to ours
+    are spreads, `rate` is the `amount` of work per second. Each is timed once in each of `rounds`
+    rounds, in an order that turns by one; one that has used its `budget` of seconds sits out the
+    later rounds. Of a GPU, whose queue must be full, up to ten calls are timed together, slow ones
+    alone.
     """
     outcomes = {name: checked(one) for name, one in contenders.items()}
     names = [name for name, (_, _, call) in outcomes.items() if call is not None]
     progress(f"{problem} timing {', '.join(names)}".strip())
-    threads, repeats = torch.get_num_threads(), dict.fromkeys(names, 1)
-    from torch.utils.benchmark import Timer  # half a second, with the compilers of extensions
-
-    timers = {
-        name: Timer("call()", globals={"call": outcomes[name][2]}, num_threads=threads)
-        for name in names
-    }
-    times = {name: np.full(rounds, np.nan) for name in names}
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            if turn < LEAST_RUNS or np.nansum(times[name]) * repeats[name] <= budget:
-                times[name][turn] = timers[name].timeit(repeats[name]).median
-                if device == "cuda":
-                    repeats[name] = min(10, max(1, int(QUEUED / times[name][turn])))
+    calls = {name: outcomes[name][2] for name in names}
+    times = _in_turns(calls, rounds, device, budget)
     rows = []
     for name, (error, note, _) in outcomes.items():
         row: dict[str, Any] = {"contender": name, "problem": problem, "error": error, "note": note}
-        seconds = spread(times[name]) if name in times else None
-        ratio = spread(times[name] / times[OURS]) if seconds and OURS in times else None
-        rows.append(
-            row
-            | {"seconds": seconds, "ratio": ratio, "rate": seconds and amount / seconds["median"]}
-        )
+        seconds = quartiles(times[name]) if name in times else None
+        ratio = quartiles(times[name] / times[OURS]) if seconds and OURS in times else None
+        rate = seconds and amount / seconds["median"]
+        rows.append(row | {"seconds": seconds, "ratio": ratio, "rate": rate})
     return rows
 
 
-def spread(values: Any) -> dict[str, float]:
-    """Return the median and quartiles of a time series, and the number of its runs; NaN stands for
-    no run.
+def _in_turns(
+    calls: Mapping[str, Call | None], rounds: int, device: str, budget: float
+) -> dict[str, Any]:
+    """Seconds (rounds,) of every call, as `compare` times them; NaN where one sits out."""
+    from torch.utils.benchmark import Timer  # half a second, with the compilers of extensions
+
+    names = list(calls)
+    threads = torch.get_num_threads()
+    timers = {
+        name: Timer("call()", globals={"call": call}, num_threads=threads)
+        for name, call in calls.items()
+    }
+    repeats = dict.fromkeys(names, 1)
+    times = {name: np.full(rounds, np.nan) for name in names}
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            spent = np.nansum(times[name]) * repeats[name]
+            if turn >= LEAST_RUNS and spent > budget:
+                continue
+            times[name][turn] = timers[name].timeit(repeats[name]).median
+            if device == "cuda":
+                repeats[name] = min(10, max(1, int(QUEUED / times[name][turn])))
+    return times
+
+
+def quartiles(values: Any) -> dict[str, float]:
+    """Return the median and quartiles of a time series, and the number of its runs.
+
+    NaN stands for no run.
     """
     low, median, high = map(float, np.nanquantile(values, (0.25, 0.5, 0.75)))
     return {"median": median, "low": low, "high": high, "runs": int(np.isfinite(values).sum())}
@@ -135,74 +145,78 @@ def checked(one: Contender) -> tuple[float | None, str, Call | None]:
         error = None if one.error is None else one.error(call())
     except ImportError as reason:
         return None, f"not installed ({reason})", None
-    except (
-        Exception
-    ) as reason:  # a peer may fail in any way: that is a result, and the others go on
-        return None, f"failed: {type(reason).__name__}: {str(reason).partition(chr(10))[0]}", None
+    except Exception as reason:  # a peer may fail in any way: that is a result, the others go on
+        first_line = str(reason).partition("\n")[0]
+        return None, f"failed: {type(reason).__name__}: {first_line}", None
     if error is None or error <= one.limit:
         return error, "", call
     return error, f"wrong: the error is above {one.limit:g}", None
 
 
 def relative_error(values: Iterable[Tensor], truths: Iterable[Tensor]) -> float:
-    """Return max|value - truth| / max|truth| of the worst channel (last axis) of the worst tensor;
-    inf for NaN.
+    """Return max|value - truth| / max|truth| of the worst channel of the worst tensor.
+
+    Channels are the last axis. Infinity stands for NaN.
     """
     worst = 0.0
     for value, truth in zip(values, truths, strict=True):
-        value, truth = value.detach().double().cpu().reshape(truth.shape), truth.double().cpu()
-        difference, size = (
-            x.abs().reshape(-1, x.shape[-1]).amax(0) for x in (value - truth, truth)
-        )
+        truth = truth.double().cpu()
+        value = value.detach().double().cpu().reshape(truth.shape)
+        difference = _largest_by_channel(value - truth)
+        size = _largest_by_channel(truth)
         ratio = torch.where(difference == 0, 0.0, difference / size)
         worst = max(worst, float(ratio.nan_to_num(nan=torch.inf).amax()))
     return worst
+
+
+def _largest_by_channel(x: Tensor) -> Tensor:
+    return x.abs().reshape(-1, x.shape[-1]).amax(0)
 
 
 def prepare(rounds: int, threads: int, device: Device, out: Path | None) -> torch.device:
     """Check the arguments of a benchmark, set the threads of torch, and return the device."""
     for name, value in (("threads", threads), ("rounds", rounds)):
         if value < 1:
-            raise ValueError(f"{name} is {value}; it must be 1 or more")
+            raise ValueError(f"{name} must be 1 or more, got {value}")
     check_folder(out, "out")
     torch.set_num_threads(threads)
     return choose_device(device)
 
 
 def show(name: str, unit: str, rows: list[dict[str, Any]], out: Path | None, **more: Any) -> None:
-    """Print the rows and the ratio to the fastest peer but a loop; save them, with hardware, as
-    `out`/`name.json`.
+    """Print the rows and the ratio to the fastest peer but a loop.
+
+    out: a folder; the rows are saved there as `name`.json, with the hardware.
     """
-    lines = []
-    for row in rows:
-        medians = {key: row[key] and row[key]["median"] for key in ("seconds", "ratio")}
-        values = {
-            **row,
-            "ms": row["seconds"] and medians["seconds"] * 1e3,
-            "times ours": medians["ratio"],
-        }
-        lines.append(
-            ["" if values[key] is None else f"{values[key]:{form}}" for key, form in FORMS.items()]
-        )
-    print(text_table([unit if key == "rate" else key for key in FORMS], lines))
+    header = [unit if key == "rate" else key for key in FORMS]
+    print(text_table(header, [_line(row) for row in rows]))
     for problem in dict.fromkeys(row["problem"] for row in rows):
-        peers = [
-            row
-            for row in rows
-            if row["problem"] == problem and row["ratio"] and row["contender"] not in (OURS, "loop")
-        ]
-        if peers:
-            ratio, fastest = min((row["ratio"]["median"], row["contender"]) for row in peers)
-            print(
-                f"{problem}: the fastest peer, {fastest}, takes {ratio:.2f} times as long".lstrip(
-                    ": "
-                )
-            )
+        compared = _fastest([row for row in rows if row["problem"] == problem])
+        if compared is not None:
+            print(f"{problem}: {compared}".lstrip(": "))
     if out is not None:
-        versions = {package: version for package in PACKAGES if (version := installed(package))}
-        place = {**environment(torch.get_num_threads()), "peers": versions}
+        place = {**environment(torch.get_num_threads()), "peers": versions_of(PACKAGES)}
         save_json(out / f"{name}.json", {"environment": place, **more, "rows": rows})
         print(f"written: {out / f'{name}.json'}")
+
+
+def _line(row: dict[str, Any]) -> list[str]:
+    """The cells of a row in the table, empty where something is not known."""
+    values = {**row, "ms": None, "times ours": None}
+    if row["seconds"]:
+        values["ms"] = row["seconds"]["median"] * 1e3
+    if row["ratio"]:
+        values["times ours"] = row["ratio"]["median"]
+    return ["" if values[key] is None else f"{values[key]:{form}}" for key, form in FORMS.items()]
+
+
+def _fastest(rows: list[dict[str, Any]]) -> str | None:
+    """How long the fastest peer but a loop takes beside ours; None where no peer was timed."""
+    peers = [row for row in rows if row["ratio"] and row["contender"] not in (OURS, "loop")]
+    if not peers:
+        return None
+    ratio, fastest = min((row["ratio"]["median"], row["contender"]) for row in peers)
+    return f"the fastest peer, {fastest}, takes {ratio:.2f} times as long"
 
 
 def progress(text: str) -> None:
@@ -247,11 +261,10 @@ def problem(name: str, shape: tuple[int, ...], device: str = "cpu") -> Problem:
 
 
 def step(function: Callable[..., Any], given: Problem, time_last: bool = False) -> Call:
-    """Return a call of `function` with the gradients of its inputs; its result is (results..,
-    gradients..).
+    """Return a call of `function` with the gradients of its inputs.
 
-    time_last: (B,T,D) is laid out as (B,D,T) before the call, which is not timed, and viewed as
-    before after it.
+    Its result is (results.., gradients..). time_last: (B,T,D) is laid out as (B,D,T) before the
+    call, which is not timed, and viewed as before after it.
     """
 
     def laid(x: Tensor) -> Tensor:
@@ -299,8 +312,9 @@ def accelerated_scan(a: Tensor, b: Tensor) -> Tensor:
 
 
 def fla(name: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-    """wkv or wkv7 by flash-linear-attention's kernel for a GPU, whose state of RWKV-7 is
-    transposed.
+    """wkv or wkv7 by flash-linear-attention's kernel for a GPU.
+
+    Its state of RWKV-7 is transposed.
     """
     module = {"wkv": "rwkv6", "wkv7": "rwkv7"}[name]
     kernel = getattr(import_module(f"fla.ops.{module}"), f"chunk_{module}")
@@ -311,8 +325,9 @@ def fla(name: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
-    """Return ours and the peers of an operator by name, as makers of a step; on a GPU also one that
-    needs it.
+    """Return ours and the peers of an operator by name, as makers of a step.
+
+    On a GPU also one that needs it.
     """
     made: dict[str, Callable[..., Call]] = {OURS: partial(step, operator(name))}
     made["loop"] = partial(step, partial(operator(name), backend="reference"))
@@ -333,12 +348,14 @@ def run(
     device: Device,
     out: Path | None,
 ) -> None:
-    """Check every contender of an operator against float64 and time those that are right, at each
-    shape in turn.
+    """Check every contender of an operator against float64 and time those that are right.
+
+    At each shape in turn.
     """
     if any(min(shape) < 1 for shape in shapes):
         raise ValueError(f"shapes has {shapes}; all must be 1 or more")
-    place, rows = prepare(rounds, threads, device, out).type, []
+    place = prepare(rounds, threads, device, out).type
+    rows: list[dict[str, Any]] = []
     for shape in shapes or SHAPES[name][place]:
         progress(f"checking against float64 at {shape}")
         given = problem(name, shape, place)

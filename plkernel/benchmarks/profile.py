@@ -1,5 +1,6 @@
-"""Every variant of the kernels and every peer on one GPU, within a few minutes: checked against
-float64, then timed in three ways, beside what the chip could do at best.
+"""Every variant of the kernels and every peer on one GPU, within a few minutes.
+
+Each is checked against float64, then timed in three ways, beside what the chip could do at best.
 
     call    from Python, many calls together, the GPU waited for at the end
     device  on the GPU alone: calls captured as a CUDA graph and replayed; where a contender cannot
@@ -7,7 +8,7 @@ float64, then timed in three ways, beside what the chip could do at best.
     host    CPU time of a call until it returns
 
 A contender is a function of the inputs of a problem that returns its calls. To add one, add a line
-to `contenders`; a training step beside those of other models belongs there too, as an operator of
+to `candidates`; a training step beside those of other models belongs there too, as an operator of
 its own.
 """
 
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from plkernel.benchmarks.host import host_seconds
 from plkernel.benchmarks.operators import OURS, Problem, operator, prepare, problem, progress
-from plkernel.common.environment import environment, installed
+from plkernel.common.environment import environment, versions_of
 from plkernel.common.files import save_json
 from plkernel.models import Device
 from plkernel.study.dry_run import OPERATIONS
@@ -82,7 +83,7 @@ class Case(NamedTuple):
         return f"{self.operator} {size}{layout} {str(self.dtype)[6:]}"
 
 
-class Contender(NamedTuple):
+class Candidate(NamedTuple):
     """What makes the calls of a problem, and whether they run on a CPU and have gradients."""
 
     make: Callable[[Problem], tuple[Call, Call | None]]
@@ -102,34 +103,34 @@ def inputs(case: Case, seed: int, device: str) -> Problem:
     given = problem(case.operator, (1, 8, *case.shape[2:]))
     generator = torch.Generator(device).manual_seed(seed)
     draw = partial(torch.randn, generator=generator, device=device)
-    leads = case.shape[:2]
-    made = []
-    for place, x in enumerate(given.inputs):
-        x = x.to(device)
-        if case.operator == "scan" and place == 0:
-            x = x if case.fixed else x ** torch.exp(draw(case.shape) / 2)
-        elif x.shape[:2] == (1, 8):
-            x = _redrawn(case.operator, place, x, leads, draw)
-        else:
-            x = draw(leads[:1] + x.shape[1:]) if x.shape[0] == 1 and x.dim() == 4 else x
-        made.append(x)
+    made = [_fresh(case, place, x.to(device), draw) for place, x in enumerate(given.inputs)]
     if case.operator == "wkv7":  # b = -a times a rate
         made[5] = -made[4] * torch.rand(case.shape, generator=generator, device=device)
-    # Decays stay float32, as models have them, but one for each step of a scan.
-    wide = {"scan": 0 if case.fixed else None, "wkv": 3, "wkv7": 1}[case.operator]
-    kept = {wide, len(made) - 1 if case.operator != "scan" else None}
-    if case.operator == "wkv":
-        kept.add(4)
-    ready = tuple(x if place in kept else x.to(case.dtype) for place, x in enumerate(made))
+    # Decays, bonus and state stay float32, as models have them, but decays of each step of a scan.
+    wide = {"scan": {0} if case.fixed else set(), "wkv": {3, 4, 5}, "wkv7": {1, 6}}[case.operator]
+    ready = tuple(x if place in wide else x.to(case.dtype) for place, x in enumerate(made))
     gradients = [draw(case.shape).to(case.dtype)]
     if case.operator != "scan":
         gradients.append(torch.zeros_like(made[-1]))
     return Problem(ready, tuple(gradients))
 
 
+def _fresh(case: Case, place: int, x: Tensor, draw: Any) -> Tensor:
+    """The input `x` of a small problem, at its place among the inputs, in the size of the case."""
+    leads = case.shape[:2]
+    if case.operator == "scan" and place == 0:
+        return x if case.fixed else x ** torch.exp(draw(case.shape) / 2)
+    if x.shape[:2] == (1, 8):
+        return _redrawn(case.operator, place, x, leads, draw)
+    is_state = x.shape[0] == 1 and x.dim() == 4
+    return draw(leads[:1] + x.shape[1:]) if is_state else x
+
+
 def _redrawn(name: str, place: int, x: Tensor, leads: tuple[int, ...], draw: Any) -> Tensor:
-    """Steps (B,T,H,K) like those of x (1,8,H,K): decays around the same rates, else normal; a
-    normalised."""
+    """Steps (B,T,H,K) like those of x (1,8,H,K): decays around the same rates, else normal.
+
+    `a` of wkv7 is normalised.
+    """
     shape = leads + tuple(x.shape[2:])
     if (name, place) in (("wkv", 3), ("wkv7", 1)):
         return x[:, :1] * torch.exp(draw(shape) / 2)
@@ -226,9 +227,9 @@ def forward_alone(function: Callable[..., Any], given: Problem) -> tuple[Call, N
     return by_autograd(function, given)[0], None
 
 
-def contenders(name: str) -> dict[str, Contender]:
+def candidates(name: str) -> dict[str, Candidate]:
     """Ours as it is called, every variant by hand, and the peers of an operator."""
-    made = {OURS: Contender(partial(by_autograd, operator(name)), on_cpu=True)}
+    made = {OURS: Candidate(partial(by_autograd, operator(name)), on_cpu=True)}
     package = f"plkernel.kernels.{name}"
     variants: dict[str, tuple[str, dict[str, Any]]] = {"gpu": (f"{package}.gpu", {})}
     if name == "scan" and find_spec("triton"):
@@ -238,21 +239,21 @@ def contenders(name: str) -> dict[str, Contender]:
         for one in import_module(f"{package}.tensor").PRECISIONS:
             variants[f"tensor {one}"] = (f"{package}.tensor", {"precision": one})
     for label, (module, options) in variants.items():
-        made[label] = Contender(partial(by_hand, module, options, name))
+        made[label] = Candidate(partial(by_hand, module, options, name))
     if name == "scan":
-        made["accelerated_scan"] = Contender(accelerated)
-        made["fla hgrn chunk"] = Contender(partial(by_autograd, partial(hgrn, "chunk")))
+        made["accelerated_scan"] = Candidate(accelerated)
+        made["fla hgrn chunk"] = Candidate(partial(by_autograd, partial(hgrn, "chunk")))
         fused = partial(hgrn, "fused_recurrent")
-        made["fla hgrn fused"] = Contender(partial(by_autograd, fused))
-        made["mambapy"] = Contender(partial(by_autograd, mambapy), on_cpu=True)
+        made["fla hgrn fused"] = Candidate(partial(by_autograd, fused))
+        made["mambapy"] = Candidate(partial(by_autograd, mambapy), on_cpu=True)
     if name == "wkv":
         for function in ("chunk_rwkv6", "fused_recurrent_rwkv6"):
-            made[f"fla {function}"] = Contender(partial(by_autograd, partial(fla, name, function)))
+            made[f"fla {function}"] = Candidate(partial(by_autograd, partial(fla, name, function)))
     if name == "wkv7":
         chunked = partial(fla, name, "chunk_rwkv7")
-        made["fla chunk_rwkv7"] = Contender(partial(by_autograd, chunked))
+        made["fla chunk_rwkv7"] = Candidate(partial(by_autograd, chunked))
         fused = partial(fla, name, "fused_recurrent_rwkv7")
-        made["fla fused_recurrent_rwkv7"] = Contender(partial(forward_alone, fused))
+        made["fla fused_recurrent_rwkv7"] = Candidate(partial(forward_alone, fused))
     return made
 
 
@@ -315,8 +316,10 @@ def chip(device: str) -> Chip:
 
 
 def least_seconds(case: Case, given: Problem, best: Chip) -> tuple[float, float]:
-    """Of forward, and of forward and backward: every input read and every result written once,
-    and the operations of the recurrence, at the rates of the chip; the larger of the two.
+    """The least time of forward, and of forward and backward, at the rates of the chip.
+
+    The larger of two: every input read and every result written once, and the operations of the
+    recurrence.
     """
     steps = math.prod(case.shape)
     size = case.shape[-1] if case.operator != "scan" else 1
@@ -361,11 +364,17 @@ def device_seconds(calls: Sequence[Call], repeats: int) -> tuple[float, bool]:
             for call in calls:
                 call()
         run: Call = graph.replay
-        captured, each = True, len(calls)
+        captured = True
+        each = len(calls)
     except Exception:  # of whatever kind a peer cannot be captured for
         torch.cuda.synchronize()
         turns = cycle(calls)
-        run, captured, each = (lambda: next(turns)()), False, 1
+        captured = False
+        each = 1
+
+        def run() -> Any:
+            return next(turns)()
+
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times: list[float] = []
     while len(times) < (REPEATS if sum(times) * repeats * each < SLOW * REPEATS else 2):
@@ -401,7 +410,7 @@ def timed(calls: Sequence[Call], device: str) -> dict[str, Any]:
     return row
 
 
-def measure(case: Case, one: Contender, sets: Sequence[Problem], check: Any, device: str) -> Any:
+def measure(case: Case, one: Candidate, sets: Sequence[Problem], check: Any, device: str) -> Any:
     """The row of a contender: its error, its times, or the reason why they are missing."""
     if device == "cpu" and not one.on_cpu:
         return {"reason": "needs a GPU"}
@@ -449,14 +458,15 @@ def run(
     """
     begun = time.monotonic()
     place = prepare(1, torch.get_num_threads(), device, out).type
-    best, rows = chip(place), []
+    best = chip(place)
+    rows: list[dict[str, Any]] = []
     seconds -= time.monotonic() - begun
     for name, share in SHARES.items():
         rows += profiled(name, best, share * seconds, place, skip)
     _add_ratios(rows)
     card = torch.cuda.get_device_name() if place == "cuda" else "cpu"
     if out is not None:
-        peers = {package: version for package in PEERS if (version := installed(package))}
+        peers = versions_of(PEERS)
         described = {**environment(torch.get_num_threads()), "peers": peers, "card": card}
         path = out / f"profile-{card.replace(' ', '-')}.json"
         rates = {"copy": best.copy, "matrix": best.matrix}
@@ -476,7 +486,7 @@ def profiled(
     """The rows of an operator: every contender at every case, as far as the seconds go."""
     entries = {
         label: one
-        for label, one in contenders(name).items()
+        for label, one in candidates(name).items()
         if not any(fnmatchcase(f"{name} {label}", pattern) for pattern in skip)
     }
     rows: list[dict[str, Any]] = []

@@ -32,7 +32,7 @@ from plkernel.benchmarks.operators import prepare, progress
 from plkernel.benchmarks.profile import PEERS, WIDTH, chip, wall_seconds
 from plkernel.benchmarks.training import OPERATORS
 from plkernel.common.cli import text_table
-from plkernel.common.environment import environment, installed
+from plkernel.common.environment import environment, versions_of
 from plkernel.common.files import save_json
 from plkernel.config.condition import resolve
 from plkernel.config.schema import ModelSpec, TrainSpec
@@ -75,7 +75,7 @@ class Size(NamedTuple):
     batch: int
 
 
-class Entry(NamedTuple):
+class TimedModel(NamedTuple):
     """A model, by a function of a size and a number of layers, and what holds while it runs.
 
     layers: a model of few layers is made without a device to count its parameters. exact: of the
@@ -168,21 +168,22 @@ def on_tensor_cores(kind: str, precision: str) -> AbstractContextManager[Any]:
     return patch.object(module, name, partial(getattr(module, name), precision=precision))
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, TimedModel]:
     """Ours, ours on tensor cores, and the peers."""
-    made = [Entry(kind, partial(ours, kind), OPERATORS[kind][1], on_cpu=True) for kind in OURS]
+    made = [TimedModel(kind, partial(ours, kind), OPERATORS[kind][1], on_cpu=True) for kind in OURS]
     for kind, operator in CORES.items():
         during = partial(on_tensor_cores, kind, "bf16")
-        made.append(Entry(f"{kind} tensor bf16", partial(ours, kind), operator, during))
-    made.append(Entry("gpt2", gpt2, None, on_cpu=True))
-    made.append(Entry("fla rwkv6", partial(fla, "RWKV6"), "wkv"))
-    made.append(Entry("fla rwkv7", partial(fla, "RWKV7"), "wkv7"))
+        made.append(TimedModel(f"{kind} tensor bf16", partial(ours, kind), operator, during))
+    made.append(TimedModel("gpt2", gpt2, None, on_cpu=True))
+    made.append(TimedModel("fla rwkv6", partial(fla, "RWKV6"), "wkv"))
+    made.append(TimedModel("fla rwkv7", partial(fla, "RWKV7"), "wkv7"))
     return {entry.label: entry for entry in made}
 
 
 def order(device: str) -> Iterator[tuple[Size, str, str]]:
-    """Size, entry and mode of each row, what decides first: time may end before the last. Peers
-    that time many launches before they choose one come last.
+    """Size, entry and mode of each row, what decides first.
+
+    Time may end before the last. Peers that time many launches before they choose one come last.
     """
     sizes = SIZES[device]
     slow = [label for label in entries() if label.startswith(SLOW_PEER)]
@@ -201,7 +202,7 @@ def order(device: str) -> Iterator[tuple[Size, str, str]]:
 
 
 @cache
-def layers_of(entry: Entry, size: Size) -> int:
+def layers_of(entry: TimedModel, size: Size) -> int:
     """The number of layers with which an entry comes nearest to the parameters of a size."""
     with torch.device("meta"):
         two, three = (count(entry.make(size, layers, True)) for layers in (2, 3))
@@ -212,7 +213,7 @@ def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def operations(model: nn.Module, entry: Entry, size: Size, layers: int) -> float:
+def operations(model: nn.Module, entry: TimedModel, size: Size, layers: int) -> float:
     """Of a training step: of its matrices, and of its recurrence or attention."""
     embeddings = {
         id(parameter)
@@ -288,7 +289,7 @@ class Stepper:
 
 
 def measure(
-    entry: Entry, mode: str, size: Size, device: torch.device, layers: int | None = None
+    entry: TimedModel, mode: str, size: Size, device: torch.device, layers: int | None = None
 ) -> Row:
     """The row of an entry in a mode: its times and memory, or the reason why they are missing."""
     on_gpu = device.type == "cuda"
@@ -387,8 +388,9 @@ def table_of_steps(rows: Sequence[Row]) -> str:
 
 
 def repaid_after(rows: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
-    """Size, model and the steps after which a compiled run has caught up with an eager one;
-    infinity for never.
+    """Size, model and the steps after which a compiled run has caught up with an eager one.
+
+    Infinity for never.
     """
     eager = {
         (row["size"], row["model"]): row
@@ -405,7 +407,8 @@ def repaid_after(rows: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
 
 def cells(device: str) -> Iterator[tuple[str, str, int, Size]]:
     """Axis, model, value and size of each cell of `growth`, the axes in turns."""
-    base, axes = BASE[device], GROWTH[device]
+    base = BASE[device]
+    axes = GROWTH[device]
     for kind in OURS:
         for value in axes["context"]:
             batch = CONSTANT[device] // value
@@ -493,6 +496,6 @@ def _save(name: str, found: Row, place: torch.device, out: Path | None) -> None:
     if out is None:
         return
     card = _card(place)
-    peers = {package: version for package in PEERS if (version := installed(package))}
+    peers = versions_of(PEERS)
     described = {**environment(torch.get_num_threads()), "peers": peers, "card": card}
     save_json(out / f"{name}-{card.replace(' ', '-')}.json", {"environment": described, **found})

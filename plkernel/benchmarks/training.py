@@ -29,10 +29,12 @@ OFF = 0.02
 
 
 def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | None) -> None:
-    """Check the model of a spec against float64, then time forward, backward and optimiser step
-    beside its peers.
+    """Time forward, backward and optimiser step of the model of a spec beside its peers.
+
+    The model is first checked against float64.
     """
-    loaded, place = load_spec(spec), prepare(rounds, threads, device, out)
+    loaded = load_spec(spec)
+    place = prepare(rounds, threads, device, out)
     kind, context, batch = loaded.model.kind, loaded.train.context, loaded.train.batch
     if kind not in OPERATORS:
         raise ValueError(
@@ -61,13 +63,14 @@ def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | Non
 
 
 def check(spec: Spec, device: torch.device) -> float:
-    """Return the largest relative difference of loss and gradients from float64; ValueError where
-    it is too large.
+    """Return the largest relative difference of loss and gradients from float64.
 
-    Weights are a little off their initial ones, some of which are zero and gradients with them.
+    Raises ValueError where it is too large. Weights are a little off their initial ones, some of
+    which are zero and gradients with them.
     """
     progress("checking loss and gradients against the float64 reference")
-    windows, model = _windows(256, 2, device), _model(spec, device)
+    windows = _windows(256, 2, device)
+    model = _model(spec, device)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -120,8 +123,9 @@ def _step(model: nn.Module, spec: Spec, device: torch.device) -> Callable[[], No
 
 
 def _gpt2_step(spec: Spec, size: int, device: torch.device) -> Callable[[], None]:
-    """Return a step of transformers' GPT-2 of the same width and context with nearly `size`
-    parameters.
+    """Return a step of transformers' GPT-2 of the same width and context.
+
+    It has nearly `size` parameters.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -1,5 +1,6 @@
-"""python -m plkernel.bench scan | wkv | wkv7 | train | host | profile | step | growth: check a
-part, then time it beside its peers.
+"""python -m plkernel.bench PART: check a part, then time it beside its peers.
+
+Parts: scan, wkv, wkv7, train, host, profile, step, growth.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,6 @@
-"""python -m plkernel.generate: bytes from a trained model, as they are drawn, in constant memory
-and time per byte.
+"""python -m plkernel.generate: bytes from a trained model, as they are drawn.
+
+Memory and time per byte are constant.
 """
 
 import sys
@@ -29,8 +30,9 @@ class Writer(Protocol):
 
 
 class Terminal:
-    """Bytes as text on a terminal: what is not valid UTF-8, and what would command it, is
-    replaced.
+    """Bytes as text on a terminal.
+
+    What is not valid UTF-8, and what would command it, is replaced.
     """
 
     def __init__(self, stream: BinaryIO, encoding: str) -> None:

@@ -1,5 +1,6 @@
-"""python -m plkernel.inspect: what a model remembers, ours or anybody's, and what training did to
-it.
+"""python -m plkernel.inspect: what a model remembers, and what training did to it.
+
+The model is one of plkernel, or anybody's.
 """
 
 import sys
@@ -84,24 +85,46 @@ def command(
 
         parts, values, (before, now), title = of_run(model, corpus, windows)
     if text is not None:
-        from plkernel.probing.observation import observe_text
-
-        for one in values["findings"] if other else []:
-            if one["tensor"] == "config.json":
-                raise ValueError(f"text: config.json of {model} says {one['seen']}")
-        table, values["observed"] = observe_text(model, text, tokens)
-        known = len(values["observed"]["layers"])
-        if other and known != now.blocks:
-            raise ValueError(
-                f"text: transformers runs {known} of the {now.blocks} layers with decays in {model}"
-            )
+        if other:
+            _check_runnable(model, values["findings"])
+        table, values["observed"] = _observed(model, text, tokens, now.blocks if other else None)
         parts.append(table)
     unit = "tokens" if other else "bytes"
     deliver(
         "\n\n".join(parts), values, lambda: model_figure(before, now, title, unit), json, figure
     )
-    if strict and any(notable or one["severity"] == "wrong" for one in values["findings"]):
+    if strict and _fails(values["findings"], notable):
         sys.exit(1)
+
+
+def _check_runnable(model: Path, findings: list[dict[str, Any]]) -> None:
+    """Raise ValueError where transformers would not run the model that the findings are about."""
+    for one in findings:
+        if one["tensor"] == "config.json":
+            raise ValueError(f"text: config.json of {model} says {one['seen']}")
+
+
+def _observed(
+    model: Path, text: str, tokens: int, layers: int | None
+) -> tuple[str, dict[str, Any]]:
+    """The table and figures of a model that runs on a text.
+
+    layers: how many layers with decays the checkpoint has; None for a model of plkernel.
+    """
+    from plkernel.probing.observation import observe_text
+
+    table, values = observe_text(model, text, tokens)
+    known = len(values["layers"])
+    if layers is not None and known != layers:
+        raise ValueError(
+            f"text: transformers runs {known} of the {layers} layers with decays in {model}"
+        )
+    return table, values
+
+
+def _fails(findings: list[dict[str, Any]], notable: bool) -> bool:
+    """Whether anything is wrong; with `notable` anything that is notable counts too."""
+    return any(notable or one["severity"] == "wrong" for one in findings)
 
 
 if __name__ == "__main__":

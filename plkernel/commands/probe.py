@@ -1,5 +1,6 @@
-"""python -m plkernel.probe: what any causal model makes of its context, from its predictions
-alone.
+"""python -m plkernel.probe: what any causal model makes of its context.
+
+It is read off its predictions alone.
 """
 
 from pathlib import Path
@@ -25,15 +26,15 @@ def probe(
     json: Path | None = None,
     figure: Path | None = None,
 ) -> None:
-    """Print how far back a causal model reads: influence of a token against lag, and bits by what
-    is given.
+    """Print how far back a causal model reads.
 
-    Influence at lag d is the KL divergence in bits of the next token's prediction from what it is
-    when the token d steps back is replaced by another, drawn by its frequency. Beside it stand the
-    bits per token by position in the window, the bits when only the last 1, 2, 4 .. tokens are
-    given, and, for bytes, the mutual information I(d) of the text: influence is only what the other
-    tokens do not tell already. A model that sees ahead is refused. Memory beyond the model: about
-    four arrays of --batch x context x alphabet floats.
+    Influence of a token against lag, and bits by what is given. Influence at lag d is the KL
+    divergence in bits of the next token's prediction from what it is when the token d steps back is
+    replaced by another, drawn by its frequency. Beside it stand the bits per token by position in
+    the window, the bits when only the last 1, 2, 4 .. tokens are given, and, for bytes, the mutual
+    information I(d) of the text: influence is only what the other tokens do not tell already. A
+    model that sees ahead is refused. Memory beyond the model: about four arrays of --batch x
+    context x alphabet floats.
 
     Args:
         target: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load, the checkpoint.safetensors
@@ -83,14 +84,16 @@ def probe(
     refuse_study(target, "target")
     opened = open_text_model(target, choose_device(device), trust_code)
     name, data = opened.text(text)
-    trained, unit = context or opened.context, opened.unit
+    trained = context or opened.context
+    unit = opened.unit
     length = trained * lengths
     if length > opened.most:
         raise ValueError(
             f"context must be at most {opened.most:,}, which is all that the model takes, got"
             f" {length:,}"
         )
-    known, read = check_lags(lags, length), opened.encode(data)
+    known = check_lags(lags, length)
+    read = opened.encode(data)
     if read.size < length + 1:
         raise ValueError(
             f"text {name!r} has {read.size:,} {unit}s, fewer than one window of context + 1 ="
@@ -112,7 +115,8 @@ def probe(
         result = replace(result, trained=trained, cost=cost, divergence=apart)
     if unit == "byte" and data.size >= known[-1] + INFORMED:
         curve = decay_curves(data, known, blocks=INFORMED)[0]
-        bits, errors = np.asarray(curve.values) / np.log(2), curve.standard_errors() / np.log(2)
+        bits = np.asarray(curve.values) / np.log(2)
+        errors = curve.standard_errors() / np.log(2)
         result = replace(
             result,
             information=Influence(tuple(known), tuple(bits.tolist()), tuple(errors.tolist())),

@@ -33,7 +33,8 @@ def run(
     keep_memory()
     values = load_object(cli.existing(config, "config"))
     try:
-        condition, seed = from_config(values, trust_code), int(values["seed"])
+        condition = from_config(values, trust_code)
+        seed = int(values["seed"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a run ({error})") from error
     task = open_run(condition, seed, config.parent, checked=code_tried)

@@ -1,5 +1,6 @@
-"""python -m plkernel.trial TEXT: the whole chain on a text: measure, fit, train from several
-starts, one page.
+"""python -m plkernel.trial TEXT: the whole chain on a text.
+
+Measure, fit, train from several initialisations, one page.
 """
 
 import sys
@@ -31,12 +32,11 @@ def command(
     out: Path | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Measure the memory of a text, fit it, and test whether a model that starts from it learns
-    better; ends in one page.
+    """Measure the memory of a text, and test whether a model initialised with it learns better.
 
-    Writes a spec to read and edit, OUT.toml, registers its hypotheses, and trains every arm at
-    every seed. Ctrl-C saves every run; the same command goes on. Learning curves: tensorboard
-    --logdir OUT.
+    The memory is fitted, models are trained from it and from controls, and one page answers. Writes
+    a spec to read and edit, OUT.toml, registers its hypotheses, and trains every arm at every seed.
+    Ctrl-C saves every run; the same command goes on. Learning curves: tensorboard --logdir OUT.
 
     Args:
         text: A corpus: stdlib, a file or folder, bible:en, hf:NAME (see plkernel.corpus).

@@ -126,7 +126,7 @@ def _check_repeats(command: Callable[..., Any], given: Sequence[str]) -> None:
         times = flags.count(flag)
         if times > 1 and "Append" not in str(parameter.annotation):
             raise ValueError(
-                f"{flag} is given {times} times, expected once, with all of its values"
+                f"{flag} must be given once, with all of its values, got it {times} times"
             )
 
 
@@ -267,7 +267,7 @@ def imported(name: str, option: str) -> Any:
         raise ValueError(f"{option} {name!r}: importing {module} raised {told(error)}") from error
     if not callable(result):
         raise ValueError(
-            f"{option} {name!r}: is a {type(result).__name__}, expected something to call"
+            f"{option} {name!r} must be something to call, got a {type(result).__name__}"
         )
     return result
 

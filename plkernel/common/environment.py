@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,18 +40,16 @@ def environment(threads: int) -> dict[str, Any]:
     """Describe the source tree, versions, hardware, threads and command line of this process."""
     torch = sys.modules.get("torch")
     named = re.search(r"^model name\s*: (.*)", _text("/proc/cpuinfo"), re.MULTILINE)
+    card = None
+    if torch is not None and torch.cuda.is_available():
+        card = torch.cuda.get_device_name(0)
     hardware = {
         "cpu": named[1] if named else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name(0)
-        if torch is not None and torch.cuda.is_available()
-        else None,
+        "gpu": card,
         "system": f"{platform.system()} {platform.machine()}",
     }
-    versions = {
-        "python": platform.python_version(),
-        **{one: number for one in PACKAGES if (number := installed(one))},
-    }
+    versions = {"python": platform.python_version(), **versions_of(PACKAGES)}
     command = os.environ.get(COMMAND) or command_line()
     return {
         **source_state(),
@@ -69,10 +68,17 @@ def installed(package: str) -> str | None:
         return None
 
 
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    found = {package: installed(package) for package in packages}
+    return {package: number for package, number in found.items() if number is not None}
+
+
 @functools.cache
 def source_digest() -> str:
     """Return 16 hex digits of the SHA-256 of all source files that compute a run, with names."""
-    package, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
     files = {
         path
         for one in COMPUTING
@@ -80,27 +86,27 @@ def source_digest() -> str:
         if path.suffix in (".py", ".toml")
     }
     for path in sorted(files):
-        digest.update(
-            f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode()
-            + path.read_bytes()
-        )
+        digest.update(f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def source_state() -> dict[str, Any]:
     """Return `source_digest`, the git commit and whether files differ from it; None without git."""
     state: dict[str, Any] = {"commit": None, "dirty": None, "source": source_digest()}
-    git = ["git", "-C", str(root := Path(__file__).resolve().parents[2])]
+    root = Path(__file__).resolve().parents[2]
     with suppress(OSError):
         if (root / ".git").exists():
-            commit, status = (
-                subprocess.run(
-                    [*git, *words], capture_output=True, text=True, check=False
-                ).stdout.strip()
-                for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *CODE])
-            )
+            commit = _git(root, "rev-parse", "HEAD")
+            status = _git(root, "status", "--porcelain", "--", *CODE)
             return state | {"commit": commit or None, "dirty": bool(status)}
     return state
+
+
+def _git(root: Path, *words: str) -> str:
+    """Return what a command of git prints in the folder `root`."""
+    command = ["git", "-C", str(root), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def command_line() -> str:
@@ -128,10 +134,8 @@ def available_memory(device: str = "cpu") -> float | None:
 
         return float(torch.cuda.mem_get_info()[0])
     free = _sizes("/proc/meminfo").get("MemAvailable")
-    limit, used = (
-        _text(GROUP / "memory.max"),
-        re.search(r"^anon (\d+)", _text(GROUP / "memory.stat"), re.MULTILINE),
-    )
+    limit = _text(GROUP / "memory.max")
+    used = re.search(r"^anon (\d+)", _text(GROUP / "memory.stat"), re.MULTILINE)
     if free is None or used is None or not limit.strip().isdigit():
         return free
     return min(free, max(0.0, float(limit) - float(used[1])))

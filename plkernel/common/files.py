@@ -48,12 +48,21 @@ LONG_KEY = re.compile(
     rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % MOST_NESTED
 )
 """A key of TOML with more than MOST_NESTED parts."""
-SPEC, REFERENCES, REGISTERED, ROWS = "spec.json", "references.json", "registered.json", "rows.jsonl"
+SPEC = "spec.json"
+REFERENCES = "references.json"
+REGISTERED = "registered.json"
+ROWS = "rows.jsonl"
 CONFIG, ENVIRONMENT, RESULT = "config.json", "environment.json", "result.json"
 MEASUREMENT = "measurement.json"
-METRICS, CHECKPOINT, LOG, LOCK = "metrics.jsonl", "checkpoint.safetensors", "log.txt", ".lock"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
+LOG = "log.txt"
+LOCK = ".lock"
 TUNING, REPORT, MEAN = "tuning", "report", "mean"
-FINISHED, FAILED, DIVERGED, UNFINISHED = "finished", "failed", "diverged", "unfinished"
+FINISHED = "finished"
+FAILED = "failed"
+DIVERGED = "diverged"
+UNFINISHED = "unfinished"
 NOT_STARTED = "not started"
 
 
@@ -196,7 +205,7 @@ def read_lines(path: Path, whole: bool = False) -> list[dict[str, Any]]:
 
 def _object(value: Any, origin: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{origin}: holds {shown(value)}, expected an object")
+        raise ValueError(f"{origin} must hold an object, got {shown(value)}")
     return value
 
 
@@ -260,7 +269,7 @@ def check_regular(path: Path, what: str = "") -> None:
         raise ValueError(f"{what}{path}: no such file") from error
     if not stat.S_ISREG(mode):
         name = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
-        raise ValueError(f"{what}{path}: is {name}, expected a regular file")
+        raise ValueError(f"{what}{path} must be a regular file, got {name}")
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
@@ -286,8 +295,9 @@ def shown(value: Any) -> str:
 
 
 def unescape(text: str) -> str:
-    r"""Return a separator as typed in a shell: '\n' a line feed, '\xff' byte 255; one character is
-    itself.
+    r"""Return a separator as typed in a shell.
+
+    '\n' is a line feed, '\xff' byte 255; one character is itself.
     """
     try:
         return text if len(text) < 2 else text.encode("latin-1").decode("unicode_escape")
@@ -303,5 +313,5 @@ def run_folder(study: Path, arm: str, seed: int) -> Path:
 
 
 def name_at(arm: str, rate: float) -> str:
-    """Return the name of an arm at a learning rate, in the search for rates."""
+    """Return the name of an arm at a learning rate, in the search for the best one."""
     return f"{arm}_rate-{rate if rate % 1 else int(rate)}"

@@ -126,7 +126,8 @@ def mistake(message: str, command: Callable[..., Any]) -> str | None:
 
     None for a message of another kind.
     """
-    if absent := ABSENT.match(message):
+    absent = ABSENT.match(message)
+    if absent:
         return f"{absent['name']} must be given: {absent['about']}"
     found = UNREADABLE.match(message) or UNKNOWN.match(message) or MISSING.match(message)
     if found is None:

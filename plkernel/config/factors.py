@@ -167,7 +167,8 @@ def _levels_of(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, 
         levels = {_label(value): nested(factor.split("."), value) for value in given}
     if len(levels) < 2 or len(levels) != len(given):
         raise ValueError(
-            f"factors.{factor}: needs two levels or more, all different, got {shown(list(given))}"
+            f"factors.{factor} must have two levels or more, all different, got"
+            f" {shown(list(given))}"
         )
     return levels
 

@@ -61,7 +61,7 @@ def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ())
         times = [one for one, _ in given].count(token)
         if times > 1:
             raise ValueError(
-                f"{token} is given {times} times, expected once, with all of its values"
+                f"{token} must be given once, with all of its values, got it {times} times"
             )
         values = deep_merge(values, nested(option.place, option.value(texts)))
     return values

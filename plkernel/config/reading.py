@@ -189,7 +189,8 @@ def _node_values(node_file: str) -> Options:
 
     The file may be runs/nodes/NAME.json of plkernel, where the working directory has none.
     """
-    path, own = Path(node_file), FOLDER.parent / node_file
+    path = Path(node_file)
+    own = FOLDER.parent / node_file
     content = load_json(own if own.is_file() and not path.exists() else path)
     try:
         nodes = content["nodes"]

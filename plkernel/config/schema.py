@@ -62,7 +62,7 @@ AtLeastZero = Annotated[Number, Field(ge=0)]
 BelowOne = Annotated[Number, Field(ge=0, lt=1)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 Fraction = Annotated[Number, Field(gt=0, lt=0.5)]
-Windows = Annotated[Natural, Field(le=2**24)]
+WindowCount = Annotated[Natural, Field(le=2**24)]
 Width = Annotated[Positive, Field(le=WIDEST)]
 Rank = Annotated[Whole, Field(ge=2, le=WIDEST)] | None
 Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
@@ -341,20 +341,20 @@ class TrainSpec(Section):
     backpropagation through time): each row of a batch reads on where it stopped, so that data come
     in another order. Windows of evaluation begin without a state, as in other runs."""
     eval_every: Positive = option("Steps between evaluations; each one saves a checkpoint.", 500)
-    eval_windows: Windows = option("Validation windows, evenly spaced and fixed.", 32, ge=1)
-    test_windows: Windows = option("Test windows, evaluated once, at the end.", 128, ge=1)
-    final_windows: Windows = 0
+    eval_windows: WindowCount = option("Validation windows, evenly spaced and fixed.", 32, ge=1)
+    test_windows: WindowCount = option("Test windows, evaluated once, at the end.", 128, ge=1)
+    final_windows: WindowCount = 0
     """Validation windows of `final_val_bpb`, which then comes with a standard error over them: as
     many of these as are disjoint, so that 16777216 is the whole split. 0: those of eval_windows."""
     average: Share = 0.0
     """Share of the steps, the last ones, over whose weights the mean is taken for all figures at
     the end but the last row's; a checkpoint keeps it beside the last weights. 0: the last
     weights."""
-    truncation_windows: Windows = 0
+    truncation_windows: WindowCount = 0
     """Places of the test text at which, at the end, bits per byte are taken with 1, 2, 4 .. context
     bytes given.
     """
-    probe_windows: Windows = 0
+    probe_windows: WindowCount = 0
     """Windows of the test text in which, at the end, one byte at a time is replaced, for its
     influence against lag.
     """
@@ -420,7 +420,7 @@ class TrainSpec(Section):
         """Raise ValueError where steps and bytes do not say how long, or a step is too large."""
         step = self.batch * self.context
         if (self.steps is None) == (self.bytes is None):
-            raise ValueError("give exactly one of steps and bytes")
+            raise ValueError("exactly one of steps and bytes must be given")
         if step > LARGEST_STEP:
             raise ValueError(
                 f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {step}:"
@@ -566,7 +566,7 @@ class Arm(Section):
         return nodes.Aim(self.beta, target, kernel, self.lag or "state")
 
 
-class Measured(Section):
+class MeasuredNumber(Section):
     """One number of every run of an arm, in bits per byte."""
 
     name: Sentence
@@ -597,7 +597,7 @@ class Measured(Section):
         return self
 
 
-class Hypothesis(Measured):
+class Hypothesis(MeasuredNumber):
     """A claim on the mean difference of two arms."""
 
     family: Sentence = option("Those of one family are corrected for their number (Holm).", "main")
@@ -618,7 +618,7 @@ class Hypothesis(Measured):
         return self
 
 
-class Gate(Measured):
+class Gate(MeasuredNumber):
     """A bound on the mean of an arm over its seeds, to keep before any hypothesis is answered."""
 
     at_least: Number | None = option("Both 95 % intervals of the mean must lie at or above it.")

@@ -1,4 +1,5 @@
-"""A study spec: sections, arms, seeds, search for rates and hypotheses, checked as a whole."""
+"""A study spec: sections, arms, seeds, search for learning rates and hypotheses, checked as a
+whole."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -107,13 +107,14 @@ def load(
 
 
 def size_ahead(name: str, *, max_bytes: int | None = None, **options: Any) -> int | None:
-    """Bytes of the corpus that `load` would give with these options, where known without reading
-    it; else None.
+    """Bytes of the corpus that `load` would give with these options; None if not known.
 
-    Nothing is written or fetched. Raises ValueError, as `load` does, when there is no such corpus.
+    Nothing is read. Nothing is written or fetched. Raises ValueError, as `load` does, when there is
+    no such corpus.
     """
     source, path = _located(name, max_bytes, **options)
-    if corpus := _cached(path):
+    corpus = _cached(path)
+    if corpus:
         return corpus.size
     return min(source.size, max_bytes or source.size) if source.size is not None else None
 
@@ -162,7 +163,8 @@ def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corp
     lock = path.with_name(f".{path.stem}.lock")
     with FileLock(lock), ExitStack() as ended:
         ended.callback(lock.unlink, missing_ok=True)
-        if corpus := _cached(path):  # another process has built it in the meantime
+        corpus = _cached(path)
+        if corpus:  # another process has built it in the meantime
             return corpus
         description = path.with_suffix(".json")
         if path.exists() and description.exists():
@@ -174,15 +176,18 @@ def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corp
 
 
 def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
-    """Write the blocks of `source` to `path`, separators between documents only, at most
-    `max_bytes`; atomic.
+    """Write the blocks of `source` to `path`, at most `max_bytes`; atomic.
 
-    A bar appears on a terminal's standard error after two seconds.
+    Separators stand between documents only. A bar appears on a terminal's standard error after two
+    seconds.
     """
     from tqdm.auto import tqdm
 
     total = min((value for value in (source.size, max_bytes) if value is not None), default=None)
-    digest, size, documents, skip = hashlib.sha256(), 0, 0, 1  # the first separator is skipped
+    digest = hashlib.sha256()
+    size = 0
+    documents = 0
+    skip = 1  # the first separator is skipped
     bar = tqdm(
         desc=name,
         total=total,
@@ -201,11 +206,9 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
                 out.write(data)
                 digest.update(data)
                 bar.update(len(data))
-                size, documents, skip = (
-                    size + len(data),
-                    documents + int(np.searchsorted(starts, keep)),
-                    0,
-                )
+                size = size + len(data)
+                documents = documents + int(np.searchsorted(starts, keep))
+                skip = 0
             if size == max_bytes:
                 break
         if size < max(documents, 1):  # nothing, or separators only

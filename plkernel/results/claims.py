@@ -15,7 +15,7 @@ from plkernel.analysis.information.estimate import critical_value
 from plkernel.results.statistics import Floats, holm, mean_interval, t_statistic
 
 Test = Literal["sign flips", "t"]
-Verdict = Literal["confirmed", "refuted", "undecided"]
+VerdictName = Literal["confirmed", "refuted", "undecided"]
 MOST_FLIPPED = 20
 """All 2**n sign patterns are counted up to this n, a second's work."""
 DRAWS = 10_000
@@ -66,7 +66,7 @@ class Judgement:
     p_family: float
     p_opposite: float
     p_opposite_family: float
-    verdict: Verdict
+    verdict: VerdictName
 
 
 def judge(family: Mapping[str, Claimed], alpha: float = 0.05) -> dict[str, Judgement]:
@@ -108,7 +108,7 @@ def judge(family: Mapping[str, Claimed], alpha: float = 0.05) -> dict[str, Judge
     return judged
 
 
-def _verdict(p_confirming: float, p_refuting: float, alpha: float) -> Verdict:
+def _verdict(p_confirming: float, p_refuting: float, alpha: float) -> VerdictName:
     if p_confirming <= alpha:
         return "confirmed"
     return "refuted" if p_refuting <= alpha else "undecided"
@@ -223,7 +223,8 @@ def power(
         return math.nan
     level = alpha / m
     if claim == "higher":  # the mirror image of lower
-        claim, true = "lower", -true
+        claim = "lower"
+        true = -true
     if n <= MOST_DRAWN and deciding_test([n], 1, level) == "sign flips":
         return _power_of_sign_flips(claim, margin, true, sd, n, level)
     return _power_of_t(claim, margin, true, sd, n, level)
@@ -270,7 +271,8 @@ def effect_needed(n: int, m: int = 1, alpha: float = 0.05) -> float:
 
     low, high = 0.0, 1.0
     while not enough(high):
-        low, high = high, 2.0 * high
+        low = high
+        high = 2.0 * high
     for _ in range(10):
         middle = (low + high) / 2
         if enough(middle):

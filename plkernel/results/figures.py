@@ -26,9 +26,9 @@ KINDS = {
         "answer",
         (
             "The study in one picture: information in the text, where the line is dashed no longer"
-            " above the floor (dotted); kernels of the starts beside the text's power law; the loss"
-            " of seeds (thin) and their mean; differences with 95 % t intervals, not corrected for"
-            " their number."
+            " above the floor (dotted); kernels at initialisation beside the text's power law; the"
+            " loss of seeds (thin) and their mean; differences with 95 % t intervals, not corrected"
+            " for their number."
         ),
     ),
     "verdicts": (

@@ -23,7 +23,7 @@ class Options(BaseModel):
     dim: int
 
 
-class Shape(BaseModel):
+class SavedVerdict(BaseModel):
     """The verdict on a curve: its kind, a sentence, and the lags that stand out."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -48,7 +48,7 @@ class Measured(BaseModel):
     text: str
     options: Options
     information: DecayCurve
-    verdict: Shape
+    verdict: SavedVerdict
     law: PowerLaw | None
     words: dict[str, str] = {}
 

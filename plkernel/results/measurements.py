@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plkernel.config.schema import Gate, Hypothesis, Measured
+from plkernel.config.schema import Gate, Hypothesis, MeasuredNumber
 from plkernel.results.saved import RunResult
 from plkernel.results.study import Study, StudyRun
 
@@ -17,7 +17,7 @@ def compared_arms(study: Study, hypothesis: Hypothesis) -> tuple[str, str | None
 
 
 def values(
-    study: Study, arm: str | None, measured: Measured, seeds: Sequence[int]
+    study: Study, arm: str | None, measured: MeasuredNumber, seeds: Sequence[int]
 ) -> dict[int, float]:
     """The measurement in every finished run of an arm that made it, by seed.
 
@@ -35,7 +35,7 @@ def values(
     return found
 
 
-def _measurement(run: StudyRun, result: RunResult, measured: Measured) -> float | None:
+def _measurement(run: StudyRun, result: RunResult, measured: MeasuredNumber) -> float | None:
     """The number of one run; None where it was not measured."""
     if measured.metric == "test_bpb":
         return result.test_bpb

@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy.special import chdtri
 
-from plkernel.config.schema import Hypothesis, Measured, families
+from plkernel.config.schema import Hypothesis, MeasuredNumber, families
 from plkernel.config.study import Spec
 from plkernel.results import claims
 from plkernel.results.measurements import compared_arms, values
@@ -85,7 +85,9 @@ def _spread(study: Study, hypothesis: Hypothesis) -> tuple[float, int]:
     return median(sd for sd, _ in known), min(seeds for _, seeds in known)
 
 
-def _spread_of(study: Study, measured: Measured, arm: str, other: str | None) -> tuple[float, int]:
+def _spread_of(
+    study: Study, measured: MeasuredNumber, arm: str, other: str | None
+) -> tuple[float, int]:
     """The same of two arms: at the step of `measured`, or at the end if that shows no spread."""
     own = values(study, arm, measured, study.seeds)
     base = values(study, other, measured, study.seeds)

@@ -17,6 +17,7 @@ from plkernel.common.files import (
     ROWS,
     SPEC,
 )
+from plkernel.config.study import compared_with
 from plkernel.results.saved import (
     STATE,
     EvaluationRow,
@@ -118,12 +119,7 @@ class Study:
     def against(self, arm: str) -> str | None:
         """The arm that `arm` is compared with; None for a baseline, of the study or of a block."""
         given: str | None = self.spec["arms"][arm].get("against")
-        if given or arm == self.baseline:
-            return given
-        own = self.levels(arm)
-        base = self.levels(self.baseline)
-        same_block = all(own.get(factor) == base.get(factor) for factor in self.within)
-        return self.baseline if same_block else None
+        return compared_with(arm, given, self.levels, self.baseline, self.within)
 
     @property
     def ended(self) -> list[StudyRun]:

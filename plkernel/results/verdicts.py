@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 from plkernel.common.files import REGISTERED
 from plkernel.config.schema import Gate, Hypothesis, families
-from plkernel.results.claims import Claimed, Judgement, Verdict, judge
+from plkernel.results.claims import Claimed, Judgement, VerdictName, judge
 from plkernel.results.measurements import (
     as_planned,
     compared_arms,
@@ -168,7 +168,7 @@ class Declared:
 
     def _counts(self) -> str:
         verdicts = [one.judgement.verdict for one in self.outcomes]
-        kinds = get_args(Verdict)
+        kinds = get_args(VerdictName)
         return ", ".join(f"{verdicts.count(kind)} {kind}" for kind in kinds)
 
     @property
@@ -373,7 +373,8 @@ def _gate_outcome(study: Study, stated: Mapping[str, Any], gate: Gate, rule: str
     seeds = stated["seeds"]
     runs = study.finished(gate.arm)
     results = [run.result for run in runs if run.result and run.seed in seeds]
-    errors = [error for result in results if (error := _error(result, gate)) is not None]
+    stated_errors = [_error(result, gate) for result in results]
+    errors = [error for error in stated_errors if error is not None]
     corpus = runs[0].config["corpus"] if runs else None
     return GateOutcome(
         gate=gate,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from plkernel.common.cli import written
-from plkernel.config.schema import Measured
+from plkernel.config.schema import MeasuredNumber
 from plkernel.results.claims import Judgement
 from plkernel.results.statistics import Estimate
 
@@ -97,7 +97,7 @@ def size_text(count: int) -> str:
     return f"{count // 2**20} MB" if count >= 2**20 else f"{count // 2**10} kB"
 
 
-def statement(one: Measured) -> str:
+def statement(one: MeasuredNumber) -> str:
     """The options of a hypothesis or gate, as in "metric val_bpb, arm short, claim lower"."""
     given = one.model_dump(exclude={"name", "family"}, exclude_defaults=True)
     options = {"metric": one.metric, **given}

@@ -1,10 +1,12 @@
-"""The model of a run: its condition checked and counted once, its parameters filled by scheme,
-nodes and functions.
+"""The model of a run: its condition checked once, its parameters filled.
+
+Parameters are filled by the scheme, then by the nodes of the arm, then by its function.
 """
 
 import functools
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,41 +62,49 @@ class Prepared:
         arm or AdamW, and where code has no consent.
         """
         check_consent(condition.code, condition.trusted)
-        model, train = condition.model, condition.train
-        tried = 0
-        if condition.code:
-            wanted = train.device if train else "cpu"
-            device = "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
-            if checked or (device, wanted) == ("cpu", "cuda"):
-                device = "meta"  # it was tried before, or is trained, and tried, on another machine
-            arm = condition.arm.model_dump(
-                exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"}
-            )
-            context = min(train.context, LONGEST) if train else LONGEST
-            named = bool(train and model.is_foreign and train.changes_decays)
-            tried = _tried(json.dumps(model.model_dump()), json.dumps(arm), context, device, named)
-        if model.is_foreign:
+        tried = _try_code(condition, checked) if condition.code else 0
+        if condition.model.is_foreign:
             return cls(condition, tried)
-        multiplier = condition.arm.shape_on == "multiplier"
         options = tuple((condition.arm.scheme_options or {}).items())
-        facts = _facts(model, condition.scheme, options, multiplier)
-        zeros = [
-            e.parameter.name
-            for e in facts[1].entries
-            if e.parameter.role == "mixer_out" and e.distribution.scale == 0
-        ]
-        if (
-            zeros
-            and not multiplier
-            and model.kind == "ssm"
-            and any(value != 1 for value in condition.nodes.projection)
-        ):
-            raise ValueError(
-                f"scheme {condition.scheme!r} starts {zeros[0]} at zero, where a shape has nothing"
-                " to act on: set shape_on = 'multiplier', a fixed number per state, or leave the"
-                " projection uniform"
-            )
+        multiplier = condition.arm.shape_on == "multiplier"
+        facts = _facts(condition.model, condition.scheme, options, multiplier)
+        _check_shape(condition, facts[1])
         return cls(condition, *facts)
+
+
+def _try_code(condition: Condition, checked: bool) -> int:
+    """Try the code of other people in a condition; return the number of parameters.
+
+    checked: it was tried before, so that the model is built on the meta device and does not run.
+    """
+    train = condition.train
+    wanted = train.device if train else "cpu"
+    device = "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+    elsewhere = wanted == "cuda" and device == "cpu"  # it is trained, and tried, there
+    if checked or elsewhere:
+        device = "meta"
+    arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
+    context = min(train.context, LONGEST) if train else LONGEST
+    named = bool(train and condition.model.is_foreign and train.changes_decays)
+    model = json.dumps(condition.model.model_dump())
+    return _tried(model, json.dumps(arm), context, device, named)
+
+
+def _check_shape(condition: Condition, plan: Plan) -> None:
+    """Raise ValueError where a shape would act on projections that the scheme sets to zero."""
+    if condition.model.kind != "ssm" or condition.arm.shape_on == "multiplier":
+        return
+    zeros = [
+        entry.parameter.name
+        for entry in plan.entries
+        if entry.parameter.role == "mixer_out" and entry.distribution.scale == 0
+    ]
+    if zeros and any(value != 1 for value in condition.nodes.projection):
+        raise ValueError(
+            f"scheme {condition.scheme!r} sets {zeros[0]} to zero, where a shape has nothing to act"
+            " on: set shape_on = 'multiplier', a fixed number per state, or leave the projection"
+            " uniform"
+        )
 
 
 class Unfilled(TorchFunctionMode):
@@ -129,8 +139,7 @@ def _facts(
 
 @functools.cache
 def _tried(model: str, arm: str, context: int, device: str, named: bool) -> int:
-    """Build and check a model of other people's code, once in a process; return its number of
-    parameters.
+    """Number of parameters of other people's model, built and checked once in a process.
 
     named: its decays must be known by name.
     """
@@ -153,9 +162,10 @@ def build(condition: Condition) -> Model:
     Raises ValueError for an unknown name or option of the scheme.
     """
     model, train = condition.model, condition.train
-    heads = (
-        (1, model.dim) if model.kind == "ssm" else (model.dim // model.head_size, model.head_size)
-    )
+    if model.kind == "ssm":
+        heads = (1, model.dim)
+    else:
+        heads = (model.dim // model.head_size, model.head_size)
     sizes = Sizes(model.dim, model.layers, BYTES, heads)
     rules = rules_at(condition.scheme, sizes, condition.arm.scheme_options or {})
     needs = dict(rules.needs)
@@ -168,15 +178,16 @@ def build(condition: Condition) -> Model:
         "structure": Structure(**needs, multipliers=dict(rules.forward)),
     }
     if model.kind == "ssm":
-        patching, multiplier = model.patching, condition.arm.shape_on == "multiplier"
+        patching = model.patching
+        multiplier = condition.arm.shape_on == "multiplier"
         shared |= {"gain": model.gain, "patch": patching.size, "mode": patching.mode}
         return SSM(SSMConfig(shape_multiplier=multiplier, **shared))
     shared |= {"head_size": model.head_size, "dropout": train.dropout if train else 0.0}
     if model.kind == "rwkv7":
-        return RWKV7(RWKV7Config(**{f"{name}_rank": rank for name, rank in model.ranks}, **shared))
-    return RWKV(
-        RWKVConfig(version=5 if model.kind == "rwkv5" else 6, k_clamp=model.k_clamp, **shared)
-    )
+        ranks = {f"{name}_rank": rank for name, rank in model.ranks}
+        return RWKV7(RWKV7Config(**ranks, **shared))
+    version = 5 if model.kind == "rwkv5" else 6
+    return RWKV(RWKVConfig(version=version, k_clamp=model.k_clamp, **shared))
 
 
 def plan_of(built: Model, condition: Condition) -> Plan:
@@ -186,19 +197,21 @@ def plan_of(built: Model, condition: Condition) -> Plan:
 
 
 def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyModel:
-    """A model of any kind before its first step: by the scheme, the arm's decays and their shape,
-    then its function.
+    """A model of any kind before its first step.
 
-    plan: of its parameters, where it is known. Raises ValueError where the model needs code without
-    consent.
+    The scheme fills it, then the arm's decays and their shape, then the arm's function. plan: of
+    its parameters, where it is known. Raises ValueError where the model needs code without consent.
     """
     check_consent(condition.code, condition.trusted)
-    model, arm = condition.model, condition.arm
-    built: Any = (
-        foreign.build(model.kind, model.config, seed) if model.is_foreign else build(condition)
-    )
-    if not model.is_foreign:
-        (plan or plan_of(built, condition)).apply_(built, seed)
+    model = condition.model
+    arm = condition.arm
+    built: Any
+    if model.is_foreign:
+        built = foreign.build(model.kind, model.config, seed)
+    else:
+        built = build(condition)
+        plan = plan or plan_of(built, condition)
+        plan.apply_(built, seed)
         if arm.places_nodes or model.kind == "ssm":  # an SSM has no decays of its scheme's
             bonus = arm.law.exponent if arm.law and arm.bonus == "law" else None
             built.place_(condition.nodes, bonus)
@@ -210,71 +223,82 @@ def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyMod
 def build_optimizer(
     model: nn.Module, train: TrainSpec, plan: Plan | None = None
 ) -> torch.optim.AdamW:
-    """AdamW with the multipliers of the plan for learning rate, weight decay and eps of every
-    parameter.
+    """AdamW with the multipliers of the plan for every parameter.
 
-    Without a plan all are 1, and weight decay acts on true matrices only (`is_matrix`): never on
-    decays, gains, biases, norms, token shifts, low-rank maps. `train.decay_multiplier`, where
-    given, is the rate of the decays themselves, and `train.decay_weight_decay` their weight decay,
-    `train.decay_dtype` the type to which they are rounded now and after every step; a rate of 0
-    takes them out of training, and so out of the norm of the gradient. The decays are DECAYS, in
+    They multiply learning rate, weight decay and eps. Without a plan all are 1, and weight decay
+    acts on true matrices only (`is_matrix`): never on decays, gains, biases, norms, token shifts,
+    low-rank maps. `train.decay_multiplier`, where given, is the multiplier of the learning rate of
+    the decays themselves, and `train.decay_weight_decay` that of their weight decay,
+    `train.decay_dtype` the type to which they are rounded now and after every step; a multiplier of
+    0 takes them out of training, and so out of the norm of the gradient. The decays are DECAYS, in
     other people's models `decay_names`: ValueError if there are none. An eps of 1e-18 is safe in
     float32: a gradient of zero moves nothing, and below 1e-18, where second moments underflow, the
-    step is at most about the rate.
+    step is at most about the learning rate.
     """
     parameters = dict(model.named_parameters())
     multipliers = {
         name: (1.0, float(is_matrix(name, values)), 1.0) for name, values in parameters.items()
     }
-    multipliers |= plan.multipliers() if plan else {}
-    rate, shrink, kept = (
-        train.decay_multiplier,
-        train.decay_weight_decay,
-        list[torch.nn.Parameter](),
-    )
-    if train.changes_decays:
-        foreign_names = (
-            {f"module.{name}" for name in decay_names(model.module)}
-            if isinstance(model, Foreign)
-            else ()
-        )
-        for name in (name for name in parameters if name.endswith(DECAYS) or name in foreign_names):
-            given = multipliers[name]
-            multipliers[name] = (given[0] if rate is None else rate, shrink or given[1], given[2])
-            parameters[name].requires_grad_(rate != 0)
-            kept.append(parameters[name])
+    if plan is not None:
+        multipliers |= plan.multipliers()
+    decays = _decays_of(model) if train.changes_decays else []
+    for name in decays:
+        rate, shrink, eps = multipliers[name]
+        if train.decay_multiplier is not None:
+            rate = train.decay_multiplier
+        multipliers[name] = (rate, train.decay_weight_decay or shrink, eps)
+        parameters[name].requires_grad_(train.decay_multiplier != 0)
     groups = grouped(parameters, multipliers, train.learning_rate, train.weight_decay, train.eps)
     optimizer = torch.optim.AdamW(
         groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True
     )
     if train.decay_dtype != "float32":
-
-        @torch.no_grad()
-        def rounded(*_: object) -> None:
-            for values in kept:
-                values.copy_(values.to(getattr(torch, train.decay_dtype)))
-
-        rounded()
-        optimizer.register_step_post_hook(rounded)
+        rounded = [parameters[name] for name in decays]
+        _keep_rounded(optimizer, rounded, getattr(torch, train.decay_dtype))
     return optimizer
 
 
+def _decays_of(model: nn.Module) -> list[str]:
+    """The names of the decays of a model, in the order of its parameters."""
+    named = set[str]()
+    if isinstance(model, Foreign):
+        named = {f"module.{name}" for name in decay_names(model.module)}
+    return [name for name, _ in model.named_parameters() if name.endswith(DECAYS) or name in named]
+
+
+def _keep_rounded(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], dtype: torch.dtype
+) -> None:
+    """Round `parameters` to `dtype` now and after every step."""
+
+    @torch.no_grad()
+    def rounded(*_: object) -> None:
+        for values in parameters:
+            values.copy_(values.to(dtype))
+
+    rounded()
+    optimizer.register_step_post_hook(rounded)
+
+
 def learning_rate(train: TrainSpec, step: int) -> float:
-    """The rate of step `step` (from 0): peak * warm-up * schedule(p).
+    """The learning rate of step `step` (from 0): peak * warm-up * schedule(p).
 
     Warm-up over W steps: (step + 1) / (W + 1), or with `warmup_from` w: w + (1 - w) step / W, both
     up to 1. Schedule from 1 to the final fraction f: cosine f + (1 - f) (1 + cos(pi p)) / 2,
     exponential f**p, linear 1 - (1 - f) p, constant 1. p is the spent share of the steps, with
     `warmup_from` of those after the warm-up.
     """
-    steps, warmup, first = train.total_steps, train.warmup, train.warmup_from
+    steps = train.total_steps
+    warmup = train.warmup
+    first = train.warmup_from
     fraction = step / steps
     if first is None:
         warm_up = min(1.0, (step + 1) / (warmup + 1))
     else:
         warm_up = first + (1 - first) * step / warmup if step < warmup else 1.0
         fraction = (fraction * steps - warmup) / (steps - warmup) if steps > warmup else 0.0
-    floor, p = train.final_fraction, min(1.0, max(0.0, fraction))
+    floor = train.final_fraction
+    p = min(1.0, max(0.0, fraction))
     shape = {
         "cosine": floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * p)),
         "exponential": floor**p,
@@ -285,8 +309,9 @@ def learning_rate(train: TrainSpec, step: int) -> float:
 
 
 def choose_device(name: Device) -> torch.device:
-    """The device called `name`, where 'auto' is a GPU if there is one; ValueError where it does not
-    exist.
+    """The device called `name`, where 'auto' is a GPU if there is one.
+
+    Raises ValueError where it does not exist.
     """
     present = torch.cuda.is_available()
     if name == "cuda" and not present:
@@ -302,10 +327,12 @@ def compiles(train: TrainSpec, device: torch.device) -> bool:
 
 
 def check_machine(condition: Condition) -> str:
-    """The type of device of a condition's runs; ValueError when it or the forced backend does not
-    exist here.
+    """The type of device of a condition's runs.
+
+    Raises ValueError when it or the forced backend does not exist here.
     """
     device = choose_device(condition.protocol.device)
-    if operator := OPERATORS.get(condition.model.kind):
+    operator = OPERATORS.get(condition.model.kind)
+    if operator is not None:
         choose(operator, condition.protocol.backend, device)
     return device.type

@@ -1,9 +1,8 @@
-"""Checkpoints: one safetensors file per run, replaced atomically, with weights, optimiser and
-progress.
+"""Checkpoints: weights, optimiser and progress of a run in one safetensors file.
 
-The metadata of the file are three texts: `progress`, `config` (the configuration of the run, which
-identifies it) and `digest`, a CRC-32 over both and over the names, types, shapes and bytes of all
-tensors. It guards against damage and mix-ups, not against forgery.
+It is replaced atomically. The metadata of the file are three texts: `progress`, `config` (the
+configuration of the run, which identifies it) and `digest`, a CRC-32 over both and over the names,
+types, shapes and bytes of all tensors. It guards against damage and mix-ups, not against forgery.
 """
 
 import json
@@ -63,9 +62,8 @@ def save_checkpoint(
     if state is not None:
         named |= {f"{STATE}{name}": values for name, values in state.tensors.items()}
         named[f"{STATE}position"] = torch.tensor(state.position)
-    tensors = {
-        name: tensor.cpu().clone().contiguous() for name, tensor in named.items()
-    }  # of which none share memory
+    # No two of them share memory, which safetensors refuses.
+    tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in named.items()}
     metadata = {"progress": json.dumps(asdict(progress)), "config": json.dumps(config)}
     metadata["digest"] = digest_of(tensors, metadata)
     try:
@@ -84,51 +82,69 @@ def load_checkpoint(
     belongs to a run with another `config`.
     """
     if path.is_dir():
-        raise ValueError(f"checkpoint {path}: is a folder, expected a regular file")
+        raise ValueError(f"checkpoint {path} must be a regular file, got a folder")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if set(metadata) != {"progress", "config", "digest"}:
-                raise ValueError(
-                    "it has no digest: not written by plkernel, or by an early version"
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if metadata["digest"] != digest_of(tensors, metadata):
-            raise ValueError("its digest is not that of its content")
-        point = json.loads(metadata["progress"])
-        progress = Progress(**{name: value for name, value in point.items() if name not in EARLIER})
-        tensors = {name: x for name, x in tensors.items() if not name.startswith(STATE)}
+        tensors, metadata = _read(path)
+        progress = _progress_of(metadata)
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
     except (SafetensorError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
         raise ValueError(
             f"checkpoint {path} is damaged or of another model ({error}){hint}"
         ) from error
-    if config is not None and (different := other_run(json.loads(metadata["config"]), config)):
-        raise ValueError(f"checkpoint {path} belongs to another run ({different})")
+    if config is not None:
+        different = other_run(json.loads(metadata["config"]), config)
+        if different:
+            raise ValueError(f"checkpoint {path} belongs to another run ({different})")
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             tensor.copy_(tensors[f"model.{name}"])
     if optimizer is not None and progress.step > 0:
-        fused = optimizer.defaults.get(
-            "fused"
-        )  # which counts its steps on the parameter's device, others on the CPU
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:  # a frozen one has no moments
-                kept = (moment for moment in (*MOMENTS, AVERAGE) if f"{moment}.{name}" in tensors)
-                moments = {
-                    moment: tensors[f"{moment}.{name}"].to(parameter, copy=True) for moment in kept
-                }
-                count = torch.tensor(
-                    float(progress.step), device=parameter.device if fused else "cpu"
-                )
-                optimizer.state[parameter] = {"step": count, **moments}
+        _fill_moments(optimizer, model, tensors, progress.step)
     return progress
 
 
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a checkpoint but those of the carried state, and its three texts.
+
+    Raises ValueError where the digest is missing, or is not that of the content.
+    """
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        if set(metadata) != {"progress", "config", "digest"}:
+            raise ValueError("it has no digest: not written by plkernel, or by an early version")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if metadata["digest"] != digest_of(tensors, metadata):
+        raise ValueError("its digest is not that of its content")
+    kept = {name: x for name, x in tensors.items() if not name.startswith(STATE)}
+    return kept, metadata
+
+
+def _progress_of(metadata: Mapping[str, str]) -> Progress:
+    point = json.loads(metadata["progress"])
+    return Progress(**{name: value for name, value in point.items() if name not in EARLIER})
+
+
+def _fill_moments(
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor], step: int
+) -> None:
+    """Give `optimizer` the moments of every parameter that is trained, after `step` steps."""
+    # Fused, AdamW counts its steps on the device of the parameter, otherwise on the CPU.
+    fused = optimizer.defaults.get("fused")
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:  # a frozen one has no moments
+            continue
+        moments = {
+            moment: tensors[f"{moment}.{name}"].to(parameter, copy=True)
+            for moment in (*MOMENTS, AVERAGE)
+            if f"{moment}.{name}" in tensors
+        }
+        count = torch.tensor(float(step), device=parameter.device if fused else "cpu")
+        optimizer.state[parameter] = {"step": count, **moments}
+
+
 def load_state(path: Path, like: State) -> State:
-    """The state that a run carried, from the checkpoint at `path`, which `load_checkpoint` has
-    checked.
+    """The state that a run carried, from a checkpoint that `load_checkpoint` has checked.
 
     like: a state of the same model and batch. Raises ValueError where the checkpoint has no such
     state.
@@ -137,20 +153,18 @@ def load_state(path: Path, like: State) -> State:
         names = [name for name in file.keys() if name.startswith(STATE)]  # noqa: SIM118
         found = {name.removeprefix(STATE): file.get_tensor(name) for name in names}
     position = found.pop("position", None)
-    kinds = [
-        {name: (values.shape, values.dtype) for name, values in tensors.items()}
-        for tensors in (found, like.tensors)
-    ]
-    if position is None or kinds[0] != kinds[1]:
+    if position is None or _kinds(found) != _kinds(like.tensors):
         raise ValueError(f"checkpoint {path} must hold the state that the run carries, got another")
     tensors = {name: found[name].to(values.device) for name, values in like.tensors.items()}
     return State(like.model, tensors, int(position))
 
 
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: (values.shape, values.dtype) for name, values in tensors.items()}
+
+
 def digest_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """CRC-32, in eight hexadecimal digits, of progress and config and of every tensor on the CPU,
-    in order of names.
-    """
+    """CRC-32 of progress, config and every tensor, in order of names: eight hexadecimal digits."""
     crc = zlib.crc32(f"{metadata['progress']}\n{metadata['config']}\n".encode())
     for name, tensor in sorted(tensors.items()):
         crc = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode(), crc)
@@ -159,42 +173,45 @@ def digest_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: bool) -> None:
-    """ValueError unless names, types and shapes are those of the model and, where `moments`, of its
-    optimiser.
+    """Raise ValueError unless names, types and shapes of `tensors` are those of the model.
+
+    moments: those of the optimiser must be there too.
     """
-
-    def kind(tensor: Tensor) -> str:
-        return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
-
     parameters = dict(model.named_parameters())
-    known = {
-        f"model.{name}": tensor for name, tensor in (*parameters.items(), *model.named_buffers())
-    }
+    known: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in parameters.items()}
+    known |= {f"model.{name}": tensor for name, tensor in model.named_buffers()}
     needed = set(known)
     for name, parameter in parameters.items():
         own = {f"{moment}.{name}": parameter for moment in MOMENTS}
         known |= {**own, f"{AVERAGE}.{name}": parameter}
-        needed |= own.keys() if moments and parameter.requires_grad else set()
-    for word, names in (
-        ("no", needed - tensors.keys()),
-        ("unknown", tensors.keys() - known.keys()),
-    ):
-        if names:
-            raise ValueError(f"{word} tensor {min(names)}")
+        if moments and parameter.requires_grad:
+            needed |= own.keys()
+    missing = needed - tensors.keys()
+    if missing:
+        raise ValueError(f"no tensor {min(missing)}")
+    unknown = tensors.keys() - known.keys()
+    if unknown:
+        raise ValueError(f"unknown tensor {min(unknown)}")
     for name, tensor in tensors.items():
-        if kind(tensor) != kind(known[name]):
-            raise ValueError(f"{name} is {kind(tensor)}, the model's {kind(known[name])}")
+        if _kind(tensor) != _kind(known[name]):
+            raise ValueError(f"{name} is {_kind(tensor)}, the model's {_kind(known[name])}")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 
 def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, Any], int]:
-    """The trained model of a folder, or of a checkpoint in it, on the CPU and set to evaluation;
-    its config and step.
+    """The trained model of a folder, or of a checkpoint in it; its config and step.
 
-    trusted: the user has consented to other people's code; None where their models are of no use.
-    Raises ValueError when there is no model, it is damaged, or code without consent builds it.
+    It is on the CPU and set to evaluation. trusted: the user has consented to other people's code;
+    None where their models are of no use. Raises ValueError when there is no model, it is damaged,
+    or code without consent builds it.
     """
-    folder = cli.existing(path, "model") if path.is_dir() else cli.existing(path, "model").parent
-    checkpoint, config = folder / CHECKPOINT if path.is_dir() else path, folder / CONFIG
+    cli.existing(path, "model")
+    folder = path if path.is_dir() else path.parent
+    checkpoint = folder / CHECKPOINT if path.is_dir() else path
+    config = folder / CONFIG
     if not checkpoint.is_file():
         raise ValueError(
             f"{checkpoint}: no such file; give the folder of a run that has saved a checkpoint"
@@ -204,50 +221,60 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
             f"{config} is missing: a checkpoint needs the configuration of its run beside it"
         )
     content = load_object(config)
-    section = content.get("model")
-    kind = section.get("kind") if isinstance(section, dict) else None
-    code = isinstance(kind, str) and is_code(kind)
-    if code and not trusted:
+    code = _foreign_kind(content)
+    if code is not None and not trusted:
+        needed = f"its model needs other people's code, kind {code!r}, which is not imported here"
         remedy = (
-            "; give a model of plkernel's own"
-            if trusted is None
-            else f"; review it, then pass {TRUST}"
+            "give a model of plkernel's own" if trusted is None else f"review it, then pass {TRUST}"
         )
-        needed = f"its model needs other people's code, kind {kind!r}, which is not imported here"
-        raise ValueError(f"{config}: {needed}{remedy}")
+        raise ValueError(f"{config}: {needed}; {remedy}")
     try:
-        if saved := [name for name in SAVED if name in content]:
-            (built, sizes), values = SAVED[saved[0]], content[saved[0]]
-            # Options that a structure no longer has are left out where they are off.
-            structure = {
-                n: v for n, v in values.get("structure", {}).items() if v or hasattr(Structure, n)
-            }
-            model: AnyModel = built(sizes(**{**values, "structure": Structure(**structure)}))
-        elif code:
-            model = started(from_config(content, trusted=True), int(content["seed"]))
-        else:
-            model = build(from_config({**content, "train": None}))
+        model = _described(content, code is not None)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a model ({error})") from error
     step = load_checkpoint(checkpoint, model, config=content).step
     return model.eval(), content, step
 
 
+def _foreign_kind(content: Mapping[str, Any]) -> str | None:
+    """The kind of the model in the configuration of a run where that is other people's code."""
+    section = content.get("model")
+    kind = section.get("kind") if isinstance(section, dict) else None
+    return kind if isinstance(kind, str) and is_code(kind) else None
+
+
+def _described(content: dict[str, Any], foreign: bool) -> AnyModel:
+    """The model that a configuration describes, its parameters still to be loaded."""
+    for key, (built, sizes) in SAVED.items():
+        if key in content:
+            values = content[key]
+            options = values.get("structure", {})
+            # Options that a structure no longer has are left out where they are off.
+            kept = {
+                name: value for name, value in options.items() if value or hasattr(Structure, name)
+            }
+            return built(sizes(**{**values, "structure": Structure(**kept)}))
+    if foreign:
+        return started(from_config(content, trusted=True), int(content["seed"]))
+    return build(from_config({**content, "train": None}))
+
+
 def check_free(folder: Path) -> None:
     """Raise ValueError when the folder holds a model already."""
-    if taken := [name for name in (CONFIG, CHECKPOINT) if (folder / name).exists()]:
-        raise ValueError(f"{folder} holds a {taken[0]} already: choose another folder or remove it")
+    for name in (CONFIG, CHECKPOINT):
+        if (folder / name).exists():
+            raise ValueError(f"{folder} holds a {name} already: choose another folder or remove it")
 
 
 def save_model(folder: Path, model: RWKV, source: str) -> None:
-    """Write `model` as a folder that `open_model` reads; ValueError when the folder holds a model
-    already.
+    """Write `model` as a folder that `open_model` reads.
+
+    Raises ValueError when the folder holds a model already.
     """
     check_free(folder)
     kind = "rwkv7" if isinstance(model, RWKV7) else "rwkv"
-    config = {
-        "source": source,
-        kind: {name: v for name, v in asdict(model.config).items() if name != "backend"},
-    }
+    sizes = asdict(model.config)
+    del sizes["backend"]
+    config = {"source": source, kind: sizes}
     save_checkpoint(folder / CHECKPOINT, model, None, Progress(), config)
     save_json(folder / CONFIG, config)

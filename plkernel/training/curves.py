@@ -1,9 +1,8 @@
-"""Learning curves: scalars of a run for TensorBoard and a logger, and the mean of an arm over its
-seeds.
+"""Learning curves of runs, and the mean of an arm over its seeds.
 
-`loss/train` is the loss of every tenth step, `loss/validation` that of an evaluation, both in bits
-per byte; half-lives are in bytes. A logger (wandb or trackio) is somebody else's library, and
-receives the same scalars.
+Scalars for TensorBoard and a logger. `loss/train` is the loss of every tenth step,
+`loss/validation` that of an evaluation, both in bits per byte; half-lives are in bytes. A logger
+(wandb or trackio) is somebody else's library, and receives the same scalars.
 """
 
 import importlib
@@ -37,7 +36,7 @@ def logger_library(name: LoggerName) -> Any:
         ) from None
 
 
-class Curves:
+class CurveWriter:
     """The scalars of one run, for TensorBoard in its folder and for a logger where one is named.
 
     start: first step that is still to come; later points in the folder are taken back. config: of
@@ -50,12 +49,11 @@ class Curves:
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer, self.run = SummaryWriter(str(folder), purge_step=start), None
+        self.writer = SummaryWriter(str(folder), purge_step=start)
+        self.run = None
         if logger:
-            name, text = (
-                f"{config['arm']} seed {config['seed']}",
-                json.dumps(config, sort_keys=True),
-            )
+            name = f"{config['arm']} seed {config['seed']}"
+            text = json.dumps(config, sort_keys=True)
             own = (
                 {"id": f"{zlib.crc32(text.encode()):08x}"} if logger == "wandb" else {}
             )  # trackio goes by the name
@@ -104,14 +102,11 @@ class Curves:
 
 
 def save_mean(arm: Path, seeds: Sequence[int]) -> None:
-    """Write the mean of the curves of the runs arm/seed-K to arm/mean; nothing where that of these
-    seeds is there.
+    """Write the mean of the curves of the runs arm/seed-K to arm/mean.
 
-    A point is written where every seed has one. Runs that were taken from a record have no curves,
-    and no mean.
+    Nothing is written where that of these seeds is there. A point is written where every seed has
+    one. Runs that were taken from a record have no curves, and no mean.
     """
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util import tb_logging
     from torch.utils.tensorboard import SummaryWriter
 
     refuse_links(arm, arm / MEAN)
@@ -123,13 +118,7 @@ def save_mean(arm: Path, seeds: Sequence[int]) -> None:
     target = arm / MEAN / f"{EVENTS}{zlib.crc32(repr([folders, known]).encode()):08x}"
     if target.exists() or not all(known):
         return
-    tb_logging.get_logger().setLevel("ERROR")  # it warns of every run that was resumed
-    points = defaultdict[tuple[int, str], list[float]](list)
-    for folder in folders:
-        events = EventAccumulator(str(folder), {"scalars": 0}).Reload()
-        for tag in events.Tags()["scalars"]:
-            for event in events.Scalars(tag):
-                points[event.step, tag].append(event.value)
+    points = _points(folders)
     with tempfile.TemporaryDirectory() as made:
         with SummaryWriter(made) as writer:
             for (step, tag), values in sorted(points.items()):
@@ -139,3 +128,18 @@ def save_mean(arm: Path, seeds: Sequence[int]) -> None:
         atomic_write(target, file.read_bytes())
     for old in set(target.parent.glob(f"{EVENTS}*")) - {target}:  # of fewer seeds, or of other runs
         old.unlink()
+
+
+def _points(folders: Sequence[Path]) -> dict[tuple[int, str], list[float]]:
+    """The values of every step and tag, one of each run that has it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util import tb_logging
+
+    tb_logging.get_logger().setLevel("ERROR")  # it warns of every run that was resumed
+    points = defaultdict[tuple[int, str], list[float]](list)
+    for folder in folders:
+        events = EventAccumulator(str(folder), {"scalars": 0}).Reload()
+        for tag in events.Tags()["scalars"]:
+            for event in events.Scalars(tag):
+                points[event.step, tag].append(event.value)
+    return points

@@ -1,5 +1,6 @@
-"""Objective and evaluation: bits per byte, by position and with context taken away; influence and
-saturation.
+"""Objective and evaluation: bits per byte, and what a model does with its context.
+
+By position and with context taken away; influence and saturation.
 """
 
 import math
@@ -84,16 +85,17 @@ def bits_per_byte(
     device: torch.device,
     watch: Callable[[Tensor, Tensor], object] | None = None,
 ) -> float:
-    """Mean -log2 p(byte) over every predicted byte of `windows` (n, context + 1); leaves the model
-    in eval mode.
+    """Mean -log2 p(byte) over every predicted byte of `windows` (n, context + 1).
 
-    `watch` is called with the logits (B,T,256) and the target bytes (B,T) of every batch.
+    Leaves the model in eval mode. `watch` is called with the logits (B,T,256) and the target bytes
+    (B,T) of every batch.
     """
     model.eval()
     nats = torch.zeros((), dtype=torch.float64, device=device)
     with torch.no_grad():
         for chunk in windows.split(batch):
-            inputs, targets = chunk[:, :-1].to(device), chunk[:, 1:].to(device)
+            inputs = chunk[:, :-1].to(device)
+            targets = chunk[:, 1:].to(device)
             with autocast(device):
                 logits = model(inputs).float()
                 nats += F.cross_entropy(
@@ -105,8 +107,9 @@ def bits_per_byte(
 
 
 def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
-    """-log2 p(target) of logits (B,T,V) and bytes, or tokens of any alphabet, (B,T), in bits; shape
-    (B,T).
+    """-log2 p(target) of logits (B,T,V) and targets (B,T), in bits; shape (B,T).
+
+    Targets are bytes, or tokens of any alphabet.
     """
     return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") / NATS_PER_BIT
 
@@ -153,8 +156,9 @@ class Diagnosis:
 
 
 def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
-    """Figures of logits (..., V) with targets (...), integers in 0..V-1; in float64, p their
-    softmax.
+    """Figures of logits (..., V) with targets (...), integers in 0..V-1.
+
+    In float64, p their softmax.
 
     positions                how many predictions
     loss                     mean of -ln p(target), nats
@@ -165,11 +169,12 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
     saturated_share          share of positions with max p > 0.99
 
     A softmax with logits far apart puts all probability on one symbol; its gradient vanishes there,
-    or is large where the symbol is wrong. A good start predicts nearly uniformly: entropy ln 256 =
-    5.545 nats for bytes. A logit of -inf is a probability of 0 (and infinite loss at the target);
-    NaN gives NaN figures.
+    or is large where the symbol is wrong. A good initialisation predicts nearly uniformly: entropy
+    ln 256 = 5.545 nats for bytes. A logit of -inf is a probability of 0 (and infinite loss at the
+    target); NaN gives NaN figures.
     """
-    z, symbols = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1, 1)
+    z = logits.reshape(-1, logits.shape[-1])
+    symbols = targets.reshape(-1, 1)
     rows = CACHED if z.device.type == "cpu" else max(1, len(z))
     parts = []
     for block, symbol in zip(z.split(rows), symbols.split(rows), strict=True):
@@ -178,7 +183,8 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
         of_target = below.gather(1, symbol)
         weights = below.clamp_(min=LEAST_EXPONENT).exp()
         total = weights.sum(1, keepdim=True)
-        largest, log_total = 1 / total, total.log()
+        largest = 1 / total
+        log_total = total.log()
         figures = {
             "loss": (log_total - of_target).mean(),
             "logit_min": block.amin(),
@@ -227,10 +233,10 @@ def _most(one: float, other: float) -> float:
 
 
 def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
-    """The figures of one pass over `windows` (n, context + 1); leaves the model in eval mode,
-    without hooks.
+    """The figures of one pass over `windows` (n, context + 1).
 
-    Of an RWKV the residual stream (B,T,D) is measured before the first block and after each.
+    It leaves the model in eval mode, without hooks. Of an RWKV the residual stream (B,T,D) is
+    measured before the first block and after each.
     """
     parts: list[dict[str, float]] = []
     losses: list[Tensor] = []
@@ -249,31 +255,25 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
         for block, batches in zip(blocks, stream, strict=True):
             hooks.callback(block.register_forward_hook(partial(note, batches)).remove)
         bpb = bits_per_byte(model, windows, batch, device, watch)
-    rms = []
-    for batches in stream:
-        means, counts = (
-            torch.stack([mean for mean, _ in batches]).tolist(),
-            [count for _, count in batches],
-        )
-        rms.append(
-            math.sqrt(
-                sum(mean * count for mean, count in zip(means, counts, strict=True)) / sum(counts)
-            )
-        )
-    growth = (
-        tuple(after / before if before else math.nan for before, after in pairwise(rms))
-        if rms
-        else None
-    )
+    growth = None
+    if stream:
+        rms = [_root_mean(batches) for batches in stream]
+        growth = tuple(after / before if before else math.nan for before, after in pairwise(rms))
     return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), merged(parts), growth)
+
+
+def _root_mean(batches: Sequence[tuple[Tensor, int]]) -> float:
+    """The root of the mean over all numbers of batches, each given by its mean and its count."""
+    means = torch.stack([mean for mean, _ in batches]).tolist()
+    counts = [count for _, count in batches]
+    total = sum(mean * count for mean, count in zip(means, counts, strict=True))
+    return math.sqrt(total / sum(counts))
 
 
 def predictor(model: AnyModel, device: torch.device) -> Predict:
     """`model` in evaluation mode as a callable; ValueError for one that is not causal."""
     if not model.config.causal:
-        raise ValueError(
-            "a causal model is needed, got one with patching mode 'published', which sees ahead"
-        )
+        raise ValueError("model must be causal, got patching mode 'published', which sees ahead")
     model.eval()
 
     def predict(tokens: Tensor) -> Tensor:
@@ -284,8 +284,9 @@ def predictor(model: AnyModel, device: torch.device) -> Predict:
 
 
 def patch_of(model: AnyModel) -> int:
-    """Bytes in a patch of `model`, 1 where it has none: it starts anew at a border of patches
-    only.
+    """Bytes in a patch of `model`, 1 where it has none.
+
+    It starts anew at a border of patches only.
     """
     return model.config.patch
 
@@ -308,12 +309,12 @@ def token_losses(predict: Predict, windows: Tensor, batch: int, first: int = 0) 
 def truncation(
     predict: Predict, windows: Tensor, batch: int, floor: Losses | None = None, step: int = 1
 ) -> Truncation:
-    """Bits at the last token of every window (n, context + 1) when only the last 1, 2, 4 ..
-    `context` are given.
+    """Bits at the last token of every window when only the last 1, 2, 4 .. are given.
 
-    The same tokens are predicted each time, so that differences are paired. The model starts anew,
-    with a multiple of `step` fewer tokens than `context` (`patch_of`). A call of `predict` gets at
-    most `batch` x `context` tokens.
+    Windows are (n, context + 1); the most that is given is `context`. The same tokens are predicted
+    each time, so that differences are paired. The model starts anew, with a multiple of `step`
+    fewer tokens than `context` (`patch_of`). A call of `predict` gets at most `batch` x `context`
+    tokens.
     """
     check_repeats(predict, windows, batch)
     context = windows.shape[1] - 1
@@ -339,8 +340,9 @@ def influence(
     count: int = PLACES,
     seed: int = 0,
 ) -> Influence:
-    """Mean KL divergence in bits of the prediction of x[t+1] from its value when x[t+1-d] is
-    another token.
+    """Mean KL divergence in bits of a prediction from its value without one token.
+
+    The prediction is that of x[t+1], and x[t+1-d] is another token.
 
     windows  (n,T+1) of text. In each, `count` tokens are replaced one at a time, at least
              FEWEST_PLACES or all, at places of its own, by tokens drawn by their frequency in
@@ -366,7 +368,8 @@ def influence(
     rng = np.random.default_rng(seed)
     chosen = places(len(inputs), length, min(count, length), rng)
     drawn = others(windows.numpy(), np.take_along_axis(inputs.numpy(), chosen, 1), rng)
-    read, at = is_read(known, chosen, length), chosen[..., None] + np.asarray(known) - 1
+    read = is_read(known, chosen, length)
+    at = chosen[..., None] + np.asarray(known) - 1
     bits = np.full(read.shape, np.nan)
     for start in range(0, len(inputs), batch):
         rows = np.arange(start, min(start + batch, len(inputs)))
@@ -402,20 +405,18 @@ def worth_of_context(
     floor: Losses | None = None,
     step: int = 1,
 ) -> dict[str, Any]:
-    """`truncation` and `influence` on windows of `text`, `batch` at a time, as far as `train` asks
-    for them, for JSON.
+    """`truncation` and `influence` on windows of `text`, for JSON.
 
-    Beside the influence stands I(d) in bits where the law of `corpus` is known.
+    `batch` at a time, as far as `train` asks for them. Beside the influence stands I(d) in bits
+    where the law of `corpus` is known.
     """
     worth = dict[str, Any]()
     if train.truncation_windows:
         windows = spread_windows(text, train.context, train.truncation_windows)
         worth["truncation"] = truncation(predict, windows, batch, floor, step).to_dict()
     if train.probe_windows:
-        windows, law = (
-            fixed_windows(text, train.context, train.probe_windows),
-            known_sequence(corpus),
-        )
+        windows = fixed_windows(text, train.context, train.probe_windows)
+        law = known_sequence(corpus)
         near = influence(predict, windows, batch=batch)
         known = (
             {}
@@ -427,8 +428,9 @@ def worth_of_context(
 
 
 def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:
-    """`lags`, or 1, 2, 4 .. `length`; ValueError unless they ascend from 1 or more to `length` at
-    most.
+    """`lags`, or 1, 2, 4 .. `length`.
+
+    Raises ValueError unless they ascend from 1 or more to `length` at most.
     """
     if lags is None:
         return lengths(length)
@@ -548,11 +550,10 @@ def as_logits(given: Any, tokens: Tensor, name: str) -> Tensor:
 
 
 def memory(model: AnyModel, half_lives: Sequence[np.ndarray], context: int) -> dict[str, Any]:
-    """The entries of a row of metrics.jsonl on the memory of the blocks, as far as the model says
-    it.
+    """The entries of a row of metrics.jsonl on the memory of the blocks.
 
-    Quantiles of the half-lives (L,7), and the weight of an input in every block (L,T) 1, 2, 4 ..
-    `context` bytes later.
+    As far as the model says it. Quantiles of the half-lives (L,7), and the weight of an input in
+    every block (L,T) 1, 2, 4 .. `context` bytes later.
     """
     lags = [2**power for power in range(context.bit_length())]
     quantiles = [np.quantile(values, QUANTILES).tolist() for values in half_lives]

@@ -1,5 +1,6 @@
-"""The folder of one run: its configuration, rows and result, and the lock that keeps other
-processes out.
+"""The folder of one run: its configuration, rows and result.
+
+And the lock that keeps other processes out.
 """
 
 import json
@@ -69,8 +70,9 @@ class RunFolder:
 
     @property
     def registration(self) -> str | None:
-        """The fingerprint of the registration in the folder of the study, or, for a search, of the
-        study it serves.
+        """The fingerprint of the registration in the folder of the study.
+
+        For a search, of the study it serves.
         """
         places = (folder / REGISTERED for folder in self.path.absolute().parents[1:3])
         return next((load_object(place).get("sha256") for place in places if place.exists()), None)
@@ -105,7 +107,8 @@ class RunFolder:
     @property
     def failure(self) -> str:
         """The end of a run that has not finished, as in 'diverged at step 6'."""
-        if (result := self.result) is None:
+        result = self.result
+        if result is None:
             return "did not finish"
         error = result.get("error") or "no reason recorded"
         if result["status"] == DIVERGED:
@@ -115,19 +118,19 @@ class RunFolder:
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError when the folder holds the run of another configuration."""
         path = self.path / CONFIG
-        if path.exists() and (different := other_run(load_json(path), config)):
+        different = other_run(load_json(path), config) if path.exists() else ""
+        if different:
             remedy = "use another name or --out, or remove the folder"
             raise ValueError(
                 f"run folder {self.path} was made by another spec ({different}): {remedy}"
             )
 
     def open(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        """Create the folder, or check that it belongs to the run of `config`; forget a failed
-        attempt.
+        """Create the folder, or check that it belongs to the run of `config`.
 
-        The `environment` of an earlier sitting is replaced, but for the time when the run was
-        started and the registration that it was started under; that of a run that has finished
-        stays.
+        Forgets a failed attempt. The `environment` of an earlier sitting is replaced, but for the
+        time when the run was started and the registration that it was started under; that of a run
+        that has finished stays.
         """
         self.check(config)
         if self.status == FINISHED:
@@ -135,14 +138,16 @@ class RunFolder:
         (self.path / RESULT).unlink(missing_ok=True)
         if not (self.path / CONFIG).exists():
             save_json(self.path / CONFIG, config)
-        before = load_object(place) if (place := self.path / ENVIRONMENT).exists() else {}
+        place = self.path / ENVIRONMENT
+        before = load_object(place) if place.exists() else {}
         kept = {name: before[name] for name in ("started", "registration") if name in before}
         save_json(place, {**environment, **kept})
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this process; ValueError for links in it, or when another process
-        keeps holding it.
+        """Hold the folder for this process.
+
+        Raises ValueError for links in it, or when another process keeps holding it.
         """
         refuse_links(self.path.parent, self.path, *self.path.glob("*"))
         self.path.mkdir(parents=True, exist_ok=True)
@@ -150,10 +155,12 @@ class RunFolder:
             yield
 
     def append(self, row: Mapping[str, Any], progress: Progress) -> Progress:
-        """Add a row to metrics.jsonl, flushed to disk; return `progress` with its new length and
-        CRC-32.
+        """Add a row to metrics.jsonl, flushed to disk.
+
+        Returns `progress` with its new length and CRC-32.
         """
-        path, line = self.path / METRICS, json.dumps(row, allow_nan=False).encode() + b"\n"
+        path = self.path / METRICS
+        line = json.dumps(row, allow_nan=False).encode() + b"\n"
         with naming(path), path.open("ab") as handle:
             handle.write(line)
             handle.flush()
@@ -163,8 +170,9 @@ class RunFolder:
             )
 
     def cut(self, progress: Progress) -> None:
-        """Drop the rows written after the checkpoint of `progress`; ValueError, and all stay, where
-        others changed.
+        """Drop the rows written after the checkpoint of `progress`.
+
+        Raises ValueError, and all stay, where others changed.
         """
         path = self.path / METRICS
         kept = path.read_bytes()[: progress.metrics_bytes] if path.exists() else b""
@@ -184,10 +192,10 @@ class RunFolder:
 
 @contextmanager
 def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
-    """Hold `folder`, called `name` in messages; ValueError when another process still does after
-    `patience` seconds.
+    """Hold `folder`, called `name` in messages.
 
-    The system releases the lock with the process, however that ends.
+    Raises ValueError when another process still does after `patience` seconds. The system releases
+    the lock with the process, however that ends.
     """
     try:
         held = FileLock(folder / LOCK).acquire(timeout=patience)
@@ -198,8 +206,9 @@ def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
 
 
 def other_run(old: Any, new: Any) -> str:
-    """The first four differences of two configurations, '' for the same run; missing options have
-    their defaults.
+    """The first four differences of two configurations, '' for the same run.
+
+    Missing options have their defaults.
     """
     return "; ".join(
         differences(*(with_defaults(json.loads(json.dumps(config))) for config in (old, new)))[:4]

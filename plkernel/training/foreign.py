@@ -141,11 +141,13 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
     with seeded(seed, "model"), one_line(f"kind {kind!r}", "building it"):
         if hasattr(builder, "config_class"):  # of transformers
             known = builder.config_class()
-            if unknown := [name for name in given if not hasattr(known, name)]:
+            unknown = [name for name in given if not hasattr(known, name)]
+            if unknown:
                 raise ValueError(
                     f"config has {unknown[0]!r}; {nearest(unknown[0], known.to_dict())}"
                 )
-            if (size := given.get("vocab_size", BYTES)) != BYTES:
+            size = given.get("vocab_size", BYTES)
+            if size != BYTES:
                 raise ValueError(
                     f"vocab_size must be {BYTES}, one for every byte, got {size}: leave it out"
                 )
@@ -154,7 +156,7 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
         module = builder(given)
     if not isinstance(module, nn.Module):
         raise ValueError(
-            f"kind {kind!r}: gave a {type(module).__name__}, expected a torch.nn.Module"
+            f"kind {kind!r} must give a torch.nn.Module, got a {type(module).__name__}"
         )
     return Foreign(kind, module)
 
@@ -242,7 +244,7 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
     for parameter, values in model.named_parameters():
         if values.dtype not in (torch.float32, torch.float64):
             raise ValueError(
-                f"{name}: parameter {parameter} is {values.dtype}, expected torch.float32"
+                f"{name}: parameter {parameter} must be torch.float32, got {values.dtype}"
             )
     patch: int = getattr(model.config, "patch", 1)  # type: ignore[arg-type]
     length = min(context, LONGEST)
@@ -294,7 +296,7 @@ class _Trial:
         """ValueError unless logits are finite, and the same for the same bytes."""
         first = self.logits(self.inputs[:2])
         if not first.isfinite().all():
-            raise ValueError(f"{self.name}: its logits are not finite at the start")
+            raise ValueError(f"{self.name}: its logits are not finite at initialisation")
         if _far(first, self.logits(self.inputs[:2]), ROUNDING).any():
             raise ValueError(
                 f"{self.name}: the same bytes give other logits each time, in evaluation mode too"
@@ -360,7 +362,8 @@ def _check_decays(model: Foreign, name: str) -> None:
     """ValueError for half-lives or kernels that are not positive, finite numbers."""
     lags = torch.tensor([1, 2, 4])
     with one_line(name, "half_lives or kernels"):
-        lives, kernels = model.half_lives(), model.kernels(lags)
+        lives = model.half_lives()
+        kernels = model.kernels(lags)
     whole = all(row.shape == lags.shape and bool(row.isfinite().all()) for row in kernels)
     positive = all(row.numel() > 0 and bool(((row > 0) & row.isfinite()).all()) for row in lives)
     if not (whole and positive):

@@ -46,7 +46,7 @@ from plkernel.training.build import (
     started,
 )
 from plkernel.training.checkpoint import AVERAGE, load_checkpoint, load_state, save_checkpoint
-from plkernel.training.curves import Curves, LoggerName, logger_library
+from plkernel.training.curves import CurveWriter, LoggerName, logger_library
 from plkernel.training.evaluate import (
     NATS_PER_BIT,
     autocast,
@@ -71,8 +71,9 @@ EVALUATED = 8
 
 @dataclass(frozen=True)
 class Task:
-    """One run: a prepared condition at one seed, on an opened corpus, in a folder, on a type of
-    device.
+    """One run: a prepared condition at one seed.
+
+    On an opened corpus, in a folder, on a type of device.
     """
 
     prepared: Prepared
@@ -111,10 +112,10 @@ def prepare(spec: Spec, arm: str, seed: int, out: Path) -> Task:
 
 
 def open_run(condition: Condition, seed: int, folder: Path, checked: bool = False) -> Task:
-    """Check the condition, the machine and the corpus of a run in `folder`; ValueError for bad
-    input.
+    """Check the condition, the machine and the corpus of a run in `folder`.
 
-    checked: a study has tried the code that the condition names. Nothing is written yet.
+    Raises ValueError for bad input. checked: a study has tried the code that the condition names.
+    Nothing is written yet.
     """
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
@@ -130,8 +131,9 @@ def open_run(condition: Condition, seed: int, folder: Path, checked: bool = Fals
 
 
 def open_corpus(section: CorpusSpec, context: int) -> tuple[Corpus, Splits]:
-    """A corpus and its three splits, each checked to hold at least one window of `context`
-    predicted bytes.
+    """A corpus and its three splits.
+
+    Each is checked to hold at least one window of `context` predicted bytes.
     """
     corpus = corpora.load(section.name, **section.reading)
     splits = corpus.splits(section.validation, section.test)
@@ -143,8 +145,9 @@ def open_corpus(section: CorpusSpec, context: int) -> tuple[Corpus, Splits]:
 
 
 def check_ahead(section: CorpusSpec, context: int) -> bool:
-    """Refuse as `open_corpus` does, but read and fetch nothing; False where the size is not known
-    before that.
+    """Refuse as `open_corpus` does, but read and fetch nothing.
+
+    False where the size is not known before that.
     """
     size = corpora.size_ahead(section.name, **section.reading)
     if size is None:
@@ -159,7 +162,9 @@ class Training:
     """One run in progress: model, optimiser, fixed windows, and the point it has reached."""
 
     def __init__(self, task: Task, logger: LoggerName | None = None) -> None:
-        self.task, self.train, self.config = task, task.train, task.config
+        self.task = task
+        self.train = task.train
+        self.config = task.config
         train, condition = self.train, task.condition
         torch.set_num_threads(train.threads)
         self.device = choose_device(train.device)
@@ -196,7 +201,7 @@ class Training:
         self.rows = read_lines(task.folder.path / METRICS)
         # later points of the curves are taken back
         known = self.progress.step + 1 if self.rows else 0
-        self.curves = Curves(task.folder.path, known, self.config, logger)
+        self.curves = CurveWriter(task.folder.path, known, self.config, logger)
         self.note = label(self.model.config.causal)  # behind the losses of a model that sees ahead
         self._clock = time.perf_counter()
 
@@ -206,10 +211,12 @@ class Training:
         return self.progress.seconds + time.perf_counter() - self._clock
 
     def windows(self, step: int) -> Tensor:
-        """Return the windows of this step (batch, context + 1), int64, on the device; the host does
-        not wait.
+        """Return the windows of this step (batch, context + 1), int64, on the device.
+
+        The host does not wait.
         """
-        data, train = self.task.splits.train, self.train
+        data = self.task.splits.train
+        train = self.train
         draw = carried_windows if train.carry else training_windows
         drawn = draw(data, train.context, train.batch, self.task.seed, step)
         return (
@@ -228,7 +235,8 @@ class Training:
 
     def step(self) -> None:
         """Take one optimiser step; nothing waits for the device, whose losses `settle` reads."""
-        number, train = self.progress.step, self.train
+        number = self.progress.step
+        train = self.train
         rate = learning_rate(train, number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_multiplier"]
@@ -247,7 +255,8 @@ class Training:
         nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
         self.optimizer.step()
         averaged = max(1, round(train.average * train.total_steps))
-        if train.average and (count := number + 1 - train.total_steps + averaged) > 0:
+        count = number + 1 - train.total_steps + averaged
+        if train.average and count > 0:
             for weight, state in self.optimizer.state.items():  # frozen ones have none
                 state.setdefault(AVERAGE, torch.zeros_like(weight)).lerp_(
                     weight.detach(), 1 / count
@@ -264,7 +273,8 @@ class Training:
         Raises FloatingPointError with the step of the first loss that is not finite: later training
             is lost.
         """
-        values, self.unread = torch.cat(self.unread).tolist() if self.unread else [], []
+        values = torch.cat(self.unread).tolist() if self.unread else []
+        self.unread = []
         for step, value in enumerate(values, start=self.progress.step - len(values) + 1):
             _check_finite(value, step)
             if step % CURVE_EVERY == 0:
@@ -272,8 +282,9 @@ class Training:
             self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
 
     def evaluate(self) -> dict[str, Any]:
-        """Evaluate, write a row to the file and to the curves, and save a checkpoint; returns the
-        row.
+        """Evaluate, write a row to the file and to the curves, and save a checkpoint.
+
+        Returns the row.
         """
         self.settle()
         train, done = self.train, self.progress
@@ -357,16 +368,22 @@ class Training:
                     )
 
     def result(self) -> dict[str, Any]:
-        """The end of the run: final and best validation, and the one test figure, all in bits per
-        byte.
+        """The end of the run, in bits per byte.
+
+        Final and best validation, and the one test figure.
         """
-        train, text, causal = self.train, self.task.splits.test, self.model.config.causal
-        best, last = min(self.rows, key=lambda row: row["val_bpb"]), self.rows[-1]
+        train = self.train
+        text = self.task.splits.test
+        causal = self.model.config.causal
+        best = min(self.rows, key=lambda row: row["val_bpb"])
+        last = self.rows[-1]
         if train.average:
             with torch.no_grad():
                 for parameter, state in self.optimizer.state.items():
                     parameter.copy_(state[AVERAGE])
-        final, windows, means = {"final_val_bpb": last["val_bpb"]}, self.validation, list[float]()
+        final = {"final_val_bpb": last["val_bpb"]}
+        windows = self.validation
+        means = list[float]()
         if train.final_windows:
             windows = fixed_windows(self.task.splits.validation, train.context, train.final_windows)
         if train.average or train.final_windows:
@@ -393,10 +410,8 @@ class Training:
             "test_bpb": bits_per_byte(self.model, windows, self.at_once, self.device),
         }
         if causal:
-            name, floor = (
-                self.task.condition.corpus.name,
-                None if self.law is None else self.law.losses,
-            )
+            name = self.task.condition.corpus.name
+            floor = None if self.law is None else self.law.losses
             predict = predictor(self.model, self.device)
             result |= worth_of_context(
                 predict, text, train, self.at_once, name, floor, patch_of(self.model)
@@ -410,11 +425,11 @@ def run_training(
     stop_with: int | None = None,
     logger: LoggerName | None = None,
 ) -> dict[str, Any]:
-    """Train, or go on from the last checkpoint; returns the result. The scalars of its curves go to
-    `logger` too.
+    """Train, or go on from the last checkpoint; returns the result.
 
-    Raises KeyboardInterrupt after Ctrl-C (or when process `stop_with`, the parent, has ended), with
-    the last step saved. Any other failure is recorded in the run folder and raised.
+    The scalars of its curves go to `logger` too. Raises KeyboardInterrupt after Ctrl-C (or when
+    process `stop_with`, the parent, has ended), with the last step saved. Any other failure is
+    recorded in the run folder and raised.
     """
     folder = task.folder
     if logger:

@@ -95,7 +95,8 @@ def test_certificate_keeps_the_large_extrema(
     """One term against a target made so that kernel / target - 1 takes the given values: three
     extrema are needed.
     """
-    kernel, lags = ExponentialSum((0.1,), (1.0,)), np.arange(1, len(errors) + 1)
+    kernel = ExponentialSum((0.1,), (1.0,))
+    lags = np.arange(1, len(errors) + 1)
     proof = certificate(kernel, array_target(kernel.kernel(lags) / (1 + np.array(errors))))
     assert (proof.alternations, proof.needed) == (alternations, 3)
     assert proof.smallest == pytest.approx(smallest, abs=1e-12)
@@ -127,10 +128,8 @@ def test_a_sum_of_exponentials_is_found_again_and_supports_no_more_terms() -> No
 def test_scale_and_unit_of_time_do_not_matter() -> None:
     lags = np.geomspace(1, 300, 60)
     values = 1 / (1 + lags) ** 1.3
-    plain, scaled = (
-        minimax(lag_target(lags, values), 5),
-        minimax(lag_target(1000 * lags, 1e-6 * values), 5),
-    )
+    plain = minimax(lag_target(lags, values), 5)
+    scaled = minimax(lag_target(1000 * lags, 1e-6 * values), 5)
     np.testing.assert_allclose(1000 * np.array(scaled.rates), plain.rates, rtol=1e-8)
     np.testing.assert_allclose(1e6 * np.array(scaled.weights), plain.weights, rtol=1e-8)
 
@@ -141,7 +140,8 @@ def test_on_integer_lags_alone_the_least_error_is_smaller(terms: int, gain: floa
     certified for those.
     """
     lags = integer_lags(512)
-    real, whole = fit(1.15, terms=terms), fit(values=lags**-1.15, terms=terms)
+    real = fit(1.15, terms=terms)
+    whole = fit(values=lags**-1.15, terms=terms)
     assert whole.certificate is not None
     assert whole.certificate.level
     errors = [np.abs(found.optimal.kernel(lags) * lags**1.15 - 1).max() for found in (real, whole)]
@@ -153,8 +153,10 @@ def test_nnls_is_optimal() -> None:
     """Karush, Kuhn and Tucker: the gradient is zero on positive weights, and nowhere a weight would
     lower the sum.
     """
-    lags, kernel = integer_lags(512), nnls(LAW)
-    weights, design = np.array(kernel.weights), np.exp(-np.outer(lags, kernel.rates))
+    lags = integer_lags(512)
+    kernel = nnls(LAW)
+    weights = np.array(kernel.weights)
+    design = np.exp(-np.outer(lags, kernel.rates))
     gradient = design.T @ (design @ weights - LAW.value(lags))
     assert np.abs(gradient[weights > 0]).max() < 1e-10
     assert gradient.min() > -1e-10
@@ -225,7 +227,8 @@ def least_of_any_weights(target: Target, rates: Any, points: int = 200) -> float
     lags = np.union1d(target.spread_lags(points)[0], target.lags)
     shares = np.exp(-np.outer(lags, rates)) / target.value(lags)[:, None]
     shares /= shares.max(axis=0)
-    level, ones = -np.ones((lags.size, 1)), np.ones(lags.size)
+    level = -np.ones((lags.size, 1))
+    ones = np.ones(lags.size)
     above, below = np.hstack([shares, level]), np.hstack([-shares, level])
     wanted = np.append(np.zeros(len(rates)), 1.0)
     return float(linprog(wanted, np.vstack([above, below]), np.concatenate([ones, -ones])).fun)

@@ -28,14 +28,13 @@ def test_it_is_the_autocorrelation_of_indicator_vectors() -> None:
     """The jackknife's correction spelled out, on the vectors themselves, in 5 blocks."""
     data = np.random.default_rng(1).choice(5, 3000, p=(0.4, 0.3, 0.15, 0.1, 0.05)).astype(np.uint8)
     data[1000:] = np.where(data[1000:] > 2, data[997:-3], data[1000:])
-    edges, vectors = block_edges(data.size, 7, 5), np.eye(5)[data]
+    edges = block_edges(data.size, 7, 5)
+    vectors = np.eye(5)[data]
 
     def plain(kept: np.ndarray, lag: int) -> float:
         at = np.flatnonzero(kept[: data.size - lag])
-        pairs, chance = (
-            np.sum(vectors[at] * vectors[at + lag], axis=1).mean(),
-            np.sum(vectors[kept].mean(axis=0) ** 2),
-        )
+        pairs = np.sum(vectors[at] * vectors[at + lag], axis=1).mean()
+        chance = np.sum(vectors[kept].mean(axis=0) ** 2)
         return float((pairs - chance) / (1 - chance))
 
     positions = np.arange(data.size)
@@ -53,7 +52,8 @@ def test_it_is_the_autocorrelation_of_indicator_vectors() -> None:
 
 @pytest.mark.parametrize("symbols", [2, 16])
 def test_a_mixture_of_lags_has_its_exact_correlations(symbols: int) -> None:
-    corpus, shares = LagCorpus(1.0, 64, 0.4, symbols, 400_000, seed=2), list[float]()
+    corpus = LagCorpus(1.0, 64, 0.4, symbols, 400_000, seed=2)
+    shares = list[float]()
     found = repeat_correlations(corpus.sequence(), 128, progress=shares.append)
     away = (found[:, 0] - corpus.correlation(np.arange(1, 129))) / jackknife_error(found[:, 1:])
     assert np.abs(away).max() < 5
@@ -88,7 +88,8 @@ def exact(corpus: PottsCorpus | LagCorpus, lags: int = 256) -> Floats:
     ids=["potts-0.6", "potts-1.4", "lags-0.8", "lags-1.2"],
 )
 def test_measured_weights_agree_with_exact_ones(corpus: PottsCorpus | LagCorpus) -> None:
-    (found, ridge), true = predictive_weights(corpus.sequence(), 256), exact(corpus)
+    found, ridge = predictive_weights(corpus.sequence(), 256)
+    true = exact(corpus)
     assert ridge == 0
     away = (found - true[:, :1])[:, 0] / jackknife_error(found[:, 1:])
     assert np.abs(away).max() < 5.5
@@ -99,7 +100,8 @@ def test_a_ridge_only_where_the_spectrum_is_below_its_noise() -> None:
     lags = np.arange(1, 65)
     assert noise_ridge(0.5**lags, np.full(64, 1e-3)) == 0
     periodic = 0.999 * np.cos(0.3 * lags)
-    ridge, noise = noise_ridge(periodic, np.full(64, 1e-2)), np.sqrt(2 * 64) * 1e-2
+    ridge = noise_ridge(periodic, np.full(64, 1e-2))
+    noise = np.sqrt(2 * 64) * 1e-2
     measured = periodic + 1e-2 * np.random.default_rng(0).standard_normal(64)
     assert np.linalg.eigvalsh(toeplitz(np.append(1 + ridge, measured[:-1])))[0] > noise / 2
     shrunk = yule_walker(0.5**lags, ridge=0.1)

@@ -64,7 +64,7 @@ def test_wrong_missing_and_failing_contenders_are_reported_and_not_timed(
     for row, (_, error, note) in zip(others, wrong.values(), strict=True):
         assert (row["seconds"], row["ratio"], row["note"]) == (None, None, note)
         assert row["error"] == pytest.approx(error, nan_ok=True)
-    monkeypatch.setattr(operators, "installed", {"transformers": "1.2"}.get)
+    monkeypatch.setattr("plkernel.common.environment.installed", {"transformers": "1.2"}.get)
     operators.show("one", "steps/s", [ours, peer, *others], tmp_path, device="cpu")
     assert "4x4: the fastest peer, peer, takes" in capsys.readouterr().out
     record = load_json(tmp_path / "one.json")
@@ -115,8 +115,8 @@ def test_a_wrong_gradient_is_noticed(name: str) -> None:
     ("command", "arguments", "message"),
     [
         (bench.scan, {"shapes": ((0, 64, 4),)}, "all must be 1 or more"),
-        (bench.scan, {"rounds": 0}, "rounds is 0; it must be 1 or more"),
-        (bench.train, {"threads": 0}, "threads is 0; it must be 1 or more"),
+        (bench.scan, {"rounds": 0}, "rounds must be 1 or more, got 0"),
+        (bench.train, {"threads": 0}, "threads must be 1 or more, got 0"),
     ],
 )
 def test_bad_arguments(command: Any, arguments: dict[str, Any], message: str) -> None:
@@ -227,7 +227,7 @@ def test_a_contender_of_the_profile_that_is_wrong_or_fails_is_a_row_without_time
         raise ImportError("no such package")
 
     rows = [
-        profile.measure(case, profile.Contender(make, on_cpu=True), [given], check, "cpu")
+        profile.measure(case, profile.Candidate(make, on_cpu=True), [given], check, "cpu")
         for make in (off, broken, absent)
     ]
     assert rows[0]["error"] == pytest.approx(0.05, rel=1e-3)

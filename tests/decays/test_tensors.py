@@ -248,8 +248,8 @@ HOSTILE = [
     ),
     (elsewhere("a\0b"), "names no file"),
     (elsewhere("model-9.safetensors"), "no such file"),
-    (elsewhere("."), "is a folder"),
-    (elsewhere("pipe"), "is a pipe or device"),
+    (elsewhere("."), "got a folder"),
+    (elsewhere("pipe"), "got a pipe or device"),
     (elsewhere("model-0.safetensors"), "which the index says is there"),
     (index(lambda places: dict.fromkeys(places, 1)), "weight_map must say"),
     (index(lambda places: []), "weight_map must say"),
@@ -274,7 +274,7 @@ HOSTILE = [
         (shaped(one), f"{family} does not fit {next(iter(one))} {next(iter(one.values()))}")
         for one, family in MISFITS
     ),
-    (configured("[]"), "expected an object"),
+    (configured("[]"), "must hold an object"),
     (configured("{"), "not readable as JSON"),
     (configured('{"time_step_limit": 3}'), "time_step_limit must be two numbers"),
     (configured('{"time_step_limit": [{"a": 1}, {}]}'), "time_step_limit must be two numbers"),

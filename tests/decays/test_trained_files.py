@@ -230,11 +230,11 @@ def test_a_folder_in_place_of_a_file(
 ) -> None:
     (tmp_path / name).mkdir(parents=True)
     message = refused(inspect, tmp_path / name.partition("/")[0])
-    assert "holds none of" in message or "is a folder" in message
+    assert "holds none of" in message or "got a folder" in message
 
 
 def test_the_checkpoint_of_a_run_is_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is a folder, expected a regular file"):
+    with pytest.raises(ValueError, match="must be a regular file, got a folder"):
         load_checkpoint(tmp_path, torch.nn.Linear(1, 1))
 
 

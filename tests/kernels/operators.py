@@ -120,7 +120,8 @@ class Operator:
         errors = {}
         for name, x in found.items():
             axes = tuple(range(x.dim() - 1))
-            size, wrong = exact[name].abs(), (x.double().cpu() - exact[name]).abs()
+            size = exact[name].abs()
+            wrong = (x.double().cpu() - exact[name]).abs()
             if x.numel():
                 size, wrong = size.amax(axes), wrong.amax(axes)
             size = size + 0.05 * (size.max() if x.numel() else 0)  # where the terms of a sum cancel

@@ -364,7 +364,10 @@ def interpret() -> dict[str, Any]:
     from plkernel.kernels.wkv import gpu as wkv_gpu
     from plkernel.kernels.wkv7 import gpu as wkv7_gpu
 
-    wkv_gpu.TILE, wkv_gpu.GROUP, wkv7_gpu.TILE, wkv7_gpu.CHUNK = 256, 2, 16, 4
+    wkv_gpu.TILE = 256
+    wkv_gpu.GROUP = 2
+    wkv7_gpu.TILE = 16
+    wkv7_gpu.CHUNK = 4
     long_keys = WKV.problem("varying", (1, 3, 1, 513, 2))
     return {
         "loaded": globals()["loaded"],
@@ -424,7 +427,8 @@ def interpret_cases(cases: list[Case]) -> list[dict[str, float]]:
     for name, layout, shape, chunk, dtype, decay in cases:
         one = NAMED[name]
         scan_gpu.plan = partial(_fixed_plan, chunk)
-        wkv_gpu.ROWS, wkv_gpu.CHUNK = chunk, 2 * chunk
+        wkv_gpu.ROWS = chunk
+        wkv_gpu.CHUNK = 2 * chunk
         given = one.problem(layout, shape, getattr(torch, dtype))
         if name == "scan" and layout == "varying":
             given["a"] = given["a"].to(given["b"].dtype)
@@ -535,7 +539,8 @@ def delta_errors() -> tuple[float, float]:
     given["b"] *= 1e-3
     inputs = [given[name] for name in WKV7.inputs]
     exact = WKV7.call(*(x.double() for x in inputs), backend="reference")[1]
-    state, w = given["state"], given["log_decay"].exp()
+    state = given["state"]
+    w = given["log_decay"].exp()
     for t in range(2000):
         a, b, k, v = (given[name][:, t] for name in ("a", "b", "k", "v"))
         read = (state * a[..., None, :]).sum(-1, keepdim=True)

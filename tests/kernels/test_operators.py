@@ -143,14 +143,16 @@ def test_gradients_equal_finite_differences(one: Operator, layout: str, backend:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_impulses_decay_by_their_closed_forms(backend: str) -> None:
     """Powers of the decay; WKV sees the step itself through u."""
-    a, b = torch.tensor([0.5, 0.9, 0.999]), torch.zeros(1, 50, 3)
+    a = torch.tensor([0.5, 0.9, 0.999])
+    b = torch.zeros(1, 50, 3)
     b[:, 0] = 1
     h, last = SCAN.call(a, b, backend=backend)
     torch.testing.assert_close(
         h[0].double(), a.double() ** torch.arange(50)[:, None], rtol=1e-7, atol=0
     )
     assert torch.equal(last, h[:, -1])
-    rates, u = torch.tensor([0.7, 0.1, 0.001]), torch.tensor([[0.5, 0.25, -1.0]])
+    rates = torch.tensor([0.7, 0.1, 0.001])
+    u = torch.tensor([[0.5, 0.25, -1.0]])
     r, k, v = torch.ones(1, 40, 1, 3), torch.zeros(1, 40, 1, 3), torch.ones(1, 40, 1, 1)
     k[0, 0, 0] = torch.tensor([1.0, 2.0, 3.0])
     out, last = WKV.call(r, k, v, -rates[None], u, backend=backend)
@@ -167,7 +169,8 @@ def test_wkv7_replaces_the_value_of_a_key_that_is_written_again(backend: str) ->
     """With rate 1 and no decay the state is a table: a read returns the last value written to its
     key.
     """
-    keys, values = torch.eye(4)[[0, 1, 0, 2, 1, 3, 0]], torch.arange(7.0)
+    keys = torch.eye(4)[[0, 1, 0, 2, 1, 3, 0]]
+    values = torch.arange(7.0)
     k = keys[None, :, None]
     out, last = WKV7.call(
         k, torch.zeros_like(k), k, values[None, :, None, None], -k, k, backend=backend
@@ -220,7 +223,8 @@ def test_the_state_is_zero_if_left_out_and_strides_make_no_difference(
         map(torch.equal, one.call(*steps, backend=backend), one.call(*steps, zero, backend=backend))
     )
     assert not strided(given)["state"].is_contiguous()
-    plain, other = one.run(backend, given), one.run(backend, strided(given))
+    plain = one.run(backend, given)
+    other = one.run(backend, strided(given))
     assert all(torch.equal(plain[name], other[name]) for name in one.results)
 
 

@@ -42,7 +42,8 @@ def test_the_first_thread_finishes_alone_what_a_late_one_has_not_begun(
 ) -> None:
     given = one.problem("varying", one.shape(40))
     inputs = {name: given[name] for name in one.inputs}
-    expected, release = one.call(**inputs), threading.Event()
+    expected = one.call(**inputs)
+    release = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         monkeypatch.setitem(compiled._helpers, 2, compiled.Helpers(pool, 1))
         late = pool.submit(release.wait, 30.0)
@@ -79,7 +80,8 @@ def test_no_thread_of_torch_is_started(one: Operator, of_a_sum: bool) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_thread_that_has_begun_is_waited_for_and_its_error_raised(fails: bool) -> None:
-    both, ended = threading.Barrier(2, timeout=30), []
+    both = threading.Barrier(2, timeout=30)
+    ended = []
 
     def work() -> None:
         both.wait()
@@ -102,10 +104,15 @@ class Machine(Executor):
     CPU time, that of a helper no time on the clock where it has a core of its own."""
 
     def __init__(self) -> None:
-        self.cores, self.asked, self.computed, self.helped = 2, 0, 0.0, 0.0
+        self.cores = 2
+        self.asked = 0
+        self.computed = 0.0
+        self.helped = 0.0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.asked, before, done = self.asked + 1, self.computed, Future[Any]()
+        self.asked = self.asked + 1
+        before = self.computed
+        done = Future[Any]()
         done.set_result(fn(*args, **kwargs))
         self.helped += self.computed - before
         return done
@@ -129,7 +136,8 @@ def test_threads_that_only_take_turns_are_left_out_ever_longer_until_they_help_a
 
     def asked(cores: int, calls: int) -> int:
         """How often the helper is asked in so many calls."""
-        machine.cores, before = cores, machine.asked
+        machine.cores = cores
+        before = machine.asked
         for _ in range(calls):
             helpers.share(machine.work)
         return machine.asked - before

@@ -57,7 +57,9 @@ class Loops(ABC):
     """
 
     def __init__(self, model: RWKV, mistake: str = "") -> None:
-        self.model, self.config, self.mistake = model, model.config, mistake
+        self.model = model
+        self.config = model.config
+        self.mistake = mistake
         self.p = {
             name: value.detach().double().numpy() for name, value in model.state_dict().items()
         }
@@ -113,7 +115,8 @@ class EagleAndFinch(Loops):
         """Equation 3 for Eagle, 14 and 15 for Finch: a is x_t, b is x_{t-1}."""
         if self.config.version == 5:
             return {s: a + (b - a) * self.mu(name, s) for s in "rkvg"}
-        rank, mixed = self.config.mix_rank, a + (b - a) * self.mu(name, "x")
+        rank = self.config.mix_rank
+        mixed = a + (b - a) * self.mu(name, "x")
         order = "rkvgw" if self.mistake == "streams in another order" else "wkvrg"
         found = {}
         for j, s in enumerate(order):
@@ -131,7 +134,9 @@ class EagleAndFinch(Loops):
 
     def time_mixing(self, xs: list[np.ndarray], name: str) -> list[np.ndarray]:
         """Equations 4 to 9 (Eagle) and 16 to 19 (Finch)."""
-        p, size, outs = self.p, self.config.head_size, []
+        p = self.p
+        size = self.config.head_size
+        outs = []
         states = [np.zeros((size, size)) for _ in range(self.config.heads)]
         for a, b in zip(xs, self.before(xs), strict=True):
             mixed = self.mixtures(a, b, name)
@@ -139,17 +144,16 @@ class EagleAndFinch(Loops):
                 p[f"{name}{matrix}.weight"] @ mixed[matrix[0]]
                 for matrix in ("receptance", "key", "value")
             )
-            g, w_raw = p[f"{name}gate.weight"] @ mixed["g"], self.w_raw(mixed, a, name)
+            g = p[f"{name}gate.weight"] @ mixed["g"]
+            w_raw = self.w_raw(mixed, a, name)
             if self.config.k_clamp:
                 k = k * np.exp(np.minimum(w_raw, 0))
             heads = []
             for h in range(self.config.heads):
                 part = slice(h * size, (h + 1) * size)
-                u, product, w = (
-                    p[f"{name}time_faaaa"][h],
-                    np.outer(k[part], v[part]),
-                    np.exp(-np.exp(w_raw[part])),
-                )
+                u = p[f"{name}time_faaaa"][h]
+                product = np.outer(k[part], v[part])
+                w = np.exp(-np.exp(w_raw[part]))
                 next_state = np.diag(w) @ states[h] + product
                 seen = (
                     next_state - product
@@ -171,7 +175,8 @@ class EagleAndFinch(Loops):
         weight, bias = self.p[f"{name}ln_x.weight"], self.p[f"{name}ln_x.bias"]
         silu = g * sigmoid(g)
         if self.mistake == "gate before the norm":
-            o, silu = o * silu, np.ones_like(silu)
+            o = o * silu
+            silu = np.ones_like(silu)
         scale, eps = (8, 1e-5) if self.config.version == 5 else (1, 64e-5)
         if self.mistake == "group norm eps 1e-5":
             scale, eps = 1, 1e-5
@@ -181,7 +186,8 @@ class EagleAndFinch(Loops):
 
     def channel_mixing(self, xs: list[np.ndarray], name: str) -> list[np.ndarray]:
         """Equations 10 to 13."""
-        p, outs = self.p, []
+        p = self.p
+        outs = []
         for a, b in zip(xs, self.before(xs), strict=True):
             x_k, x_r = (a + (b - a) * self.mu(name, s) for s in "kr")
             hidden = np.maximum(p[f"{name}key.weight"] @ x_k, 0)
@@ -211,7 +217,10 @@ class Goose(Loops):
         ]
 
     def time_mixing(self, xs: list[np.ndarray], name: str) -> list[np.ndarray]:
-        p, size, outs, values = self.p, self.config.head_size, [], []
+        p = self.p
+        size = self.config.head_size
+        outs = []
+        values = []
         states = [np.zeros((size, size)) for _ in range(self.config.heads)]  # value by key
         for t, (now, before) in enumerate(zip(xs, self.before(xs), strict=True)):
             x = {s: self.mixed(now, before, f"{name}x_{s}") for s in "rwkvag"}
@@ -250,7 +259,8 @@ class Goose(Loops):
                 )
                 if self.mistake != "key not normalised":
                     kappa = kappa / np.linalg.norm(kappa)
-                left, right = kappa, a[part] * kappa
+                left = kappa
+                right = a[part] * kappa
                 if self.mistake == "rate on the other factor":
                     left, right = right, left
                 transition = np.diag(w[part]) - np.outer(left, right)
@@ -273,7 +283,8 @@ class Goose(Loops):
         weight, bias = self.p[f"{name}ln_x.weight"], self.p[f"{name}ln_x.bias"]
         o, extra = np.concatenate(read), np.concatenate(newest)
         if self.mistake == "newest byte inside the norm":
-            o, extra = o + extra, 0 * extra
+            o = o + extra
+            extra = 0 * extra
         eps = 1e-5 if self.mistake == "group norm eps 1e-5" else 64e-5
         groups = 1 if self.mistake == "one group" else self.config.heads
         parts = zip(*(np.split(array, groups) for array in (o, weight, bias)), strict=True)
@@ -281,7 +292,8 @@ class Goose(Loops):
         return normed if self.mistake == "newest byte left out" else normed + extra
 
     def channel_mixing(self, xs: list[np.ndarray], name: str) -> list[np.ndarray]:
-        p, outs = self.p, []
+        p = self.p
+        outs = []
         for now, before in zip(xs, self.before(xs), strict=True):
             hidden = np.maximum(p[f"{name}key.weight"] @ self.mixed(now, before, f"{name}x_k"), 0)
             outs.append(

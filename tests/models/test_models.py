@@ -25,8 +25,10 @@ from plkernel.models.ssm import SSM, SSMConfig, input_gain, white_std
 pytestmark = pytest.mark.usefixtures("one_thread")
 Model = SSM | RWKV
 Config = SSMConfig | RWKVConfig | RWKV7Config
-RMS, TIED = Structure(norm="rms"), Structure(norm="rms", tied=True)
-EAGLE, FINCH = RWKVConfig(5, 32, 3, 16), RWKVConfig(6, 32, 3, 16, mix_rank=4, decay_rank=3)
+RMS = Structure(norm="rms")
+TIED = Structure(norm="rms", tied=True)
+EAGLE = RWKVConfig(5, 32, 3, 16)
+FINCH = RWKVConfig(6, 32, 3, 16, mix_rank=4, decay_rank=3)
 GOOSE = RWKV7Config(32, 3, 16, 4, 3, 5, 6)
 RWKVS = [
     EAGLE,
@@ -88,7 +90,8 @@ def plain(config: Config) -> Model:
 
 def build(config: Config) -> Model:
     """A float64 model with every parameter random and large enough to matter."""
-    generator, model = torch.Generator().manual_seed(0), plain(config).double()
+    generator = torch.Generator().manual_seed(0)
+    model = plain(config).double()
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         if name.endswith(("time_decay", "log_rate", "w0")):
@@ -140,11 +143,13 @@ def test_an_ssm_branch_is_the_recurrence_it_says(name: Any) -> None:
     ssm = build(SSMConfig(8, 1, name)).blocks[0].ssm
     u = torch.randn(2, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     rate = ssm.log_rate.exp()
-    a, clamp = torch.exp(-rate), rate.clamp(max=1)
+    a = torch.exp(-rate)
+    clamp = rate.clamp(max=1)
     factor = {"none": torch.ones_like(a), "ema": 1 - a, "lru": (1 - a * a).sqrt(), "clamp": clamp}[
         name
     ]
-    state, outputs = torch.zeros(2, 8, dtype=torch.float64), []
+    state = torch.zeros(2, 8, dtype=torch.float64)
+    outputs = []
     for t in range(9):
         state = a * state + factor * (u[:, t] @ ssm.B.weight.T)
         outputs.append(state @ ssm.C_proj.weight.T + ssm.C_proj.bias + ssm.D * u[:, t])
@@ -165,7 +170,9 @@ def leaks(model: Model, time: int) -> tuple[bool, bool]:
     """
     inputs = some_bytes(1, time)
     embedded = embedding_of(model)(inputs).detach().requires_grad_()
-    logits, by_gradient, by_perturbation = model.decode(embedded), False, False
+    logits = model.decode(embedded)
+    by_gradient = False
+    by_perturbation = False
     for t in range(time):
         (gradient,) = torch.autograd.grad(logits[0, t].square().sum(), embedded, retain_graph=True)
         acts = slice(
@@ -205,7 +212,8 @@ def test_dropout_is_on_the_embedding_and_after_every_sum(config: Any) -> None:
     nothing happens.
     """
     torch.manual_seed(0)  # of the masks
-    model, inputs = build(dataclasses.replace(config, dropout=0.25)), some_bytes(4, 50)
+    model = build(dataclasses.replace(config, dropout=0.25))
+    inputs = some_bytes(4, 50)
     seen: list[tuple[Tensor, Tensor]] = []
     hooks = [
         module.register_forward_hook(lambda _module, before, after: seen.append((before[0], after)))
@@ -235,7 +243,8 @@ def test_a_tied_head_is_the_embedding(config: Config) -> None:
     """One matrix that is counted, learned and saved once, under both names, and stays one when it
     moves.
     """
-    model, inputs = build(config).float(), some_bytes(1, 5)
+    model = build(config).float()
+    inputs = some_bytes(1, 5)
     weight = embedding_of(model).weight
     assert model.head.weight is weight
     assert "head.weight" not in dict(model.named_parameters())
@@ -318,7 +327,8 @@ def test_kernel_is_the_rms_entry_of_what_a_head_reads_of_a_byte(config: Any) -> 
     """
     model = build(config)
     [mixing] = model.mixings()
-    reads, writes = mixing.receptance.weight.view(2, 16, 32), mixing.key.weight
+    reads = mixing.receptance.weight.view(2, 16, 32)
+    writes = mixing.key.weight
     if config.version == 7:
         writes = writes * (1 + (torch.sigmoid(mixing.a0) - 1) * mixing.k_a).view(32, 1)
         rates = math.exp(-0.5) * torch.sigmoid(mixing.w0).view(2, 16)
@@ -343,7 +353,8 @@ def test_response_of_goose_is_what_an_impulse_gives() -> None:
                 parameter.zero_()  # white input, and transitions that differ in their keys alone
     lags = torch.tensor([1, 4, 9])
     [kept], [erased] = (model.responses(lags, erase=erase) for erase in (False, True))
-    reads, writes = mixing.receptance.weight.view(2, 16, 32), mixing.writes().view(2, 16, 32)
+    reads = mixing.receptance.weight.view(2, 16, 32)
+    writes = mixing.writes().view(2, 16, 32)
     for place_, lag in enumerate(lags.tolist()):
         weights = torch.einsum("hnd,hn,hne->hde", reads, torch.exp(-mixing.rates() * lag), writes)
         # of independent inputs of variance 1
@@ -381,7 +392,8 @@ def test_an_initialised_ssm_has_the_kernel_of_its_nodes_and_shares_all_other_wei
     """Two node sets under one seed differ in the scale of C's columns alone; blocks do not depend
     on depth.
     """
-    config, nodes = SSMConfig(256, 1, "ema"), place(256, gain="ema", projection="published")
+    config = SSMConfig(256, 1, "ema")
+    nodes = place(256, gain="ema", projection="published")
     shaped, uniform = (placed(config, 5, one) for one in (nodes, place(256, gain="ema")))
     [kernel] = shaped.kernels(torch.tensor([1, 8, 64, 512]))
     assert kernel.numpy() / 0.02**2 == pytest.approx(
@@ -455,7 +467,8 @@ def joined(
 
 def branches(model: Model, place_: int) -> list[Callable[[Tensor], Tensor]]:
     """The two branches of a block."""
-    block, first = model.blocks[place_], model.__dict__.setdefault("_first", [])
+    block = model.blocks[place_]
+    first = model.__dict__.setdefault("_first", [])
     if isinstance(model, SSM):
         return [block.ssm, block.mlp]
 
@@ -469,7 +482,8 @@ def branches(model: Model, place_: int) -> list[Callable[[Tensor], Tensor]]:
 @torch.no_grad()
 def by_formula(model: Model, inputs: Tensor, s: Structure) -> Tensor:
     """Logits from the formulas of a structure, with the branches as functions of the model."""
-    table, head = embedding_of(model).weight, model.head.weight
+    table = embedding_of(model).weight
+    head = model.head.weight
     if s.fixnorm:
         table, head = (w / w.square().sum(1, keepdim=True).sqrt() for w in (table, head))
         table = embedding_of(model).fixnorm.weight * table
@@ -494,9 +508,11 @@ def test_every_option_is_its_formula(kind: str, structure: Structure) -> None:
     """Causal, copied and saved whole."""
     if kind == "rwkv7" and structure.unit_scaled:
         return
-    model, inputs = build(empty(kind, structure)), some_bytes()
+    model = build(empty(kind, structure))
+    inputs = some_bytes()
     with torch.no_grad():
-        found, expected = model(inputs), by_formula(model, inputs, structure)
+        found = model(inputs)
+        expected = by_formula(model, inputs, structure)
         assert (found - expected).abs().max() < 1e-13 * expected.abs().max()
         again = plain(model.config).double()
         again.load_state_dict(model.state_dict())
@@ -542,7 +558,8 @@ def test_scalar_biases_are_added_before_every_linear_layer_of_a_branch(kind: str
 
 @EACH
 def test_unit_scaled_branches_are_plain_ones_with_scaled_weights(kind: str) -> None:
-    model, other = build(empty(kind, STRUCTURES["unit"])), plain(empty(kind, RMS)).double()
+    model = build(empty(kind, STRUCTURES["unit"]))
+    other = plain(empty(kind, RMS)).double()
     own = model.state_dict()
 
     def linear(name: str) -> bool:
@@ -593,11 +610,9 @@ def test_activations_have_unit_mean_square(function: Any) -> None:
 @pytest.mark.parametrize("kind", ["patched ssm", *KINDS[1:]])
 def test_exported_programs_give_the_logits_of_other_lengths(kind: str) -> None:
     """torch.export with a length that is left open; in a patched SSM a multiple of the patch."""
-    patched, one, length = (
-        kind == "patched ssm",
-        torch.export.Dim("k", min=2),
-        torch.export.Dim("T", min=2),
-    )
+    patched = kind == "patched ssm"
+    one = torch.export.Dim("k", min=2)
+    length = torch.export.Dim("T", min=2)
     config = SSMConfig(32, 2, patch=2) if patched else empty(kind, Structure(), dim=32)
     model = build(config).float().eval()
     shapes = ({1: 2 * one if patched else length},)
@@ -612,7 +627,8 @@ def test_shape_multiplier_is_the_shape_in_another_place() -> None:
     """Equal outputs; part of the state dict only where it is used; a shape also where C_proj is
     zero.
     """
-    nodes, inputs = place(DIM, placement="concentrated", projection="published"), some_bytes()
+    nodes = place(DIM, placement="concentrated", projection="published")
+    inputs = some_bytes()
     configs = [SSMConfig(DIM, LAYERS, shape_multiplier=used) for used in (False, True)]
     columns, shaped = (placed(config, 0, nodes).double() for config in configs)
     extra = shaped.state_dict().keys() - columns.state_dict().keys()
@@ -622,7 +638,8 @@ def test_shape_multiplier_is_the_shape_in_another_place() -> None:
         assert (shaped(inputs) - columns(inputs)).abs().max() < 3e-9, (
             "columns were rounded in float32"
         )
-    shapes, gradients = shaped.recurrences()[0].shape.tolist(), []
+    shapes = shaped.recurrences()[0].shape.tolist()
+    gradients = []
     assert shapes == pytest.approx(list(nodes.projection), rel=1e-6)
     for model in (columns, shaped):
         weight = model.recurrences()[0].C_proj.weight

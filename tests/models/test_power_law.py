@@ -82,7 +82,8 @@ def test_sizes_say_how_nodes_are_laid_out_and_step_sizes_differ_by_channel() -> 
     rows = decays_(torch.empty(3, 4), place(4))
     assert torch.equal(rows, rows[:1].expand(3, 4))
     assert torch.equal(decays_(torch.empty(1, 2, 2), place(4)).flatten(), rows[0])
-    nodes, dt_bias = place(4), torch.tensor([-6.0, -3.0, 0.5])
+    nodes = place(4)
+    dt_bias = torch.tensor([-6.0, -3.0, 0.5])
     a_log = decays_(torch.empty(3, 4), nodes, "a_log", dt_bias=dt_bias[:, None])
     rates = torch.nn.functional.softplus(dt_bias)[:, None] * a_log.exp()
     assert torch.allclose(rates, torch.tensor(nodes.rates).expand(3, 4), rtol=2e-6)
@@ -233,7 +234,8 @@ def nodes_of(half_lives: Any) -> Nodes:
 def test_rates_come_back(case: str) -> None:
     """By the formula written out in scalars, but for the rounding of x and a few more: a rate
     changes by no more than a share of |dx| that is 1, or the given speed of a bounded one."""
-    name, given = case.split()[0], GIVEN[case]
+    name = case.split()[0]
+    given = GIVEN[case]
     tensor = decays_(torch.empty(24, dtype=torch.float64), nodes_of(HALF_LIVES), name, **given)
     one = {key: np.broadcast_to(np.asarray(value), 24) for key, value in given.items()}
     found = [

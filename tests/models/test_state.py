@@ -82,7 +82,8 @@ def check_parts(model: Model, inputs: Tensor, sizes: Sequence[int]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_parts_with_the_state_carried_are_the_whole(config: Config, dtype: torch.dtype) -> None:
     """At each of these cuts; the bound is far below what a forgotten state changes."""
-    model, inputs = build(config).to(dtype), some_bytes(3, TIME)
+    model = build(config).to(dtype)
+    inputs = some_bytes(3, TIME)
     for sizes in CUTS.values():
         check_parts(model, inputs, sizes)
     with torch.no_grad():
@@ -125,7 +126,8 @@ def test_the_reference_carries_the_same_state(config: Config) -> None:
 @ONE_EACH
 def test_gradients_flow_through_the_state_until_it_is_detached(config: Config) -> None:
     """The loss of a second part has the gradients of the same loss in the whole."""
-    model, inputs = build(config), some_bytes(2, 13)
+    model = build(config)
+    inputs = some_bytes(2, 13)
 
     def gradients(detached: bool) -> dict[str, Tensor]:
         model.zero_grad()
@@ -158,7 +160,8 @@ def test_a_state_keeps_its_size_and_nothing_else(config: Config) -> None:
 
 @ONE_EACH
 def test_a_state_can_be_detached_moved_and_saved(config: Config) -> None:
-    model, inputs = build(config), some_bytes(2, 9)
+    model = build(config)
+    inputs = some_bytes(2, 9)
     _, state = model(inputs[:, :5], model.initial_state(2))
     assert any(values.requires_grad for values in state.tensors.values())
     kept = state.detach()
@@ -192,7 +195,8 @@ def test_the_state_of_another_model_is_refused(config: Config, other: Config, me
 
 @ONE_EACH
 def test_a_state_of_another_batch_dtype_or_device_is_refused(config: Config) -> None:
-    model, inputs = build(config), some_bytes(2, 5)
+    model = build(config)
+    inputs = some_bytes(2, 5)
     good = model.initial_state(2)
     name = next(iter(good.tensors))
     patch = getattr(config, "patch", 1)
@@ -246,12 +250,14 @@ def test_in_bfloat16_memories_stay_wide(config: Config, how: str) -> None:
 @ONE_EACH
 def test_a_compiled_model_carries_its_state_in_one_graph(config: Config) -> None:
     torch._dynamo.reset()
-    model, inputs = build(config).float(), some_bytes(2, 27)
+    model = build(config).float()
+    inputs = some_bytes(2, 27)
     compiled: Any = torch.compile(model)
     assert torch._dynamo.explain(model)(inputs, model.initial_state(2)).graph_break_count == 0
     with torch.no_grad():
         expected, _ = in_parts(model, inputs, [9, 9, 9])
-        state, found = model.initial_state(2), []
+        state = model.initial_state(2)
+        found = []
         for part in inputs.split(9, dim=1):
             logits, state = compiled(part, state)
             found.append(logits)

@@ -27,7 +27,8 @@ def test_power_is_the_share_of_drawn_studies_that_confirm(n, claim, margin, true
     """By t tests of scipy in 20,000 studies, and of 7 seeds by the sign flips that decide, in
     1,000.
     """
-    drawn, alpha = np.random.default_rng(n).normal(true, 0.01, (20_000, n)), 0.05 / 2
+    drawn = np.random.default_rng(n).normal(true, 0.01, (20_000, n))
+    alpha = 0.05 / 2
     power = ours.power(claim, margin, true, 0.01, n, 2)
     if n == 7:
         decided = [
@@ -75,7 +76,8 @@ def test_sign_flips_are_the_share_of_all_patterns(n):
 
 @pytest.mark.parametrize("alpha", [0.05, 0.2, 1 / 64])
 def test_sign_flip_bounds_are_where_the_tests_begin_to_reject(alpha):
-    data, step = sample(7, 0.01), 1e-9
+    data = sample(7, 0.01)
+    step = 1e-9
     low, high = ours.interval(data, alpha, "sign flips")
     assert (
         ours.sign_flip_below(data, high + step) <= alpha < ours.sign_flip_below(data, high - step)
@@ -97,7 +99,8 @@ def test_one_sided_t_tests_and_equivalence_are_those_of_statsmodels(n, shift, ma
     ):
         wanted = [DescrStatsW(data).ttest_mean(bound, alternative=way)[1] for way in ways]
         assert ours.claim_p(Claimed(claim, margin, data), "t") == pytest.approx(wanted, rel=1e-9)
-    arm, base = sample(n, shift, 1), sample(n, 0.0, 2)
+    arm = sample(n, shift, 1)
+    base = sample(n, 0.0, 2)
     wanted, lower, upper = ttost_paired(arm, base, -margin, margin)
     p, opposite = ours.claim_p(Claimed("equal", margin, arm - base), "t")
     assert p == pytest.approx(wanted, rel=1e-9)
@@ -107,7 +110,10 @@ def test_one_sided_t_tests_and_equivalence_are_those_of_statsmodels(n, shift, ma
 @pytest.mark.parametrize(("n", "heavy"), [(3, False), (8, True)])
 def test_false_confirmations_and_refutations_of_a_family_stay_below_alpha(n, heavy):
     """Four claims on the border between true and false, over differences that share a baseline."""
-    rng, alpha, repetitions, margin = np.random.default_rng([n, heavy]), 0.1, 400, 0.5
+    rng = np.random.default_rng([n, heavy])
+    alpha = 0.1
+    repetitions = 400
+    margin = 0.5
     edges = {"lower": -margin, "higher": margin, "equal": margin, "lower by none": 0.0}
     false = {"confirmed": 0, "refuted": 0}
     for _ in range(repetitions):
@@ -133,10 +139,8 @@ def test_alpha_lies_between_zero_and_a_half(alpha):
 
 
 def test_the_correction_counts_every_member_of_the_family():
-    one, short = (
-        Claimed("lower", 0.0, [-0.02, -0.021, -0.019, -0.022, -0.02, -0.018]),
-        Claimed("lower", 0.0, [0.1]),
-    )
+    one = Claimed("lower", 0.0, [-0.02, -0.021, -0.019, -0.022, -0.02, -0.018])
+    short = Claimed("lower", 0.0, [0.1])
     missing = {name: Claimed("lower", 0.0, []) for name in "bc"}
     for family, p in (({}, 1 / 64), (missing, 3 / 64)):
         judged = ours.judge({"a": one, **family})

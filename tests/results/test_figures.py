@@ -43,7 +43,8 @@ def test_figures_are_drawn_from_the_rows(tmp_path: Path) -> None:
     curves = [{at: curve[at] - base[seed][at] for at in curve} for seed, curve in own.items()]
     panel = difference.axes[0]
     assert panel.get_title("left") == f"concentrated\nminus {BASELINE}"
-    band, edges = pointwise_band(curves), panel.collections[0].get_paths()[0].vertices
+    band = pointwise_band(curves)
+    edges = panel.collections[0].get_paths()[0].vertices
     assert (edges[:, 1].min(), edges[:, 1].max()) == pytest.approx(
         (band.low.min(), band.high.max())
     )
@@ -59,7 +60,8 @@ def test_a_forest_shows_seeds_means_and_intervals() -> None:
         values = [scale * value for value in (0.9, 1.0, 1.1)]
         return ForestRow(f"row {scale}", mean_interval(values), values, holds)
 
-    near, none = [row(0.01), row(0.012, False), row(-0.011)], ForestRow("none", None, [], False)
+    near = [row(0.01), row(0.012, False), row(-0.011)]
+    none = ForestRow("none", None, [], False)
     assert forest({"": [none]}).axes[0].get_xlim() == (-1e-3, 1e-3)
     axes = forest({"block": [*near, row(-5.0), none]}).axes[0]
     widest = max(abs(edge) for one in near for edge in (one.difference.low, one.difference.high))  # type: ignore[union-attr]

@@ -416,7 +416,9 @@ def test_damage_is_named_with_its_file(
 def test_changes_are_named_but_not_younger_options_rounding_and_searched_rates(spec: Spec) -> None:
     before = spec.model_dump(mode="json")
     now = json.loads(json.dumps(before))
-    now["hypotheses"][0]["margin"], now["train"]["steps"], now["gates"] = 0.001, 50, []
+    now["hypotheses"][0]["margin"] = 0.001
+    now["train"]["steps"] = 50
+    now["gates"] = []
     del now["arms"]["untried"]
     words = [
         "arms.untried was {",
@@ -473,7 +475,8 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
     """Seeds spread by 0.001, differences by 0.0014; the arm untried has no run and takes the spread
     of the others.
     """
-    pilot, path = declared_study(name="pilot"), tmp_path / "r.json"
+    pilot = declared_study(name="pilot")
+    path = tmp_path / "r.json"
     narrow = {**SAME, "name": "narrow", "margin": 0.001}
     spec = load_spec(
         declared_study([HELPS, SAME, narrow, {**WORSE, "arm": "untried"}]) / "spec.json"

@@ -59,7 +59,9 @@ class Page(HTMLParser):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text, self.source, self.path = "", path.read_text(), path
+        self.text = ""
+        self.source = path.read_text()
+        self.path = path
         self.feed(self.source.partition("<body>")[2])
         self.text = " ".join(self.text.split()).replace("\N{MINUS SIGN}", "-")
 
@@ -104,7 +106,8 @@ def test_the_answer_comes_first_then_the_conclusion(tmp_path: Path) -> None:
     assert text_report(one).startswith(told)
 
 
-ARM, OTHER = "concentrated/seed-{}/{}.json", f"{BASELINE}/seed-0/{{}}.json"
+ARM = "concentrated/seed-{}/{}.json"
+OTHER = f"{BASELINE}/seed-0/{{}}.json"
 FAULTS: list[tuple[list[str], dict[str, Any] | None, str]] = [
     (
         [ARM.format(0, "result")],
@@ -215,7 +218,8 @@ def test_rates_at_the_edge_n_grams_of_other_windows_and_idle_options(tmp_path: P
 def test_n_grams_and_what_memory_is_worth_follow_the_verdicts(
     tmp_path: Path, undrawn: None
 ) -> None:
-    folder, lzma = write_study(tmp_path), {"windows": [4096, 2**24], "val_bpb": [2.114, 1.43]}
+    folder = write_study(tmp_path)
+    lzma = {"windows": [4096, 2**24], "val_bpb": [2.114, 1.43]}
     save(
         folder / "references.json",
         {"references": [{**REFERENCE, "val_bpb": [4.5, 2.19], "lzma": lzma}]},
@@ -293,7 +297,8 @@ def test_every_number_of_a_leaking_arm_is_in_a_row_that_says_so(
     folder = write_study(tmp_path, range(6), {BASELINE: 0.0, "leaks": -0.05, "sound": -0.02})
     for seed in range(6):
         change(folder / f"leaks/seed-{seed}/result.json", causal=False)
-    page, printed = Page(written(of(folder))), text_report(of(folder))
+    page = Page(written(of(folder)))
+    printed = text_report(of(folder))
     labelled = [
         NOT_CAUSAL in row for row in re.findall(r'<th scope="row">leaks(.*?)</th>', page.source)
     ]
@@ -303,7 +308,8 @@ def test_every_number_of_a_leaking_arm_is_in_a_row_that_says_so(
         "sound",
         "leaks",
     ], "likelihoods come first although the leaking difference is larger"
-    sound, power = one.differences["sound"], np.median([*one.detectable.values()])
+    sound = one.differences["sound"]
+    power = np.median([*one.detectable.values()])
     first = f"sound {sound.mean:+.4f} ({sound.low:+.4f} to {sound.high:+.4f})"
     assert f"2 below the baseline and 0 above: {first}; leaks ({NOT_CAUSAL}) -0.0" in printed
     assert f"finds a difference of {power:.2g} bits per byte 8 times in 10" in printed
@@ -327,21 +333,17 @@ def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: 
     save(folder / "references.json", {"references": [REFERENCE]})
     change(folder / "c/seed-2/result.json", status="failed", error="<b>no memory</b>")
     one = of(folder)
-    page, (a, b, c), base = (
-        Page(written(one)),
-        one.differences.values(),
-        one[BASELINE].estimates["test_bpb"],
-    )
+    page = Page(written(one))
+    a, b, c = one.differences.values()
+    base = one[BASELINE].estimates["test_bpb"]
     assert [one.label(arm) for arm in one.baselines] == [BASELINE, "a"]
     assert one["c"].differences["test_bpb"].mean == pytest.approx(-0.01, abs=0.01)
     assert one.corrected == holm(
         {arm.name: arm.differences["final_val_bpb"].p_value for arm in one.others}
     )
     shown = f"{a.mean:+.4f} {a.low:+.4f} to {a.high:+.4f}"
-    step, p = (
-        one["a"].differences["val_bpb_step_20"],
-        [p_text(a.p_value), p_text(one.corrected["a"])],
-    )
+    step = one["a"].differences["val_bpb_step_20"]
+    p = [p_text(a.p_value), p_text(one.corrected["a"])]
     assert p[0] != p[1]
     for text in (
         f"a minus {BASELINE} {shown} {' '.join(p)}",
@@ -381,10 +383,8 @@ def test_the_page_holds_every_figure_and_hostile_names_stay_text(
         "rendered",
         lambda figure, kinds: empty | (drawn(figure, ["svg"]) if len(figure.axes) == 1 else {}),
     )
-    arm, kernel = (
-        "<script>alert(1)<%2fscript>$x$",
-        {"lags": [1, 2, 4, 8], "blocks": [[1, 0.5, 0.2, 0.1]]},
-    )
+    arm = "<script>alert(1)<%2fscript>$x$"
+    kernel = {"lags": [1, 2, 4, 8], "blocks": [[1, 0.5, 0.2, 0.1]]}
     spec = {
         "name": HOSTILE,
         "description": HOSTILE,
@@ -414,7 +414,8 @@ def test_the_page_holds_every_figure_and_hostile_names_stay_text(
     files = {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
     assert {one.name for one in other.iterdir()} == files | {"report.html", "table.json"}
     assert (other / "report.html").read_bytes() == path.read_bytes()
-    page, head = Page(path), "data:image/svg+xml;base64,"
+    page = Page(path)
+    head = "data:image/svg+xml;base64,"
     pictures = [attributes for tag, attributes in page.tags if tag == "img"]
     assert len({one["alt"] for one in pictures}) == len(names)
     shown = [
@@ -437,11 +438,13 @@ def test_the_command_keeps_a_record_and_leaves_records_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder, record = write_study(tmp_path / "study"), tmp_path / "record"
+    folder = write_study(tmp_path / "study")
+    record = tmp_path / "record"
     report(folder, record, csv=True)
     assert f"report: {folder / 'report/report.html'}" in capsys.readouterr().out
     rows, table = (read_csv(folder / "report" / name) for name in ("rows.csv", "table.csv"))
-    one, key = of(folder), "final_val_bpb"
+    one = of(folder)
+    key = "final_val_bpb"
     assert rows.set_index(["arm", "seed"])[f"result.{key}"].to_dict() == {
         (arm.name, seed): pytest.approx(value, abs=0)
         for arm in one.arms

@@ -92,7 +92,7 @@ ROW = {
         (f"{RUN}/config.json", {"model": 3}, "seed-0: config.model: .*got 3"),
         (f"{RUN}/environment.json", {"commit": 1}, "seed-0: environment.commit: .*got 1"),
         (f"{RUN}/result.json", {"status": "done"}, "seed-0: status: .*'finished', .*got 'done'"),
-        (f"{RUN}/result.json", "3", "result.json: holds 3, expected an object"),
+        (f"{RUN}/result.json", "3", "result.json must hold an object, got 3"),
         (f"{RUN}/result.json", {"steps": "9"}, "seed-0: result.steps: .*got '9'"),
         (f"{RUN}/result.json", {"truncation": {"given": [1], "bpb": []}}, "of one length"),
         (
@@ -150,7 +150,8 @@ def test_a_record_is_the_study_and_restores_it(study: Path, tmp_path: Path) -> N
     change(
         study / "concentrated/seed-0/result.json", truncation={"given": [1, 64], "bpb": [3.0, 2.5]}
     )
-    before, record = read_study(study), tmp_path / "record"
+    before = read_study(study)
+    record = tmp_path / "record"
     save_record(before, record)
     kept = read_study(record)
     assert list(map(str, kept.runs)) == list(map(str, before.runs)), "as text, because of NaN"
@@ -201,7 +202,9 @@ def test_a_record_from_elsewhere_writes_nowhere_else(
 
 
 def test_rows_are_added_checked_and_cut_and_others_refused(tmp_path: Path) -> None:
-    folder, path, progress = RunFolder(tmp_path), tmp_path / "metrics.jsonl", Progress(step=10)
+    folder = RunFolder(tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    progress = Progress(step=10)
     for step in (0, 10):
         progress = folder.append({"step": step}, progress)
     kept = path.read_bytes()

@@ -7,7 +7,8 @@ from plkernel.results.wording import interval_text, mean_and_half_width, mean_te
 
 
 def test_what_is_not_known_is_not_written() -> None:
-    one, none = mean_interval([0.5]), mean_interval([])
+    one = mean_interval([0.5])
+    none = mean_interval([])
     assert (mean_text(one), interval_text(one)) == ("+0.5000", "")
     assert (mean_text(none), interval_text(none)) == ("not finite", "")
     assert mean_and_half_width(one, ".4f", 1) == "0.5000"

@@ -56,7 +56,8 @@ def rewrite(
 
 
 def test_all_comes_back(path: Path) -> None:
-    (expected, moments), model = trained(), Parts(1)
+    expected, moments = trained()
+    model = Parts(1)
     optimizer = torch.optim.AdamW(model.parameters())
     assert load_checkpoint(path, model, optimizer, CONFIG) == PROGRESS
     assert all(

@@ -69,7 +69,8 @@ def test_the_curves_are_the_rows(
     spec = load_spec(tiny_spec())
     whole = prepare(spec, "uniform", 0, tmp_path / "whole")
     run_training(whole, progress_bar=False, logger=logger)
-    rows, known = read_lines(whole.folder.path / "metrics.jsonl"), scalars(whole.folder.path)
+    rows = read_lines(whole.folder.path / "metrics.jsonl")
+    known = scalars(whole.folder.path)
     for tag, key in (("loss/validation", "val_bpb"), ("learning rate", "learning_rate")):
         wanted = [(row["step"], row[key]) for row in rows if row["step"] or tag == "learning rate"]
         np.testing.assert_allclose(known[tag], wanted, rtol=1e-6)
@@ -103,7 +104,8 @@ def test_a_logger_that_is_not_installed_is_named(
     tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    spec, out = load_spec(tiny_spec()), tmp_path / "out"
+    spec = load_spec(tiny_spec())
+    out = tmp_path / "out"
     for run in (command, run_experiment):
         with pytest.raises(
             ValueError,
@@ -137,7 +139,9 @@ def test_an_arm_has_the_mean_of_its_seeds_once_all_have_finished(
     are added.
     """
     monkeypatch.setattr(loop, "CURVE_EVERY", 5)
-    spec, arm, mean = load_spec(tiny_spec()), tmp_path / "uniform", tmp_path / "uniform/mean"
+    spec = load_spec(tiny_spec())
+    arm = tmp_path / "uniform"
+    mean = tmp_path / "uniform/mean"
     for seed in (0, 1):
         assert not mean.exists()
         run_training(prepare(spec, "uniform", seed, tmp_path), progress_bar=False)

@@ -209,7 +209,7 @@ def test_what_sees_ahead_has_no_truncation_curve() -> None:
     model = initialise_(
         SSM(SSMConfig(dim=16, layers=1, patch=2, mode="published")), "transformers_default", 0
     )
-    with pytest.raises(ValueError, match="causal model is needed"):
+    with pytest.raises(ValueError, match="model must be causal"):
         predictor(model, CPU)
 
 

@@ -142,7 +142,7 @@ def test_a_process_that_a_study_starts_does_not_try_again(package: Path) -> None
             {"see": "wrong shape"},
             r"gave torch.float32 of shape \(\d+, 64, 7\), expected logits",
         ),
-        ("somebodys.models:Plain", {"see": "nan"}, "its logits are not finite at the start"),
+        ("somebodys.models:Plain", {"see": "nan"}, "its logits are not finite at initialisation"),
         (
             "somebodys.models:Plain",
             {"see": "error"},
@@ -157,10 +157,10 @@ def test_a_process_that_a_study_starts_does_not_try_again(package: Path) -> None
         (
             "somebodys.models:half",
             {},
-            "parameter module.embedding.weight is torch.float16, expected torch.float32",
+            "parameter module.embedding.weight must be torch.float32, got torch.float16",
         ),
         ("somebodys.models:broken", {}, "building it raised RuntimeError: no such luck at all"),
-        ("somebodys.models:no_module", {}, "gave a dict, expected a torch.nn.Module"),
+        ("somebodys.models:no_module", {}, "must give a torch.nn.Module, got a dict"),
         ("somebodys.model:Plain", {}, "No module named 'somebodys.model'"),
         (MAMBA2, {"hidden_sizes": 16}, "config has 'hidden_sizes'; did you mean 'hidden_size'"),
         (MAMBA2, {"vocab_size": 300}, "vocab_size must be 256, one for every byte, got 300"),

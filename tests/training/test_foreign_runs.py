@@ -87,7 +87,8 @@ def test_killed_and_resumed_its_rows_are_those_of_an_unbroken_run(
 def test_without_consent_nothing_is_imported(
     foreign_spec: SpecWriter, package: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    path, checked = foreign_spec(), partial(reading.main, check=check)
+    path = foreign_spec()
+    checked = partial(reading.main, check=check)
     assert load_spec(path).condition("uniform").model.kind == KIND
     for options in ([], ["--dry-run"], ["--register"]):
         error = refused(command, path, "--out", tmp_path / "out", *options, main=checked)
@@ -134,7 +135,8 @@ def test_a_run_is_used_after_consent_and_never_before(
     cli.main(
         probe, [str(run), "--trust-code", "--windows", "4", "--json", str(tmp_path / "found.json")]
     )
-    found, last = load_json(tmp_path / "found.json"), read_lines(run / "metrics.jsonl")[-1]
+    found = load_json(tmp_path / "found.json")
+    last = read_lines(run / "metrics.jsonl")[-1]
     assert found["bits_per_token"] == pytest.approx(last["val_bpb"], rel=1e-6)
 
 
@@ -198,7 +200,7 @@ def test_a_process_with_a_parent_tries_the_code_unless_it_is_said_to_be_tried(
             KIND,
             "{}",
             'init = "somebodys.models:infinite_"',
-            "its logits are not finite at the start",
+            "its logits are not finite at initialisation",
         ),
         (KIND, "{}", 'scheme = "mup_table8"', "scheme mup_table8 belongs to models of plkernel"),
         (KIND, "{}", "train = { decay_multiplier = 2.0 }", "has no layer with known decays"),

@@ -145,11 +145,12 @@ def test_a_fixed_multiplier_shapes_where_the_projection_starts_at_zero(
 ) -> None:
     zero = 'scheme = "rwkv_blinkdl"\nprojection = "gain-corrected"'
     with pytest.raises(
-        ValueError, match=r"scheme 'rwkv_blinkdl' starts blocks\.0\.ssm\.C_proj\.weight at zero"
+        ValueError, match=r"scheme 'rwkv_blinkdl' sets blocks\.0\.ssm\.C_proj\.weight to zero"
     ):
         spec_with(zero)
     spec = spec_with(f'{zero}\nshape_on = "multiplier"')
-    model, nodes = filled(spec), resolve(spec.model, spec.arm("power-law")).nodes
+    model = filled(spec)
+    nodes = resolve(spec.model, spec.arm("power-law")).nodes
     assert isinstance(model, SSM)
     assert model.blocks[0].ssm.shape.tolist() == pytest.approx(list(nodes.projection), rel=1e-6)
     assert model.blocks[0].ssm.C_proj.weight.abs().max() == 0

@@ -27,7 +27,8 @@ def model(request: pytest.FixtureRequest) -> RWKV:
 
 def official_rate(step: int, steps: int, warmup: int, first: float, last: float) -> float:
     """The rate as the official trainer computes it, in steps in place of tokens."""
-    f, p = last / first, min(1.0, max(0.0, (step - warmup) / (steps - warmup)))
+    f = last / first
+    p = min(1.0, max(0.0, (step - warmup) / (steps - warmup)))
     rate = first * ((0.5 + f / 2) + (0.5 - f / 2) * math.cos(math.pi * p))
     return rate * (0.01 + 0.99 * step / warmup) if step < warmup else rate
 
@@ -130,7 +131,8 @@ def updates(
     """Train on random bytes; at each step every parameter's gradient and its value after the step,
     in float64.
     """
-    optimizer, generator = build_optimizer(model, train), torch.Generator().manual_seed(1)
+    optimizer = build_optimizer(model, train)
+    generator = torch.Generator().manual_seed(1)
     for _ in range(steps):
         windows = torch.randint(256, (2, 17), generator=generator)
         optimizer.zero_grad()
@@ -158,7 +160,8 @@ def test_steps_with_the_tiny_eps_are_those_of_adam_in_float64(model: RWKV) -> No
     rules = {name: official_rule(name, p) for name, p in model.named_parameters()}
     for step, rows in enumerate(updates(model, train, 3), start=1):
         for name, (gradient, after) in rows.items():
-            rate, decayed = 1e-3 * rules[name][0], rules[name][1]
+            rate = 1e-3 * rules[name][0]
+            decayed = rules[name][1]
             first[name] = 0.9 * first[name] + 0.1 * gradient
             second[name] = 0.99 * second[name] + 0.01 * gradient**2
             root = (second[name] / (1 - 0.99**step)).sqrt() + 1e-18
@@ -218,7 +221,8 @@ def test_l2wrap_pulls_the_largest_logit_of_every_position() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = 30 * torch.randn((3, 5, 256), generator=generator)
     windows = torch.randint(256, (3, 6), generator=generator)
-    plain, wrapped = Table(logits), Table(logits.clone())
+    plain = Table(logits)
+    wrapped = Table(logits.clone())
     losses = [next_byte_loss(plain, windows), next_byte_loss(wrapped, windows, l2wrap=1e-4)]
     assert torch.equal(*losses)
     losses[1].backward()

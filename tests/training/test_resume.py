@@ -144,9 +144,12 @@ def test_kills_at_random_times_change_nothing(
 ) -> None:
     """Each run is killed up to three times, in its second sitting as well."""
     run = spec(kind, steps=56, average=0.6, final_windows=10**6)
-    out, counts, draw = tmp_path / "out", Counter[str](), random.Random(7)
+    out = tmp_path / "out"
+    counts = Counter[str]()
+    draw = random.Random(7)
     train(run, tmp_path / "whole")  # in this process, so that its copies have loaded what they need
-    expected, start = left(tmp_path / "whole"), time.monotonic()
+    expected = left(tmp_path / "whole")
+    start = time.monotonic()
     assert in_a_copy(lambda: train(run, out)) == 0
     whole = time.monotonic() - start
     for _ in range(7):
@@ -162,13 +165,11 @@ def test_kills_at_random_times_change_nothing(
 def test_a_kill_at_any_operation_on_a_file_changes_nothing(
     spec: Callable[..., Spec], tmp_path: Path
 ) -> None:
-    run, out, counts, number, status = (
-        spec(eval_every=4),
-        tmp_path / "out",
-        Counter[str](),
-        0,
-        -signal.SIGKILL,
-    )
+    run = spec(eval_every=4)
+    out = tmp_path / "out"
+    counts = Counter[str]()
+    number = 0
+    status = -signal.SIGKILL
     train(run, tmp_path / "whole")
     expected = left(tmp_path / "whole")
     while status == -signal.SIGKILL:
@@ -228,9 +229,11 @@ def test_frozen_decays_stay_and_their_run_goes_on(
     """Stopped, resumed and trained to the end, they have not moved; those that are trained have."""
     path = tiny_spec(steps=8, eval_every=2, truncation_windows=6, average=0.5)
     path.write_text(path.read_text() + "[arms.frozen]\ntrain = { decay_multiplier = 0 }\n")
-    spec, out = load_spec(path), tmp_path / "out"
+    spec = load_spec(path)
+    out = tmp_path / "out"
     rows = stopped(spec, "frozen", out, 5) / METRICS
-    result, whole = train(spec, out, "frozen"), train(spec, tmp_path / "whole", "frozen")
+    result = train(spec, out, "frozen")
+    whole = train(spec, tmp_path / "whole", "frozen")
     assert {**result, "seconds": 0} == {**whole, "seconds": 0}
     frozen = read_lines(rows)
     assert {str(row["half_life_quantiles"]) for row in frozen} == {
@@ -254,7 +257,8 @@ def refused(spec: Spec, out: Path, message: str) -> None:
 def test_the_checkpoint_of_another_arm_is_refused(
     spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path
 ) -> None:
-    run, out = spec(), tmp_path / "out"
+    run = spec()
+    out = tmp_path / "out"
     one, other = (stopped(run, arm, out, 5) for arm in (ARM, OTHER))
     shutil.copy(other / CHECKPOINT, one / CHECKPOINT)
     refused(
@@ -267,7 +271,8 @@ def test_the_checkpoint_of_another_arm_is_refused(
 def test_rows_that_have_changed_are_refused(
     spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path
 ) -> None:
-    run, out = spec(), tmp_path / "out"
+    run = spec()
+    out = tmp_path / "out"
     path = stopped(run, ARM, out, 5) / METRICS
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"0.", b"1.", 1))
@@ -283,7 +288,8 @@ def test_nothing_is_written_through_a_link(
     spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path, name: str
 ) -> None:
     """Of a file in the folder, the folder itself or that of its arm."""
-    run, precious = spec(), tmp_path / "precious"
+    run = spec()
+    precious = tmp_path / "precious"
     path = stopped(run, ARM, tmp_path / "out", 5) / name
     if path.is_dir():
         path = path.resolve()

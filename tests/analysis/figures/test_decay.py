@@ -161,7 +161,9 @@ def test_each_fitted_shape_gives_the_values_that_were_fitted():
 
 
 def test_kernels_are_drawn_relative_to_their_first_lag():
-    lags, half_lives, heights = np.array([1.0, 2.0, 8.0]), np.array([1.0, 10.0]), [0.5, 2.0]
+    lags = np.array([1.0, 2.0, 8.0])
+    half_lives = np.array([1.0, 10.0])
+    heights = [0.5, 2.0]
     kernels = [
         (lambda t: 5.0 * t**-2.0, {"label": "law", "color": INK}),
         (lambda t: 3.0 * 0.5**t, {"label": "exponential", "color": FIT}),

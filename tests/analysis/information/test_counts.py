@@ -22,7 +22,8 @@ def text(size, seed=0, symbols=37):
 
 def by_bincount(data, lag, start=0, stop=None):
     stop = min(data.size if stop is None else stop, data.size - lag)
-    first, second = data[start:stop].astype(np.int64), data[start + lag : stop + lag]
+    first = data[start:stop].astype(np.int64)
+    second = data[start + lag : stop + lag]
     return np.bincount(first * 256 + second, minlength=65536).reshape(256, 256)
 
 

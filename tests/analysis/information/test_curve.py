@@ -78,7 +78,8 @@ def test_far_lags_of_dependent_symbols_are_right_and_without_the_jackknife_too_h
     """Mixtures of lags, 200 kB each: the mean of 8 seeds at lags 200..400, against its own standard
     error.
     """
-    lags, means = np.array([200, 280, 400]), {"jackknife": [], "shuffle": []}
+    lags = np.array([200, 280, 400])
+    means = {"jackknife": [], "shuffle": []}
     for seed in range(8):
         mixture = LagCorpus(1.3, 400, 0.1, 32, 200_000, seed)
         for estimator, values in means.items():
@@ -96,7 +97,9 @@ def test_far_lags_of_dependent_symbols_are_right_and_without_the_jackknife_too_h
 
 def test_independent_symbols_many_of_them_rare_have_no_information():
     """64 symbols of shares ~ 1/i^1.3, 50 kB; a jackknife of the plug-in alone leaves 0.1 floors."""
-    shares, lags, values = np.arange(1, 65) ** -1.3, np.array([50, 100, 150, 200]), []
+    shares = np.arange(1, 65) ** -1.3
+    lags = np.array([50, 100, 150, 200])
+    values = []
     for seed in range(4):
         data = (
             np.random.default_rng(seed).choice(64, 50_000, p=shares / shares.sum()).astype(np.uint8)
@@ -125,7 +128,8 @@ def test_replicates_are_the_estimates_without_a_block(known):
 
 
 def test_the_curve_depends_neither_on_threads_nor_on_passes(known, monkeypatch):
-    data, told = known[0], []
+    data = known[0]
+    told = []
     once = known[1]
     monkeypatch.setattr(module, "TABLE_BYTES", 5 * 40 * 16**2 * 4)  # five lags at a time
     assert decay_curves(data, LAGS, threads=2, progress=told.append) == once

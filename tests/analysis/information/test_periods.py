@@ -14,7 +14,8 @@ WORDS = [bytes(RNG.integers(97, 123, RNG.integers(2, 9)).astype(np.uint8)) for _
 
 def words(count):
     """Words that follow one another in a chain, so that they remember."""
-    state, found = 0, []
+    state = 0
+    found = []
     for redrawn, step in zip(RNG.random(count) < 0.3, RNG.integers(0, 6, count), strict=True):
         state = int(RNG.integers(200)) if redrawn else (7 * state + int(step)) % 200
         found.append(WORDS[state])

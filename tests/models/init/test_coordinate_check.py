@@ -25,7 +25,9 @@ from plkernel.training.build import plan_of, started
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LICENSE = Path(__file__).parents[3] / "LICENSE"
-QUICK, FAST, WHOLE = (32, 256), (64, 128, 256, 512), (64, 128, 256, 512, 1024)
+QUICK = (32, 256)
+FAST = (64, 128, 256, 512)
+WHOLE = (64, 128, 256, 512, 1024)
 ZERO = (("zero_readout", 1),)
 RATE = 2**-10
 Options = tuple[tuple[str, float], ...]
@@ -64,7 +66,8 @@ def changes(
     """By activation: rms(x_0), then rms(x_t - x_0) for t = 1..steps; the model is trained in
     place.
     """
-    inputs, targets = windows[:, :-1], windows[:, 1:]
+    inputs = windows[:, :-1]
+    targets = windows[:, 1:]
     seen: dict[str, Tensor] = {}
     starts: dict[str, Tensor] = {}
     sizes: dict[str, list[float]] = {}

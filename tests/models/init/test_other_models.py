@@ -253,10 +253,8 @@ def agrees(drawn: Tensor, said: Distribution) -> bool:
     std = said.scale * {"uniform": 3**-0.5, "truncated": truncated_std(said.cutoff or 1)}.get(
         said.kind, 1.0
     )
-    top, bound = (
-        float(drawn.abs().max()),
-        {"uniform": said.scale, "truncated": said.scale * (said.cutoff or 0)},
-    )
+    top = float(drawn.abs().max())
+    bound = {"uniform": said.scale, "truncated": said.scale * (said.cutoff or 0)}
     edge = bound.get(said.kind)
     inside = top > 3.1 * std if edge is None else 0.95 * edge < top < edge * (1 + 1e-6)
     return inside and math.isclose(float(drawn.std()), std, rel_tol=0.025)
@@ -269,7 +267,8 @@ def test_transformers_draws_what_its_schemes_say(family: str) -> None:
     torch.manual_seed(0)
     model = theirs(family)
     heads = (6, 32) if family == "t5" else (4, 32)
-    scheme, roles = f"transformers_{family}", ROLES[family]
+    scheme = f"transformers_{family}"
+    roles = ROLES[family]
     structure = asked(
         model, scheme, roles, heads=heads
     )  # the library computes what its own schemes ask for

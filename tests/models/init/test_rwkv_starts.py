@@ -130,7 +130,10 @@ def test_vectors_of_goose_by_hand() -> None:
     """Width 128, block 1 of 3: r0 = 1/2, r1 = 2/3. Channel 72, the ninth of its head: x = (8 - 7.5)
     / 7.5.
     """
-    values, y, x, share = drawn("rwkv7_official", 7, dim=128), 72 / 127, (8 - 7.5) / 7.5, 72 / 128
+    values = drawn("rwkv7_official", 7, dim=128)
+    y = 72 / 127
+    x = (8 - 7.5) / 7.5
+    share = 72 / 128
     powers = {"r": 0.2, "g": 0.2, "k": 0.7, "v": 0.7, "w": 0.9, "a": 0.9}
     expected = {
         f"att.x_{stream}": 1 - share ** (power * 2 / 3) for stream, power in powers.items()

@@ -71,7 +71,8 @@ LETTERS = {
     "min": min,
     "max": max,
 }
-INPUT, OUTPUT = ("q", "k", "v", "gate", "w1", "w3", "router"), ("attn", "ffn")
+INPUT = ("q", "k", "v", "gate", "w1", "w3", "router")
+OUTPUT = ("attn", "ffn")
 GROUPS = {
     **dict.fromkeys(INPUT, "in"),
     **dict.fromkeys(OUTPUT, "out"),
@@ -350,7 +351,8 @@ def letters(kind: str, entry: Entry) -> dict[str, Any]:
     vocabulary = 200 if p.role == "position" else 300 if kind == "wide" else 256
     layer = int(p.name.split(".")[1]) if p.name.startswith(("blocks", "h.")) else None
     if p.role in ("embedding", "position"):
-        inputs, outputs = 128, vocabulary
+        inputs = 128
+        outputs = vocabulary
     sizes = {
         "d": 128,
         "L": 3,
@@ -370,7 +372,8 @@ def cell(cells: dict[str, str], part: str, prefix: str = "") -> str | None:
 
 def failing(kind: str, cells: dict[str, str], model: nn.Module, chosen: Plan) -> list[str]:
     """The parameters, slice by slice, whose values do not fit the row."""
-    parameters, wrong = dict(model.named_parameters()), []
+    parameters = dict(model.named_parameters())
+    wrong = []
     for entry in chosen.entries:
         text = cell(FIXED | cells, part_of(entry))
         if text is not None:
@@ -546,10 +549,8 @@ def test_u_mup_is_that_of_its_package(mult: float, ratio: float) -> None:
     )
     from unit_scaling.optim import lr_scale_func_adam, scaled_parameters
 
-    model, options = (
-        model_of("ssm", "unit_scaled=True"),
-        {"residual_mult": mult, "residual_attn_ratio": ratio},
-    )
+    model = model_of("ssm", "unit_scaled=True")
+    options = {"residual_mult": mult, "residual_attn_ratio": ratio}
     chosen = plan(model, "u_mup", structure=asked(model, "u_mup", **options), **options)
     rule = peer.transformer_residual_scaling_rule(residual_mult=mult, residual_attn_ratio=ratio)
     assert list(chosen.forward.values()) == pytest.approx([rule(i, 6) for i in range(6)])

@@ -24,6 +24,7 @@ from plkernel.results.record import save_record
 from plkernel.results.study import read_study
 from plkernel.training import build
 from plkernel.training.checkpoint import load_checkpoint
+from plkernel.training.folder import Progress, RunFolder
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
 
 SpecWriter = Callable[..., Path]
@@ -341,3 +342,21 @@ def test_one_window_has_no_standard_error(
     else:
         expected = abs(bits[0] - bits[1]) / 2
         assert result["final_val_error"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_row_is_in_the_file_before_the_disk_is_asked_to_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What still lies in a buffer then would be lost with the power, after its checkpoint."""
+    kept, sync = list[bytes](), os.fsync
+
+    def asked(handle: int) -> None:
+        sync(handle)
+        kept.append((tmp_path / "metrics.jsonl").read_bytes())
+
+    monkeypatch.setattr(os, "fsync", asked)
+    folder, progress = RunFolder(tmp_path), Progress()
+    for step in (0, 10):
+        progress = folder.append({"step": step}, progress)
+    assert kept == [b'{"step": 0}\n', b'{"step": 0}\n{"step": 10}\n']
+    assert progress.metrics_bytes == len(kept[-1])

@@ -15,6 +15,7 @@ from plkernel.results.figures import drawings
 from plkernel.results.record import restore, save_record
 from plkernel.results.saved import RunResult
 from plkernel.results.study import read_study
+from plkernel.training.folder import RunFolder
 
 RUN = f"{BASELINE}/seed-0"
 
@@ -100,3 +101,50 @@ def test_differences_that_are_no_numbers_leave_the_panel_empty(tmp_path: Path) -
     assert not [line for line in axes.lines if len(line.get_xdata()) == 1]
     left, right = axes.get_xlim()
     assert left < 0 < right
+
+
+def test_no_difference_is_a_line_in_the_panel(tmp_path: Path) -> None:
+    """From top to bottom at zero, which is seen however far the differences lie from it."""
+    axes = ends(write_study(tmp_path, seeds=range(3), effects={BASELINE: 0.0, "a": 5.0}))
+    zero = [line for line in axes.lines if list(line.get_xdata()) == [0.0, 0.0]]
+    assert len(zero) == 1
+    assert list(zero[0].get_ydata()) == [0, 1], "shares of the height"
+    left, right = axes.get_xlim()
+    assert left < 0 < right
+
+
+def test_arms_lose_the_levels_of_their_block_and_nothing_else(tmp_path: Path) -> None:
+    def of_gain(name: str, gain: str) -> dict[str, Any]:
+        return {"levels": {"placement": name, "gain": gain}}
+
+    arms = {
+        f"{name}_{gain}": of_gain(name, gain) for name in ("x", "y_ema") for gain in ("ema", "lru")
+    }
+    spec = {"baseline": "x_ema", "arms": arms, "within": ["gain"]}
+    one = compare(read_study(write_study(tmp_path, effects=dict.fromkeys(arms, 0.0), spec=spec)))
+    assert {arm: one.short(arm) for arm in arms} == {
+        "x_ema": "x",
+        "x_lru": "x",
+        "y_ema_ema": "y_ema",
+        "y_ema_lru": "y_ema",
+    }
+
+
+def test_how_a_run_ended_is_told_in_a_few_words(tmp_path: Path) -> None:
+    """The last line of an error, and of a loss that is not finite its step."""
+    folder = RunFolder(tmp_path)
+    assert folder.failure == "did not finish"
+    for result, words in [
+        (
+            {"status": "diverged", "error": "Traceback\nruns: nan at step 60; lower"},
+            "diverged at step 60",
+        ),
+        ({"status": "diverged", "error": None}, "diverged"),
+        (
+            {"status": "failed", "error": "Traceback\n  File\nOSError: full\n"},
+            "failed (OSError: full)",
+        ),
+        ({"status": "failed", "error": None}, "failed (no reason recorded)"),
+    ]:
+        folder.finish(result)
+        assert folder.failure == words

@@ -234,3 +234,40 @@ def test_the_simpler_of_two_shapes_that_noise_cannot_tell_apart_is_named():
     for seed in range(6):
         found = judge(curve(values, noise=0.02, seed=seed))
         assert found.kind == "exponential", seed
+
+
+def test_shapes_are_compared_by_the_corrected_criterion_of_akaike():
+    """chi squared + 2 k + 2 k (k + 1) / (n - k - 1), the best first. Few lags, where the correction
+    counts.
+    """
+    lags = LAGS[:9]
+    models = compare_models(curve(0.3 * lags**-1.2, lags, noise=0.03, seed=3))
+    for fit in models:
+        k = len(fit.parameters)
+        expected = fit.chi_squared + 2 * k + 2 * k * (k + 1) / (len(lags) - k - 1)
+        assert fit.aicc == pytest.approx(expected, rel=1e-12)
+        assert fit.excess == pytest.approx(fit.aicc - min(one.aicc for one in models), abs=1e-9)
+    assert {len(fit.parameters) for fit in models} == {2, 3, 4}
+    assert [fit.aicc for fit in models] == sorted(fit.aicc for fit in models)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_values_of_a_fitted_shape_are_those_of_its_formula(name):
+    """On the data that they were fitted to, before and beyond a break."""
+    fit = next(
+        one for one in compare_models(curve(SHAPES[name][0], noise=0.03)) if one.name == name
+    )
+    given = fit.parameters
+    beyond = LAGS / given.get("break", np.inf)
+    formulas = {
+        "power law": lambda: LAGS ** -given["beta"],
+        "exponential": lambda: np.exp(-LAGS / given["tau"]),
+        "stretched exponential": lambda: np.exp(-((LAGS / given["tau"]) ** given["gamma"])),
+        "broken power law": lambda: np.where(
+            beyond < 1,
+            LAGS ** -given["beta_1"],
+            given["break"] ** -given["beta_1"] * beyond ** -given["beta_2"],
+        ),
+    }
+    expected = given["amplitude"] * formulas[name]()
+    np.testing.assert_allclose(fit.values(LAGS), expected, rtol=1e-12)

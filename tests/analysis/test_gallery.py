@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import beta as beta_function
 
-from plkernel.analysis.gallery import initialisations, profile
+from plkernel.analysis.gallery import gallery_figure, initialisations, profile
 
 RECORD = Path(__file__).parents[2] / "runs/records/gallery/gallery.json"
 LAGS = np.array([1.0, 2, 7, 50, 333, 2048])
@@ -125,3 +125,36 @@ def test_layers_of_deep_models() -> None:
         hgrn = ENTRIES[f"hgrn-{name}"]
         assert np.exp(-hgrn.rates[0]) == pytest.approx((1 + bound) / 2)
         assert hgrn.gains[0] == pytest.approx(1 - np.exp(-hgrn.rates[0]))
+
+
+def test_every_curve_of_the_figure_is_the_kernel_that_its_label_names() -> None:
+    """1 at lag 1: coherent solid, rms dotted, over the grey power law; beside each name its slope.
+    The kernels are sums over the half-lives here.
+    """
+    chosen = initialisations()
+    slopes = [0.01 * index for index in range(len(chosen))]
+    figure = gallery_figure(chosen, slopes, 1.5, 512)
+    told = {f"{one.name}  {slope:.2f}": one for one, slope in zip(chosen, slopes, strict=True)}
+    seen = []
+    for axes in filter(lambda axes: axes.lines, figure.axes):
+        law, *curves = axes.lines
+        lags = law.get_xdata()
+        assert (lags[0], lags[-1]) == (pytest.approx(1), pytest.approx(512))
+        np.testing.assert_allclose(law.get_ydata(), lags**-1.5, rtol=1e-12)
+        for dotted, solid in zip(curves[::2], curves[1::2], strict=True):
+            seen.append(solid.get_label())
+            start = told[seen[-1]]
+            assert start.family == axes.get_title() + axes.get_title("left")
+            assert dotted.get_linestyle() != "-"
+            assert solid.get_linestyle() == "-"
+            assert dotted.get_color() == solid.get_color()
+            for at in (0, 60, 199):
+                decays = np.exp(-start.rates * (lags[at] - 1))
+                first = start.shares * start.gains * np.exp(-start.rates)
+                squares = start.shares * start.gains**2 * np.exp(-2 * start.rates)
+                coherent = (first * decays).sum() / first.sum()
+                rms = np.sqrt((squares * decays**2).sum() / squares.sum())
+                # a sum of positive terms, each of an exponential with a large argument
+                assert solid.get_ydata()[at] == pytest.approx(coherent, rel=1e-9)
+                assert dotted.get_ydata()[at] == pytest.approx(rms, rel=1e-9)
+    assert sorted(seen) == sorted(told)

@@ -271,3 +271,20 @@ def test_what_is_predicted_is_of_the_corpus(corpus):
 def test_bad_parameters_are_named(kind, values, message):
     with pytest.raises(ValueError, match=message):
         kind(**values)
+
+
+def test_the_first_bytes_have_the_law_of_all_others(monkeypatch):
+    """Copies of copies reach 10,000 bytes back here, so that a sequence which began shortly before
+    its first byte would have too few pairs alike. The mean over seeds, within four of its own
+    standard errors.
+    """
+    monkeypatch.setattr(sequences, "BLOCK", 2048)
+    corpus = LagCorpus(alpha=0.0, longest=200, redrawn=0.01, symbols=256, size=2048)
+    found = []
+    for seed in range(100):
+        data = replace(corpus, seed=seed).sequence()
+        found.append(same_draw(data, corpus.symbols)[:3])
+    error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
+    expected = corpus.correlation(LAGS[:3])
+    assert np.all(np.abs(np.mean(found, axis=0) - expected) < 4 * error)
+    assert np.all(expected > 12 * error), "a third less would be noticed"

@@ -812,3 +812,59 @@ def test_levels_by_name_and_designs_without_a_crossed_factor() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             design(**{"factors": gains, "arms": arms, "baseline": "plain", **changes})
+
+
+MISPLACED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"tuning": {"seeds": [101]}},
+        "tuning.seeds (101,) needs a search: give tuning.rates, or leave it out",
+    ),
+    (
+        {"tuning": {"steps": 6}},
+        "tuning.steps 6 needs a search: give tuning.rates, or leave it out",
+    ),
+    (
+        {"tuning": {"rates": [0.001]}},
+        "tuning.rates must be two or more, all different, got [0.001]",
+    ),
+    (
+        {"tuning": {"rates": [0.001, 0.002, 0.001]}},
+        "tuning.rates must be two or more, all different, got [0.001, 0.002, 0.001]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), MISPLACED)
+def test_a_mistake_of_a_whole_section_names_its_options_and_repeats_no_section(
+    changes: dict[str, Any], message: str
+) -> None:
+    """The message is the whole error: neither the table nor its place is printed with it."""
+    with pytest.raises(ValueError, match=r"^spec here: ") as error:
+        parse_spec(values(changes), "here")
+    assert str(error.value) == f"spec here: {message}"
+
+
+@pytest.mark.parametrize("section", ["train", "model", "corpus", "tuning", "arms"])
+def test_a_section_that_is_no_table_is_one_line(section: str) -> None:
+    with pytest.raises(ValueError, match=rf"^spec here: {section}: .*, got 3$"):
+        parse_spec(values({}) | {section: 3}, "here")
+
+
+def test_an_error_says_whether_options_were_given_beside_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistake may stand in either, where both are read; else it stands in the file."""
+    path = tmp_path / "tiny.json"
+    save_json(path, values({"train.steps": -5}))
+
+    def start(spec: Spec | None) -> None:
+        raise AssertionError("a wrong spec reaches no command")
+
+    errors = []
+    for options in ([], ["--train.clip", "2"]):
+        with pytest.raises(SystemExit):
+            reading.main(start, [str(path), *options])
+        errors.append(capsys.readouterr().err)
+    alone, both = errors
+    assert f"{path}: train.steps" in alone
+    assert f"{path} with its options: train.steps" in both

@@ -92,3 +92,16 @@ def test_any_name_is_drawn() -> None:
             name.split("\n")[0].translate({ord(x): ascii(x)[1:-1] for x in "\x1b\x07\x9b\udc9b"})
             in texts
         )
+
+
+def test_every_kernel_is_seen_and_what_has_all_but_vanished_takes_no_room() -> None:
+    """The axis ends below the lowest point, but at most a hundredth below the end of the law."""
+    axes = kernel_figure(PANELS).axes[0]
+    bottom, top = axes.get_ylim()
+    drawn = np.concatenate([line.get_ydata() for line in axes.lines])
+    assert bottom < drawn.min()
+    assert drawn.max() < top
+    falling = Memory(np.empty((0, 0, 7)), LAGS, np.exp(1 - LAGS)[None, None])
+    bottom, top = kernel_figure([Panel("falling", falling, falling, 1.0)]).axes[0].get_ylim()
+    assert bottom == pytest.approx(1 / LAGS[-1] / 100)
+    assert top > 1

@@ -531,3 +531,19 @@ def test_code_in_the_folder_does_not_run(
     (gpt2 / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     assert "trust_remote_code" in refused(command.probe, gpt2, "--text", __file__)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_context_of_one_token_up_to_all_but_one_may_be_compared() -> None:
+    """A model that reads the last token alone loses nothing with any; others are refused."""
+    windows = text(4, 8)
+
+    def last(tokens: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(tokens, SYMBOLS).double()
+
+    for context in (1, 2, 7):
+        cost, apart = beyond(last, windows, context)
+        assert cost.given[-1] == 8
+        assert set(cost.bpb) == set(apart.bpb) == {0.0}
+    for context in (0, 8):
+        with pytest.raises(ValueError, match=rf"context must lie between 1 .*, 8, got {context}"):
+            beyond(last, windows, context)

@@ -114,3 +114,18 @@ def test_kernels_before_and_after_are_drawn_with_their_spread(tmp_path: Path) ->
     wanted = [[lag**-0.5 for lag in LAGS], [lag**-1.5 for lag in LAGS]]
     assert np.array(drawn) == pytest.approx(np.array(wanted), rel=1e-9)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_power_laws_are_straight_lines_from_lag_1_on(tmp_path: Path) -> None:
+    """Both scales are logarithmic, the same in every panel, and the axis begins at lag 1."""
+    arms = {name: level("bytes") for name in ("a_x", "b_x")}
+    for axes in kernels_figure(groups(study(tmp_path, arms, {}))).axes:
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        assert left == 1
+        assert right == 256
+        assert bottom < 256**-1.15 < 1 < top
+        line = axes.lines[-1]
+        ends = axes.transData.transform(np.column_stack(line.get_data()))
+        slopes = np.diff(ends[:, 1]) / np.diff(ends[:, 0])
+        np.testing.assert_allclose(slopes, slopes[0], rtol=1e-6)

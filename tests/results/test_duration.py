@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from studies import write_study
@@ -10,7 +11,7 @@ from plkernel.config.reading import load_spec
 from plkernel.results.comparison import compare
 from plkernel.results.page import Table, sections
 from plkernel.results.study import read_study
-from plkernel.training.loop import prepare, run_training
+from plkernel.training.loop import Training, prepare, run_training
 
 
 def test_seconds_are_those_that_training_took(
@@ -36,3 +37,21 @@ def test_the_page_has_the_mean_and_the_sum_of_the_durations(tmp_path: Path) -> N
         "runs",
         "2 arms x 288 seeds, 576 finished; 12.5 s a run, 2.00 hours in all",
     ]
+
+
+def test_a_resumed_run_adds_the_seconds_of_earlier_sittings(
+    tiny_spec: Callable[..., Path], tmp_path: Path, one_thread: None
+) -> None:
+    spec = load_spec(tiny_spec())
+    first = Training(prepare(spec, "uniform", 0, tmp_path))
+    first.step()
+    first.progress = replace(first.progress, seconds=1000.0)
+    first.save()
+    assert 1000 < first.seconds < 1500
+    began = time.perf_counter()
+    second = Training(prepare(spec, "uniform", 0, tmp_path))
+    second.step()
+    second.save()
+    assert first.progress.seconds <= second.progress.seconds
+    elapsed = time.perf_counter() - began
+    assert second.progress.seconds <= first.progress.seconds + elapsed

@@ -3,6 +3,7 @@ starts as known.
 """
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training.evaluate import (
+    as_logits,
     bits_per_byte,
     diagnose,
     influence,
@@ -221,3 +223,23 @@ def test_logits_of_half_types_are_taken_as_float32(dtype: torch.dtype) -> None:
         token_losses(lambda tokens, x=x: x[tokens], windows, 2) for x in (table, table.float())
     )
     np.testing.assert_array_equal(halves, whole)
+
+
+def test_logits_are_taken_in_every_form_that_models_return() -> None:
+    """A tensor or an array, as it is, as .logits, under "logits", or the first of several."""
+    tokens = torch.zeros(2, 3, dtype=torch.long)
+    logits = torch.randn(2, 3, 256)
+    forms = [
+        logits,
+        logits.numpy(),
+        {"loss": 1.0, "logits": logits},
+        SimpleNamespace(logits=logits),
+        (logits, None),
+        [logits],
+        {"logits": (logits,)},
+    ]
+    for form in forms:
+        assert torch.equal(as_logits(form, tokens, "the model"), logits)
+    for wrong in ({"loss": 1.0}, None, (), "logits"):
+        with pytest.raises(ValueError, match=r"^the model must return logits, .* got "):
+            as_logits(wrong, tokens, "the model")

@@ -268,3 +268,29 @@ assert len(model.half_lives()) == 1
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("half_lives", "weights", "good"),
+    [
+        ([[1.0, 9.0]], [[1.0, 0.5, 0.1]], True),
+        ([[1.0], [2.0]], [[1.0, 0.0, -0.1], [1.0, 2.0, 3.0]], True),
+        ([[1.0]], [[1.0, 0.5]], False),
+        ([[1.0]], [[1.0, 0.5, math.inf]], False),
+        ([[1.0]], [[1.0, 0.5, math.nan]], False),
+        ([[1.0, 0.0]], [[1.0, 0.5, 0.1]], False),
+        ([[math.inf]], [[1.0, 0.5, 0.1]], False),
+        ([[]], [[1.0, 0.5, 0.1]], False),
+    ],
+)
+def test_decays_that_a_model_tells_are_one_number_a_lag_and_half_lives_are_positive(
+    package: Path, half_lives: list[list[float]], weights: list[list[float]], good: bool
+) -> None:
+    model = build("somebodys.models:Plain", {}, 0)
+    model.module.half_lives = lambda: [torch.tensor(one) for one in half_lives]
+    model.module.kernels = lambda lags: [torch.tensor(one) for one in weights]
+    if good:
+        check_model(model, "kind", 64, CPU)
+    else:
+        with pytest.raises(ValueError, match="kind: half_lives and kernels must give positive"):
+            check_model(model, "kind", 64, CPU)

@@ -24,6 +24,7 @@ from plkernel.results.record import save_record
 from plkernel.results.study import read_study
 from plkernel.training import build
 from plkernel.training.checkpoint import load_checkpoint
+from plkernel.training.folder import Progress, RunFolder
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
 
 SpecWriter = Callable[..., Path]
@@ -303,3 +304,59 @@ def test_compile_is_a_flag_or_has_a_value(
 ) -> None:
     values = replaced(load_values(tiny_spec()), ["--train.compile", *texts])
     assert parse_spec(values, "here").train.compile == expected
+
+
+def test_the_training_loss_of_a_row_is_the_mean_since_the_row_before(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    """In bits per byte, each step once; the first row has none."""
+    training = Training(prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path))
+    assert training.evaluate()["train_bpb"] is None
+    for steps in (4, 3, 1):
+        losses = []
+        for _ in range(steps):
+            training.step()
+            losses.append(float(training.unread[-1]))
+        found = training.evaluate()["train_bpb"]
+        assert found == pytest.approx(np.mean(losses) / math.log(2), rel=1e-12)
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_one_window_has_no_standard_error(
+    windows: int, tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    """Two have |a - b| / 2."""
+    path = tiny_spec(final_windows=windows)
+    training = Training(prepare(load_spec(path), "uniform", 0, tmp_path / "by hand"))
+    text = fixed_windows(training.task.splits.validation, 32, windows)
+    training.run(lambda: False, progress_bar=False)
+    logits = training.model(text[:, :-1])
+    losses = torch.nn.functional.cross_entropy(
+        logits.transpose(1, 2), text[:, 1:], reduction="none"
+    ).mean(1)
+    bits = losses.detach().numpy() / math.log(2)
+    result = train(path, tmp_path / "run")
+    assert result["final_val_bpb"] == pytest.approx(bits.mean(), abs=1e-5)
+    if windows == 1:
+        assert "final_val_error" not in result
+    else:
+        expected = abs(bits[0] - bits[1]) / 2
+        assert result["final_val_error"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_row_is_in_the_file_before_the_disk_is_asked_to_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What still lies in a buffer then would be lost with the power, after its checkpoint."""
+    kept, sync = list[bytes](), os.fsync
+
+    def asked(handle: int) -> None:
+        sync(handle)
+        kept.append((tmp_path / "metrics.jsonl").read_bytes())
+
+    monkeypatch.setattr(os, "fsync", asked)
+    folder, progress = RunFolder(tmp_path), Progress()
+    for step in (0, 10):
+        progress = folder.append({"step": step}, progress)
+    assert kept == [b'{"step": 0}\n', b'{"step": 0}\n{"step": 10}\n']
+    assert progress.metrics_bytes == len(kept[-1])

@@ -105,3 +105,22 @@ def test_a_bias_of_one_over_n_is_removed_and_a_mean_stays(sizes):
 def test_an_interval_is_that_of_student():
     replicates = np.array([1.0, 2.0, 3.0, 4.0])
     assert half_width(replicates) == pytest.approx(3.182446305 * np.sqrt(3 * 1.25))
+
+
+@pytest.mark.parametrize("sizes", [np.full(6, 40), np.array([50, 30, 80, 10, 3])])
+def test_replicates_are_the_mean_of_pseudo_values_without_one_of_them(sizes):
+    """Of a variance, whose plug-in estimate has a bias and whose blocks differ."""
+    rng = np.random.default_rng(2)
+    blocks = [rng.normal(size=size) for size in sizes]
+    whole = np.concatenate(blocks).var()
+    left = np.array(
+        [np.concatenate(blocks[:g] + blocks[g + 1 :]).var() for g in range(len(blocks))]
+    )
+    value, *replicates = without_bias(np.append(whole, left), sizes)
+    shares = sizes / sizes.sum()
+    pseudo = whole / shares - (1 / shares - 1) * left
+    assert value == pytest.approx(np.average(pseudo, weights=sizes), rel=1e-12)
+    for g, replicate in enumerate(replicates):
+        others = np.delete(pseudo, g)
+        expected = np.average(others, weights=np.delete(sizes, g))
+        assert replicate == pytest.approx(expected, rel=1e-12)

@@ -236,25 +236,38 @@ def test_the_simpler_of_two_shapes_that_noise_cannot_tell_apart_is_named():
         assert found.kind == "exponential", seed
 
 
+def test_shapes_are_compared_by_the_corrected_criterion_of_akaike():
+    """chi squared + 2 k + 2 k (k + 1) / (n - k - 1), the best first. Few lags, where the correction
+    counts.
+    """
+    lags = LAGS[:9]
+    models = compare_models(curve(0.3 * lags**-1.2, lags, noise=0.03, seed=3))
+    for fit in models:
+        k = len(fit.parameters)
+        expected = fit.chi_squared + 2 * k + 2 * k * (k + 1) / (len(lags) - k - 1)
+        assert fit.aicc == pytest.approx(expected, rel=1e-12)
+        assert fit.excess == pytest.approx(fit.aicc - min(one.aicc for one in models), abs=1e-9)
+    assert {len(fit.parameters) for fit in models} == {2, 3, 4}
+    assert [fit.aicc for fit in models] == sorted(fit.aicc for fit in models)
+
+
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_shape_fitted_to_its_own_curve_gives_that_curve(name):
-    """The break is searched for among lags, and its curve is only near."""
-    values, _ = SHAPES[name]
-    models = compare_models(curve(values, noise=1e-6, seed=1))
-    fitted = next(model for model in models if model.name == name)
-    near = 0.05 if "break" in fitted.parameters else 1e-3
-    np.testing.assert_allclose(fitted.values(LAGS), values, rtol=near)
-
-
-def test_the_criterion_is_that_of_small_samples():
-    """AICc = chi^2 + 2 k + 2 k (k + 1) / (m - k - 1): one more parameter has to pay for itself."""
-    models = compare_models(curve(0.3 * LAGS**-1.2, noise=0.03, seed=1))
-    for model in models:
-        k = len(model.parameters)
-        assert model.freedom == LAGS.size - k
-        penalty = 2 * k + 2 * k * (k + 1) / (LAGS.size - k - 1)
-        assert model.aicc == pytest.approx(model.chi_squared + penalty, rel=1e-12)
-    least = min(model.aicc for model in models)
-    assert [model.excess for model in models] == pytest.approx(
-        [model.aicc - least for model in models], abs=1e-9
+def test_the_values_of_a_fitted_shape_are_those_of_its_formula(name):
+    """On the data that they were fitted to, before and beyond a break."""
+    fit = next(
+        one for one in compare_models(curve(SHAPES[name][0], noise=0.03)) if one.name == name
     )
+    given = fit.parameters
+    beyond = LAGS / given.get("break", np.inf)
+    formulas = {
+        "power law": lambda: LAGS ** -given["beta"],
+        "exponential": lambda: np.exp(-LAGS / given["tau"]),
+        "stretched exponential": lambda: np.exp(-((LAGS / given["tau"]) ** given["gamma"])),
+        "broken power law": lambda: np.where(
+            beyond < 1,
+            LAGS ** -given["beta_1"],
+            given["break"] ** -given["beta_1"] * beyond ** -given["beta_2"],
+        ),
+    }
+    expected = given["amplitude"] * formulas[name]()
+    np.testing.assert_allclose(fit.values(LAGS), expected, rtol=1e-12)

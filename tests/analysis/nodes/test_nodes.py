@@ -426,3 +426,14 @@ def test_float32_decays_hold_what_is_said_and_little_more() -> None:
 def test_bad_input_names_the_parameter(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         place(**{"channels": 16, **options})
+
+
+@pytest.mark.parametrize("channels", [2, 3, 40])
+def test_log_spaced_half_lives_include_both_ends(channels: int) -> None:
+    """From two channels on."""
+    found = half_lives_of("log-spaced", channels, 3.0, 700.0)
+    assert found.size == channels
+    assert found[[0, -1]] == pytest.approx([3.0, 700.0])
+    np.testing.assert_allclose(np.diff(np.log(found)), np.log(700 / 3) / (channels - 1))
+    with pytest.raises(ValueError, match="channels must be at least 2, got 1"):
+        half_lives_of("log-spaced", 1, 3.0, 700.0)

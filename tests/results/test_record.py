@@ -1,0 +1,150 @@
+"""What a study and its record say of damaged, missing and unusual values."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from studies import BASELINE, REFERENCE, change, save, write_study
+
+from plkernel.common.files import MEASUREMENT, REFERENCES, REGISTERED, load_json
+from plkernel.results.comparison import compare
+from plkernel.results.figures import drawings
+from plkernel.results.record import restore, save_record
+from plkernel.results.saved import RunResult
+from plkernel.results.study import read_study
+from plkernel.training.folder import RunFolder
+
+RUN = f"{BASELINE}/seed-0"
+
+
+def test_what_belongs_to_the_whole_study_is_restored_too_and_its_own_is_kept(
+    tmp_path: Path,
+) -> None:
+    """Counts, registration and measurement of the text, as they were written."""
+    study, record, again = tmp_path / "study", tmp_path / "record", tmp_path / "again"
+    write_study(study)
+    whole: dict[str, Any] = {
+        REFERENCES: {"references": [REFERENCE]},
+        REGISTERED: {"registered": "2026-01-01"},
+        MEASUREMENT: {"measured": 1},
+    }
+    for name, content in whole.items():
+        save(study / name, content)
+    save_record(read_study(study), record)
+    save(again / MEASUREMENT, {"measured": 2})
+    restore(record, again)
+    found = {name: load_json(again / name) for name in whole}
+    assert found == {**whole, MEASUREMENT: {"measured": 2}}
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("steps", [1, 4, 6, 7, 11])
+def test_rows_as_training_writes_them_agree_and_one_more_or_less_does_not(
+    steps: int, every: int, tmp_path: Path
+) -> None:
+    """Training evaluates before the first step, after each `every` steps, and at the end."""
+    write_study(tmp_path, seeds=[0], effects={BASELINE: 0.0})
+    at = [step for step in range(steps + 1) if step % every == 0 or step == steps]
+    rows = [{"step": step, "bytes": step, "val_bpb": 2.0} for step in at]
+    change(tmp_path / RUN / "config.json", train={"eval_every": every})
+    change(tmp_path / RUN / "result.json", steps=steps, final_val_bpb=2.0)
+
+    def agrees(kept: list[dict[str, Any]]) -> bool:
+        text = "".join(json.dumps(row) + "\n" for row in kept)
+        (tmp_path / RUN / "metrics.jsonl").write_text(text)
+        return read_study(tmp_path).runs[0].agrees
+
+    assert agrees(rows)
+    for place in range(len(rows)):
+        assert not agrees(rows[:place] + rows[place + 1 :])
+        assert not agrees(rows[: place + 1] + rows[place:])
+
+
+@pytest.mark.parametrize("bpb", [[None, 2.5], [3.0, None], [None, None], [math.nan, 2.5]])
+def test_the_cost_of_truncation_is_no_number_where_a_loss_is_none(bpb: list[float | None]) -> None:
+    values = {"steps": 1, "bytes": 1, "best_step": 1, "causal": True, "seconds": 1.0}
+    losses = dict.fromkeys(("final_val_bpb", "best_val_bpb", "test_bpb"), 2.0)
+    curve = {"given": [1, 64], "bpb": bpb}
+    result = RunResult.model_validate({**values, **losses, "truncation": curve})
+    cost = result.truncation_cost(1)
+    assert cost is not None
+    assert math.isnan(cost)
+    assert result.truncation_cost(2) is None
+
+
+def ends(folder: Path) -> Any:
+    """The panel of the differences, the last of the study in one picture."""
+    drawn = next(drawings(compare(read_study(folder))))
+    assert drawn.name == "overview"
+    return drawn.figure.axes[-1]
+
+
+@pytest.mark.parametrize("arms", [2, 4, 7])
+def test_the_rows_of_arms_share_the_panel_of_differences(arms: int, tmp_path: Path) -> None:
+    """Equally high, none empty, the first at the top."""
+    effects = {BASELINE: 0.0} | {f"arm-{index}": 0.01 * index for index in range(1, arms)}
+    axes = ends(write_study(tmp_path, seeds=range(3), effects=effects))
+    bottom, top = axes.get_ylim()
+    points = [line.get_ydata() for line in axes.lines if len(line.get_xdata()) == 1]
+    shares = (np.ravel(points).reshape(arms - 1, 2).mean(axis=1) - top) / (bottom - top)
+    np.testing.assert_allclose(shares, (np.arange(arms - 1) + 0.5) / (arms - 1))
+
+
+def test_differences_that_are_no_numbers_leave_the_panel_empty(tmp_path: Path) -> None:
+    write_study(tmp_path, seeds=range(3))
+    for path in (tmp_path / "concentrated").rglob("result.json"):
+        change(path, final_val_bpb=math.nan, test_bpb=math.nan)
+    axes = ends(tmp_path)
+    assert not [line for line in axes.lines if len(line.get_xdata()) == 1]
+    left, right = axes.get_xlim()
+    assert left < 0 < right
+
+
+def test_no_difference_is_a_line_in_the_panel(tmp_path: Path) -> None:
+    """From top to bottom at zero, which is seen however far the differences lie from it."""
+    axes = ends(write_study(tmp_path, seeds=range(3), effects={BASELINE: 0.0, "a": 5.0}))
+    zero = [line for line in axes.lines if list(line.get_xdata()) == [0.0, 0.0]]
+    assert len(zero) == 1
+    assert list(zero[0].get_ydata()) == [0, 1], "shares of the height"
+    left, right = axes.get_xlim()
+    assert left < 0 < right
+
+
+def test_arms_lose_the_levels_of_their_block_and_nothing_else(tmp_path: Path) -> None:
+    def of_gain(name: str, gain: str) -> dict[str, Any]:
+        return {"levels": {"placement": name, "gain": gain}}
+
+    arms = {
+        f"{name}_{gain}": of_gain(name, gain) for name in ("x", "y_ema") for gain in ("ema", "lru")
+    }
+    spec = {"baseline": "x_ema", "arms": arms, "within": ["gain"]}
+    one = compare(read_study(write_study(tmp_path, effects=dict.fromkeys(arms, 0.0), spec=spec)))
+    assert {arm: one.short(arm) for arm in arms} == {
+        "x_ema": "x",
+        "x_lru": "x",
+        "y_ema_ema": "y_ema",
+        "y_ema_lru": "y_ema",
+    }
+
+
+def test_how_a_run_ended_is_told_in_a_few_words(tmp_path: Path) -> None:
+    """The last line of an error, and of a loss that is not finite its step."""
+    folder = RunFolder(tmp_path)
+    assert folder.failure == "did not finish"
+    for result, words in [
+        (
+            {"status": "diverged", "error": "Traceback\nruns: nan at step 60; lower"},
+            "diverged at step 60",
+        ),
+        ({"status": "diverged", "error": None}, "diverged"),
+        (
+            {"status": "failed", "error": "Traceback\n  File\nOSError: full\n"},
+            "failed (OSError: full)",
+        ),
+        ({"status": "failed", "error": None}, "failed (no reason recorded)"),
+    ]:
+        folder.finish(result)
+        assert folder.failure == words

@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from plkernel.common import cli
 from plkernel.common.files import check_folder
@@ -20,7 +20,15 @@ from plkernel.results.study import read_study
 from plkernel.training import check
 from plkernel.training.curves import LoggerName
 
+if TYPE_CHECKING:
+    from plkernel.study.engine import Engine
+    from plkernel.study.slurm import SlurmQueue
+
 Workers = int | Literal["auto"] | None
+EngineName = Literal["local", "slurm"]
+SLURM = "--slurm"
+READING = ("--status", "--cancel")
+"""Options of calls that build no model and train nothing."""
 
 
 def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
@@ -107,12 +115,76 @@ def _decay_caution(condition: Condition) -> Iterator[str]:
 
 
 def check_ahead(
-    arms: Sequence[str], workers: Workers = None, only: Sequence[str] = (), **_: object
+    arms: Sequence[str],
+    workers: Workers = None,
+    only: Sequence[str] = (),
+    engine: EngineName = "local",
+    slurm: Sequence[str] = (),
+    detach: bool = False,
+    **_: object,
 ) -> None:
     """Refuse mistakes in options before any arm is resolved, which takes seconds."""
     if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     cli.check_patterns("only", only, arms)
+    _check_engine(engine, slurm, detach, workers)
+
+
+def _check_engine(engine: EngineName, slurm: Sequence[str], detach: bool, workers: Workers) -> None:
+    """Raise ValueError for options that do not suit the engine, or that submitit does not have."""
+    if engine == "slurm":
+        from plkernel.study.slurm import parameters
+
+        parameters(slurm)
+        if workers == "auto":
+            raise ValueError(
+                "workers auto measures this machine, and Slurm's nodes train the runs: give a"
+                " number, or leave it out"
+            )
+    elif slurm:
+        name = slurm[0].partition("=")[0]
+        raise ValueError(f"slurm.{name} is for --engine slurm, got --engine {engine}")
+    elif detach:
+        raise ValueError(
+            "detach leaves runs to a queue, and runs of --engine local end with the command: give"
+            " --engine slurm"
+        )
+
+
+def _queue(folder: Path, slurm: Sequence[str] = (), workers: int | None = None) -> "SlurmQueue":
+    """Return Slurm's queue for a study; ValueError without submitit or Slurm's commands."""
+    from plkernel.study.slurm import SlurmQueue, parameters
+
+    return SlurmQueue(folder, parameters(slurm), workers)
+
+
+def show_status(spec: Spec, folder: Path) -> None:
+    """Print the state of every run, from the folders and, where there are jobs, the queue."""
+    from plkernel.study.queue import jobs_of
+    from plkernel.study.status import states_of, text
+
+    queue = None
+    if jobs_of(folder):
+        try:
+            queue = _queue(folder)
+        except ValueError as error:
+            print(f"note: {error}", file=sys.stderr)
+    print(text(spec.name, states_of(spec, folder, queue)))
+
+
+def cancel_jobs(spec: Spec, folder: Path) -> None:
+    """Cancel the jobs of a study that are in the queue; OSError if Slurm refuses."""
+    from plkernel.study.queue import ALIVE, jobs_of
+
+    jobs = jobs_of(folder)
+    queue = _queue(folder) if jobs else None
+    states = queue.states() if queue else {}
+    if states is None:
+        raise OSError("slurm does not answer; run the same command again once it does")
+    alive = [job for job in jobs if states.get(job) in ALIVE]
+    if queue and alive:
+        queue.cancel(alive)
+    print(f"{spec.name}: {len(alive)} jobs cancelled; the same command without --cancel goes on")
 
 
 def command(
@@ -129,6 +201,11 @@ def command(
     underpowered: bool = False,
     logger: LoggerName | None = None,
     trust_code: bool = False,
+    engine: EngineName = "local",
+    slurm: tuple[str, ...] = (),
+    detach: bool = False,
+    status: bool = False,
+    cancel: bool = False,
 ) -> None:
     """Run a study, every arm of the spec at every seed, and write its report.
 
@@ -154,19 +231,23 @@ def command(
         underpowered: Register an equivalence even if its power is below 0.5.
         logger: Also send the learning curves to this library, which the extra of its name installs.
         trust_code: Import and run the code that the spec names.
+        engine: Where runs are trained: in processes of this machine, or as jobs of Slurm, one for
+            each run.
+        slurm: Parameters of the jobs, each as --slurm.NAME VALUE, for example --slurm.partition
+            gpu --slurm.time 8:00:00.
+        detach: Submit the jobs and exit; the same command without it collects the results.
+        status: Print which runs are queued, running, done or failed, with their logs, and exit.
+        cancel: Cancel the jobs of the study and exit; runs that have begun are saved.
     """
     folder = out or Path("runs/out") / spec.name
+    if status:
+        show_status(spec, folder)
+        return
+    if cancel:
+        cancel_jobs(spec, folder)
+        return
     if register is not None:
-        if len(register) > 1:
-            raise ValueError(f"register must be one file or none, got {len(register)}")
-        path = register[0] if register else place_of(spec)
-        new = register_study(spec, path, folder, pilot, underpowered)
-        done = (
-            f"registered: {path}; commit it before the runs"
-            if new
-            else f"registered before, unchanged: {path}"
-        )
-        print("\n".join([done, *_power(spec, pilot), *_cautions(resolve_spec(spec))]))
+        _register(spec, register, folder, pilot, underpowered)
         return
     if workers == "auto":
         from plkernel.study.together import workers as measured
@@ -175,12 +256,43 @@ def command(
     if dry_run:
         print("\n".join([forecast(spec, only, workers), *_power(spec, pilot)]))
         return
-    from plkernel.study.schedule import run_experiment
-
     check_folder(folder, "out")
     if record is not None:
         print(f"{spec.name}: {restore(record, folder)} runs taken from {record}", flush=True)
-    failed = run_experiment(spec, folder, workers, only, retry=retry, logger=logger)
+    on_slurm = engine == "slurm"
+    chosen = _slurm_engine(folder, slurm, workers, detach, report) if on_slurm else None
+    at_once = None if on_slurm else workers
+    _train(spec, folder, at_once, only, chosen, retry, logger, report)
+
+
+def _slurm_engine(
+    folder: Path, slurm: Sequence[str], workers: int | None, detach: bool, report: bool
+) -> "Engine":
+    """Return the engine that submits runs to Slurm."""
+    from plkernel.study.queue import QueueEngine
+
+    return QueueEngine(_queue(folder, slurm, workers), detach, report)
+
+
+def _train(
+    spec: Spec,
+    folder: Path,
+    workers: int | None,
+    only: Sequence[str],
+    engine: "Engine | None",
+    retry: bool,
+    logger: LoggerName | None,
+    report: bool,
+) -> None:
+    """Run a study and print its report; exit with 1 where a run did not finish."""
+    from plkernel.study.engine import LeftToQueueError
+    from plkernel.study.schedule import run_experiment
+
+    try:
+        failed = run_experiment(spec, folder, workers, only, engine, retry, logger)
+    except LeftToQueueError as left:
+        print(f"{spec.name}: {left}")
+        return
     if report and read_study(folder).finished():
         from plkernel.commands.report import report as print_report
 
@@ -194,5 +306,55 @@ def command(
         sys.exit(1)
 
 
+def _register(
+    spec: Spec,
+    register: Sequence[Path],
+    folder: Path,
+    pilot: Path | None,
+    underpowered: bool,
+) -> None:
+    """Write the hypotheses to a file, and print their power."""
+    if len(register) > 1:
+        raise ValueError(f"register must be one file or none, got {len(register)}")
+    path = register[0] if register else place_of(spec)
+    new = register_study(spec, path, folder, pilot, underpowered)
+    done = (
+        f"registered: {path}; commit it before the runs"
+        if new
+        else f"registered before, unchanged: {path}"
+    )
+    print("\n".join([done, *_power(spec, pilot), *_cautions(resolve_spec(spec))]))
+
+
+def gathered(given: Sequence[str]) -> list[str]:
+    """Return the words of a command line with all --slurm.NAME VALUE as one option.
+
+    A parameter without a value stands for true.
+
+    >>> gathered(["quick", "--slurm.partition", "gpu", "--workers", "2", "--slurm.time=60"])
+    ['quick', '--workers', '2', '--slurm', 'partition=gpu', 'time=60']
+    """
+    words = list(given)
+    others: list[str] = []
+    options: list[str] = []
+    while words:
+        word = words.pop(0)
+        if not word.startswith(f"{SLURM}."):
+            others.append(word)
+            continue
+        option = word.removeprefix(f"{SLURM}.")
+        if "=" not in option and words and not words[0].startswith("--"):
+            option = f"{option}={words.pop(0)}"
+        options.append(option)
+    return [*others, SLURM, *options] if options else others
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command; what only reads folders is checked without building a model."""
+    words = gathered(sys.argv[1:] if args is None else args)
+    reads = any(option in words for option in READING)
+    reading.main(command, args=words, check=None if reads else check, ahead=check_ahead)
+
+
 if __name__ == "__main__":
-    reading.main(command, check=check, ahead=check_ahead)
+    main()

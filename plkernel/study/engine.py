@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,10 +50,17 @@ class Job:
         return run_folder(self.study, self.arm, self.seed)
 
 
-def start_process(job: Job, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+class LeftToQueueError(Exception):
+    """The runs of a study go on without this process; the message says how to collect them."""
+
+
+def start_process(
+    job: Job, environment: Mapping[str, str], prepare: Callable[[], None] | None = None
+) -> subprocess.Popen[bytes]:
     """Train `job` in a process that prints to log.txt in the folder of the run.
 
-    The process ends, saved, with this one. Raises ValueError where a file of the folder is a link.
+    prepare: is called in the new process, before it begins. The process ends, saved, with this one.
+    Raises ValueError where a file of the folder is a link.
     """
     refuse_links(job.folder.parent, job.folder, *job.folder.glob("*"))
     job.folder.mkdir(parents=True, exist_ok=True)
@@ -74,6 +81,7 @@ def start_process(job: Job, environment: Mapping[str, str]) -> subprocess.Popen[
             stdin=subprocess.DEVNULL,
             env={**environment, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
             start_new_session=True,  # Ctrl-C reaches the runs once, through stop()
+            preexec_fn=prepare,
         )
 
 

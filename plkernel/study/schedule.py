@@ -41,6 +41,7 @@ from plkernel.config.study import Spec, heading
 from plkernel.results.registration import Registration, changes, registration_of
 from plkernel.results.tuning import choices
 from plkernel.study.engine import POLL_SECONDS, Engine, Job, LocalEngine
+from plkernel.study.queue import QueueEngine, ending
 from plkernel.study.references import save_references
 from plkernel.training.build import Prepared
 from plkernel.training.curves import LoggerName, logger_library, save_mean
@@ -48,6 +49,8 @@ from plkernel.training.evaluate import label
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import Task, open_corpus
 
+QUEUE_PATIENCE = 30.0
+"""Seconds that a command waits for another one that submits, or a job that writes the report."""
 LINKED = (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT)
 """Files and folders of a study that may be no links."""
 
@@ -90,7 +93,7 @@ def run_experiment(
     A study may grow by seeds and arms; a run that another configuration made is refused, and so is
     a folder in which another experiment is under way. A registration of its name is copied to the
     folder. Raises ValueError on bad input before anything is written, KeyboardInterrupt after
-    Ctrl-C with every run saved.
+    Ctrl-C with every run saved, and LeftToQueueError from an engine whose runs are to go on alone.
     """
     arms = chosen_arms(spec, only)
     sitting = Sitting(engine or LocalEngine(), workers, retry, logger)
@@ -110,7 +113,8 @@ def run_experiment(
         jobs = _jobs(study, arms, out, sitting)
     refuse_links(*(out / name for name in LINKED))
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out, f"out {out}"):
+    patience = QUEUE_PATIENCE if isinstance(sitting.engine, QueueEngine) else 0.0
+    with locked(out, f"out {out}", patience):
         if registration:
             save_json(out / REGISTERED, {**registration.content, "sha256": registration.sha256})
         # so that a record may be kept while rates are searched
@@ -219,11 +223,18 @@ def _run(spec: Spec, jobs: Sequence[Job], out: Path, sitting: Sitting) -> list[s
                 _draw_mean(job.arm, jobs, out)
                 bar.update()
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("every run is saved; run the same command again to go on") from None
+        raise KeyboardInterrupt(_farewell(sitting.engine)) from None
     finally:
         sitting.engine.stop()
     finished = _jobs_that(FINISHED, jobs)
     return [job.name for job in jobs if job not in finished]
+
+
+def _farewell(engine: Engine) -> str:
+    """Return what Ctrl-C has left: runs that are saved, or that go on in a queue."""
+    if isinstance(engine, QueueEngine):
+        return engine.farewell
+    return "every run is saved; run the same command again to go on"
 
 
 def _jobs_that(status: str, jobs: Iterable[Job]) -> list[Job]:
@@ -249,6 +260,9 @@ def _trained(spec: Spec, jobs: Iterable[Job], sitting: Sitting) -> Iterator[Job]
 def _ending(run: RunFolder) -> str:
     """Return how a run has ended, as it follows the name of the run."""
     result = run.result
+    lost = ending(run.path) if result is None else None
+    if lost is not None:
+        return f" {lost}"
     if result is None or run.status != FINISHED:
         return f" {run.failure}, see {run.path / LOG}"
     loss = f"{result['final_val_bpb']:.4f} bits per byte after {result['steps']} steps"

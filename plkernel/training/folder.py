@@ -3,6 +3,7 @@
 And the lock that keeps other processes out.
 """
 
+import errno
 import json
 import os
 import re
@@ -38,6 +39,8 @@ from plkernel.config.study import with_defaults
 
 FIGURES = ("steps", "bytes", "final_val_bpb", "best_val_bpb", "test_bpb", "seconds", "causal")
 """What the result of every finished run has."""
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+"""Errors of flock on a file system that has no locks."""
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
 
 
@@ -201,6 +204,13 @@ def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
         held = FileLock(folder / LOCK).acquire(timeout=patience)
     except Timeout:
         raise ValueError(f"{name} is in use by another process: wait for it or stop it") from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise OSError(
+            f"{name} cannot be locked ({os.strerror(error.errno)}), and locks keep two processes"
+            " out of one run: mount its file system with flock, or choose another folder"
+        ) from error
     with held:
         yield
 

@@ -1,0 +1,163 @@
+"""The states of the runs of a study, from its folders and the queue, without torch."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from plkernel.common.cli import text_table
+from plkernel.common.files import (
+    CHECKPOINT,
+    CONFIG,
+    FINISHED,
+    LOCK,
+    LOG,
+    METRICS,
+    TUNING,
+    name_at,
+    run_folder,
+)
+from plkernel.config.study import Spec
+from plkernel.study.queue import ALIVE, Entry, Queue, entry_of, is_open, last_line, reason
+from plkernel.training.folder import RunFolder, locked
+
+QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
+STOPPED, NOT_STARTED, UNKNOWN = "stopped", "not started", "unknown"
+States = Mapping[str, str] | None
+"""States of jobs by id; None where the queue does not answer."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run: its state in a word, its job if it has one, its log, and what there is to say.
+
+    state: queued, running, done, failed, diverged, stopped (begun, and nobody trains it), not
+    started, or unknown (its queue does not answer).
+    """
+
+    name: str
+    state: str
+    job: str
+    log: Path | None
+    note: str
+
+
+def states_of(spec: Spec, out: Path, queue: Queue | None) -> list[RunState]:
+    """Return the state of every run of a study, those of its search for learning rates first.
+
+    queue: asked for the jobs that have no result yet; None where there is none.
+    """
+    places = list(_places(spec, out))
+    entries = {folder: entry_of(folder) for _, folder in places}
+    open_jobs = [
+        entry for folder, entry in entries.items() if entry is not None and is_open(folder, entry)
+    ]
+    states = queue.states() if queue is not None and open_jobs else None
+    waiting = is_locked(out)
+    return [_state(name, folder, entries[folder], states, waiting) for name, folder in places]
+
+
+def _places(spec: Spec, out: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the folder of every run that the spec asks for."""
+    if spec.tuning.rates:
+        for arm in spec.arms:
+            rates = spec.rates_of(arm) if spec.arm(arm).learning_rate is None else ()
+            for rate in rates:
+                for seed in spec.tuning.seeds:
+                    name = name_at(arm, rate)
+                    yield f"{TUNING}: {name} seed {seed}", run_folder(out / TUNING, name, seed)
+    for seed in spec.seeds:
+        for arm in spec.arms:
+            yield f"{arm} seed {seed}", run_folder(out, arm, seed)
+
+
+def _state(name: str, folder: Path, entry: Entry | None, states: States, waiting: bool) -> RunState:
+    """Return the state of one run; waiting: a command that trains the study is under way."""
+    job = entry.id if entry else ""
+    log = _log(folder, entry)
+    if entry is not None and is_open(folder, entry):
+        state, note = _of_job(entry.printed(folder), states, entry)
+        if state in (UNKNOWN, FAILED) and is_locked(folder):
+            state, note = RUNNING, ""
+        return RunState(name, state, job, log, note or progress(folder))
+    run = RunFolder(folder)
+    if run.result is not None:
+        return RunState(name, *_of_result(run, job, log))
+    if is_locked(folder):
+        return RunState(name, RUNNING, job, log, progress(folder))
+    if entry is not None and entry.ended is not None:
+        return RunState(name, FAILED, job, log, entry.ended)
+    if (folder / CHECKPOINT).exists():
+        return RunState(name, STOPPED, job, log, progress(folder))
+    if log is not None and not waiting:
+        return RunState(name, STOPPED, job, log, last_line(log))
+    return RunState(name, QUEUED if waiting else NOT_STARTED, job, log, "")
+
+
+def _log(folder: Path, entry: Entry | None) -> Path | None:
+    """Return the log of a run, else what its job printed; None before either exists."""
+    paths = [folder / LOG]
+    if entry is not None:
+        paths.append(entry.printed(folder))
+    return next((path for path in paths if path.exists()), None)
+
+
+def _of_result(run: RunFolder, job: str, log: Path | None) -> tuple[str, str, Path | None, str]:
+    """Return state, job, log and note of a run that has a result."""
+    result = run.result or {}
+    if run.status == FINISHED:
+        return DONE, job, log, f"{result['final_val_bpb']:.4f} bits per byte"
+    return str(run.status), job, log, run.failure
+
+
+def _of_job(output: Path, states: States, entry: Entry) -> tuple[str, str]:
+    """Return the state of a run without a result, from that of its job, and a note."""
+    if states is None:
+        return UNKNOWN, f"{entry.queue} does not answer here"
+    state = states.get(entry.id)
+    if state in ALIVE:
+        return ALIVE[state], ""
+    return FAILED, reason(output, state)
+
+
+def progress(folder: Path) -> str:
+    """Return how far a run has come, '' before its first row."""
+    step, total = None, None
+    with suppress(ValueError, KeyError, TypeError):
+        step = json.loads(last_line(folder / METRICS, whole=True))["step"]
+    with suppress(ValueError, KeyError, TypeError, OSError):
+        total = json.loads((folder / CONFIG).read_text())["train"]["steps"]
+    if step is None:
+        return ""
+    return f"step {step} of {total}" if total else f"step {step}"
+
+
+def is_locked(folder: Path) -> bool:
+    """Return True while a process holds the lock of a folder."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with locked(folder, str(folder)):
+            return False
+    except ValueError:
+        return True
+    except OSError:  # a folder that may only be read
+        return False
+
+
+def text(name: str, runs: list[RunState]) -> str:
+    """Return the states as a table under a line of counts."""
+    counts = Counter(run.state for run in runs)
+    summary = ", ".join(f"{number} {state}" for state, number in counts.items())
+    rows = [[run.name, run.state, run.job or "-", str(run.log or "-"), run.note] for run in runs]
+    return f"{name}: {len(runs)} runs: {summary}\n" + _table(rows)
+
+
+def _table(rows: list[list[str]]) -> str:
+    """Return a table of texts, all columns left-aligned."""
+    header = ["run", "state", "job", "log", ""]
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return text_table([cell.ljust(w) for cell, w in zip(header, widths, strict=True)], padded)

@@ -226,9 +226,9 @@ def command(
         register: Write the hypotheses to this file and exit; do this before the runs. Without a
             file they go to runs/registered/NAME.json, where the study finds them.
         pilot: A study or record for --register and --dry-run: the spread of its paired differences
-            gives the power of every hypothesis. An equivalence whose power is below 0.5 is not
-            registered.
-        underpowered: Register an equivalence even if its power is below 0.5.
+            gives the power of every hypothesis. A claim with two bounds is not registered if its
+            power is below 0.5.
+        underpowered: Register a claim with two bounds even if its power is below 0.5.
         logger: Also send the learning curves to this library, which the extra of its name installs.
         trust_code: Import and run the code that the spec names.
         engine: Where runs are trained: in processes of this machine, or as jobs of Slurm, one for

@@ -70,7 +70,9 @@ Plain = dict[str, JsonValue]
 Options = dict[str, Any]
 Numbers = tuple[PositiveNumber, ...]
 Code = Annotated[str, AfterValidator(_code)]
-Claim = Literal["lower", "higher", "equal"]
+Claim = Literal["lower", "higher", "equal", "lower_by_less", "higher_by_less"]
+BOUNDED = ("equal", "lower_by_less", "higher_by_less")
+"""Claims of a difference that is smaller than the margin."""
 Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
 
 OF_KIND = {
@@ -605,7 +607,8 @@ class Hypothesis(MeasuredNumber):
         "The arm that is subtracted; left out, the one that `arm` is compared with."
     )
     claim: Claim
-    """lower or higher: by more than the margin; equal: by less than the margin either way."""
+    """lower or higher: by more than the margin; equal: by less than the margin either way;
+    lower_by_less or higher_by_less: not zero, and by less than the margin."""
     margin: AtLeastZero = option("In bits per byte.", 0.0)
     alpha: Fraction = option(
         "Chance of a false confirmation in the family, and of a false refutation.", 0.05
@@ -613,8 +616,10 @@ class Hypothesis(MeasuredNumber):
 
     @model_validator(mode="after")
     def _has_a_margin(self) -> Self:
-        if self.claim == "equal" and self.margin == 0.0:
-            raise ValueError(f"{self.name!r}: claim 'equal' needs a margin above 0, such as 0.01")
+        if self.claim in BOUNDED and self.margin == 0.0:
+            raise ValueError(
+                f"{self.name!r}: claim {self.claim!r} needs a margin above 0, such as 0.01"
+            )
         return self
 
 

@@ -20,6 +20,8 @@ MOST_FLIPPED = 20
 """All 2**n sign patterns are counted up to this n, a second's work."""
 DRAWS = 10_000
 """Studies that are drawn, or quantiles of their spread that are averaged, for a power."""
+SPREADS = 100
+"""Standard deviations that are averaged where a pilot leaves several possible."""
 MOST_DRAWN = 10
 """Differences up to which the power of sign flips is found by drawing studies."""
 TIE = 1e-9
@@ -29,8 +31,8 @@ TIE = 1e-9
 class Claimed(NamedTuple):
     """A claim on a mean difference d, and the differences it is judged by, one per seed.
 
-    claim: lower, d < -margin; higher, d > margin; equal, -margin < d < margin. Its opposite is the
-    rest of the line.
+    claim: lower, d < -margin; higher, d > margin; equal, -margin < d < margin; lower_by_less,
+    -margin < d < 0; higher_by_less, 0 < d < margin. Its opposite is the rest of the line.
     """
 
     claim: str
@@ -41,6 +43,17 @@ class Claimed(NamedTuple):
     def testable(self) -> bool:
         """True if there are two differences or more, all of them finite."""
         return len(self.differences) > 1 and bool(np.isfinite(self.differences).all())
+
+
+def region(claim: str, margin: float) -> tuple[float, float]:
+    """The lowest and the highest mean difference between which a claim holds."""
+    return {
+        "lower": (-math.inf, -margin),
+        "higher": (margin, math.inf),
+        "equal": (-margin, margin),
+        "lower_by_less": (-margin, 0.0),
+        "higher_by_less": (0.0, margin),
+    }[claim]
 
 
 @dataclass(frozen=True)
@@ -141,20 +154,20 @@ def deciding_test(seeds: Sequence[int], m: int, alpha: float = 0.05) -> Test:
 def claim_p(claimed: Claimed, test: Test) -> tuple[float, float]:
     """p against the opposite of the claim, and p against the claim, by one-sided tests.
 
-    lower and higher: the test of superiority by a margin, and that of the other side. equal: two
-    one-sided tests (Schuirmann 1987), the larger p; its opposite, a difference beyond either
-    margin, is the smaller of two p, doubled.
+    lower and higher: the test of superiority by a margin, and that of the other side. Claims with
+    two bounds: two one-sided tests (Schuirmann 1987), the larger p; the opposite, a difference
+    beyond either bound, is the smaller of two p, doubled.
     """
     below = sign_flip_below if test == "sign flips" else t_below
     data = np.asarray(claimed.differences, dtype=np.float64)
-    margin = claimed.margin
-    if claimed.claim == "equal":
-        inside = max(below(data, margin), below(-data, margin))
-        beyond = min(below(data, -margin), below(-data, -margin))
-        return inside, min(1.0, 2.0 * beyond)
-    if claimed.claim == "higher":
-        data = -data
-    return below(data, -margin), below(-data, margin)
+    lowest, highest = region(claimed.claim, claimed.margin)
+    if math.isinf(lowest):
+        return below(data, highest), below(-data, -highest)
+    if math.isinf(highest):
+        return below(-data, -lowest), below(data, lowest)
+    inside = max(below(data, highest), below(-data, -lowest))
+    beyond = min(below(data, lowest), below(-data, -highest))
+    return inside, min(1.0, 2.0 * beyond)
 
 
 def sign_flip_below(differences: ArrayLike, bound: float = 0.0) -> float:
@@ -209,8 +222,18 @@ def interval(differences: Sequence[float], alpha: float, test: Test) -> tuple[fl
 # Power
 
 
+MIRRORED = {"higher": "lower", "higher_by_less": "lower_by_less"}
+
+
 def power(
-    claim: str, margin: float, true: float, sd: float, n: int, m: int = 1, alpha: float = 0.05
+    claim: str,
+    margin: float,
+    true: float,
+    sd: float,
+    n: int,
+    m: int = 1,
+    alpha: float = 0.05,
+    pilot: int | None = None,
 ) -> float:
     """The chance that n differences, normal about `true`, confirm a claim that is one of m.
 
@@ -218,25 +241,50 @@ def power(
     is this or larger. By the test that `deciding_test` names, for differences of standard deviation
     `sd`; from MOST_DRAWN + 1 differences on the power of sign flips is that of t within 0.01. NaN
     for n < 2.
+
+    pilot: the number of differences that `sd` was estimated from. The power is then the mean over
+    what the standard deviation may be, `possible_spreads`; without it `sd` is taken as known.
     """
     if n < 2:
         return math.nan
     level = alpha / m
-    if claim == "higher":  # the mirror image of lower
-        claim = "lower"
+    if claim in MIRRORED:
+        claim = MIRRORED[claim]
         true = -true
+    bounds = region(claim, margin)
     if n <= MOST_DRAWN and deciding_test([n], 1, level) == "sign flips":
-        return _power_of_sign_flips(claim, margin, true, sd, n, level)
-    return _power_of_t(claim, margin, true, sd, n, level)
+        sds = possible_spreads(sd, pilot, DRAWS)
+        return _power_of_sign_flips(bounds, true, sds, n, level)
+    sds = possible_spreads(sd, pilot, SPREADS)
+    return _power_of_t(bounds, true, sds, n, level)
+
+
+def possible_spreads(sd: float, pilot: int | None, number: int) -> Floats:
+    """Quantiles of sigma = sd sqrt(nu / chi2_nu), nu = pilot - 1; `sd` alone without a pilot.
+
+    That is what `pilot` normal differences of standard deviation sd leave possible, under a prior
+    ~ 1/sigma (Box and Tiao 1973, section 2.3).
+    """
+    if pilot is None:
+        return np.array([sd])
+    levels = (np.arange(number) + 0.5) / number
+    spreads: Floats = sd * np.sqrt((pilot - 1) / chdtri(pilot - 1, levels))
+    return spreads
 
 
 def _power_of_sign_flips(
-    claim: str, margin: float, true: float, sd: float, n: int, level: float
+    bounds: tuple[float, float], true: float, sds: Floats, n: int, level: float
 ) -> float:
-    """The share of DRAWS studies that confirm lower or equal, with a standard error of 0.005."""
-    drawn = np.random.default_rng(0).normal(true, sd, (DRAWS, n))
+    """The share of DRAWS studies that confirm a claim, with a standard error of 0.005.
+
+    bounds: where the claim holds; only the lower one may be infinite.
+    """
+    lowest, highest = bounds
+    drawn = np.random.default_rng(0).normal(true, sds[:, None], (DRAWS, n))
     subsets = np.array([*product((0.0, 1.0), repeat=n)]).T
-    edges = [drawn - margin, -drawn - margin] if claim == "equal" else [drawn + margin]
+    edges = [drawn - highest]
+    if math.isfinite(lowest):
+        edges.append(lowest - drawn)
     largest_p = np.zeros(DRAWS)
     for edge in edges:
         studies = edge.reshape(-1, 500, n)  # the sums of all at once are 80 MB
@@ -245,29 +293,34 @@ def _power_of_sign_flips(
     return float(np.mean(largest_p <= level))
 
 
-def _power_of_t(claim: str, margin: float, true: float, sd: float, n: int, level: float) -> float:
+def _power_of_t(
+    bounds: tuple[float, float], true: float, sds: Floats, n: int, level: float
+) -> float:
     """The mean over s of the chance to confirm, s the standard deviation that a study shows.
 
-    With half = t_{n-1} s / sqrt(n) it is P(mean + half < -margin) for lower, and P(half - margin <
-    mean < margin - half) for equal (Schuirmann 1987): s has n - 1 degrees, and the mean over it is
-    taken at DRAWS quantiles.
+    With half = t_{n-1} s / sqrt(n) it is P(lowest + half < mean < highest - half) (Schuirmann
+    1987): s has n - 1 degrees, and the mean over it is taken at DRAWS quantiles for all of sds
+    together.
     """
-    unit = math.sqrt(n) / sd
-    quantiles = (np.arange(DRAWS) + 0.5) / DRAWS
+    lowest, highest = bounds
+    unit = math.sqrt(n) / sds[:, None]
+    count = DRAWS // len(sds)
+    quantiles = (np.arange(count) + 0.5) / count
     spread = np.sqrt(chdtri(n - 1, quantiles) / (n - 1))  # s / sd
     half = critical_value(n, 1.0 - 2.0 * level) * spread  # in units of sd / sqrt(n)
-    if claim == "lower":
-        return float(np.mean(ndtr((-margin - true) * unit - half)))
-    inside = ndtr((margin - true) * unit - half) - ndtr((-margin - true) * unit + half)
+    inside = ndtr((highest - true) * unit - half) - ndtr((lowest - true) * unit + half)
     return float(np.mean(np.maximum(inside, 0.0)))
 
 
 @cache
-def effect_needed(n: int, m: int = 1, alpha: float = 0.05) -> float:
-    """The true difference beyond the margin, in units of sd, that has power 0.8 (lower, higher)."""
+def effect_needed(n: int, m: int = 1, alpha: float = 0.05, pilot: int | None = None) -> float:
+    """The true difference beyond the margin, in units of sd, that has power 0.8 (lower, higher).
+
+    pilot: as in `power`.
+    """
 
     def enough(effect: float) -> bool:
-        return power("higher", 0.0, effect, 1.0, n, m, alpha) >= 0.8
+        return power("higher", 0.0, effect, 1.0, n, m, alpha, pilot) >= 0.8
 
     low, high = 0.0, 1.0
     while not enough(high):

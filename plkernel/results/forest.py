@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from plkernel.analysis.figures.style import COLOURS, GREY, INK, PAGE_WIDTH, style
-from plkernel.results.claims import Judgement
+from plkernel.results.claims import Judgement, region
 from plkernel.results.comparison import Comparison
 from plkernel.results.statistics import Estimate
 from plkernel.results.verdicts import HypothesisOutcome
@@ -44,18 +44,12 @@ class ForestRow(NamedTuple):
 
 def hypothesis_row(outcome: HypothesisOutcome) -> ForestRow:
     """The row of a hypothesis, with the region where its claim holds."""
-    margin = outcome.hypothesis.margin
-    regions = {
-        "lower": (-math.inf, -margin),
-        "higher": (margin, math.inf),
-        "equal": (-margin, margin),
-    }
     return ForestRow(
         label=textwrap.fill(outcome.hypothesis.name, LONGEST_LABEL),
         difference=outcome.judgement,
         per_seed=list(outcome.per_seed.values()),
         holds=outcome.judgement.verdict == "confirmed",
-        region=regions[outcome.hypothesis.claim],
+        region=region(outcome.hypothesis.claim, outcome.hypothesis.margin),
     )
 
 

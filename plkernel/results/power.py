@@ -8,14 +8,23 @@ from typing import Any
 
 from scipy.special import chdtri
 
-from plkernel.config.schema import Hypothesis, MeasuredNumber, families
+from plkernel.config.schema import BOUNDED, Hypothesis, MeasuredNumber, families
 from plkernel.config.study import Spec
 from plkernel.results import claims
 from plkernel.results.measurements import compared_arms, values
 from plkernel.results.statistics import paired_difference
 from plkernel.results.study import Study, read_study
 
-SIGNS = {"lower": -1.0, "equal": 0.0, "higher": 1.0}
+ASSUMED = {
+    "lower": -2.0,
+    "lower_by_less": -0.5,
+    "equal": 0.0,
+    "higher_by_less": 0.5,
+    "higher": 2.0,
+}
+"""The true difference that a power is stated for, in margins."""
+LEAST_PILOT = 3
+"""Two differences leave their spread open over a factor of 70 (95 % interval)."""
 
 
 def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
@@ -25,11 +34,15 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
             else the median over all arms that are compared there
     seeds   the number of differences behind it
     up_to   upper 95 % limit of it, by chi square with seeds - 1 degrees
-    true    the difference assumed: 0 for equal, else twice the margin
-    power   the chance of a confirmation then; None for lower and higher without a margin, where it
-            is alpha
+    true    the difference assumed: 0 for equal, half the margin for lower_by_less and
+            higher_by_less, else twice the margin
+    power   the chance of a confirmation then, averaged over the standard deviations that the pilot
+            leaves possible; None for lower and higher without a margin, where it is alpha
     least   the same where the standard deviation is `up_to`
-    needed  of lower and higher, the difference that is confirmed 8 times in 10; None for equal
+    needed  of lower and higher, the difference that is confirmed 8 times in 10, averaged too; None
+            for claims with two bounds
+
+    Raises ValueError for a pilot without a spread, or with fewer than LEAST_PILOT seeds.
     """
     study = read_study(pilot)
     by_family = families(spec.hypotheses)
@@ -39,7 +52,12 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
         if not sd > 0 or len(spec.seeds) < 2:
             raise ValueError(
                 f"pilot must show a spread for {hypothesis.name!r}, got none in {pilot}; it takes"
-                " two seeds there, and two in the spec"
+                f" {LEAST_PILOT} seeds there, and two in the spec"
+            )
+        if seeds < LEAST_PILOT:
+            raise ValueError(
+                f"pilot must have {LEAST_PILOT} seeds or more for {hypothesis.name!r}, got {seeds}"
+                f" in {pilot}; so few hardly tell a spread, add seeds to the pilot"
             )
         members = len(by_family[hypothesis.family])
         rows.append(_row(hypothesis, sd, seeds, len(spec.seeds), members))
@@ -49,15 +67,15 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
 def _row(hypothesis: Hypothesis, sd: float, seeds: int, n: int, members: int) -> dict[str, Any]:
     """The row of one hypothesis in a family of so many members, for n seeds; see `powers`."""
     claim, margin, alpha = hypothesis.claim, hypothesis.margin, hypothesis.alpha
-    sign = SIGNS[claim]
-    true = 2 * sign * margin
+    true = ASSUMED[claim] * margin
     up_to = sd * math.sqrt((seeds - 1) / float(chdtri(seeds - 1, 0.95)))
     power = least = needed = None
     if margin:
-        power = claims.power(claim, margin, true, sd, n, members, alpha)
+        power = claims.power(claim, margin, true, sd, n, members, alpha, pilot=seeds)
         least = claims.power(claim, margin, true, up_to, n, members, alpha)
-    if sign:
-        needed = sign * (margin + sd * claims.effect_needed(n, members, alpha))
+    if claim not in BOUNDED:
+        beyond = sd * claims.effect_needed(n, members, alpha, pilot=seeds)
+        needed = math.copysign(margin + beyond, ASSUMED[claim])
     return {
         "name": hypothesis.name,
         "sd": sd,
@@ -101,7 +119,8 @@ def _spread_of(
 def power_text(row: Mapping[str, Any]) -> str:
     """The power of a hypothesis in words.
 
-    As in "0.18 if the difference is 0; spread 0.01 of 4 seeds, up to 0.03: then 0.02".
+    As in "0.18 if the difference is 0; spread 0.01 of 4 seeds, up to 0.03: then 0.02". The first
+    is the mean over what the spread may be.
     """
     texts = []
     if row["power"] is not None:

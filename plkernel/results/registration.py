@@ -88,7 +88,7 @@ def register(
 
     out           folder of the study, whose ended runs are counted
     pilot         a study whose spread gives the power of every hypothesis
-    underpowered  register even if an equivalence has a power below LEAST_POWER
+    underpowered  register even if a claim with two bounds has a power below LEAST_POWER
 
     Raises ValueError for a spec that decides nothing, for a power or a gate that is too weak, and
     where `path` holds another registration, which is never overwritten.
@@ -125,10 +125,10 @@ def register(
 
 
 def _check_power(stated: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ValueError for an equivalence that would hardly ever be confirmed."""
+    """Raise ValueError for a claim with two bounds that would hardly ever be confirmed."""
     for row in stated:
-        is_equivalence = row["needed"] is None
-        if is_equivalence and row["power"] < LEAST_POWER:
+        has_two_bounds = row["needed"] is None
+        if has_two_bounds and row["power"] < LEAST_POWER:
             raise ValueError(
                 f"register: the power of {row['name']!r} must be at least {LEAST_POWER}, got"
                 f" {power_text(row)}; add seeds or widen the margin, or give --underpowered"

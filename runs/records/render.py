@@ -4,7 +4,8 @@ python runs/records/render.py rewrites every part between <!-- record:NAME STUDY
 -->, and every number in a sentence that stands between comments, which sentences.py describes. It
 draws the kernels of several starts before training and after, convergence/kernels.png and .svg,
 what short half-lives are worth, memory-shortness/dose.png and .svg, and what starts of RWKV-7 and
-Mamba-2 are worth, starts.png and .svg in models-goose and models-mamba2.
+Mamba-2 are worth, starts.png and .svg in models-goose and models-mamba2. The forest of all of
+them and its numbers are forest/forest.png, .svg and table.json.
 """
 
 import json
@@ -15,9 +16,10 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+import forest
 import numpy as np
 from matplotlib.figure import Figure
-from sentences import fill
+from sentences import fill, paired, targets
 
 from plkernel.analysis.figures.style import (
     INK,
@@ -27,6 +29,8 @@ from plkernel.analysis.figures.style import (
     rendered,
     style,
 )
+from plkernel.common.files import save_json
+from plkernel.results.claims import interval
 from plkernel.results.convergence import convergence, groups, kernels_figure
 from plkernel.results.loss_curves import difference_figure
 from plkernel.results.statistics import difference_curves, pointwise_band
@@ -137,7 +141,9 @@ PAIRED = "{mean:+z.4f} ({low:+z.4f} to {high:+z.4f})"
 
 def differences(study: str, *steps: str) -> str:
     """Return the losses of the arms of a study, and their differences at some steps and at the
-    end.
+    end, there on test text too.
+
+    What is lost with 32 bytes stands with the number of target bytes that it rests on.
     """
     rows, arms = load(f"{study}/rows.jsonl"), load(f"{study}/report/table.json")["arms"]
     for arm in arms:
@@ -147,13 +153,15 @@ def differences(study: str, *steps: str) -> str:
         arm["lost"] = (
             np.mean([one["cost"][one["given"].index(32)] for one in given]) if given else None
         )
+        arm["targets"] = given[0]["windows"] if given else None
     cells = {"rate": "{rate:g}", "bits per byte": "{measures[final_val_bpb][mean]:.4f}"}
     measures = {f"difference, step {step}": f"val_bpb_step_{step}" for step in steps}
-    for name, measure in (measures | {"difference at the end": "final_val_bpb"}).items():
+    measures |= {"difference at the end": "final_val_bpb", "on test text": "test_bpb"}
+    for name, measure in measures.items():
         cells[name] = PAIRED.replace(
             "{", f"{{measures[{measure}][difference_to_baseline]["
         ).replace(":", "]:")
-    cells["lost with 32 bytes"] = "{lost:z.3f}"
+    cells["lost with 32 bytes (targets)"] = "{lost:z.3f} ({targets:,})"
     return f"{table('', 'arm', '{arm}', cells, arms)}\n\n{source(study)}"
 
 
@@ -171,20 +179,42 @@ def declared(*studies: str) -> str:
                 f"{edge} {one[edge.replace(' ', '_')]:.4g}",
                 "passed" if one["passed"] else "**failed**",
             )
-            lines.append([study, one["name"], claim, f"{one['mean']:.4f}", passed])
+            lines.append([study, one["name"], claim, f"{one['mean']:.4f}", "-", passed])
         for one in registered["hypotheses"]:
             claim = one["claim"] + (f", margin {one['margin']:g}" if one["margin"] else "")
+            on_test = on_test_text(study, one)
             lines.append(
                 [
                     study,
                     one["name"],
                     claim,
                     PAIRED.format(**one),
+                    PAIRED.format(**on_test) if on_test else "-",
                     f"**{one['verdict'].partition(':')[0]}**",
                 ]
             )
     kind = f"bits per byte, 90 % interval by {' or '.join(tests)}"
-    return markdown(["study", "hypothesis or gate", "claim", kind, "verdict"], lines)
+    header = ["study", "hypothesis or gate", "claim", kind, "on test text", "verdict"]
+    return markdown(header, lines)
+
+
+def on_test_text(study: str, one: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return the interval of a hypothesis on the end of validation text for test text, by its own
+    test; None for other hypotheses.
+    """
+    if one["metric"] != "val_bpb" or one["step"] is not None:
+        return None
+    seeds = {int(seed) for seed in one["per_seed"]}
+    per_seed = paired(study, one["arm"], one["against"], "test_bpb").per_seed
+    values = [difference for seed, difference in per_seed.items() if seed in seeds]
+    low, high = interval(values, one["alpha"], one["test"])
+    return {"mean": float(np.mean(values)), "low": low, "high": high}
+
+
+def forest_table() -> str:
+    """Return the table behind the forest."""
+    header = ["group", "what", "validation", "test", "seeds", "record"]
+    return markdown(header, forest.markdown_rows(forest.table()))
 
 
 SAME = 0.1
@@ -284,7 +314,7 @@ def half_lives(study: str) -> str:
             np.exp(np.log(one.half_lives[..., [3, 6]]).mean(axis=0)) for one in memories
         )
         lost = [run.result.truncation_cost(32) for run in read.finished(arm) if run.result]
-        given = None if None in lost else np.mean(lost)
+        given = None if None in lost else f"{np.mean(lost):.3f} ({targets(study, arm):,})"
         lines.append(
             {"arm": arm.replace("_", ", "), "before": before, "after": after, "lost": given}
         )
@@ -298,7 +328,7 @@ def half_lives(study: str) -> str:
         "",
         "median and longest half-life",
         "{arm}",
-        cells | {"lost with 32 bytes": "{lost:.3f}"},
+        cells | {"lost with 32 bytes (targets)": "{lost}"},
         lines,
     )
 
@@ -395,6 +425,7 @@ COUNTS = {
 }
 
 PARTS: dict[str, Callable[..., str]] = {
+    "forest": forest_table,
     "declared": declared,
     "differences": differences,
     "half-lives": half_lives,
@@ -525,6 +556,8 @@ if __name__ == "__main__":
         "memory-shortness/dose": dose_figure(),
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
+    figures["forest/forest"] = forest.figure()
+    save_json(RECORDS / "forest/table.json", forest.table())
     for name, figure in figures.items():
         for kind, content in rendered(figure, ("png", "svg")).items():
             (RECORDS / f"{name}.{kind}").write_bytes(content)

@@ -13,6 +13,7 @@ begin a block of HTML. What several functions take:
     against   the arm that it is compared with, its baseline in the study unless given
     at        a step, for the loss on validation text there, or the name of a loss at the end,
               final_val_bpb unless given
+    seeds     the first and the last seed that count, as in 7-11; all unless given
     when      start or end of training
 """
 
@@ -27,13 +28,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from comparisons import POOLED, Compared, PooledEffect, random_effects
 
 from plkernel.analysis.nodes import falling_exponent
+from plkernel.config.reading import load_spec
 from plkernel.decays.memory import Memory
 from plkernel.results.convergence import LONGEST_LAG, Starts, convergence, groups
+from plkernel.results.power import powers
 from plkernel.results.statistics import (
     PairedDifference,
     detectable_difference,
+    holm,
     mean_interval,
     paired_difference,
 )
@@ -134,14 +139,242 @@ def _validation(run: StudyRun, step: int) -> float:
 
 
 def paired(
-    study: str, arm: str, against: str | None = None, at: str = "final_val_bpb"
+    study: str,
+    arm: str,
+    against: str | None = None,
+    at: str = "final_val_bpb",
+    seeds: str = "",
 ) -> PairedDifference:
     """Return the losses of an arm minus those of another, paired by seed."""
     other = against or studies()[study].against(arm)
     assert other is not None, f"{arm} is a baseline of {study}"
-    return paired_difference(
-        losses(*_study_and_arm(study, arm), at), losses(*_study_and_arm(study, other), at)
+    own = losses(*_study_and_arm(study, arm), at)
+    if seeds:
+        first, last = map(int, seeds.split("-"))
+        own = {seed: own[seed] for seed in range(first, last + 1)}
+    return paired_difference(own, losses(*_study_and_arm(study, other), at))
+
+
+def compared(one: Compared, at: str = "final_val_bpb") -> PairedDifference:
+    """Return the paired difference of a comparison."""
+    return paired(one.study, one.arm, one.against, at, one.seeds)
+
+
+@cache
+def pooled_effect(name: str, at: str = "final_val_bpb") -> PooledEffect:
+    """Return what the comparisons of one kind say together, by random effects."""
+    return random_effects([list(compared(one, at).per_seed.values()) for one in POOLED[name]])
+
+
+@number
+def pooled(name: str, at: str = "final_val_bpb") -> Estimate:
+    """Return a pooled effect with its interval by Hartung and Knapp."""
+    effect = pooled_effect(name, at)
+    return Estimate(effect.mean, effect.low, effect.high)
+
+
+@number
+def pooled_cautiously(name: str, at: str = "final_val_bpb") -> Estimate:
+    """Return the same, its variance not below that of DerSimonian and Laird."""
+    effect = pooled_effect(name, at)
+    return Estimate(effect.mean, effect.least, effect.most)
+
+
+@number
+def pooled_negative(name: str, at: str = "final_val_bpb") -> int:
+    """Return the number of comparisons of one kind whose mean is below zero."""
+    return pooled_effect(name, at).negative
+
+
+@number
+def pooled_studies(name: str) -> int:
+    """Return the number of comparisons of one kind."""
+    return pooled_effect(name).studies
+
+
+TEXT_STUDIES = (
+    "memory-text",
+    "memory-shortness",
+    "memory-length",
+    "published-gpu",
+    "ladder-gpu",
+    "models-goose",
+    "models-mamba2",
+    "models-mamba2-rates",
+)
+"""Studies of source code with three seeds or more, without the demo and the audit."""
+
+
+@cache
+def both_texts() -> list[tuple[PairedDifference, PairedDifference]]:
+    """Return every difference on source code on validation and on test text.
+
+    Quantile initialisations are left out: under EMA they have no short half-life and would decide
+    every sum.
+    """
+    pairs = []
+    for study in TEXT_STUDIES:
+        for arm in studies()[study].arms:
+            if studies()[study].against(arm) and not arm.startswith("quantile"):
+                pairs.append((paired(study, arm), paired(study, arm, at="test_bpb")))
+    return pairs
+
+
+@number
+def texts_agree(statistic: str) -> float:
+    """Return how differences on test text agree with those on validation text.
+
+    comparisons: their number. correlation: of the means. smaller: 1 minus the slope of a line
+    through zero. apart: root mean square of test minus validation. noise: what of that the spread
+    over seeds does not explain, the standard deviation by moments (DerSimonian and Laird).
+    """
+    pairs = both_texts()
+    validation = np.array([one.mean for one, _ in pairs])
+    test = np.array([one.mean for _, one in pairs])
+    if statistic == "comparisons":
+        return len(pairs)
+    if statistic == "correlation":
+        return float(np.corrcoef(validation, test)[0, 1])
+    if statistic == "smaller":
+        return 1.0 - float((validation * test).sum() / (validation**2).sum())
+    if statistic == "apart":
+        return float(np.sqrt(np.mean((test - validation) ** 2)))
+    assert statistic == "noise"
+    between = [
+        [own.per_seed[seed] - other.per_seed[seed] for seed in own.per_seed] for other, own in pairs
+    ]
+    return random_effects(between).deviation
+
+
+@cache
+def promised() -> list[dict[str, Any]]:
+    """Return what registrations promised and what came: a row for every hypothesis with a power.
+
+    study, claim, verdict; power, as stated; ratio, the spread of its differences over that of the
+    pilot.
+    """
+    rows = []
+    for name in studies():
+        if not (RECORDS / name / "registered.json").exists():
+            continue
+        declared = record(f"{name}/report/table.json")["declared"]["hypotheses"]
+        outcomes = {one["name"]: one for one in declared}
+        for stated in record(f"{name}/registered.json").get("power") or ():
+            one = outcomes[stated["name"]]
+            spread = statistics.stdev(one["per_seed"].values())
+            rows.append(
+                {
+                    "study": name,
+                    "claim": one["claim"],
+                    "verdict": one["verdict"].partition(":")[0],
+                    "power": stated["power"],
+                    "ratio": spread / stated["sd"],
+                }
+            )
+    return rows
+
+
+@number
+def spread_over_pilot(study: str) -> float:
+    """Return the spread of a study's differences over that of its pilot, the geometric mean."""
+    ratios = [row["ratio"] for row in promised() if row["study"] == study]
+    return statistics.geometric_mean(ratios)
+
+
+def _equivalences(without: str) -> list[dict[str, Any]]:
+    """Return the rows of `promised` that claim equality, without one study."""
+    return [row for row in promised() if row["claim"] == "equal" and row["study"] != without]
+
+
+@number
+def equivalences(verdict: str = "", without: str = "") -> int:
+    """Return how many claims of equality with a stated power there were, or had a verdict."""
+    return sum(verdict in ("", row["verdict"]) for row in _equivalences(without))
+
+
+@number
+def equivalence_power(statistic: str, without: str = "") -> float:
+    """Return min, max or mean of the powers that were stated for claims of equality."""
+    powers = [row["power"] for row in _equivalences(without)]
+    return {"min": min, "max": max, "mean": statistics.fmean}[statistic](powers)
+
+
+@number
+def pilot_power(study: str, hypothesis: str, pilot: str = "pilot") -> float:
+    """Return the power of a hypothesis, counted from 0, as `--pilot` states it today."""
+    spec = load_spec(RECORDS.parent / f"{study}.toml")
+    return float(powers(spec, RECORDS / study / pilot)[int(hypothesis)]["power"])
+
+
+@number
+def interaction(
+    study: str, arm: str, base: str, rate: str, other: str, at: str = "final_val_bpb"
+) -> Estimate:
+    """Return how a difference at one learning rate differs from that at another.
+
+    (arm - base) at `rate` minus (arm - base) at `other`; arms are NAME_RATE.
+    """
+    here = paired(study, f"{arm}_{rate}", f"{base}_{rate}", at).per_seed
+    there = paired(study, f"{arm}_{other}", f"{base}_{other}", at).per_seed
+    found = paired_difference(here, there)
+    return Estimate(found.mean, found.low, found.high)
+
+
+def _by_seed(study: str, arms: tuple[str, ...], at: str) -> list[float]:
+    """Return the differences of every seed of several arms."""
+    return [value for arm in arms for value in paired(study, arm, at=at).per_seed.values()]
+
+
+@number
+def all_seeds(study: str, *arms: str, at: str = "final_val_bpb") -> Estimate:
+    """Return the mean over all seeds of several arms, each against its baseline."""
+    found = mean_interval(_by_seed(study, arms, at))
+    return Estimate(found.mean, found.low, found.high)
+
+
+@number
+def seeds_ahead(study: str, *arms: str, at: str = "final_val_bpb") -> int:
+    """Return the number of seeds of several arms that are ahead of their baselines."""
+    return sum(value < 0 for value in _by_seed(study, arms, at))
+
+
+@number
+def p_on_test(study: str, arm: str) -> float:
+    """Return p of an arm on test text after Holm's correction over the arms of its study."""
+    p_values = {
+        name: paired(study, name, at="test_bpb").p_value
+        for name in studies()[study].arms
+        if studies()[study].against(name)
+    }
+    return holm(p_values)[arm]
+
+
+@number
+def mixed_chips(study: str) -> int:
+    """Return the number of pairs of runs of one seed that ran on two kinds of GPU."""
+    found = studies()[study]
+    chips = {(run.arm, run.seed): run.environment["hardware"]["gpu"] for run in found.finished()}
+    return sum(
+        chip != chips[found.against(arm), seed]
+        for (arm, seed), chip in chips.items()
+        if found.against(arm)
     )
+
+
+@number
+def targets(study: str, arm: str) -> int:
+    """Return the number of target bytes on which the loss with few bytes rests."""
+    (found,) = {run.result.truncation.windows for run in studies()[study].finished(arm)}
+    return int(found)
+
+
+@number
+def end_range(study: str, arm: str, statistic: str) -> float:
+    """Return min or max over seeds and blocks of the longest half-life at the end."""
+    ends = [
+        one[-1] for run in studies()[study].finished(arm) for one in run.last["half_life_quantiles"]
+    ]
+    return float({"min": min, "max": max}[statistic](ends))
 
 
 @number
@@ -152,10 +385,14 @@ def change(study: str, arm: str, against: str | None = None, at: str = "final_va
 
 @number
 def change_interval(
-    study: str, arm: str, against: str | None = None, at: str = "final_val_bpb"
+    study: str,
+    arm: str,
+    against: str | None = None,
+    at: str = "final_val_bpb",
+    seeds: str = "",
 ) -> Estimate:
     """Return the loss of an arm minus that of another, with its t interval."""
-    found = paired(study, arm, against, at)
+    found = paired(study, arm, against, at, seeds)
     return Estimate(found.mean, found.low, found.high)
 
 
@@ -556,3 +793,10 @@ def size(file: str, path: str) -> float:
 def arm_option(study: str, arm: str, name: str) -> float:
     """Return an option of an arm, as its runs had it."""
     return float(studies()[study].finished(arm)[0].config["arm_options"][name])
+
+
+@number
+def option(study: str, arm: str, path: str) -> float:
+    """Return an option of the runs of an arm, PATH being its section and name joined by a dot."""
+    section, name = path.split(".")
+    return float(studies()[study].finished(arm)[0].config[section][name])

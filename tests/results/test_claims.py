@@ -21,7 +21,13 @@ def sample(n, shift=0.0, seed=0):
 @pytest.mark.parametrize("n", [4, 7, 12])
 @pytest.mark.parametrize(
     ("claim", "margin", "true"),
-    [("lower", 0.005, -0.02), ("higher", 0.0, 0.01), ("equal", 0.01, 0.002)],
+    [
+        ("lower", 0.005, -0.02),
+        ("higher", 0.0, 0.01),
+        ("equal", 0.01, 0.002),
+        ("lower_by_less", 0.05, -0.025),
+        ("higher_by_less", 0.05, 0.025),
+    ],
 )
 def test_power_is_the_share_of_drawn_studies_that_confirm(n, claim, margin, true):
     """By t tests of scipy in 20,000 studies, and of 7 seeds by the sign flips that decide, in
@@ -39,6 +45,8 @@ def test_power_is_the_share_of_drawn_studies_that_confirm(n, claim, margin, true
         return
     sides = {"lower": [(-margin, "less")], "higher": [(margin, "greater")]}
     sides["equal"] = [(-margin, "greater"), (margin, "less")]
+    sides["lower_by_less"] = [(-margin, "greater"), (0.0, "less")]
+    sides["higher_by_less"] = [(0.0, "greater"), (margin, "less")]
     p = [
         stats.ttest_1samp(drawn, bound, axis=1, alternative=side).pvalue
         for bound, side in sides[claim]
@@ -52,6 +60,38 @@ def test_power_is_the_share_of_drawn_studies_that_confirm(n, claim, margin, true
     ]
     assert powers == pytest.approx([0.8, 0.8], abs=0.002)
     assert math.isnan(ours.power(claim, margin, true, 0.01, 1))
+
+
+@pytest.mark.parametrize(("n", "pilot"), [(4, 5), (8, 3), (11, 4)])
+@pytest.mark.parametrize("claim", ["lower", "equal", "lower_by_less"])
+def test_power_from_a_pilot_averages_over_what_its_spread_leaves_open(n, pilot, claim):
+    """Against studies whose standard deviation is drawn too: sd^2 nu over chi square of nu."""
+    margin = 0.02
+    true = {"lower": -0.05, "equal": 0.0, "lower_by_less": -0.01}[claim]
+    rng = np.random.default_rng([n, pilot])
+    sds = 0.01 * np.sqrt((pilot - 1) / rng.chisquare(pilot - 1, 4_000))
+    drawn = rng.normal(true, sds[:, None], (4_000, n))
+    test = ours.deciding_test([n], 1)
+    decided = [ours.claim_p(Claimed(claim, margin, one), test)[0] <= 0.05 for one in drawn]
+    power = ours.power(claim, margin, true, 0.01, n, pilot=pilot)
+    assert power == pytest.approx(np.mean(decided), abs=0.03)
+    known = ours.power(claim, margin, true, 0.01, n)
+    assert abs(power - known) > 0.004, "differs from that of a known spread"
+
+
+def test_a_lead_by_less_than_the_margin_excludes_zero_and_the_margin():
+    """The 90 % interval of the mean lies between the two exactly where it is confirmed."""
+    data = sample(8, -0.02)
+    for test in ("t", "sign flips"):
+        low, high = ours.interval(data, 0.05, test)
+        for claim, sign in (("lower_by_less", 1.0), ("higher_by_less", -1.0)):
+            for margin in (-0.9 * low, -1.1 * low):
+                p = ours.claim_p(Claimed(claim, margin, sign * data), test)[0]
+                assert (p <= 0.05) == (high < 0.0 and low > -margin)
+            shifted = data - high + 0.001
+            assert ours.claim_p(Claimed(claim, 0.1, sign * shifted), test)[0] > 0.05
+            beyond = ours.claim_p(Claimed(claim, 0.001, sign * data), test)[1]
+            assert beyond <= 0.05, "a lead by more refutes it"
 
 
 # Sign flips and claims

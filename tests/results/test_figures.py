@@ -96,7 +96,7 @@ def test_a_forest_shows_seeds_means_and_intervals() -> None:
 def test_the_shaded_range_is_where_the_claim_holds(declared_study: Callable[..., Path]) -> None:
     claims = [
         {"name": kind, "arm": "better", "claim": kind, "margin": 0.01}
-        for kind in ("lower", "higher", "equal")
+        for kind in ("lower", "higher", "equal", "lower_by_less")
     ]
     one = of(declared_study(claims))
     axes, every = (
@@ -106,8 +106,10 @@ def test_the_shaded_range_is_where_the_claim_holds(declared_study: Callable[...,
     )
     low, high = axes.get_xlim()
     drawn = [bar.get_x() + np.array([0, bar.get_width()]) for bar in axes.patches]
-    assert np.array(drawn) == pytest.approx(np.array([[low, -0.01], [0.01, high], [-0.01, 0.01]]))
-    for panel, holds in ((axes, [True, False, False]), (every, [True, False])):
+    assert np.array(drawn) == pytest.approx(
+        np.array([[low, -0.01], [0.01, high], [-0.01, 0.01], [-0.01, 0.0]])
+    )
+    for panel, holds in ((axes, [True, False, False, False]), (every, [True, False])):
         means = [line for line in panel.lines if line.get_marker() == "o"]
         assert [line.get_markerfacecolor() != "none" for line in means] == holds
     assert [line.get_xdata()[0] for line in means] == [

@@ -460,13 +460,25 @@ def test_changes_are_named_but_not_younger_options_rounding_and_searched_rates(s
 # Power
 
 
-def test_two_seeds_hardly_tell_a_spread() -> None:
-    row = powers(load_spec(RUNS / "models-goose.toml"), RUNS / "records/goose")[0]
-    assert (row["seeds"], row["power"]) == (2, 1.0)
-    assert row["up_to"] == pytest.approx(15.947 * row["sd"], rel=1e-4), (
-        "chi square of one degree exceeds 0.003932 in 95 %"
+def test_a_pilot_of_two_seeds_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"pilot must have 3 seeds or more for .*, got 2 in .*goose"
+    ):
+        powers(load_spec(RUNS / "models-goose.toml"), RUNS / "records/goose")
+
+
+def test_a_pilot_of_three_seeds_promises_less_than_its_spread_alone() -> None:
+    """The registration took the spread of its pilot as known, and stated a power of 0.96."""
+    record = RUNS / "records/models-mamba2"
+    row = powers(load_spec(RUNS / "models-mamba2.toml"), record / "pilot")[0]
+    stated = load_json(record / "registered.json")["power"][0]
+    assert row["sd"] == pytest.approx(stated["sd"], rel=1e-9)
+    assert stated["power"] == pytest.approx(0.96, abs=0.005)
+    assert row["power"] == pytest.approx(0.655, abs=0.015)
+    assert row["up_to"] == pytest.approx(4.415 * row["sd"], rel=1e-3), (
+        "chi square of two degrees exceeds 0.1026 in 95 %"
     )
-    assert row["least"] < 0.5
+    assert row["least"] < 0.01
 
 
 def test_an_equivalence_nobody_could_confirm_is_not_registered(
@@ -503,6 +515,6 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
     assert "the power is not known; --pilot FOLDER takes" in capsys.readouterr().out
     with pytest.raises(
         ValueError,
-        match=r"pilot must show a spread for 'helps', got none in .*; it takes two seeds there",
+        match=r"pilot must show a spread for 'helps', got none in .*; it takes 3 seeds there",
     ):
         powers(spec, declared_study(seeds=1, name="one"))

@@ -1,0 +1,141 @@
+"""The comparisons of the forest, and what several of them say together.
+
+Each is an arm of a study against another one, paired by seed. comparisons.py names them and pools
+effects; sentences.py and forest.py read the rows.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import stdtrit
+
+
+class Compared(NamedTuple):
+    """An arm and the one that it is held against.
+
+    against  its baseline in the study if None
+    seeds    the first and the last seed that count, as in "7-11"; all if empty
+    """
+
+    group: str
+    label: str
+    study: str
+    arm: str
+    against: str | None = None
+    seeds: str = ""
+
+
+FROZEN = "Frozen short half-lives"
+FAR = "All memory is far"
+NEAR = "Memory within 256 bytes"
+CODE = "Source code, by size"
+LOW = "Learning rate too low"
+GOOSE = "RWKV-7, source code"
+MAMBA = "Mamba-2, source code"
+
+COMPARISONS = (
+    Compared(FROZEN, "copies from 1 to 256 bytes back", "memory-lags", "short-frozen_lags-0.7"),
+    Compared(FROZEN, "nearer copies (exponent 1.3)", "memory-lags", "short-frozen_lags-1.3"),
+    Compared(FROZEN, "copies from 512 to 2,048 back", "memory-far", "short-frozen"),
+    Compared(FAR, "short, learnt", "memory-far", "short"),
+    Compared(FAR, "long, learnt", "memory-far", "long"),
+    Compared(NEAR, "short, learnt", "memory-lags", "short_lags-0.7"),
+    Compared(NEAR, "power law", "memory-lags", "law_lags-0.7"),
+    Compared(NEAR, "long, learnt", "memory-lags", "long_lags-0.7"),
+    Compared(CODE, "0.08 M, EMA: short", "memory-text", "short_ema"),
+    Compared(CODE, "0.08 M, EMA: concentrated", "memory-text", "concentrated_ema"),
+    Compared(CODE, "0.08 M, LRU: short", "memory-shortness", "8_lru"),
+    Compared(CODE, "0.08 M, LRU: concentrated", "memory-text", "concentrated_lru"),
+    Compared(CODE, "0.08 M, 16 MB: short", "memory-length", "short_good"),
+    Compared(CODE, "0.08 M, 16 MB: concentrated", "memory-length", "concentrated-published_good"),
+    Compared(CODE, "0.08 M, GPU: concentrated", "ladder-gpu", "concentrated-published_0.1M"),
+    Compared(CODE, "0.36 M, GPU: concentrated", "ladder-gpu", "concentrated-published_0.4M"),
+    Compared(CODE, "1.7 M, GPU: concentrated", "ladder-gpu", "concentrated-published_1.7M"),
+    Compared(CODE, "9.7 M, GPU: short", "published-gpu", "short_good"),
+    Compared(CODE, "9.7 M, GPU: concentrated", "published-gpu", "concentrated-published_good"),
+    Compared(LOW, "0.08 M, 1e-3: short", "memory-length", "short_low"),
+    Compared(LOW, "0.08 M, 1e-3: concentrated", "memory-length", "concentrated-published_low"),
+    Compared(LOW, "9.7 M, 3e-4: short", "published-gpu", "short_low"),
+    Compared(LOW, "9.7 M, 3e-4: concentrated", "published-gpu", "concentrated-published_low"),
+    Compared(GOOSE, "power law", "models-goose", "power-law"),
+    Compared(GOOSE, "its half-lives alone", "models-goose", "power-law-decays"),
+    Compared(MAMBA, "power law at 4e-3", "models-mamba2-rates", "power-law_4e-3"),
+    Compared(MAMBA, "A = 1 at 4e-3", "models-mamba2-rates", "unit-A_4e-3"),
+    Compared(MAMBA, "A = 1 at 8e-3", "models-mamba2-rates", "unit-A_8e-3"),
+)
+"""The rows of the forest, those of a group together."""
+
+# Seeds 0 to 6 of memory-shortness under LRU are runs of memory-text again.
+SHORT_LRU = (
+    Compared(CODE, "0.08 M, LRU: short, first seeds", "memory-text", "short_lru"),
+    Compared(CODE, "0.08 M, LRU: short, new seeds", "memory-shortness", "8_lru", seeds="7-11"),
+)
+
+
+def _of_code(word: str) -> list[Compared]:
+    """Return the comparisons on source code of the SSM whose labels end in a word."""
+    return [one for one in COMPARISONS if one.group in (CODE, LOW) and one.label.endswith(word)]
+
+
+POOLED = {
+    "concentrated": _of_code("concentrated"),
+    "short": [*SHORT_LRU, *(one for one in _of_code("short") if one.arm != "8_lru")],
+}
+"""Comparisons on source code that are pooled, against log-spaced half-lives; no run counts twice
+in a pool."""
+
+
+class PooledEffect(NamedTuple):
+    """The mean of a distribution of effects, with its 95 % interval.
+
+    low, high    by Hartung and Knapp
+    least, most  the same where their variance is not taken below that of DerSimonian and Laird
+    deviation    standard deviation of the effects of studies, tau
+    negative     the number of studies whose mean is below zero
+    studies      their number
+    """
+
+    mean: float
+    low: float
+    high: float
+    least: float
+    most: float
+    deviation: float
+    negative: int
+    studies: int
+
+
+def random_effects(differences: Sequence[ArrayLike]) -> PooledEffect:
+    """Return what studies say together, from the paired differences of each.
+
+    y_i ~ N(mu, s_i^2 / n_i + tau^2), tau^2 by moments (DerSimonian and Laird 1986), and the
+    interval mu +- t_{k-1} sqrt(q / sum w), q = sum w_i (y_i - mu)^2 / (k - 1) (Hartung and Knapp
+    2001).
+    """
+    data = [np.asarray(one, dtype=np.float64) for one in differences]
+    effects = np.array([one.mean() for one in data])
+    variances = np.array([one.var(ddof=1) / one.size for one in data])
+    studies = len(data)
+    weights = 1.0 / variances
+    common = np.average(effects, weights=weights)
+    excess = float((weights * (effects - common) ** 2).sum()) - (studies - 1)
+    scale = weights.sum() - (weights**2).sum() / weights.sum()
+    between = max(0.0, excess / scale)
+    weights = 1.0 / (variances + between)
+    mean = float(np.average(effects, weights=weights))
+    q = float((weights * (effects - mean) ** 2).sum()) / (studies - 1)
+    t = float(stdtrit(studies - 1, 0.975))
+    half = t * float(np.sqrt(q / weights.sum()))
+    wider = t * float(np.sqrt(max(q, 1.0) / weights.sum()))
+    return PooledEffect(
+        mean=mean,
+        low=mean - half,
+        high=mean + half,
+        least=mean - wider,
+        most=mean + wider,
+        deviation=float(np.sqrt(between)),
+        negative=int((effects < 0).sum()),
+        studies=studies,
+    )

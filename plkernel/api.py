@@ -570,8 +570,7 @@ def trial(
     model    ssm, rwkv6 or rwkv7
     minutes  about how long it may take on this machine; the steps follow
     seeds    runs of every arm, two or more
-    frozen   also train with frozen half-lives of 1 to 8 bytes and, for ssm, do so on copied bytes,
-             where memory must matter: a control of what so many seeds and steps can see
+    frozen   also train a control whose half-lives of 1 to 8 bytes are frozen
     dim      width of the model
 
     The same call goes on with runs that were stopped, and with the spec as it is by then. Raises

@@ -43,8 +43,7 @@ def command(
         model: ssm: a diagonal SSM with EMA gain; rwkv6, with K-clamp; rwkv7.
         minutes: About how long it may take on this machine; the steps follow.
         seeds: Runs of every arm, two or more.
-        frozen: Also train with frozen half-lives of 1 to 8 bytes, in an ssm also on copied bytes:
-            there memory must matter, and the page shows if so many seeds and steps can see it.
+        frozen: Also train a control whose half-lives of 1 to 8 bytes are frozen.
         dim: Width of the model.
         out: Folder of the study; runs/out/trial-TEXT if left out.
         dry_run: Train nothing: measure, fit, write the spec, and say what it would take.

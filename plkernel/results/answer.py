@@ -9,7 +9,6 @@ from plkernel.common.cli import shortened, written
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.measured import read_measurement
 from plkernel.results.statistics import PairedDifference
-from plkernel.results.study import StudyRun
 from plkernel.results.wording import counted, interval_text, listed, mean_text, span
 
 MOST_NAMED = 6
@@ -45,7 +44,7 @@ def words_of(comparison: Comparison) -> dict[str, str]:
 def _where(comparison: Comparison) -> str:
     """The text, bytes and seeds: "On stdlib, after 0.61 MB and with 3 seeds"."""
     runs = comparison.study.finished()
-    names = list(dict.fromkeys(_text_name(run.config) for run in _of_the_text(comparison)))
+    names = list(dict.fromkeys(_text_name(run.config) for run in runs))
     texts = listed(names) if len(names) <= MOST_BLOCKS else f"{len(names)} texts"
     ends = [run.result.bytes for run in runs if run.result]
     unit, unit_name = byte_unit(LEAST_UNIT * max(ends))
@@ -58,15 +57,6 @@ def _where(comparison: Comparison) -> str:
     if len(seeds) > 1:
         where += f" (corrected for {len(seeds)} comparisons)"
     return where
-
-
-def _of_the_text(comparison: Comparison) -> list[StudyRun]:
-    """The finished runs whose texts are named: of a study of one text those of its own block."""
-    runs = comparison.study.finished()
-    if read_measurement(comparison.study.folder) is None:
-        return runs
-    own = comparison.levels(comparison.study.baseline)
-    return [run for run in runs if comparison.levels(run.arm) == own] or runs
 
 
 def _text_name(config: object) -> str:
@@ -125,17 +115,8 @@ def _of_block(
                 [f"{first} ended {numbers}", *(f"{name} {numbers}" for name, numbers in more)]
             )
             parts.append(f"{told} bits per byte {way} {base}")
-    return _heading(comparison, block, words) + "; ".join(parts)
-
-
-def _heading(comparison: Comparison, block: ArmBlock, words: dict[str, str]) -> str:
-    """The title of a block before its clause; none of the text that the sentence is about."""
-    if block.title in words:
-        return f"on {words[block.title]} "
-    of_baseline = comparison.study.baseline in [arm.name for arm in block.arms]
-    if not block.title or (words and of_baseline):
-        return ""
-    return f"{block.title}: "
+    title = f"{block.title}: " if block.title else ""
+    return title + "; ".join(parts)
 
 
 def _undistinguished(same: Sequence[tuple[str, PairedDifference]], base: str) -> str:

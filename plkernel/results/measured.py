@@ -40,7 +40,7 @@ class Measured(BaseModel):
     text         its name
     information  I(d) in nats with its jackknife replicates
     law          the power law on the lags that stand out; None where none could be fitted
-    words        what the arms are called in a sentence, by name, and the block of the control
+    words        what the arms are called in a sentence, by name
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)

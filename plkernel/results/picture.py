@@ -22,7 +22,7 @@ from plkernel.analysis.figures.style import (
 )
 from plkernel.analysis.information.laws import CONFIDENCE
 from plkernel.decays.memory import Memory
-from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
+from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.measured import Measured, read_measurement
 from plkernel.results.statistics import Estimate, pointwise_band
 
@@ -61,8 +61,7 @@ def overview(
     kernels  memory of the arms before training, by name
     words    what the arms are called, by name
 
-    Shown are studies of two to MOST_ARMS arms and two seeds or more, of one block; where a text was
-    measured, also those whose other blocks are controls: their differences stand below the others.
+    Shown are studies of one block, two to MOST_ARMS arms and two seeds or more.
     """
     from matplotlib.figure import Figure
 
@@ -70,13 +69,11 @@ def overview(
     if not arms:
         return None
     measured = read_measurement(comparison.study.folder)
-    controls = _controls(comparison)
     shown = {arm.name: kernels[arm.name] for arm in arms if _is_known(kernels.get(arm.name))}
     names = [words.get(arm.name) or comparison.label(arm) for arm in arms]
     names[0] += " (baseline)"
-    names += [_control_name(comparison, block, arm, words) for block, arm in controls]
     panels = [True, bool(shown), True, True] if measured else [False, bool(shown), True, True]
-    rows = -(-len(names) // _columns(names))
+    rows = -(-len(arms) // _columns(names))
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, HEIGHT + LEGEND_ROW * rows))
         grid = iter(figure.subplots(1, sum(panels), squeeze=False)[0])
@@ -87,48 +84,20 @@ def overview(
             axes = _titled(next(grid), next(letters), "kernels at initialisation")
             _kernels(axes, [shown.get(arm.name) for arm in arms], measured)
         _losses(_titled(next(grid), next(letters), "learning"), comparison, arms)
-        axes = _titled(next(grid), next(letters), "minus baseline")
-        _differences(axes, arms, [arm for _, arm in controls])
+        _differences(_titled(next(grid), next(letters), "minus baseline"), comparison, arms)
         _legend(figure, names)
     return figure
 
 
 def _arms(comparison: Comparison) -> tuple[ArmResult, ...]:
     """The arms that are drawn, the baseline first; none where one picture cannot show the study."""
-    block = _own_block(comparison)
-    if block is None:
+    if len(comparison.blocks) != 1 or not comparison.differences:
         return ()
-    tested = [comparison.differences.get(arm.name) for arm in block.arms]
-    seeds = [one.n for one in tested if one]
-    number = len(block.arms) + len(_controls(comparison))
-    return block.arms if number <= MOST_ARMS and max(seeds, default=0) > 1 else ()
-
-
-def _own_block(comparison: Comparison) -> ArmBlock | None:
-    """The block of the study's baseline; None if the others are more than controls beside it."""
-    baseline = comparison.study.baseline
-    measured = read_measurement(comparison.study.folder)
-    if len(comparison.blocks) > 1 and measured is None:
-        return None
-    found = (block for block in comparison.blocks if baseline in [arm.name for arm in block.arms])
-    return next(found, None)
-
-
-def _controls(comparison: Comparison) -> list[tuple[ArmBlock, ArmResult]]:
-    """The arms of other blocks that have a difference."""
-    own = _own_block(comparison)
-    found = []
-    for block in comparison.blocks:
-        if block is not own:
-            found += [(block, arm) for arm in block.arms if arm.differences]
-    return found
-
-
-def _control_name(
-    comparison: Comparison, block: ArmBlock, arm: ArmResult, words: Mapping[str, str]
-) -> str:
-    name = words.get(arm.name) or comparison.label(arm)
-    return f"{name}: {words.get(block.title) or block.title}"
+    arms = comparison.blocks[0].arms
+    if not 2 <= len(arms) <= MOST_ARMS:
+        return ()
+    tested = [one.n for one in comparison.differences.values()]
+    return arms if max(tested) > 1 else ()
 
 
 def _is_known(memory: Memory | None) -> bool:
@@ -237,15 +206,10 @@ def _losses(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]) -> 
     axes.set_ylabel("validation bits per byte")
 
 
-def _differences(
-    axes: "Axes", arms: Sequence[ArmResult], controls: Sequence[ArmResult] = ()
-) -> None:
-    """Differences to the baseline at the end with 95 % intervals, validation above test.
-
-    Those of `controls`, to their own baseline, stand below a thicker line.
-    """
+def _differences(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]) -> None:
+    """Differences to the baseline at the end with 95 % intervals, validation above test."""
     axes.axvline(0.0, color=INK, lw=0.7)
-    rows = [(index, arm) for index, arm in enumerate([*arms, *controls]) if arm.differences]
+    rows = [(index, arm) for index, arm in enumerate(arms) if arm.differences]
     keys = [key for key in ENDS if any(key in arm.differences for _, arm in rows)]
     shown: list[Estimate] = []
     for place, (index, arm) in enumerate(rows):
@@ -261,8 +225,6 @@ def _differences(
     axes.spines["left"].set_visible(False)
     for above, _ in pairwise(range(len(rows))):
         axes.axhline(above + 0.5, color=GREY, lw=0.3)
-    if controls:
-        axes.axhline(len(rows) - len(controls) - 0.5, color=INK, lw=1.0)
     axes.set_xlim(*_limits(shown))
     told = ", ".join(f"{'filled' if full else 'open'}: {name}" for name, full in ENDS.values())
     axes.set_xlabel(f"bits per byte, left is better\n({told})", fontsize=SMALL)

@@ -28,7 +28,6 @@ from plkernel.common.environment import installed
 from plkernel.common.files import MEASUREMENT, REGISTERED, atomic_write, check_folder, save_json
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec, parse_toml
-from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import Arm, ModelSpec
 from plkernel.config.study import Spec
 from plkernel.data import corpora
@@ -66,17 +65,6 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 HEAD_SIZE = 32
 BASELINE = "log-spaced"
-FROZEN = "short-frozen"
-TASK = "task"
-"""The factor within whose levels arms are compared: the text, and a task of known answer."""
-TEXT_LEVEL = "text"
-COPIES_LEVEL = "copies"
-COPIES_REACH = 64
-COPIES_CORPUS = f"synthetic:lags,alpha=0.7,longest={COPIES_REACH},redrawn=0.05,symbols=8,bytes=2MB"
-COPIES_LONGEST = 256
-COPIES_MODEL: dict[str, Any] = {"dim": 32, "layers": 1}
-COPIES_RATE = 1e-2
-"""A task in which memory must matter: 95 of 100 bytes copy one up to COPIES_REACH bytes back."""
 
 
 class NoMemoryError(ValueError):
@@ -280,7 +268,6 @@ def _measured(text: str | Path, options: Options) -> Measured:
     if law is None or not law.beta > 0:
         return measured
     words = {name: arm.words for name, arm in arms_of(measured).items()}
-    words[f"{TASK} {COPIES_LEVEL}"] = f"bytes copied from up to {COPIES_REACH} back (a control)"
     return measured.model_copy(update={"words": words})
 
 
@@ -360,60 +347,7 @@ def _head_size(options: Options) -> int:
 
 
 def arms_of(measured: Measured) -> dict[str, Planned]:
-    """The arms of the study, by name; the baseline first, those of the control last."""
-    arms = _text_arms(measured)
-    if not _has_control(measured.options):
-        return arms
-    on_text = {name: _at_level(arm, TEXT_LEVEL) for name, arm in arms.items()}
-    return on_text | _control_arms()
-
-
-def _has_control(options: Options) -> bool:
-    """True with frozen half-lives in a model whose decays do not follow the data.
-
-    An RWKV-6 or RWKV-7 with frozen ones copies as well as with others: its decays at every byte
-    are the frozen ones changed by that byte.
-    """
-    return options.frozen and options.model == "ssm"
-
-
-def _at_level(arm: Planned, level: str) -> Planned:
-    return arm._replace(options={**arm.options, "levels": {TASK: level}})
-
-
-def _control_arms() -> dict[str, Planned]:
-    """Frozen short half-lives against others on copied bytes, in a small model."""
-    base = f"{BASELINE}_{COPIES_LEVEL}"
-    common: dict[str, Any] = {
-        "placement": "log-spaced",
-        "learning_rate": COPIES_RATE,
-        "corpus": {"name": COPIES_CORPUS},
-        "model": COPIES_MODEL,
-    }
-    arms = {
-        base: Planned(
-            {**common, "longest": COPIES_LONGEST},
-            "A control in which memory must matter: 95 of 100 bytes are copies of one up to"
-            f" {COPIES_REACH} bytes back.",
-            "log-spaced half-lives",
-        ),
-        f"{FROZEN}_{COPIES_LEVEL}": Planned(
-            {
-                **common,
-                "longest": SHORT,
-                "train": {"decay_multiplier": 0},
-                "match": base,
-                "against": base,
-            },
-            "The same with frozen half-lives, which must cost there.",
-            f"frozen half-lives of 1 to {SHORT} bytes",
-        ),
-    }
-    return {name: _at_level(arm, COPIES_LEVEL) for name, arm in arms.items()}
-
-
-def _text_arms(measured: Measured) -> dict[str, Planned]:
-    """The arms that are trained on the text, by name; the baseline first."""
+    """The arms of the study, by name; the baseline first."""
     last = measured.verdict.last_lag
     beta = round(_law(measured).beta, 4)
     options = measured.options
@@ -437,7 +371,7 @@ def _text_arms(measured: Measured) -> dict[str, Planned]:
         if options.model == "ssm":
             frozen["match"] = "baseline"
         words = f"frozen half-lives of 1 to {SHORT} bytes"
-        arms[FROZEN] = Planned(frozen, f"Never learnt: {words}.", words)
+        arms["short-frozen"] = Planned(frozen, f"A control: {words}.", words)
     return arms
 
 
@@ -512,12 +446,9 @@ def claims_of(arms: Sequence[str]) -> list[Claimed]:
         for arm in ("power-law", "concentrated", "quantile")
         if arm in arms
     ]
-    name = f"half-lives of 1 to {SHORT} bytes that are frozen cost"
-    if FROZEN in arms:
-        claims.insert(0, Claimed(name, "frozen", FROZEN, "higher"))
-    control = f"{FROZEN}_{COPIES_LEVEL}"
-    if control in arms:
-        claims.insert(0, Claimed(f"on copied bytes {name}", "control", control, "higher"))
+    if "short-frozen" in arms:
+        name = f"half-lives of 1 to {SHORT} bytes that are frozen cost"
+        claims.insert(0, Claimed(name, "control", "short-frozen", "higher"))
     return claims
 
 
@@ -542,7 +473,6 @@ def spec_text(measured: Measured, name: str, steps: int) -> str:
         f"name = {_toml(name)}",
         f"description = {_toml(_description(measured))}",
         f"baseline = {_toml(BASELINE)}",
-        *([f"within = [{_toml(TASK)}]"] if _has_control(options) else []),
         f"seeds = {_toml(list(range(options.seeds)))}",
         f"report_steps = {_toml([2 * every, 4 * every])}",
         *_section("corpus", {"name": measured.text, "validation": HELD_OUT, "test": HELD_OUT}),
@@ -583,66 +513,41 @@ def _toml(value: Any) -> str:
 # Steps from minutes
 
 
-class Cost(NamedTuple):
-    """Seconds of a run with `steps` steps: fixed + steps * step; `rounds` of them one by one."""
-
-    rounds: int
-    fixed: float
-    step: float
-
-
 def steps_for(spec: Spec, options: Options, elapsed: float) -> tuple[int, float]:
     """Steps of a run so that all runs take `options.minutes`, and the seconds that they take.
 
-    The baseline of each task is timed by as many processes as runs are trained at a time, since
-    these share the machine; all arms of a task cost the same. Raises ValueError where fewer than
-    LEAST_STEPS fit, and names the minutes that would do.
+    One condition is timed by as many processes as runs are trained at a time, since these share the
+    machine; all arms cost the same. Raises ValueError where fewer than LEAST_STEPS fit, and names
+    the minutes that would do.
     """
+    from plkernel.study.dry_run import measure
     from plkernel.study.engine import LocalEngine
 
-    resolved = resolve_spec(spec)
     engine = LocalEngine()
+    condition = spec.condition(spec.baseline)
     runs = len(spec.arms) * len(spec.seeds)
-    device = engine.device(resolved.conditions[spec.baseline])
-    at_once = max(1, min(runs, engine.room(spec, device)))
-    costs = []
-    for baseline, arms in _tasks(spec).items():
-        rounds = math.ceil(arms * len(spec.seeds) / at_once)
-        costs.append(_cost(resolved.conditions[baseline], rounds, at_once))
-    around = elapsed + AFTERWARDS + sum(one.rounds * one.fixed for one in costs)
-    each = sum(one.rounds * one.step for one in costs)
-    steps = int((60 * options.minutes - around) / each)
+    at_once = max(1, min(runs, engine.room(spec, engine.device(condition))))
+
+    def timed(_: int) -> list[float]:
+        return measure(condition, spec.train.batch)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        found = np.array(list(pool.map(timed, range(at_once))))
+    start, step, window = found[:, :3].mean(axis=0).tolist()
+    fixed = start + _windows(condition) * window
+    rounds = math.ceil(runs / at_once)
+    around = elapsed + AFTERWARDS
+    left = (60 * options.minutes - around) / rounds - fixed
+    steps = int(left / step)
     steps -= steps % EVALUATIONS
     if steps < LEAST_STEPS:
-        needed = (around + LEAST_STEPS * each) / 60
+        needed = (around + rounds * (fixed + LEAST_STEPS * step)) / 60
         raise ValueError(
             f"minutes must be at least {math.ceil(1.1 * needed)} here for {runs} runs of"
             f" {LEAST_STEPS} steps, {at_once} at a time, got {options.minutes:g}; or give fewer"
             " --seeds"
         )
-    return steps, around + steps * each
-
-
-def _tasks(spec: Spec) -> dict[str, int]:
-    """The number of arms of each task, by the baseline of the task."""
-    counts: dict[str, int] = {}
-    for name in spec.arms:
-        baseline = spec.against(name) or name
-        counts[baseline] = counts.get(baseline, 0) + 1
-    return counts
-
-
-def _cost(condition: Condition, rounds: int, at_once: int) -> Cost:
-    """What a run of the condition takes with `at_once` of them at a time."""
-    from plkernel.study.dry_run import measure
-
-    def timed(_: int) -> list[float]:
-        return measure(condition, condition.protocol.batch)
-
-    with ThreadPoolExecutor(at_once) as pool:
-        found = np.array(list(pool.map(timed, range(at_once))))
-    start, step, window = found[:, :3].mean(axis=0).tolist()
-    return Cost(rounds, start + _windows(condition) * window, step)
+    return steps, around + rounds * (fixed + steps * step)
 
 
 def _windows(condition: Condition) -> int:

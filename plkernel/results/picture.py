@@ -22,6 +22,7 @@ from plkernel.analysis.figures.style import (
 )
 from plkernel.analysis.information.laws import CONFIDENCE
 from plkernel.decays.memory import Memory
+from plkernel.results.answer import control_note, text_blocks
 from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.measured import Measured, read_measurement
 from plkernel.results.statistics import Estimate, pointwise_band
@@ -72,32 +73,40 @@ def overview(
     shown = {arm.name: kernels[arm.name] for arm in arms if _is_known(kernels.get(arm.name))}
     names = [words.get(arm.name) or comparison.label(arm) for arm in arms]
     names[0] += " (baseline)"
+    note = control_note(comparison)
     panels = [True, bool(shown), True, True] if measured else [False, bool(shown), True, True]
-    rows = -(-len(arms) // _columns(names))
+    rows = -(-len(arms) // _columns(names)) + bool(note)
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, HEIGHT + LEGEND_ROW * rows))
         grid = iter(figure.subplots(1, sum(panels), squeeze=False)[0])
         letters = iter("abcd")
         if measured:
-            _information(_titled(next(grid), next(letters), "memory of the text"), measured)
+            _information(_titled(next(grid), next(letters), _information_title(measured)), measured)
         if shown:
             axes = _titled(next(grid), next(letters), "kernels at initialisation")
             _kernels(axes, [shown.get(arm.name) for arm in arms], measured)
-        _losses(_titled(next(grid), next(letters), "learning"), comparison, arms)
-        _differences(_titled(next(grid), next(letters), "minus baseline"), comparison, arms)
-        _legend(figure, names)
+        _losses(
+            _titled(next(grid), next(letters), "bits per byte against bytes read"), comparison, arms
+        )
+        _differences(
+            _titled(next(grid), next(letters), "difference from baseline"), comparison, arms
+        )
+        _legend(figure, names, note)
     return figure
 
 
 def _arms(comparison: Comparison) -> tuple[ArmResult, ...]:
     """The arms that are drawn, the baseline first; none where one picture cannot show the study."""
-    if len(comparison.blocks) != 1 or not comparison.differences:
+    blocks = text_blocks(comparison)
+    if len(blocks) != 1 or not comparison.differences:
         return ()
-    arms = comparison.blocks[0].arms
+    arms = blocks[0].arms
     if not 2 <= len(arms) <= MOST_ARMS:
         return ()
-    tested = [one.n for one in comparison.differences.values()]
-    return arms if max(tested) > 1 else ()
+    tested = [
+        comparison.differences[arm.name].n for arm in arms if arm.name in comparison.differences
+    ]
+    return arms if max(tested, default=0) > 1 else ()
 
 
 def _is_known(memory: Memory | None) -> bool:
@@ -115,8 +124,8 @@ def look(index: int) -> dict[str, Any]:
     return {**line_style(index), "marker": MARKERS[index % len(MARKERS)]}
 
 
-def _legend(figure: "Figure", names: Sequence[str]) -> None:
-    """Arms by line and marker, below all panels."""
+def _legend(figure: "Figure", names: Sequence[str], note: str) -> None:
+    """Arms by line and marker, below all panels, under a note."""
     from matplotlib.lines import Line2D
 
     keys = [Line2D([], [], lw=1.4, ms=3.5, **look(index)) for index in range(len(names))]
@@ -126,6 +135,8 @@ def _legend(figure: "Figure", names: Sequence[str]) -> None:
         loc="outside lower center",
         ncols=_columns(names),
         fontsize=SMALL,
+        title=note or None,
+        title_fontsize=SMALL,
         handlelength=2.8,
         columnspacing=1.2,
     )
@@ -139,6 +150,13 @@ def _columns(names: Sequence[str]) -> int:
 
 
 # The panels
+
+
+def _information_title(measured: Measured) -> str:
+    """The claim of the panel: the law where there is one."""
+    if measured.law is None:
+        return "memory of the text"
+    return f"information decays as d^-{measured.law.beta:.2f}"
 
 
 def _information(axes: "Axes", measured: Measured) -> None:

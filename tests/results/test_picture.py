@@ -31,7 +31,7 @@ def picture(folder: Path) -> Drawing | None:
 @pytest.mark.parametrize(
     ("state", "is_measured", "titles"),
     [
-        (STATE, True, ["memory of the text", "kernels at initialisation"]),
+        (STATE, True, ["information decays as d^-1.00", "kernels at initialisation"]),
         (STATE, False, ["kernels at initialisation"]),
         ({}, False, []),
     ],
@@ -45,7 +45,7 @@ def test_panels_are_those_that_have_data(
     drawn = picture(folder)
     assert drawn is not None
     assert drawn.section == "answer"
-    titles = [*titles, "learning", "minus baseline"]
+    titles = [*titles, "bits per byte against bytes read", "difference from baseline"]
     expected = [f"{letter}  {title}" for letter, title in zip("abcd", titles, strict=False)]
     assert [axes.get_title("left") for axes in drawn.figure.axes] == expected
     names = [text.get_text() for text in drawn.figure.legends[0].get_texts()]

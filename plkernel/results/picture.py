@@ -85,12 +85,10 @@ def overview(
         if shown:
             axes = _titled(next(grid), next(letters), "kernels at initialisation")
             _kernels(axes, [shown.get(arm.name) for arm in arms], measured)
-        _losses(
-            _titled(next(grid), next(letters), "bits per byte against bytes read"), comparison, arms
-        )
-        _differences(
-            _titled(next(grid), next(letters), "difference from baseline"), comparison, arms
-        )
+        axes = _titled(next(grid), next(letters), "loss against bytes read")
+        _losses(axes, comparison, arms)
+        axes = _titled(next(grid), next(letters), "difference at the end")
+        _differences(axes, comparison, arms)
         _legend(figure, names, note)
     return figure
 
@@ -103,9 +101,8 @@ def _arms(comparison: Comparison) -> tuple[ArmResult, ...]:
     arms = blocks[0].arms
     if not 2 <= len(arms) <= MOST_ARMS:
         return ()
-    tested = [
-        comparison.differences[arm.name].n for arm in arms if arm.name in comparison.differences
-    ]
+    found = comparison.differences
+    tested = [found[arm.name].n for arm in arms if arm.name in found]
     return arms if max(tested, default=0) > 1 else ()
 
 

@@ -45,7 +45,7 @@ def test_panels_are_those_that_have_data(
     drawn = picture(folder)
     assert drawn is not None
     assert drawn.section == "answer"
-    titles = [*titles, "bits per byte against bytes read", "difference from baseline"]
+    titles = [*titles, "loss against bytes read", "difference at the end"]
     expected = [f"{letter}  {title}" for letter, title in zip("abcd", titles, strict=False)]
     assert [axes.get_title("left") for axes in drawn.figure.axes] == expected
     names = [text.get_text() for text in drawn.figure.legends[0].get_texts()]

@@ -3,6 +3,7 @@
 matplotlib is imported where it draws.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 
 MOST_ARMS = 7
 """More cannot be told apart in panels of this size."""
-HEIGHT = 2.3
+HEIGHT = 2.45
 LEGEND_ROW = 0.16
 """Inches of the panels, and of a row of the legend."""
 WIDEST_ROW = 95
 """Characters of all names in a row of the legend."""
 SMALL = 7.0
 """Points of the smallest text."""
-MARKERS = "osD^vPX"
-"""One for each arm, so that they differ without colours too."""
+MARKERS = "osD^v<>"
+"""One for each arm, so that they differ without colours too; all can be drawn open."""
 LATE = 0.25
 """The loss is shown from this share of the bytes on: before, all arms fall alike and far."""
 ROOM = 8.0
@@ -73,9 +74,9 @@ def overview(
     shown = {arm.name: kernels[arm.name] for arm in arms if _is_known(kernels.get(arm.name))}
     names = [words.get(arm.name) or comparison.label(arm) for arm in arms]
     names[0] += " (baseline)"
-    note = control_note(comparison)
+    note = textwrap.fill(control_note(comparison), WIDEST_ROW, break_on_hyphens=False)
     panels = [True, bool(shown), True, True] if measured else [False, bool(shown), True, True]
-    rows = -(-len(arms) // _columns(names)) + bool(note)
+    rows = -(-len(arms) // _columns(names)) + len(note.splitlines())
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, HEIGHT + LEGEND_ROW * rows))
         grid = iter(figure.subplots(1, sum(panels), squeeze=False)[0])
@@ -83,11 +84,11 @@ def overview(
         if measured:
             _information(_titled(next(grid), next(letters), _information_title(measured)), measured)
         if shown:
-            axes = _titled(next(grid), next(letters), "kernels at initialisation")
+            axes = _titled(next(grid), next(letters), "kernels at\ninitialisation")
             _kernels(axes, [shown.get(arm.name) for arm in arms], measured)
-        axes = _titled(next(grid), next(letters), "loss against bytes read")
+        axes = _titled(next(grid), next(letters), "loss against\nbytes read")
         _losses(axes, comparison, arms)
-        axes = _titled(next(grid), next(letters), "difference at the end")
+        axes = _titled(next(grid), next(letters), "difference\nat the end")
         _differences(axes, comparison, arms)
         _legend(figure, names, note)
     return figure
@@ -111,7 +112,8 @@ def _is_known(memory: Memory | None) -> bool:
 
 
 def _titled(axes: "Axes", letter: str, title: str) -> "Axes":
-    axes.set_title(f"{letter}  {title}", fontsize=8, fontweight="bold")
+    indented = title.replace("\n", "\n    ")
+    axes.set_title(f"{letter}  {indented}", fontsize=8, fontweight="bold")
     axes.tick_params(labelsize=SMALL)
     return axes
 
@@ -152,8 +154,8 @@ def _columns(names: Sequence[str]) -> int:
 def _information_title(measured: Measured) -> str:
     """The claim of the panel: the law where there is one."""
     if measured.law is None:
-        return "memory of the text"
-    return f"information decays as d^-{measured.law.beta:.2f}"
+        return "memory of\nthe text"
+    return f"information\ndecays as d^-{measured.law.beta:.2f}"
 
 
 def _information(axes: "Axes", measured: Measured) -> None:
@@ -241,8 +243,8 @@ def _differences(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]
     for above, _ in pairwise(range(len(rows))):
         axes.axhline(above + 0.5, color=GREY, lw=0.3)
     axes.set_xlim(*_limits(shown))
-    told = ", ".join(f"{'filled' if full else 'open'}: {name}" for name, full in ENDS.values())
-    axes.set_xlabel(f"bits per byte, left is better\n({told})", fontsize=SMALL)
+    told = ", ".join(f"{'filled' if full else 'open'} {name}" for name, full in ENDS.values())
+    axes.set_xlabel(f"bits per byte, left is better\n{told}", fontsize=SMALL)
     axes.locator_params(axis="x", nbins=3)
 
 

@@ -4,7 +4,6 @@ Each is thin over what the command of the same purpose does. torch is imported b
 need it.
 """
 
-import math
 import numbers
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -560,6 +559,7 @@ def trial(
     minutes: float = 5.0,
     seeds: int = 3,
     frozen: bool = True,
+    control: bool = True,
     dim: int = 64,
 ) -> StudyResult:
     """Measure a text, fit its law, and train a small model from several initialisations that follow
@@ -570,7 +570,8 @@ def trial(
     model    ssm, rwkv6 or rwkv7
     minutes  about how long it may take on this machine; the steps follow
     seeds    runs of every arm, two or more
-    frozen   also train a control whose half-lives of 1 to 8 bytes are frozen
+    frozen   also train half-lives of 1 to 8 bytes that are frozen
+    control  with an SSM, also train a small one on a synthetic task in which memory must matter
     dim      width of the model
 
     The same call goes on with runs that were stopped, and with the spec as it is by then. Raises
@@ -582,13 +583,11 @@ def trial(
 
     if not isinstance(text, str | Path) or not str(text):
         raise ValueError(f"text must be the name of a corpus, a file or a folder, got {text!r}")
-    if not isinstance(model, str):
-        raise ValueError(f"model must be ssm, rwkv6 or rwkv7, got {model!r}")
     check_numbers(minutes=minutes)
     check_numbers(numbers.Integral, seeds=seeds, dim=dim)
-    if not 0 < minutes < math.inf:
-        raise ValueError(f"minutes must be a number above 0, got {minutes}")
-    options = Options(model=model, minutes=minutes, seeds=seeds, frozen=frozen, dim=dim)
+    options = Options(
+        model=str(model), minutes=minutes, seeds=seeds, frozen=frozen, control=control, dim=dim
+    )
     planned = chain.plan(text, None if out is None else Path(out), options, lambda line: None)
     chain.run(planned)
     return load_study(planned.out)

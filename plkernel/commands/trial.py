@@ -28,6 +28,7 @@ def command(
     minutes: float = 5.0,
     seeds: int = 3,
     frozen: bool = True,
+    control: bool = True,
     dim: int = 64,
     out: Path | None = None,
     dry_run: bool = False,
@@ -43,12 +44,16 @@ def command(
         model: ssm: a diagonal SSM with EMA gain; rwkv6, with K-clamp; rwkv7.
         minutes: About how long it may take on this machine; the steps follow.
         seeds: Runs of every arm, two or more.
-        frozen: Also train a control whose half-lives of 1 to 8 bytes are frozen.
+        frozen: Also train half-lives of 1 to 8 bytes that are frozen.
+        control: With an SSM, also train a small one on a synthetic task in which memory must
+            matter, to show that seeds and steps suffice to see it.
         dim: Width of the model.
         out: Folder of the study; runs/out/trial-TEXT if left out.
         dry_run: Train nothing: measure, fit, write the spec, and say what it would take.
     """
-    options = Options(model=model, minutes=minutes, seeds=seeds, frozen=frozen, dim=dim)
+    options = Options(
+        model=model, minutes=minutes, seeds=seeds, frozen=frozen, control=control, dim=dim
+    )
     try:
         planned = plan(text, out, options, lambda line: print(line, flush=True))
     except NoMemoryError as found:

@@ -7,7 +7,7 @@ from pathlib import Path
 from plkernel.analysis.figures.style import byte_unit
 from plkernel.common.cli import shortened, written
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
-from plkernel.results.measured import read_measurement
+from plkernel.results.measured import CONTROL, read_measurement
 from plkernel.results.statistics import PairedDifference
 from plkernel.results.wording import counted, interval_text, listed, mean_text, span
 
@@ -26,8 +26,10 @@ def answer(comparison: Comparison) -> str:
     where = _where(comparison)
     if not any(one.n > 1 for one in comparison.differences.values()):
         return f"{where}, no arm shares two seeds with its baseline, so nothing can be told apart."
-    is_short = len(comparison.differences) <= MOST_NAMED and len(comparison.blocks) <= MOST_BLOCKS
+    blocks = text_blocks(comparison)
+    is_short = len(comparison.differences) <= MOST_NAMED and len(blocks) <= MOST_BLOCKS
     told = _every_arm(comparison) if is_short else _counts(comparison)
+    told += _of_control(comparison)
     declared = comparison.declared
     if declared and declared.closed:
         gates = listed(repr(name) for name in declared.closed)
@@ -41,15 +43,64 @@ def words_of(comparison: Comparison) -> dict[str, str]:
     return measured.words if measured else {}
 
 
+def control_block(comparison: Comparison) -> ArmBlock | None:
+    """The arms of a trial on its control; None without one."""
+    measured = read_measurement(comparison.study.folder)
+    if not measured or not measured.control:
+        return None
+    found = [block for block in comparison.blocks if _is_control(comparison, block)]
+    return found[0] if found else None
+
+
+def text_blocks(comparison: Comparison) -> list[ArmBlock]:
+    """The blocks without that of the control."""
+    control = control_block(comparison)
+    return [block for block in comparison.blocks if block is not control]
+
+
+def _is_control(comparison: Comparison, block: ArmBlock) -> bool:
+    return comparison.levels(block.arms[0].name) == {"text": CONTROL}
+
+
+def _of_control(comparison: Comparison) -> str:
+    """The clause on the control of a trial; empty without one."""
+    note = control_note(comparison)
+    return f"; {note}" if note else ""
+
+
+def control_note(comparison: Comparison) -> str:
+    """Whether the control of a trial was seen, and what it cost; empty without one."""
+    measured = read_measurement(comparison.study.folder)
+    if not measured or not measured.control:
+        return ""
+    what = f"the control ({measured.control})"
+    block = control_block(comparison)
+    arms = [arm for arm in block.arms if arm.name in comparison.differences] if block else []
+    if not arms:
+        return f"{what} has not been trained yet"
+    arm = arms[0]
+    one = comparison.differences[arm.name]
+    words = measured.words.get(arm.name) or arm.name
+    if arm.name in comparison.surviving and one.mean > 0:
+        return f"{what} is seen: {words} cost {_numbers(one, '.3f')} there"
+    return (
+        f"{what} is not seen: {words} {_numbers(one, '+.3f')} there, so this trial is too small to"
+        " show what memory is worth"
+    )
+
+
 def _where(comparison: Comparison) -> str:
     """The text, bytes and seeds: "On stdlib, after 0.61 MB and with 3 seeds"."""
-    runs = comparison.study.finished()
+    control = control_block(comparison)
+    excluded = {arm.name for arm in control.arms} if control else set()
+    runs = [run for run in comparison.study.finished() if run.arm not in excluded]
     names = list(dict.fromkeys(_text_name(run.config) for run in runs))
     texts = listed(names) if len(names) <= MOST_BLOCKS else f"{len(names)} texts"
     ends = [run.result.bytes for run in runs if run.result]
     unit, unit_name = byte_unit(LEAST_UNIT * max(ends))
     after = span([end / unit for end in ends], ".2g")
-    begins = "On" if len(runs) == len(comparison.study.runs) else "So far, on"
+    planned = [run for run in comparison.study.runs if run.arm not in excluded]
+    begins = "On" if len(runs) == len(planned) else "So far, on"
     where = f"{begins} {texts}, after {after} {unit_name}"
     seeds = [one.n for one in comparison.differences.values()]
     if seeds:
@@ -75,7 +126,7 @@ def _every_arm(comparison: Comparison) -> str:
     """The clauses of every block that has differences."""
     words = words_of(comparison)
     clauses = []
-    for block in comparison.blocks:
+    for block in text_blocks(comparison):
         arms = [arm for arm in block.arms if arm.name in comparison.differences]
         if arms:
             clauses.append(_of_block(comparison, block, arms, words))

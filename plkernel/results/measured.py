@@ -10,6 +10,9 @@ from plkernel.analysis.information.laws import PowerLaw
 from plkernel.common.files import MEASUREMENT, load_object
 from plkernel.config.schema import explained
 
+CONTROL = "control"
+"""Level of the factor `text` at which the arms of a control stand."""
+
 
 class Options(BaseModel):
     """What `plkernel.trial` was asked for; runs that go on need the same."""
@@ -21,6 +24,7 @@ class Options(BaseModel):
     seeds: int
     frozen: bool
     dim: int
+    control: bool = False
 
 
 class SavedVerdict(BaseModel):
@@ -41,6 +45,7 @@ class Measured(BaseModel):
     information  I(d) in nats with its jackknife replicates
     law          the power law on the lags that stand out; None where none could be fitted
     words        what the arms are called in a sentence, by name
+    control      the task of the control in words; empty without one
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -51,6 +56,7 @@ class Measured(BaseModel):
     verdict: SavedVerdict
     law: PowerLaw | None
     words: dict[str, str] = {}
+    control: str = ""
 
     @property
     def octaves(self) -> float:

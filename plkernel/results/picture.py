@@ -3,6 +3,7 @@
 matplotlib is imported where it draws.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from plkernel.analysis.figures.style import (
 )
 from plkernel.analysis.information.laws import CONFIDENCE
 from plkernel.decays.memory import Memory
+from plkernel.results.answer import control_note, text_blocks
 from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.measured import Measured, read_measurement
 from plkernel.results.statistics import Estimate, pointwise_band
@@ -32,15 +34,15 @@ if TYPE_CHECKING:
 
 MOST_ARMS = 7
 """More cannot be told apart in panels of this size."""
-HEIGHT = 2.3
+HEIGHT = 2.45
 LEGEND_ROW = 0.16
 """Inches of the panels, and of a row of the legend."""
 WIDEST_ROW = 95
 """Characters of all names in a row of the legend."""
 SMALL = 7.0
 """Points of the smallest text."""
-MARKERS = "osD^vPX"
-"""One for each arm, so that they differ without colours too."""
+MARKERS = "osD^v<>"
+"""One for each arm, so that they differ without colours too; all can be drawn open."""
 LATE = 0.25
 """The loss is shown from this share of the bytes on: before, all arms fall alike and far."""
 ROOM = 8.0
@@ -72,32 +74,37 @@ def overview(
     shown = {arm.name: kernels[arm.name] for arm in arms if _is_known(kernels.get(arm.name))}
     names = [words.get(arm.name) or comparison.label(arm) for arm in arms]
     names[0] += " (baseline)"
+    note = textwrap.fill(control_note(comparison), WIDEST_ROW, break_on_hyphens=False)
     panels = [True, bool(shown), True, True] if measured else [False, bool(shown), True, True]
-    rows = -(-len(arms) // _columns(names))
+    rows = -(-len(arms) // _columns(names)) + len(note.splitlines())
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, HEIGHT + LEGEND_ROW * rows))
         grid = iter(figure.subplots(1, sum(panels), squeeze=False)[0])
         letters = iter("abcd")
         if measured:
-            _information(_titled(next(grid), next(letters), "memory of the text"), measured)
+            _information(_titled(next(grid), next(letters), _information_title(measured)), measured)
         if shown:
-            axes = _titled(next(grid), next(letters), "kernels at initialisation")
+            axes = _titled(next(grid), next(letters), "kernels at\ninitialisation")
             _kernels(axes, [shown.get(arm.name) for arm in arms], measured)
-        _losses(_titled(next(grid), next(letters), "learning"), comparison, arms)
-        _differences(_titled(next(grid), next(letters), "minus baseline"), comparison, arms)
-        _legend(figure, names)
+        axes = _titled(next(grid), next(letters), "loss against\nbytes read")
+        _losses(axes, comparison, arms)
+        axes = _titled(next(grid), next(letters), "difference\nat the end")
+        _differences(axes, comparison, arms)
+        _legend(figure, names, note)
     return figure
 
 
 def _arms(comparison: Comparison) -> tuple[ArmResult, ...]:
     """The arms that are drawn, the baseline first; none where one picture cannot show the study."""
-    if len(comparison.blocks) != 1 or not comparison.differences:
+    blocks = text_blocks(comparison)
+    if len(blocks) != 1 or not comparison.differences:
         return ()
-    arms = comparison.blocks[0].arms
+    arms = blocks[0].arms
     if not 2 <= len(arms) <= MOST_ARMS:
         return ()
-    tested = [one.n for one in comparison.differences.values()]
-    return arms if max(tested) > 1 else ()
+    found = comparison.differences
+    tested = [found[arm.name].n for arm in arms if arm.name in found]
+    return arms if max(tested, default=0) > 1 else ()
 
 
 def _is_known(memory: Memory | None) -> bool:
@@ -105,7 +112,8 @@ def _is_known(memory: Memory | None) -> bool:
 
 
 def _titled(axes: "Axes", letter: str, title: str) -> "Axes":
-    axes.set_title(f"{letter}  {title}", fontsize=8, fontweight="bold")
+    indented = title.replace("\n", "\n    ")
+    axes.set_title(f"{letter}  {indented}", fontsize=8, fontweight="bold")
     axes.tick_params(labelsize=SMALL)
     return axes
 
@@ -115,8 +123,8 @@ def look(index: int) -> dict[str, Any]:
     return {**line_style(index), "marker": MARKERS[index % len(MARKERS)]}
 
 
-def _legend(figure: "Figure", names: Sequence[str]) -> None:
-    """Arms by line and marker, below all panels."""
+def _legend(figure: "Figure", names: Sequence[str], note: str) -> None:
+    """Arms by line and marker, below all panels, under a note."""
     from matplotlib.lines import Line2D
 
     keys = [Line2D([], [], lw=1.4, ms=3.5, **look(index)) for index in range(len(names))]
@@ -126,6 +134,8 @@ def _legend(figure: "Figure", names: Sequence[str]) -> None:
         loc="outside lower center",
         ncols=_columns(names),
         fontsize=SMALL,
+        title=note or None,
+        title_fontsize=SMALL,
         handlelength=2.8,
         columnspacing=1.2,
     )
@@ -139,6 +149,13 @@ def _columns(names: Sequence[str]) -> int:
 
 
 # The panels
+
+
+def _information_title(measured: Measured) -> str:
+    """The claim of the panel: the law where there is one."""
+    if measured.law is None:
+        return "memory of\nthe text"
+    return f"information\ndecays as d^-{measured.law.beta:.2f}"
 
 
 def _information(axes: "Axes", measured: Measured) -> None:
@@ -226,8 +243,8 @@ def _differences(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]
     for above, _ in pairwise(range(len(rows))):
         axes.axhline(above + 0.5, color=GREY, lw=0.3)
     axes.set_xlim(*_limits(shown))
-    told = ", ".join(f"{'filled' if full else 'open'}: {name}" for name, full in ENDS.values())
-    axes.set_xlabel(f"bits per byte, left is better\n({told})", fontsize=SMALL)
+    told = ", ".join(f"{'filled' if full else 'open'} {name}" for name, full in ENDS.values())
+    axes.set_xlabel(f"bits per byte, left is better\n{told}", fontsize=SMALL)
     axes.locator_params(axis="x", nbins=3)
 
 

@@ -44,6 +44,10 @@ GPU_FLOPS = 1e14
 LARGEST_STEP = {"cpu": 2e10, "cuda": 1e14}
 """Operations of a step that is timed as it is: some seconds of a slow core, or one of a GPU."""
 STEPS = 3
+EVALUATED = 8
+"""Batches of an evaluation that is timed, at most. With one, what every evaluation costs whatever
+its size, such as the checkpoint, counts as the price of its few windows.
+"""
 Row = dict[str, Any]
 
 
@@ -184,7 +188,7 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 def measure(condition: Condition, batch: int) -> list[float]:
     """`probe` in a process of its own, with `batch` windows a step; OSError where it fails."""
     train = condition.protocol.model_copy(update={"batch": batch})
-    train = train.model_copy(update={"eval_windows": min(train.eval_windows, batch)})
+    train = train.model_copy(update={"eval_windows": min(train.eval_windows, EVALUATED * batch)})
     smaller = replace(condition, train=train, corpus=CorpusSpec(name="random"))
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:

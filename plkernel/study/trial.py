@@ -28,10 +28,11 @@ from plkernel.common.environment import installed
 from plkernel.common.files import MEASUREMENT, REGISTERED, atomic_write, check_folder, save_json
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec, parse_toml
+from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import Arm, ModelSpec
 from plkernel.config.study import Spec
 from plkernel.data import corpora
-from plkernel.results.measured import Measured, Options, read_measurement
+from plkernel.results.measured import CONTROL, Measured, Options, read_measurement
 from plkernel.results.registration import register
 from plkernel.training import check
 
@@ -50,6 +51,11 @@ EVAL_WINDOWS, TEST_WINDOWS = 64, 128
 AFTERWARDS = 15.0
 """Seconds kept for n-grams before the runs and the page after them."""
 SHORT = 8
+COPIED = 64
+CONTROL_CORPUS = f"synthetic:lags,alpha=0.7,longest={COPIED},redrawn=0.05,symbols=8,bytes=2MB"
+CONTROL_MODEL = {"dim": 32, "layers": 1}
+"""Small, so that it is cheap, and of one layer, since several reach further than each alone."""
+CONTROL_WORDS = f"a synthetic task, bytes that copy one of the {COPIED} before them"
 GOOSE_SHORTEST = 1.2
 """No half-life of an RWKV-7 is below 1.143 bytes."""
 
@@ -65,6 +71,9 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 HEAD_SIZE = 32
 BASELINE = "log-spaced"
+CONTROL_BASELINE = f"log-spaced_{CONTROL}"
+CONTROL_ARM = f"short-frozen_{CONTROL}"
+FROZEN_WORDS = f"frozen half-lives of 1 to {SHORT} bytes"
 
 
 class NoMemoryError(ValueError):
@@ -268,7 +277,8 @@ def _measured(text: str | Path, options: Options) -> Measured:
     if law is None or not law.beta > 0:
         return measured
     words = {name: arm.words for name, arm in arms_of(measured).items()}
-    return measured.model_copy(update={"words": words})
+    control = CONTROL_WORDS if _has_control(options) else ""
+    return measured.model_copy(update={"words": words, "control": control})
 
 
 def _content(measured: Measured) -> dict[str, Any]:
@@ -351,10 +361,7 @@ def arms_of(measured: Measured) -> dict[str, Planned]:
     last = measured.verdict.last_lag
     beta = round(_law(measured).beta, 4)
     options = measured.options
-    spread: dict[str, Any] = {"placement": "log-spaced", "longest": last}
-    short: dict[str, Any] = {"placement": "log-spaced", "longest": SHORT}
-    if options.model == "rwkv7":
-        spread["shortest"] = short["shortest"] = GOOSE_SHORTEST
+    spread = _log_spaced(options, last)
     arms = {
         BASELINE: Planned(
             spread,
@@ -367,12 +374,54 @@ def arms_of(measured: Measured) -> dict[str, Planned]:
     else:
         arms |= _rwkv_arms(spread, beta, last, _model(options))
     if options.frozen:
-        frozen = {**short, "train": {"decay_multiplier": 0}}
-        if options.model == "ssm":
-            frozen["match"] = "baseline"
-        words = f"frozen half-lives of 1 to {SHORT} bytes"
-        arms["short-frozen"] = Planned(frozen, f"A control: {words}.", words)
+        arms["short-frozen"] = Planned(
+            _frozen(options), f"Too short, and never learnt: {FROZEN_WORDS}.", FROZEN_WORDS
+        )
+    if _has_control(options):
+        arms |= _control_arms(options)
     return arms
+
+
+def _log_spaced(options: Options, longest: int) -> dict[str, Any]:
+    """Options of half-lives from one byte to `longest`, as far as the model holds them."""
+    spread: dict[str, Any] = {"placement": "log-spaced", "longest": longest}
+    if options.model == "rwkv7":
+        spread["shortest"] = GOOSE_SHORTEST
+    return spread
+
+
+def _frozen(options: Options) -> dict[str, Any]:
+    """Options of half-lives of 1 to SHORT bytes that are not trained, at the baseline's output."""
+    frozen = {**_log_spaced(options, SHORT), "train": {"decay_multiplier": 0}}
+    if options.model == "ssm":
+        frozen["match"] = "baseline"
+    return frozen
+
+
+def _control_arms(options: Options) -> dict[str, Planned]:
+    """A small SSM, at the steps and seeds of the trial, on a text in which memory must matter."""
+    elsewhere = {
+        "corpus": {"name": CONTROL_CORPUS},
+        "model": CONTROL_MODEL,
+        "levels": {"text": CONTROL},
+    }
+    spread = {**_log_spaced(options, COPIED), **elsewhere}
+    frozen = {**_frozen(options), "against": CONTROL_BASELINE, **elsewhere}
+    return {
+        CONTROL_BASELINE: Planned(
+            spread,
+            f"The control, {CONTROL_WORDS}: memory must matter there.",
+            "log-spaced half-lives",
+        ),
+        CONTROL_ARM: Planned(
+            frozen, "If this is not behind, the trial could not have seen memory.", FROZEN_WORDS
+        ),
+    }
+
+
+def _has_control(options: Options) -> bool:
+    """True for an SSM; an RWKV has decays that follow the input, so freezing them stops little."""
+    return options.control and options.model == "ssm"
 
 
 def _ssm_arms(spread: dict[str, Any], beta: float) -> dict[str, Planned]:
@@ -448,7 +497,10 @@ def claims_of(arms: Sequence[str]) -> list[Claimed]:
     ]
     if "short-frozen" in arms:
         name = f"half-lives of 1 to {SHORT} bytes that are frozen cost"
-        claims.insert(0, Claimed(name, "control", "short-frozen", "higher"))
+        claims.insert(0, Claimed(name, "too short", "short-frozen", "higher"))
+    if CONTROL_ARM in arms:
+        name = "control: where memory must matter, they cost"
+        claims.append(Claimed(name, CONTROL, CONTROL_ARM, "higher"))
     return claims
 
 
@@ -475,6 +527,7 @@ def spec_text(measured: Measured, name: str, steps: int) -> str:
         f"baseline = {_toml(BASELINE)}",
         f"seeds = {_toml(list(range(options.seeds)))}",
         f"report_steps = {_toml([2 * every, 4 * every])}",
+        *(['within = ["text"]'] if _has_control(options) else []),
         *_section("corpus", {"name": measured.text, "validation": HELD_OUT, "test": HELD_OUT}),
         *_section("model", _model(options)),
         *_section("train", train),
@@ -516,38 +569,55 @@ def _toml(value: Any) -> str:
 def steps_for(spec: Spec, options: Options, elapsed: float) -> tuple[int, float]:
     """Steps of a run so that all runs take `options.minutes`, and the seconds that they take.
 
-    One condition is timed by as many processes as runs are trained at a time, since these share the
-    machine; all arms cost the same. Raises ValueError where fewer than LEAST_STEPS fit, and names
-    the minutes that would do.
+    One condition of each text is timed by as many processes as runs are trained at a time, since
+    these share the machine; all arms of a text cost the same. Raises ValueError where fewer than
+    LEAST_STEPS fit, and names the minutes that would do.
     """
-    from plkernel.study.dry_run import measure
     from plkernel.study.engine import LocalEngine
 
     engine = LocalEngine()
-    condition = spec.condition(spec.baseline)
+    conditions = resolve_spec(spec).conditions
+    baseline = conditions[spec.baseline]
     runs = len(spec.arms) * len(spec.seeds)
-    at_once = max(1, min(runs, engine.room(spec, engine.device(condition))))
-
-    def timed(_: int) -> list[float]:
-        return measure(condition, spec.train.batch)
-
-    with ThreadPoolExecutor(at_once) as pool:
-        found = np.array(list(pool.map(timed, range(at_once))))
-    start, step, window = found[:, :3].mean(axis=0).tolist()
-    fixed = start + _windows(condition) * window
-    rounds = math.ceil(runs / at_once)
+    at_once = max(1, min(runs, engine.room(spec, engine.device(baseline))))
+    costs = []
+    for base in [spec.baseline, *({CONTROL_BASELINE} & conditions.keys())]:
+        arms = [name for name in spec.arms if base in (name, spec.against(name))]
+        rounds = math.ceil(len(arms) * len(spec.seeds) / at_once)
+        costs.append(_cost(conditions[base], spec.train.batch, at_once, rounds))
     around = elapsed + AFTERWARDS
-    left = (60 * options.minutes - around) / rounds - fixed
-    steps = int(left / step)
+    fixed = around + sum(cost.fixed for cost in costs)
+    step = sum(cost.step for cost in costs)
+    steps = int((60 * options.minutes - fixed) / step)
     steps -= steps % EVALUATIONS
     if steps < LEAST_STEPS:
-        needed = (around + rounds * (fixed + LEAST_STEPS * step)) / 60
+        needed = (fixed + LEAST_STEPS * step) / 60
         raise ValueError(
             f"minutes must be at least {math.ceil(1.1 * needed)} here for {runs} runs of"
             f" {LEAST_STEPS} steps, {at_once} at a time, got {options.minutes:g}; or give fewer"
             " --seeds"
         )
-    return steps, around + rounds * (fixed + steps * step)
+    return steps, fixed + steps * step
+
+
+class Cost(NamedTuple):
+    """Seconds of all runs on one text: whatever their steps, and for each step of a run."""
+
+    fixed: float
+    step: float
+
+
+def _cost(condition: Condition, batch: int, at_once: int, rounds: int) -> Cost:
+    """The cost of `rounds` runs one after another, timed by `at_once` processes together."""
+    from plkernel.study.dry_run import measure
+
+    def timed(_: int) -> list[float]:
+        return measure(condition, batch)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        found = np.array(list(pool.map(timed, range(at_once))))
+    start, step, window = found[:, :3].mean(axis=0).tolist()
+    return Cost(rounds * (start + _windows(condition) * window), rounds * step)
 
 
 def _windows(condition: Condition) -> int:

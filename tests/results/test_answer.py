@@ -10,6 +10,7 @@ from studies import BASELINE, write_study
 from plkernel.common.files import MEASUREMENT, save_json
 from plkernel.results.answer import answer
 from plkernel.results.comparison import compare
+from plkernel.results.figures import drawings
 from plkernel.results.record import save_record
 from plkernel.results.study import read_study
 
@@ -117,3 +118,55 @@ def measurement(**changes: Any) -> dict[str, Any]:
     verdict = {"kind": "power law", "sentence": "one", "first_lag": 1, "last_lag": 128}
     values = {"text": "stdlib", "options": options, "information": curve, "verdict": verdict}
     return {**values, "law": law, "words": {}, **changes}
+
+
+CONTROLLED = ("log-spaced_control", "short-frozen_control")
+
+
+def controlled(folder: Path, cost: float, trained: bool = True) -> Path:
+    """A study on a text, and on a control in which frozen half-lives cost `cost`."""
+    effects = {BASELINE: 0.0, "a": 0.05}
+    if trained:
+        effects |= dict(zip(CONTROLLED, (0.0, cost), strict=True))
+    arms: dict[str, Any] = {BASELINE: {}, "a": {}}
+    for name in CONTROLLED:
+        arms[name] = {"levels": {"text": "control"}}
+    arms[CONTROLLED[1]]["against"] = CONTROLLED[0]
+    write_study(folder, range(3), effects, {"arms": arms, "within": ["text"]})
+    words = {CONTROLLED[1]: "frozen half-lives"}
+    save_json(folder / MEASUREMENT, measurement(control="copied bytes", words=words))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("cost", "clause"),
+    [
+        (
+            0.5,
+            r"; the control \(copied bytes\) is seen: frozen half-lives cost 0\.\d+ \(",
+        ),
+        (
+            0.0,
+            r"; the control \(copied bytes\) is not seen: .*, so this trial is too small to show",
+        ),
+        (-0.5, r"; the control \(copied bytes\) is not seen: frozen half-lives -0\.\d+ "),
+    ],
+)
+def test_the_control_is_told_apart_from_the_text(cost: float, clause: str, tmp_path: Path) -> None:
+    sentence = told(controlled(tmp_path, cost))
+    assert re.search(clause, sentence)
+    assert sentence.count("control") == 1
+    assert "a ended 0.0" in sentence
+
+
+def test_a_control_that_was_not_trained_is_said(tmp_path: Path) -> None:
+    sentence = told(controlled(tmp_path, 0.0, trained=False))
+    assert sentence.endswith("; the control (copied bytes) has not been trained yet.")
+
+
+def test_the_control_does_not_hide_the_picture(tmp_path: Path) -> None:
+    drawn = next(drawings(compare(read_study(controlled(tmp_path, 0.5)))))
+    assert drawn.name == "overview"
+    legend = drawn.figure.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == [f"{BASELINE} (baseline)", "a"]
+    assert legend.get_title().get_text().startswith("the control (copied bytes) is seen")

@@ -1,5 +1,6 @@
 """A study in one picture: its panels hold what the rows and the measurement hold."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from matplotlib.text import Text
 from studies import BASELINE, write_study
 from test_answer import measurement
 
-from plkernel.analysis.figures.style import rendered
+from plkernel.analysis.figures.style import rendered, style
 from plkernel.common.files import MEASUREMENT, save_json
 from plkernel.results.comparison import Comparison, compare
 from plkernel.results.figures import Drawing, drawings
@@ -31,8 +32,8 @@ def picture(folder: Path) -> Drawing | None:
 @pytest.mark.parametrize(
     ("state", "is_measured", "titles"),
     [
-        (STATE, True, ["memory of the text", "kernels at initialisation"]),
-        (STATE, False, ["kernels at initialisation"]),
+        (STATE, True, ["information\ndecays as d^-1.00", "kernels at\ninitialisation"]),
+        (STATE, False, ["kernels at\ninitialisation"]),
         ({}, False, []),
     ],
 )
@@ -45,7 +46,8 @@ def test_panels_are_those_that_have_data(
     drawn = picture(folder)
     assert drawn is not None
     assert drawn.section == "answer"
-    titles = [*titles, "learning", "minus baseline"]
+    titles = [*titles, "loss against\nbytes read", "difference\nat the end"]
+    titles = [title.replace("\n", "\n    ") for title in titles]
     expected = [f"{letter}  {title}" for letter, title in zip("abcd", titles, strict=False)]
     assert [axes.get_title("left") for axes in drawn.figure.axes] == expected
     names = [text.get_text() for text in drawn.figure.legends[0].get_texts()]
@@ -74,6 +76,39 @@ def test_panels_hold_the_numbers(tmp_path: Path) -> None:
     expected += [[test.low, test.high], [test.mean]]
     for values, wanted in zip(shown, expected, strict=True):
         assert list(values) == pytest.approx(wanted)
+
+
+def test_titles_stand_apart_and_no_text_leaves_the_figure(tmp_path: Path) -> None:
+    effects = {BASELINE: 0.0, "a": 0.05}
+    arms = {
+        **{name: {} for name in effects},
+        "c_control": {},
+        "d_control": {"against": "c_control"},
+    }
+    for name in ("c_control", "d_control"):
+        arms[name] |= {"levels": {"text": "control"}}
+    spec = {"arms": arms, "within": ["text"]}
+    effects |= {"c_control": 0.0, "d_control": 0.06}
+    folder = write_study(tmp_path, range(3), effects, spec, state=STATE)
+    words = {"d_control": "frozen half-lives of 1 to 8 bytes"}
+    task = "a synthetic task, bytes that copy one of the 64 before them"
+    save_json(folder / MEASUREMENT, measurement(words=words, control=task))
+    drawn = picture(folder)
+    assert drawn is not None
+    with style():
+        drawn.figure.canvas.draw()
+        titles = [axes._left_title.get_window_extent() for axes in drawn.figure.axes]  # type: ignore[attr-defined]
+        legend = drawn.figure.legends[0]
+        texts = [*legend.get_texts(), legend.get_title()]
+        texts += [axes.xaxis.label for axes in drawn.figure.axes]
+        boxes = [*titles, *(text.get_window_extent() for text in texts)]
+    for left, right in pairwise(titles):
+        assert left.x1 < right.x0
+    whole = drawn.figure.bbox
+    for box in boxes:
+        assert whole.x0 <= box.x0
+        assert box.x1 <= whole.x1
+        assert box.y1 <= whole.y1
 
 
 def test_no_text_is_smaller_than_seven_points(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from plkernel.training import check
 from plkernel.training.loop import open_run, run_training
 
 TEXT = "synthetic:lags,alpha=0.7,longest=64,redrawn=0.05,symbols=8,bytes=200kB"
-OPTIONS = Options(model="ssm", minutes=10.0, seeds=2, frozen=True, dim=16)
+OPTIONS = Options(model="ssm", minutes=10.0, seeds=2, frozen=True, control=True, dim=16)
 
 
 class Here(Engine):
@@ -168,15 +168,41 @@ def test_arms_differ_as_they_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("timed")
+def test_the_control_is_frozen_short_against_log_spaced_on_copied_bytes(tmp_path: Path) -> None:
+    one = planned(tmp_path / "out").spec
+    base, short = (one.condition(name) for name in ("log-spaced_control", "short-frozen_control"))
+    assert base.corpus == short.corpus
+    assert base.corpus.name == trial.CONTROL_CORPUS
+    assert base.model == short.model
+    assert base.protocol.total_steps == one.train.total_steps
+    assert max(base.nodes.half_lives()) == pytest.approx(trial.COPIED)
+    assert max(short.nodes.half_lives()) == pytest.approx(trial.SHORT)
+    assert one.train_of("short-frozen_control").decay_multiplier == 0
+    assert one.against("short-frozen_control") == "log-spaced_control"
+    assert one.against("log-spaced_control") is None
+    without = planned(tmp_path / "without", control=False)
+    assert set(one.arms) - set(without.spec.arms) == {"log-spaced_control", "short-frozen_control"}
+    assert without.measured.control == ""
+
+
+@pytest.mark.usefixtures("timed")
+def test_windows_of_a_run_are_those_that_are_priced(tmp_path: Path) -> None:
+    spec = planned(tmp_path / "out").spec
+    assert trial._windows(spec.condition("log-spaced")) == 7 * 64 + 128
+
+
+@pytest.mark.usefixtures("timed")
 def test_steps_follow_from_the_minutes(tmp_path: Path) -> None:
-    """12 runs, 2 at a time, of 1 s + 576 windows of 1 ms + steps of 10 ms."""
+    """12 runs on the text and 4 on the control, 2 at a time, of 1 s + 576 windows of 1 ms + steps
+    of 10 ms.
+    """
     one = planned(tmp_path / "out")
     steps, seconds = trial.steps_for(one.spec, OPTIONS, elapsed=10.0)
     fixed = 1 + 0.001 * (7 * 64 + 128)
-    most = ((600 - 10 - trial.AFTERWARDS) / 6 - fixed) / 0.01
+    most = ((600 - 10 - trial.AFTERWARDS) / 8 - fixed) / 0.01
     assert steps == 6 * math.floor(most / 6)
-    assert seconds == pytest.approx(10 + trial.AFTERWARDS + 6 * (fixed + 0.01 * steps))
-    told = r"minutes must be at least 12 here for 12 runs of 60 steps, 2 at a time, got 10; or"
+    assert seconds == pytest.approx(10 + trial.AFTERWARDS + 8 * (fixed + 0.01 * steps))
+    told = r"minutes must be at least 12 here for 16 runs of 60 steps, 2 at a time, got 10; or"
     with pytest.raises(ValueError, match=told):
         trial.steps_for(one.spec, OPTIONS, elapsed=600.0)
     with pytest.raises(ValueError, match="minutes must be at least"):
@@ -229,7 +255,7 @@ def test_the_chain_ends_in_a_page_and_goes_on(
     cli.main(command.command, given)
     shown = capsys.readouterr().out
     assert shown.endswith(f"page: {out / 'report' / 'report.html'}\n")
-    assert "Of 3 hypotheses declared before the runs" in shown
+    assert "Of 4 hypotheses declared before the runs" in shown
     spec = load_spec(tmp_path / "out.toml", check)
     assert load_json(out / SPEC) == spec.model_dump(mode="json")
     assert load_json(out / REGISTERED)["spec"] == spec.model_dump(mode="json")
@@ -237,6 +263,10 @@ def test_the_chain_ends_in_a_page_and_goes_on(
     sentence = load_json(out / "report" / "table.json")["answer"]
     assert sentence in shown
     assert "power-law projections" in sentence
+    assert sentence.startswith("On synthetic:lags,alpha=0.7,longest=64")
+    assert (
+        sentence.count("the control (a synthetic task, bytes that copy one of the 64 before") == 1
+    )
     head, _, rest = page.partition("What was decided</h2>")
     assert head.count("<figure>") == 1
     assert rest.count("<figure>") > 2

@@ -359,3 +359,21 @@ def test_models_on_tensor_cores_hand_the_precision_to_their_operator() -> None:
         with pytest.raises(ValueError, match="precision 'bf16' works with backend 'gpu'"):
             model(torch.zeros((1, 4), dtype=torch.int64))
     assert rwkv.wkv is before
+
+
+def test_ratios_of_the_profile_are_times_over_ours_of_the_same_case() -> None:
+    def row(case: str, contender: str, **seconds: float) -> dict[str, Any]:
+        parts = {part: {"call": value} for part, value in seconds.items()}
+        return {"case": case, "contender": contender, **parts}
+
+    first, second = profile.PARTS
+    rows = [
+        row("short", profile.OURS, **{first: 2.0, second: 4.0}),
+        row("short", "another", **{first: 1.0, second: 12.0}),
+        row("long", profile.OURS, **{first: 5.0}),
+        row("long", "another", **{first: 10.0, second: 1.0}),
+        row("alone", "another", **{first: 3.0}),
+    ]
+    profile._add_ratios(rows)
+    ratios = [[one[part].get("ratio") for part in profile.PARTS if part in one] for one in rows]
+    assert ratios == [[1.0, 1.0], [0.5, 3.0], [1.0], [2.0, None], [None]]

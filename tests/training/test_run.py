@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from plkernel.commands.train import command as train_command
 from plkernel.common import environment
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.reading import load_spec, load_values, parse_spec, replaced
@@ -360,3 +361,16 @@ def test_a_row_is_in_the_file_before_the_disk_is_asked_to_keep_it(
         progress = folder.append({"step": step}, progress)
     assert kept == [b'{"step": 0}\n', b'{"step": 0}\n{"step": 10}\n']
     assert progress.metrics_bytes == len(kept[-1])
+
+
+def test_without_a_name_the_baseline_is_trained_and_the_other_arms_are_told(
+    tiny_spec: SpecWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = load_spec(tiny_spec(steps=1))
+    train_command(spec, out=tmp_path / "out")
+    assert (tmp_path / "out" / RUN / "result.json").exists()
+    others = ", ".join(repr(name) for name in spec.arms if name != "uniform")
+    told = f"arm 'uniform', the baseline, as --arm names none; others: {others}"
+    assert told in capsys.readouterr().err
+    train_command(spec, arm="uniform", out=tmp_path / "out")
+    assert told not in capsys.readouterr().err

@@ -15,7 +15,7 @@ PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) pytest -n auto --maxproce
 PEERS := rwkv==0.8.32 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs tutorials test test-all test-portable lint types size bench gpu clean
+.PHONY: help demo docs tutorials test test-all test-portable test-slurm lint types size bench gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -62,6 +62,12 @@ test: $(VENV)/installed-dev  ## set up and run the tests (minutes)
 
 test-all: $(VENV)/installed-dev  ## every test, the slow ones too
 	$(PYTEST)
+
+SLURM := slurmctld slurmd slurm-client munge
+
+test-slurm: $(VENV)/installed-dev  ## a study on a real Slurm of one node (root; installs Debian's packages if missing)
+	command -v sbatch >/dev/null || (apt-get update -q && apt-get install -y -q --no-install-recommends $(SLURM))
+	OMP_NUM_THREADS=1 $(RUN) pytest tests/study/test_slurm.py
 
 # An older processor than this one: without NUMBA_CPU_FEATURES numba would add those of this one to the name.
 AVX2 := OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES= \

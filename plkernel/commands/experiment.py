@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 Workers = int | Literal["auto"] | None
 EngineName = Literal["local", "slurm"]
 SLURM = "--slurm"
+REPORT_PATIENCE = 120.0
+"""Seconds that a command waits for a job that writes the report."""
 READING = ("--status", "--cancel")
 """Options of calls that build no model and train nothing."""
 
@@ -296,7 +299,9 @@ def _train(
     if report and read_study(folder).finished():
         from plkernel.commands.report import report as print_report
 
-        print_report(folder)
+        # the last job of a queue may be about to write the report too
+        with _held(folder) if engine else nullcontext():
+            print_report(folder)
     if failed:
         print(
             f"did not finish: {', '.join(failed)}; log.txt says why, --retry goes on after"
@@ -304,6 +309,13 @@ def _train(
             file=sys.stderr,
         )
         sys.exit(1)
+
+
+def _held(folder: Path) -> AbstractContextManager[None]:
+    """Return the lock of a study, waited for."""
+    from plkernel.training.folder import locked
+
+    return locked(folder, f"out {folder}", REPORT_PATIENCE)
 
 
 def _register(

@@ -97,6 +97,7 @@ class QueuedRun:
         """
         from submitit.core.utils import DelayedSubmission
 
+        _ignore_usr2()  # a second one would write the same files within the first
         if self.process is not None:
             _stop(self.process.pid)
         again = QueuedRun(self.job, self.environment, self.directory, self.report)

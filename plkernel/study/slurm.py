@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import plkernel
 from plkernel.common.cli import nearest, shortened
 from plkernel.config.condition import Condition
 from plkernel.study.queue import JOBS, Entry, stamp_of
@@ -249,7 +248,7 @@ class SlurmQueue:
 
 def _paths() -> list[str]:
     """Return the lines of a job's script that put this package on its path, if it needs them."""
-    root = Path(plkernel.__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if root in (Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("platlib"))):
         return []
     return [f'export PYTHONPATH={shlex.quote(str(root))}"${{PYTHONPATH:+:$PYTHONPATH}}"']

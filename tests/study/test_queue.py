@@ -131,7 +131,7 @@ def test_a_pre_empted_run_goes_on_to_the_same_bytes(
     tiny_spec: SpecWriter, tmp_path: Path, here: OnThisMachine
 ) -> None:
     """USR2 reaches the job amid its steps; it saves, is requeued, and ends as if nothing was."""
-    spec = load_spec(tiny_spec(steps=400, eval_every=20)).model_copy(update={"seeds": (0,)})
+    spec = load_spec(tiny_spec(steps=300, eval_every=15)).model_copy(update={"seeds": (0,)})
     out, alone = tmp_path / "out", tmp_path / "alone"
     run_training(prepare(spec, "uniform", 0, alone), progress_bar=False)
     with pytest.raises(LeftToQueueError, match=r"1 runs are in the queue\. They go on without"):

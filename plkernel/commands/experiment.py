@@ -177,14 +177,14 @@ def show_status(spec: Spec, folder: Path) -> None:
 
 def cancel_jobs(spec: Spec, folder: Path) -> None:
     """Cancel the jobs of a study that are in the queue; OSError if Slurm refuses."""
-    from plkernel.study.queue import ALIVE, jobs_of
+    from plkernel.study.queue import jobs_of, lives
 
     jobs = jobs_of(folder)
     queue = _queue(folder) if jobs else None
     states = queue.states() if queue else {}
     if states is None:
         raise OSError("slurm does not answer; run the same command again once it does")
-    alive = [job for job in jobs if states.get(job) in ALIVE]
+    alive = [job for job in jobs if lives(states.get(job))]
     if queue and alive:
         queue.cancel(alive)
     print(f"{spec.name}: {len(alive)} jobs cancelled; the same command without --cancel goes on")

@@ -110,6 +110,11 @@ def has_new_result(folder: Path, entry: Entry) -> bool:
     return stamp_of(folder) not in (None, entry.before)
 
 
+def lives(state: str | None) -> bool:
+    """Return True for the state of a job that may still train its run."""
+    return state is not None and state.split()[0] in ALIVE
+
+
 def is_open(folder: Path, entry: Entry) -> bool:
     """Return True where only the queue can tell what the job of a run does."""
     return entry.ended is None and not has_new_result(folder, entry)
@@ -129,7 +134,10 @@ class Queue(Protocol):
         """Submit runs of one device; return their jobs in this order. OSError if refused."""
 
     def states(self) -> Mapping[str, str] | None:
-        """Return the states of the user's jobs by id; None while the queue does not answer."""
+        """Return the states of the user's jobs by id; None while the queue does not answer.
+
+        A state is a word of Slurm, and behind a space the reason, if there is one.
+        """
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancel jobs; those that run save first."""
@@ -179,7 +187,7 @@ class QueueEngine:
                 f"{self.queue.name} does not answer, and job {entry.id} may still be in its queue;"
                 " run the same command again once it does"
             )
-        return states.get(entry.id) in ALIVE
+        return lives(states.get(entry.id))
 
     def ended(self) -> list[Job]:
         """Return the runs that have a result, or whose jobs have gone without one.
@@ -245,7 +253,7 @@ class QueueEngine:
         for job in jobs:
             entry = self.active[job]
             state = states.get(entry.id)
-            if state in ALIVE or has_new_result(job.folder, entry):
+            if lives(state) or has_new_result(job.folder, entry):
                 self.missing.discard(job)
             elif job not in self.missing:
                 self.missing.add(job)
@@ -270,7 +278,8 @@ class QueueEngine:
 
 def reason(output: Path, state: str | None) -> str:
     """Return how a job ended without a result, and the last line that it printed to `output`."""
-    ended = state.lower().replace("_", " ") if state else "gone from the queue"
+    word = state.split()[0] if state else "gone from the queue"
+    ended = word.lower().replace("_", " ")
     if not output.exists():
         return (
             f"job {ended}, and it printed nothing: the node may not see {output.parent}; give an"

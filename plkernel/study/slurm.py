@@ -224,8 +224,11 @@ class SlurmQueue:
         return values
 
     def states(self) -> Mapping[str, str] | None:
-        """Return the states of the user's jobs by id; None while Slurm does not answer."""
-        command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i %T"]
+        """Return the states of the user's jobs by id; None while Slurm does not answer.
+
+        Behind the state of a job that waits stands why.
+        """
+        command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r"]
         command += ["--user", getpass.getuser()]
         try:
             told = subprocess.run(
@@ -233,8 +236,14 @@ class SlurmQueue:
             ).stdout
         except (subprocess.SubprocessError, OSError):
             return None
-        pairs = [line.split() for line in told.splitlines()]
-        return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+        states = {}
+        for line in told.splitlines():
+            name, _, rest = line.strip().partition("|")
+            state, _, why = rest.partition("|")
+            if state:
+                tells_why = state == "PENDING" and why not in ("", "None")
+                states[name] = f"{state} {why}" if tells_why else state
+        return states
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancel jobs; OSError with what scancel says."""

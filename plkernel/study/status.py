@@ -20,7 +20,7 @@ from plkernel.common.files import (
     run_folder,
 )
 from plkernel.config.study import Spec
-from plkernel.study.queue import ALIVE, Entry, Queue, entry_of, is_open, last_line, reason
+from plkernel.study.queue import ALIVE, Entry, Queue, entry_of, is_open, last_line, lives, reason
 from plkernel.training.folder import RunFolder, locked
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
@@ -117,8 +117,9 @@ def _of_job(output: Path, states: States, entry: Entry) -> tuple[str, str]:
     if states is None:
         return UNKNOWN, f"{entry.queue} does not answer here"
     state = states.get(entry.id)
-    if state in ALIVE:
-        return ALIVE[state], ""
+    if state is not None and lives(state):
+        word, _, why = state.partition(" ")
+        return ALIVE[word], why
     return FAILED, reason(output, state)
 
 

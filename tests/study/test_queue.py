@@ -209,8 +209,10 @@ def test_runs_whose_jobs_have_gone_are_named_and_tried_again(
     with pytest.raises(LeftToQueueError, match="3 runs"):
         run_experiment(spec, out, engine=QueueEngine(queue, detach=True))
     assert queue.submitted[1] == lost
-    shown = {run.name: (run.state, run.job) for run in states_of(spec, out, queue)}
-    assert shown["power-law seed 1"] == ("queued", "2_2"), "whatever an earlier attempt has left"
+    assert queue.told is not None
+    queue.told["2_2"] = "PENDING BeginTime"
+    shown = {run.name: (run.state, run.note) for run in states_of(spec, out, queue)}
+    assert shown["power-law seed 1"] == ("queued", "BeginTime"), "not as an earlier attempt ended"
 
 
 def test_a_queue_that_does_not_answer_is_waited_for(
@@ -230,6 +232,23 @@ def test_a_queue_that_does_not_answer_is_waited_for(
 
     assert run_experiment(spec, out, engine=QueueEngine(Silent())) == []
     assert capsys.readouterr().err.count("slurm does not answer; waiting for results") == 1
+
+
+def test_a_job_that_is_missing_once_is_not_lost(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+    """It may be on its way back into the queue, or its result on the way through the network."""
+    spec, out = load_spec(tiny_spec()), tmp_path / "out"
+
+    class Requeuing(Told):
+        asked = 0
+
+        def states(self) -> Mapping[str, str] | None:
+            self.asked += 1
+            if self.asked == 4:
+                for folder in out.glob("*/seed-*"):
+                    RunFolder(folder).finish(RESULT)
+            return {} if self.asked % 2 else self.told
+
+    assert run_experiment(spec, out, engine=QueueEngine(Requeuing())) == []
 
 
 def test_a_silent_queue_gets_no_second_job(tiny_spec: SpecWriter, tmp_path: Path) -> None:
@@ -499,8 +518,9 @@ def test_a_script_asks_for_what_the_spec_says(
     )
     with pytest.raises(OSError, match=r"^sbatch: .*invalid partition specified: gpu"):
         queue.submit(runs)
-    commands.say("squeue", "7_0 RUNNING\n7_1 PENDING")
-    assert queue.states() == {"7_0": "RUNNING", "7_1": "PENDING"}
+    commands.say("squeue", "7_0|RUNNING|None\n7_1|PENDING|(launch failed requeued held)")
+    states = {"7_0": "RUNNING", "7_1": "PENDING (launch failed requeued held)"}
+    assert queue.states() == states
     commands.say("squeue", "", 1)
     assert queue.states() is None
 

@@ -28,6 +28,8 @@ Start = Callable[..., subprocess.Popen[str]]
 ARMS = ("uniform", "power-law")
 RUNS = [f"{arm}/seed-{seed}" for seed in (0, 1) for arm in ARMS]
 PATIENCE = 500.0
+SAVED_WITHIN = 10.0
+"""Seconds after which the controller has saved its state: it forgets a later launch of a job."""
 
 
 @pytest.fixture
@@ -106,6 +108,7 @@ def test_a_study_goes_on_through_all_that_happens_to_a_cluster(
     wait_until(lambda: rows_of(first) >= 2, node)
     assert load_json(first / JOB)["id"] in running(node)
     pre_empt(load_json(first / JOB)["id"], node)
+    time.sleep(SAVED_WITHIN)
     node.kill("slurmctld")
     node.start("slurmctld")
     assert "uniform seed 0" in said(start(spec, out, "--status"), node)

@@ -263,7 +263,7 @@ def test_the_chain_ends_in_a_page_and_goes_on(
     sentence = load_json(out / "report" / "table.json")["answer"]
     assert sentence in shown
     assert "power-law projections" in sentence
-    assert sentence.startswith("On synthetic:lags,alpha=0.7,longest=64")
+    assert sentence.startswith("On synthetic:lags,alpha=0 ... 8,bytes=200kB, after ")
     assert (
         sentence.count("the control (a synthetic task, bytes that copy one of the 64 before") == 1
     )

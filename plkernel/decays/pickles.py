@@ -65,7 +65,22 @@ def read_pickle(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: holds {type(content).__name__}, expected a flat dictionary of named tensors"
         )
+    _check_expanded(path, weights)
     return weights
+
+
+def _check_expanded(path: Path, weights: Mapping[str, Any]) -> None:
+    """Raise ValueError for tensors of much more numbers than the file holds, as expand makes."""
+    more = 0
+    for tensor in weights.values():
+        if _is_tensor(tensor) and str(tensor.layout) == "torch.strided":
+            held = tensor.untyped_storage().nbytes()
+            more += max(0, tensor.numel() * tensor.element_size() - held)
+    if more > MOST_INFLATED:
+        raise ValueError(
+            f"{path}: its tensors take {more:,} bytes more than it holds, expected at most"
+            f" {MOST_INFLATED:,}; save them with .contiguous()"
+        )
 
 
 def _loaded(path: Path) -> Any:

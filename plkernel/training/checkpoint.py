@@ -8,7 +8,7 @@ tensors. It guards against damage and mix-ups, not against forgery.
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ from plkernel.common import cli
 from plkernel.common.cli import TRUST, is_code
 from plkernel.common.files import CHECKPOINT, CONFIG, atomic, load_object, save_json
 from plkernel.config.condition import from_config
+from plkernel.decays.config_sizes import check_against, check_parameters
+from plkernel.decays.tensors import Checkpoint, open_checkpoint
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.state import State
-from plkernel.training.build import AnyModel, build, started
+from plkernel.training.build import AnyModel, Model, Unfilled, build, started
 from plkernel.training.folder import Progress, other_run
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -216,21 +218,40 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
         needed = f"its model needs other people's code, kind {kind!r}, which is not imported here"
         raise ValueError(f"{config}: {needed}{remedy}")
     try:
-        if saved := [name for name in SAVED if name in content]:
-            (built, sizes), values = SAVED[saved[0]], content[saved[0]]
-            # Options that a structure no longer has are left out where they are off.
-            structure = {
-                n: v for n, v in values.get("structure", {}).items() if v or hasattr(Structure, n)
-            }
-            model: AnyModel = built(sizes(**{**values, "structure": Structure(**structure)}))
+        held = open_checkpoint(str(checkpoint))
+    except ValueError as error:
+        raise ValueError(f"checkpoint {checkpoint} is damaged ({error})") from error
+    try:
+        if any(name in content for name in SAVED):
+            model: AnyModel = _sized(lambda: _saved(content), content, held)
         elif code:
             model = started(from_config(content, trusted=True), int(content["seed"]))
         else:
-            model = build(from_config({**content, "train": None}))
+            condition = from_config({**content, "train": None})
+            model = _sized(lambda: build(condition), content, held)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a model ({error})") from error
     step = load_checkpoint(checkpoint, model, config=content).step
     return model.eval(), content, step
+
+
+def _saved(content: Mapping[str, Any]) -> RWKV:
+    """A model that `save_model` has written, its parameters not yet set."""
+    name = next(one for one in SAVED if one in content)
+    (built, sizes), values = SAVED[name], content[name]
+    # Options that a structure no longer has are left out where they are off.
+    structure = {n: v for n, v in values.get("structure", {}).items() if v or hasattr(Structure, n)}
+    return built(sizes(**{**values, "structure": Structure(**structure)}))
+
+
+def _sized(built: Callable[[], Model], content: Mapping[str, Any], held: Checkpoint) -> Model:
+    """The model, once it is known to be no larger than its checkpoint."""
+    for section in ("model", *SAVED):
+        check_against(content.get(section) or {}, held.names, held.numbers())
+    with torch.device("meta"), Unfilled():
+        parameters = sum(one.numel() for one in built().parameters())
+    check_parameters(parameters, held.numbers())
+    return built()
 
 
 def check_free(folder: Path) -> None:

@@ -22,7 +22,7 @@ from plkernel.common import cli
 from plkernel.common.files import check_regular, load_object, shown
 from plkernel.decays.config_sizes import check_sizes
 from plkernel.decays.families import Floats
-from plkernel.decays.folders import conversion, held_files
+from plkernel.decays.folders import conversion, held_files, part_of
 from plkernel.decays.pickles import read_pickle
 
 HUB = "hf:"
@@ -149,6 +149,9 @@ def _file_in(folder: Path) -> Path:
 def _whole(path: Path, config: Mapping[str, Any]) -> Checkpoint:
     """A checkpoint in one file."""
     check_regular(path)
+    part = part_of(path)
+    if part:
+        raise ValueError(f"{path}: {part}")
     if path.suffix in SAFE:
         return _of_shards(dict.fromkeys(_header(path)[0], path), config)
     if path.suffix not in PICKLED:

@@ -389,3 +389,38 @@ def test_no_model_is_built_of_other_layers_than_the_file_has(
     (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 5000}))
     message = refused(inspect, tmp_path, "--text", __file__)
     assert "says 5000 layers, and there are tensors of 2" in message
+
+
+PARTS = {
+    "tensor parallel": ("mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"),
+    "pipeline": ("layer_03-model_00-model_states.pt", "layer_03-model_01-model_states.pt"),
+    "ZeRO": (
+        "zero_pp_rank_0_mp_rank_00_model_states.pt",
+        "zero_pp_rank_1_mp_rank_00_model_states.pt",
+    ),
+    "FSDP": ("model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"),
+    "consolidated": ("consolidated.00.pth", "consolidated.01.pth"),
+    "listed by an index": ("pytorch_model-00001-of-00002.bin",),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_one_part_of_several_is_said_to_be_one(name: str, tmp_path: Path) -> None:
+    for part in PARTS[name]:
+        torch.save(STATE, tmp_path / part)
+    with pytest.raises(ValueError, match="is one part of 2"):
+        shown(str(tmp_path / PARTS[name][0]))
+
+
+def test_the_only_part_is_the_whole(tmp_path: Path) -> None:
+    for name in ("mp_rank_00_model_states.pt", "consolidated.00.pth", "model-00001-of-00001.bin"):
+        torch.save(STATE, tmp_path / name)
+        assert len(shown(str(tmp_path / name)).layers) == 2
+
+
+def test_a_kernel_that_is_unknown_leaves_a_gap(tmp_path: Path) -> None:
+    broken = STATE | {"layers.1.mixer.A_log": torch.full((8,), np.nan)}
+    torch.save(broken, tmp_path / "model.pt")
+    kernels = shown(str(tmp_path / "model.pt")).memory.kernels[0]
+    assert np.isfinite(kernels[0]).all()
+    assert np.isnan(kernels[1]).all()

@@ -148,12 +148,14 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 def _weights(content: Any) -> Any:
     """The dictionary of tensors among what training code has saved; else the content itself."""
-    if not isinstance(content, dict) or any(_is_tensor(value) for value in content.values()):
+    if not isinstance(content, dict):
         return content
     for name in NESTED:
         found = _flat(content.get(name))
         if found:
             return found
+    if any(_is_tensor(value) for value in content.values()):
+        return content
     chunks = {name: content[name] for name in content if CHUNK.fullmatch(str(name))}
     others = {
         name: value

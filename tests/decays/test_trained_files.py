@@ -55,6 +55,7 @@ SAVED: dict[str, Any] = {
     "object.ckpt": {"state_dict": STATE, "config": Config(), "callbacks": {}},
     "loop.pt": {"model": STATE, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}},
     "ordered.pth": {"model_state_dict": OrderedDict(STATE), "step": torch.zeros(1).item()},
+    "beside a tensor.pt": {"model": STATE, "optimizer": {}, "train_state": torch.zeros(1)},
     "average.pt": {"model_ema": STATE, "epoch": 3},
     "mp_rank_00_model_states.pt": {"module": STATE, "ds_version": "0.17", "lr_scheduler": None},
     "model_optim_rng.pt": {

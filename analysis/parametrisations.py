@@ -249,12 +249,13 @@ def rwkv_levels(channels: int, depth: float, low: float = -6.0, high: float = -1
     return low + (high - low) * channel_ramp(channels, 0.7 + 1.3 * depth)
 
 
-def rwkv7_levels(channels: int, depth: float) -> Floats:
+def rwkv7_levels(channels: int, depth: float, head_size: int = 64) -> Floats:
     """Initial w0 of RWKV-7: -5.5 + 6 x**(1 + depth**0.3) + 2.5 z |z|, depth 0 .. 1.
 
-    x runs from 0 to 1 over the channels, z from -1 to 1 along each head of 64. Source:
-    BlinkDL/RWKV-LM, RWKV-v7.
+    x runs from 0 to 1 over the channels, z from -1 to 1 along each head. Source:
+    BlinkDL/RWKV-LM, RWKV-v7, where heads have 64; fla: layers/rwkv7.py, of any size.
     """
     ramp = channel_ramp(channels, 1.0 + depth**0.3)
-    zigzag = (np.arange(channels) % 64 - 31.5) / 31.5
+    middle = (head_size - 1) / 2.0
+    zigzag = (np.arange(channels) % head_size - middle) / middle
     return -5.5 + 6.0 * ramp + 2.5 * zigzag * np.abs(zigzag)

@@ -38,7 +38,7 @@ def test_list_finds_by_part_by_pattern_and_by_name(capsys: Shown) -> None:
     listing("olmo*")
     assert "3 schemes" in capsys.readouterr().out
     listing("mup_table8")
-    assert "zero_readout: the head and the queries start at zero" in capsys.readouterr().out
+    assert "zero_readout: the head and the queries are zero" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

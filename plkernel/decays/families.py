@@ -240,15 +240,21 @@ def kimi(given: Given) -> Floats:
     """
     a_log = given.tensors.get("A_log", np.zeros(1)).reshape(-1, 1)
     dt_bias = given["dt_bias"].reshape(len(a_log), -1)
-    bounds = [given.number(name) for name in ("lower_bound", "linear_lower_bound")]
-    if given.setting("kda_safe_gate"):
-        bounds.append(given.number("kda_lower_bound", -5.0))
-    known = [bound for bound in bounds if bound is not None]
-    if known:
-        return rate_of("bounded", dt_bias, bound=-known[0], a_log=a_log)
+    bound = gate_bound(given)
+    if bound is not None:
+        return rate_of("bounded", dt_bias, bound=-bound, a_log=a_log)
     if "A_log" not in given.tensors:
         raise ValueError("config.json: lower_bound is missing, which a gate without A_log needs")
     return rate_of("dt_bias", dt_bias, a_log=a_log)
+
+
+def gate_bound(given: Given) -> float | None:
+    """The lower bound of log decays in config.json; None if there is none."""
+    for name in ("lower_bound", "linear_lower_bound"):
+        bound = given.number(name)
+        if bound is not None:
+            return bound
+    return given.number("kda_lower_bound", -5.0) if given.setting("kda_safe_gate") else None
 
 
 def lightning(given: Given) -> Floats:
@@ -385,10 +391,14 @@ def rwkv_from(low: float, high: float) -> Start:
     return start
 
 
-def rwkv7_start(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
-    """`rwkv7_levels` of the layer."""
-    levels = parametrisations.rwkv7_levels(math.prod(shape), _depth(layer, layers))
-    return levels.reshape(shape)
+def rwkv7_from(head_size: int) -> Start:
+    """`rwkv7_levels` of the layer, with heads of one size."""
+
+    def start(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
+        levels = parametrisations.rwkv7_levels(math.prod(shape), _depth(layer, layers), head_size)
+        return levels.reshape(shape)
+
+    return start
 
 
 def _depth(layer: int, layers: int) -> float:
@@ -405,7 +415,11 @@ STARTS: dict[str, tuple[str, Start]] = {
     "xlstm": ("3 .. 6 over heads (xLSTM)", xlstm),
     "rwkv4": ("the official start of RWKV-4", rwkv_from(-5.0, 3.0)),  # BlinkDL/RWKV-LM
     "rwkv5": ("the official start of RWKV-5 and RWKV-6", rwkv_from(-6.0, -1.0)),
-    "rwkv7": ("the official start of RWKV-7", rwkv7_start),
+    "rwkv7": ("the official start of RWKV-7", rwkv7_from(64)),
+    "rwkv7, heads of 8": ("the official start of RWKV-7 with heads of 8", rwkv7_from(8)),
+    "rwkv7, heads of 16": ("the official start of RWKV-7 with heads of 16", rwkv7_from(16)),
+    "rwkv7, heads of 32": ("the official start of RWKV-7 with heads of 32", rwkv7_from(32)),
+    "rwkv7, heads of 128": ("the official start of RWKV-7 with heads of 128", rwkv7_from(128)),
 }
 """Exact initialisations of official code, in words and as functions, by the names of them that
 families.toml has.

@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plkernel.decays.families import COUNTS, Floats, Given
+from plkernel.decays.families import COUNTS, Floats, Given, gate_bound, kimi
 from plkernel.decays.plausible import transformed
 from plkernel.decays.rates import NUMBERED, Layer, half_lives
 from plkernel.decays.structure import sizes, too_many, unread
 from plkernel.decays.tensors import Checkpoint, rounded, spacing
 
 LONGEST = 1e6  # tokens: beyond any training context
+MOST_FOREVER = 0.5
+"""Share of half-lives above LONGEST from which on a layer that no training has reached is wrong."""
 LARGEST_SHIFT = 0.02
 """Relative change of a half-life by rounding; a larger one is a finding."""
 HALF_PRECISION = ("bfloat16", "float16")
@@ -93,7 +95,27 @@ def official_starts(layer: Layer, count: int) -> dict[str, str]:
                 stored.values, start(stored.values.shape, layer.number, count), rtol=eps, atol=eps
             ):
                 started[role] = words
+    one_step = _one_step(layer)
+    if one_step:
+        started["dt_bias"] = one_step
     return started
+
+
+def _one_step(layer: Layer) -> str:
+    """How dt_bias starts where config.json has one step for all heads, or "".
+
+    transformers draws it between time_step_min and time_step_max, not below time_step_floor.
+    """
+    stored, given = layer.tensors.get("dt_bias"), Given({}, layer.config, layer.number)
+    names = ("time_step_min", "time_step_max", "time_step_floor")
+    low, high, floor = (given.setting(name) for name in names)
+    limits = [one for one in (low, 0.1 if high is None else high) if isinstance(one, int | float)]
+    if stored is None or len(limits) < 2 or limits[0] != limits[1] or not limits[0] > 0:
+        return ""
+    step = max(limits[0], floor if isinstance(floor, int | float) else 0.0)
+    expected = step + np.log(-np.expm1(-step))
+    near = np.allclose(stored.values, expected, rtol=max(stored.eps, 1e-5), atol=0.0)
+    return f"the one step of config.json, {step:g}" if near else ""
 
 
 def _of_names(checkpoint: Checkpoint, modules: Sequence[str]) -> Iterator[Finding]:
@@ -140,7 +162,7 @@ def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterato
             continue
         if not values.any():
             yield Finding("zeros", name, f"all {values.size:,} numbers are zero")
-        elif values.size > 1 and (values == values.flat[0]).all():
+        elif values.size > _few(stored.dtype) and (values == values.flat[0]).all():
             yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
         elif values.size > 3:
             yield from _partly(layer, role, count)
@@ -154,6 +176,11 @@ def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterato
             layer.names["A_log"],
             f"has {counted.values.size} heads, and config.json says {wanted}",
         )
+
+
+def _few(dtype: str) -> int:
+    """How many numbers of a type may well be equal by chance."""
+    return 2 if dtype in LOW_PRECISION else 1
 
 
 def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
@@ -188,9 +215,13 @@ def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     if (where := tokens < 1.0).any():
         words = f"half-lives of {_share(where)}, the shortest {np.nanmin(tokens):.3g}"
         yield Finding("below one token", subject, words, "notable")
-    if (where := tokens > LONGEST).any():
+    where = tokens > LONGEST
+    if where.any():
         words = f"half-lives of {_share(where)}, up to {np.nanmax(tokens):.3g}"
-        yield Finding("above a million tokens", subject, words, "notable")
+        fresh = _never_forgets(layer, started)
+        if fresh:
+            words += f": {fresh}, so that the state never forgets"
+        yield Finding("above a million tokens", subject, words, "wrong" if fresh else "notable")
     if (where := layer.rates < 0).any():
         yield Finding("grows", subject, f"{_share(where)} grow with time: their decay is above 1")
     level = (
@@ -228,12 +259,47 @@ def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
             )
 
 
+def _never_forgets(layer: Layer, started: Collection[str]) -> str:
+    """Why most half-lives are above LONGEST in a layer that no training has reached, or ""."""
+    beyond = half_lives(layer.rates) > LONGEST
+    return _fresh(layer, started) if beyond.mean() > MOST_FOREVER else ""
+
+
+def _fresh(layer: Layer, started: Collection[str]) -> str:
+    """Why the decays of a layer are those of a model that no training has reached, or "".
+
+    Two ways: all tensors are an official initialisation; or steps of 1e-4 to 0.1, as softplus takes
+    them, stand in a gate b sigmoid(exp(A_log) dt_bias), and A is within 1 and 16, as it is drawn.
+    transformers 5.24 draws bailing_hybrid so; fla starts such a gate at zero.
+    """
+    if layer.family.fixed is not None or not layer.tensors:
+        return ""
+    if len(started) == len(layer.tensors):
+        return "all of it still is as it starts"
+    if layer.family.rate is not kimi or len(layer.tensors) < 2 or gate_bound(layer.given) is None:
+        return ""
+    a_log, dt_bias = layer.tensors["A_log"], layer.tensors["dt_bias"]
+    low, high = _within_rounding(np.array([1e-4, 0.1]), dt_bias.eps)
+    drawn_steps = bool(((low <= dt_bias.values) & (dt_bias.values <= high)).all())
+    margin = 2.0 * max(a_log.eps, 1e-6)
+    drawn_speeds = bool(((a_log.values >= -margin) & (a_log.values <= np.log(16.0) + margin)).all())
+    return "dt_bias is as for softplus, in a gate with a bound" * (drawn_steps and drawn_speeds)
+
+
+def _within_rounding(steps: Floats, eps: float) -> tuple[float, float]:
+    """The two dt_bias with these softplus, lower and higher by what rounding to eps takes."""
+    low, high = (steps + np.log(-np.expm1(-steps))).tolist()
+    return low * (1.0 + eps), high * (1.0 - eps)
+
+
 def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     """Half-lives that rounding has shifted, or will in the type that config.json names.
 
     Also of tensors that were widened since. Notable alone in an official initialisation, of which
     rounding takes nothing that was learned.
     """
+    if _never_forgets(layer, started):
+        return
     kept = str(layer.config.get("model_type")).removesuffix("_text") in KEPT_IN_FLOAT32
     wanted = None if kept else layer.config.get("dtype", layer.config.get("torch_dtype"))
     known = np.isfinite(layer.rates) & (layer.rates > 0)

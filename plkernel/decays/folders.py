@@ -1,10 +1,18 @@
 """Folders that training leaves and that are not read: what they are, and what converts them."""
 
+import re
 from itertools import islice
 from pathlib import Path
 
 MOST_FILES = 10_000
 """Entries of a folder that are looked at."""
+OF_SEVERAL = re.compile(r".*-\d{1,6}-of-(?P<count>\d{1,6})\.\w+", re.ASCII)
+"""Names of files that an index lists, as model-00001-of-00003.safetensors."""
+RANKED = re.compile(
+    r"(?:rank[_-]?|consolidated\.|layer_\d+-model_|tp[_-]?|shard[_-]?|part[_-]?)(?P<rank>\d{1,6})",
+    re.ASCII | re.IGNORECASE,
+)
+"""Names of files that one process wrote, as mp_rank_00_model_states.pt."""
 WEIGHTS = (".safetensors", ".st", ".pth", ".pt", ".bin", ".ckpt")
 
 
@@ -40,6 +48,25 @@ def conversion(folder: Path) -> str:
             " --target-pipeline-parallel-size 1) joins them; then name its model_optim_rng.pt"
         )
     return ""
+
+
+def part_of(path: Path) -> str:
+    """What a file is one part of, in words, and what to name in its place; "" if it is whole."""
+    numbered = OF_SEVERAL.fullmatch(path.name)
+    if numbered and int(numbered["count"]) > 1:
+        count = int(numbered["count"])
+        return f"is one part of {count:,}, which name different tensors; name {path.parent}"
+    ranked = RANKED.search(path.name)
+    if not ranked:
+        return ""
+    head, tail = path.name[: ranked.start("rank")], path.name[ranked.end("rank") :]
+    alike = re.compile(rf"{re.escape(head)}\d+{re.escape(tail)}")
+    count = sum(bool(alike.fullmatch(name)) for name in entries(path.parent))
+    if count < 2:
+        return ""
+    joined = conversion(path.parent)
+    hint = f"; {path.parent} {joined}" if joined else "; join them, and name the whole"
+    return f"is one part of {count:,}, each with some of the numbers{hint}"
 
 
 def held_files(folder: Path) -> list[str]:

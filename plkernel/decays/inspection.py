@@ -18,7 +18,7 @@ from plkernel.decays.folders import WEIGHTS, conversion, held_files
 from plkernel.decays.memory import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.decays.memory_figures import DRAWN, model_figure
 from plkernel.decays.rates import LAGS, Layer, kernel, known_layers, quantiles
-from plkernel.decays.redrawn import redrawn
+from plkernel.decays.redrawn import FEWEST, redrawn
 from plkernel.decays.structure import row_labels, why_unknown
 from plkernel.decays.tensors import HUB, open_checkpoint
 
@@ -75,9 +75,11 @@ class Shown(Result):
 
     @property
     def memory(self) -> Memory:
-        """Half-lives and kernels for figures, within what can be drawn."""
+        """Half-lives and kernels for figures, within what can be drawn; NaN leaves a gap."""
         tokens = np.stack([quantiles(layer.rates) for layer in self.layers])
-        return Memory(np.clip(tokens, *DRAWN)[None], LAGS, np.nan_to_num(self.kernels)[None])
+        return Memory(
+            np.clip(tokens, *DRAWN)[None], LAGS, np.nan_to_num(self.kernels, nan=np.nan)[None]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; numbers that are not finite become null."""
@@ -209,6 +211,13 @@ def render(now: Shown, before: Shown | None = None) -> str:
             numbers += [quantiles(old.rates)[3], _exponent(old.rates)] if old else []
             rows.append([label, f"{layer.rates.size:,}", *map(_digits, numbers)])
         parts.append(f"{title}\n{text_table(header, rows)}")
+    few = sum(stored.values.size < FEWEST for one in now.layers for stored in one.tensors.values())
+    if before and few:
+        parts.append(
+            f"compared: {few:,} tensors of fewer than {FEWEST} numbers are too small to tell one"
+            " that was drawn anew from one that training has moved; all layers are compared"
+            " together"
+        )
     for severity in ("wrong", "notable"):
         lines = [f"  {line}" for line in grouped(now.findings, severity)]
         parts.append("\n".join([f"{severity}:{'' if lines else ' nothing'}", *lines]))

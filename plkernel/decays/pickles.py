@@ -65,7 +65,22 @@ def read_pickle(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: holds {type(content).__name__}, expected a flat dictionary of named tensors"
         )
+    _check_expanded(path, weights)
     return weights
+
+
+def _check_expanded(path: Path, weights: Mapping[str, Any]) -> None:
+    """Raise ValueError for tensors of much more numbers than the file holds, as expand makes."""
+    more = 0
+    for tensor in weights.values():
+        if _is_tensor(tensor) and str(tensor.layout) == "torch.strided":
+            held = tensor.untyped_storage().nbytes()
+            more += max(0, tensor.numel() * tensor.element_size() - held)
+    if more > MOST_INFLATED:
+        raise ValueError(
+            f"{path}: its tensors take {more:,} bytes more than it holds, expected at most"
+            f" {MOST_INFLATED:,}; save them with .contiguous()"
+        )
 
 
 def _loaded(path: Path) -> Any:
@@ -133,12 +148,14 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 def _weights(content: Any) -> Any:
     """The dictionary of tensors among what training code has saved; else the content itself."""
-    if not isinstance(content, dict) or any(_is_tensor(value) for value in content.values()):
+    if not isinstance(content, dict):
         return content
     for name in NESTED:
         found = _flat(content.get(name))
         if found:
             return found
+    if any(_is_tensor(value) for value in content.values()):
+        return content
     chunks = {name: content[name] for name in content if CHUNK.fullmatch(str(name))}
     others = {
         name: value

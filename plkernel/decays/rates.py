@@ -41,6 +41,12 @@ class Layer:
         return _number(self.module)
 
     @property
+    def given(self) -> Given:
+        """What a formula takes."""
+        values = {role: stored.values for role, stored in self.tensors.items()}
+        return Given(values, self.config, self.number)
+
+    @property
     def is_further(self) -> bool:
         """True for a further set of decays in a module, whose formula is taken by analogy."""
         return "(?P<x>" in self.family.anchor

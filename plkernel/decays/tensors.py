@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ import numpy as np
 
 from plkernel.common import cli
 from plkernel.common.files import check_regular, load_object, shown
-from plkernel.decays.families import COUNTS, Floats
-from plkernel.decays.folders import conversion, held_files
+from plkernel.decays.config_sizes import check_sizes
+from plkernel.decays.families import Floats
+from plkernel.decays.folders import conversion, held_files, part_of
 from plkernel.decays.pickles import read_pickle
 
 HUB = "hf:"
@@ -39,8 +40,6 @@ MOST_TEXT = 2**26
 """Bytes of config.json or of an index."""
 MOST_DIMENSIONS = 8
 """Dimensions of a tensor of decays."""
-DEEPEST_MODEL = 10_000
-"""Layers that config.json may name."""
 EMPTY = (
     "; it is empty: stage 3 of ZeRO keeps its numbers in other files, which zero_to_fp32.py of"
     " DeepSpeed joins"
@@ -81,14 +80,17 @@ class Checkpoint:
 
     config.json is empty if there is none.
 
-    size  how many numbers a tensor holds, by its name, known before they are read
-    read  a tensor, by its name; ValueError unless it holds floating-point numbers
+    size     how many numbers a tensor holds, by its name, known before they are read
+    read     a tensor, by its name; ValueError unless it holds floating-point numbers
+    numbers  how many numbers all tensors hold together, at most; two in a byte of whole numbers,
+             as quantised weights have
     """
 
     names: tuple[str, ...]
     config: Mapping[str, Any]
     size: Callable[[str], int]
     read: Callable[[str], Stored]
+    numbers: Callable[[], int]
 
 
 def open_checkpoint(target: str) -> Checkpoint:
@@ -96,52 +98,69 @@ def open_checkpoint(target: str) -> Checkpoint:
 
     Raises ValueError that names the file.
     """
-    path = (
-        _downloaded(target.removeprefix(HUB))
-        if target.startswith(HUB)
-        else cli.existing(Path(target), "model")
-    )
+    path = _found(target)
     folder = path if path.is_dir() else path.parent
-    config = _settings(_inside(folder, CONFIG, folder)) if (folder / CONFIG).exists() else {}
-    _check_depth(config)
-    indexed = [name for name in (INDEX, PICKLE_INDEX) if (path / name).exists()]
-    if indexed:
-        index = _inside(path, indexed[0], path)
-        places = _settings(index).get("weight_map")
-        if (
-            not isinstance(places, dict)
-            or not places
-            or not all(isinstance(file, str) for file in places.values())
-        ):
-            raise ValueError(
-                f"{index}: weight_map must say which tensor is in which file, got {shown(places)}"
-            )
-        files = {file: _inside(path, file, index) for file in dict.fromkeys(places.values())}
-        for file in files.values():
-            check_regular(file, f"{index}: shard ")
-        placed = {name: files[file] for name, file in places.items()}
-        if indexed[0] == PICKLE_INDEX:
-            return of_tensors(_of_pickles(placed), config)
-        return _of_shards(placed, config)
-    if path.is_dir():
-        held = [
-            name
-            for name in (SINGLE, PICKLE)
-            if (path / name).exists() or (path / name).is_symlink()
-        ]
-        if not held:
-            raise ValueError(f"{path}: {conversion(path) or _nothing_in(path)}")
-        path = _inside(path, held[0], path)
+    config: dict[str, Any] = {}
+    if (folder / CONFIG).exists():
+        config = _settings(_inside(folder, CONFIG, folder))
+        check_sizes(config)
+    for index in (INDEX, PICKLE_INDEX):
+        if (path / index).exists():
+            return _indexed(path, index, config)
+    return _whole(_file_in(path) if path.is_dir() else path, config)
+
+
+def _found(target: str) -> Path:
+    """The folder or file of a target, downloaded if it is on the hub."""
+    if target.startswith(HUB):
+        return _downloaded(target.removeprefix(HUB))
+    return cli.existing(Path(target), "model")
+
+
+def _indexed(folder: Path, name: str, config: Mapping[str, Any]) -> Checkpoint:
+    """A checkpoint in several files, which an index names."""
+    index = _inside(folder, name, folder)
+    places = _settings(index).get("weight_map")
+    if (
+        not isinstance(places, dict)
+        or not places
+        or not all(isinstance(file, str) for file in places.values())
+    ):
+        raise ValueError(
+            f"{index}: weight_map must say which tensor is in which file, got {shown(places)}"
+        )
+    files = {file: _inside(folder, file, index) for file in dict.fromkeys(places.values())}
+    for file in files.values():
+        check_regular(file, f"{index}: shard ")
+    placed = {tensor: files[file] for tensor, file in places.items()}
+    if name == PICKLE_INDEX:
+        return of_tensors(_of_pickles(placed), config)
+    return _of_shards(placed, config)
+
+
+def _file_in(folder: Path) -> Path:
+    """The one file of a folder that holds all tensors."""
+    for name in (SINGLE, PICKLE):
+        if (folder / name).exists() or (folder / name).is_symlink():
+            return _inside(folder, name, folder)
+    raise ValueError(f"{folder}: {conversion(folder) or _nothing_in(folder)}")
+
+
+def _whole(path: Path, config: Mapping[str, Any]) -> Checkpoint:
+    """A checkpoint in one file."""
     check_regular(path)
-    if path.suffix not in (*SAFE, *PICKLED):
+    part = part_of(path)
+    if part:
+        raise ValueError(f"{path}: {part}")
+    if path.suffix in SAFE:
+        return _of_shards(dict.fromkeys(_header(path)[0], path), config)
+    if path.suffix not in PICKLED:
         raise ValueError(
             f"{path}: is no {', '.join((*SAFE, *PICKLED))} file, and nothing else is read"
         )
-    if path.suffix in PICKLED:
-        content = read_pickle(path)
-        checkpoint = of_tensors(content, config)
-        return _as_named(checkpoint) if any(one in content for one in PREPARED) else checkpoint
-    return _of_shards(dict.fromkeys(_header(path)[0], path), config)
+    content = read_pickle(path)
+    checkpoint = of_tensors(content, config)
+    return _as_named(checkpoint) if any(one in content for one in PREPARED) else checkpoint
 
 
 def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpoint:
@@ -170,7 +189,21 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
             tensor.detach().cpu().double().numpy(), str(tensor.dtype).removeprefix("torch.")
         )
 
-    return Checkpoint(tuple(tensors), config, lambda name: int(checked(name).numel()), read)
+    def numbers() -> int:
+        return sum(_numbers_of(tensor) for tensor in tensors.values())
+
+    def size(name: str) -> int:
+        return int(checked(name).numel())
+
+    return Checkpoint(tuple(tensors), config, size, read, numbers)
+
+
+def _numbers_of(tensor: Any) -> int:
+    """Numbers that a tensor may hold; 0 for what is no tensor."""
+    if not hasattr(tensor, "numel"):
+        return 0
+    each = 1 if tensor.is_floating_point() or tensor.is_complex() else 2 * tensor.element_size()
+    return int(tensor.numel()) * each
 
 
 def _as_named(checkpoint: Checkpoint) -> Checkpoint:
@@ -197,7 +230,7 @@ def _as_named(checkpoint: Checkpoint) -> Checkpoint:
             rates = -np.log(values) if five else -values
             return Stored(np.log(rates), stored.dtype)
 
-    return Checkpoint(checkpoint.names, checkpoint.config, checkpoint.size, read)
+    return replace(checkpoint, read=read)
 
 
 def _of_pickles(places: Mapping[str, Path]) -> dict[str, Any]:
@@ -227,18 +260,6 @@ def _settings(path: Path) -> dict[str, Any]:
     if size > MOST_TEXT:
         raise ValueError(f"{path}: has {size:,} bytes, expected at most {MOST_TEXT:,}")
     return load_object(path)
-
-
-def _check_depth(config: Mapping[str, Any]) -> None:
-    """Raise ValueError for more layers than any model has, before one is built."""
-    inner = config.get("text_config")
-    for settings in (config, inner if isinstance(inner, dict) else {}):
-        for name in COUNTS:
-            count = settings.get(name)
-            if isinstance(count, int | float) and count > DEEPEST_MODEL:
-                raise ValueError(
-                    f"config.json: {name} must be at most {DEEPEST_MODEL:,}, got {shown(count)}"
-                )
 
 
 def _check_dimensions(name: str, count: int) -> None:
@@ -307,7 +328,18 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
         with np.errstate(invalid="ignore"):  # of NaN
             return Stored(values.astype(np.float64).reshape(one["shape"]), dtype)
 
-    return Checkpoint(tuple(files), config, lambda name: math.prod(entry(name)[0]["shape"]), read)
+    def numbers() -> int:
+        held = 0
+        for file in set(files.values()):
+            for one in header(file)[0].values():
+                first, end = one["data_offsets"]
+                held += math.prod(one["shape"]) if one["dtype"] in TYPES else 2 * (end - first)
+        return held
+
+    def size(name: str) -> int:
+        return math.prod(entry(name)[0]["shape"])
+
+    return Checkpoint(tuple(files), config, size, read, numbers)
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:

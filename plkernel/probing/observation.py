@@ -21,6 +21,7 @@ from plkernel.common.files import CHECKPOINT
 from plkernel.data.windows import fixed_windows
 from plkernel.decays.families import BY_INPUT, Argument, Floats
 from plkernel.decays.rates import Layer, known_layers, quantiles
+from plkernel.decays.structure import row_labels
 from plkernel.decays.tensors import HUB, of_tensors
 from plkernel.probing.text_models import open_text_model
 
@@ -60,7 +61,8 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
     )
     entries: list[dict[str, Any]] = []
     rows = []
-    for index, (layer, rates) in enumerate(layers):
+    labels = row_labels([layer.module for layer, _ in layers])
+    for label, (layer, rates) in zip(labels, layers, strict=True):
         static, seen = (
             dict(
                 zip(
@@ -80,7 +82,7 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
         entries.append({**entry, "observed": seen if len(rates) else None})
         if len(rates):
             spans = (" / ".join(f"{x:.3g}" for x in one.values()) for one in (static, seen))
-            rows.append([str(layer.number or index), f"{len(rates):,}", *spans])
+            rows.append([label, f"{len(rates):,}", *spans])
         else:
             by_input = any(note.startswith(BY_INPUT) for note in layer.family.notes)
             words = "how a text moves its decays is not known here" if by_input else fixed

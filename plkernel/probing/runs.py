@@ -8,11 +8,13 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from plkernel.common.cli import text_table
+from plkernel.common.files import shown
 from plkernel.config.condition import from_config
-from plkernel.config.schema import CorpusSpec
+from plkernel.config.schema import CorpusSpec, explained
 from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_length, fixed_windows
 from plkernel.decays.inspection import Parts
@@ -88,15 +90,20 @@ def validation_text(
     option: of the command, for messages. Raises ValueError when the run's corpus has other bytes
     here, or none is named for a model that was not trained here.
     """
-    known = config.get("corpus", {})
+    known = config.get("corpus") or {}
+    if not isinstance(known, dict):
+        raise ValueError(f"corpus: must be a table, got {shown(known)}")
     if corpus is None and not known:
         raise ValueError(
             f"{option} must be given for a model that was not trained here, as in --{option} stdlib"
         )
     options = {key: value for key, value in known.items() if key in CorpusSpec.model_fields}
-    section = CorpusSpec.model_validate(options) if corpus is None else CorpusSpec(name=corpus)
+    try:
+        section = CorpusSpec(**options) if corpus is None else CorpusSpec(name=corpus)
+    except ValidationError as error:
+        raise ValueError(f"corpus: {explained(error, CorpusSpec)}") from None
     text = corpora.load(section.name, **section.reading)
-    if corpus is None and text.sha256 != known["sha256"]:
+    if corpus is None and text.sha256 != known.get("sha256"):
         raise ValueError(
             f"corpus {section.name!r} is not what the run was trained on (other sha256): name one"
             f" with --{option}"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from plkernel.common import cli
 from plkernel.common.files import CHECKPOINT, CONFIG, load_json
-from plkernel.context.measures import (
-    Bytes,
-)
+from plkernel.context.measures import Bytes
 from plkernel.data import corpora
+from plkernel.decays.config_sizes import check_against, check_parameters
+from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint
 from plkernel.probing.runs import UNTRAINED_CONTEXT, validation_text
 from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import (
@@ -81,13 +81,52 @@ def open_text_model(path: Path, device: torch.device, trusted: bool = False) -> 
     )
 
 
+def _checked_numbers(path: Path) -> int | None:
+    """How many numbers the tensors of a folder hold; None if there are no tensors.
+
+    Raises ValueError where config.json describes a larger model, before anything is imported.
+    """
+    if not any((path / name).exists() for name in (INDEX, SINGLE, PICKLE, PICKLE_INDEX)):
+        return None
+    try:
+        checkpoint = open_checkpoint(str(path))
+        numbers = checkpoint.numbers()
+        check_against(checkpoint.config, checkpoint.names, numbers)
+    except ValueError as error:
+        raise ValueError(f"target {path}: {error}") from error
+    return numbers
+
+
+def _loaded(path: Path, numbers: int | None) -> nn.Module:
+    """The model of a folder, counted without memory first; every tensor comes from its file."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    if numbers is not None:
+        with torch.device("meta"):
+            empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        check_parameters(sum(one.numel() for one in empty.parameters()), numbers)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        path, local_files_only=True, trust_remote_code=False, output_loading_info=True
+    )
+    model, found = loaded
+    missing = sorted(found["missing_keys"])
+    if missing:
+        raise ValueError(
+            f"tensors of the model are not in its file: {', '.join(missing[:3])}"
+            f"{' ..' if missing[3:] else ''}"
+        )
+    return cast(nn.Module, model)
+
+
 def _transformers(path: Path, device: torch.device) -> TextModel:
     """Model and tokenizer of a folder; 256 tokens without a tokenizer are bytes.
 
     Nothing is fetched, and no code of the folder runs.
     """
+    numbers = _checked_numbers(path)
     try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoTokenizer
     except ImportError as error:
         raise ValueError(
             f"target {path}: needs transformers, which is missing: pip install transformers"
@@ -95,7 +134,7 @@ def _transformers(path: Path, device: torch.device) -> TextModel:
     local = {"local_files_only": True, "trust_remote_code": False}
     try:
         with without_gpu_code() if device.type == "cpu" else nullcontext():
-            model: Any = AutoModelForCausalLM.from_pretrained(path, **local)
+            model: Any = _loaded(path, numbers)
             bare = not any((*path.glob("*token*"), *path.glob("vocab*"), *path.glob("spiece*")))
             bytewise = bare and model.get_input_embeddings().num_embeddings == 256
             tokenizer: Any = None if bytewise else AutoTokenizer.from_pretrained(path, **local)

@@ -7,7 +7,7 @@ types, shapes and bytes of all tensors. It guards against damage and mix-ups, no
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from plkernel.common import cli
 from plkernel.common.cli import TRUST, is_code
 from plkernel.common.files import CHECKPOINT, CONFIG, atomic, load_object, save_json
 from plkernel.config.condition import from_config
+from plkernel.decays.config_sizes import check_against, check_parameters
+from plkernel.decays.tensors import Checkpoint, open_checkpoint
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.state import State
-from plkernel.training.build import AnyModel, build, started
+from plkernel.training.build import AnyModel, Model, Unfilled, build, started
 from plkernel.training.folder import Progress, other_run
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -229,7 +231,11 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
         )
         raise ValueError(f"{config}: {needed}; {remedy}")
     try:
-        model = _described(content, code is not None)
+        held = open_checkpoint(str(checkpoint))
+    except ValueError as error:
+        raise ValueError(f"checkpoint {checkpoint} is damaged ({error})") from error
+    try:
+        model = _described(content, code is not None, held)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{config} does not describe a model ({error})") from error
     step = load_checkpoint(checkpoint, model, config=content).step
@@ -243,20 +249,35 @@ def _foreign_kind(content: Mapping[str, Any]) -> str | None:
     return kind if isinstance(kind, str) and is_code(kind) else None
 
 
-def _described(content: dict[str, Any], foreign: bool) -> AnyModel:
+def _described(content: dict[str, Any], foreign: bool, held: Checkpoint) -> AnyModel:
     """The model that a configuration describes, its parameters still to be loaded."""
-    for key, (built, sizes) in SAVED.items():
-        if key in content:
-            values = content[key]
-            options = values.get("structure", {})
-            # Options that a structure no longer has are left out where they are off.
-            kept = {
-                name: value for name, value in options.items() if value or hasattr(Structure, name)
-            }
-            return built(sizes(**{**values, "structure": Structure(**kept)}))
+    if any(name in content for name in SAVED):
+        return _sized(lambda: _saved(content), content, held)
     if foreign:
         return started(from_config(content, trusted=True), int(content["seed"]))
-    return build(from_config({**content, "train": None}))
+    condition = from_config({**content, "train": None})
+    return _sized(lambda: build(condition), content, held)
+
+
+def _saved(content: Mapping[str, Any]) -> RWKV:
+    """A model that `save_model` has written, its parameters still to be loaded."""
+    name = next(one for one in SAVED if one in content)
+    built, sizes = SAVED[name]
+    values = content[name]
+    options = values.get("structure", {})
+    # Options that a structure no longer has are left out where they are off.
+    kept = {name: value for name, value in options.items() if value or hasattr(Structure, name)}
+    return built(sizes(**{**values, "structure": Structure(**kept)}))
+
+
+def _sized(built: Callable[[], Model], content: Mapping[str, Any], held: Checkpoint) -> Model:
+    """The model, once it is known to be no larger than its checkpoint."""
+    for section in ("model", *SAVED):
+        check_against(content.get(section) or {}, held.names, held.numbers())
+    with torch.device("meta"), Unfilled():
+        parameters = sum(one.numel() for one in built().parameters())
+    check_parameters(parameters, held.numbers())
+    return built()
 
 
 def check_free(folder: Path) -> None:

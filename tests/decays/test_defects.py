@@ -12,7 +12,7 @@ from torch import Tensor
 
 from plkernel.commands.inspect import command as inspect
 from plkernel.common import cli
-from plkernel.decays.families import rwkv7_start, rwkv_from
+from plkernel.decays.families import rwkv7_from, rwkv_from
 from plkernel.decays.inspection import shown
 
 LAYERS, HEADS = 4, 16
@@ -184,7 +184,7 @@ def official(kind: str, layers: int = 3) -> Tensors:
     for layer in range(layers):
         place = f"blocks.{layer}.att"
         if kind == "RWKV-7":
-            tensors[f"{place}.w0"] = torch.from_numpy(rwkv7_start((1, 1, 128), layer, layers))
+            tensors[f"{place}.w0"] = torch.from_numpy(rwkv7_from(64)((1, 1, 128), layer, layers))
             tensors[f"{place}.r_k"] = torch.zeros(2, 64)
         elif kind == "RWKV-6":
             start = rwkv_from(-6.0, -1.0)((1, 1, 128), layer, layers)

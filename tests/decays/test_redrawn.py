@@ -216,3 +216,37 @@ def test_numbers_that_are_none_do_not_hide_the_others() -> None:
     found: Any = told(before, now)["initialised again"]
     assert "backbone.layers.0.mixer.A_log" in found
     assert "backbone.layers.1.mixer.dt_bias" not in found
+
+
+SPREADS = (0.1, 0.5, 1.0, 2.0)
+
+
+def small(heads: int, count: int, seed: int) -> State:
+    """Mamba-2 of few heads and layers."""
+    state = mamba2(seed)
+    return {name: x[:heads] for name, x in state.items() if number(name) < count}
+
+
+@pytest.mark.parametrize("count", [4, 12])
+@pytest.mark.parametrize("heads", [4, 8, 16])
+def test_training_that_moves_decays_far_is_no_finding(heads: int, count: int) -> None:
+    """5 % of models, by up to twice the spread of each tensor; 10 of 100 has a chance of 1 %."""
+    models = 0
+    for seed in range(25):
+        before = small(heads, count, seed)
+        for size in SPREADS:
+            models += bool(told(before, trained(before, size, 1000 + seed)))
+    assert models <= 10
+
+
+@pytest.mark.parametrize(("heads", "least"), [(16, 0.8), (24, 0.9)])
+@pytest.mark.parametrize("moved", [0.1, 0.3])
+def test_one_tensor_of_twelve_layers_is_found(heads: int, least: float, moved: float) -> None:
+    name, found = "backbone.layers.5.mixer.A_log", 0
+    for seed in range(30):
+        before, other = small(heads, 12, seed), small(heads, 12, 500 + seed)
+        now = trained(before, moved, 1000 + seed) | {name: other[name]}
+        names = told(before, now).get("initialised again", set())
+        assert names <= {name}
+        found += name in names
+    assert found >= least * 30

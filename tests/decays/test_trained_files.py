@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plkernel.commands.inspect import command as inspect
 from plkernel.decays.inspection import is_other_software, shown
 from plkernel.decays.pickles import read_pickle
-from plkernel.training.checkpoint import load_checkpoint
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.probing.text_models import open_text_model
+from plkernel.training.checkpoint import load_checkpoint, open_model, save_model
 
 State = dict[str, Tensor]
 
@@ -53,6 +55,7 @@ SAVED: dict[str, Any] = {
     "object.ckpt": {"state_dict": STATE, "config": Config(), "callbacks": {}},
     "loop.pt": {"model": STATE, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}},
     "ordered.pth": {"model_state_dict": OrderedDict(STATE), "step": torch.zeros(1).item()},
+    "beside a tensor.pt": {"model": STATE, "optimizer": {}, "train_state": torch.zeros(1)},
     "average.pt": {"model_ema": STATE, "epoch": 3},
     "mp_rank_00_model_states.pt": {"module": STATE, "ds_version": "0.17", "lr_scheduler": None},
     "model_optim_rng.pt": {
@@ -293,19 +296,91 @@ def test_large_text_is_refused_before_it_is_read(name: str, tmp_path: Path) -> N
         shown(str(tmp_path))
 
 
+LARGE: dict[str, dict[str, Any]] = {
+    "layers must be at most 10,000, got 10000000": {"num_hidden_layers": 10_000_000},
+    "n_layer must be at most 10,000": {"n_layer": 1e9},
+    "num_layers must be at most 10,000": {"text_config": {"num_layers": 20_000}},
+    "depth must be at most 10,000": {"decoder": [{"depth": 10**7}]},
+    "hidden_size must be at most 16,777,216, got 1000000000": {"hidden_size": 10**9},
+    "vocab_size must be at most": {"vocab_size": 10**9},
+    "n_inner must be at most": {"n_inner": 10**18},
+    "d_state must be at most": {"ssm_cfg": {"d_state": 10**9}},
+    "num_heads must be at most 65,536, got 1000000": {"num_heads": 10**6},
+    "n_routed_experts must be at most": {"n_routed_experts": 10**6},
+    "layer_types must have at most 10,000 entries": {"layer_types": ["mamba"] * 20_000},
+    "pattern must have at most 10,000 entries": {"hybrid_override_pattern": "M" * 20_000},
+}
+
+
+@pytest.mark.parametrize("message", LARGE)
+def test_sizes_that_no_model_has_are_refused(message: str, tmp_path: Path) -> None:
+    save_file(STATE, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(LARGE[message]))
+    with pytest.raises(ValueError, match=message):
+        shown(str(tmp_path))
+
+
+LARGER: dict[str, tuple[dict[str, Any], str]] = {
+    "layers": ({"num_hidden_layers": 5000}, "is 5000, and there are tensors of 2 layers"),
+    "width": ({"hidden_size": 2**20}, "is 1048576, and all tensors together hold"),
+    "vocabulary": ({"vocab_size": 10**6}, "is 1000000, and all tensors together hold"),
+    "many widths": ({"hidden_size": 2048}, "describes a model of .* parameters"),
+    "a rank": ({"time_step_rank": 10**9}, "describes a model of .* parameters|must be at most"),
+    "absurd": ({"num_hidden_layers": 10**7}, "must be at most 10,000, got 10000000"),
+}
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_no_model_is_built_that_is_larger_than_its_file(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
+    model = transformers.MambaForCausalLM(transformers.MambaConfig(**sizes))
+    model.save_pretrained(tmp_path)
+    assert open_text_model(tmp_path, torch.device("cpu")).unit == "byte"
+    settings, message = LARGER[name]
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | settings))
+    with pytest.raises(ValueError, match=message):
+        open_text_model(tmp_path, torch.device("cpu"))
+
+
+def test_a_model_without_some_of_its_tensors_is_not_run(tmp_path: Path) -> None:
+    """transformers would draw them."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
+    transformers.MambaForCausalLM(transformers.MambaConfig(**sizes)).save_pretrained(tmp_path)
+    held = load_file(tmp_path / "model.safetensors")
+    del held["backbone.layers.1.mixer.D"]
+    save_file(held, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"not in its file: backbone\.layers\.1\.mixer\.D"):
+        open_text_model(tmp_path, torch.device("cpu"))
+
+
 @pytest.mark.parametrize(
-    "config",
+    ("name", "value", "message"),
     [
-        {"num_hidden_layers": 10_000_000},
-        {"n_layer": 1e9},
-        {"text_config": {"num_layers": 20_000}},
+        ("layers", 10**7, "layers must be at most 10,000"),
+        ("layers", 9000, "layers is 9000, and there are tensors of 2 layers"),
+        ("dim", 10**9, "dim must be at most"),
+        ("feed_forward", 2**14, "describes a model of .* parameters"),
     ],
 )
-def test_more_layers_than_any_model_has_are_refused(config: dict[str, Any], tmp_path: Path) -> None:
-    save_file(STATE, tmp_path / "model.safetensors")
+def test_no_model_of_plkernel_is_built_that_is_larger_than_its_file(
+    name: str, value: int, message: str, tmp_path: Path
+) -> None:
+    save_model(tmp_path, RWKV7(RWKV7Config(16, 2, head_size=8)), "a test")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["rwkv7"][name] = value
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="must be at most 10,000"):
-        shown(str(tmp_path))
+    with pytest.raises(ValueError, match=message):
+        open_model(tmp_path)
+
+
+def test_tensors_that_are_larger_than_their_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.pth"
+    torch.save({"layers.0.mixer.A_log": torch.zeros(1).expand(2**26)}, path)
+    with pytest.raises(ValueError, match=r"take 268,435,452 bytes more than it holds"):
+        shown(str(path))
 
 
 def test_no_model_is_built_of_other_layers_than_the_file_has(
@@ -315,3 +390,38 @@ def test_no_model_is_built_of_other_layers_than_the_file_has(
     (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 5000}))
     message = refused(inspect, tmp_path, "--text", __file__)
     assert "says 5000 layers, and there are tensors of 2" in message
+
+
+PARTS = {
+    "tensor parallel": ("mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"),
+    "pipeline": ("layer_03-model_00-model_states.pt", "layer_03-model_01-model_states.pt"),
+    "ZeRO": (
+        "zero_pp_rank_0_mp_rank_00_model_states.pt",
+        "zero_pp_rank_1_mp_rank_00_model_states.pt",
+    ),
+    "FSDP": ("model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"),
+    "consolidated": ("consolidated.00.pth", "consolidated.01.pth"),
+    "listed by an index": ("pytorch_model-00001-of-00002.bin",),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_one_part_of_several_is_said_to_be_one(name: str, tmp_path: Path) -> None:
+    for part in PARTS[name]:
+        torch.save(STATE, tmp_path / part)
+    with pytest.raises(ValueError, match="is one part of 2"):
+        shown(str(tmp_path / PARTS[name][0]))
+
+
+def test_the_only_part_is_the_whole(tmp_path: Path) -> None:
+    for name in ("mp_rank_00_model_states.pt", "consolidated.00.pth", "model-00001-of-00001.bin"):
+        torch.save(STATE, tmp_path / name)
+        assert len(shown(str(tmp_path / name)).layers) == 2
+
+
+def test_a_kernel_that_is_unknown_leaves_a_gap(tmp_path: Path) -> None:
+    broken = STATE | {"layers.1.mixer.A_log": torch.full((8,), np.nan)}
+    torch.save(broken, tmp_path / "model.pt")
+    kernels = shown(str(tmp_path / "model.pt")).memory.kernels[0]
+    assert np.isfinite(kernels[0]).all()
+    assert np.isnan(kernels[1]).all()

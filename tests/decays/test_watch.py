@@ -477,7 +477,7 @@ HEALTHY = [
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_models(name: str) -> None:
-    """No finding that is wrong, and every layer is read, before and after twenty steps."""
+    """No finding that is wrong but a true one, and all layers are read, for twenty steps."""
     kind = name.removeprefix("fla:")
     found = of_fla(kind, **FLA[kind]) if ":" in name else tiny(name)
     optimizer = adamw(plkernel.decay_param_groups(found, 0.1), lr=1e-3)
@@ -487,7 +487,10 @@ def test_healthy_models(name: str) -> None:
             parameter.grad = torch.randn_like(parameter)
         optimizer.step()
         seen = watch()
-    assert (watch.unseen, [one for one in watch.findings if one.severity == "wrong"]) == ({}, [])
+    wrong = {one.name for one in watch.findings if one.severity == "wrong"}
+    never_forgets = name == "BailingHybrid"  # as transformers 5.24 starts it
+    assert wrong == ({"above a million tokens"} if never_forgets else set())
+    assert watch.unseen == {}
     assert sum(name.endswith("/half_life_p50") for name in seen) == len(watch._places) > 0
 
 

@@ -13,6 +13,7 @@ from plkernel.commands.inspect import command as inspect
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
 from plkernel.config.study import Spec
+from plkernel.probing.runs import validation_text
 from plkernel.training.checkpoint import open_model
 from plkernel.training.loop import prepare, run_training
 
@@ -97,3 +98,17 @@ def test_mistakes_are_one_line(
         ([tmp_path / "changed"], "belongs to another run (seed was 0, is now 1)"),
     ]:
         assert message in refused(inspect, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        ({"name": 3, "sha256": ""}, "corpus: name"),
+        ({"name": "stdlib", "validation": "x"}, "corpus: validation"),
+        ([1], "corpus: must be a table"),
+    ],
+)
+def test_a_damaged_corpus_of_a_run_is_told_in_our_words(corpus: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        validation_text({"corpus": corpus}, None)
+    assert "pydantic" not in str(caught.value)

@@ -164,7 +164,7 @@ def test_vectors_of_goose_by_hand() -> None:
             f"blocks.{block}.att.w0"
         ]
         assert w0.detach().flatten().double().numpy() == pytest.approx(
-            starts.rwkv7_start((128,), block, L), abs=1e-6
+            starts.rwkv7_from(64)((128,), block, L), abs=1e-6
         )
 
 

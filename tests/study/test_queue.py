@@ -2,8 +2,10 @@
 is told to.
 """
 
+import ast
 import errno
 import fcntl
+import inspect
 import os
 import signal
 import subprocess
@@ -557,3 +559,12 @@ def test_the_engine_of_the_page_trains_a_study(tiny_spec: SpecWriter, tmp_path: 
     run_training(prepare(spec, "uniform", 0, tmp_path / "alone"), progress_bar=False)
     rows = [place / "uniform" / "seed-0" / "metrics.jsonl" for place in (out, tmp_path / "alone")]
     assert rows[0].read_bytes() == rows[1].read_bytes()
+
+
+def test_the_engine_on_ray_has_all_methods_of_an_engine() -> None:
+    """It is shown, not run: Ray is no dependency."""
+    text = PAGE.read_text().partition("```py\n")[2].partition("```")[0]
+    (shown,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    methods = {node.name for node in shown.body if isinstance(node, ast.FunctionDef)}
+    wanted = {name for name, value in vars(Engine).items() if inspect.isfunction(value)}
+    assert {name for name in wanted if not name.startswith("_")} <= methods

@@ -33,6 +33,7 @@ def command(
     notable: bool = False,
     text: str | None = None,
     tokens: int = 2048,
+    state_dtype: str | None = None,
 ) -> None:
     """Print half-lives and kernels of a model; of a run also saturation and amplification.
 
@@ -62,6 +63,8 @@ def command(
             folder runs.
         tokens: How much of the text to run it on, in windows of the run's context, or of up to 512
             tokens.
+        state_dtype: Of other people's checkpoints, which half-lives a recurrent state does not hold
+            that is stored in this type after every step: bf16, fp16 or fp8.
     """
     from plkernel.common.delivery import check_options, deliver
     from plkernel.decays import inspection
@@ -74,12 +77,13 @@ def command(
         raise ValueError("notable goes with strict: give --strict --notable")
     if other and (corpus, windows) != (None, 16):
         raise ValueError(f"corpus and windows are for runs of plkernel, which {model} is not")
-    if not other and (strict or compare is not None):
+    if not other and (strict or compare is not None or state_dtype is not None):
         raise ValueError(
-            f"compare and strict are for checkpoints of other software, which {model} is not"
+            "compare, strict and state_dtype are for checkpoints of other software, which"
+            f" {model} is not"
         )
     if other:
-        parts, values, (before, now), title = inspection.of_checkpoint(model, compare)
+        parts, values, (before, now), title = inspection.of_checkpoint(model, compare, state_dtype)
     else:
         from plkernel.probing.runs import of_run
 

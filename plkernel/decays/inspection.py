@@ -139,14 +139,29 @@ def is_other_software(model: Path) -> bool:
     return model.name != CHECKPOINT
 
 
-def of_checkpoint(model: Path, compare: Path | None) -> Parts:
+def of_checkpoint(model: Path, compare: Path | None, state_dtype: str | None = None) -> Parts:
     """Decays and findings of a checkpoint of other software.
 
-    Raises ValueError if the one to compare has other layers.
+    state_dtype: also what a recurrent state of that type makes of its half-lives.
+
+    Raises ValueError if the one to compare has other layers, and for a type that is unknown.
     """
+    if state_dtype is None:
+        return _compared(model, compare)[1]
+    from plkernel.decays.rounding import dtype_name
+    from plkernel.decays.stored_states import state_table
+
+    dtype = dtype_name(state_dtype)
+    now, (texts, values, memories, title) = _compared(model, compare)
+    table, values["state"] = state_table(now.layers, dtype)
+    return [*texts, table], values, memories, title
+
+
+def _compared(model: Path, compare: Path | None) -> tuple[Shown, Parts]:
+    """A checkpoint and its report, beside an earlier one where that is given."""
     before, now = None if compare is None else shown(str(compare)), shown(str(model))
     if before is None:
-        return [render(now)], now.to_dict(), (None, now.memory), now.name
+        return now, ([render(now)], now.to_dict(), (None, now.memory), now.name)
     if len(before.layers) != len(now.layers):
         raise ValueError(
             f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}"
@@ -159,12 +174,8 @@ def of_checkpoint(model: Path, compare: Path | None) -> Parts:
             )
             raise ValueError(f"compare {before.name}: {shapes}")
     now = replace(now, findings=(*now.findings, *redrawn(before.layers, now.layers)))
-    return (
-        [render(now, before)],
-        {**now.to_dict(), "compare": before.to_dict()},
-        (before.memory, now.memory),
-        now.name,
-    )
+    values = {**now.to_dict(), "compare": before.to_dict()}
+    return now, ([render(now, before)], values, (before.memory, now.memory), now.name)
 
 
 def shown(target: str) -> Shown:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,3 +169,28 @@ def test_half_precision(tmp_path: Path) -> None:
     assert found(tmp_path, tensors, dtype="float16") == ()  # has eight times the digits
     for kept in ("bailing_hybrid", "glm5_next", "glm5_next_text"):  # in float32 by transformers
         assert found(tmp_path, tensors, dtype="bfloat16", model_type=kept) == ()
+
+
+def test_a_state_in_half_precision_is_counted_by_layer(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from plkernel.decays.inspection import shown
+    from plkernel.decays.rounding import stored
+
+    report = tmp_path / "report.json"
+    inspect(file, state_dtype="bf16", json=report)
+    text = capsys.readouterr().out
+    state = json.loads(report.read_text())["state"]
+    assert state["dtype"] == "bfloat16"
+    for numbers, layer in zip(state["layers"], shown(str(file)).layers, strict=True):
+        found = stored(layer.rates, "bfloat16")
+        assert numbers["half_lives"] == layer.rates.size
+        assert numbers["not_held"] == int((~found.held).sum())
+        assert numbers["never_decay"] == int((found.half_lives >= 354.6).sum())
+    assert state["not_held"] == sum(numbers["not_held"] for numbers in state["layers"])
+    assert f"does not hold {state['not_held']} of {state['half_lives']} half-lives" in text
+
+
+def test_no_other_type_of_state(file: Path, refused: Any) -> None:
+    told = refused(inspect, file, "--state-dtype", "int8")
+    assert "state_dtype must be one of float32, bfloat16" in told

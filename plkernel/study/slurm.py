@@ -154,8 +154,8 @@ def submitit() -> Any:
 class SlurmQueue:
     """Slurm's queue of this user, as a `Queue`.
 
-    folder: of the study. given: parameters of submitit. at_once: runs at a time, None for as many
-    as Slurm lets run.
+    folder: of the study; jobs have its name. given: parameters of submitit. at_once: runs at a
+    time, None for as many as Slurm lets run.
     """
 
     folder: Path
@@ -188,9 +188,9 @@ class SlurmQueue:
         return wanted
 
     def submit(self, runs: Sequence[QueuedRun]) -> list[Entry]:
-        """Submit runs that need the same, as arrays; OSError with what sbatch says if refused."""
+        """Submit runs of one study that need the same; OSError with what sbatch says if refused."""
         executor = submitit().SlurmExecutor(
-            folder=(self.folder / JOBS).absolute(), max_num_timeout=MOST_TIMES
+            folder=(runs[0].job.study / JOBS).absolute(), max_num_timeout=MOST_TIMES
         )
         stamps = [stamp_of(run.job.folder) for run in runs]
         try:

@@ -55,7 +55,8 @@ def states_of(spec: Spec, out: Path, queue: Queue | None) -> list[RunState]:
         entry for folder, entry in entries.items() if entry is not None and is_open(folder, entry)
     ]
     states = queue.states() if queue is not None and open_jobs else None
-    waiting = is_locked(out)
+    # a command that trains on this machine comes to all runs; jobs are queued by their own names
+    waiting = is_locked(out) and not any(entries.values())
     return [_state(name, folder, entries[folder], states, waiting) for name, folder in places]
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from plkernel.commands.experiment import check_ahead, command, gathered
-from plkernel.common.files import FAILED, load_json, save_json
-from plkernel.config.condition import Condition
+from plkernel.common.files import FAILED, TUNING, load_json, save_json
+from plkernel.config.condition import Condition, from_config
 from plkernel.config.reading import load_spec
 from plkernel.study import queue as queues
 from plkernel.study import queued, slurm
@@ -31,7 +31,7 @@ from plkernel.study.schedule import run_experiment
 from plkernel.study.slurm import SlurmQueue, minutes, parameters
 from plkernel.study.status import is_locked, states_of, text
 from plkernel.training.folder import RunFolder, locked
-from plkernel.training.loop import prepare, run_training
+from plkernel.training.loop import open_run, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 Start = Callable[..., subprocess.Popen[str]]
@@ -288,6 +288,37 @@ def test_a_study_that_grows_submits_what_is_new(tiny_spec: SpecWriter, tmp_path:
     ]
 
 
+def test_a_search_is_submitted_first_and_then_the_study(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    """Each time the same command, which leaves what it has submitted to the queue."""
+
+    class Keeping(Told):
+        def submit(self, runs: Sequence[QueuedRun]) -> list[Entry]:
+            jobs.extend(run.job for run in runs)
+            return super().submit(runs)
+
+    jobs: list[Job] = []
+    head = "[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"
+    spec = load_spec(tiny_spec(head=head, learning_rate=None))
+    out, queue = tmp_path / "out", Keeping()
+    with pytest.raises(LeftToQueueError, match="2 runs are in the queue"):
+        run_experiment(spec, out, only=["uniform"], engine=QueueEngine(queue, detach=True))
+    for job in jobs:
+        task = open_run(from_config(dict(job.config)), job.seed, job.folder)
+        run_training(task, progress_bar=False)
+    with pytest.raises(LeftToQueueError, match="2 runs are in the queue"):
+        run_experiment(spec, out, only=["uniform"], engine=QueueEngine(queue, detach=True))
+    assert queue.submitted == [
+        ["uniform_rate-0.001 seed 7", "uniform_rate-0.01 seed 7"],
+        ["uniform seed 0", "uniform seed 1"],
+    ]
+    shown = {run.name: run.state for run in states_of(spec, out, queue)}
+    assert shown["tuning: uniform_rate-0.01 seed 7"] == "done"
+    assert shown["uniform seed 1"] == "queued"
+    assert queues.jobs_of(out) == ["2_0", "2_1"]
+
+
 def queued_run(out: Path, **changes: Any) -> QueuedRun:
     """A run of a job, whose process `changes` decide."""
     job = Job(out, "uniform", 0, "cpu", 1, {"train": {"steps": 2}})
@@ -514,7 +545,10 @@ def test_a_script_asks_for_what_the_spec_says(
     script = (tmp_path / "out" / JOBS / "7_submission.sh").read_text()
     assert "--gpus-per-node" not in script
     assert "--array" not in script, "a single run is no array"
-    commands.say("sbatch", "", 1)
+    search = Job(tmp_path / "out" / TUNING, "uniform_rate-0.1", 0, "cpu", 1, {})
+    (entry,) = queue.submit([QueuedRun(search, {}, tmp_path)])
+    assert entry.printed(search.folder) == tmp_path / "out" / TUNING / JOBS / "7_0_log.err"
+    assert (tmp_path / "out" / TUNING / JOBS / "7_submission.sh").exists()
     (tmp_path / "bin" / "sbatch").write_text(
         "#!/bin/sh\necho 'sbatch: error: invalid partition specified: gpu' >&2\nexit 1\n"
     )

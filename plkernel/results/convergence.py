@@ -59,7 +59,7 @@ def _block_names(
 ) -> list[str]:
     """The levels of an arm's block, and the kind of its model or its gain."""
     levels = study.levels(arm)
-    names = [levels[factor] for factor in study.within]
+    names = [levels[factor] for factor in study.within if factor in levels]
     kind = model.get("kind", "ssm")
     if kind != "ssm":
         names.append(kind)

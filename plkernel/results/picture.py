@@ -82,7 +82,7 @@ def overview(
         grid = iter(figure.subplots(1, sum(panels), squeeze=False)[0])
         letters = iter("abcd")
         if measured:
-            _information(_titled(next(grid), next(letters), _information_title(measured)), measured)
+            _information(_titled(next(grid), next(letters), "information\nin the text"), measured)
         if shown:
             axes = _titled(next(grid), next(letters), "kernels at\ninitialisation")
             _kernels(axes, [shown.get(arm.name) for arm in arms], measured)
@@ -149,13 +149,6 @@ def _columns(names: Sequence[str]) -> int:
 
 
 # The panels
-
-
-def _information_title(measured: Measured) -> str:
-    """The claim of the panel: the law where there is one."""
-    if measured.law is None:
-        return "memory of\nthe text"
-    return f"information\ndecays as d^-{measured.law.beta:.2f}"
 
 
 def _information(axes: "Axes", measured: Measured) -> None:

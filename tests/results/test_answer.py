@@ -8,7 +8,7 @@ import pytest
 from studies import BASELINE, write_study
 
 from plkernel.common.files import MEASUREMENT, save_json
-from plkernel.results.answer import answer
+from plkernel.results.answer import answer, words_of
 from plkernel.results.comparison import compare
 from plkernel.results.figures import drawings
 from plkernel.results.record import save_record
@@ -59,7 +59,7 @@ def test_every_record_has_one_sentence_that_agrees_with_its_table(path: Path) ->
     assert "\n" not in sentence
     if "cannot be distinguished" in sentence or "ended" in sentence:
         for name in one.differences:
-            assert one.short(name) in sentence
+            assert words_of(one).get(name, one.short(name)) in sentence
     else:
         number = f"{len(one.surviving) or 'none'} of {len(one.differences)} "
         assert number in sentence

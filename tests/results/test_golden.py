@@ -13,7 +13,7 @@ from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).parents[2] / "runs" / "records"
 TABLES = sorted(RECORDS.glob("*/report/table.json"))
-PROSE = {"summary", "sentences", "warnings", "would_have_changed_it", "label", "interval"}
+PROSE = {"answer", "summary", "sentences", "warnings", "would_have_changed_it", "label", "interval"}
 GONE = {
     "factorial",
     "cost",

@@ -32,7 +32,7 @@ def picture(folder: Path) -> Drawing | None:
 @pytest.mark.parametrize(
     ("state", "is_measured", "titles"),
     [
-        (STATE, True, ["information\ndecays as d^-1.00", "kernels at\ninitialisation"]),
+        (STATE, True, ["information\nin the text", "kernels at\ninitialisation"]),
         (STATE, False, ["kernels at\ninitialisation"]),
         ({}, False, []),
     ],

@@ -86,8 +86,6 @@ def assert_decays_survive(
     """
     import torch
 
-    from plkernel.decays.watch import watch
-
     _check_arguments(factory, promised, initialise, inputs, steps)
     fill = initialise or _initialise
     given = promised or {}
@@ -95,16 +93,10 @@ def assert_decays_survive(
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         try:
             moved = _built(factory)
-            for one in (one for one in watch(moved).findings if one.severity == "wrong"):
-                raise AssertionError(f"built: {one.tensor}: {one.name}, {one.seen}")
+            _check_findings(moved)
             samples = [_decays(_built(factory, seed)) for seed in range(SEEDS)]
             first = samples[0]
-            fixed = {
-                name: first[name]
-                for name in first
-                if all(np.array_equal(one[name], first[name]) for one in samples)
-            }
-            fixed |= _promises(given, first)
+            fixed = _shared(samples) | _promises(given, first)
             kept = _move(moved, first)
             table: dict[str, Callable[[], Readings]] = {
                 "built": lambda: [("", first, None)],
@@ -118,12 +110,32 @@ def assert_decays_survive(
                 "compiled": lambda: [("", _run(moved, inputs), kept)],
                 "two processes": lambda: _in_two_processes(factory, fill, first),
             }
-            for step in ("built", *(step for step in STEPS if step in steps)):
+            asked = [step for step in STEPS if step in steps]
+            for step in ["built", *asked]:
                 for words, model, expected in table[step]():
                     now = model if isinstance(model, dict) else _decays(model)
                     _check(f"{step}{words}", now, samples, fixed, expected)
         finally:
             torch.set_default_dtype(before)
+
+
+def _check_findings(model: "nn.Module") -> None:
+    """AssertionError for a finding that is wrong in a model as it is built."""
+    from plkernel.decays.watch import watch
+
+    for one in watch(model).findings:
+        if one.severity == "wrong":
+            raise AssertionError(f"built: {one.tensor}: {one.name}, {one.seen}")
+
+
+def _shared(samples: Sequence[Arrays]) -> Arrays:
+    """The decays that are equal in all samples."""
+    first = samples[0]
+    return {
+        name: values
+        for name, values in first.items()
+        if all(np.array_equal(one[name], values) for one in samples)
+    }
 
 
 def _check_arguments(factory: Any, promised: Any, initialise: Any, inputs: Any, steps: Any) -> None:

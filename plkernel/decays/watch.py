@@ -103,7 +103,9 @@ class watch:
         self.every = every
         self.steps = steps
         self.context = context
-        self.step, self.findings, self.unseen = step, list[Finding](), dict[str, str]()
+        self.step = step
+        self.findings: list[Finding] = []
+        self.unseen: dict[str, str] = {}
         self._checkpoint, self._places = layers_of(model)
         modules = [module for module, _, _ in self._places]
         short = [_short(one) for one in modules]
@@ -121,8 +123,10 @@ class watch:
 
         Steps are counted unless they are given.
         """
-        before, self.step = self.step, self.step + 1 if step is None else step
-        return self.read() if self.step % self.every == 0 and self.step != before else {}
+        before = self.step
+        self.step = before + 1 if step is None else step
+        is_due = self.step % self.every == 0 and self.step != before
+        return self.read() if is_due else {}
 
     def read(self) -> dict[str, float]:
         """Scalars now, whatever the step."""
@@ -282,8 +286,8 @@ class watch:
             after = _span(layer.rates_of(**scaled[one.module]))
             words = (
                 f"{one.weight_decay:g} at a rate of {one.peak:g} multiplies it by {scale:.3g} in"
-                f" {left:,} steps, without any gradient: half-lives of {before}"
-                f" tokens become {after}"
+                f" {left:,} steps, without any gradient: half-lives of {before} tokens become"
+                f" {after}"
             )
             yield Finding("weight decay", one.name, words, "notable")
 
@@ -356,8 +360,8 @@ class _Treated:
     def is_decoupled(self) -> bool:
         """Whether weight decay multiplies the parameter, as far as the group tells."""
         group = self.group or {}
-        # SGD, RMSprop, Adagrad ..
-        is_coupled = bool(group.get("momentum")) or not COUPLED.isdisjoint(group)
+        has_momentum = bool(group.get("momentum"))  # SGD
+        is_coupled = has_momentum or not COUPLED.isdisjoint(group)
         return bool(group.get("decoupled_weight_decay", not is_coupled))
 
 

@@ -86,8 +86,6 @@ def assert_decays_survive(
     """
     import torch
 
-    from plkernel.decays.watch import watch
-
     _check_arguments(factory, promised, initialise, inputs, steps)
     fill = initialise or _initialise
     given = promised or {}
@@ -95,16 +93,10 @@ def assert_decays_survive(
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         try:
             moved = _built(factory)
-            for one in (one for one in watch(moved).findings if one.severity == "wrong"):
-                raise AssertionError(f"built: {one.tensor}: {one.name}, {one.seen}")
+            _check_findings(moved)
             samples = [_decays(_built(factory, seed)) for seed in range(SEEDS)]
             first = samples[0]
-            fixed = {
-                name: first[name]
-                for name in first
-                if all(np.array_equal(one[name], first[name]) for one in samples)
-            }
-            fixed |= _promises(given, first)
+            fixed = _shared(samples) | _promises(given, first)
             kept = _move(moved, first)
             table: dict[str, Callable[[], Readings]] = {
                 "built": lambda: [("", first, None)],
@@ -118,12 +110,32 @@ def assert_decays_survive(
                 "compiled": lambda: [("", _run(moved, inputs), kept)],
                 "two processes": lambda: _in_two_processes(factory, fill, first),
             }
-            for step in ("built", *(step for step in STEPS if step in steps)):
+            asked = [step for step in STEPS if step in steps]
+            for step in ["built", *asked]:
                 for words, model, expected in table[step]():
                     now = model if isinstance(model, dict) else _decays(model)
                     _check(f"{step}{words}", now, samples, fixed, expected)
         finally:
             torch.set_default_dtype(before)
+
+
+def _check_findings(model: "nn.Module") -> None:
+    """AssertionError for a finding that is wrong in a model as it is built."""
+    from plkernel.decays.watch import watch
+
+    for one in watch(model).findings:
+        if one.severity == "wrong":
+            raise AssertionError(f"built: {one.tensor}: {one.name}, {one.seen}")
+
+
+def _shared(samples: Sequence[Arrays]) -> Arrays:
+    """The decays that are equal in all samples."""
+    first = samples[0]
+    return {
+        name: values
+        for name, values in first.items()
+        if all(np.array_equal(one[name], values) for one in samples)
+    }
 
 
 def _check_arguments(factory: Any, promised: Any, initialise: Any, inputs: Any, steps: Any) -> None:
@@ -347,8 +359,6 @@ def _check(
 
     Of decays that are drawn the distribution must be the same.
     """
-    from scipy.stats import ks_2samp
-
     wanted = fixed if expected is None else expected
     tolerance = 2.0**-7 if "bfloat16" in step else 0.0
     # Drawn now and by all seeds, over layers:
@@ -358,27 +368,38 @@ def _check(
         if found is None or found.shape != values.shape:
             shape = "missing" if found is None else f"of shape {found.shape}"
             raise AssertionError(f"{step}: {name} is {shape}, promised {values.shape}")
-        right = np.broadcast_to(
-            wanted.get(name, np.where(np.isfinite(found), found, values)), found.shape
-        )
-        wrong = ~np.isclose(found, right, rtol=tolerance, atol=tolerance / 2, equal_nan=True)
-        if wrong.any():
-            at = tuple(np.argwhere(wrong)[0].tolist())
-            words = (
-                f"is {found[at]:g}, promised {right[at]:g} ({wrong.sum():,} of {wrong.size:,}"
-                " differ)"
-            )
-            raise AssertionError(f"{step}: {name}{list(at) or ''} {words}")
+        finite = np.where(np.isfinite(found), found, values)
+        right = np.broadcast_to(wanted.get(name, finite), found.shape)
+        _check_numbers(f"{step}: {name}", found, right, tolerance)
         if name not in wanted:
             drawn = np.concatenate([one[name].ravel() for one in samples])
-            pools.setdefault(re.sub(r"\d+", "*", name), []).append((found.ravel(), drawn))
+            kind = re.sub(r"\d+", "*", name)
+            pools.setdefault(kind, []).append((found.ravel(), drawn))
     for name, pairs in pools.items():
-        both = [np.concatenate(parts) for parts in zip(*pairs, strict=True)]
-        if ks_2samp(*both).pvalue < LEAST:
-            spans = [f"{one.min():g} .. {one.max():g}" for one in both]
-            raise AssertionError(
-                f"{step}: {name} is {spans[0]}, promised were draws from {spans[1]}"
-            )
+        found = np.concatenate([one for one, _ in pairs])
+        drawn = np.concatenate([one for _, one in pairs])
+        _check_distribution(f"{step}: {name}", found, drawn)
+
+
+def _check_numbers(subject: str, found: np.ndarray, right: np.ndarray, tolerance: float) -> None:
+    """AssertionError that names the first number that is not the right one."""
+    wrong = ~np.isclose(found, right, rtol=tolerance, atol=tolerance / 2, equal_nan=True)
+    if wrong.any():
+        at = tuple(np.argwhere(wrong)[0].tolist())
+        place = str(list(at)) if at else ""
+        raise AssertionError(
+            f"{subject}{place} is {found[at]:g}, promised {right[at]:g} ({wrong.sum():,} of"
+            f" {wrong.size:,} differ)"
+        )
+
+
+def _check_distribution(subject: str, found: np.ndarray, drawn: np.ndarray) -> None:
+    """AssertionError unless two samples may be of the same distribution."""
+    from scipy.stats import ks_2samp
+
+    if ks_2samp(found, drawn).pvalue < LEAST:
+        now, before = (f"{one.min():g} .. {one.max():g}" for one in (found, drawn))
+        raise AssertionError(f"{subject} is {now}, promised were draws from {before}")
 
 
 def _decays(model: "nn.Module") -> Arrays:

@@ -43,30 +43,36 @@ class Finding(NamedTuple):
 def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
     """Everything wrong or notable in the tensors and half-lives of `layers`, and in names."""
     count = 1 + max((layer.number for layer in layers), default=0)
-    seen, moved = [], []
+    seen: list[Finding] = []
+    moved: list[Layer] = []
     for layer in layers:
         started = official_starts(layer, count)
-        moved += [layer] if layer.family.fixed is None and len(started) < len(layer.tensors) else []
-        seen += [
-            *_of_tensors(layer, started, count),
-            *_of_half_lives(layer, started),
-            *_of_dtype(layer, started),
-        ]
-    for name in {layer.family.name: None for layer in moved}:
+        if layer.family.fixed is None and len(started) < len(layer.tensors):
+            moved.append(layer)
+        seen += _of_tensors(layer, started, count)
+        seen += _of_half_lives(layer, started)
+        seen += _of_dtype(layer, started)
+    for name in dict.fromkeys(layer.family.name for layer in moved):
         alike = [layer for layer in layers if layer.family.name == name]
-        if len(alike) > 1 and all(np.array_equal(alike[0].rates, one.rates) for one in alike):
-            with np.errstate(divide="ignore", invalid="ignore"):  # a rate may be 0 or infinite
-                steps = np.diff(np.sort(np.log(np.abs(alike[0].rates.ravel()))))
-                even = len(steps) > 1 and np.ptp(steps) < NEARLY_EQUAL  # as log-spaced starts are
-            words = f"all {len(alike)} layers have the same decays"
-            seen.append(
-                Finding("identical layers", alike[0].module, words, "notable" if even else "wrong")
-            )
+        seen += _identical(alike)
     seen += [Finding(*one) for one in unread(checkpoint, layers)]
     seen += [Finding("shape", *one) for layer in layers for one in sizes(layer)]
     seen += [Finding("transformed", *one) for one in transformed(layers)]
     seen += _of_names(checkpoint, [layer.module for layer in layers])
     return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
+
+
+def _identical(layers: Sequence[Layer]) -> Iterator[Finding]:
+    """All layers of a family with the same decays; notable if evenly spaced, as starts are."""
+    rates = layers[0].rates
+    if len(layers) < 2 or not all(np.array_equal(rates, one.rates) for one in layers):
+        return
+    with np.errstate(divide="ignore", invalid="ignore"):  # a rate may be 0 or infinite
+        steps = np.diff(np.sort(np.log(np.abs(rates.ravel()))))
+        is_even = len(steps) > 1 and np.ptp(steps) < NEARLY_EQUAL
+    words = f"all {len(layers)} layers have the same decays"
+    severity = "notable" if is_even else "wrong"
+    yield Finding("identical layers", layers[0].module, words, severity)
 
 
 def grouped(seen: Iterable[Finding], severity: str) -> list[str]:
@@ -120,33 +126,55 @@ def _one_step(layer: Layer) -> str:
 
 def _of_names(checkpoint: Checkpoint, modules: Sequence[str]) -> Iterator[Finding]:
     """Layers without any tensor: between others, or at the end by the count in config.json."""
-    numbers: dict[str, set[int]] = {}
-    for name in checkpoint.names:
-        if match := NUMBERED.search(name):
-            numbers.setdefault(name[: match.start(1) - 1], set()).add(int(match[1]))
-    numbers = {
-        one: known
-        for one, known in numbers.items()
-        if any(name.startswith(f"{one}.") for name in modules)
-    }
+    numbers = _numbers_held(checkpoint.names, modules)
     for prefix, known in numbers.items():
-        most = max(known)
-        if len(known) <= most:
-            some = [str(n) for n in range(most) if n not in known][:5]
-            words = (
-                f"no tensor of layer {', '.join(some)}{' ..' if most + 1 - len(known) > 5 else ''},"
-                f" but of {most}"
-            )
+        words = _gap(known)
+        if words:
             yield Finding("missing layers", prefix, words)
-    given = Given({}, checkpoint.config, 0)
-    wanted = next((n for name in COUNTS if isinstance(n := given.setting(name), int)), 0)
+    wanted = _first_integer(Given({}, checkpoint.config, 0), COUNTS) or 0
     modules_held = [one for one in modules if NUMBERED.search(f"{one}.")]
-    if words := too_many(modules_held, checkpoint.config, wanted):
+    words = too_many(modules_held, checkpoint.config, wanted)
+    if words:
         yield Finding("more layers", "config.json", words)
-    if numbers and (held := 1 + max(map(max, numbers.values()))) < wanted:
-        yield Finding(
-            "missing layers", "config.json", f"{wanted} layers, and there are tensors of {held}"
-        )
+    held = 1 + max((max(known) for known in numbers.values()), default=-1)
+    if numbers and held < wanted:
+        words = f"{wanted} layers, and there are tensors of {held}"
+        yield Finding("missing layers", "config.json", words)
+
+
+def _numbers_held(names: Iterable[str], modules: Sequence[str]) -> dict[str, set[int]]:
+    """The numbers of layers in names of tensors, by the prefix, where one of `modules` is under."""
+    numbers: dict[str, set[int]] = {}
+    for name in names:
+        match = NUMBERED.search(name)
+        if match:
+            prefix = name[: match.start(1) - 1]
+            numbers.setdefault(prefix, set()).add(int(match[1]))
+    return {
+        prefix: known
+        for prefix, known in numbers.items()
+        if any(name.startswith(f"{prefix}.") for name in modules)
+    }
+
+
+def _gap(known: Collection[int]) -> str:
+    """Words for the numbers that are missing below the largest, or ""."""
+    most = max(known)
+    count = most + 1 - len(known)
+    if not count:
+        return ""
+    some = [str(number) for number in range(most) if number not in known][:5]
+    more = " .." if count > 5 else ""
+    return f"no tensor of layer {', '.join(some)}{more}, but of {most}"
+
+
+def _first_integer(given: Given, names: Iterable[str]) -> int | None:
+    """The first of these settings of config.json that is an integer; None if none is."""
+    for name in names:
+        value = given.setting(name)
+        if isinstance(value, int):
+            return value
+    return None
 
 
 def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterator[Finding]:
@@ -166,16 +194,11 @@ def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterato
             yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
         elif values.size > 3:
             yield from _partly(layer, role, count)
-    given, counted = Given({}, layer.config, layer.number), layer.tensors.get("A_log")
-    wanted = next(
-        (n for one in layer.family.heads if isinstance(n := given.setting(one), int)), None
-    )
+    counted = layer.tensors.get("A_log")
+    wanted = _first_integer(Given({}, layer.config, layer.number), layer.family.heads)
     if counted is not None and wanted is not None and counted.values.size != wanted:
-        yield Finding(
-            "shape",
-            layer.names["A_log"],
-            f"has {counted.values.size} heads, and config.json says {wanted}",
-        )
+        words = f"has {counted.values.size} heads, and config.json says {wanted}"
+        yield Finding("shape", layer.names["A_log"], words)
 
 
 def _few(dtype: str) -> int:
@@ -211,52 +234,65 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
 
 def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     """Half-lives out of range or all equal, and decays unlike those that config.json defines."""
-    tokens, subject = half_lives(layer.rates), " with ".join(layer.names.values()) or layer.module
-    if (where := tokens < 1.0).any():
-        words = f"half-lives of {_share(where)}, the shortest {np.nanmin(tokens):.3g}"
+    subject = " with ".join(layer.names.values()) or layer.module
+    yield from _out_of_range(layer, started, subject)
+    if len(started) < len(layer.tensors) and _are_level(layer):
+        shortest = half_lives(layer.rates).flat[0]
+        words = f"all half-lives are {shortest:.4g}, to {NEARLY_EQUAL:g}"
+        yield Finding("all equal", subject, words)
+    if not _is_as_defined(layer):
+        words = "the slopes are not those that config.json defines"
+        yield Finding("not as defined", subject, words)
+
+
+def _out_of_range(layer: Layer, started: Collection[str], subject: str) -> Iterator[Finding]:
+    """Half-lives below one token or above LONGEST, and decays above 1."""
+    tokens = half_lives(layer.rates)
+    short = tokens < 1.0
+    if short.any():
+        words = f"half-lives of {_share(short)}, the shortest {np.nanmin(tokens):.3g}"
         yield Finding("below one token", subject, words, "notable")
-    where = tokens > LONGEST
-    if where.any():
-        words = f"half-lives of {_share(where)}, up to {np.nanmax(tokens):.3g}"
+    long = tokens > LONGEST
+    if long.any():
+        words = f"half-lives of {_share(long)}, up to {np.nanmax(tokens):.3g}"
         fresh = _never_forgets(layer, started)
         if fresh:
             words += f": {fresh}, so that the state never forgets"
         yield Finding("above a million tokens", subject, words, "wrong" if fresh else "notable")
-    if (where := layer.rates < 0).any():
-        yield Finding("grows", subject, f"{_share(where)} grow with time: their decay is above 1")
-    level = (
-        tokens.size > 1
-        and np.isfinite(tokens).all()
-        and np.ptp(tokens) <= NEARLY_EQUAL * tokens.max()
-    )
+    growing = layer.rates < 0
+    if growing.any():
+        words = f"{_share(growing)} grow with time: their decay is above 1"
+        yield Finding("grows", subject, words)
+
+
+def _are_level(layer: Layer) -> bool:
+    """True if all half-lives are equal, though the tensors vary and the formula lets it show."""
+    tokens = half_lives(layer.rates)
+    if tokens.size < 2 or not np.isfinite(tokens).all():
+        return False
+    if np.ptp(tokens) > NEARLY_EQUAL * tokens.max():
+        return False
     stored_values = {role: stored.values for role, stored in layer.tensors.items()}
-    if (
-        level
-        and len(started) < len(stored_values)
-        and any(np.ptp(values) > 0 for values in stored_values.values())
-    ):
-        ramps = {
-            role: x + np.linspace(0, 1, x.size).reshape(x.shape)
-            for role, x in stored_values.items()
-        }
-        if np.ptp(np.nan_to_num(layer.rates_of(**ramps))) > 0:  # HGRN's first layer has no bounds
-            yield Finding(
-                "all equal",
-                subject,
-                f"all half-lives are {tokens.flat[0]:.4g}, to {NEARLY_EQUAL:g}",
-            )
+    if not any(np.ptp(values) > 0 for values in stored_values.values()):
+        return False
+    ramps = {
+        role: values + np.linspace(0, 1, values.size).reshape(values.shape)
+        for role, values in stored_values.items()
+    }
+    varied = np.nan_to_num(layer.rates_of(**ramps))
+    return bool(np.ptp(varied) > 0)  # HGRN's first layer has no bounds
+
+
+def _is_as_defined(layer: Layer) -> bool:
+    """False if config.json defines the decays, and others are stored."""
     given = Given({}, layer.config, layer.number)
-    if layer.family.fixed is not None and given.setting("num_attention_heads") is not None:
-        expected, eps = (
-            layer.family.fixed(given),
-            max(1e-5, *(stored.eps for stored in layer.tensors.values())),
-        )
-        if expected.shape != layer.rates.shape or not np.allclose(
-            layer.rates, expected, rtol=eps, atol=0.0
-        ):
-            yield Finding(
-                "not as defined", subject, "the slopes are not those that config.json defines"
-            )
+    if layer.family.fixed is None or given.setting("num_attention_heads") is None:
+        return True
+    expected = layer.family.fixed(given)
+    if expected.shape != layer.rates.shape:
+        return False
+    eps = max(1e-5, *(stored.eps for stored in layer.tensors.values()))
+    return np.allclose(layer.rates, expected, rtol=eps, atol=0.0)
 
 
 def _never_forgets(layer: Layer, started: Collection[str]) -> str:
@@ -303,26 +339,14 @@ def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     kept = str(layer.config.get("model_type")).removesuffix("_text") in KEPT_IN_FLOAT32
     wanted = None if kept else layer.config.get("dtype", layer.config.get("torch_dtype"))
     known = np.isfinite(layer.rates) & (layer.rates > 0)
-    for role, stored in layer.tensors.items():
-        values, narrow = stored.values, stored.dtype
-        if narrow not in LOW_PRECISION and role not in started and np.ptp(values) > 0:
-            narrow = next((one for one in HALF_PRECISION if _was_rounded(values, one)), narrow)
-        if narrow in LOW_PRECISION and _is_short(values, narrow):
-            continue
+    for role in layer.tensors:
+        narrow = _narrowest(layer, role, started)
         if narrow in LOW_PRECISION:
-            half = spacing(values, narrow) / 2
-            others = [layer.rates_of(**{role: values + sign * half}) for sign in (1, -1)]
-            held = (
-                narrow if narrow == stored.dtype else f"{stored.dtype} that was rounded to {narrow}"
-            )
-            seen = f"{held} leaves half-lives uncertain by up to {{:.1%}}"
+            if _is_short(layer.tensors[role].values, narrow):
+                continue
+            others, words = _when_rounded(layer, role, narrow)
         elif isinstance(wanted, str) and wanted in HALF_PRECISION:
-            others = [layer.rates_of(**{role: rounded(values, wanted)})]
-            seen = (
-                f"config.json has it loaded in {wanted}, which shifts half-lives by up to {{:.1%}}"
-                f" and leaves {len(np.unique(others)):,} of {len(np.unique(layer.rates)):,}"
-                " distinct ones"
-            )
+            others, words = _when_loaded(layer, role, wanted)
         else:
             continue
         with np.errstate(divide="ignore"):
@@ -330,7 +354,38 @@ def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
         shift = float(np.nan_to_num(changes, nan=np.inf).max(initial=0.0))
         if shift > LARGEST_SHIFT:
             severity = "notable" if role in started else "wrong"
-            yield Finding("dtype", layer.names[role], seen.format(shift), severity)
+            yield Finding("dtype", layer.names[role], words.format(shift), severity)
+
+
+def _narrowest(layer: Layer, role: str, started: Collection[str]) -> str:
+    """The type of a tensor, or the narrower one that its numbers were rounded to before."""
+    stored = layer.tensors[role]
+    if stored.dtype in LOW_PRECISION or role in started or not np.ptp(stored.values) > 0:
+        return stored.dtype
+    for dtype in HALF_PRECISION:
+        if _was_rounded(stored.values, dtype):
+            return dtype
+    return stored.dtype
+
+
+def _when_rounded(layer: Layer, role: str, narrow: str) -> tuple[list[Floats], str]:
+    """Rates half a spacing above and below the numbers, and words with a place for the shift."""
+    stored = layer.tensors[role]
+    half = spacing(stored.values, narrow) / 2
+    others = [layer.rates_of(**{role: stored.values + sign * half}) for sign in (1, -1)]
+    held = narrow if narrow == stored.dtype else f"{stored.dtype} that was rounded to {narrow}"
+    return others, f"{held} leaves half-lives uncertain by up to {{:.1%}}"
+
+
+def _when_loaded(layer: Layer, role: str, wanted: str) -> tuple[list[Floats], str]:
+    """Rates of a tensor in the type of config.json, and words with a place for the shift."""
+    loaded = layer.rates_of(**{role: rounded(layer.tensors[role].values, wanted)})
+    words = (
+        f"config.json has it loaded in {wanted}, which shifts half-lives by up to {{:.1%}}"
+        f" and leaves {len(np.unique(loaded)):,} of {len(np.unique(layer.rates)):,}"
+        " distinct ones"
+    )
+    return [loaded], words
 
 
 def _was_rounded(values: Floats, dtype: str) -> bool:

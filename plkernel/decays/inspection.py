@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
 SLOPES_OVER = slope_range(LAGS) or (0.0, 0.0)
+Pair = tuple[Layer, Layer | None]
+"""A layer now and before."""
 Parts = tuple[list[str], dict[str, Any], tuple[Memory | None, Memory], str]
 """Of a report: texts, values for JSON, memory before and now, and the title of the figure."""
 
@@ -196,43 +198,73 @@ def shown(target: str) -> Shown:
 
 def render(now: Shown, before: Shown | None = None) -> str:
     """All tables and sentences of one checkpoint; half-lives and slopes before in own columns."""
-    parts = [f"{now.name}: {_count(now)}" + (f", {now.model_type}" if now.model_type else "")]
-    kinds: dict[str, list[tuple[Layer, Layer | None]]] = {}
-    for layer, old in zip(now.layers, before.layers if before else repeat(None), strict=False):
-        kinds.setdefault(layer.family.anchor + layer.family.name, []).append((layer, old))
-    header = ["layer", "channels", *NAMED, "x", *(["median before", "x before"] if before else [])]
-    title = (
-        "half-lives in tokens; the kernel, root mean square over channels, falls as t**-x over "
-        "{:g} to {:g} tokens:".format(*SLOPES_OVER)
-    )
-    for pairs in kinds.values():
-        first, family = pairs[0][0], pairs[0][0].family
-        kept = ", ".join(
-            sorted({stored.dtype for layer, _ in pairs for stored in layer.tensors.values()})
-        )
-        lines = [
-            f"{family.name}, {first.module} .. ({kept or 'no tensor is read'}): {family.formula}",
-            family.source,
-        ]
-        parts.append("\n".join([*lines, *(f"note: {note}" for note in family.notes)]))
-        rows = []
-        labels = row_labels([layer.module for layer, _ in pairs])
-        for label, (layer, old) in zip(labels, pairs, strict=True):
-            numbers = [*quantiles(layer.rates)[list(NAMED.values())], _exponent(layer.rates)]
-            numbers += [quantiles(old.rates)[3], _exponent(old.rates)] if old else []
-            rows.append([label, f"{layer.rates.size:,}", *map(_digits, numbers)])
-        parts.append(f"{title}\n{text_table(header, rows)}")
+    model_type = f", {now.model_type}" if now.model_type else ""
+    parts = [f"{now.name}: {_count(now)}{model_type}"]
+    for pairs in _by_family(now, before):
+        parts.append(_family_text([layer for layer, _ in pairs]))
+        parts.append(_half_life_table(pairs, before is not None))
     few = sum(stored.values.size < FEWEST for one in now.layers for stored in one.tensors.values())
-    if before and few:
+    if before is not None and few:
         parts.append(
             f"compared: {few:,} tensors of fewer than {FEWEST} numbers are too small to tell one"
             " that was drawn anew from one that training has moved; all layers are compared"
             " together"
         )
     for severity in ("wrong", "notable"):
-        lines = [f"  {line}" for line in grouped(now.findings, severity)]
-        parts.append("\n".join([f"{severity}:{'' if lines else ' nothing'}", *lines]))
+        parts.append(_findings_text(now.findings, severity))
     return "\n\n".join(parts)
+
+
+def _by_family(now: Shown, before: Shown | None) -> list[list[Pair]]:
+    """Layers beside those before, apart by family."""
+    earlier = repeat(None) if before is None else before.layers
+    kinds: dict[str, list[Pair]] = {}
+    for layer, old in zip(now.layers, earlier, strict=False):
+        kind = layer.family.anchor + layer.family.name
+        kinds.setdefault(kind, []).append((layer, old))
+    return list(kinds.values())
+
+
+def _family_text(layers: Sequence[Layer]) -> str:
+    """Formula, source and notes of the family of these layers, and the types of their tensors."""
+    first = layers[0]
+    family = first.family
+    dtypes = {stored.dtype for layer in layers for stored in layer.tensors.values()}
+    kept = ", ".join(sorted(dtypes)) or "no tensor is read"
+    lines = [f"{family.name}, {first.module} .. ({kept}): {family.formula}", family.source]
+    lines += [f"note: {note}" for note in family.notes]
+    return "\n".join(lines)
+
+
+def _half_life_table(pairs: Sequence[Pair], is_compared: bool) -> str:
+    """Half-lives and slopes of the layers of a family, with a title."""
+    header = ["layer", "channels", *NAMED, "x"]
+    if is_compared:
+        header += ["median before", "x before"]
+    rows = []
+    labels = row_labels([layer.module for layer, _ in pairs])
+    for label, (layer, old) in zip(labels, pairs, strict=True):
+        tokens = quantiles(layer.rates)
+        numbers = [tokens[place] for place in NAMED.values()]
+        numbers.append(_exponent(layer.rates))
+        if old is not None:
+            median = quantiles(old.rates)[NAMED["median"]]
+            numbers += [median, _exponent(old.rates)]
+        rows.append([label, f"{layer.rates.size:,}", *map(_digits, numbers)])
+    shortest, longest = SLOPES_OVER
+    title = (
+        "half-lives in tokens; the kernel, root mean square over channels, falls as t**-x over"
+        f" {shortest:g} to {longest:g} tokens:"
+    )
+    return f"{title}\n{text_table(header, rows)}"
+
+
+def _findings_text(seen: Sequence[Finding], severity: str) -> str:
+    """The findings of one severity under its name, or that there are none."""
+    lines = [f"  {line}" for line in grouped(seen, severity)]
+    if not lines:
+        return f"{severity}: nothing"
+    return "\n".join([f"{severity}:", *lines])
 
 
 def _nothing(names: Sequence[str]) -> str:

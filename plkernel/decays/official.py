@@ -156,55 +156,87 @@ def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
     Raises KeyError for a tensor that is missing, and ValueError naming what the keys look like
     instead.
     """
-    blocks = [match for match in map(BLOCK.fullmatch, state) if match]
-    names, numbers = {match[2] for match in blocks}, sorted({int(match[1]) for match in blocks})
+    version = _version(state)
+    dim = _width(state)
+    head_size = dim // _heads(state, version, dim)
+    layers = _depth(state)
+    hidden, _ = _matrix(state, "blocks.0.ffn.key.weight")
+    if version == 7:
+        return _config_of_7(state, dim, layers, head_size, hidden)
+    ranks: dict[str, Any] = {}
+    if version == 6:
+        ranks["mix_rank"] = _matrix(state, "blocks.0.att.time_maa_w1")[1] // 5
+        ranks["decay_rank"] = _matrix(state, "blocks.0.att.time_decay_w1")[1]
+    usual = int(3.5 * dim // 32 * 32)
+    feed_forward = None if hidden == usual else hidden
+    return RWKVConfig(version, dim, layers, head_size, feed_forward=feed_forward, **ranks)
+
+
+def _version(state: Mapping[str, Tensor]) -> int:
+    """5, 6 or 7, by the names in the blocks; ValueError for others."""
+    matches = [BLOCK.fullmatch(name) for name in state]
+    names = {match[2] for match in matches if match}
     if "att.r_k" in names:
-        version = 7
-    elif any(name.startswith("att.time_maa") for name in names):
-        version = 6
-    elif "att.gate.weight" in names and state["blocks.0.att.time_decay"].squeeze(-1).ndim > 1:
-        version = 5
-    else:
-        some = ", ".join(sorted(state)[:3])
-        raise ValueError(
-            f"no model of RWKV-5.2, RWKV-6 or RWKV-7, which can be read: among the keys are {some}"
-        )
+        return 7
+    if any(name.startswith("att.time_maa") for name in names):
+        return 6
+    if "att.gate.weight" in names and state["blocks.0.att.time_decay"].squeeze(-1).ndim > 1:
+        return 5
+    some = ", ".join(sorted(state)[:3])
+    raise ValueError(
+        f"no model of RWKV-5.2, RWKV-6 or RWKV-7, which can be read: among the keys are {some}"
+    )
 
-    def matrix(name: str) -> tuple[int, int]:
-        if state[name].ndim != 2:
-            raise ValueError(f"{name}: shape {tuple(state[name].shape)}, expected a matrix")
-        return len(state[name]), state[name].shape[1]
 
-    rows, dim = matrix("emb.weight")
+def _matrix(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
+    """Rows and columns of a tensor; ValueError unless it has two dimensions."""
+    tensor = state[name]
+    if tensor.ndim != 2:
+        raise ValueError(f"{name}: shape {tuple(tensor.shape)}, expected a matrix")
+    return tensor.shape[0], tensor.shape[1]
+
+
+def _width(state: Mapping[str, Tensor]) -> int:
+    """Columns of the embedding; ValueError unless its rows are those of bytes."""
+    rows, dim = _matrix(state, "emb.weight")
     if rows != BYTES:
         raise ValueError(
             f"vocabulary: emb.weight has {rows} rows, but plkernel's models read bytes and need"
             f" {BYTES}"
         )
+    return dim
+
+
+def _heads(state: Mapping[str, Tensor], version: int, dim: int) -> int:
+    """Heads of a block; ValueError unless they divide the width."""
     name = "blocks.0.att.r_k" if version == 7 else "blocks.0.att.time_faaaa"
-    heads = matrix(name)[0]
+    heads, _ = _matrix(state, name)
     if not heads or dim % heads:
         raise ValueError(f"{name}: {heads} heads do not divide a width of {dim}")
+    return heads
+
+
+def _depth(state: Mapping[str, Tensor]) -> int:
+    """How many blocks there are; ValueError unless they are numbered from 0 without a gap."""
+    matches = [BLOCK.fullmatch(name) for name in state]
+    numbers = sorted({int(match[1]) for match in matches if match})
     if numbers != list(range(len(numbers))):
         raise ValueError(f"blocks are numbered {numbers[:8]}, expected 0, 1, 2, ... without a gap")
-    layers, head_size = len(numbers), dim // heads
-    hidden = matrix("blocks.0.ffn.key.weight")[0]
+    return len(numbers)
+
+
+def _config_of_7(
+    state: Mapping[str, Tensor], dim: int, layers: int, head_size: int, hidden: int
+) -> RWKV7Config:
+    """Sizes of a Goose; ranks and feed-forward width are None where they are the official ones."""
+    official = RWKV7Config(dim, head_size=head_size)
     ranks: dict[str, Any] = {}
-    if version == 7:  # None for the official ones
-        official = RWKV7Config(dim, head_size=head_size)
-        maps = {"decay": "0.att.w1", "rate": "0.att.a1", "value": "1.att.v1", "gate": "0.att.g1"}
-        for (kind, place), usual in zip(maps.items(), official.ranks, strict=True):
-            if (kind != "value" or layers > 1) and (rank := matrix(f"blocks.{place}")[1]) != usual:
-                ranks[f"{kind}_rank"] = rank
-        return RWKV7Config(
-            dim,
-            layers,
-            head_size,
-            feed_forward=None if hidden == official.hidden else hidden,
-            **ranks,
-        )
-    if version == 6:
-        ranks["mix_rank"] = matrix("blocks.0.att.time_maa_w1")[1] // 5
-        ranks["decay_rank"] = matrix("blocks.0.att.time_decay_w1")[1]
-    feed_forward = None if hidden == int(3.5 * dim // 32 * 32) else hidden
-    return RWKVConfig(version, dim, layers, head_size, feed_forward=feed_forward, **ranks)
+    maps = {"decay": "0.att.w1", "rate": "0.att.a1", "value": "1.att.v1", "gate": "0.att.g1"}
+    for (kind, place), usual in zip(maps.items(), official.ranks, strict=True):
+        if kind == "value" and layers < 2:
+            continue
+        _, rank = _matrix(state, f"blocks.{place}")
+        if rank != usual:
+            ranks[f"{kind}_rank"] = rank
+    feed_forward = None if hidden == official.hidden else hidden
+    return RWKV7Config(dim, layers, head_size, feed_forward=feed_forward, **ranks)

@@ -102,19 +102,26 @@ def _located(
 ) -> Located | None:
     """The layer of `family` that the tensor `name` belongs to; None if it is of another family."""
     wanted = {role: form.format(**groups) for role, form in family.tensors.items()}
-    beside = [form.format(**groups) for form in family.beside]
-    without = [form.format(**groups) for form in family.without]
     if not all(one in known for one in wanted.values()):
         return None
-    if any(one in known for one in without):
-        return None
-    decided = any(one in types for one in family.decides)
-    if beside and not decided and not any(one in known for one in beside):
+    if not _fits(family, groups, known, types):
         return None
     module = groups.get("at") or name.rpartition(".")[0]
     if "x" in groups:
         module = f"{module}:{groups['x']}"
     return module, family, {role: known[one] for role, one in wanted.items()}
+
+
+def _fits(
+    family: Family, groups: Mapping[str, str], known: Collection[str], types: Collection[str]
+) -> bool:
+    """Whether the names beside a tensor, or the type of the model, are those of a family."""
+    beside = [form.format(**groups) for form in family.beside]
+    without = [form.format(**groups) for form in family.without]
+    if any(one in known for one in without):
+        return False
+    is_decided = any(one in types for one in family.decides)
+    return is_decided or not beside or any(one in known for one in beside)
 
 
 def known_layers(checkpoint: Checkpoint) -> list[Layer]:

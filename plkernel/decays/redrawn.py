@@ -194,29 +194,44 @@ def _drawn_anew(alike: Sequence[Pair], kinds: int) -> list[Pair]:
     With 4 heads it cannot be told of one tensor, and of all layers together in about half of
     the models.
     """
-    from scipy.special import ndtri
-
-    level = ALONE / kinds
-    degrees = sum(pair.old.size - 1 for pair in alike)
-    if degrees > 2:
-        together = _fisher(_correlation(*np.sum([pair.products for pair in alike], 0).tolist()))
-        error = 1.0 / np.sqrt(degrees - 2)
-        if together < _fisher(_after(MOST_MOVED)) + ndtri(TOGETHER / kinds) * error:
-            return [pair for pair in alike if pair.correlation < _by_chance(pair.old.size)]
+    if _are_together_below(alike, TOGETHER / kinds):
+        return [pair for pair in alike if pair.correlation < _by_chance(pair.old.size)]
     tested = [pair for pair in alike if pair.old.size >= FEWEST]
     if not tested:
         return []
+    return [
+        pair
+        for pair, is_so in zip(tested, _below_alone(tested, ALONE / kinds), strict=True)
+        if is_so and pair.correlation_of_ranks < _by_chance(pair.old.size)
+    ]
+
+
+def _are_together_below(alike: Sequence[Pair], level: float) -> bool:
+    """Whether the correlation of all layers is below that of MOST_MOVED, at this level."""
+    from scipy.special import ndtri
+
+    degrees = sum(pair.old.size - 1 for pair in alike)
+    if degrees <= 2:
+        return False
+    products = np.sum([pair.products for pair in alike], 0)
+    together = _fisher(_correlation(*products.tolist()))
+    error = 1.0 / np.sqrt(degrees - 2)
+    return bool(together < _fisher(_after(MOST_MOVED)) + ndtri(level) * error)
+
+
+def _below_alone(tested: Sequence[Pair], level: float) -> np.ndarray:
+    """Which tensors are far below MOST_MOVED, or below another and MOST_MOVED_ALONE; (L,)."""
+    from scipy.special import ndtri
+
     z = np.array([_fisher(pair.correlation) for pair in tested])
     errors = 1.0 / np.sqrt(np.array([pair.old.size for pair in tested]) - 3.0)
     below = (z - z[:, None]) / np.hypot(errors, errors[:, None])
     outside = below.max(axis=1) > -ndtri(level / max(1, len(z) * (len(z) - 1)))
-    low = z < _fisher(_after(MOST_MOVED_ALONE)) + ndtri(level / len(z)) * errors
-    far = z < _fisher(_after(MOST_MOVED)) + ndtri(level / len(z)) * errors
-    return [
-        pair
-        for pair, is_so in zip(tested, (outside & low) | far, strict=True)
-        if is_so and pair.correlation_of_ranks < _by_chance(pair.old.size)
-    ]
+    margin = ndtri(level / len(z)) * errors
+    low = z < _fisher(_after(MOST_MOVED_ALONE)) + margin
+    far = z < _fisher(_after(MOST_MOVED)) + margin
+    result: np.ndarray = (outside & low) | far
+    return result
 
 
 def _after(spreads: float) -> float:

@@ -119,21 +119,34 @@ def why_unknown(names: Sequence[str]) -> str:
 
 def sizes(layer: Layer) -> Iterator[tuple[str, str]]:
     """A tensor and words where its channels or states are not those of config.json."""
-    family, given = layer.family, Given({}, layer.config, layer.number)
     role = next(iter(layer.tensors), None)
-    if role is None or not family.channels:
+    if role is None or not layer.family.channels:
         return
     shape = layer.tensors[role].values.shape
-    states = [size for size in (_setting(given, one) for one in family.states) if size]
-    channels = [size for size in (_product(given, one) for one in family.channels) if size]
-    held = math.prod(shape[:-1]) if family.states else math.prod(shape)
-    found = []
-    if states and shape and shape[-1] not in states:
-        found.append(f"{states[0]} states")
-    if channels and held not in channels:
-        found.append(f"{channels[0]} channels")
+    given = Given({}, layer.config, layer.number)
+    found = [
+        *_other_states(layer.family, given, shape),
+        *_other_channels(layer.family, given, shape),
+    ]
     if found:
         yield layer.names[role], f"has shape {shape}, and config.json says {' and '.join(found)}"
+
+
+def _other_states(family: Family, given: Given, shape: Sequence[int]) -> Iterator[str]:
+    """How many states config.json says, where a tensor of this shape has others."""
+    named = (_setting(given, one) for one in family.states)
+    states = [size for size in named if size]
+    if states and shape and shape[-1] not in states:
+        yield f"{states[0]} states"
+
+
+def _other_channels(family: Family, given: Given, shape: Sequence[int]) -> Iterator[str]:
+    """How many channels config.json says, where a tensor of this shape has others."""
+    named = (_product(given, one) for one in family.channels)
+    channels = [size for size in named if size]
+    held = math.prod(shape[:-1]) if family.states else math.prod(shape)
+    if channels and held not in channels:
+        yield f"{channels[0]} channels"
 
 
 def _product(given: Given, names: str) -> int:

@@ -6,8 +6,8 @@ process, without a word to the others; tensors on the meta device once they are 
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from numbers import Integral
@@ -31,6 +31,8 @@ SHOWN = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
 """Names of the quantiles of half-lives."""
 ELSEWHERE = ("is on the meta device", "this process holds none of it")
 """Ends of the reasons why a tensor of a sharded model is not read."""
+COUPLED = frozenset({"alpha", "rho", "lr_decay"})
+"""Settings of optimizers that add weight decay to the gradient: RMSprop, Adadelta, Adagrad."""
 BESIDE = ("D", "Ds", "D_b")
 """Parameters of the module of decays that `decay_param_groups` treats like them."""
 
@@ -101,7 +103,9 @@ class watch:
         self.every = every
         self.steps = steps
         self.context = context
-        self.step, self.findings, self.unseen = step, list[Finding](), dict[str, str]()
+        self.step = step
+        self.findings: list[Finding] = []
+        self.unseen: dict[str, str] = {}
         self._checkpoint, self._places = layers_of(model)
         modules = [module for module, _, _ in self._places]
         short = [_short(one) for one in modules]
@@ -119,49 +123,68 @@ class watch:
 
         Steps are counted unless they are given.
         """
-        before, self.step = self.step, self.step + 1 if step is None else step
-        return self.read() if self.step % self.every == 0 and self.step != before else {}
+        before = self.step
+        self.step = before + 1 if step is None else step
+        is_due = self.step % self.every == 0 and self.step != before
+        return self.read() if is_due else {}
 
     def read(self) -> dict[str, float]:
         """Scalars now, whatever the step."""
         layers = {layer.module: layer for layer in self._layers()}
-        scalars: dict[str, float] = {}
         if not layers:
             self._warn_of_nothing()
+        scalars: dict[str, float] = {}
         for module, layer in layers.items():
-            rates, tokens = layer.rates.ravel(), half_lives(layer.rates.ravel())
-            start = self._start.setdefault(module, rates)
-            known = dict(zip(SHOWN, quantiles(rates, tuple(SHOWN.values())).tolist(), strict=True))
-            values = {
-                f"half_life_{name}": value for name, value in known.items() if not np.isnan(value)
-            }
-            shares = {"below_token": tokens < 1.0, "invalid": ~((rates > 0) & np.isfinite(rates))}
-            shares |= {} if self.context is None else {"beyond_context": tokens > self.context}
-            shares |= {"moved": rates != start} if start.shape == rates.shape else {}
-            values |= {name: float(where.mean()) for name, where in shares.items()}
-            values["distinct"] = len(np.unique(rates)) / rates.size
-            if sizes := [
-                getattr(torch, stored.dtype).itemsize for stored in layer.tensors.values()
-            ]:
-                values["bits"] = 8.0 * min(sizes)
-            scalars |= {
-                f"decay/{self._labels[module]}/{name}": value for name, value in values.items()
-            }
-        seen = findings(self._checkpoint, list(layers.values()))
+            for name, value in self._values(layer).items():
+                scalars[f"decay/{self._labels[module]}/{name}"] = value
+        seen = self._seen(list(layers.values()))
+        if self.optimizers:
+            treated = list(self._treated())
+            for one in treated:
+                seen += self._of_treatment(one, layers.get(one.module))
+            seen += self._of_scales(treated, layers)
+            scalars |= self._settings(treated)
+        self._report(seen)
+        return scalars
+
+    def _values(self, layer: Layer) -> dict[str, float]:
+        """Scalars of one layer, by the last part of their names."""
+        rates = layer.rates.ravel()
+        levels = tuple(SHOWN.values())
+        values: dict[str, float] = {}
+        for name, value in zip(SHOWN, quantiles(rates, levels).tolist(), strict=True):
+            if not np.isnan(value):
+                values[f"half_life_{name}"] = value
+        for name, where in self._channels(layer.module, rates).items():
+            values[name] = float(where.mean())
+        values["distinct"] = len(np.unique(rates)) / rates.size
+        sizes = [getattr(torch, stored.dtype).itemsize for stored in layer.tensors.values()]
+        if sizes:
+            values["bits"] = 8.0 * min(sizes)
+        return values
+
+    def _channels(self, module: str, rates: np.ndarray) -> dict[str, np.ndarray]:
+        """Which channels each of the shares counts; a first reading becomes the start."""
+        start = self._start.setdefault(module, rates)
+        tokens = half_lives(rates)
+        counted = {"below_token": tokens < 1.0, "invalid": ~((rates > 0) & np.isfinite(rates))}
+        if self.context is not None:
+            counted["beyond_context"] = tokens > self.context
+        if start.shape == rates.shape:
+            counted["moved"] = rates != start
+        return counted
+
+    def _seen(self, layers: Sequence[Layer]) -> list[Finding]:
+        """Findings of plkernel.inspect that also hold of a live model, whole or in shards."""
+        seen = findings(self._checkpoint, layers)
         if self.unseen:  # no tensor of these layers was read
             names = {name for _, _, tensors in self._places for name in tensors.values()}
             seen = [one for one in seen if one.name != "unread" or one.tensor not in names]
-        beside = [
-            "identical layers",
-            "missing layers",
-        ]  # starts may be, and stages of a pipeline have some layers
+        # starts may be identical, and stages of a pipeline have some layers
+        beside = ["identical layers", "missing layers"]
         if any(hasattr(parameter, "to_local") for parameter in self.model.parameters()):
             beside += ["shape", "not as defined"]  # of all shards together
-        seen = [one for one in seen if one.name not in beside]
-        if self.optimizers:
-            scalars |= self._settings(layers, seen)
-        self._report(seen)
-        return scalars
+        return [one for one in seen if one.name not in beside]
 
     def _warn_of_nothing(self) -> None:
         """Warn once that no layer can be read, unless its tensors are elsewhere or to come."""
@@ -195,74 +218,94 @@ class watch:
             except ValueError as error:
                 self.unseen[module] = str(error)
 
-    def _settings(self, layers: Mapping[str, Layer], seen: list[Finding]) -> dict[str, float]:
-        """Scalars of the optimizers by the name of a tensor.
-
-        What they do not train, or decay, is added to `seen`.
-        """
+    def _treated(self) -> Iterator["_Treated"]:
+        """What the optimizers do to each parameter of the layers, in the order of the layers."""
         groups = {
             id(one): group
             for optimizer in self.optimizers
             for group in optimizer.param_groups
             for one in group["params"]
         }
-        alike: dict[str, list[float]] = {}
+        for module, _, names in self._places:
+            for role, name in names.items():
+                parameter = attrgetter(name)(self.model)
+                if isinstance(parameter, nn.Parameter):
+                    group = groups.get(id(parameter))
+                    yield _Treated(module, role, name, parameter.requires_grad, group)
+
+    def _of_treatment(self, one: "_Treated", layer: Layer | None) -> Iterator[Finding]:
+        """What is wrong or notable in what the optimizers do to one tensor of `layer`."""
+        if not one.requires_grad:
+            yield Finding("frozen", one.name, "requires no gradient", "notable")
+        elif one.group is None:
+            words = "requires a gradient, and no step changes it"
+            if len(self.optimizers) == 1:
+                words += "; if another optimizer does, give a list of both"
+            yield Finding("not in the optimizer", one.name, words)
+        stored = None if layer is None else layer.tensors[one.role]
+        if stored is not None and stored.dtype in HALF_PRECISION:
+            lost = (spacing(stored.values, stored.dtype) / 2 > one.peak).sum()
+            words = (
+                f"is {stored.dtype}: in {lost:,} of {stored.values.size:,} numbers a step of"
+                f" {one.peak:g} is rounded away"
+            )
+            yield Finding("half precision", one.name, words, "notable")
+        if self._scale_at_end(one) is None and one.weight_decay and one.moves:
+            words = f"is {one.weight_decay:g}, at a rate of {one.peak:g}"
+            yield Finding("weight decay", one.name, words, "notable")
+
+    def _steps_left(self) -> int | None:
+        """Steps of the schedule that are to come; None if its length is unknown."""
+        return None if self.steps is None else max(0, self.steps - self.step)
+
+    def _scale_at_end(self, one: "_Treated") -> float | None:
+        """What weight decay alone multiplies a tensor by in the steps left; None if unknown."""
+        left = self._steps_left()
+        if left is None or not one.is_decoupled:
+            return None
+        if not one.moves:
+            return 1.0
+        return max(0.0, 1.0 - one.peak * one.weight_decay) ** left
+
+    def _of_scales(
+        self, treated: Iterable["_Treated"], layers: Mapping[str, Layer]
+    ) -> Iterator[Finding]:
+        """What weight decay alone makes of the half-lives, of all tensors of a layer together."""
+        left = self._steps_left()
         scaled: dict[str, dict[str, np.ndarray]] = {}
-        told: list[tuple[Layer, str, str]] = []
-        for module, role, name in (
-            (module, *one) for module, _, names in self._places for one in names.items()
-        ):
-            parameter = attrgetter(name)(self.model)
-            if not isinstance(parameter, nn.Parameter):
-                continue
-            group = groups.get(id(parameter))
-            if not parameter.requires_grad:
-                seen.append(Finding("frozen", name, "requires no gradient", "notable"))
-            elif group is None:
-                words = "requires a gradient, and no step changes it"
-                if len(self.optimizers) == 1:
-                    words += "; if another optimizer does, give a list of both"
-                seen.append(Finding("not in the optimizer", name, words))
-            moves, group = parameter.requires_grad and group is not None, group or {}
-            lr, decay = float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0))
-            peak = float(group.get("max_lr", group.get("initial_lr", lr)))
-            values = {"lr": lr, "weight_decay": decay, "frozen": float(not moves)}
-            layer = layers.get(module)
-            if layer and (stored := layer.tensors[role]).dtype in HALF_PRECISION:
-                lost = (spacing(stored.values, stored.dtype) / 2 > peak).sum()
-                words = (
-                    f"is {stored.dtype}: in {lost:,} of {stored.values.size:,} numbers a step of"
-                    f" {peak:g}"
-                )
-                seen.append(Finding("half precision", name, f"{words} is rounded away", "notable"))
-            # SGD, RMSprop, Adagrad ..
-            coupled = group.get("momentum") or {"alpha", "rho", "lr_decay"} & group.keys()
-            if self.steps is not None and group.get("decoupled_weight_decay", not coupled):
-                left = max(0, self.steps - self.step)
-                scale = values["scale_at_end"] = (
-                    max(0.0, 1.0 - peak * decay) ** left if moves else 1.0
-                )
-                if scale < 1.0 and layer:
-                    scaled.setdefault(module, {})[role] = layer.tensors[role].values * scale
-                    words = (
-                        f"{decay:g} at a rate of {peak:g} multiplies it by {scale:.3g} in {left:,}"
-                        " steps"
-                    )
-                    told.append((layer, name, words))
-            elif decay and moves:
-                seen.append(
-                    Finding("weight decay", name, f"is {decay:g}, at a rate of {peak:g}", "notable")
-                )
+        told: list[tuple[_Treated, float]] = []
+        for one in treated:
+            scale = self._scale_at_end(one)
+            if scale is not None and scale < 1.0 and one.module in layers:
+                values = layers[one.module].tensors[one.role].values
+                scaled.setdefault(one.module, {})[one.role] = values * scale
+                told.append((one, scale))
+        for one, scale in told:
+            layer = layers[one.module]
+            before = _span(layer.rates)
+            after = _span(layer.rates_of(**scaled[one.module]))
+            words = (
+                f"{one.weight_decay:g} at a rate of {one.peak:g} multiplies it by {scale:.3g} in"
+                f" {left:,} steps, without any gradient: half-lives of {before} tokens become"
+                f" {after}"
+            )
+            yield Finding("weight decay", one.name, words, "notable")
+
+    def _settings(self, treated: Iterable["_Treated"]) -> dict[str, float]:
+        """Scalars of the optimizers by the name of a tensor."""
+        alike: dict[str, list[float]] = {}
+        for one in treated:
+            values = {
+                "lr": one.lr,
+                "weight_decay": one.weight_decay,
+                "frozen": float(not one.moves),
+            }
+            scale = self._scale_at_end(one)
+            if scale is not None:
+                values["scale_at_end"] = scale
             for key, value in values.items():
-                alike.setdefault(f"decay/{_within(name, module)}/{key}", []).append(value)
-        for layer, name, words in told:
-            after = layer.rates_of(**scaled[layer.module])  # of all its tensors together
-            spans = [
-                "{:.3g} .. {:.3g}".format(*quantiles(one, (0.0, 1.0)))
-                for one in (layer.rates, after)
-            ]
-            words += f", without any gradient: half-lives of {spans[0]} tokens become {spans[1]}"
-            seen.append(Finding("weight decay", name, words, "notable"))
+                name = f"decay/{_within(one.name, one.module)}/{key}"
+                alike.setdefault(name, []).append(value)
         join: dict[str, Callable[[list[float]], Any]] = {"frozen": np.mean, "scale_at_end": min}
         return {
             name: float(join.get(name.rpartition("/")[2], max)(values))
@@ -280,6 +323,46 @@ class watch:
         self.findings += new.values()
         for text in grouped(new.values(), "wrong"):
             warnings.warn(f"decays at step {self.step:,}: {text}", stacklevel=4)
+
+
+@dataclass(frozen=True)
+class _Treated:
+    """A parameter of decays, and the settings of its parameter group: 0 without one."""
+
+    module: str
+    role: str
+    name: str
+    requires_grad: bool
+    group: Mapping[str, Any] | None
+
+    @property
+    def moves(self) -> bool:
+        """Whether a step changes it."""
+        return self.requires_grad and self.group is not None
+
+    @property
+    def lr(self) -> float:
+        """The learning rate now."""
+        return float((self.group or {}).get("lr", 0.0))
+
+    @property
+    def weight_decay(self) -> float:
+        """The coefficient of weight decay."""
+        return float((self.group or {}).get("weight_decay", 0.0))
+
+    @property
+    def peak(self) -> float:
+        """The highest learning rate that the group names."""
+        group = self.group or {}
+        return float(group.get("max_lr", group.get("initial_lr", self.lr)))
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether weight decay multiplies the parameter, as far as the group tells."""
+        group = self.group or {}
+        has_momentum = bool(group.get("momentum"))  # SGD
+        is_coupled = has_momentum or not COUPLED.isdisjoint(group)
+        return bool(group.get("decoupled_weight_decay", not is_coupled))
 
 
 def check_module(model: Any) -> None:
@@ -343,18 +426,27 @@ def decay_param_groups(
             " decay",
             stacklevel=2,
         )
-    names = read.union(alike)
-    known = {
-        id(one) for name, one in model.named_parameters(remove_duplicate=False) if name in names
-    }  # tied ones too
-    decays: dict[str, Any] = {"params": [], "weight_decay": 0.0} | (
-        {} if decay_lr is None else {"lr": decay_lr}
-    )
-    others: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
+    of_decays, of_others = _parted(model, read.union(alike))
+    decays: dict[str, Any] = {"params": of_decays, "weight_decay": 0.0}
+    if decay_lr is not None:
+        decays["lr"] = decay_lr
+    others: dict[str, Any] = {"params": of_others, "weight_decay": weight_decay}
+    return [group for group in (others, decays) if group["params"]]
+
+
+def _parted(
+    model: nn.Module, names: Collection[str]
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Parameters that are trained: those that have one of these names, and the others."""
+    every = model.named_parameters(remove_duplicate=False)  # all names of tied ones
+    known = {id(one) for name, one in every if name in names}
+    inside: list[nn.Parameter] = []
+    outside: list[nn.Parameter] = []
     for parameter in model.parameters():
         if parameter.requires_grad:
-            (decays if id(parameter) in known else others)["params"].append(parameter)
-    return [group for group in (others, decays) if group["params"]]
+            part = inside if id(parameter) in known else outside
+            part.append(parameter)
+    return inside, outside
 
 
 def trainer_callback(trainer: Any, **options: Any) -> Any:
@@ -450,6 +542,12 @@ def _short(module: str) -> str:
 def _within(name: str, module: str) -> str:
     """The name of a tensor in its module."""
     return name.removeprefix(f"{module.partition(':')[0]}.")
+
+
+def _span(rates: np.ndarray) -> str:
+    """The shortest and the longest half-life."""
+    shortest, longest = quantiles(rates, (0.0, 1.0))
+    return f"{shortest:.3g} .. {longest:.3g}"
 
 
 def layers_of(model: nn.Module) -> Any:

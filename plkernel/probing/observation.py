@@ -6,7 +6,7 @@ of families serves every module of a family, however it is written, and no code 
 changed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from plkernel.probing.text_models import open_text_model
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the quantiles of observed half-lives."""
+FIXED = "its decays do not depend on the input"
+UNKNOWN = "how a text moves its decays is not known here"
 MOST_RATES = 2**21
 """Rates kept of one layer; of a larger one, fewer tokens are looked at, evenly spaced."""
 
@@ -54,39 +56,7 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
         raise ValueError(
             f"text: {model} does not run on this CPU: {' '.join(str(error).split())}"
         ) from error
-    head, fixed, lines = (
-        f"observed on {name}:",
-        "its decays do not depend on the input",
-        dict[str, None](),
-    )
-    entries: list[dict[str, Any]] = []
-    rows = []
-    labels = row_labels([layer.module for layer, _ in layers])
-    for label, (layer, rates) in zip(labels, layers, strict=True):
-        static, seen = (
-            dict(
-                zip(
-                    map("{:g}".format, LEVELS),
-                    quantiles(one, LEVELS, "inverted_cdf").tolist(),
-                    strict=True,
-                )
-            )
-            for one in (layer.rates, rates)
-        )
-        entry = {
-            "module": layer.module,
-            "layer": layer.number,
-            "tokens": len(rates),
-            "static": static,
-        }
-        entries.append({**entry, "observed": seen if len(rates) else None})
-        if len(rates):
-            spans = (" / ".join(f"{x:.3g}" for x in one.values()) for one in (static, seen))
-            rows.append([label, f"{len(rates):,}", *spans])
-        else:
-            by_input = any(note.startswith(BY_INPUT) for note in layer.family.notes)
-            words = "how a text moves its decays is not known here" if by_input else fixed
-            lines[f"{head} {layer.family.name}: {words}"] = None
+    entries = [_entry(layer, rates) for layer, rates in layers]
     values = {
         "text": name,
         "unit": target.unit,
@@ -94,19 +64,62 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
         "context": length,
         "layers": entries,
     }
+    lines = _unmoved(name, layers)
+    rows = _rows(entries)
     if not rows:
-        return "\n".join(lines or [f"{head} {fixed}"]), values
-    unit, levels = target.unit, " / ".join(f"{100 * level:g}" for level in LEVELS)
+        return "\n".join(lines or [f"observed on {name}: {FIXED}"]), values
+    unit = target.unit
+    levels = " / ".join(f"{100 * level:g}" for level in LEVELS)
     title = (
         f"half-lives in {unit}s, {levels} %: static over channels, and observed over channels and"
         f" so many of the {unit}s\nin {len(windows):,} windows of {length:,} of {name}:"
     )
-    return (
-        "\n".join(
-            [title, cli.text_table(["layer", f"{unit}s", "static", "observed"], rows), *lines]
-        ),
-        values,
-    )
+    table = cli.text_table(["layer", f"{unit}s", "static", "observed"], rows)
+    return "\n".join([title, table, *lines]), values
+
+
+def _spread(rates: Floats) -> dict[str, float]:
+    """Half-lives at LEVELS, each one that occurs, by the level."""
+    tokens = quantiles(rates, LEVELS, "inverted_cdf").tolist()
+    return {f"{level:g}": value for level, value in zip(LEVELS, tokens, strict=True)}
+
+
+def _entry(layer: Layer, rates: Floats) -> dict[str, Any]:
+    """One layer for JSON; nothing is observed where no rates (N,...) are known."""
+    return {
+        "module": layer.module,
+        "layer": layer.number,
+        "tokens": len(rates),
+        "static": _spread(layer.rates),
+        "observed": _spread(rates) if len(rates) else None,
+    }
+
+
+def _rows(entries: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Rows of the table, of layers whose decays were observed."""
+    rows = []
+    labels = row_labels([entry["module"] for entry in entries])
+    for label, entry in zip(labels, entries, strict=True):
+        if entry["observed"] is not None:
+            spans = [_spread_text(entry[one]) for one in ("static", "observed")]
+            rows.append([label, f"{entry['tokens']:,}", *spans])
+    return rows
+
+
+def _spread_text(spread: Mapping[str, float]) -> str:
+    return " / ".join(f"{value:.3g}" for value in spread.values())
+
+
+def _unmoved(name: str, layers: Sequence[tuple[Layer, Floats]]) -> list[str]:
+    """Why no decays of a layer were observed, one line for each family."""
+    lines: dict[str, None] = {}
+    for layer, rates in layers:
+        if len(rates):
+            continue
+        by_input = any(note.startswith(BY_INPUT) for note in layer.family.notes)
+        words = UNKNOWN if by_input else FIXED
+        lines[f"observed on {name}: {layer.family.name}: {words}"] = None
+    return list(lines)
 
 
 def observe(

@@ -128,9 +128,27 @@ def judged(
     if len(arms) < 2:
         raise ValueError(f"rows must hold two arms or more, got {', '.join(arms) or 'none'}")
     base = _baseline(arms, baseline or stating.baseline)
+    groups = _by_size_and_arm(kept)
+    compared = _all_compared(groups, arms, base, hope)
+    verdicts = _verdicts(groups, base, arms, stating.hypotheses)
+    return Judged(base, step, compared, verdicts, stating.hypotheses, left_out, hope)
+
+
+def _by_size_and_arm(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
     groups: dict[str, dict[str, list[Row]]] = {}
-    for row in kept:
-        groups.setdefault(row.size, {}).setdefault(row.arm, []).append(row)
+    for row in rows:
+        by_arm = groups.setdefault(row.size, {})
+        by_arm.setdefault(row.arm, []).append(row)
+    return groups
+
+
+def _all_compared(
+    groups: Mapping[str, Mapping[str, list[Row]]],
+    arms: Sequence[str],
+    base: str,
+    hope: float | None,
+) -> tuple[Compared, ...]:
+    """Every arm of every size against the baseline, with Holm's p over all of them."""
     compared = []
     for size, by_arm in groups.items():
         if base not in by_arm:
@@ -138,12 +156,7 @@ def judged(
         others = [arm for arm in arms if arm in by_arm and arm != base]
         compared += [_compared(arm, size, by_arm[arm], by_arm[base], hope) for arm in others]
     corrected = holm({(one.arm, one.size): one.difference.p_value for one in compared})
-    finished = []
-    for one in compared:
-        values = {**vars(one), "corrected_p": corrected[one.arm, one.size]}
-        finished.append(Compared(**values))
-    verdicts = _verdicts(groups, base, arms, stating.hypotheses)
-    return Judged(base, step, tuple(finished), verdicts, stating.hypotheses, left_out, hope)
+    return tuple(replace(one, corrected_p=corrected[one.arm, one.size]) for one in compared)
 
 
 def _run_name(row: Row) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plkernel.analysis.figures.style import byte_unit
 from plkernel.common.cli import shortened, written
-from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
+from plkernel.results.comparison import ALPHA, ArmBlock, ArmResult, Comparison
 from plkernel.results.measured import CONTROL, read_measurement
 from plkernel.results.statistics import PairedDifference
 from plkernel.results.wording import counted, interval_text, listed, mean_text, span
@@ -81,7 +81,8 @@ def control_note(comparison: Comparison) -> str:
     arm = arms[0]
     one = comparison.differences[arm.name]
     words = measured.words.get(arm.name) or arm.name
-    if arm.name in comparison.surviving and one.mean > 0:
+    # a family of its own among the hypotheses, so it is not corrected for the arms on the text
+    if one.p_value < ALPHA and one.mean > 0:
         return f"{what} is seen: {words} cost {_numbers(one, '.3f')} there"
     return (
         f"{what} is not seen: {words} {_numbers(one, '+.3f')} there, so this trial is too small to"

@@ -102,7 +102,7 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[...
         ([file, "--text", __file__], "text needs a model that can run"),
         (
             [tmp_path / "run", "--strict"],
-            "compare and strict are for checkpoints of other software",
+            "compare, strict and state_dtype are for checkpoints of other software",
         ),
     ]:
         assert message in refused(inspect, *arguments)

@@ -25,10 +25,11 @@ KINDS = {
     "overview": (
         "answer",
         (
-            "The study in one picture: information in the text, where the line is dashed no longer"
-            " above the floor (dotted); kernels at initialisation beside the text's power law; the"
-            " loss of seeds (thin) and their mean; differences with 95 % t intervals, not corrected"
-            " for their number."
+            "The study in one picture: information in the text with its interval, the floor of a"
+            " shuffled text (dotted) and the power law (broad, grey) up to the last lag that the"
+            " verdict counts (dashed); kernels at initialisation beside that law; the loss of seeds"
+            " (thin) and their mean; differences with 95 % t intervals, not corrected for their"
+            " number."
         ),
     ),
     "verdicts": (

@@ -167,7 +167,7 @@ def _information(axes: "Axes", measured: Measured) -> None:
     axes.set(xlabel="lag d (bytes)", ylabel="information I(d) (bits)")
     last = measured.verdict.last_lag
     axes.axvline(last, ymax=0.78, color=GREY, lw=0.8, ls="--")
-    notes = [f"stands out to lag {last}"]
+    notes = [f"counted to lag {last}"]
     if measured.law:
         law = measured.law
         ends = np.array([law.first_lag, law.last_lag])
@@ -191,7 +191,7 @@ def _kernels(axes: "Axes", memories: Sequence[Memory | None], measured: Measured
     if measured and measured.law:
         lags = np.array([1.0, axes.get_xlim()[1]])
         axes.plot(lags, lags**-measured.law.beta, **BROAD)
-        name = f"broad: t^-{measured.law.beta:.2f}"
+        name = f"grey: t^-{measured.law.beta:.2f}"
         axes.text(0.03, 0.02, name, transform=axes.transAxes, va="bottom", fontsize=SMALL)
     axes.set_ylim(max(LOWEST, 0.6 * lowest), 1.5)
     decades(axes.xaxis, axes.yaxis)

@@ -542,7 +542,7 @@ def spec_text(measured: Measured, name: str, steps: int) -> str:
 def _description(measured: Measured) -> str:
     kinds = {"ssm": "a diagonal SSM", "rwkv6": "RWKV-6", "rwkv7": "RWKV-7"}
     text = cli.shortened(measured.text, 80)
-    return f"Starts of the memory of {kinds[measured.options.model]} on {text}, from its own law."
+    return f"Initialisations of the memory of {kinds[measured.options.model]} on {text}."
 
 
 def spec_of(text: str, path: Path) -> Spec:

@@ -7,17 +7,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from scipy.special import chdtri
 from scipy.stats import ttest_ind
 
 from plkernel.common.cli import nearest, text_table
 from plkernel.common.files import parse_toml, read_bytes
-from plkernel.config.schema import Claim, explained
+from plkernel.config.schema import BOUNDED, Claim, explained
 from plkernel.results.claims import Claimed, Judgement, judge
+from plkernel.results.comparison import ALPHA
 from plkernel.results.rows import Row
 from plkernel.results.statistics import (
     PairedDifference,
@@ -30,7 +31,6 @@ from plkernel.results.wording import interval_text, mean_text, p_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ALPHA = 0.05
 MOST_SEEDS = 10_000
 SPREAD_COVERAGE = 0.8
 """Of the interval of a standard deviation, and so of the seeds needed."""
@@ -53,6 +53,17 @@ class Stated(BaseModel):
     margin: float = 0.0
     family: str = "main"
     alpha: float = ALPHA
+
+    @model_validator(mode="after")
+    def _has_a_margin(self) -> Self:
+        needed = self.claim in BOUNDED
+        if self.margin < 0 or (needed and self.margin == 0):
+            least = "above 0" if needed else "0 or more"
+            raise ValueError(
+                f"{self.name!r}: margin must be {least} for claim {self.claim!r}, got"
+                f" {self.margin:g}"
+            )
+        return self
 
 
 class Stating(BaseModel):
@@ -247,36 +258,51 @@ def _verdicts(
     hypotheses: Sequence[Stated],
 ) -> dict[str, Judgement]:
     """The judgement of every hypothesis, corrected for its family."""
+    _check_stated(hypotheses)
     families: dict[str, dict[str, Claimed]] = {}
-    alphas: dict[str, float] = {}
+    alphas = {one.family: one.alpha for one in hypotheses}
     for one in hypotheses:
         against = one.against or baseline
         size = one.size or next(iter(groups))
-        for name in (one.arm, against):
-            if name not in arms:
-                raise ValueError(
-                    f"hypotheses {one.name!r}: {name!r} is no arm of the rows;"
-                    f" {nearest(name, arms)}"
-                )
-        if size not in groups:
-            raise ValueError(
-                f"hypotheses {one.name!r}: no run has size {size!r}; {nearest(size, groups)}"
-            )
-        if alphas.setdefault(one.family, one.alpha) != one.alpha:
-            raise ValueError(f"hypotheses {one.name!r}: alpha must be that of its family")
-        values = [_by_seed(groups[size].get(name, [])) for name in (one.arm, against)]
-        differences = [
-            values[0][seed] - values[1][seed]
-            for seed in sorted(values[0].keys() & values[1].keys())
-        ]
-        family = families.setdefault(one.family, {})
-        if one.name in family:
-            raise ValueError(f"hypotheses {one.name!r}: several have this name, give each its own")
-        family[one.name] = Claimed(one.claim, one.margin, differences)
+        _check_named(one.name, [one.arm, against], arms, size, groups)
+        own = _by_seed(groups[size].get(one.arm, []))
+        base = _by_seed(groups[size].get(against, []))
+        differences = [own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())]
+        claimed = Claimed(one.claim, one.margin, differences)
+        families.setdefault(one.family, {})[one.name] = claimed
     verdicts: dict[str, Judgement] = {}
     for name, family in families.items():
         verdicts |= judge(family, alphas[name])
     return verdicts
+
+
+def _check_stated(hypotheses: Sequence[Stated]) -> None:
+    """ValueError where two hypotheses share a name, or those of a family differ in alpha."""
+    names = [one.name for one in hypotheses]
+    alphas: dict[str, float] = {}
+    for one in hypotheses:
+        head = f"hypotheses {one.name!r}"
+        if names.count(one.name) > 1:
+            raise ValueError(f"{head}: several have this name, give each its own")
+        if alphas.setdefault(one.family, one.alpha) != one.alpha:
+            raise ValueError(f"{head}: alpha must be that of its family, {alphas[one.family]:g}")
+
+
+def _check_named(
+    hypothesis: str,
+    named: Sequence[str],
+    arms: Sequence[str],
+    size: str,
+    sizes: Mapping[str, object],
+) -> None:
+    """ValueError where a hypothesis names an arm or a size that no run has."""
+    for name in named:
+        if name not in arms:
+            hint = nearest(name, arms)
+            raise ValueError(f"hypotheses {hypothesis!r}: {name!r} is no arm of the rows; {hint}")
+    if size not in sizes:
+        hint = nearest(size, sizes)
+        raise ValueError(f"hypotheses {hypothesis!r}: no run has size {size!r}; {hint}")
 
 
 # For the terminal and for files

@@ -313,6 +313,34 @@ def test_hypotheses_on_arms_that_are_not_there_are_refused() -> None:
             judged(rows, stating=Stating(hypotheses=(one,)))
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ("", "'x': several have this name, give each its own"),
+        ('name = "y"\nfamily = "f"\nalpha = 0.1\n', "alpha must be that of its family, 0.05"),
+        ('name = "y"\nclaim = "equal"\n', "'y': margin must be above 0 for claim 'equal', got 0"),
+        ('name = "y"\nmargin = -1.0\n', "'y': margin must be 0 or more for claim 'lower', got -1"),
+        ('name = "y"\nclam = "lower"\n', "clam"),
+    ],
+)
+def test_hypotheses_that_say_nothing_are_refused(
+    changes: str, told: str, tmp_path: Path, refused: Any
+) -> None:
+    given = {"name": '"x"', "arm": '"a"', "claim": '"lower"', "family": '"f"'}
+    other = dict(given)
+    for line in changes.splitlines():
+        key, value = line.split(" = ")
+        other[key] = value
+    text = ""
+    for one in (given, other):
+        lines = [f"{key} = {value}" for key, value in one.items()]
+        text += "[[hypotheses]]\n" + "\n".join(lines) + "\n"
+    path = write(tmp_path, HEADER + "base,0,1\nbase,1,2\na,0,1\na,1,2\n")
+    claims = write(tmp_path, text, "claims.toml")
+    out = tmp_path / "out"
+    assert told in refused(command.command, path, "--hypotheses", claims, "--out", out)
+
+
 def test_one_arm_is_not_enough() -> None:
     with pytest.raises(ValueError, match="rows must hold two arms or more, got a"):
         judged([Row("a", 0, 1.0), Row("a", 1, 2.0)])

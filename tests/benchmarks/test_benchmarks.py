@@ -198,6 +198,13 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("name", ["wkv", "wkv7"])
+def test_a_state_of_eight_heads_is_not_taken_for_eight_steps(name: str) -> None:
+    given = profile.inputs(profile.Case(name, (2, 20, 8, 4), torch.float32, False), 0, "cpu")
+    assert given.inputs[-1].shape == (2, 8, 4, 4)
+    assert given.inputs[0].shape == (2, 20, 8, 4)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_truth_of_the_profile_is_the_loop_in_float64(case: profile.Case) -> None:
     given = profile.inputs(case, 3, "cpu")

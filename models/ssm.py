@@ -46,6 +46,10 @@ TOTAL, LAST = "patch.total", "patch.last"
 """Names in a state of the sum over the unfinished patch and of the last complete one."""
 
 
+ALIGNED = 64
+"""Hidden widths are filled up to a multiple of it for the matrix units of a GPU."""
+
+
 @dataclass(frozen=True)
 class SSMConfig:
     """Width `dim`, `layers`, input gain and patching.
@@ -238,7 +242,24 @@ class SwiGLU(nn.Module):
         self.silu = Activation(structure, F.silu)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda and torch.is_autocast_enabled("cuda"):
+            return self._aligned(x)
         return self.down(self.silu(self.gate(x)) * self.up(x))
+
+    def _aligned(self, x: Tensor) -> Tensor:
+        """The same function with the hidden width filled up with zeros to a multiple of ALIGNED.
+
+        In bfloat16, rows of another width do not begin where matrix units can load them at once.
+        """
+        layers = (self.gate, self.up, self.down)
+        extra = -self.down.in_features % ALIGNED
+        plain = all(layer.shift is None and layer.multiplier == 1 for layer in layers)
+        if extra == 0 or not plain:
+            return self.down(self.silu(self.gate(x)) * self.up(x))
+        rows = (0, 0, 0, extra)
+        into = torch.cat((F.pad(self.gate.weight, rows), F.pad(self.up.weight, rows)))
+        gated, up = F.linear(x, into).chunk(2, dim=-1)
+        return F.linear(self.silu(gated) * up, F.pad(self.down.weight, (0, extra)))
 
 
 class Block(nn.Module):

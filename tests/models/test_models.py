@@ -20,7 +20,7 @@ from plkernel.models.init import initialise_
 from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig, mixtures
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.models.ssm import SSM, SSMConfig, input_gain, white_std
+from plkernel.models.ssm import SSM, SSMConfig, SwiGLU, input_gain, white_std
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Model = SSM | RWKV
@@ -648,3 +648,31 @@ def test_shape_multiplier_is_the_shape_in_another_place() -> None:
         gradients.append(weight.grad)
     expected = gradients[0] * torch.tensor(shapes, dtype=torch.float64)
     assert (gradients[1] - expected).abs().max() < 1e-6 * expected.abs().max()
+
+
+@pytest.mark.parametrize("dim", [12, 48])
+def test_a_hidden_width_filled_up_with_zeros_is_the_same_function(dim: int) -> None:
+    """Of 16 and of 64, which is left alone; results and gradients, to rounding in float64."""
+    torch.manual_seed(0)
+    layer = SwiGLU(dim, Structure()).double()
+    x = torch.randn(2, 3, dim, dtype=torch.float64, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    weights = torch.randn(2, 3, dim, dtype=torch.float64)
+    plain = layer(x)
+    aligned = layer._aligned(x)
+    torch.testing.assert_close(aligned, plain, rtol=1e-13, atol=1e-13)
+    found = torch.autograd.grad((aligned * weights).sum(), leaves)
+    expected = torch.autograd.grad((plain * weights).sum(), leaves)
+    for gradient, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-12, atol=1e-12)
+
+
+def test_layers_with_a_shift_or_a_multiplier_are_not_filled_up() -> None:
+    torch.manual_seed(0)
+    for structure in (Structure(scalar_bias=True), Structure(unit_scaled=True)):
+        layer = SwiGLU(12, structure)
+        with torch.no_grad():
+            for one in layer.parameters():
+                one.normal_()
+        x = torch.randn(2, 3, 12)
+        assert torch.equal(layer._aligned(x), layer(x))

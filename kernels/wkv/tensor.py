@@ -55,12 +55,12 @@ MOST_KEYS = 128  # tiles of CHUNK rows of longer keys do not fit into the regist
 VALUES = 64  # columns of V that a program holds at a time
 LANES = 512  # entries of the state that one program of `_carry` carries
 GROUP = 8  # chunks loaded before the first of them is used: hides the latency of memory
-OPTIONS = {
-    "_increments": {"num_warps": 4, "num_stages": 1},
-    "_carry": {"num_warps": 4, "num_stages": 1},
-    "_outputs": {"num_warps": 4, "num_stages": 1},
-    "_gradients": {"num_warps": 4, "num_stages": 1},
-}
+OPTIONS = {"num_stages": 1}
+WARPS = 4  # of a program
+FEW_WARPS = (
+    2  # where a tile is narrower than NARROW: products of four warps (wgmma) were wrong there
+)
+NARROW = 64
 PARTS = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}  # of ln w, in bfloat16
 BEFORE, AFTER = tl.constexpr(0), tl.constexpr(1)  # of the matrices of `ranges_of`; then levels
 # numpy, in which Triton interprets, has no bfloat16: there the rounded operands stay float32
@@ -525,7 +525,7 @@ def forward(
             BACK=False,
             LEVELS=CHUNK.bit_length() - 1,
             **shapes,
-            **OPTIONS["_outputs"],
+            **OPTIONS,
         )
     return out, last
 
@@ -570,7 +570,7 @@ def backward(
             *sizes,
             LEVELS=CHUNK.bit_length() - 1,
             **shapes,
-            **OPTIONS["_gradients"],
+            **OPTIONS,
         )
         _outputs[grid](
             r,
@@ -585,7 +585,7 @@ def backward(
             BACK=True,
             LEVELS=CHUNK.bit_length() - 1,
             **shapes,
-            **OPTIONS["_outputs"],
+            **OPTIONS,
         )
     return (
         grad_r,
@@ -630,7 +630,7 @@ def chunk_states(
         *sizes,
         BACK=back,
         **shapes,
-        **OPTIONS["_increments"],
+        **OPTIONS,
     )
     rounded = precision == "bf16"  # what is rounded for the products in any case is stored rounded
     results = []
@@ -652,7 +652,8 @@ def chunk_states(
             LANES=LANES,
             GROUP=GROUP,
             ROUNDED=rounded,
-            **OPTIONS["_carry"],
+            num_warps=WARPS,
+            **OPTIONS,
         )
         results += [starts, last]
     return tuple(results)
@@ -694,6 +695,7 @@ def launch(
         "EXACT": exact(r.dtype, precision),
         "PRECISION": precision,
         "PARTS": PARTS[log_decay.dtype],
+        "num_warps": WARPS if min(keys, block) >= NARROW else FEW_WARPS,
     }
     return (time, heads, size, values, chunks), shapes, (batch * heads * chunks,)
 

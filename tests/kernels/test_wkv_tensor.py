@@ -254,8 +254,11 @@ def compiled(
         "LANES": tensor.LANES,
         "GROUP": tensor.GROUP,
     }
+    warps = tensor.WARPS if min(keys, block) >= tensor.NARROW else tensor.FEW_WARPS
     module = SimpleNamespace(
-        OPTIONS=tensor.OPTIONS[name], __name__=tensor.__name__, **{name: getattr(tensor, name)}
+        OPTIONS={**tensor.OPTIONS, "num_warps": warps},
+        __name__=tensor.__name__,
+        **{name: getattr(tensor, name)},
     )
     return aot._compiled(module, name, chip, types, constants, dict(zip("KV", sizes, strict=True)))
 

@@ -41,12 +41,14 @@ class TensorCores(NamedTuple):
 
     precisions: how operands may be rounded. default: what precision=None takes on a GPU, by the
     dtype of the main input; EXACT, the kernels of `gpu.py`, is a value too. most_keys: the largest
-    key size, the last axis of the main input; longer ones take the exact kernels by default.
+    key size, the last axis of the main input. default_keys: that of which the default has been held
+    against float64 on a GPU; longer ones take the exact kernels unless a precision is given.
     """
 
     precisions: tuple[str, ...]
     default: Mapping[torch.dtype, str]
     most_keys: int
+    default_keys: int
 
     def form(self, operator: str, backend: str, precision: str | None, main: Tensor) -> str:
         """The file and precision that compute with `backend`, as one word: "cpu", "tensor:bf16".
@@ -55,7 +57,7 @@ class TensorCores(NamedTuple):
         """
         size = main.shape[-1]
         if precision is None:
-            fits = backend == "gpu" and size <= self.most_keys
+            fits = backend == "gpu" and size <= self.default_keys
             precision = self.default[main.dtype] if fits else EXACT
         if precision == EXACT:
             return backend
@@ -211,9 +213,9 @@ def define(
     state_place = saved.index("state")
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-        *tensors, ctx.form = inputs
+        ctx.form = inputs[-1]
         ctx.set_materialize_grads(False)  # torch's zeros would start its threads
-        tensors.append(output[0])
+        tensors = (*inputs[:-1], output[0])
         ctx.save_for_backward(*[tensors[place] for place in places])
 
     def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

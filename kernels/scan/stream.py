@@ -195,7 +195,7 @@ class Stream:
     """
 
     width: int = 4
-    rows: int = 8
+    rows: int = 4
     ahead: int = 56
 
     def lanes(self, size: int) -> int:

@@ -418,6 +418,14 @@ TAKEN = {
 }
 GPU = {"{problem} time over ours": "{ratio[median]:.2f}", "{problem} per second": "{rate:.2e}"}
 GPU |= {"{problem} error": "{error:.0e}"}
+TIMES = {
+    "variants": {"{contender}": "{forward:.0f}, {both:.0f}"},
+    "forms": {
+        "{contender}": "{forward_device:.0f}, {both_device:.0f}",
+        "{contender}, host": "{forward_host:.0f}, {both_host:.0f}",
+    },
+}
+MODES = {"{mode}": "{milliseconds:.1f}", "{mode}, of the products": "{share:.0%}"}
 COUNTS = {
     "work": "{work}",
     "MB per second and lag": "{rate:,.0f}",
@@ -445,6 +453,15 @@ PARTS: dict[str, Callable[..., str]] = {
     "threads": threads,
     "step": lambda of: table(f"bench/{of}.json", "training step", "{contender}", STEP),
     "gpu": lambda of: table(f"bench/h200/{of}.json", "contender", "{contender}", GPU),
+    "device": lambda of: table(f"bench/h200/{of}.json", "problem", "{problem}", TIMES[of]),
+    "lost": lambda: table(
+        "",
+        "error",
+        "{problem}",
+        {"{contender}": "{error:.1e}"},
+        load("bench/h200/forms.json")["errors"],
+    ),
+    "steps": lambda of: table(f"bench/h200/{of}.json", "model", "{model}, {size}", MODES),
     "compiled": lambda: table("bench/compiled.json", "kernel", "{kernel}", {"sm_{chip}": CHIP}),
     "chip": lambda of: table(
         "bench/chip.json", "kernel", "{kernel}", TAKEN, load("bench/chip.json")[of]

@@ -216,7 +216,7 @@ def test_every_kernel_compiles() -> None:
         aot.wkv7("_forward", 80, "bf16", (64, 64), keep=False),
         aot.wkv7("_backward", 86, "bf16", (64, 64)),
         aot.scan_variant("look_back", "_forward", 90, "bf16", True),
-        aot.scan_variant("look_back_warp", "_backward", 86, "fp32", False),
+        aot.scan_variant("look_back", "_backward", 86, "fp32", False),
         aot.scan_variant("stream", "_backward", 80, "fp32", True),
     ]
     assert_compiled(found)

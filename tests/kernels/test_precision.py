@@ -35,16 +35,21 @@ def keys(size: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 @HEADS
-def test_none_takes_the_exact_kernels_until_a_constant_says_otherwise(one: Operator) -> None:
+def test_none_takes_what_the_constant_says_for_keys_that_were_tried(one: Operator) -> None:
     cores = CORES[one.name]
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        assert cores.form(one.name, "gpu", None, keys(64, dtype)) == "gpu"
+    for dtype, expected in (
+        (torch.bfloat16, "tensor:bf16"),
+        (torch.float16, "gpu"),
+        (torch.float32, "gpu"),
+    ):
+        assert cores.form(one.name, "gpu", None, keys(64, dtype)) == expected
     default = MappingProxyType({torch.bfloat16: "bf16", torch.float32: EXACT})
-    decided = TensorCores(cores.precisions, default, cores.most_keys)
+    decided = TensorCores(cores.precisions, default, cores.most_keys, 96)
     form = partial(decided.form, one.name)
     assert form("gpu", None, keys(64)) == "tensor:bf16"
     assert form("gpu", None, keys(64, torch.float32)) == "gpu"
-    assert form("gpu", None, keys(129)) == "gpu", "longer than tensor cores take"
+    assert form("gpu", None, keys(96)) == "tensor:bf16"
+    assert form("gpu", None, keys(97)) == "gpu", "longer than what was tried"
     assert form("gpu", EXACT, keys(64)) == "gpu"
     assert form("gpu", "ieee", keys(128)) == "tensor:ieee"
     for backend in ("cpu", "reference"):

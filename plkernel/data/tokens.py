@@ -73,7 +73,7 @@ def tokenised(data: Bytes, encode: Encode, piece: int = PIECE) -> Tokens:
     """The bytes `data` (n,) as tokens, a piece after the other.
 
     What stands between two tokens, as spaces do that a tokenizer drops, counts with the token
-    behind it. Of a character that becomes several tokens all bytes count with the first of them.
+    behind it. A character that becomes several tokens is divided evenly among them.
     """
     ids = list[NDArray[np.int64]]()
     ends = list[NDArray[np.int64]]()
@@ -81,13 +81,29 @@ def tokenised(data: Bytes, encode: Encode, piece: int = PIECE) -> Tokens:
     for text, widths in _pieces(data, piece):
         numbers, spans = encode(text)
         reached = np.concatenate([[0], np.cumsum(widths)])
-        last = np.array([stop for _, stop in spans], dtype=np.int64)
         ids.append(np.array(numbers, dtype=np.int64))
-        ends.append(before + reached[np.maximum.accumulate(last)])
+        ends.append(before + _ends(np.array(list(spans), dtype=np.int64).reshape(-1, 2), reached))
         before += int(reached[-1])
     if not ids:
         return Tokens(np.zeros(0, np.int64), np.zeros(0, np.int64))
     return Tokens(np.concatenate(ids), np.concatenate(ends))
+
+
+def _ends(spans: NDArray[np.int64], reached: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bytes up to the end of each token (n,), ascending.
+
+    spans    (n, 2) first character of a token and the one behind it
+    reached  bytes up to each character
+    """
+    first, behind = spans.T
+    is_new = np.append(True, np.any(spans[1:] != spans[:-1], axis=1))[: len(spans)]
+    run = np.cumsum(is_new) - 1
+    starts = np.flatnonzero(is_new)
+    place = np.arange(len(spans)) - starts[run] + 1
+    of = np.bincount(run)[run]
+    start = reached[first]
+    ends = start + (reached[behind] - start) * place // of
+    return np.asarray(np.maximum.accumulate(ends))
 
 
 def _pieces(data: Bytes, piece: int) -> Iterator[tuple[str, NDArray[np.int64]]]:

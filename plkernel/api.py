@@ -80,8 +80,8 @@ def measure(
 ) -> Measurement:
     """Measure the mutual information I(d) of symbols d apart, and its exponent in I(d) ~ d**-beta.
 
-    text       bytes, a vector (n,) of integers, each of which is a symbol, or the name of a corpus
-               or of a file .npy; a string is a name or a path
+    text       bytes, a vector (n,) of integers, each of which is a symbol and those from 0 to 255
+               bytes, or the name of a corpus or of a file .npy; a string is a name or a path
     lags       first and last lag, in symbols, of the exponent `law`; 1 to 500, or to max_lag if
                that is less
     max_lag    the longest lag of the curve
@@ -107,7 +107,8 @@ def measure(
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     stated = check_range(lags, max_lag)
-    found = _read_symbols(text, tokenizer, measured)
+    place = None if tokenizer is None else _path(tokenizer, "tokenizer")
+    found = _read_symbols(text, place, measured)
     options: Any = {
         "stated": stated,
         "max_lag": max_lag,
@@ -120,7 +121,7 @@ def measure(
         return measure_corpus(found.corpus, found.data, progress=progress, **options)
 
 
-def _read_symbols(text: Text, tokenizer: str | Path | None, measured: Measured) -> SymbolText:
+def _read_symbols(text: Text, tokenizer: Path | None, measured: Measured) -> SymbolText:
     """The symbols of a text, of its tokens, or of a vector of integers of any alphabet."""
     vector = _vector(text)
     check_measured(tokenizer, measured)

@@ -219,13 +219,22 @@ def test_a_file_of_integers_is_measured_by_its_numbers(tmp_path: Path, capsys: S
     np.save(tmp_path / "ids.npy", 1_000 * bytes_.astype(np.int64) - 7)
     (tmp_path / "same.txt").write_bytes(bytes_.tobytes())
     names = (str(tmp_path / "ids.npy"), str(tmp_path / "same.txt"))
-    measure(names, max_lag=20, lags=(1, 10), out=tmp_path, figure=False)
+    measure(names, max_lag=20, lags=(1, 10), out=tmp_path, formats=("svg",))
+    assert "lag d (symbols, bytes)" in (tmp_path / "comparison.svg").read_text()
     numbers, text = measured(tmp_path)
     assert numbers["information"]["unit"] == "symbol"
     assert numbers["information"]["values"] == text["information"]["values"]
     assert "9,000 symbols, 4 different" in capsys.readouterr().out
     with pytest.raises(ValueError, match="holds numbers and no text; leave out tokenizer and"):
         measure(names, max_bytes="1k")
+
+
+def test_a_period_of_numbers_is_told_in_their_unit() -> None:
+    """Records of 30 numbers that begin with the same one."""
+    records = np.random.default_rng(0).integers(1_000, 1_004, (3_000, 30))
+    records[:, 0] = 7
+    text = render(plkernel.measure(records.ravel(), max_lag=100))
+    assert "the composition of the text repeats every 30 symbols: lines or records" in text
 
 
 def test_an_estimator_that_needs_more_symbols_is_refused(tmp_path: Path) -> None:
@@ -275,3 +284,8 @@ def test_python_measures_vectors_and_tokens(
     assert saved.information == vector.information
     with pytest.raises(ValueError, match="tokenizer is for texts"):
         plkernel.measure(ids, tokenizer=path)
+    wrong: Any = 5
+    with pytest.raises(ValueError, match="tokenizer must be a path, got 5"):
+        plkernel.measure(text.encode(), tokenizer=wrong)
+    with pytest.raises(ValueError, match=r"estimator must be one of .*, got 5"):
+        plkernel.measure(ids, estimator=wrong)

@@ -100,7 +100,7 @@ def symbol_curves(
         return decay_curves(data, lags, estimator=estimator, **options)
     counts = block_counts(data, block_edges(data.size, int(lags[-1]), blocks)).sum(axis=0)
     symbols = int(np.count_nonzero(counts))
-    chosen = estimator or estimator_for(data.size, symbols)
+    chosen = estimator_for(data.size, symbols) if estimator is None else estimator
     if chosen == "repeats":
         return repeat_curves(data, lags, **options)
     if chosen not in ESTIMATORS:

@@ -182,6 +182,15 @@ def test_numbers_are_of_the_smallest_type() -> None:
     assert numbered(np.array([], int)).size == 0
 
 
+@pytest.mark.parametrize("estimator", ["jackknife", "repeats"])
+def test_shares_of_the_work_add_up_to_one_and_threads_change_nothing(estimator) -> None:
+    data = chain(20, 40_000, 0.5).astype(np.uint16)
+    told: list[float] = []
+    once = symbol_curves(data, [1, 2, 5], estimator=estimator, progress=told.append)
+    assert sum(told) == pytest.approx(1, rel=1e-9)
+    assert symbol_curves(data, [1, 2, 5], estimator=estimator, threads=2) == once
+
+
 @pytest.mark.parametrize("estimator", ["shuffled", "miller-madow"])
 def test_an_unknown_estimator_is_refused(estimator) -> None:
     with pytest.raises(ValueError, match=f"estimator must be one of .*repeats, got '{estimator}'"):

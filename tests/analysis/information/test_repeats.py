@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from plkernel.analysis.information.counts import numbered
-from plkernel.analysis.information.estimate import log_lags
+from plkernel.analysis.information.estimate import BLOCKS, log_lags
 from plkernel.analysis.information.laws import (
     Named,
     clear_from,
@@ -59,6 +59,8 @@ def test_a_power_law_over_many_symbols_is_found(symbols: int) -> None:
     away = np.array(correlation.values) - law.correlation(lags)
     assert np.all(np.abs(away) < 4 * correlation.standard_errors())
     assert np.all(errors < 0.1 * exact)
+    assert np.shape(information.replicates) == np.shape(correlation.replicates) == (20, BLOCKS)
+    assert "information in bits of repeats at 20 lags, of 500,000 bytes" in repr(information)
     options: Any = {"unit": "symbol", "max_lag": 100, "stated": (1, 100)}
     found = measure_corpus(Named("made", "made"), numbered(data), **options)
     assert found.estimator == "repeats"

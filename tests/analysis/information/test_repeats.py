@@ -156,13 +156,24 @@ def test_chance_is_that_of_pairs_in_blocks_apart() -> None:
         assert expected == pytest.approx(np.mean(equal), rel=1e-12)
 
 
-def test_blocks_of_different_composition_are_drift() -> None:
-    """Independent symbols, of another thousand in every other stretch: all agreement is drift."""
+@pytest.mark.parametrize("symbols", [4, 1_000])
+def test_blocks_of_different_composition_are_drift(symbols: int) -> None:
+    """Independent symbols, of other ones in every other stretch: all agreement is drift, and by the
+    number of symbols it is known.
+    """
     rng = np.random.default_rng(0)
-    stretches = [rng.integers(low, low + 1_000, 100_000) for low in (0, 1_000, 0, 1_000)]
+    starts = (0, symbols, 0, symbols)
+    stretches = [rng.integers(low, low + symbols, 100_000) for low in starts]
     information, correlation = repeat_curves(numbered(np.concatenate(stretches)), [1, 10, 100])
-    assert correlation.values[0] == pytest.approx(correlation.drift, rel=0.1)
-    assert information.drift > 4 * information.floor[0]
+    place = np.arange(BLOCKS)
+    is_other = place // 10 % 2
+    apart = np.abs(place[:, None] - place) >= 2
+    chance = np.mean((is_other[:, None] == is_other)[apart]) / symbols
+    agreement = (1 / symbols - chance) / (1 - chance)
+    assert correlation.drift == pytest.approx(agreement, rel=0.05)
+    assert correlation.values[0] == pytest.approx(agreement, rel=0.1)
+    known = agreement_information(1 / symbols, chance)
+    assert information.drift == pytest.approx(float(known), rel=0.1)
     assert judge(information).kind == "none"
 
 

@@ -1,5 +1,6 @@
 """What is measured: bytes, tokens, and vectors of integers from files of numpy."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,23 @@ def test_tokens_need_a_tokenizer() -> None:
     wrong: Any = "words"
     with pytest.raises(ValueError, match="measured must be bytes or tokens, got 'words'"):
         of_text(None, np.zeros(3, np.uint8), None, wrong)
+
+
+def test_a_tokenizer_gives_the_length_of_tokens_and_with_tokens_the_symbols(
+    tokenizer_file: Callable[..., Path],
+) -> None:
+    text = "one two three, one two. " * 300
+    data = np.frombuffer(text.encode(), np.uint8)
+    path = tokenizer_file(text, size=300)
+    as_text = of_text("corpus", data, path)
+    assert as_text.data is data
+    assert as_text.unit == "byte"
+    as_tokens = of_text("corpus", data, path, "tokens")
+    assert as_tokens.unit == "token"
+    assert as_text.tokens == as_tokens.tokens
+    assert as_tokens.tokens is not None
+    assert as_tokens.tokens.tokens == as_tokens.data.size < data.size
+    assert as_tokens.tokens.bytes_per_token == data.size / as_tokens.data.size
 
 
 def test_a_vector_of_a_thousand_symbols_needs_two_bytes_each() -> None:

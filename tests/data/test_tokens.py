@@ -92,6 +92,20 @@ def test_truncation_and_padding_of_the_file_are_switched_off(
     assert found.ends[-1] == len(TEXT.encode())
 
 
+def test_no_special_tokens_are_added(tokenizer_file: Callable[..., Path]) -> None:
+    """Although the file puts one before every text: they are no part of this one."""
+    tokenizers = pytest.importorskip("tokenizers")
+    path = tokenizer_file(TEXT, kind="words")
+    plain = tokenised(as_bytes(TEXT), read_tokenizer(path))
+    known = tokenizers.Tokenizer.from_file(str(path))
+    known.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[UNK] $A", special_tokens=[("[UNK]", 0)]
+    )
+    known.save(str(path))
+    assert known.encode(TEXT).ids == [0, *plain.ids.tolist()]
+    assert tokenised(as_bytes(TEXT), read_tokenizer(path)).ids.tolist() == plain.ids.tolist()
+
+
 def test_an_empty_text_has_no_tokens(tokenizer_file: Callable[..., Path]) -> None:
     assert tokenised(as_bytes(b""), read_tokenizer(tokenizer_file(TEXT))).ids.size == 0
 

@@ -197,6 +197,8 @@ def test_a_tokenizer_tells_lags_in_both_units(
     last = found["verdict"]["last_lag"]
     assert f"stands out is {last} bytes or {last / size:.1f} tokens" in shown
     assert "lag, bytes  tokens " in shown
+    assert "what the shuffled corpus shows; drift" in shown
+    assert "bits, what it shows with each of 40 blocks shuffled; estimator 'jackknife'" in shown
     drawn = next(tmp_path.glob("*.svg")).read_text()
     assert "lag d (bytes)" in drawn
     assert f"lag d (tokens of {size:.2f} bytes)" in drawn
@@ -207,6 +209,8 @@ def test_a_tokenizer_tells_lags_in_both_units(
     np.testing.assert_allclose(found["lags_in_bytes"], size * np.array(curve.lags), rtol=1e-12)
     shown = capsys.readouterr().out
     assert "lag, tokens  bytes " in shown
+    assert "what noise exceeds once in a thousand lags; drift" in shown
+    assert "bits, what the ends of each of 40 blocks share; estimator 'repeats'" in shown
     assert f"{curve.symbols} different tokens are too many for a table of their pairs" in shown
     drawn = next(tmp_path.glob("*.svg")).read_text()
     assert "lag d (tokens)" in drawn

@@ -229,9 +229,15 @@ def tokens_sentence(result: Measurement) -> str | None:
     last = result.verdict.last_lag
     if not last:
         return found
-    is_tokens = result.information.unit == "token"
-    bytes_, tokens = (length.in_bytes(last), last) if is_tokens else (last, length.in_tokens(last))
-    return f"{found}; the last lag that stands out is {bytes_:,.0f} bytes or {tokens:,.1f} tokens"
+    in_bytes = float(last)
+    in_tokens = float(last)
+    if result.information.unit == "token":
+        in_bytes = float(length.in_bytes(last))
+    else:
+        in_tokens = float(length.in_tokens(last))
+    return (
+        f"{found}; the last lag that stands out is {in_bytes:,.0f} bytes or {in_tokens:,.1f} tokens"
+    )
 
 
 def repeats_sentence(result: Measurement) -> str | None:

@@ -214,6 +214,7 @@ def test_a_tokenizer_tells_lags_in_both_units(
     assert f"{curve.symbols} different tokens are too many for a table of their pairs" in shown
     drawn = next(tmp_path.glob("*.svg")).read_text()
     assert "lag d (tokens)" in drawn
+    assert "lag d (bytes)" in drawn
     assert "I(d) in bits, of repeats" in drawn
 
 

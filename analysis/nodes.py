@@ -328,7 +328,8 @@ def place(
 ) -> Nodes:
     """Nodes of `channels` channels by the name of their placement.
 
-    Half-lives and lags are in bytes, and a step of the layer is `step` bytes.
+    Half-lives and lags are in bytes, and a step of the layer is `step` bytes: those of a token, as
+    plkernel.measure finds them, for a layer of a language model. The nodes are in steps.
 
     placement   log-spaced: evenly in ln(half-life) from `shortest`, 1, to `longest`, 2000
                 concentrated: the published groups

@@ -19,7 +19,6 @@ correlations.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
@@ -36,7 +35,13 @@ from plkernel.analysis.exponentials import (
     lag_target,
     power_law_target,
 )
-from plkernel.analysis.information.counts import Bytes, block_edges, check_data, histogram
+from plkernel.analysis.information.counts import (
+    Bytes,
+    block_edges,
+    check_data,
+    count_repeats,
+    histogram,
+)
 from plkernel.analysis.information.estimate import (
     BLOCKS,
     DecayCurve,
@@ -232,18 +237,7 @@ def repeat_correlations(
     if np.count_nonzero(parts.sum(axis=0)) < 2:
         raise ValueError(f"data holds one symbol only, {data[0]}: there is nothing to predict")
 
-    def repeats(ends: tuple[int, int]) -> NDArray[np.int64]:
-        start, stop = ends
-        equal = [
-            np.count_nonzero(data[start : min(stop, data.size - d)] == data[start + d : stop + d])
-            for d in lags
-        ]
-        if progress is not None:
-            progress((stop - start) / data.size)
-        return np.array(equal)
-
-    with ThreadPoolExecutor(threads) as workers:
-        repeated = np.stack(list(workers.map(repeats, pairwise(edges.tolist()))), axis=1)
+    repeated = count_repeats(data, lags, edges, threads=threads, progress=progress)
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
     chance = np.sum((each_left_out(parts.T) / each_left_out(parts.sum(axis=1))) ** 2, axis=0)
     return without_bias(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from plkernel.analysis.information.counts import SYMBOLS
 from plkernel.analysis.information.estimate import MAX_LAG, Estimator
 from plkernel.analysis.information.laws import (
     Measurement,
@@ -29,6 +30,15 @@ from plkernel.analysis.results import Result
 from plkernel.common import cli
 from plkernel.common.files import CONFIG, METRICS, load_json, read_lines, refuse_study
 from plkernel.data import corpora
+from plkernel.data.symbols import (
+    Measured,
+    SymbolText,
+    check_measured,
+    is_vector_file,
+    of_text,
+    of_vector,
+    read_vector,
+)
 from plkernel.results.study import Study, read_study
 
 if TYPE_CHECKING:
@@ -63,21 +73,30 @@ def measure(
     *,
     lags: Range | None = None,
     max_lag: int = MAX_LAG,
-    estimator: Estimator = "jackknife",
+    estimator: Estimator | None = None,
+    tokenizer: str | Path | None = None,
+    measured: Measured = "bytes",
     threads: int | None = None,
 ) -> Measurement:
     """Measure the mutual information I(d) of symbols d apart, and its exponent in I(d) ~ d**-beta.
 
-    text     bytes, a vector (n,) of integers from 0 to 255, or the name of a corpus; a string is a
-    name or a path
-    lags     first and last lag, in symbols, of the exponent `law`; 1 to 500, or to max_lag if that
-    is less
-    max_lag  the longest lag of the curve
+    text       bytes, a vector (n,) of integers, each of which is a symbol and those from 0 to 255
+               bytes, or the name of a corpus or of a file .npy; a string is a name or a path
+    lags       first and last lag, in symbols, of the exponent `law`; 1 to 500, or to max_lag if
+               that is less
+    max_lag    the longest lag of the curve
+    estimator  jackknife unless given; for symbols that are not bytes, with fewer than ten pairs for
+               each cell of their table, repeats, a lower bound of I(d)
+    tokenizer  a tokenizer file such as tokenizer.json, of a text: `tokens` of the result says how
+               many bytes a token has, and lags stand in both units. plkernel.place takes it as
+               step=found.tokens.bytes_per_token
+    measured   bytes, or tokens, of a text with a tokenizer
 
     In the result, `information` has lags (L,), values (L,) in nats and intervals; `law.beta`,
     `law.low` and `law.high` are the exponent with its 95 % interval, None in place of `law` if
     nothing decays; `verdict.sentence` says if the curve is a power law. Raises ValueError for a
-    text that is too short for `max_lag`.
+    text that is too short for `max_lag`, and for an estimator that counts pairs where symbols are
+    too many for that.
 
     >>> import numpy as np
     >>> text = np.random.default_rng(0).integers(0, 4, 50_000)
@@ -88,11 +107,46 @@ def measure(
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     stated = check_range(lags, max_lag)
-    corpus, data = _read_text(text)
-    count = threads or os.cpu_count() or 1
-    options: Any = {"stated": stated, "max_lag": max_lag, "estimator": estimator, "threads": count}
-    with cli.progress_bar(corpus.name) as progress:
-        return measure_corpus(corpus, data, progress=progress, **options)
+    place = None if tokenizer is None else _path(tokenizer, "tokenizer")
+    found = _read_symbols(text, place, measured)
+    options: Any = {
+        "stated": stated,
+        "max_lag": max_lag,
+        "estimator": estimator,
+        "unit": found.unit,
+        "tokens": found.tokens,
+        "threads": threads or os.cpu_count() or 1,
+    }
+    with cli.progress_bar(found.corpus.name) as progress:
+        return measure_corpus(found.corpus, found.data, progress=progress, **options)
+
+
+def _read_symbols(text: Text, tokenizer: Path | None, measured: Measured) -> SymbolText:
+    """The symbols of a text, of its tokens, or of a vector of integers of any alphabet."""
+    vector = _vector(text)
+    check_measured(tokenizer, measured)
+    if vector is None:
+        return of_text(*_read_text(text), tokenizer, measured)
+    if tokenizer is not None:
+        raise ValueError(
+            "tokenizer is for texts, got one with a vector of integers; leave it out: each of them"
+            " is a symbol"
+        )
+    return vector
+
+
+def _vector(text: Any) -> SymbolText | None:
+    """A vector of integers that are not all bytes, or a file of numpy; None for anything else."""
+    if isinstance(text, str | Path):
+        return read_vector(text) if is_vector_file(text) else None
+    if isinstance(text, bytes | bytearray | memoryview) or getattr(text, "is_meta", False):
+        return None
+    data = np.asarray(text)
+    if data.ndim != 1 or data.dtype.kind not in "iu" or not data.size:
+        return None
+    if data.min() >= 0 and data.max() < SYMBOLS:
+        return None
+    return of_vector(data, "array", "given")
 
 
 def apply(

@@ -283,3 +283,32 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def tokenizer_file(tmp_path: Path) -> Callable[..., Path]:
+    """Writes tokenizer.json, trained on a text: of pairs of bytes, or of words."""
+    tokenizers = pytest.importorskip("tokenizers")
+
+    def write(text: str, size: int = 400, kind: str = "bytes") -> Path:
+        if kind == "bytes":
+            tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+            split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+            alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+            trainer = tokenizers.trainers.BpeTrainer(
+                vocab_size=size, initial_alphabet=alphabet, show_progress=False
+            )
+        else:
+            tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+            split = tokenizers.pre_tokenizers.BertPreTokenizer()
+            trainer = tokenizers.trainers.WordPieceTrainer(
+                vocab_size=size, special_tokens=["[UNK]"], show_progress=False
+            )
+        tokenizer.pre_tokenizer = split
+        tokenizer.train_from_iterator([text], trainer)
+        folder = tmp_path / "tokenizer"
+        folder.mkdir(exist_ok=True)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        return folder / "tokenizer.json"
+
+    return write

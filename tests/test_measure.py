@@ -3,6 +3,7 @@ refusals.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+import plkernel
 from plkernel.analysis.figures import decay
 from plkernel.analysis.information.estimate import BLOCKS, DecayCurve
 from plkernel.analysis.information.laws import Named, fit_power_law, measure_corpus
@@ -155,3 +157,140 @@ def test_a_period_is_named(encoding: str, width: int | None, message: str | None
         assert "period:" not in text
     else:
         assert message in text
+
+
+def words(size: int) -> str:
+    """A text of 300 words of 2 to 6 letters, each of which copies one of the 20 words before it
+    or is drawn anew.
+    """
+    rng = np.random.default_rng(5)
+    known = ["".join(rng.choice(list("abcdef"), rng.integers(2, 7))) for _ in range(300)]
+    chosen = list(rng.integers(0, 300, 20))
+    for back, fresh in zip(rng.integers(1, 21, size), rng.random(size) < 0.3, strict=True):
+        chosen.append(rng.integers(300) if fresh else chosen[-back])
+    return "".join(f" {known[number]}" for number in chosen)
+
+
+def test_a_tokenizer_tells_lags_in_both_units(
+    tokenizer_file: Callable[..., Path], tmp_path: Path, capsys: Shown
+) -> None:
+    """Bytes per token are those of the whole text; lags are divided by them, and the other way
+    round where tokens are measured.
+    """
+    text = words(6_000)
+    (tmp_path / "text.txt").write_text(text)
+    path = tokenizer_file(text, size=700)
+    given: dict[str, Any] = {"max_lag": 100, "lags": (1, 50), "tokenizer": path, "out": tmp_path}
+    measure((str(tmp_path / "text.txt"),), formats=("svg",), **given)
+    [found] = measured(tmp_path)
+    tokenizers = pytest.importorskip("tokenizers")
+    count = len(tokenizers.Tokenizer.from_file(str(path)).encode(text).ids)
+    size = len(text) / count
+    length = found["tokens"]
+    assert length["tokens"] == count
+    assert length["bytes_per_token"] == pytest.approx(size, rel=1e-12)
+    assert length["low"] < size < length["high"] < 1.1 * size
+    lags = np.array(found["information"]["lags"])
+    np.testing.assert_allclose(found["lags_in_tokens"], lags / size, rtol=1e-12)
+    shown = capsys.readouterr().out
+    assert f"tokens: {size:.3f} bytes a token ({length['low']:.3f} to" in shown
+    last = found["verdict"]["last_lag"]
+    assert f"stands out is {last} bytes or {last / size:.1f} tokens" in shown
+    assert "lag, bytes  tokens " in shown
+    assert "what the shuffled corpus shows; drift" in shown
+    assert "bits, what it shows with each of 40 blocks shuffled; estimator 'jackknife'" in shown
+    drawn = next(tmp_path.glob("*.svg")).read_text()
+    assert "lag d (bytes)" in drawn
+    assert f"lag d (tokens of {size:.2f} bytes)" in drawn
+    measure((str(tmp_path / "text.txt"),), measured="tokens", formats=("svg",), **given)
+    [found] = measured(tmp_path)
+    curve = DecayCurve(**found["information"])
+    assert (curve.unit, curve.size, curve.estimator) == ("token", count, "repeats")
+    np.testing.assert_allclose(found["lags_in_bytes"], size * np.array(curve.lags), rtol=1e-12)
+    shown = capsys.readouterr().out
+    assert "lag, tokens  bytes " in shown
+    assert "what noise exceeds once in a thousand lags; drift" in shown
+    assert "bits, what the ends of each of 40 blocks share; estimator 'repeats'" in shown
+    assert f"{curve.symbols} different tokens are too many for a table of their pairs" in shown
+    drawn = next(tmp_path.glob("*.svg")).read_text()
+    assert "lag d (tokens)" in drawn
+    assert "lag d (bytes)" in drawn
+    assert "I(d) in bits, of repeats" in drawn
+
+
+def test_a_file_of_integers_is_measured_by_its_numbers(tmp_path: Path, capsys: Shown) -> None:
+    """Not by the bytes that they are stored in; other names of the same symbols change nothing."""
+    bytes_ = np.random.default_rng(0).integers(0, 4, 3_000).repeat(3).astype(np.uint8)
+    np.save(tmp_path / "ids.npy", 1_000 * bytes_.astype(np.int64) - 7)
+    (tmp_path / "same.txt").write_bytes(bytes_.tobytes())
+    names = (str(tmp_path / "ids.npy"), str(tmp_path / "same.txt"))
+    measure(names, max_lag=20, lags=(1, 10), out=tmp_path, formats=("svg",))
+    assert "lag d (symbols, bytes)" in (tmp_path / "comparison.svg").read_text()
+    numbers, text = measured(tmp_path)
+    assert numbers["information"]["unit"] == "symbol"
+    assert numbers["information"]["values"] == text["information"]["values"]
+    assert "9,000 symbols, 4 different" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="holds numbers and no text; leave out tokenizer and"):
+        measure(names, max_bytes="1k")
+
+
+def test_a_period_of_numbers_is_told_in_their_unit() -> None:
+    """Records of 30 numbers that begin with the same one."""
+    records = np.random.default_rng(0).integers(1_000, 1_004, (3_000, 30))
+    records[:, 0] = 7
+    text = render(plkernel.measure(records.ravel(), max_lag=100))
+    assert "the composition of the text repeats every 30 symbols: lines or records" in text
+
+
+def test_an_estimator_that_needs_more_symbols_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(0, 5_000, 50_000))
+    with pytest.raises(ValueError, match=r"5,000 different: too few to count .* 250,000,000 or"):
+        measure((str(tmp_path / "ids.npy"),), estimator="jackknife", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_few_bytes_are_counted_and_few_symbols_are_not() -> None:
+    """Texts as ever, whatever their length; a vector of as many other numbers by its repeats."""
+    data = np.random.default_rng(0).integers(0, 100, 5_000)
+    assert plkernel.measure(data, max_lag=20).estimator == "jackknife"
+    assert plkernel.measure(data + 1_000, max_lag=20).estimator == "repeats"
+    assert plkernel.measure(data + 1_000, max_lag=20, estimator="shuffle").estimator == "shuffle"
+
+
+def test_independent_symbols_of_a_large_alphabet_are_told_as_such(
+    tmp_path: Path, capsys: Shown
+) -> None:
+    np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(0, 65_536, 200_000))
+    measure((str(tmp_path / "ids.npy"),), out=tmp_path, figure=False)
+    assert "verdict: no memory that stands out" in capsys.readouterr().out
+    assert measured(tmp_path)[0]["information"]["estimator"] == "repeats"
+
+
+def test_python_measures_vectors_and_tokens(
+    tokenizer_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`place` takes the length of a token as its step: half-lives in bytes become half-lives in
+    tokens.
+    """
+    text = words(3_000)
+    path = tokenizer_file(text, size=700)
+    found = plkernel.measure(text.encode(), max_lag=100, tokenizer=path)
+    assert found.tokens is not None
+    size = found.tokens.bytes_per_token
+    assert list(found.to_frame().columns[:2]) == ["lag", "lag_tokens"]
+    assert f"{size:.3f} bytes a token" in repr(found)
+    nodes = plkernel.place(8, shortest=size, longest=100, step=size)
+    np.testing.assert_allclose(sorted(nodes.half_lives())[::7], [1, 100 / size], rtol=1e-9)
+    ids = np.random.default_rng(0).integers(0, 3_000, 20_000)
+    vector = plkernel.measure(ids, max_lag=50)
+    assert (vector.estimator, vector.information.unit) == ("repeats", "symbol")
+    np.save(tmp_path / "ids.npy", ids)
+    saved = plkernel.measure(tmp_path / "ids.npy", max_lag=50)
+    assert saved.information == vector.information
+    with pytest.raises(ValueError, match="tokenizer is for texts"):
+        plkernel.measure(ids, tokenizer=path)
+    wrong: Any = 5
+    with pytest.raises(ValueError, match="tokenizer must be a path, got 5"):
+        plkernel.measure(text.encode(), tokenizer=wrong)
+    with pytest.raises(ValueError, match=r"estimator must be one of .*, got 5"):
+        plkernel.measure(ids, estimator=wrong)

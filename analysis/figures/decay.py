@@ -16,7 +16,7 @@ from plkernel.analysis.figures.style import (
     plain_ticks,
     style,
 )
-from plkernel.analysis.information.estimate import DecayCurve
+from plkernel.analysis.information.estimate import DecayCurve, Unit
 from plkernel.analysis.information.laws import (
     CONFIDENCE,
     Measurement,
@@ -25,6 +25,7 @@ from plkernel.analysis.information.laws import (
     Verdict,
     local_slopes,
 )
+from plkernel.analysis.information.tokens import TokenLength
 from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.nodes import Nodes
 
@@ -55,6 +56,7 @@ def decay_figure(
     title: str = "",
     exact: tuple[ArrayLike, ArrayLike] | None = None,
     verdict: Verdict | None = None,
+    tokens: TokenLength | None = None,
 ) -> "Figure":
     """Draw one corpus: above, information in bits with band, floor and fit; below, local slopes.
 
@@ -62,6 +64,8 @@ def decay_figure(
     exact    (lags, values) of a curve known exactly, the values in the unit of `curve`: nats for
              the information
     verdict  if its shape is no power law, that is drawn in place of `law`
+    tokens   how long a token is: a second axis has the lags in tokens, or in bytes where the curve
+             counts in tokens
 
     Values that the axis cannot show, zero, negative or far below their error, are left out, and
     local slopes where their interval is wider than +-1.
@@ -72,15 +76,20 @@ def decay_figure(
             if fit.name == verdict.kind:
                 shapes.append((fit, np.geomspace(verdict.first_lag, verdict.last_lag, 200)))
     laws = {"": law} if law and not shapes else {}
-    return _figure({"": curve}, laws, title, exact, shapes)
+    return _figure({"": curve}, laws, title, exact, shapes, tokens)
 
 
 def measurement_figure(result: Measurement) -> "Figure":
     """Draw `decay_figure` of a measurement."""
     exact = (result.information.lags, result.exact) if result.exact else None
-    title = f"{result.corpus.name}, {result.information.size:,} bytes"
+    curve = result.information
     return decay_figure(
-        result.information, result.law, title=title, exact=exact, verdict=result.verdict
+        curve,
+        result.law,
+        title=f"{result.corpus.name}, {curve.size:,} {curve.unit}s",
+        exact=exact,
+        verdict=result.verdict,
+        tokens=result.tokens,
     )
 
 
@@ -149,6 +158,7 @@ def _figure(
     title: str | None = None,
     exact: tuple[ArrayLike, ArrayLike] | None = None,
     shapes: Sequence[tuple[ModelFit, Floats]] = (),
+    tokens: TokenLength | None = None,
 ) -> "Figure":
     """Values above and local slopes below, on the same lags.
 
@@ -162,6 +172,8 @@ def _figure(
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.9, 1))
         _set_axes(above, below, list(curves.values()), list(laws.values()))
         figure.align_ylabels()
+        if tokens is not None:
+            _add_axis(above, next(iter(curves.values())).unit, tokens)
         for index, (name, curve) in enumerate(curves.items()):
             _draw(above, below, name, curve, line_style(index))
             if name in laws:
@@ -185,6 +197,17 @@ def _figure(
     return figure
 
 
+def _add_axis(above: "Axes", unit: Unit, tokens: TokenLength) -> None:
+    """Lags in tokens at the top, or in bytes where the curve counts in tokens."""
+    if unit == "token":
+        axis = above.secondary_xaxis("top", functions=(tokens.in_bytes, tokens.in_tokens))
+        axis.set_xlabel("lag d (bytes)")
+    else:
+        axis = above.secondary_xaxis("top", functions=(tokens.in_tokens, tokens.in_bytes))
+        axis.set_xlabel(f"lag d (tokens of {tokens.bytes_per_token:.2f} bytes)")
+    plain_ticks(axis.xaxis)
+
+
 def _set_axes(
     above: "Axes", below: "Axes", curves: Sequence[DecayCurve], laws: Sequence[PowerLaw]
 ) -> None:
@@ -194,12 +217,14 @@ def _set_axes(
     unit = scale(curves[0])
     low, high = _value_limits(curves)
     above.set(xscale="log", yscale="log")
-    above.set_ylabel("I(d) in bits" if is_information else "correlation q(d)")
+    of_repeats = ", of repeats" if any(curve.estimator == "repeats" for curve in curves) else ""
+    above.set_ylabel(f"I(d) in bits{of_repeats}" if is_information else "correlation q(d)")
     above.set_ylim(0.6 * unit * low, 1.8 * unit * high)
     first_lag = min(curve.lags[0] for curve in curves)
     last_lag = max(curve.lags[-1] for curve in curves)
     above.set_xlim(first_lag / 1.15, last_lag * 1.15)
-    below.set(xlabel="lag d (bytes)", ylabel=f"local slope\n-d ln {letter} / d ln d")
+    units = ", ".join(dict.fromkeys(f"{curve.unit}s" for curve in curves))
+    below.set(xlabel=f"lag d ({units})", ylabel=f"local slope\n-d ln {letter} / d ln d")
     below.set_ylim(*_slope_limits(curves, laws))
     below.axhline(0, color=INK, lw=0.5, zorder=0)
     plain_ticks(below.xaxis)
@@ -243,7 +268,8 @@ def _draw(
     label = name or f"measured, {100 * CONFIDENCE:g} % interval"
     above.plot(lags, shown, lw=1.1, marker="o", ms=1.8, label=label, **look)
     below.plot(lags, slopes, lw=1.1, marker="o", ms=1.8, **look)
-    floor: dict[str, Any] = {} if name else {"label": "floor: shuffled corpus"}
+    what = "noise" if curve.estimator == "repeats" else "shuffled corpus"
+    floor: dict[str, Any] = {} if name else {"label": f"floor: {what}"}
     above.plot(lags, unit * np.asarray(curve.floor), color=colour, ls=DOTS, lw=0.9, **floor)
     _shade(above, lags, low.clip(bottom), high.clip(bottom), colour)
     _shade(below, lags, slopes - half, slopes + half, colour)

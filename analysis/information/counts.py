@@ -7,13 +7,15 @@ blocks of a jackknife rest on the same function.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Bytes = NDArray[np.uint8]
+Symbols = NDArray[np.unsignedinteger[Any]]
+"""Symbols (n,) by number: bytes, or tokens of a larger alphabet."""
 
 SYMBOLS = 256
 STRETCH = 1 << 24
@@ -40,9 +42,13 @@ def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
-def check_data(data: Bytes, longest: int = 0, blocks: int = 0) -> None:
-    """Raise ValueError unless `data` are uint8 with a pair in each block at lag `longest`."""
-    if not isinstance(data, np.ndarray) or data.ndim != 1 or data.dtype != np.uint8:
+def check_data(data: Symbols, longest: int = 0, blocks: int = 0, *, wide: bool = False) -> None:
+    """Raise ValueError unless `data` are uint8 with a pair in each block at lag `longest`.
+
+    wide: unsigned integers of any width are taken.
+    """
+    is_vector = isinstance(data, np.ndarray) and data.ndim == 1
+    if not is_vector or not (data.dtype == np.uint8 or (wide and data.dtype.kind == "u")):
         got = (
             f"{data.dtype} of shape {data.shape}"
             if isinstance(data, np.ndarray)
@@ -76,6 +82,49 @@ def histogram(data: Bytes) -> NDArray[np.int64]:
     for start in range(0, data.size, PIECE):
         counts += np.bincount(data[start : start + PIECE], minlength=SYMBOLS)
     return counts
+
+
+def numbered(data: NDArray[np.integer[Any]]) -> Symbols:
+    """Integers (n,) as the numbers 0, 1 .. of those that occur, in the same order, (n,).
+
+    Of the smallest unsigned type that holds them: up to 256 different ones are uint8.
+
+    >>> numbered(np.array([-7, 50_000, -7]))
+    array([0, 1, 0], dtype=uint8)
+    """
+    occurring, numbers = np.unique(data, return_inverse=True)
+    return np.asarray(numbers, dtype=np.min_scalar_type(max(occurring.size - 1, 0)))
+
+
+def count_repeats(
+    data: Symbols,
+    lags: ArrayLike,
+    edges: NDArray[np.int64],
+    *,
+    threads: int = 1,
+    progress: Callable[[float], Any] | None = None,
+) -> NDArray[np.int64]:
+    """How many symbols of each block stand again d places later, (L, G), at each d of `lags`.
+
+    data      (n,) of any alphabet
+    edges     (G + 1,) as of `count_pairs`
+    threads   blocks counted at the same time; the result does not depend on it
+    progress  called with the share of the data counted since the last call
+    """
+    steps = np.asarray(lags).tolist()
+
+    def repeats(ends: tuple[int, int]) -> NDArray[np.int64]:
+        start, stop = ends
+        equal = [
+            np.count_nonzero(data[start : min(stop, data.size - d)] == data[start + d : stop + d])
+            for d in steps
+        ]
+        if progress is not None:
+            progress((stop - start) / data.size)
+        return np.array(equal, dtype=np.int64)
+
+    with ThreadPoolExecutor(threads) as workers:
+        return np.stack(list(workers.map(repeats, pairwise(edges.tolist()))), axis=1)
 
 
 def count_pairs(

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
 
 from plkernel.analysis.information.counts import (
+    SYMBOLS,
     Bytes,
     block_edges,
     check_data,
@@ -26,8 +27,10 @@ from plkernel.analysis.information.counts import (
 from plkernel.analysis.intervals import critical_value
 from plkernel.analysis.results import Result
 
-Estimator = Literal["jackknife", "shuffle", "plugin"]
-ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
+PairEstimator = Literal["jackknife", "shuffle", "plugin"]
+ESTIMATORS: tuple[PairEstimator, ...] = get_args(PairEstimator)
+"""Of the information in pair tables; 'repeats' (`repeat_curves`) has none."""
+Estimator = Literal["jackknife", "shuffle", "plugin", "repeats"]
 
 EXPANDED_ABOVE = 100.0
 """Mean count from which a cell's expectation is expanded about the mean: the next term is under
@@ -41,6 +44,7 @@ LAGS = 64
 TABLE_BYTES = 1 << 26
 """Limit of the tables of one pass; lags beyond that wait for another pass."""
 
+Unit = Literal["byte", "token", "symbol"]
 Floats = NDArray[np.float64]
 Table = NDArray[Any]
 
@@ -86,7 +90,11 @@ def expected_information(counts: Table) -> float:
     1.0
     """
     occurring = np.sort(counts[counts > 0].astype(np.float64))
-    n = float(occurring.sum())
+    alike = np.ones(occurring.size)
+    if occurring.size > SYMBOLS:  # rare symbols of a large alphabet have few different counts
+        occurring, times = np.unique(occurring, return_counts=True)
+        alike = times.astype(np.float64)
+    n = float(occurring @ alike)
     upper, left = np.triu_indices(occurring.size)
     row, column = occurring[upper], occurring[left]
     mean = row * column / n
@@ -94,8 +102,9 @@ def expected_information(counts: Table) -> float:
     cells = np.empty_like(mean)
     cells[large] = _expanded(row[large], column[large], n)
     cells[~large] = _summed(row[~large], column[~large], n)
-    weight = np.where(upper == left, 1.0, 2.0)
-    return float(max(0.0, np.log(n) + (weight @ cells - 2 * xlogy(occurring, occurring).sum()) / n))
+    weight = np.where(upper == left, 1.0, 2.0) * alike[upper] * alike[left]
+    singles = alike @ xlogy(occurring, occurring)
+    return float(max(0.0, np.log(n) + (weight @ cells - 2 * singles) / n))
 
 
 def _expanded(row: Floats, column: Floats, n: float) -> Floats:
@@ -259,17 +268,19 @@ class DecayCurve(Result):
 
     quantity    'information' in nats, or 'correlation' (largest non-trivial singular value of the
     pair matrix)
-    estimator   of the information; 'plugin' for the correlation
+    estimator   of the information; 'plugin' for the correlation, and 'repeats' for that of
+                `repeat_curves`
     size        symbols in the corpus
     symbols     different symbols in the corpus
     lags        (L,) ascending
     values      (L,)
     floor       (L,) mean of the plug-in estimate over all shuffles of the corpus, which have no
-    memory
+    memory; of 'repeats' what noise gives once in a thousand lags
     drift       value that remains when each block of the jackknife is shuffled on its own: blocks
                 of different composition, such as texts by several authors, show it at every lag
     replicates  (L, G) the values with block g of the corpus left out; of 'jackknife' corrected by
     `without_bias`
+    unit        what a symbol is, in which lags count
     """
 
     quantity: Literal["information", "correlation"]
@@ -281,11 +292,16 @@ class DecayCurve(Result):
     floor: tuple[float, ...]
     drift: float
     replicates: tuple[tuple[float, ...], ...]
+    unit: Unit = "byte"
     _figure = "plkernel.analysis.figures.decay:decay_figure"
 
     def _title(self) -> str:
         name = "information in bits" if self.quantity == "information" else self.quantity
-        return f"{name} at {len(self.lags)} lags, of {self.size:,} bytes, {self.symbols} different"
+        of_repeats = " of repeats" if self.estimator == "repeats" else ""
+        return (
+            f"{name}{of_repeats} at {len(self.lags)} lags, of {self.size:,} {self.unit}s,"
+            f" {self.symbols:,} different"
+        )
 
     def _table(self) -> Any:
         scale = np.log(2) if self.quantity == "information" else 1.0
@@ -308,14 +324,15 @@ class DecayCurve(Result):
         half = half_width(np.asarray(self.replicates), confidence)
         return np.asarray(self.values) - half, np.asarray(self.values) + half
 
-    def last_above(self, limit: ArrayLike) -> int:
-        """The last lag before the values first fall below `limit`, a number or (L,).
+    def last_above(self, limit: ArrayLike, first: int = 1) -> int:
+        """The last lag before the values, from lag `first` on, fall below `limit`.
 
-        0 when the first lag does.
+        That is a number or (L,). 0 when they do at once.
         """
-        below = np.asarray(self.values) < limit
+        lags = np.asarray(self.lags)
+        below = (np.asarray(self.values) < limit) & (lags >= first)
         count = int(np.argmax(below)) if below.any() else len(self.lags)
-        return self.lags[count - 1] if count else 0
+        return self.lags[count - 1] if count and self.lags[count - 1] >= first else 0
 
 
 def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
@@ -330,7 +347,7 @@ def decay_curves(
     data: Bytes,
     lags: ArrayLike | None = None,
     *,
-    estimator: Estimator = "jackknife",
+    estimator: PairEstimator = "jackknife",
     blocks: int = BLOCKS,
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,

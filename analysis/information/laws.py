@@ -13,19 +13,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr
 
-from plkernel.analysis.information.counts import Bytes
+from plkernel.analysis.information.alphabets import symbol_curves
+from plkernel.analysis.information.counts import Symbols
 from plkernel.analysis.information.estimate import (
     BLOCKS,
     MAX_LAG,
     DecayCurve,
     Estimator,
     Floats,
-    decay_curves,
+    Unit,
     half_width,
     jackknife_error,
     log_lags,
 )
 from plkernel.analysis.information.periods import UNITS, Period, find_period
+from plkernel.analysis.information.tokens import TokenLength
 from plkernel.analysis.results import Result
 
 Range = tuple[int, int]
@@ -99,12 +101,25 @@ class Points(NamedTuple):
     dropped: tuple[int, ...]
 
 
+def clear_from(curve: DecayCurve) -> int:
+    """The lag from which a decay may be judged: the first, or of repeats where they are most.
+
+    The symbols that grammar forbids or asks for at the next few places say nothing about the decay:
+    a word seldom follows itself, and r(d) passes through 0 before it rises.
+    """
+    most = int(np.argmax(curve.values))
+    if curve.estimator != "repeats" or curve.values[most] < curve.floor[most]:
+        return curve.lags[0]
+    return curve.lags[most]
+
+
 def clear_until(curve: DecayCurve) -> int:
-    """The last lag before `curve` falls below its floor or twice its drift.
+    """The last lag before `curve`, from `clear_from` on, falls below its floor or twice its drift.
 
     0 when it never stands out from them.
     """
-    return curve.last_above(np.maximum(curve.floor, DRIFT_MULTIPLE * curve.drift))
+    limit = np.maximum(curve.floor, DRIFT_MULTIPLE * curve.drift)
+    return curve.last_above(limit, clear_from(curve))
 
 
 def points(curve: DecayCurve, lags: Range | None = None) -> Points:
@@ -112,7 +127,7 @@ def points(curve: DecayCurve, lags: Range | None = None) -> Points:
 
     Raises ValueError when fewer than three remain.
     """
-    first, last = (curve.lags[0], clear_until(curve)) if lags is None else lags
+    first, last = (clear_from(curve), clear_until(curve)) if lags is None else lags
     if lags is not None and not 1 <= first < last:
         raise ValueError(f"lags: a range must ascend from 1 or more, got {first} to {last}")
     at, values = np.asarray(curve.lags), np.asarray(curve.values)
@@ -472,12 +487,13 @@ def judge(curve: DecayCurve) -> Verdict:
     noise explains, or ln I against ln d is bent; each at p = 0.01, with the correlation between
     lags in both.
     """
+    start = clear_from(curve)
     last = clear_until(curve)
-    usable = [lag for lag in curve.lags if lag <= last]
+    usable = [lag for lag in curve.lags if start <= lag <= last]
     if len(usable) < FEWEST_LAGS:
         beyond = f" beyond lag {last}" if last else ""
         sentence = f"no memory that stands out from a shuffled corpus{beyond}"
-        return Verdict("none", sentence, curve.lags[0], last, ())
+        return Verdict("none", sentence, start, last, ())
     first = usable[0]
     span = f"lags {first} to {last}"
     if len(usable) < FEWEST_COMPARED or last < SHORTEST_SPAN * first:
@@ -570,19 +586,39 @@ class Measurement(Result):
     verdict: Verdict
     exact: tuple[float, ...] | None
     period: Period | None = None
+    tokens: TokenLength | None = None
     _figure = "plkernel.analysis.figures.decay:measurement_figure"
 
     def _title(self) -> str:
         law, data = self.law, self.information
         beta = f"beta {law.beta:.3f} ({law.low:.3f} to {law.high:.3f}); " if law else ""
+        of_repeats = " of repeats" if self.estimator == "repeats" else ""
+        length = f"; {self.tokens}" if self.tokens else ""
         return (
-            f"{self.corpus.name}, {data.size:,} bytes, information in bits:"
-            f" {beta}{self.verdict.sentence}"
+            f"{self.corpus.name}, {data.size:,} {data.unit}s, information{of_repeats} in bits:"
+            f" {beta}{self.verdict.sentence}{length}"
         )
 
+    def other_lags(self) -> tuple[str, Floats] | None:
+        """The unit, tokens or bytes, that lags are not counted in, and the lags (L,) in it.
+
+        None without a tokenizer.
+        """
+        if self.tokens is None:
+            return None
+        lags = self.information.lags
+        if self.information.unit == "token":
+            return "bytes", self.tokens.in_bytes(lags)
+        return "tokens", self.tokens.in_tokens(lags)
+
     def _table(self) -> Any:
+        columns = self.information._table()
+        other = self.other_lags()
+        if other is not None:
+            unit, lags = other
+            columns = {"lag": columns.pop("lag"), f"lag_{unit}": lags, **columns}
         exact = {} if self.exact is None else {"exact": np.divide(self.exact, np.log(2))}
-        return {**self.information._table(), **exact, "correlation": self.correlation.values}
+        return {**columns, **exact, "correlation": self.correlation.values}
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary for JSON."""
@@ -599,7 +635,16 @@ class Measurement(Result):
             "correlation": asdict(self.correlation),
             "exact_information": self.exact and list(self.exact),
             "period": self.period and asdict(self.period),
+            **self._both_units(),
         }
+
+    def _both_units(self) -> dict[str, Any]:
+        """The length of a token, and the lags in the other unit; empty without a tokenizer."""
+        other = self.other_lags()
+        if self.tokens is None or other is None:
+            return {}
+        unit, lags = other
+        return {"tokens": asdict(self.tokens), f"lags_in_{unit}": lags.tolist()}
 
 
 def check_range(lags: object, max_lag: int) -> Range:
@@ -625,27 +670,43 @@ def check_range(lags: object, max_lag: int) -> Range:
 
 def measure_corpus(
     corpus: Any,
-    data: Bytes,
+    data: Symbols,
     *,
-    estimator: Estimator = "jackknife",
+    estimator: Estimator | None = None,
     stated: Range = STATED,
     max_lag: int = MAX_LAG,
     blocks: int = BLOCKS,
     exact: Callable[[Any], Any] | None = None,
+    unit: Unit = "byte",
+    tokens: TokenLength | None = None,
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
 ) -> Measurement:
-    """Measure the symbols `data` (n,) uint8 of `corpus` on log-spaced lags up to `max_lag`.
+    """Measure the symbols `data` (n,) of `corpus` on log-spaced lags up to `max_lag`.
 
-    exact: gives the true information in nats at an array of lags, where it is known. Other options
-    as of `decay_curves`, which raises ValueError.
+    data    unsigned integers, as `numbered` gives them; up to 256 different ones are uint8
+    exact   gives the true information in nats at an array of lags, where it is known
+    unit    what a symbol is
+    tokens  how long tokens of the same text are; lags are told in both units then
+
+    Other options as of `symbol_curves`, which raises ValueError; of bytes pairs are counted unless
+    the estimator says otherwise. A period is looked for in uint8.
     """
-    ranges = [limits for limits in (stated, *OTHER_RANGES) if limits[1] <= max_lag]
+    if estimator is None and unit == "byte" and data.dtype == np.uint8:
+        estimator = "jackknife"
     lags = _measured_lags(stated, max_lag)
-    information, correlation = decay_curves(
-        data, lags, estimator=estimator, blocks=blocks, threads=threads, progress=progress
+    information, correlation = (
+        replace(curve, unit=unit)
+        for curve in symbol_curves(
+            data, lags, estimator=estimator, blocks=blocks, threads=threads, progress=progress
+        )
     )
-    period = None if exact else find_period(data, lags)  # a known law has none
+    first = clear_from(information)
+    begun = [(max(start, first), end) for start, end in (stated, *OTHER_RANGES, (1, 100))]
+    stated, *_, near = begun
+    ranges = [limits for limits in begun if limits[0] < limits[1] <= max_lag]
+    is_narrow = data.dtype == np.uint8 and information.estimator != "repeats"
+    period = find_period(data, lags) if is_narrow and not exact else None  # a known law has none
     if period is not None:
         information = beyond_period(information, period)
         correlation = at_whole_symbols(correlation, period)
@@ -654,8 +715,8 @@ def measure_corpus(
     if verdict.last_lag > verdict.first_lag:
         above = (verdict.first_lag, verdict.last_lag)
         wanted[f"{_label(above)}, what stands out"] = (information, above)
-    if max_lag >= 100:
-        wanted[f"correlation, {_label((1, 100))}"] = (correlation, (1, 100))
+    if near in ranges:
+        wanted[f"correlation, {_label(near)}"] = (correlation, near)
     rows = []
     for label, (curve, limits) in wanted.items():
         try:
@@ -669,7 +730,16 @@ def measure_corpus(
     stated_law = next((law for label, law, _ in rows if label == _label(stated)), None)
     true = None if exact is None else tuple(np.asarray(exact(lags)).tolist())
     return Measurement(
-        corpus, estimator, information, correlation, stated_law, tuple(rows), verdict, true, period
+        corpus,
+        information.estimator,
+        information,
+        correlation,
+        stated_law,
+        tuple(rows),
+        verdict,
+        true,
+        period,
+        tokens,
     )
 
 

@@ -11,6 +11,7 @@ import tyro
 
 from plkernel import __version__
 from plkernel.analysis.information import laws
+from plkernel.analysis.information.alphabets import fewest_pairs, pairs_suffice
 from plkernel.analysis.information.counts import check_data
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, DecayCurve, Estimator
 from plkernel.analysis.information.laws import (
@@ -28,6 +29,14 @@ from plkernel.common.files import FigureFormat, check_folder, save_figure, save_
 from plkernel.config.study import heading
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
+from plkernel.data.symbols import (
+    Measured,
+    SymbolText,
+    check_measured,
+    is_vector_file,
+    of_text,
+    read_vector,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +52,9 @@ MOSTLY = 0.8
 
 def command(
     names: Annotated[tuple[str, ...], tyro.conf.Positional],
-    estimator: Estimator = "jackknife",
+    estimator: Estimator | None = None,
+    tokenizer: Path | None = None,
+    measured: Measured = "bytes",
     lags: tuple[int, int] = STATED,
     max_lag: int = MAX_LAG,
     blocks: int = BLOCKS,
@@ -61,18 +72,27 @@ def command(
     ranges of lags with jackknife intervals, and a verdict. It writes measure.json, a figure of each
     corpus, and for several corpora a figure that compares them.
 
+    With a tokenizer it says how many bytes a token of the text has, and tells lags in bytes and in
+    tokens. Where there are too many different symbols for a table of their pairs, it measures how
+    often two equal ones stand d apart, which is a lower bound of their information.
+
     Args:
         names: The corpora to measure: stdlib, bible:en, synthetic:beta=1.0, hf:NAME, a file or a
-            folder; plkernel.corpus --help lists all kinds.
+            folder; plkernel.corpus --help lists all kinds. Also a file .npy of integers, each of
+            which is a symbol.
         estimator: How the bias of the plug-in estimate is treated. shuffle subtracts the shuffle
             floor, which is the estimate for the shuffled corpus; jackknife also subtracts the bias
             that the jackknife finds beyond the floor; plugin subtracts nothing, and its result
-            depends on the size of the corpus.
+            depends on the size of the corpus. repeats has no table of pairs. If left out,
+            jackknife for bytes and wherever there are ten pairs for each cell of their table, and
+            repeats for other symbols.
+        tokenizer: A tokenizer file such as tokenizer.json, or a folder that has it.
+        measured: What is measured of a text, bytes or tokens.
         lags: First and last lag of the range whose exponent is stated. The last one is at most
             max_lag.
         max_lag: The longest lag that is measured.
         blocks: Number of blocks of the jackknife.
-        max_bytes: Read at most this many bytes of each corpus, such as 500000 or 1MB.
+        max_bytes: Read at most this many bytes of each text, such as 500000 or 1MB.
         separator: The byte between two documents. Escapes such as \\n, \\0 and \\xff are
             understood.
         column: Name of the text column in .parquet, .jsonl, .csv and hf: data; 'text' if left out.
@@ -90,18 +110,20 @@ def command(
     check_folder(out, "out")
     most = None if max_bytes is None else byte_count(str(max_bytes))
     reading: Any = {"max_bytes": most, "separator": unescape(separator), "column": column}
-    loaded = {name: corpora.load(name, **reading) for name in names}
-    for name, corpus in loaded.items():  # all before the first is measured
+    check_measured(tokenizer, measured)
+    loaded = {name: _read(name, tokenizer, measured, reading) for name in names}
+    for name, text in loaded.items():  # all before the first is measured
         with heading(f"{name}: "):
-            check_data(corpus.bytes, max_lag, blocks)
+            check_data(text.data, max_lag, blocks, wide=True)
     options: Any = {"estimator": estimator, "stated": stated, "max_lag": max_lag, "blocks": blocks}
     results: list[Measurement] = []
-    for name, corpus in loaded.items():
-        sequence = known_sequence(name)
+    for name, text in loaded.items():
+        sequence = known_sequence(name) if text.unit == "byte" else None
         options["exact"] = sequence.mutual_information if sequence else None
+        options |= {"unit": text.unit, "tokens": text.tokens}
         with heading(f"{name}: "), cli.progress_bar(name) as progress:
             found = measure_corpus(
-                corpus, corpus.bytes, threads=threads, progress=progress, **options
+                text.corpus, text.data, threads=threads, progress=progress, **options
             )
         results.append(found)
         print(render(found), end="\n\n", flush=True)
@@ -112,6 +134,22 @@ def command(
     print(f"written: {out / 'measure.json'}", flush=True)
     if figure:
         save_figures(results, out, formats)
+
+
+def _read(
+    name: str, tokenizer: Path | None, measured: Measured, reading: dict[str, Any]
+) -> SymbolText:
+    """The text called `name`, its tokens, or the integers in a file of numpy."""
+    if not is_vector_file(name):
+        corpus = corpora.load(name, **reading)
+        with heading(f"{name}: "):
+            return of_text(corpus, corpus.bytes, tokenizer, measured)
+    if tokenizer is not None or reading["max_bytes"] is not None:
+        raise ValueError(
+            f"{name}: holds numbers and no text; leave out tokenizer and max_bytes, which are for"
+            " texts"
+        )
+    return read_vector(name)
 
 
 def comparison_table(results: Sequence[Measurement]) -> str:
@@ -155,11 +193,17 @@ def _comparison(results: Sequence[Measurement]) -> "Figure":
 def render(result: Measurement) -> str:
     """The report of one corpus: its curve at some lags, the exponents, the verdict and cautions."""
     curve = result.information
+    unit = curve.unit
+    blocks = len(curve.replicates[0])
+    floor = "what the shuffled corpus shows"
+    drift = f"what it shows with each of {blocks} blocks shuffled"
+    if result.estimator == "repeats":
+        floor = "what noise exceeds once in a thousand lags"
+        drift = f"what the ends of each of {blocks} blocks share"
     title = (
-        f"{result.corpus.name}: {curve.size:,} bytes, {curve.symbols} different"
-        f" ({result.corpus.source})\nfloor {curve.floor[0] * BITS:.2e} bits, what the shuffled"
-        f" corpus shows; drift {curve.drift * BITS:.2e} bits, what it shows with each of"
-        f" {len(curve.replicates[0])} blocks shuffled; estimator '{curve.estimator}'"
+        f"{result.corpus.name}: {curve.size:,} {unit}s, {curve.symbols:,} different"
+        f" ({result.corpus.source})\nfloor {curve.floor[0] * BITS:.2e} bits, {floor}; drift"
+        f" {curve.drift * BITS:.2e} bits, {drift}; estimator '{curve.estimator}'"
     )
     dropped = sum(value <= 0 for value in curve.values)
     parts = [
@@ -167,11 +211,51 @@ def render(result: Measurement) -> str:
         _lag_table(result),
         _exponent_table(result),
         f"verdict: {result.verdict.sentence}",
+        tokens_sentence(result),
+        repeats_sentence(result),
         period_sentence(result),
         drift_sentence(curve),
         f"dropped: {dropped} lags where I is zero or negative" if dropped else None,
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def tokens_sentence(result: Measurement) -> str | None:
+    """How long a token is, and how far the text remembers in bytes and in tokens."""
+    length = result.tokens
+    if length is None:
+        return None
+    found = f"tokens: {length}, {length.tokens:,} of them by {length.tokenizer}"
+    last = result.verdict.last_lag
+    if not last:
+        return found
+    in_bytes = float(last)
+    in_tokens = float(last)
+    if result.information.unit == "token":
+        in_bytes = float(length.in_bytes(last))
+    else:
+        in_tokens = float(length.in_tokens(last))
+    return (
+        f"{found}; the last lag that stands out is {in_bytes:,.0f} bytes or {in_tokens:,.1f} tokens"
+    )
+
+
+def repeats_sentence(result: Measurement) -> str | None:
+    """What was measured in place of the information of pairs, and why."""
+    curve = result.information
+    if curve.estimator != "repeats":
+        return None
+    unit = curve.unit
+    found = (
+        f"repeats: I is what it tells that two {unit}s d apart are equal, a lower bound of the"
+        " information"
+    )
+    if pairs_suffice(curve.size, curve.symbols):
+        return found
+    return (
+        f"{found}; {curve.symbols:,} different {unit}s are too many for a table of their pairs,"
+        f" which needs {fewest_pairs(curve.symbols):,} {unit}s"
+    )
 
 
 def _lag_table(result: Measurement) -> str:
@@ -185,12 +269,15 @@ def _lag_table(result: Measurement) -> str:
     shown = [lag for lag in SHOWN_LAGS if lag <= curve.lags[-1]]
     ratios = [np.divide(curve.lags, lag) for lag in shown]
     nearest = [int(np.argmin(np.abs(np.log(ratio)))) for ratio in ratios]
+    other = result.other_lags()
+    heads = ["lag"] if other is None else [f"lag, {curve.unit}s", f"{other[0]}"]
     rows = []
     for i in dict.fromkeys(nearest):
         lag = curve.lags[i]
         rows.append(
             [
                 f"{lag}",
+                *([] if other is None else [f"{other[1][i]:.1f}"]),
                 f"{curve.values[i] * BITS:.3e}",
                 f"{errors[i] * BITS:.1e}",
                 f"{curve.values[i] / curve.floor[i]:.2f}",
@@ -198,7 +285,8 @@ def _lag_table(result: Measurement) -> str:
                 slopes.get(lag, "-"),
             ]
         )
-    return text_table(["lag", "I, bits", "error", "I / floor", "correlation", "local slope"], rows)
+    columns = ["I, bits", "error", "I / floor", "correlation", "local slope"]
+    return text_table([*heads, *columns], rows)
 
 
 def _exponent_table(result: Measurement) -> str:
@@ -230,7 +318,8 @@ def period_sentence(result: Measurement) -> str | None:
     period = result.period
     if period is None:
         return None
-    found = f"period: the composition of the text repeats every {period.length} bytes"
+    unit = result.information.unit
+    found = f"period: the composition of the text repeats every {period.length} {unit}s"
     left_out = (
         f"it explains {period.strength * BITS:.2g} bits at lag {period.length}, and what it"
         " explains is not part of I above"
@@ -238,8 +327,8 @@ def period_sentence(result: Measurement) -> str | None:
     if period.length > UNITS:
         return f"{found}: lines or records of the same, or nearly the same, length; {left_out}"
     only = f"only multiples of {period.length} are measured"
-    if period.blank <= MOSTLY:
-        return f"{found}: symbols of several bytes; {left_out}, and {only}"
+    if period.blank <= MOSTLY or unit != "byte":
+        return f"{found}: symbols of several {unit}s; {left_out}, and {only}"
     name = WIDE.get(period.length, f"symbols of {period.length} bytes")
     return (
         f"{found}, and one of them is mostly 0: {name}; {left_out}, and {only}."
@@ -252,7 +341,7 @@ def drift_sentence(curve: DecayCurve) -> str | None:
 
     None where the drift is smaller than the error of I, so that noise alone is left.
     """
-    clear = curve.last_above(DRIFT_MULTIPLE * curve.drift)
+    clear = curve.last_above(DRIFT_MULTIPLE * curve.drift, laws.clear_from(curve))
     if clear == curve.lags[-1]:
         return None
     following = curve.lags.index(clear) + 1 if clear else 0

@@ -64,7 +64,7 @@ def probe(
     from plkernel.config.study import LARGEST_SEED
     from plkernel.context.curve_figures import probe_figure
     from plkernel.context.measures import INFORMED, Influence
-    from plkernel.data.windows import fixed_windows
+    from plkernel.data.windows import fixed_windows, predicted_bytes
 
     check_options(
         json,
@@ -93,7 +93,7 @@ def probe(
             f" {length:,}"
         )
     known = check_lags(lags, length)
-    read = opened.encode(data)
+    read, ends = opened.encode(data)
     if read.size < length + 1:
         raise ValueError(
             f"text {name!r} has {read.size:,} {unit}s, fewer than one window of context + 1 ="
@@ -108,7 +108,7 @@ def probe(
         seed=seed,
         step=opened.step,
         unit=unit,
-        bytes_per_token=min(data.size, opened.reads) / read.size,
+        window_bytes=None if ends is None else predicted_bytes(ends, length, windows),
     )
     if lengths > 1:
         cost, apart = probing.beyond(opened.predict, cut, trained, batch, opened.step)

@@ -107,6 +107,20 @@ def moments(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(values.mean(axis=1).tolist()), tuple(spread.tolist())
 
 
+def ratio_error(parts: ArrayLike, sizes: ArrayLike) -> float | None:
+    """Standard error of sum(parts) / sum(sizes) over n windows; None for n = 1.
+
+    Both vary over windows, so it is linearised: that of the mean of parts - ratio * sizes, over the
+    mean of sizes (Cochran, Sampling Techniques, 1977, chapter 6).
+    """
+    values = np.asarray(parts, dtype=np.float64)
+    weights = np.asarray(sizes, dtype=np.float64)
+    if values.size < 2:
+        return None
+    rest = values - values.sum() / weights.sum() * weights
+    return float(rest.std(ddof=1) / np.sqrt(rest.size) / weights.mean())
+
+
 def by_position(losses: ArrayLike) -> Means:
     """Means over positions of losses (n,T) in bits, by the number of bytes given.
 
@@ -198,7 +212,8 @@ class Probe:
     """Use of the context by a causal model, from `windows` windows of `context` tokens.
 
     unit             'byte', or 'token' of an alphabet of the model's own
-    bytes_per_token  of the text: bits per byte are bits per token over that
+    bytes_per_token  of the tokens that are predicted in the windows
+    bits_per_byte_error  standard error of `bits_per_byte` over windows; None for one window
     positions        bits per token by the number of tokens before it in the window
     truncation       bits per token at the last token when only the last so many before it are given
     information      I(d) of the text in bits, at the lags of `influence`, from INFORMED blocks;
@@ -219,10 +234,17 @@ class Probe:
     trained: int | None = None
     cost: Means | None = None
     divergence: Means | None = None
+    bits_per_byte_error: float | None = None
+
+    @property
+    def bits_per_byte(self) -> float:
+        """All bits of the windows over all bytes of the tokens that they predict."""
+        return self.bits_per_token / self.bytes_per_token
 
     def to_dict(self) -> dict[str, Any]:
         """All curves in bits per token, for JSON."""
         values = {name: value for name, value in vars(self).items() if value is not None}
+        values["bits_per_byte"] = self.bits_per_byte
         for name, value in values.items():
             if isinstance(value, Curve):
                 columns = value.to_dict().items()

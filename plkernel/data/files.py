@@ -121,6 +121,8 @@ COMPRESSED = {
     b"PK\x03\x04": ("zip", None),
 }
 """Compressed streams by their first bytes: name, and the suffix with which they are unpacked."""
+NUMPY = b"\x93NUMPY"
+"""The first bytes of an array that numpy saved."""
 SYNTAX = {
     ".json": "JSON; with one object a line and the suffix .jsonl the texts alone are read",
     ".tsv": "a table; with commas and the suffix .csv the texts alone are read",
@@ -151,6 +153,11 @@ def caution(path: Path) -> str | None:
         if start.startswith(mark):
             way = f"name it *{suffix}" if suffix else "unpack it"
             return f"{path.name} is compressed ({name}) and is read as it is: {way} to read text"
+    if start.startswith(NUMPY):
+        return (
+            f"{path.name} is an array of numpy and its bytes are read: plkernel.measure reads the"
+            " numbers of a file *.npy"
+        )
     encoding = marked_encoding(start)
     if encoding not in (None, MARKS[codecs.BOM_UTF8]):
         return f"{path.name} has the byte order mark of {encoding} and is read as UTF-8"

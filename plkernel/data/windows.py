@@ -1,5 +1,7 @@
 """Windows of bytes: random or successive ones for training, fixed ones for evaluation."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -32,15 +34,24 @@ def carried_windows(data: Bytes, context: int, batch: int, seed: int, step: int)
     return torch.from_numpy(data[places].astype(np.int64))
 
 
-def fixed_windows(data: Bytes, context: int, count: int) -> Tensor:
-    """Up to `count` disjoint windows of context + 1 bytes, (n, context + 1), int64.
+def fixed_windows(data: NDArray[Any], context: int, count: int) -> Tensor:
+    """Up to `count` disjoint windows of context + 1 bytes or tokens, (n, context + 1), int64.
 
     They are evenly spaced over `data`.
     """
     return spread_windows(data, context, min(count, data.size // (context + 1)))
 
 
-def spread_windows(data: Bytes, context: int, count: int) -> Tensor:
+def predicted_bytes(ends: NDArray[np.int64], context: int, count: int) -> NDArray[np.int64]:
+    """Bytes (n,) of the `context` predicted tokens of each of `fixed_windows`.
+
+    ends: (N,) bytes of the text up to the end of each token. The first token of a window is given.
+    """
+    reached = fixed_windows(ends, context, count)
+    return np.asarray((reached[:, -1] - reached[:, 0]).numpy())
+
+
+def spread_windows(data: NDArray[Any], context: int, count: int) -> Tensor:
     """Up to `count` windows as `fixed_windows` gives them.
 
     But overlapping where disjoint ones would be fewer. No two end on the same byte.
@@ -58,6 +69,6 @@ def check_length(size: int, context: int, name: str) -> None:
         )
 
 
-def _windows(data: Bytes, starts: NDArray[np.int64], context: int) -> Tensor:
+def _windows(data: NDArray[Any], starts: NDArray[np.int64], context: int) -> Tensor:
     rows = np.stack([data[start : start + context + 1] for start in starts.tolist()])
     return torch.from_numpy(rows.astype(np.int64))

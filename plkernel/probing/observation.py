@@ -45,7 +45,7 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
         )
     target = open_text_model(model, torch.device("cpu"))
     name, data = target.text(text)
-    read = target.encode(data)
+    read, _ = target.encode(data)
     length = min(target.context, tokens, read.size)
     if length < 2:
         raise ValueError(f"text {name!r} has {read.size} {target.unit}s, expected at least 2")

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from plkernel.analysis.intervals import critical_value
@@ -17,6 +18,7 @@ from plkernel.context.measures import (
     lengths,
     moments,
     others,
+    ratio_error,
 )
 from plkernel.training.evaluate import (
     Predict,
@@ -69,22 +71,29 @@ def probe(
     seed: int = 0,
     step: int = 1,
     unit: str = "token",
-    bytes_per_token: float = 1.0,
+    window_bytes: ArrayLike | None = None,
 ) -> Probe:
-    """`influence`, `token_losses` and `truncation` on `windows` (n,T+1), of a causal model."""
+    """`influence`, `token_losses` and `truncation` on `windows` (n,T+1), of a causal model.
+
+    window_bytes: (n,) bytes of the T predicted tokens of each window, T where a token is a byte.
+    Bits per byte are all bits over all these bytes.
+    """
     check_windows(windows)
     known = check_lags(lags, windows.shape[1] - 1)
     check_causal(predict, windows, batch, seed)
     losses = token_losses(predict, windows, batch)
+    context = windows.shape[1] - 1
+    sizes = np.full(len(windows), context) if window_bytes is None else np.asarray(window_bytes)
     return Probe(
         unit=unit,
         windows=len(windows),
-        context=windows.shape[1] - 1,
-        bytes_per_token=bytes_per_token,
+        context=context,
+        bytes_per_token=float(sizes.sum()) / (len(windows) * context),
         bits_per_token=float(losses.mean(dtype=np.float64)),
         influence=influence(predict, windows, known, batch, seed=seed),
         positions=by_position(losses),
         truncation=truncation(predict, windows, batch, step=step),
+        bits_per_byte_error=ratio_error(losses.sum(axis=1, dtype=np.float64), sizes),
     )
 
 
@@ -132,6 +141,13 @@ def beyond(
     return cost, apart
 
 
+def _interval(result: Probe) -> str:
+    """The 95 % interval of the bits per byte over windows; empty for one window."""
+    if result.bits_per_byte_error is None:
+        return ""
+    return f" (+- {critical_value(result.windows) * result.bits_per_byte_error:.4f})"
+
+
 def render(result: Probe) -> str:
     """The quantities measured, their units, and a table with a row for every lag."""
     unit, per_token, text = result.unit, result.bytes_per_token, result.information
@@ -169,8 +185,8 @@ def render(result: Probe) -> str:
     )
     if unit != "byte":
         whole += (
-            f", {result.bits_per_token / per_token:.4f} bits per byte; a token is {per_token:.2f}"
-            " bytes"
+            f", {result.bits_per_byte:.4f} bits per byte{_interval(result)}; a token of them is"
+            f" {per_token:.2f} bytes"
         )
     words = (
         f"reading on: bits with all before less those with the last {result.trained} alone; KL: of"

@@ -1,7 +1,7 @@
 """Causal models that are opened to run on a text: runs of plkernel, and folders of transformers."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from plkernel.common import cli
 from plkernel.common.files import CHECKPOINT, CONFIG, load_json
 from plkernel.context.measures import Bytes
 from plkernel.data import corpora
+from plkernel.data.tokens import tokenised
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint
 from plkernel.probing.runs import UNTRAINED_CONTEXT, validation_text
@@ -31,21 +32,23 @@ TOKENISED = 1 << 22
 """Bytes of a text that become tokens, at most."""
 
 
+Read = tuple[NDArray[Any], NDArray[np.int64] | None]
+"""Tokens (n,) of a text, and the bytes of it up to the end of each; None where they are bytes."""
+
+
 @dataclass(frozen=True)
 class TextModel:
     """A causal model over the tokens of a text.
 
-    predict tokens (B,T) to logits (B,T,V), encode bytes (n,) to tokens of `unit`; reads: bytes of a
-    text that become tokens, at most; most: tokens that it takes; step: it starts anew at multiples
-    of so many only; config: of a run.
+    predict tokens (B,T) to logits (B,T,V), encode bytes (n,) to tokens of `unit`; most: tokens that
+    it takes; step: it starts anew at multiples of so many only; config: of a run.
     """
 
     model: nn.Module
     predict: Predict
-    encode: Callable[[Bytes], NDArray[Any]]
+    encode: Callable[[Bytes], Read]
     unit: str
     context: int
-    reads: float = math.inf
     most: float = math.inf
     step: int = 1
     config: dict[str, Any] = field(default_factory=dict)
@@ -69,9 +72,7 @@ def open_text_model(path: Path, device: torch.device, trusted: bool = False) -> 
         model, config, _ = open_model(path, trusted)
         context = (config.get("train") or {}).get("context", UNTRAINED_CONTEXT)
         predict, step = predictor(model.to(device), device), patch_of(model)
-        return TextModel(
-            model, predict, lambda text: text, "byte", context, step=step, config=config
-        )
+        return TextModel(model, predict, _bytewise, "byte", context, step=step, config=config)
     content = load_json(path / CONFIG) if (path / CONFIG).is_file() else None
     if isinstance(content, dict) and "model_type" in content:
         return _transformers(path, device)
@@ -79,6 +80,11 @@ def open_text_model(path: Path, device: torch.device, trusted: bool = False) -> 
         f"target {path}: neither a run of ours ({CHECKPOINT}, {CONFIG}) nor a transformers model,"
         f" whose {CONFIG} names a model_type"
     )
+
+
+def _bytewise(text: Bytes) -> Read:
+    """A text whose tokens are its bytes."""
+    return text, None
 
 
 def _checked_numbers(path: Path) -> int | None:
@@ -122,7 +128,8 @@ def _loaded(path: Path, numbers: int | None) -> nn.Module:
 def _transformers(path: Path, device: torch.device) -> TextModel:
     """Model and tokenizer of a folder; 256 tokens without a tokenizer are bytes.
 
-    Nothing is fetched, and no code of the folder runs.
+    A tokenizer that does not tell where its tokens stand is taken to spread them evenly. Nothing
+    is fetched, and no code of the folder runs.
     """
     numbers = _checked_numbers(path)
     try:
@@ -155,20 +162,30 @@ def _transformers(path: Path, device: torch.device) -> TextModel:
         logits: Tensor = model(input_ids=tokens.to(device), use_cache=False).logits
         return logits.float()
 
-    def encode(text: Bytes) -> NDArray[Any]:
-        words = text[:TOKENISED].tobytes().decode("utf-8", errors="replace")
-        tokens = np.asarray(
-            tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64
+    def spans(words: str) -> tuple[list[int], Iterable[tuple[int, int]]]:
+        found = tokenizer(
+            words,
+            add_special_tokens=False,
+            verbose=False,
+            return_offsets_mapping=tokenizer.is_fast,
         )
+        ids = found["input_ids"]
+        if tokenizer.is_fast:
+            return ids, found["offset_mapping"]
+        return ids, [(0, round(len(words) * (at + 1) / len(ids))) for at in range(len(ids))]
+
+    def encode(text: Bytes) -> Read:
+        found = tokenised(text[:TOKENISED], spans, piece=TOKENISED)
+        tokens = found.ids
         if tokens.size and tokens.max() >= (size := model.get_input_embeddings().num_embeddings):
             raise ValueError(
                 f"target {path}: its tokenizer gives token {tokens.max()}, but the model has {size}"
                 " only"
             )
-        return tokens
+        return tokens, found.ends
 
     most = getattr(model.config, "max_position_embeddings", None) or math.inf
     context = int(min(UNTRAINED_CONTEXT, most))
     if bytewise:
-        return TextModel(model, predict, lambda text: text, "byte", context, most=most)
-    return TextModel(model, predict, encode, "token", context, TOKENISED, most)
+        return TextModel(model, predict, _bytewise, "byte", context, most=most)
+    return TextModel(model, predict, encode, "token", context, most)

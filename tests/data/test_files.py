@@ -321,6 +321,7 @@ def test_an_empty_file_does_not_stop_a_folder(tmp_path, name):
         ("list.json", b"[1, 2]", r"list\.json is read with its syntax: JSON"),
         ("t.tsv", b"a\tb\n", r"t\.tsv is read with its syntax: a table"),
         ("page.html", b"<p>", r"page\.html is read with its syntax: HTML"),
+        ("ids.npy", b"\x93NUMPY\x01", r"ids\.npy is an array of numpy and its bytes are read"),
         (
             "gz.txt",
             gzip.compress(b"text", mtime=0),

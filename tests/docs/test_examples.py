@@ -235,7 +235,7 @@ def test_consoles_print_what_is_shown(
     if "inspect healthy" in text:
         save_pair(here)
         capsys.readouterr()
-    if page == "docs/bugs.md":
+    if page in ("docs/bugs.md", "docs/measuring.md"):
         run_python(ROOT / page)
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")

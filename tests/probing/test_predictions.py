@@ -21,8 +21,8 @@ from plkernel.commands import probe as command
 from plkernel.common import cli
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
-from plkernel.context.measures import influence_of, places
-from plkernel.data.windows import fixed_windows
+from plkernel.context.measures import influence_of, places, ratio_error
+from plkernel.data.windows import fixed_windows, predicted_bytes
 from plkernel.probing.predictions import beyond, check_causal, probe
 from plkernel.probing.text_models import open_text_model
 from plkernel.training import evaluate
@@ -436,7 +436,9 @@ def test_a_model_of_transformers_is_probed_in_tokens(
     )
     assert found["bytes_per_token"] > 1.2
     target, words = open_text_model(gpt2, CPU), "def probe(): ...\n"
-    tokens = target.encode(np.frombuffer(words.encode(), np.uint8))
+    tokens, ends = target.encode(np.frombuffer(words.encode(), np.uint8))
+    assert ends is not None
+    assert ends[-1] == len(words)
     assert transformers.AutoTokenizer.from_pretrained(gpt2).decode(tokens) == words
     inputs = torch.from_numpy(tokens)[None]
     with torch.no_grad():
@@ -455,6 +457,88 @@ def test_a_model_of_transformers_is_probed_in_tokens(
     )
     assert found["influence"]["bits"][0] > 0
     assert found["influence"]["bits"][1:] == [0] * 5
+
+
+def test_bits_per_byte_are_over_the_bytes_of_the_windows(
+    gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A long part of the text is as the tokenizer knows it, the end is Chinese, of which each byte
+    is a token: two windows do not have the bytes per token of the whole.
+    """
+    transformers = pytest.importorskip("transformers")
+    text = "        assert found\n" * 100 + "漢字" * 20
+    (tmp_path / "text.txt").write_text(text)
+    found = probed(tmp_path, gpt2, "--text", tmp_path / "text.txt", "--windows", 2)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(gpt2)
+    ids = np.array(tokenizer(text)["input_ids"])
+    model = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()
+    windows = fixed_windows(ids, 32, 2)
+    with torch.no_grad():
+        logits = model(windows[:, :-1]).logits.double()
+    bits = -logits.log_softmax(-1).gather(2, windows[:, 1:, None]).sum() / np.log(2)
+    pieces = tokenizer.convert_ids_to_tokens(windows[:, 1:].reshape(-1).tolist())
+    size = sum(map(len, pieces))  # a letter of these stands for a byte
+    of_text = len(text.encode()) / ids.size
+    assert size / (2 * 32) < 0.9 * of_text
+    assert found["bytes_per_token"] == pytest.approx(size / (2 * 32), rel=1e-12)
+    expected = float(bits) / size
+    assert found["bits_per_byte"] == pytest.approx(expected, rel=1e-5)
+    assert found["bits_per_byte_error"] > 0
+    assert f"{expected:.4f} bits per byte (+- " in capsys.readouterr().out
+
+
+def test_predicted_bytes_are_those_of_each_window() -> None:
+    """Tokens of 1, 2, 3 .. bytes: windows of three and the first token of each, which is given."""
+    ends = np.cumsum(np.arange(1, 13))
+    assert fixed_windows(np.arange(1, 13), 3, 3).tolist() == [
+        [1, 2, 3, 4],
+        [5, 6, 7, 8],
+        [9, 10, 11, 12],
+    ]
+    assert predicted_bytes(ends, 3, 3).tolist() == [2 + 3 + 4, 6 + 7 + 8, 10 + 11 + 12]
+
+
+def test_the_same_bits_at_every_byte_have_no_error() -> None:
+    """Although bits per token vary with the length of tokens; else the error is that of windows."""
+    sizes = np.array([50, 90, 30, 70])
+    assert ratio_error(1.5 * sizes, sizes) == pytest.approx(0, abs=1e-12)
+    assert ratio_error([1.0], [1]) is None
+    rng = np.random.default_rng(0)
+    ratios = []
+    errors = []
+    for _ in range(4_000):
+        drawn = rng.integers(20, 100, 64)
+        bits = 2 * drawn + rng.normal(0, 10, 64)
+        ratios.append(bits.sum() / drawn.sum())
+        errors.append(ratio_error(bits, drawn))
+    assert np.std(ratios) == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=0.05)
+
+
+def test_a_tokenizer_that_tells_no_places_spreads_its_tokens(
+    gpt2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is written in Python may: all bytes are counted still."""
+    transformers = pytest.importorskip("transformers")
+    known = transformers.AutoTokenizer.from_pretrained(gpt2)
+
+    class Slow:
+        is_fast = False
+        all_special_ids = known.all_special_ids
+        __len__ = known.__len__
+
+        def __call__(self, words: str, **options: Any) -> Any:
+            assert not options.pop("return_offsets_mapping")
+            return known(words, **options)
+
+    monkeypatch.setattr(
+        transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: Slow(), raising=True
+    )
+    text = np.frombuffer("def probe(): 漢字\n".encode(), np.uint8)
+    tokens, ends = open_text_model(gpt2, CPU).encode(text)
+    assert ends is not None
+    assert len(ends) == len(tokens)
+    assert ends[-1] == text.size
+    assert np.all(np.diff(ends) >= 0)
 
 
 def test_on_a_cpu_transformers_finds_no_kernels_of_gpus(

@@ -1,0 +1,183 @@
+"""Repeats: how much more often than by chance the symbol d places on is the same one.
+
+With m(d) the share of equal symbols among pairs d apart and c that among pairs without memory,
+
+    r(d) = (m - c) / (1 - c) ,   I_r(d) = m ln(m / c) + (1 - m) ln((1 - m) / (1 - c)) .
+
+Neither needs a table of pairs, so that the alphabet may be as large as one likes. I_r is a lower
+bound of the mutual information I(d), as no function of a pair tells joint and independent symbols
+better apart than the pair itself does (the data processing inequality). It equals I(d) where
+agreement is all that memory changes: in a Potts sequence and in a mixture of lags of equally likely
+symbols, of any number.
+
+The c of a shuffled sequence would hold the memory itself: of n symbols whose r adds up to R over
+all lags it is too large by 2 R / n, which may be many times c where the alphabet is large. Here c
+is counted between blocks that are not neighbours, and is right for memory shorter than a block.
+
+Source: Kullback & Leibler (Annals of Mathematical Statistics 22:79, 1951), theorem 4.1, for the
+bound.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import pdtrik, xlogy
+
+from plkernel.analysis.information.counts import (
+    Symbols,
+    block_edges,
+    check_data,
+    check_lags,
+    count_repeats,
+)
+from plkernel.analysis.information.estimate import (
+    BLOCKS,
+    FEWEST_BLOCKS,
+    DecayCurve,
+    Floats,
+    each_left_out,
+    half_width,
+    log_lags,
+    without_bias,
+)
+
+CLEAR = 0.999
+"""Of what noise gives, the share that lies below the floor."""
+APART = 2
+"""Blocks that are so far apart share no memory."""
+ENDS = 3
+"""The first and the last of so many parts of a block show what it is composed of."""
+
+
+def repeat_curves(
+    data: Symbols,
+    lags: ArrayLike | None = None,
+    *,
+    blocks: int = BLOCKS,
+    threads: int = 1,
+    progress: Callable[[float], Any] | None = None,
+) -> tuple[DecayCurve, DecayCurve]:
+    """I_r(d) in nats and r(d) of `data` (n,), numbers of symbols, at each of `lags`.
+
+    Other arguments as of `decay_curves`. Both are less their bias of order 1/n: without memory r is
+    0 and, before the correction, I_r is 1 / 2n on average. The floor of I_r is what noise exceeds
+    once in a thousand lags; that of r is the size of such an r. Where symbols follow one another
+    less often than by chance r is negative, and I_r is not. The drift is what the first and the
+    last third of each block share, beyond the reach of a memory shorter than a third.
+
+    Raises ValueError for data that are too short, that hold one symbol only, and of which no symbol
+    occurs twice.
+    """
+    lags = log_lags() if lags is None else check_lags(lags)
+    if blocks < FEWEST_BLOCKS:
+        raise ValueError(f"blocks must be at least {FEWEST_BLOCKS}, got {blocks}")
+    check_data(data, int(lags[-1]), blocks, wide=True)
+    data = np.asarray(data)
+    edges = block_edges(data.size, int(lags[-1]), blocks)
+    parts = block_counts(data, edges)
+    counts = parts.sum(axis=0)
+    symbols = int(np.count_nonzero(counts))
+    if symbols < 2:
+        raise ValueError(
+            f"data must hold two different symbols, got one symbol only, {data[0]}; it has no"
+            " information to share between lags"
+        )
+    chance = left_out_chance(parts)
+    if not chance.min() > 0:
+        raise ValueError(
+            f"data has {data.size:,} symbols, {symbols:,} different: hardly one occurs twice, so"
+            " that there is nothing to count; give more data"
+        )
+    if not chance.max() < 1:
+        raise ValueError(
+            "data must hold two different symbols in more than one block, got one symbol only,"
+            f" {data[0]}, in all but one"
+        )
+    repeated = count_repeats(data, lags, edges, threads=threads, progress=progress)
+    sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
+    share = each_left_out(repeated) / each_left_out(sizes)
+    agreement = without_bias((share - chance) / (1 - chance), sizes)
+    pairs = each_left_out(sizes)
+    information = without_bias(agreement_information(share, chance) - 1 / (2 * pairs), sizes)
+    expected = chance[0] * pairs[:, 0]
+    poissonian = pdtrik(0.5 + CLEAR / 2, expected) / pairs[:, 0] - chance[0]
+    noise = np.maximum(poissonian / (1 - chance[0]), half_width(agreement[:, 1:], CLEAR))
+    floor = agreement_information(chance[0] + (1 - chance[0]) * np.minimum(noise, 1.0), chance[0])
+    mixed = max(chance[0], agreement_of_ends(data, edges))
+
+    def curve(quantity: Any, values: Floats, limit: Floats, drift: float) -> DecayCurve:
+        return DecayCurve(
+            quantity,
+            "repeats",
+            int(data.size),
+            symbols,
+            tuple(lags.tolist()),
+            tuple(values[:, 0].tolist()),
+            tuple(limit.tolist()),
+            drift,
+            tuple(map(tuple, values[:, 1:].tolist())),
+        )
+
+    drift = float(agreement_information(mixed, chance[0]))
+    drift_agreement = float((mixed - chance[0]) / (1 - chance[0]))
+    return (
+        curve("information", information, floor, drift),
+        curve("correlation", agreement, noise, drift_agreement),
+    )
+
+
+def block_counts(data: Symbols, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How often each number 0..K-1 stands in each block, (G, K)."""
+    size = int(data.max()) + 1
+    return np.stack(
+        [np.bincount(data[start:stop], minlength=size) for start, stop in pairwise(edges.tolist())]
+    )
+
+
+def left_out_chance(parts: NDArray[np.int64]) -> Floats:
+    """Share of equal pairs between blocks APART, and that without each block, (1 + G,).
+
+    parts: (G, K) counts. 0 where no two symbols of such blocks are equal.
+
+    >>> parts = np.array([[2, 0], [1, 1], [1, 1], [0, 2]])
+    >>> left_out_chance(parts)[0].round(4).tolist()  # of blocks 0 and 2, 0 and 3, 1 and 3
+    0.3333
+    """
+    counts = parts.astype(np.float64)
+    sizes = counts.sum(axis=1)
+    place = np.arange(len(parts))
+    far = np.abs(place[:, None] - place) >= APART
+    equal = far * (counts @ counts.T)
+    pairs = far * np.outer(sizes, sizes)
+    left = np.array([table.sum() - 2 * table.sum(axis=1) for table in (equal, pairs)])
+    whole = np.array([[equal.sum()], [pairs.sum()]])
+    matches, all_pairs = np.hstack([whole, left])
+    return np.asarray(matches / all_pairs)
+
+
+def agreement_of_ends(data: Symbols, edges: NDArray[np.int64]) -> float:
+    """Share of equal pairs of a symbol in the first and one in the last third of a same block."""
+    size = int(data.max()) + 1
+    matches = 0.0
+    pairs = 0.0
+    for start, stop in pairwise(edges.tolist()):
+        length = (stop - start) // ENDS
+        first = np.bincount(data[start : start + length], minlength=size).astype(np.float64)
+        last = np.bincount(data[stop - length : stop], minlength=size)
+        matches += float(first @ last)
+        pairs += length**2
+    return matches / pairs if pairs else 0.0
+
+
+def agreement_information(share: ArrayLike, chance: ArrayLike) -> Floats:
+    """m ln(m / c) + (1 - m) ln((1 - m) / (1 - c)) in nats of shares m and c of equal pairs.
+
+    >>> agreement_information([0.25, 0.5], 0.25).round(4).tolist()
+    [0.0, 0.1438]
+    """
+    m = np.asarray(share, dtype=np.float64)
+    c = np.asarray(chance, dtype=np.float64)
+    return np.asarray(xlogy(m, m / c) + xlogy(1 - m, (1 - m) / (1 - c)))

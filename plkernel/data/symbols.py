@@ -1,0 +1,95 @@
+"""What is measured: the bytes of a text, its tokens, or a vector of integers of any alphabet."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plkernel.analysis.information.counts import Symbols, numbered
+from plkernel.analysis.information.estimate import Unit
+from plkernel.analysis.information.laws import Named
+from plkernel.analysis.information.tokens import TokenLength, token_length
+from plkernel.data.tokens import read_tokenizer, tokenised
+
+SUFFIX = ".npy"
+Measured = Literal["bytes", "tokens"]
+"""What of a text is measured."""
+
+
+@dataclass(frozen=True)
+class SymbolText:
+    """A sequence to be measured.
+
+    corpus  its origin
+    data    (n,) numbers of its symbols
+    unit    what a symbol is
+    tokens  how long tokens are, where the text has a tokenizer
+    """
+
+    corpus: Any
+    data: Symbols
+    unit: Unit = "byte"
+    tokens: TokenLength | None = None
+
+
+def of_text(
+    corpus: Any,
+    data: NDArray[np.uint8],
+    tokenizer: str | Path | None = None,
+    measured: Measured = "bytes",
+) -> SymbolText:
+    """The bytes `data` of a text, or with `measured` tokens the tokens of `tokenizer`.
+
+    Raises ValueError for tokens without a tokenizer, and as `read_tokenizer` does.
+    """
+    check_measured(tokenizer, measured)
+    if tokenizer is None:
+        return SymbolText(corpus, data)
+    found = tokenised(data, read_tokenizer(tokenizer))
+    length = token_length(found.ends, str(tokenizer))
+    if measured == "tokens":
+        return SymbolText(corpus, numbered(found.ids), "token", length)
+    return SymbolText(corpus, data, "byte", length)
+
+
+def check_measured(tokenizer: str | Path | None, measured: Measured) -> None:
+    """Raise ValueError unless `measured` is known, and tokens have a tokenizer."""
+    if measured not in get_args(Measured):
+        raise ValueError(f"measured must be bytes or tokens, got {measured!r}")
+    if measured == "tokens" and tokenizer is None:
+        raise ValueError(
+            "measured must be bytes without a tokenizer, got 'tokens'; give the tokenizer, such as"
+            " tokenizer.json of a model"
+        )
+
+
+def of_vector(data: NDArray[Any], name: str, source: str) -> SymbolText:
+    """A vector (n,) of integers, each of which is a symbol; ValueError for anything else."""
+    if data.ndim != 1 or data.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name} must hold a vector of integers, got {data.dtype} of shape {data.shape}"
+        )
+    return SymbolText(Named(name, source), numbered(data), "symbol")
+
+
+def is_vector_file(name: str | Path) -> bool:
+    """Whether `name` is that of an existing file of numpy."""
+    path = Path(name)
+    return path.suffix.lower() == SUFFIX and path.is_file()
+
+
+def read_vector(path: str | Path) -> SymbolText:
+    """The integers (n,) in a file of numpy.
+
+    Nothing in the file is executed. Raises ValueError for anything else in it.
+    """
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(
+            f"{path}: is no file of numpy with a vector of integers ({error}); numpy.save writes"
+            " one"
+        ) from error
+    return of_vector(np.asarray(found), str(path), str(Path(path).resolve()))

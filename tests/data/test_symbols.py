@@ -1,0 +1,85 @@
+"""What is measured: bytes, tokens, and vectors of integers from files of numpy."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plkernel.data.symbols import of_text, of_vector, read_vector
+
+
+def test_a_vector_is_numbered_and_may_hold_anything(tmp_path: Path) -> None:
+    values = np.array([-5, 2**40, 7, -5])
+    np.save(tmp_path / "ids.npy", values)
+    found = read_vector(tmp_path / "ids.npy")
+    assert found.data.tolist() == [0, 2, 1, 0]
+    assert found.data.dtype == np.uint8
+    assert (found.unit, found.tokens) == ("symbol", None)
+    assert found.corpus.name == str(tmp_path / "ids.npy")
+
+
+class Danger:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_in_a_file_of_numpy_is_executed(tmp_path: Path) -> None:
+    np.save(tmp_path / "bad.npy", np.array([Danger(tmp_path / "ran")], dtype=object))
+    with pytest.raises(ValueError, match=r"bad\.npy: is no file of numpy with a vector"):
+        read_vector(tmp_path / "bad.npy")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "got"),
+    [(np.zeros(3), "float64 of shape"), (np.zeros((2, 2), int), r"int64 of shape \(2, 2\)")],
+)
+def test_other_arrays_are_refused(values: np.ndarray, got: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", values)
+    with pytest.raises(ValueError, match=f"must hold a vector of integers, got {got}"):
+        read_vector(tmp_path / "x.npy")
+
+
+def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(1_000))
+    whole = (tmp_path / "x.npy").read_bytes()
+    for size in (0, 5, 200):
+        (tmp_path / "x.npy").write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="is no file of numpy"):
+            read_vector(tmp_path / "x.npy")
+
+
+def test_tokens_need_a_tokenizer() -> None:
+    with pytest.raises(ValueError, match="must be bytes without a tokenizer, got 'tokens'"):
+        of_text(None, np.zeros(3, np.uint8), None, "tokens")
+    wrong: Any = "words"
+    with pytest.raises(ValueError, match="measured must be bytes or tokens, got 'words'"):
+        of_text(None, np.zeros(3, np.uint8), None, wrong)
+
+
+def test_a_tokenizer_gives_the_length_of_tokens_and_with_tokens_the_symbols(
+    tokenizer_file: Callable[..., Path],
+) -> None:
+    text = "one two three, one two. " * 300
+    data = np.frombuffer(text.encode(), np.uint8)
+    path = tokenizer_file(text, size=300)
+    as_text = of_text("corpus", data, path)
+    assert as_text.data is data
+    assert as_text.unit == "byte"
+    as_tokens = of_text("corpus", data, path, "tokens")
+    assert as_tokens.unit == "token"
+    assert as_text.tokens == as_tokens.tokens
+    assert as_tokens.tokens is not None
+    assert as_tokens.tokens.tokens == as_tokens.data.size < data.size
+    assert as_tokens.tokens.bytes_per_token == data.size / as_tokens.data.size
+
+
+def test_a_vector_of_a_thousand_symbols_needs_two_bytes_each() -> None:
+    assert of_vector(np.arange(1_000), "made", "made").data.dtype == np.uint16

@@ -1,5 +1,6 @@
 """One condition of a study: all that decides the numbers of a run but its seed."""
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,8 @@ RWKV_AIM = {
 RWKV_TEMPERING = 0.5
 ENDS = ("shortest", "longest")
 OF_A_FOREIGN_ARM = {"learning_rate", "model", "corpus", "init", "init_options", *IN_THE_STUDY}
-OF_ANY_ARM = {"scheme", "scheme_options", "placement", *OF_A_FOREIGN_ARM}
+OF_ANY_ARM = {"scheme", "scheme_options", "placement", "spectrum", *OF_A_FOREIGN_ARM}
+SPECTRAL_SCHEME = "rwkv7_post"
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,10 @@ def resolve(
     learning rate of the arm.
     """
     arm = arm or Arm()
+    if model.position_scaling and model.scaling_length is None and train is not None:
+        model = model.model_copy(update={"scaling_length": train.context})
+    if arm.spectrum is not None:
+        arm = _spread(model, arm, train)
     missing = {
         option: value
         for option, value in _defaults(model, arm).items()
@@ -318,6 +324,42 @@ def resolve(
     if train is not None and arm.learning_rate is not None:
         train = train.model_copy(update={"learning_rate": arm.learning_rate})
     return Condition(model, arm, train, corpus or CorpusSpec(), study, name, trusted)
+
+
+def _spread(model: ModelSpec, arm: Arm, train: TrainSpec | None) -> Arm:
+    """Return the arm with what its `spectrum` stands for.
+
+    An SSM: half-lives of time constants from one step to the multiple of the context. RWKV-7: the
+    scheme that has them. Raises ValueError where they are given in another way too.
+    """
+    if model.kind not in ("ssm", "rwkv7"):
+        raise ValueError(f"spectrum belongs to model kinds ssm and rwkv7, got {model.kind!r}")
+    if arm.placement not in (None, "log-spaced") or (arm.placement and model.kind == "rwkv7"):
+        raise ValueError(
+            f"placement must be left out beside spectrum, which places decays, got"
+            f" {arm.placement!r}"
+        )
+    if train is None:  # read back: a saved arm has what follows from the context
+        return arm
+    reach = float(arm.spectrum or 1.0) * train.context
+    derived: dict[str, Any]
+    if model.kind == "ssm":
+        derived = {
+            "shortest": math.log(2) * model.patching.size,
+            "longest": math.log(2) * reach,
+        }
+    else:
+        others = {
+            name: value for name, value in (arm.scheme_options or {}).items() if name != "longest"
+        }
+        derived = {"scheme": SPECTRAL_SCHEME, "scheme_options": {**others, "longest": reach}}
+    for name, value in derived.items():
+        given = getattr(arm, name)
+        if name != "scheme_options" and given not in (Arm.model_fields[name].default, value):
+            raise ValueError(
+                f"{name} must be left out beside spectrum, which makes it {value!r}, got {given!r}"
+            )
+    return arm.model_copy(update=derived)
 
 
 def _defaults(model: ModelSpec, arm: Arm) -> dict[str, Any]:

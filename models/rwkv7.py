@@ -42,8 +42,6 @@ from plkernel.models.layers import Activation, Linear, Structure, squared_relu
 from plkernel.models.power_law import decays_, projection_
 from plkernel.models.rwkv import MEMORY, RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
 from plkernel.models.spectrum import (
-    STEPS,
-    STEPS_KIND,
     ZIGZAG,
     Ordered,
     check_length,
@@ -53,7 +51,7 @@ from plkernel.models.spectrum import (
     scaled,
     zigzag,
 )
-from plkernel.models.state import BlockMemory, Layout, block_name
+from plkernel.models.state import STEPS, STEPS_KIND, BlockMemory, Layout, block_name
 
 IMPULSES = 8
 SEQUENCES = 4
@@ -147,7 +145,7 @@ class GooseMixing(Mixing):
         self.zigzag: Tensor | None  # the part of w0 that alpha does not count
         beside = None
         if config.scaling_length is not None and self.ordered is None:
-            channels = torch.arange(config.dim, dtype=torch.float32)
+            channels = torch.arange(config.dim, dtype=torch.float64)
             beside = ZIGZAG * zigzag(channels, config.head_size)
         self.register_buffer("zigzag", beside)
         self.k_k = vector(config.dim)

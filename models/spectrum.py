@@ -25,14 +25,10 @@ from plkernel.analysis.parametrisations import (
     ordered_levels,
     position_exponents,
 )
-from plkernel.models.state import BlockMemory
+from plkernel.models.state import STEPS, BlockMemory
 
 ZIGZAG = 2.5
 """What w0 of RWKV-7 rises and falls by in every head at initialisation, times `zigzag`."""
-STEPS = "steps"
-"""What a block remembers beside its state where decays depend on the position: steps before."""
-STEPS_KIND: tuple[tuple[int, ...], torch.dtype] = ((), torch.int64)
-"""Shape without the batch, and dtype, of `STEPS` in a state."""
 
 
 class Ordered(nn.Module):

@@ -45,8 +45,6 @@ from plkernel.models.layers import (
 )
 from plkernel.models.power_law import decays_, projection_
 from plkernel.models.spectrum import (
-    STEPS,
-    STEPS_KIND,
     Ordered,
     check_length,
     exponents,
@@ -54,7 +52,16 @@ from plkernel.models.spectrum import (
     log_positions,
     scaled,
 )
-from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check
+from plkernel.models.state import (
+    STEPS,
+    STEPS_KIND,
+    BlockMemory,
+    Layout,
+    State,
+    blank,
+    block_name,
+    check,
+)
 
 TOTAL, LAST = "patch.total", "patch.last"
 """Names in a state of the sum over the unfinished patch and of the last complete one."""

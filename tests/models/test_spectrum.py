@@ -23,6 +23,7 @@ from plkernel.analysis.parametrisations import (
     ordered_levels,
     position_exponents,
 )
+from plkernel.decays.official import to_official
 from plkernel.models.init import initialise_
 from plkernel.models.init.mamba2 import power_law_, spectrum_
 from plkernel.models.mamba2 import mamba2, shape_decays_
@@ -184,6 +185,17 @@ def test_half_lives_are_stated_at_a_position(options: Any, position: int | None)
     logit = loop.level("blocks.0.att.", at - 1)
     lives = math.log(2) * (1 + np.exp(-logit)) / math.exp(-0.5)
     assert goose.half_lives(position)[0].numpy() == pytest.approx(lives, rel=1e-12)  # type: ignore[call-arg]
+
+
+def test_half_lives_of_patches_are_stated_at_a_byte() -> None:
+    """Byte 12 is in the third step of 4; before the first whole patch it is the first step."""
+    model = build(SSMConfig(8, 1, patch=4, scaling_length=40))
+    levels = level_list(model.recurrences()[0])  # type: ignore[union-attr]
+    alpha = alphas(levels, 10)
+    for byte, step in ((1, 1), (12, 3), (None, 10)):
+        rates = [math.exp(p) * step**-a for p, a in zip(levels, alpha, strict=True)]
+        expected = [4 * math.log(2) / rate for rate in rates]
+        assert model.half_lives(byte)[0].tolist() == pytest.approx(expected, rel=1e-13)  # type: ignore[call-arg]
 
 
 def of_kind(kind: str, **options: Any) -> nn.Module:
@@ -368,6 +380,26 @@ def test_the_spectrum_of_mamba2_is_that_of_the_paper(longest: float, parametrisa
         assert constants.tolist() == pytest.approx(np.geomspace(longest, 1, 4), rel=1e-5)
     spectrum_(model, longest=longest, freeze=False)
     assert model.backbone.layers[0].mixer.dt_bias.requires_grad
+
+
+def test_nodes_in_any_order_are_placed_in_that_of_the_channels() -> None:
+    """As a node file may have them, each with its multiplier."""
+    nodes = place(8, projection="gain-corrected")
+    mixed = Nodes(nodes.rates[::2] + nodes.rates[1::2], nodes.projection[::2] * 2, "none")
+    model = placed_ssm(SSMConfig(8, 1, parametrisation="ordered", shape_multiplier=True), mixed)
+    assert model.half_lives()[0].tolist() == pytest.approx(sorted(mixed.half_lives()), rel=1e-5)
+    by_rate = dict(zip(mixed.rates, mixed.projection, strict=True))
+    expected = [by_rate[rate] for rate in sorted(mixed.rates, reverse=True)]
+    shape = model.recurrences()[0].shape
+    assert shape is not None
+    assert shape.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_official_format_has_neither_order_nor_positions() -> None:
+    for options, name in ((OPTIONS[0], "parametrisation 'ordered'"), (OPTIONS[1], "scaling_len")):
+        model = initialise_(RWKV7(RWKV7Config(16, 1, 8, **options)), "rwkv7_official", 0)
+        with pytest.raises(ValueError, match=name):
+            to_official(model)
 
 
 def test_nodes_of_one_head_are_placed_in_order_and_those_of_several_have_none() -> None:

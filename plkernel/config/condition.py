@@ -314,7 +314,7 @@ def resolve(
     if model.position_scaling and model.scaling_length is None and train is not None:
         model = model.model_copy(update={"scaling_length": train.context})
     if arm.spectrum is not None:
-        arm = _spread(model, arm, train)
+        arm = _spread(model, arm, arm.spectrum, train)
     missing = {
         option: value
         for option, value in _defaults(model, arm).items()
@@ -326,40 +326,50 @@ def resolve(
     return Condition(model, arm, train, corpus or CorpusSpec(), study, name, trusted)
 
 
-def _spread(model: ModelSpec, arm: Arm, train: TrainSpec | None) -> Arm:
-    """Return the arm with what its `spectrum` stands for.
+def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None) -> Arm:
+    """Return the arm with what its `spectrum`, this multiple of the context, stands for.
 
     An SSM: half-lives of time constants from one step to the multiple of the context. RWKV-7: the
-    scheme that has them. Raises ValueError where they are given in another way too.
+    scheme that has them. Raises ValueError where they are given in another way too, and where
+    nothing is trained, unless the arm was saved with them.
     """
-    if model.kind not in ("ssm", "rwkv7"):
+    is_ssm = model.kind == "ssm"
+    if not is_ssm and model.kind != "rwkv7":
         raise ValueError(f"spectrum belongs to model kinds ssm and rwkv7, got {model.kind!r}")
-    if arm.placement not in (None, "log-spaced") or (arm.placement and model.kind == "rwkv7"):
+    if arm.placement is not None and not (is_ssm and arm.placement == "log-spaced"):
         raise ValueError(
             f"placement must be left out beside spectrum, which places decays, got"
             f" {arm.placement!r}"
         )
-    if train is None:  # read back: a saved arm has what follows from the context
+    if train is None:
+        is_filled = arm.scheme is not None or arm.longest != Arm.model_fields["longest"].default
+        if not is_filled:
+            raise ValueError("spectrum needs a training context, got a model that is not trained")
         return arm
-    reach = float(arm.spectrum or 1.0) * train.context
-    derived: dict[str, Any]
-    if model.kind == "ssm":
-        derived = {
-            "shortest": math.log(2) * model.patching.size,
-            "longest": math.log(2) * reach,
-        }
-    else:
-        others = {
-            name: value for name, value in (arm.scheme_options or {}).items() if name != "longest"
-        }
-        derived = {"scheme": SPECTRAL_SCHEME, "scheme_options": {**others, "longest": reach}}
+    reach = float(multiple * train.context)
+    if is_ssm:
+        ends = {"shortest": math.log(2) * model.patching.size, "longest": math.log(2) * reach}
+        return _filled(arm, ends)
+    longest = {"longest": reach}
+    given = arm.scheme_options or {}
+    if {**given, **longest} != {**longest, **given}:
+        raise ValueError(
+            f"scheme_options.longest must be left out beside spectrum, which makes it {reach:g},"
+            f" got {given['longest']:g}"
+        )
+    arm = arm.model_copy(update={"scheme_options": {**given, **longest}})
+    return _filled(arm, {"scheme": SPECTRAL_SCHEME})
+
+
+def _filled(arm: Arm, derived: Mapping[str, Any]) -> Arm:
+    """Return the arm with these values; ValueError for one that it has already, and another."""
     for name, value in derived.items():
         given = getattr(arm, name)
-        if name != "scheme_options" and given not in (Arm.model_fields[name].default, value):
+        if given not in (Arm.model_fields[name].default, value):
             raise ValueError(
                 f"{name} must be left out beside spectrum, which makes it {value!r}, got {given!r}"
             )
-    return arm.model_copy(update=derived)
+    return arm.model_copy(update=dict(derived))
 
 
 def _defaults(model: ModelSpec, arm: Arm) -> dict[str, Any]:

@@ -206,6 +206,10 @@ def test_a_spectrum_reaches_to_a_multiple_of_the_context() -> None:
     assert condition.arm.scheme_options == {"longest": T}
     for one in (spec.condition("power"), condition):
         assert from_config(json.loads(json.dumps(one.config))) == one
+        untrained = from_config({**one.config, "train": None})
+        assert (untrained.arm, untrained.model) == (one.arm, one.model)
+    with pytest.raises(ValueError, match="spectrum needs a training context"):
+        resolve(ModelSpec(), Arm(spectrum=1))
 
 
 def test_the_length_of_position_scaling_is_the_context() -> None:
@@ -265,6 +269,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"model": RWKV, "arms.power": {"spectrum": 1}},
         "spectrum belongs to model kinds ssm and rwkv7, got 'rwkv6'",
+    ),
+    (
+        {"model": GOOSE, "arms.power": {"spectrum": 1, "scheme_options": {"longest": 64}}},
+        "scheme_options.longest must be left out beside spectrum, which makes it 32, got 64",
     ),
     (
         {"model": GOOSE, "arms.power": {"spectrum": 1, "scheme": "rwkv7_official"}},

@@ -197,6 +197,34 @@ def log_real_part_inverse(rates: Array, log_step: Array) -> Array:
     return log(rates / exp(log_step))
 
 
+def ordered_levels(theta: Array, delta: Array) -> Array:
+    """p_k = theta + sum_{j<k} softplus(delta_j): N levels that rise, (N,).
+
+    theta: (1,). delta: (N-1,). Source: arXiv 2604.07658.
+    """
+    xp = library(theta)
+    return xp.cumsum(xp.concatenate((theta, softplus(delta))), 0)
+
+
+def position_exponents(levels: Array, log_length: Array) -> Array:
+    """alpha_k = (N-1-k)/(N-1) + (c_k - k c_{N-1}/(N-1)) / ln T within 0 and 1, c_k = p_k - p_0.
+
+    Of levels p (N,) in any order: k is the rank of each, and alpha is 1 of the slowest, 0 of the
+    fastest. log_length: ln T, a number or of one element. At position t a level is p - alpha ln t.
+    Source: arXiv 2604.07658, theorem 4.5.
+    """
+    xp = library(levels)
+    stable = {"kind": "stable"} if xp is np else {"stable": True}
+    order = xp.argsort(levels, **stable)
+    rising = levels[order]
+    last = len(rising) - 1
+    k = xp.cumsum(xp.ones_like(rising), 0) - 1
+    risen = rising - rising[0]
+    even = k * (risen[-1] / last)
+    alpha = (last - k) / last + (risen - even) / log_length
+    return xp.clip(alpha, 0, 1)[xp.argsort(order)]
+
+
 EXPONENTIAL = Form(exp, log)
 FORMS: dict[str, Form] = {
     "log_rate": EXPONENTIAL,

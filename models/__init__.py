@@ -10,3 +10,5 @@ NOT_CAUSAL = "not causal, not a likelihood"
 ModelKind = Literal["ssm", "rwkv5", "rwkv6", "rwkv7"]
 Device = Literal["auto", "cpu", "cuda"]
 PatchingMode = Literal["causal", "published"]
+Order = Literal["free", "ordered"]
+"""How a model holds its decays: one number for each channel, or in an order that training keeps."""

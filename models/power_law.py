@@ -19,6 +19,7 @@ from torch import Tensor
 
 from plkernel.analysis.nodes import Nodes, output_std
 from plkernel.analysis.parametrisations import FORMS, Form
+from plkernel.models.spectrum import Ordered
 
 Parametrisation = Literal[
     "log_rate",
@@ -39,7 +40,7 @@ Given = dict[str, Tensor]
 
 @torch.no_grad()
 def decays_(
-    tensor: Tensor,
+    tensor: Tensor | Ordered,
     nodes: Nodes,
     parametrisation: Parametrisation = "log_rate",
     *,
@@ -49,7 +50,7 @@ def decays_(
     bound: Tensor | float | None = None,
     cap: Tensor | float | None = None,
     log_step: Tensor | float | None = None,
-) -> Tensor:
+) -> Tensor | Ordered:
     """Fill `tensor` in place so that its recurrence decays by a = exp(-rate) per step.
 
     log_rate, exp_exp  a = exp(-exp(x)): here, time_decay of RWKV-4 to 6, nu_log of LRU
@@ -80,6 +81,9 @@ def decays_(
     its input by dt alone. S4D and S5 scale theirs as zero-order hold does, which is no gain here.
     Computed in float64, rounded once to the type of `tensor`.
 
+    A `plkernel.models.spectrum.Ordered` in the place of the tensor takes the numbers as its levels,
+    and nodes in the order of its channels (`Ordered.arranged`).
+
     Raises ValueError when the sizes differ, when an option does not belong, for a half-life that
     the parametrisation does not reach, and when a decay in the tensor's type (float32 for narrower
     ones, as models compute it) is no longer between 0 and 1. Sources: Mamba (arXiv 2312.00752),
@@ -104,12 +108,14 @@ def decays_(
     for name in sorted(({*form.needs} ^ {*options}) - {*form.takes}):
         verb = "needs" if name in form.needs else "does not take"
         raise ValueError(f"parametrisation {parametrisation!r} {verb} {name}")
-    rates = _rates_for(tensor, nodes)
+    held = tensor() if isinstance(tensor, Ordered) else tensor
+    rates = _rates_for(held, nodes)
     given = {name: _spread(name, value, rates) for name, value in options.items()}
     _check_reach(parametrisation, rates, given)
-    filled = form.inverse(rates, **given).to(tensor.dtype)
+    levels = form.inverse(rates, **given)
+    filled = levels.to(held.dtype)
     _check_decays(form, filled, rates, given)
-    return tensor.copy_(filled)
+    return tensor.set_(levels) if isinstance(tensor, Ordered) else tensor.copy_(filled)
 
 
 def _rates_for(tensor: Tensor, nodes: Nodes) -> Tensor:

@@ -395,7 +395,7 @@ class RWKV(nn.Module):
         if state is None:
             return self.decode(self.emb(inputs))
         check(state, self.state_kind, self.state_layout(), inputs)
-        memories = state.memories(self.config.layers, MEMORY)
+        memories = state.memories(self.config.layers, self.memory_names)
         logits = self.decode(self.emb(inputs), memories)
         return logits, state.with_memories(memories)
 
@@ -417,6 +417,11 @@ class RWKV(nn.Module):
     def initial_state(self, batch: int) -> State:
         """The state before the first byte of `batch` texts."""
         return blank(self.state_kind, self.state_layout(), batch, self.head.weight.device)
+
+    @property
+    def memory_names(self) -> tuple[str, ...]:
+        """What every block remembers."""
+        return MEMORY
 
     @property
     def state_kind(self) -> str:

@@ -19,10 +19,16 @@ and channel mixing value(relu(key(lerp(x_t, x_{t-1}, x_k)))**2). Blocks, norms a
 Finch. Names and shapes of `state_dict()` are those of the official checkpoints; the first block has
 no v0, v1, v2, which do nothing. The state is that of Finch: v_first is of the same byte, and no
 part of it.
+
+w0 is the sum of two vectors, one that rises along the layer and a zigzag in every head. With
+`parametrisation = "ordered"` (`plkernel.models.spectrum`) the first is `ordered`, and w0 holds the
+second alone, as a bias that is free. With `scaling_length` the logit of the decay is that of above
+less alpha ln t, where p = ln sigmoid of what rises; the state also counts steps.
 """
 
+import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +37,21 @@ from torch.nn import functional as F
 from plkernel.analysis.nodes import Nodes
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE as LARGEST_RATE
 from plkernel.kernels.wkv7 import wkv7
+from plkernel.models import Order
 from plkernel.models.layers import Activation, Linear, Structure, squared_relu
 from plkernel.models.power_law import decays_, projection_
-from plkernel.models.rwkv import RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
-from plkernel.models.state import BlockMemory
+from plkernel.models.rwkv import MEMORY, RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
+from plkernel.models.spectrum import (
+    ZIGZAG,
+    Ordered,
+    check_length,
+    exponents,
+    log_length,
+    log_positions,
+    scaled,
+    zigzag,
+)
+from plkernel.models.state import STEPS, STEPS_KIND, BlockMemory, Layout, block_name
 
 IMPULSES = 8
 SEQUENCES = 4
@@ -50,7 +67,9 @@ class RWKV7Config(RWKVSizes):
     (the published models have fewer where D is above 1024). feed_forward: width of the channel
     mixing, None for 4 D. `backend` forces one of the operator's implementations. `dropout` and
     `structure` are as in `RWKVConfig`; unit_scaled is not for Goose, whose low-rank maps set the
-    size of its activations.
+    size of its activations. `parametrisation`: `ordered` keeps the order of the decays that rise
+    along a layer, the slowest in channel 0. `scaling_length`: T in bytes of decays that slow down
+    with the position; None for decays that do not.
     """
 
     version: ClassVar = 7
@@ -66,8 +85,16 @@ class RWKV7Config(RWKVSizes):
     feed_forward: int | None = None
     dropout: float = 0.0
     structure: Structure = field(default_factory=Structure)
+    parametrisation: Order = "free"
+    scaling_length: float | None = None
 
     def __post_init__(self) -> None:
+        if self.parametrisation not in get_args(Order):
+            raise ValueError(
+                f"parametrisation must be one of {', '.join(get_args(Order))}, got"
+                f" {self.parametrisation!r}"
+            )
+        check_length(self.scaling_length)
         if self.structure.unit_scaled:
             raise ValueError(
                 "unit_scaled is not for RWKV-7, whose low-rank maps set the size of its activations"
@@ -112,21 +139,53 @@ class GooseMixing(Mixing):
                 setattr(self, f"{name}0", vector(config.dim))
             setattr(self, f"{name}1", nn.Parameter(torch.empty(config.dim, rank)))
             setattr(self, f"{name}2", nn.Parameter(torch.empty(rank, config.dim)))
+        self.ordered = Ordered(config.dim) if config.parametrisation == "ordered" else None
+        self.log_length: Tensor | None
+        self.register_buffer("log_length", log_length(config.scaling_length))
+        self.zigzag: Tensor | None  # the part of w0 that alpha does not count
+        beside = None
+        if config.scaling_length is not None and self.ordered is None:
+            channels = torch.arange(config.dim, dtype=torch.float64)
+            beside = ZIGZAG * zigzag(channels, config.head_size)
+        self.register_buffer("zigzag", beside)
         self.k_k = vector(config.dim)
         self.k_a = vector(config.dim)
         self.r_k = nn.Parameter(torch.empty(config.heads, config.head_size))
 
     @torch.no_grad()
     def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
-        """Set the decays and the rows of the receptance; Goose has no bonus."""
+        """Set the decays and the rows of the receptance; Goose has no bonus, and no zigzag here."""
+        if self.ordered is not None:
+            nodes = self.ordered.arranged(nodes)
+        decays_(self.w0 if self.ordered is None else self.ordered, nodes, "exp_sigmoid")
         projection_(self.receptance.weight, nodes, dim=0)
-        decays_(self.w0, nodes, "exp_sigmoid")
+        if self.ordered is not None:
+            self.w0.zero_()
+        if self.zigzag is not None:
+            self.zigzag.zero_()
+
+    def level(self, log_t: Tensor | None = None) -> Tensor:
+        """The logit of the decay without what the data add to it: (1,1,D), or (..,D) at ln t (..).
+
+        In float32 or wider.
+        """
+        w0 = precise(self.w0)
+        if self.ordered is None and self.log_length is None:
+            return w0
+        if self.ordered is not None:
+            rising = self.ordered()
+            w0 = w0 + rising
+        else:
+            rising = w0.flatten() - cast(Tensor, self.zigzag).to(w0)
+        if self.log_length is None or log_t is None:
+            return w0
+        return scaled(w0, exponents(F.logsigmoid(rising), self.log_length), log_t)
 
     def forward(
         self, x: Tensor, first: Tensor | None = None, memory: BlockMemory | None = None
     ) -> tuple[Tensor, Tensor]:
         change = previous(x, memory, "att_shift") - x
-        r, log_decay, k, a, b = self.addressed(x, change)
+        r, log_decay, k, a, b = self.addressed(x, change, memory)
         x_v = x + change * self.x_v
         x_g = x + change * self.x_g
         v = self.value(x_v)
@@ -144,13 +203,19 @@ class GooseMixing(Mixing):
         newest = (r * k * self.r_k).sum(-1, keepdim=True) * v
         return self.output((self.normed(out) + newest.flatten(2)) * gate), first
 
-    def addressed(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def addressed(
+        self, x: Tensor, change: Tensor, memory: BlockMemory | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """r, ln w, k~, -kappa and a kappa, (B,T,H,N) each, from x_t and x_{t-1} - x_t.
 
-        ln w is in float32 or wider.
+        ln w is in float32 or wider. memory: where decays are scaled, the steps before x.
         """
         x_r, x_w, x_k, x_a = (x + change * mu for mu in (self.x_r, self.x_w, self.x_k, self.x_a))
-        w0 = precise(self.w0)
+        log_t = None
+        if self.log_length is not None:
+            wide = torch.promote_types(self.w0.dtype, torch.float32)
+            log_t = log_positions(x, memory, wide)
+        w0 = self.level(log_t)
         by_data = torch.tanh(x_w @ self.w1) @ self.w2
         log_decay = -LARGEST_RATE * torch.sigmoid(w0 + by_data.to(w0.dtype))
         rate = torch.sigmoid(self.a0 + x_a @ self.a1 @ self.a2)
@@ -162,8 +227,17 @@ class GooseMixing(Mixing):
         k, a, b = (y.to(r.dtype) for y in (replacement, -removal, removal * rate))
         return r, log_decay, k, a, b
 
-    def rates(self) -> Tensor:
-        return LARGEST_RATE * torch.sigmoid(self.w0.detach().double()).reshape(self.heads, -1)
+    def rates(self, position: float | None = None) -> Tensor:
+        """Decay rates per byte, (H,N) float64, without what the data add.
+
+        position: from 1, at which rates that are scaled by it are stated; None for the length of
+        training.
+        """
+        log_t = self.log_length
+        if log_t is not None and position is not None:
+            log_t = torch.full_like(log_t, math.log(position))
+        level = self.level(log_t).detach().double()
+        return LARGEST_RATE * torch.sigmoid(level).reshape(self.heads, -1)
 
     def writes(self) -> Tensor:
         rate = torch.sigmoid(self.a0).detach().double().flatten()
@@ -221,7 +295,33 @@ class RWKV7(RWKV):
         mixing = GooseMixing(self.config, layer)
         return Block(self.config, layer, mixing, GooseChannelMixing(self.config))
 
+    @property
+    def memory_names(self) -> tuple[str, ...]:
+        return MEMORY if self.config.scaling_length is None else (*MEMORY, STEPS)
+
+    @property
+    def state_kind(self) -> str:
+        kind = super().state_kind
+        return kind if self.config.scaling_length is None else f"{kind} with decays by position"
+
+    def state_layout(self) -> Layout:
+        layout = dict(super().state_layout())
+        if self.config.scaling_length is not None:
+            counts = {block_name(i, STEPS): STEPS_KIND for i in range(self.config.layers)}
+            layout |= counts
+        return layout
+
+    def half_lives(self, position: float | None = None) -> list[Tensor]:
+        """Half-lives of every block in bytes, ln 2 / rate, (D,) float64, which the data move.
+
+        position: byte, from 1, at which decays that are scaled by it are stated; None for the
+        length of training.
+        """
+        return [math.log(2) / mixing.rates(position).flatten() for mixing in self._geese()]
+
     def responses(self, lags: Tensor, *, erase: bool = True) -> list[Tensor]:
         """`GooseMixing.response` of every block at lags (T,), (T,) float64 each."""
-        mixings = (mixing for mixing in self.mixings() if isinstance(mixing, GooseMixing))
-        return [mixing.response(lags, erase=erase) for mixing in mixings]
+        return [mixing.response(lags, erase=erase) for mixing in self._geese()]
+
+    def _geese(self) -> list[GooseMixing]:
+        return [mixing for mixing in self.mixings() if isinstance(mixing, GooseMixing)]

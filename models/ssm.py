@@ -13,13 +13,17 @@ Byte patching: bytes are embedded, every P embeddings are averaged into one patc
 over patches, and each patch state goes back to bytes, where the byte's own embedding is added.
 Modes differ in which patch a byte gets.
 
+`parametrisation = "ordered"` and `scaling_length` are those of `plkernel.models.spectrum`, with
+log_rate as the level p: the rate at step t is exp(p - alpha ln t). The input keeps its gain g.
+
 State (`plkernel.models.state`): s_T of every block; with patches also the sum of the embeddings of
-the bytes in the unfinished patch, and what the blocks made of the last complete one.
+the bytes in the unfinished patch, and what the blocks made of the last complete one; with scaled
+decays the steps that every block has taken.
 """
 
 import math
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +31,7 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes import Gain, Nodes
 from plkernel.kernels.scan import scan
-from plkernel.models import NOT_CAUSAL, PatchingMode
+from plkernel.models import NOT_CAUSAL, Order, PatchingMode
 from plkernel.models.layers import (
     BYTES,
     Activation,
@@ -40,7 +44,24 @@ from plkernel.models.layers import (
     norm_of,
 )
 from plkernel.models.power_law import decays_, projection_
-from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check
+from plkernel.models.spectrum import (
+    Ordered,
+    check_length,
+    exponents,
+    log_length,
+    log_positions,
+    scaled,
+)
+from plkernel.models.state import (
+    STEPS,
+    STEPS_KIND,
+    BlockMemory,
+    Layout,
+    State,
+    blank,
+    block_name,
+    check,
+)
 
 TOTAL, LAST = "patch.total", "patch.last"
 """Names in a state of the sum over the unfinished patch and of the last complete one."""
@@ -58,7 +79,9 @@ class SSMConfig:
     implementations; None takes the one for the device. `structure`: what an initialisation scheme
     asks for. `shape_multiplier`: multiply the states by a fixed number per channel, the buffer
     `shape` of every SSM branch, which takes the place of the columns of C_proj in `place_`: a power
-    law thus acts although C_proj is initialised with zeros.
+    law thus acts although C_proj is initialised with zeros. `parametrisation`: `ordered` keeps the
+    order of the decays in training, the fastest in channel 0. `scaling_length`: T in bytes of
+    decays that slow down with the position; None for decays that do not.
     """
 
     dim: int = 256
@@ -69,16 +92,28 @@ class SSMConfig:
     backend: str | None = None
     structure: Structure = field(default_factory=Structure)
     shape_multiplier: bool = False
+    parametrisation: Order = "free"
+    scaling_length: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("dim", "layers", "patch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        choices = {"gain": get_args(Gain), "mode": get_args(PatchingMode)}
+        choices = {
+            "gain": get_args(Gain),
+            "mode": get_args(PatchingMode),
+            "parametrisation": get_args(Order),
+        }
         for name, valid in choices.items():
             given = getattr(self, name)
             if given not in valid:
                 raise ValueError(f"{name} must be one of {', '.join(valid)}, got {given!r}")
+        check_length(self.scaling_length, self.patch)
+        if self.structure.unit_scaled and self.scaling_length is not None:
+            raise ValueError(
+                "unit_scaled divides states by their deviation, which depends on the position with"
+                f" scaling_length {self.scaling_length:g}: leave one of them out"
+            )
         if self.structure.unit_scaled and self.patch > 1:
             raise ValueError(
                 "unit_scaled goes with patch 1 (means of patches have less variance), got"
@@ -151,20 +186,51 @@ class DiagonalSSM(nn.Module):
         self.gain = config.gain
         self.backend = config.backend
         self.unit_scaled = config.structure.unit_scaled
-        self.log_rate = nn.Parameter(torch.zeros(dim))  # until `place_`: schemes leave decays alone
+        self.ordered: Ordered | None = None
+        if config.parametrisation == "ordered":
+            self.ordered = Ordered(dim, descending=True)
+        else:
+            self.log_rate = nn.Parameter(torch.zeros(dim))  # until `place_`: schemes leave it alone
         self.B = Linear(config.structure, dim, dim)
         self.C_proj = Linear(config.structure, dim, dim, bias=True)
         self.D = nn.Parameter(torch.empty(dim))
         self.shape: Tensor | None
         self.register_buffer("shape", torch.ones(dim) if config.shape_multiplier else None)
+        self.log_length: Tensor | None
+        self.register_buffer("log_length", log_length(config.scaling_length, config.patch))
+
+    def levels(self) -> Tensor:
+        """ln of the rate per step, (D,) in float32 or wider; at step 1 where rates are scaled."""
+        if self.ordered is not None:
+            return self.ordered()
+        return self.log_rate.to(torch.promote_types(self.log_rate.dtype, torch.float32))
+
+    def rates(self, step: float | None = None) -> Tensor:
+        """Decay rates per step, (D,) float64; where they are scaled those at `step`, None for T."""
+        levels = self.levels().detach().double()
+        if self.log_length is not None:
+            length = self.log_length.double()
+            log_t = length[0] if step is None else torch.full_like(length[0], step).log()
+            levels = scaled(levels, exponents(levels, length), log_t)
+        return levels.exp()
+
+    def rates_of(self, levels: Tensor, driven: Tensor, memory: BlockMemory | None) -> Tensor:
+        """Scaled decay rates of the steps of `driven` (B,T,D), (1,T,D) or (B,T,D)."""
+        log_t = log_positions(driven, memory, levels.dtype)
+        alpha = exponents(levels, cast(Tensor, self.log_length))
+        return scaled(levels, alpha, log_t).exp()
 
     def forward(self, u: Tensor, memory: BlockMemory | None = None) -> Tensor:
-        rate = self.log_rate.to(torch.promote_types(self.log_rate.dtype, torch.float32)).exp()
+        levels = self.levels()
+        rate = levels.exp()
         driven = self.B(u)
         if self.gain != "none":
             driven = driven * input_gain(rate, self.gain).to(driven.dtype)
         before = None if memory is None else memory["ssm"]
-        states, last = scan(torch.exp(-rate), driven, before, backend=self.backend)
+        decays = torch.exp(-rate)
+        if self.log_length is not None:
+            decays = torch.exp(-self.rates_of(levels, driven, memory)).expand(driven.shape)
+        states, last = scan(decays, driven, before, backend=self.backend)
         if memory is not None:
             memory["ssm"] = last
         if self.shape is not None:
@@ -179,9 +245,10 @@ class DiagonalSSM(nn.Module):
 
         It is what an input still weighs t steps later, without D and up to constants of the scheme:
         with random B and C in proportion to the rms kernel of the nodes (`analysis.nodes.moments`).
-        The sum over D*D entries comes from v' [(C'C) * (BB')] v with v = g a**t.
+        The sum over D*D entries comes from v' [(C'C) * (BB')] v with v = g a**t. Where decays are
+        scaled by the position, a is that at T throughout.
         """
-        rate = self.log_rate.detach().double().exp()
+        rate = self.levels().detach().double().exp()
         into = self.B.weight.detach().double()
         out = self.C_proj.weight.detach().double()
         scale = input_gain(rate, self.gain)
@@ -189,7 +256,7 @@ class DiagonalSSM(nn.Module):
             scale = scale * self.shape.double()
         if self.unit_scaled:
             scale = scale / white_std(rate, self.gain)
-        left = scale * torch.exp(-rate * steps.to(rate)[:, None])
+        left = scale * torch.exp(-self.rates() * steps.to(rate)[:, None])
         pairs = (out.T @ out) * (into @ into.T)
         squares = torch.einsum("ti,ij,tj->t", left, pairs, left)
         return (squares.clamp(min=0) / (into.shape[1] * out.shape[0])).sqrt()
@@ -201,7 +268,9 @@ class DiagonalSSM(nn.Module):
         """
         if self.shape is not None:
             self.shape.fill_(1)
-        decays_(self.log_rate, nodes)
+        if self.ordered is not None:
+            nodes = self.ordered.arranged(nodes)
+        decays_(self.log_rate if self.ordered is None else self.ordered, nodes)
         projection_(self.C_proj.weight if self.shape is None else self.shape, nodes)
 
 
@@ -324,7 +393,8 @@ class SSM(nn.Module):
         """Logits (B,T,256) from embeddings (B,T,D) after a checked `state`, and the next state."""
         size = self.config.patch
         time = embedded.shape[1]
-        memories = state.memories(self.config.layers, ("ssm",))
+        names = ("ssm",) if self.config.scaling_length is None else ("ssm", STEPS)
+        memories = state.memories(self.config.layers, names)
         x = embedded
         if size > 1:
             x, total = pool_on(embedded, size, state.tensors[TOTAL], state.position)
@@ -353,7 +423,8 @@ class SSM(nn.Module):
     def state_kind(self) -> str:
         """The model that a state belongs to, in words."""
         patch = self.config.patch
-        return "ssm" if patch == 1 else f"ssm with patches of {patch} bytes"
+        kind = "ssm" if patch == 1 else f"ssm with patches of {patch} bytes"
+        return kind if self.config.scaling_length is None else f"{kind} and decays by position"
 
     def state_layout(self) -> Layout:
         """Shape and dtype of every tensor of a state."""
@@ -365,17 +436,24 @@ class SSM(nn.Module):
         dim = self.config.dim
         dtype = self.head.weight.dtype
         wide = torch.promote_types(dtype, torch.float32)
-        layout = {block_name(i, "ssm"): ((dim,), wide) for i in range(self.config.layers)}
+        layout: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        for i in range(self.config.layers):
+            layout[block_name(i, "ssm")] = ((dim,), wide)
+            if self.config.scaling_length is not None:
+                layout[block_name(i, STEPS)] = STEPS_KIND
         if self.config.patch > 1:
             layout |= {TOTAL: ((dim,), wide), LAST: ((dim,), dtype)}
         return layout
 
-    def half_lives(self) -> list[Tensor]:
-        """Half-lives of every block in bytes, ln 2 * P / lambda, (D,) float64 each."""
+    def half_lives(self, position: float | None = None) -> list[Tensor]:
+        """Half-lives of every block in bytes, ln 2 * P / lambda, (D,) float64 each.
+
+        position: byte, from 1, at which decays that are scaled by it are stated; None for the
+        length of training.
+        """
         scale = math.log(2) * self.config.patch
-        return [
-            scale / recurrence.log_rate.detach().double().exp() for recurrence in self.recurrences()
-        ]
+        step = None if position is None else max(1.0, position / self.config.patch)
+        return [scale / recurrence.rates(step) for recurrence in self.recurrences()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
         """Weight of an input `lags` (T,) bytes later in every SSM branch, (T,) float64 each."""

@@ -15,6 +15,10 @@ from torch import Tensor
 
 BlockMemory = dict[str, Tensor]
 """What one block remembers, by name: a layer reads its entry and replaces it."""
+STEPS = "steps"
+"""What a block remembers beside its state where decays depend on the position: steps before."""
+STEPS_KIND: tuple[tuple[int, ...], torch.dtype] = ((), torch.int64)
+"""Shape without the batch, and dtype, of `STEPS` in a state."""
 Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape without the batch, and dtype, of every tensor of a state, by name."""
 
@@ -84,6 +88,12 @@ def check(state: State, model: str, layout: Layout, inputs: Tensor, patch: int =
         raise ValueError(f"state must be a State, got {type(state).__name__}; {hint}")
     if state.model != model:
         raise ValueError(f"state must be of {model}, got one of {state.model}; {hint}")
+    unplaced = [name for name in layout if name.endswith(STEPS) and name not in state.tensors]
+    if unplaced:
+        raise ValueError(
+            f"state must come with its position, {unplaced[0]}, on which decays depend, got none;"
+            f" {hint}"
+        )
     different = state.tensors.keys() ^ layout.keys()
     if different:
         raise ValueError(

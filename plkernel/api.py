@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from plkernel.context.measures import Influence, Means, Truncation
     from plkernel.decays.inspection import Shown
     from plkernel.models.power_law import Parametrisation
+    from plkernel.models.spectrum import Ordered
     from plkernel.results.comparison import Comparison
     from plkernel.study.trial import TrialModel
     from plkernel.training.build import Model
@@ -151,7 +152,7 @@ def _vector(text: Any) -> SymbolText | None:
 
 def apply(
     nodes: "Nodes",
-    decays: "Tensor",
+    decays: "Tensor | Ordered",
     projection: "Tensor | None" = None,
     *,
     parametrisation: "Parametrisation | None" = None,
@@ -169,7 +170,8 @@ def apply(
 
     Slice i of the projection is multiplied by multiplier i.
 
-    decays           (N,), or with N as its last dimension
+    decays           (N,), or with N as its last dimension; or a `plkernel.models.spectrum.Ordered`,
+                     whose channels take the nodes in its order
     projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves
                      it as it is
     parametrisation  how the layer computes its decays from this tensor: a name such as log_rate or
@@ -187,6 +189,7 @@ def apply(
     from plkernel.analysis.nodes import Nodes, warn_outlasting
     from plkernel.analysis.parametrisations import FORMS
     from plkernel.models.power_law import decays_, projection_
+    from plkernel.models.spectrum import Ordered
 
     check_numbers(numbers.Integral, dim=dim)
     check_numbers(max_lag=max_lag)
@@ -197,7 +200,12 @@ def apply(
             raise ValueError(
                 f"{name} must be nodes, as plkernel.place gives them, got {type(value).__name__}"
             )
-    _check_writable("decays", decays)
+    if isinstance(decays, Ordered):
+        _check_writable("decays.theta", decays.theta)
+        _check_writable("decays.delta", decays.delta)
+        nodes = decays.arranged(nodes)
+    else:
+        _check_writable("decays", decays)
     if projection is not None:
         _check_writable("projection", projection)
     options: dict[str, Any] = {

@@ -1,9 +1,11 @@
-"""Initialisations of the Mamba-2 of transformers with A = 1: power law, log-spaced, as it is.
+"""Initialisations of the Mamba-2 of transformers.
 
-Specs name them as `plkernel.models.init.mamba2:power_law_`, or by the earlier name
+With A = 1: power law, log-spaced, as it is. With equal time steps: the spectrum of PoST. Specs name
+them as `plkernel.models.init.mamba2:power_law_`, or three by the earlier name
 `plkernel.memory.foreign:power_law_`.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from plkernel.analysis.nodes import Nodes, place
+from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.models.power_law import decays_
 
 
@@ -57,6 +60,36 @@ def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
         _unit_a_(layer, Nodes(tuple(rates.tolist()), (1.0,) * len(rates), "clamp"))
 
 
+@torch.no_grad()
+def spectrum_(
+    model: nn.Module,
+    generator: torch.Generator | None = None,
+    longest: float = 512.0,
+    step: float = 0.05,
+    freeze: bool = True,
+) -> None:
+    """Space time constants evenly in their logarithm, from 1 byte to `longest`, in place.
+
+    All heads have the time step softplus(dt_bias) = `step`, and head k of N has A_log from
+    -ln(step longest) to -ln(step). freeze: dt_bias is not trained. Source: arXiv 2604.07658, where
+    `longest` is the training context, and its code.
+    """
+    if not longest > 1:
+        raise ValueError(f"longest must be more than 1 byte, got {longest:g}")
+    if not step > 0:
+        raise ValueError(f"step must be above 0, got {step:g}")
+    for layer in _mamba2_layers(model):
+        heads = len(layer.dt_bias)
+        slowest = -math.log(step * longest)
+        levels = torch.linspace(slowest, -math.log(step), heads, dtype=torch.float64)
+        if getattr(layer, "ordered", None) is None:
+            layer.A_log.copy_(levels)
+        else:
+            layer.ordered.set_(levels)
+        layer.dt_bias.fill_(float(inverse_softplus(torch.tensor(step, dtype=torch.float64))))
+        layer.dt_bias.requires_grad_(not freeze)
+
+
 def _mamba2_layers(model: nn.Module) -> list[Any]:
     """Return the layers with A_log and dt_bias; ValueError for a model that has none."""
     layers = [one for one in model.modules() if hasattr(one, "A_log") and hasattr(one, "dt_bias")]
@@ -76,5 +109,9 @@ def _unit_a_(layer: Any, nodes: Nodes) -> None:
     dt = lambda, and its kernel lambda exp(-lambda t) is the gain `clamp` for lambda up to 1: the
     law goes into the density of the heads.
     """
+    if getattr(layer, "ordered", None) is not None:
+        raise ValueError(
+            "heads of one A have no order in it: use parametrisation 'free', or init spectrum_"
+        )
     layer.A_log.zero_()
     decays_(layer.dt_bias, nodes, "dt_bias", a_log=layer.A_log)

@@ -65,7 +65,8 @@ class Rules:
     group (`input`, `output`), 1 elsewhere; weight decay is 0 on all but matrices unless said.
     `forward`: numbers that multiply activations (embedding, logits, ...). `needs`: options that the
     model must have. `vectors`: the version of an RWKV's vectors and low-rank maps
-    (`plkernel.models.init.rwkv_vectors`); today's official code where it is empty.
+    (`plkernel.models.init.rwkv_vectors`); today's official code where it is empty. `longest`: the
+    longest time constant in bytes of the ramp of RWKV-7's decays; 0 for the official ramp.
     """
 
     embedding: Fill
@@ -83,6 +84,7 @@ class Rules:
     forward: Mapping[str, float] = field(default_factory=dict)
     needs: Mapping[str, Any] = field(default_factory=dict)
     vectors: str = ""
+    longest: float = 0.0
 
     def fill(self, parameter: Parameter) -> Distribution:
         """The distribution of one parameter that is not the model's own."""
@@ -273,7 +275,8 @@ def values_of(entry: Entry, model: nn.Module, generator: torch.Generator) -> Ten
     if distribution.kind == "vector":
         config = cast(Any, model).config
         version = cast(str, distribution.version)
-        return vector(parameter.name, config, version).view(parameter.shape)
+        values = vector(parameter.name, config, version, distribution.scale)
+        return values.view(parameter.shape)
     if parameter.transposed:
         return distribution.draw(parameter.shape[::-1], generator).mT
     return distribution.draw(parameter.shape, generator)
@@ -366,7 +369,8 @@ def own_of(model: nn.Module, name: str, rules: Rules) -> Distribution:
         # Decays are placed afterwards, by a node set.
         return ONE if name.endswith(".D") else KEEP
     if kind in OFFICIAL:
-        return of_rwkv(name, cast(Any, model).config, rules.vectors or OFFICIAL[kind])
+        config = cast(Any, model).config
+        return of_rwkv(name, config, rules.vectors or OFFICIAL[kind], rules.longest)
     return KEEP
 
 

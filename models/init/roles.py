@@ -171,7 +171,7 @@ def by_role(**patterns: str) -> RoleTable:
 SSM_ROLES = by_role(
     embedding="embedding.weight",
     head="head.weight",
-    own="blocks.*.ssm.log_rate blocks.*.ssm.D",
+    own="blocks.*.ssm.log_rate blocks.*.ssm.ordered.* blocks.*.ssm.D",
     value="blocks.*.ssm.B.weight",
     mixer_out="blocks.*.ssm.C_proj.weight",
     bias="blocks.*.ssm.C_proj.bias blocks.*.shift",
@@ -190,7 +190,7 @@ RWKV_ROLES = by_role(
     head="head.weight",
     own=(
         "blocks.*.time_* blocks.*.x_? blocks.*.att.[wavg][012] blocks.*.att.[kr]_[ka]"
-        " blocks.*.att.ln_x.*"
+        " blocks.*.att.ordered.* blocks.*.att.ln_x.*"
     ),
     query="blocks.*.att.receptance.weight",
     key="blocks.*.att.key.weight",

@@ -26,16 +26,24 @@ Goose takes, with y = i / (D - 1) and z = x |x|, x from -1 to 1 along every head
 and low-rank maps of 0 and of orthogonal rows of length 0.1 (columns 0.1 sqrt(rank / D) long where
 the rank is larger).
 
+`rwkv7_post` takes another ramp for the -5.5 + 6 y**(1 + r0**0.3) of w0, with L = logit(1 / (c T)),
+c = exp(-1/2) and T the longest time constant in bytes: L + (1/2 - L) y, or that power of y. Where
+decays are ordered (`plkernel.models.spectrum`) the levels hold the ramp, and w0 is 2.5 z alone.
+
 Sources: the official code of v5 and v6 at 34eedfd (2023-11), 62572c9 (2024-02) and since
-2024-04-24, of v7 at 118e451, and arXiv 2404.05892, Appendix I.
+2024-04-24, of v7 at 118e451, and arXiv 2404.05892, Appendix I; arXiv 2604.07658 and its code,
+github.com/SiLifen/PoST at a898663.
 """
 
+import math
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE, inverse_softplus
 from plkernel.models.init.distributions import ZERO, Distribution, constant, orthogonal, uniform
+from plkernel.models.spectrum import ZIGZAG, zigzag
 
 if TYPE_CHECKING:
     from plkernel.models.rwkv import RWKVConfig
@@ -61,6 +69,7 @@ class Version(NamedTuple):
 VERSIONS = {
     "rwkv_blinkdl": Version(models=(5, 6), low_rank=(0.0, 0.01), channel_power=3),
     "rwkv7_official": Version(models=(7,)),
+    "rwkv7_post": Version(models=(7,)),
     "rwkv_eagle_code_2023": Version(models=(5,)),
     "rwkv_finch_code_2024_02": Version(models=(6,)),
     "rwkv_eagle_paper": Version(models=(5,), offset=0),
@@ -73,15 +82,22 @@ SHIFT_POWERS = {"r": 0.2, "g": 0.2, "k": 0.7, "v": 0.7, "w": 0.9, "a": 0.9}
 """p of Goose's token shift, by stream."""
 
 
-def of_rwkv(name: str, config: "Config", version: str) -> Distribution:
+DECAYS_OF_GOOSE = (".w0", ".ordered.theta", ".ordered.delta")
+"""Ends of the names of what RWKV-7's decays follow from, the last two where they are ordered."""
+
+
+def of_rwkv(name: str, config: "Config", version: str, longest: float = 0.0) -> Distribution:
     """The distribution of a parameter of an RWKV that is the model's own.
 
-    `name` is as in the state dict.
+    `name` is as in the state dict. longest: the longest time constant of RWKV-7's ramp, as the
+    scale of its distribution; 0 for the official ramp.
     """
     if ".ln_x." in name:
         if name.endswith("bias"):
             return ZERO
         return constant(((1 + block_number(name)) / config.layers) ** 0.7)
+    if name.endswith(DECAYS_OF_GOOSE):
+        return Distribution("vector", scale=longest, version=version)
     if not name.endswith(("1", "2")):
         return Distribution("vector", version=version)
     first = name.endswith("1")  # of the two low-rank maps
@@ -93,13 +109,16 @@ def of_rwkv(name: str, config: "Config", version: str) -> Distribution:
     return uniform(bounds[0] if first else bounds[1])
 
 
-def vector(name: str, config: "Config", version: str) -> Tensor:
+def vector(name: str, config: "Config", version: str, longest: float = 0.0) -> Tensor:
     """The values (D,) in float64 of a token-shift vector, decays, u or another vector.
 
-    `name` is as in the state dict.
+    `name` is as in the state dict, `longest` as in `of_rwkv`.
     """
     if config.version == 7:
-        return goose_vector(name, config)
+        goose = cast("RWKV7Config", config)
+        if name.endswith(DECAYS_OF_GOOSE):
+            return goose_decays(name, goose, version, longest)
+        return goose_vector(name, goose)
     return eagle_finch_vector(name, config, VERSIONS[version])
 
 
@@ -137,10 +156,26 @@ def eagle_finch_vector(name: str, config: "Config", version: Version) -> Tensor:
     return share if config.version == 5 else 1 - share
 
 
-def goose_vector(name: str, config: "Config") -> Tensor:
-    """Token shifts, decays and other vectors of RWKV-7."""
+def goose_decays(name: str, config: "RWKV7Config", version: str, longest: float) -> Tensor:
+    """w0 of RWKV-7, or where decays are ordered what is left of it, and theta or delta."""
+    r0, _ = depths(name, config)
+    i = torch.arange(config.dim, dtype=torch.float64)
+    y = i / (config.dim - 1)
+    low = -math.log(RWKV7_LARGEST_RATE * longest - 1) if longest else -5.5
+    power = 1.0 if version == "rwkv7_post" else 1 + r0**0.3
+    ramp = low + (0.5 - low) * y**power
+    if name.endswith(".theta"):
+        return ramp[:1]
+    if name.endswith(".delta"):
+        return inverse_softplus(ramp.diff())
+    beside = ZIGZAG * zigzag(i, config.head_size)
+    return beside if config.parametrisation == "ordered" else ramp + beside
+
+
+def goose_vector(name: str, config: "RWKV7Config") -> Tensor:
+    """Token shifts and other vectors of RWKV-7, without its decays."""
     _, _, branch, kind = name.split(".")
-    r0, r1 = depths(name, config)
+    _, r1 = depths(name, config)
     i = torch.arange(config.dim, dtype=torch.float64)
     if kind.startswith("x_"):
         power = r1**4 if branch == "ffn" else SHIFT_POWERS[kind[-1]] * r1
@@ -148,19 +183,9 @@ def goose_vector(name: str, config: "Config") -> Tensor:
     y = i / (config.dim - 1)
     z = zigzag(i, config.head_size)
     return {
-        "w0": -5.5 + 6 * y ** (1 + r0**0.3) + 2.5 * z,
         "a0": -0.19 + 0.3 * z + 0.4 * (y - 0.5),
         "v0": 0.73 - 0.4 * (y - 0.5),
         "k_k": 0.71 - 0.1 * (y - 0.5),
         "k_a": torch.full_like(i, 1.02),
         "r_k": torch.full_like(i, -0.04),
     }[kind]
-
-
-def zigzag(i: Tensor, head_size: int) -> Tensor:
-    """z = x |x| of the channels i, x from -1 to 1 along every head; 0 in heads of one channel."""
-    middle = (head_size - 1) / 2
-    if middle == 0:
-        return torch.zeros_like(i)
-    x = (i % head_size - middle) / middle
-    return x * x.abs()

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 from plkernel.models.init.distributions import (
     ONE,
     ZERO,
@@ -24,6 +25,7 @@ from plkernel.models.init.distributions import (
 )
 from plkernel.models.init.plan import Fill, Number, Rules, scheme
 from plkernel.models.init.roles import Parameter, Role, Sizes
+from plkernel.models.init.rwkv_vectors import DECAYS_OF_GOOSE
 
 By = Callable[[Parameter], Distribution]
 Draw = Callable[[float], Distribution]
@@ -848,11 +850,13 @@ def official(
     matrix: Fill,
     head: Fill,
     roles: dict[Role, Fill],
-    twice: str = "",
+    twice: str | tuple[str, ...] = "",
+    longest: float = 0.0,
 ) -> Rules:
     """Embedding U(embedding), output projections 0, all else as given.
 
-    The model's own parameters whose name ends in `twice` are trained at twice the learning rate.
+    The model's own parameters whose name ends in `twice`, or one of these, are trained at twice the
+    learning rate.
     """
 
     def own_rate(p: Parameter) -> float:
@@ -867,6 +871,7 @@ def official(
         learning_rate={"own": own_rate},
         needs={"norm": "layer", "embedding_norm": True},
         vectors=vectors,
+        longest=longest,
     )
 
 
@@ -897,7 +902,25 @@ def rwkv7_official(s: Sizes) -> Rules:
     the learning rate. Weight decay acts on matrices and the embedding alone.
     """
     roles: dict[Role, Fill] = {"key": orthogonal(0.1)}
-    return official("rwkv7_official", 1e-4, orthogonal(1.0), wide_head(s), roles, ".w0")
+    return official("rwkv7_official", 1e-4, orthogonal(1.0), wide_head(s), roles, DECAYS_OF_GOOSE)
+
+
+@scheme("paper:PoST, arXiv 2604.07658, and its code, github.com/SiLifen/PoST at a898663")
+def rwkv7_post(s: Sizes, *, longest: float = 512, even: bool = True) -> Rules:
+    """As rwkv7_official, with decays up to a time constant of `longest` bytes: w0 rises evenly over
+    the channels of a layer, from logit(1 / (0.6065 longest)) to 1/2, and zigzags in every head.
+
+    Shortest time constant 2.65 bytes, both without the zigzag. even: 0 lets w0 rise as in the
+    official code, by a power of the channel. The paper takes the training context for `longest`,
+    and does not double the learning rate of the zigzag, which it holds apart.
+    """
+    shortest = (1 + math.exp(-0.5)) / RWKV7_LARGEST_RATE
+    if not longest > shortest:
+        raise ValueError(f"longest must be above {shortest:.3g} bytes, got {longest:g}")
+    ramp = "rwkv7_post" if even else "rwkv7_official"
+    roles: dict[Role, Fill] = {"key": orthogonal(0.1)}
+    head = wide_head(s)
+    return official(ramp, 1e-4, orthogonal(1.0), head, roles, DECAYS_OF_GOOSE, longest)
 
 
 def as_in_code(s: Sizes, vectors: str, learning_rate: float) -> Rules:

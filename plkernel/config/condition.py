@@ -1,5 +1,6 @@
 """One condition of a study: all that decides the numbers of a run but its seed."""
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,8 @@ RWKV_AIM = {
 RWKV_TEMPERING = 0.5
 ENDS = ("shortest", "longest")
 OF_A_FOREIGN_ARM = {"learning_rate", "model", "corpus", "init", "init_options", *IN_THE_STUDY}
-OF_ANY_ARM = {"scheme", "scheme_options", "placement", *OF_A_FOREIGN_ARM}
+OF_ANY_ARM = {"scheme", "scheme_options", "placement", "spectrum", *OF_A_FOREIGN_ARM}
+SPECTRAL_SCHEME = "rwkv7_post"
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,10 @@ def resolve(
     learning rate of the arm.
     """
     arm = arm or Arm()
+    if model.position_scaling and model.scaling_length is None and train is not None:
+        model = model.model_copy(update={"scaling_length": train.context})
+    if arm.spectrum is not None:
+        arm = _spread(model, arm, arm.spectrum, train)
     missing = {
         option: value
         for option, value in _defaults(model, arm).items()
@@ -318,6 +324,52 @@ def resolve(
     if train is not None and arm.learning_rate is not None:
         train = train.model_copy(update={"learning_rate": arm.learning_rate})
     return Condition(model, arm, train, corpus or CorpusSpec(), study, name, trusted)
+
+
+def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None) -> Arm:
+    """Return the arm with what its `spectrum`, this multiple of the context, stands for.
+
+    An SSM: half-lives of time constants from one step to the multiple of the context. RWKV-7: the
+    scheme that has them. Raises ValueError where they are given in another way too, and where
+    nothing is trained, unless the arm was saved with them.
+    """
+    is_ssm = model.kind == "ssm"
+    if not is_ssm and model.kind != "rwkv7":
+        raise ValueError(f"spectrum belongs to model kinds ssm and rwkv7, got {model.kind!r}")
+    if arm.placement is not None and not (is_ssm and arm.placement == "log-spaced"):
+        raise ValueError(
+            f"placement must be left out beside spectrum, which places decays, got"
+            f" {arm.placement!r}"
+        )
+    if train is None:
+        is_filled = arm.scheme is not None or arm.longest != Arm.model_fields["longest"].default
+        if not is_filled:
+            raise ValueError("spectrum needs a training context, got a model that is not trained")
+        return arm
+    reach = float(multiple * train.context)
+    if is_ssm:
+        ends = {"shortest": math.log(2) * model.patching.size, "longest": math.log(2) * reach}
+        return _filled(arm, ends)
+    longest = {"longest": reach}
+    given = arm.scheme_options or {}
+    if {**given, **longest} != {**longest, **given}:
+        raise ValueError(
+            f"scheme_options.longest must be left out beside spectrum, which makes it {reach:g},"
+            f" got {given['longest']:g}"
+        )
+    arm = arm.model_copy(update={"scheme_options": {**given, **longest}})
+    return _filled(arm, {"scheme": SPECTRAL_SCHEME})
+
+
+def _filled(arm: Arm, derived: Mapping[str, Any]) -> Arm:
+    """Return the arm with these values; ValueError for one that it has already, and another."""
+    for name, value in derived.items():
+        given = getattr(arm, name)
+        if given not in (Arm.model_fields[name].default, value):
+            raise ValueError(
+                f"{name} must be left out beside spectrum, which makes it {value!r}, got {given!r}"
+            )
+    return arm.model_copy(update=dict(derived))
 
 
 def _defaults(model: ModelSpec, arm: Arm) -> dict[str, Any]:

@@ -6,7 +6,7 @@ in the reference.
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -15,7 +15,9 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 
@@ -23,7 +25,7 @@ from plkernel.analysis import nodes
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 from plkernel.common.cli import NAME, is_code, nearest, shortened
 from plkernel.common.files import shown
-from plkernel.models import Device, ModelKind, PatchingMode, rwkv_nodes
+from plkernel.models import Device, ModelKind, Order, PatchingMode, rwkv_nodes
 
 # Limits beyond what any machine trains, so that a spec is checked in seconds.
 WIDEST = 2**16
@@ -75,11 +77,12 @@ BOUNDED = ("equal", "lower_by_less", "higher_by_less")
 """Claims of a difference that is smaller than the margin."""
 Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
 
+OF_DECAYS = ("parametrisation", "position_scaling", "scaling_length")
 OF_KIND = {
-    "ssm": ("kind", "dim", "layers", "gain", "patching"),
+    "ssm": ("kind", "dim", "layers", "gain", "patching", *OF_DECAYS),
     "rwkv5": ("kind", "dim", "layers", "head_size", "k_clamp"),
     "rwkv6": ("kind", "dim", "layers", "head_size", "k_clamp"),
-    "rwkv7": ("kind", "dim", "layers", "head_size", "ranks"),
+    "rwkv7": ("kind", "dim", "layers", "head_size", "ranks", *OF_DECAYS),
 }
 """Options of [model] by kind; other people's models have `config` alone."""
 AIM_OPTIONS = ("target", "kernel", "lag")
@@ -133,6 +136,16 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+    unsaid: ClassVar[tuple[str, ...]] = ()
+    """Options that are left out of what is saved where they are at their defaults."""
+
+    @model_serializer(mode="wrap")
+    def _without_unsaid(self, handler: SerializerFunctionWrapHandler) -> Any:
+        values = handler(self)
+        for name in self.unsaid:
+            if name in values and getattr(self, name) == type(self).model_fields[name].default:
+                del values[name]
+        return values
 
     def refuse(self, names: Iterable[str], reason: str, head: str = "") -> None:
         """Raise ValueError for the first of the fields `names` that is not at its default."""
@@ -258,7 +271,18 @@ class ModelSpec(Section):
         "RWKV-5 and 6: scale the key by min(1, lambda), an EMA-like input gain.", False
     )
     ranks: RanksSpec = RanksSpec()
+    parametrisation: Order = "free"
+    """SSM and RWKV-7. free: one number for each decay. ordered: gaps between one and the next, so
+    that training keeps their order (PoST, arXiv 2604.07658).
+    """
+    position_scaling: bool = False
+    """SSM and RWKV-7: decays slow down with the position in a window, from not at all for the
+    fastest to 1 / position for the slowest (PoST). Half-lives are stated at scaling_length."""
+    scaling_length: Annotated[Whole, Field(ge=2, le=2**24)] | None = option(
+        "position_scaling: length of training in bytes; left out, train.context."
+    )
     config: Plain | None = option("A model of your own: arguments of its builder.")
+    unsaid = OF_DECAYS
 
     @property
     def is_foreign(self) -> bool:
@@ -276,6 +300,16 @@ class ModelSpec(Section):
         return self.gain if self.kind == "ssm" else rwkv_nodes.gain_of(self.k_clamp)
 
     @property
+    def scaled_over(self) -> int | None:
+        """T of the position scaling in bytes, None without it; ValueError where nobody says."""
+        if self.position_scaling and self.scaling_length is None:
+            raise ValueError(
+                "scaling_length must be given where nothing is trained and position_scaling is on:"
+                " it is train.context otherwise"
+            )
+        return self.scaling_length
+
+    @property
     def largest_rate(self) -> float:
         """Upper bound of the decay rate per byte."""
         return RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
@@ -288,6 +322,16 @@ class ModelSpec(Section):
                 raise ValueError(
                     f"{name} does not belong to model kind {self.kind!r}: leave it out"
                 )
+        if self.scaling_length is not None and not self.position_scaling:
+            raise ValueError(
+                f"scaling_length {self.scaling_length} is for position_scaling: set that, or leave"
+                " it out"
+            )
+        if self.scaling_length is not None and self.scaling_length <= self.patching.size:
+            raise ValueError(
+                f"scaling_length must be more than one patch of {self.patching.size} bytes, got"
+                f" {self.scaling_length}"
+            )
         if "head_size" in known and self.dim % self.head_size:
             raise ValueError(f"dim {self.dim} must be a multiple of head_size {self.head_size}")
         return self
@@ -466,6 +510,10 @@ class Arm(Section):
         "Shortest half-life of log-spaced nodes, in bytes; in RWKV-7 1.15 or more.", 1.0
     )
     longest: PositiveNumber = option("Longest half-life of log-spaced nodes, in bytes.", 2000.0)
+    spectrum: PositiveNumber | None = None
+    """SSM and RWKV-7: evenly on a logarithmic scale from the shortest time constant up to this
+    multiple of the training context (PoST, arXiv 2604.07658). In an SSM that gives shortest and
+    longest, in RWKV-7 the scheme rwkv7_post."""
     tempering: Share | None = None
     """Quantile nodes: 1 puts the law into the density of the nodes (the default; RWKV: 0.5), 0 into
     the projection.
@@ -540,6 +588,7 @@ class Arm(Section):
     )
     against: str | None = option("The arm it is compared with; the study's baseline if left out.")
     levels: dict[str, str] | None = option("Its level of every factor; filled in from [factors].")
+    unsaid = ("spectrum",)
 
     @property
     def places_nodes(self) -> bool:

@@ -12,7 +12,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,14 @@ from numpy.typing import NDArray
 from plkernel.analysis import parametrisations
 from plkernel.analysis.parametrisations import (
     FORMS,
+    RWKV7_LARGEST_RATE,
     half_open_rate,
     lightning_rates,
+    ordered_levels,
+    position_exponents,
     retnet_rates,
+    sigmoid,
+    softplus,
     stepped_rate,
 )
 from plkernel.common.files import shown
@@ -38,6 +43,7 @@ NOTES = {
     "input": f"{BY_INPUT}: shown is its static part, the bias",
     "delta": "a delta rule also forgets by erasing what it overwrites: half-lives are upper bounds",
     "fixed": "decays are fixed, not learned",
+    "position": "decays slow down with the position: shown are those at the length of training",
     "magnitude": "of complex decays the magnitude is shown",
 }
 DECAYS = (
@@ -157,6 +163,7 @@ class Family:
     channels products of names of config.json, one of which is the number of channels of the first
     tensor; states: names of which one is its last dimension
     whole    the formula needs all of a tensor; any other is of each channel alone
+    equal    roles of tensors whose numbers may well be equal, or zero
     """
 
     name: str
@@ -177,6 +184,7 @@ class Family:
     decides: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)
     states: list[str] = field(default_factory=list)
+    equal: list[str] = field(default_factory=list)
 
 
 def exponential(given: Given) -> Floats:
@@ -284,6 +292,53 @@ def rwkv7(given: Given) -> Floats:
     return rate_of("exp_sigmoid", given["w"])
 
 
+def by_level(given: Given) -> Floats:
+    """exp(p - alpha ln T), p `_levels` and alpha 0 where decays do not depend on the position."""
+    levels = _levels(given, "w")
+    rates: Floats = np.exp(levels - _slowed(given, levels))
+    return rates
+
+
+def mamba2_by_level(given: Given) -> Floats:
+    """`mamba2` of A_log = p - alpha ln T."""
+    levels = _levels(given, "A_log")
+    a_log = levels - _slowed(given, levels)
+    return mamba2(replace(given, tensors={**given.tensors, "A_log": a_log}))
+
+
+def rwkv7_by_level(given: Given) -> Floats:
+    """exp(-1/2) sigmoid(l - alpha ln T), where l is w0 with the levels, if those are apart.
+
+    alpha is that of ln sigmoid of the levels: of w0 without its zigzag where they are not.
+    """
+    logit = given["w0"].reshape(-1)
+    if "delta" in given.tensors:
+        rising = _levels(given, "")
+        logit = logit + rising
+    else:
+        rising = logit - given["zigzag"].reshape(-1)
+    slowed = _slowed(given, -softplus(-rising))
+    rates: Floats = RWKV7_LARGEST_RATE * sigmoid(logit - slowed)
+    return rates
+
+
+def _levels(given: Given, role: str) -> Floats:
+    """The levels of the channels (N,): ordered ones from the slowest on, or those of `role`."""
+    if "delta" not in given.tensors:
+        return given[role].reshape(-1)
+    levels: Floats = ordered_levels(given["theta"].reshape(-1), given["delta"].reshape(-1))
+    return levels
+
+
+def _slowed(given: Given, levels: Floats) -> Floats:
+    """alpha ln T of the levels p (N,); zeros where decays do not depend on the position."""
+    if "log_length" not in given.tensors:
+        return np.zeros_like(levels)
+    length = given["log_length"].reshape(-1)
+    slowed: Floats = position_exponents(levels, length) * length
+    return slowed
+
+
 def forget_gate(given: Given) -> Floats:
     """-ln sigmoid(b) of biases b (H,), soft-capped if config.json has a cap."""
     return _capped(given, given["bias"])
@@ -344,6 +399,7 @@ def _of_rows(rows: Floats, states: Floats) -> Floats:
 RATES: dict[str, Callable[[Given], Floats]] = {
     one.__name__: one
     for one in (
+        by_level,
         exponential,
         forget_gate,
         gla,
@@ -352,10 +408,12 @@ RATES: dict[str, Callable[[Given], Floats]] = {
         lightning,
         mamba,
         mamba2,
+        mamba2_by_level,
         mamba3,
         retnet,
         rg_lru,
         rwkv7,
+        rwkv7_by_level,
         s4d,
         s5,
         second_half,

@@ -43,6 +43,13 @@ def to_official(model: RWKV) -> State:
             "k_clamp: a checkpoint cannot say that keys are scaled by min(1, lambda): only models"
             " with k_clamp = false"
         )
+    if isinstance(config, RWKV7Config):
+        if config.parametrisation != "free":
+            raise ValueError(f"parametrisation {config.parametrisation!r}: the format has no order")
+        if config.scaling_length is not None:
+            raise ValueError(
+                f"scaling_length {config.scaling_length:g}: the official code knows no positions"
+            )
     kept = (
         "tied",
         "embedding_norm",

@@ -67,6 +67,9 @@ def view(model: Model, windows: Tensor) -> View:
         "bits_per_byte": figures.bits_per_byte,
         **figures.to_row(),
     }
+    length = getattr(model.config, "scaling_length", None)
+    if length is not None:
+        values["half_lives_at"] = length
     return View(known, values)
 
 
@@ -129,6 +132,11 @@ def render(start: View | None, now: View, note: str = "") -> str:
         "now",
     ]
     tables = [text_table(header, [[str(block), *_cells(times, block)] for block in blocks])]
+    if "half_lives_at" in last:
+        tables.append(
+            f"half-lives and kernels are those at byte {last['half_lives_at']:g}: decays slow down"
+            " with the position"
+        )
     if span := kernel["exponents_over_lags"]:
         columns = {
             title: [f"{x:.3f}" for x in time["kernel"][key]] if time else ["-"] * len(blocks)

@@ -31,7 +31,8 @@ from plkernel.training.foreign import LONGEST, Foreign
 Model = SSM | RWKV
 AnyModel = Model | Foreign
 Config = SSMConfig | RWKVConfig | RWKV7Config
-DECAYS = (".time_decay", ".att.w0", ".log_rate")  # of RWKV-5 and 6, of RWKV-7, and of the SSM
+DECAYS = (".time_decay", ".att.w0", ".log_rate", ".ordered.theta", ".ordered.delta")
+"""Of RWKV-5 and 6, of RWKV-7, of the SSM, and of the last two where decays are ordered."""
 COMPILED_FROM = 10_000
 """Steps from which `train.compile = "auto"` compiles on a GPU. Compiling saved 14 ms of a step of
 19 on an H200 (docs/evidence/speed.md), so that a minute of it, assumed and not measured, is repaid
@@ -177,6 +178,9 @@ def build(condition: Condition) -> Model:
         "backend": train.backend if train else None,
         "structure": Structure(**needs, multipliers=dict(rules.forward)),
     }
+    if model.kind in ("ssm", "rwkv7"):
+        shared["parametrisation"] = model.parametrisation
+        shared["scaling_length"] = model.scaled_over
     if model.kind == "ssm":
         patching = model.patching
         multiplier = condition.arm.shape_on == "multiplier"

@@ -5,6 +5,7 @@ line.
 import copy
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Callable
@@ -187,6 +188,53 @@ def test_an_arm_of_another_kind_takes_what_both_kinds_have(
     assert spec.condition("uniform").model == spec.model
 
 
+T = 32  # of the tiny spec
+
+
+def test_a_spectrum_reaches_to_a_multiple_of_the_context() -> None:
+    """Time constants of one step to T, or to T**2: half-lives are ln 2 times that."""
+    spec = tiny(spectrum=T)
+    arm = spec.condition("power").arm
+    assert (arm.shortest, arm.longest) == pytest.approx((math.log(2), math.log(2) * T**2))
+    patched = parse_spec(
+        values({"model.patching": {"size": 4}, "arms.power": {"spectrum": 0.5}}), "here"
+    ).condition("power")
+    assert patched.nodes.rates == pytest.approx(np.geomspace(1, 4 / 16, 16))
+    goose = parse_spec(values({"model": GOOSE, "arms.power": {"spectrum": 1}}), "here")
+    condition = goose.condition("power")
+    assert condition.scheme == "rwkv7_post"
+    assert condition.arm.scheme_options == {"longest": T}
+    for one in (spec.condition("power"), condition):
+        assert from_config(json.loads(json.dumps(one.config))) == one
+        untrained = from_config({**one.config, "train": None})
+        assert (untrained.arm, untrained.model) == (one.arm, one.model)
+    with pytest.raises(ValueError, match="spectrum needs a training context"):
+        resolve(ModelSpec(), Arm(spectrum=1))
+
+
+def test_the_length_of_position_scaling_is_the_context() -> None:
+    model = {"position_scaling": True, "parametrisation": "ordered"}
+    spec = tiny(model=model)
+    assert spec.condition("power").model.scaled_over == T
+    assert spec.condition("uniform").model.scaled_over is None
+    assert tiny(model={**model, "scaling_length": 64}).condition("power").model.scaled_over == 64
+    saved = spec.condition("power").config
+    assert from_config({**saved, "train": None}).model.scaled_over == T
+    with pytest.raises(ValueError, match="scaling_length must be given where nothing is trained"):
+        _ = resolve(ModelSpec(position_scaling=True)).model.scaled_over
+
+
+def test_what_is_saved_of_other_specs_knows_nothing_of_them() -> None:
+    """So that configurations, checkpoints and registrations stay as they were, to the byte."""
+    config = tiny().condition("power").config
+    assert not {"parametrisation", "position_scaling", "scaling_length"} & config["model"].keys()
+    assert "spectrum" not in config["arm_options"]
+    saved = tiny(spectrum=1, model={"position_scaling": True}).condition("power").config
+    assert saved["arm_options"]["spectrum"] == 1
+    assert saved["model"]["scaling_length"] == T
+    assert "parametrisation" not in saved["model"]
+
+
 # Bad input
 # ------------------------------------------------------------------------------------------
 
@@ -196,6 +244,44 @@ QUANTILE = {"placement": "quantile"}
 CUT = {"metric": "truncation_cost"}
 FACTORS = {"placement": ["log-spaced", "concentrated"]}
 BAD: list[tuple[dict[str, Any], str]] = [
+    ({"model.parametrisation": "sorted"}, "model.parametrisation: Input should be 'free' or"),
+    (
+        {"model": {**RWKV, "position_scaling": True}},
+        "position_scaling does not belong to model kind 'rwkv6': leave it out",
+    ),
+    ({"model.scaling_length": 64}, "scaling_length 64 is for position_scaling: set that"),
+    (
+        {
+            "model.position_scaling": True,
+            "model.scaling_length": 4,
+            "model.patching": {"size": 4},
+        },
+        "scaling_length must be more than one patch of 4 bytes, got 4",
+    ),
+    (
+        {"arms.power": {"spectrum": 1, "longest": 300}},
+        "longest must be left out beside spectrum, which makes it 22.18",
+    ),
+    (
+        {"arms.power": {"spectrum": 1, **QUANTILE}},
+        "placement must be left out beside spectrum, which places decays, got 'quantile'",
+    ),
+    (
+        {"model": RWKV, "arms.power": {"spectrum": 1}},
+        "spectrum belongs to model kinds ssm and rwkv7, got 'rwkv6'",
+    ),
+    (
+        {"model": GOOSE, "arms.power": {"spectrum": 1, "scheme_options": {"longest": 64}}},
+        "scheme_options.longest must be left out beside spectrum, which makes it 32, got 64",
+    ),
+    (
+        {"model": GOOSE, "arms.power": {"spectrum": 1, "scheme": "rwkv7_official"}},
+        "scheme must be left out beside spectrum, which makes it 'rwkv7_post'",
+    ),
+    (
+        {"model": {"kind": "other:Model"}, "arms": {"uniform": {}, "power": {"spectrum": 1}}},
+        "spectrum belongs to model kinds ssm and rwkv7, got 'other:Model'",
+    ),
     (
         {"train.learing_rate": 1},
         "unknown key 'learing_rate' in [train]; did you mean 'learning_rate'",

@@ -4,6 +4,7 @@ time.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -41,6 +42,32 @@ MISTAKES = {  # what the comparison must notice, by version
         "gate without sigmoid",
     ),
 }
+
+
+BY_POSITION = ("positions from 0", "alpha the wrong way round", "alpha of the logit", "no zigzag")
+"""What the comparison must notice where decays of Goose are ordered and depend on the position."""
+
+
+def in_order(theta: float, delta: Sequence[float]) -> list[float]:
+    """p_k = theta + sum_{j<k} softplus(delta_j): arXiv 2604.07658."""
+    levels = [theta]
+    for one in delta:
+        levels.append(levels[-1] + math.log(1 + math.exp(one)))
+    return levels
+
+
+def alphas(levels: Sequence[float], length: float) -> list[float]:
+    """alpha_k = (N-1-k)/(N-1) + (c_k - k c_{N-1}/(N-1)) / ln T within 0 and 1, k the rank."""
+    rising = sorted(levels)
+    last = len(levels) - 1
+    found = []
+    for level in levels:
+        k = rising.index(level)
+        c_k = level - rising[0]
+        c_last = rising[last] - rising[0]
+        alpha = (last - k) / last + (c_k - k * c_last / last) / math.log(length)
+        found.append(min(1.0, max(0.0, alpha)))
+    return found
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -210,6 +237,30 @@ class Goose(Loops):
             mu = 1 - mu
         return now + (before - now) * mu
 
+    def level(self, name: str, t: int) -> np.ndarray:
+        """The logit of the decay of step t (from 0) without what the data add."""
+        p, config = self.p, self.config
+        w0 = p[f"{name}w0"].ravel()
+        if config.parametrisation == "ordered":
+            delta = p[f"{name}ordered.delta"].tolist()
+            rising = np.array(in_order(float(p[f"{name}ordered.theta"][0]), delta))
+            logit = rising if self.mistake == "no zigzag" else rising + w0
+        elif config.scaling_length is None:
+            return w0
+        else:
+            middle = (config.head_size - 1) / 2
+            x = [(i % config.head_size - middle) / middle for i in range(config.dim)]
+            rising = w0 - [2.5 * one * abs(one) for one in x]
+            logit = w0
+        if config.scaling_length is None:
+            return logit
+        proxy = rising if self.mistake == "alpha of the logit" else np.log(sigmoid(rising))
+        alpha = np.array(alphas(proxy.tolist(), config.scaling_length))
+        if self.mistake == "alpha the wrong way round":
+            alpha = 1 - alpha
+        position = max(t, 0.5) if self.mistake == "positions from 0" else t + 1
+        return logit - alpha * math.log(position)
+
     def low(self, x: np.ndarray, name: str, function: str = "") -> np.ndarray:
         hidden = x @ self.p[f"{name}1"]
         return {"tanh": np.tanh, "sigmoid": sigmoid, "": lambda y: y}[function](hidden) @ self.p[
@@ -228,7 +279,7 @@ class Goose(Loops):
                 p[f"{name}{matrix}.weight"] @ x[matrix[0]]
                 for matrix in ("receptance", "key", "value")
             )
-            d = p[f"{name}w0"].ravel() + self.low(
+            d = self.level(name, t) + self.low(
                 now if self.mistake == "decay from x" else x["w"], f"{name}w", "tanh"
             )
             w = (

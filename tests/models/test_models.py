@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loops import MISTAKES, loops_of
+from loops import BY_POSITION, MISTAKES, loops_of
 from scipy.integrate import quad
 from torch import Tensor, nn
 
@@ -30,6 +30,8 @@ TIED = Structure(norm="rms", tied=True)
 EAGLE = RWKVConfig(5, 32, 3, 16)
 FINCH = RWKVConfig(6, 32, 3, 16, mix_rank=4, decay_rank=3)
 GOOSE = RWKV7Config(32, 3, 16, 4, 3, 5, 6)
+POST = dataclasses.replace(GOOSE, parametrisation="ordered", scaling_length=40)
+"""Decays in order that slow down with the position, as in PoST."""
 RWKVS = [
     EAGLE,
     FINCH,
@@ -41,12 +43,18 @@ RWKVS = [
     RWKV7Config(24, 1, 8),
     RWKV7Config(24, 2, 24, 2, 2, 2, 2, feed_forward=20, structure=TIED),
     dataclasses.replace(GOOSE, structure=RMS),
+    dataclasses.replace(GOOSE, parametrisation="ordered"),
+    dataclasses.replace(GOOSE, scaling_length=40),
+    POST,
 ]
 SSMS = [
     SSMConfig(16, 2),
     SSMConfig(16, 2, "ema"),
     SSMConfig(16, 2, "lru", patch=2),
     SSMConfig(16, 1, patch=3),
+    SSMConfig(16, 2, "ema", parametrisation="ordered"),
+    SSMConfig(16, 2, "lru", scaling_length=40),
+    SSMConfig(16, 2, patch=3, parametrisation="ordered", scaling_length=40),
 ]
 LEAKING = [SSMConfig(16, 2, patch=2, mode="published"), SSMConfig(16, 1, patch=3, mode="published")]
 ALL = pytest.mark.parametrize("config", [*SSMS, *RWKVS])
@@ -94,8 +102,10 @@ def build(config: Config) -> Model:
     model = plain(config).double()
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        if name.endswith(("time_decay", "log_rate", "w0")):
+        if name.endswith(("time_decay", "log_rate", "w0", "ordered.delta")):
             noise = noise - 1.5
+        elif name.endswith("ordered.theta"):
+            noise = noise - 4.0
         elif parameter.shape[:2] == (1, 1) or name.endswith(("time_faaaa", "r_k")):
             noise = 0.5 + 0.5 * noise
         elif parameter.ndim == 1:
@@ -129,7 +139,8 @@ def test_rwkv_is_the_published_equations(config: Any) -> None:
 
 @pytest.mark.parametrize(
     ("config", "mistake"),
-    [(config, mistake) for config in RWKVS[:3] for mistake in MISTAKES[config.version]],
+    [(config, mistake) for config in RWKVS[:3] for mistake in MISTAKES[config.version]]
+    + [(POST, mistake) for mistake in BY_POSITION],
 )
 def test_the_comparison_notices_a_mistake(config: Any, mistake: str) -> None:
     assert loops_of(build(config), mistake).difference(some_bytes(1, 17)) > 1e-3

@@ -22,12 +22,15 @@ from plkernel.training.loop import Training, prepare, run_training
 
 SpecWriter = Callable[..., Path]
 Stopped = Callable[[Spec, str, Path, int], Path]
+BY_POSITION = 'parametrisation = "ordered"\nposition_scaling = true\n'
 KINDS = {
     "ssm": "",
     "patches": "patching = { size = 4 }\n",  # which windows of 30 bytes cut
     "eagle": 'kind = "rwkv5"\nhead_size = 8\n',
     "finch": 'kind = "rwkv6"\nhead_size = 8\n',
     "goose": 'kind = "rwkv7"\nhead_size = 8\n',
+    "patches by position": f"patching = {{ size = 4 }}\n{BY_POSITION}",
+    "goose by position": f'kind = "rwkv7"\nhead_size = 8\n{BY_POSITION}',
 }
 CONTEXT = 30
 RUN = "uniform/seed-0"
@@ -107,7 +110,14 @@ def test_evaluations_are_those_of_other_runs(spec: Callable[..., Spec], tmp_path
 
 @pytest.mark.parametrize(
     ("kind", "place", "step"),
-    [("ssm", "step", 3), ("patches", "step", 5), ("goose", "save", 2), ("finch", "step", 7)],
+    [
+        ("ssm", "step", 3),
+        ("patches", "step", 5),
+        ("goose", "save", 2),
+        ("finch", "step", 7),
+        ("patches by position", "step", 5),
+        ("goose by position", "save", 2),
+    ],
 )
 def test_a_run_that_ends_anywhere_goes_on_to_the_same(
     spec: Callable[..., Spec],

@@ -189,6 +189,10 @@ rwkv_blinkdl(); U(1e-4); O(1); C(0); O(0.5*sqrt(V/d)); k, gate: O(0.1); router: 
     needs: norm='layer', embedding_norm=True
 rwkv7_official(); U(1e-4); O(1); C(0); O(0.5*sqrt(V/d)); k: O(0.1); lr decay: 2;
     needs: norm='layer', embedding_norm=True
+rwkv7_post(); U(1e-4); O(1); C(0); O(0.5*sqrt(V/d)); k: O(0.1); lr decay: 2;
+    needs: norm='layer', embedding_norm=True
+rwkv7_post(longest=4096, even=False); U(1e-4); O(1); C(0); O(0.5*sqrt(V/d)); k: O(0.1);
+    lr decay: 2; needs: norm='layer', embedding_norm=True
 rwkv_eagle_code_2023(); U(6e-4); O(sqrt(max(1,fo/fi))); C(0); O(0.5*sqrt(V/d)); router: C(0);
     needs: norm='layer', embedding_norm=True
 rwkv_eagle_code_2023(learning_rate=1e-5); U(1e-5); O(sqrt(max(1,fo/fi))); C(0); O(0.5*sqrt(V/d));
@@ -386,7 +390,7 @@ def failing(kind: str, cells: dict[str, str], model: nn.Module, chosen: Plan) ->
 
 def test_every_scheme_is_in_the_table() -> None:
     assert {name for name, _, _ in ROWS} == set(SCHEMES)
-    assert len(SCHEMES) == 58
+    assert len(SCHEMES) == 59
 
 
 def listed() -> list[list[str]]:

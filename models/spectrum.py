@@ -1,0 +1,140 @@
+"""Decays that keep their order, and decays that slow down with the position: PoST.
+
+With p_k the level of channel k of N, on which its rate depends and with which it rises, k = 0 the
+slowest, t = 1, 2 .. the position of a step and T the length of training,
+
+    ordered    p_k = theta + sum_{j<k} softplus(delta_j)
+    scaled     p_k - alpha_k ln t
+               alpha_k = (N-1-k)/(N-1) + (c_k - k c_{N-1}/(N-1)) / ln T, within 0 and 1
+               c_k = p_k - p_0
+
+Where p is the logarithm of a rate, scaling multiplies the rate by t**-alpha_k: the slowest channels
+forget as 1/t, the fastest as ever, and half-lives grow with the position. Training moves alpha with
+p. Source: arXiv 2604.07658, and its code, github.com/SiLifen/PoST at a898663.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from plkernel.analysis.nodes import Nodes
+from plkernel.analysis.parametrisations import (
+    inverse_softplus,
+    ordered_levels,
+    position_exponents,
+)
+from plkernel.models.state import STEPS, BlockMemory
+
+ZIGZAG = 2.5
+"""What w0 of RWKV-7 rises and falls by in every head at initialisation, times `zigzag`."""
+
+
+class Ordered(nn.Module):
+    """p_k = theta + sum_{j<k} softplus(delta_j): N levels that rise, whatever training does.
+
+    theta: (1,). delta: (N-1,). descending: the channels hold them from the last to the first, so
+    that the fastest is channel 0.
+    """
+
+    def __init__(self, channels: int, descending: bool = False) -> None:
+        super().__init__()
+        if channels < 2:
+            raise ValueError(f"ordered decays need 2 channels or more, got {channels}")
+        self.descending = descending
+        self.theta = nn.Parameter(torch.zeros(1))
+        self.delta = nn.Parameter(torch.zeros(channels - 1))
+
+    def forward(self) -> Tensor:
+        """The level of every channel (N,), in float32 or wider; the sum is taken in float64."""
+        wide = torch.promote_types(self.theta.dtype, torch.float32)
+        rising: Tensor = ordered_levels(self.theta.double(), self.delta.double())
+        return (rising.flip(0) if self.descending else rising).to(wide)
+
+    @torch.no_grad()
+    def set_(self, levels: Tensor) -> "Ordered":
+        """Take these levels (N,) of the channels; ValueError unless they have this order."""
+        rising = levels.detach().double().flatten()
+        if self.descending:
+            rising = rising.flip(0)
+        if rising.numel() != self.delta.numel() + 1:
+            raise ValueError(
+                f"levels must be {self.delta.numel() + 1}, one for each channel, got"
+                f" {rising.numel()}"
+            )
+        gaps = rising.diff()
+        if not bool((gaps > 0).all()):
+            raise ValueError(
+                f"ordered decays must differ from channel to channel, got"
+                f" {int((~(gaps > 0)).sum())} that do not rise with the one before; heads that all"
+                " hold the same decays need parametrisation 'free'"
+            )
+        self.theta.copy_(rising[:1])
+        self.delta.copy_(inverse_softplus(gaps))
+        return self
+
+    def arranged(self, nodes: Nodes) -> Nodes:
+        """The nodes in the order of the channels, each with its multiplier."""
+        order = sorted(range(len(nodes.rates)), key=nodes.rates.__getitem__)
+        if self.descending:
+            order.reverse()
+        return replace(
+            nodes,
+            rates=tuple(nodes.rates[i] for i in order),
+            projection=tuple(nodes.projection[i] for i in order),
+        )
+
+
+def log_positions(x: Tensor, memory: BlockMemory | None, dtype: torch.dtype) -> Tensor:
+    """ln t of the steps of x (B,T,..): (1,T) for t = 1..T, or (B,T) after those in `memory`.
+
+    The memory then counts the steps of x too. Raises ValueError for one that has not counted.
+    """
+    time = x.shape[1]
+    steps = torch.arange(1, time + 1, device=x.device)[None]
+    if memory is not None:
+        if STEPS not in memory:
+            raise ValueError(
+                "a state must come with its position where decays depend on it, got one without"
+                f" {STEPS!r}; begin with model.initial_state(batch)"
+            )
+        steps = memory[STEPS][:, None] + steps
+        memory[STEPS] = memory[STEPS] + time
+    return steps.double().log().to(dtype)
+
+
+def exponents(levels: Tensor, log_length: Tensor) -> Tensor:
+    """alpha_k (N,) of levels p (N,) and ln T (1,), as `position_exponents` has the formula."""
+    alpha: Tensor = position_exponents(levels, log_length.to(levels))
+    return alpha
+
+
+def scaled(levels: Tensor, alpha: Tensor, log_t: Tensor) -> Tensor:
+    """p_k - alpha_k ln t, (..,N) for ln t (..)."""
+    return levels - alpha * log_t[..., None]
+
+
+def log_length(length: float | None, step: int = 1) -> Tensor | None:
+    """ln T in steps, (1,), of T `length`; None without one.
+
+    A buffer of every layer that scales: readers of a checkpoint state half-lives at T.
+    """
+    return None if length is None else torch.tensor([math.log(length / step)], dtype=torch.float64)
+
+
+def check_length(length: float | None, step: int = 1) -> None:
+    """ValueError for a length of training of one step or less, whose logarithm divides."""
+    if length is not None and not length > step:
+        raise ValueError(
+            f"scaling_length must be more than one step of {step} bytes, got {length:g}"
+        )
+
+
+def zigzag(i: Tensor, head_size: int) -> Tensor:
+    """z = x |x| of the channels i, x from -1 to 1 along every head; 0 in heads of one channel."""
+    middle = (head_size - 1) / 2
+    if middle == 0:
+        return torch.zeros_like(i)
+    x = (i % head_size - middle) / middle
+    return x * x.abs()

@@ -1,0 +1,604 @@
+"""Decays in order and decays by position (PoST, arXiv 2604.07658): the formulas as plain loops.
+
+Goose as a whole is compared in `test_models.py`, the state of all models in `test_state.py`.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loops import alphas, in_order, loops_of
+from test_models import GOOSE, POST, SSMS, Config, build, some_bytes
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import plkernel
+from plkernel.analysis.nodes import Nodes, place
+from plkernel.analysis.parametrisations import (
+    RWKV7_LARGEST_RATE,
+    inverse_softplus,
+    ordered_levels,
+    position_exponents,
+)
+from plkernel.decays.official import to_official
+from plkernel.models.init import initialise_
+from plkernel.models.init.mamba2 import power_law_, spectrum_
+from plkernel.models.mamba2 import mamba2, shape_decays_
+from plkernel.models.power_law import decays_
+from plkernel.models.rwkv7 import RWKV7, GooseMixing, RWKV7Config
+from plkernel.models.spectrum import Ordered
+from plkernel.models.ssm import SSM, DiagonalSSM, SSMConfig
+from plkernel.models.state import State
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+BOTH: Any = {"parametrisation": "ordered", "scaling_length": 40}
+OPTIONS: list[Any] = [{"parametrisation": "ordered"}, {"scaling_length": 40}, BOTH]
+EACH = pytest.mark.parametrize("options", OPTIONS, ids=["ordered", "scaled", "both"])
+MAMBA2 = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_heads": 4,
+    "head_dim": 8,
+    "state_size": 4,
+    "n_groups": 2,
+    "chunk_size": 8,
+}
+SINGLE = torch.finfo(torch.float32).eps
+
+
+def drawn(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=count)
+
+
+# The two formulas
+# ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor], ids=["numpy", "torch"])
+def test_levels_and_exponents_are_those_of_the_paper(kind: Any) -> None:
+    """As loops over Python's floats; levels in any order, as training without an order has them."""
+    delta = 2 * drawn(11)
+    levels = ordered_levels(kind([-3.0]), kind(delta))
+    assert np.asarray(levels) == pytest.approx(in_order(-3.0, delta.tolist()), rel=1e-14)
+    mixed = 2 * drawn(12, seed=1)
+    for length in (4.0, 512.0):
+        found = np.asarray(position_exponents(kind(mixed), math.log(length)))
+        assert found == pytest.approx(alphas(mixed.tolist(), length), abs=1e-14)
+    assert found[mixed.argmin()] == 1.0
+    assert found[mixed.argmax()] == 0.0
+
+
+def test_even_levels_have_exponents_that_fall_evenly_whatever_the_length() -> None:
+    """And levels far from even are cut off at 0 and 1, as the loop says too."""
+    even = np.linspace(-7.0, 0.5, 9)
+    assert position_exponents(even, math.log(512)) == pytest.approx(np.linspace(1, 0, 9), abs=1e-14)
+    bent = np.array([-9.0, -8.9, -8.8, -1.0, 0.0])
+    found = position_exponents(bent, math.log(8))
+    assert found == pytest.approx(alphas(bent.tolist(), 8), abs=1e-14)
+    assert found.min() == 0.0
+    assert 0 in found[1:-1]
+
+
+def test_order_survives_any_step_and_equal_decays_have_none() -> None:
+    ordered = Ordered(33)
+    with torch.no_grad():
+        for parameter in ordered.parameters():
+            parameter.copy_(100 * torch.randn(parameter.shape))
+    assert (ordered().diff() >= 0).all()
+    with pytest.raises(ValueError, match="1 that do not rise with the one before"):
+        ordered.set_(torch.tensor([0.0, 0.0, *range(1, 32)]))
+    with pytest.raises(ValueError, match="levels must be 33, one for each channel, got 4"):
+        ordered.set_(torch.arange(4.0))
+    with pytest.raises(ValueError, match="2 channels or more, got 1"):
+        Ordered(1)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_levels_that_are_set_come_back_to_rounding(descending: bool) -> None:
+    """theta and delta are float32: every gap is off by the rounding of its delta; they add up."""
+    levels = torch.logspace(0, 1, 40, dtype=torch.float64) - 9
+    if descending:
+        levels = levels.flip(0)
+    ordered = Ordered(40, descending).set_(levels)
+    gaps = levels.diff().abs()
+    moved = inverse_softplus(gaps).abs() * (1 - torch.exp(-gaps))  # delta times its derivative
+    bound = SINGLE * float(moved.sum() + levels.abs().max())
+    assert float((ordered().detach().double() - levels).abs().max()) < bound
+
+
+# The SSM
+# ------------------------------------------------------------------------------------------
+
+
+def level_list(branch: DiagonalSSM) -> list[float]:
+    """p of the channels of a branch, by the loop."""
+    p = {name: value.detach().double() for name, value in branch.named_parameters()}
+    if branch.ordered is None:
+        return p["log_rate"].tolist()  # type: ignore[no-any-return]
+    levels = in_order(float(p["ordered.theta"][0]), p["ordered.delta"].tolist())
+    return levels[::-1]  # the fastest is channel 0
+
+
+def ssm_loop(branch: DiagonalSSM, u: Tensor, length: float | None) -> np.ndarray:
+    """Outputs (T,D) of one sequence u (T,D), a channel and a step at a time."""
+    p = {name: value.detach().numpy() for name, value in branch.named_parameters()}
+    levels = level_list(branch)
+    alpha = alphas(levels, length) if length else [0.0] * len(levels)
+    gains = {"none": lambda rate: 1.0, "lru": lambda rate: math.sqrt(1 - math.exp(-2 * rate))}
+    gains["ema"] = lambda rate: 1 - math.exp(-rate)
+    state = [0.0] * len(levels)
+    outputs = []
+    for t, x in enumerate(u.numpy(), start=1):
+        driven = p["B.weight"] @ x
+        for i, level in enumerate(levels):
+            rate = math.exp(level)
+            decay = math.exp(-rate * t ** -alpha[i])
+            state[i] = decay * state[i] + gains[branch.gain](rate) * driven[i]
+        outputs.append(p["C_proj.weight"] @ state + p["C_proj.bias"] + p["D"] * x)
+    return np.array(outputs)
+
+
+@EACH
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("gain", ["none", "ema", "lru"])
+def test_an_ssm_branch_is_the_loop(options: Any, backend: str, gain: Any) -> None:
+    """The rate at step t is exp(p) t**-alpha; the gain is that of exp(p), as Mamba-2 keeps dt."""
+    model = build(SSMConfig(12, 1, gain, backend=backend, **options))
+    branch = model.recurrences()[0]  # type: ignore[union-attr]
+    u = torch.from_numpy(np.random.default_rng(0).normal(size=(30, 12)))
+    with torch.no_grad():
+        found = branch(u[None])[0].numpy()
+    expected = ssm_loop(branch, u, options.get("scaling_length"))
+    assert np.abs(found - expected).max() < 1e-13 * np.abs(expected).max()
+
+
+def test_patches_are_the_steps_that_count() -> None:
+    """T = 40 bytes are 10 steps of 4."""
+    branch = SSM(SSMConfig(8, 1, patch=4, scaling_length=40)).recurrences()[0]
+    assert branch.log_length is not None
+    assert float(branch.log_length) == math.log(10)
+
+
+# Half-lives, and what reads and writes them
+# ------------------------------------------------------------------------------------------
+
+
+@EACH
+@pytest.mark.parametrize("position", [None, 1, 7])
+def test_half_lives_are_stated_at_a_position(options: Any, position: int | None) -> None:
+    """By default at the length of training; without scaling they are the same everywhere."""
+    length = options.get("scaling_length")
+    at = (position or length) if length else 1
+    ssm = build(SSMConfig(12, 1, **options))
+    levels = level_list(ssm.recurrences()[0])  # type: ignore[union-attr]
+    alpha = alphas(levels, length) if length else [0.0] * 12
+    expected = [math.log(2) / (math.exp(p) * at**-a) for p, a in zip(levels, alpha, strict=True)]
+    assert ssm.half_lives(position)[0].tolist() == pytest.approx(expected, rel=1e-13)  # type: ignore[call-arg]
+
+    goose = build(dataclasses.replace(GOOSE, layers=1, **options))
+    mixing = goose.mixings()[0]  # type: ignore[union-attr]
+    assert isinstance(mixing, GooseMixing)
+    loop: Any = loops_of(goose)
+    logit = loop.level("blocks.0.att.", at - 1)
+    lives = math.log(2) * (1 + np.exp(-logit)) / math.exp(-0.5)
+    assert goose.half_lives(position)[0].numpy() == pytest.approx(lives, rel=1e-12)  # type: ignore[call-arg]
+
+
+def test_half_lives_of_patches_are_stated_at_a_byte() -> None:
+    """Byte 12 is in the third step of 4; before the first whole patch it is the first step."""
+    model = build(SSMConfig(8, 1, patch=4, scaling_length=40))
+    levels = level_list(model.recurrences()[0])  # type: ignore[union-attr]
+    alpha = alphas(levels, 10)
+    for byte, step in ((1, 1), (12, 3), (None, 10)):
+        rates = [math.exp(p) * step**-a for p, a in zip(levels, alpha, strict=True)]
+        expected = [4 * math.log(2) / rate for rate in rates]
+        assert model.half_lives(byte)[0].tolist() == pytest.approx(expected, rel=1e-13)  # type: ignore[call-arg]
+
+
+def of_kind(kind: str, **options: Any) -> nn.Module:
+    """A model at its initialisation, in float32."""
+    if kind == "ssm":
+        return placed_ssm(SSMConfig(16, 2, "ema", **options))
+    if kind == "rwkv7":
+        return initialise_(RWKV7(RWKV7Config(32, 2, 16, **options)), "rwkv7_official", 0)
+    torch.manual_seed(0)
+    model = mamba2({**MAMBA2, **options})
+    spectrum_(model, longest=64)
+    return model
+
+
+def placed_ssm(config: SSMConfig, nodes: Nodes | None = None) -> SSM:
+    model = initialise_(SSM(config), "transformers_default", 0)
+    model.place_(nodes or place(config.dim, gain=config.gain))
+    return model
+
+
+def true_lives(model: nn.Module) -> list[np.ndarray]:
+    """Half-lives of every block at T, sorted."""
+    if isinstance(model, SSM | RWKV7):
+        return [np.sort(lives.numpy()) for lives in model.half_lives()]
+    found = []
+    for layer in model.backbone.layers:  # type: ignore[union-attr]
+        mixer: Any = layer.mixer
+        levels = mixer.A_log.detach().double().tolist()
+        rates = [math.exp(p) * 0.05 for p in levels]
+        if mixer.log_length is not None:
+            exponents = alphas(levels, 40)
+            rates = [rate * 40**-a for rate, a in zip(rates, exponents, strict=True)]
+        found.append(np.sort(math.log(2) / np.array(rates)))
+    return found
+
+
+@EACH
+@pytest.mark.parametrize("kind", ["ssm", "rwkv7", "mamba2"])
+def test_watch_and_inspect_read_them(
+    kind: str, options: Any, tmp_path: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Every half-life, from a file and from the live model, with nothing wrong in a fresh model."""
+    from safetensors.torch import save_file
+
+    model = of_kind(kind, **options)
+    watch = plkernel.watch(model, torch.optim.AdamW(model.parameters(), weight_decay=0.0), every=1)
+    scalars = watch()
+    assert not [one for one in watch.findings if one.severity == "wrong"]
+    expected = true_lives(model)
+    for layer, lives in enumerate(expected):
+        for name, value in (("min", lives[0]), ("max", lives[-1]), ("p50", np.median(lives))):
+            read = scalars[f"decay/layer{layer}/half_life_{name}"]
+            assert read == pytest.approx(value, rel=1e-5)
+        assert scalars[f"decay/layer{layer}/distinct"] == 1.0
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    shown: Any = plkernel.inspect(tmp_path)
+    for layer, lives in zip(shown.layers, expected, strict=True):
+        assert np.sort(math.log(2) / layer.rates.ravel()) == pytest.approx(lives, rel=1e-5)
+        notes = " ".join(layer.family.notes)
+        assert ("at the length of training" in notes) == ("scaling_length" in options)
+
+
+@EACH
+def test_training_groups_know_the_ordered_form(options: Any) -> None:
+    """Weight decay acts on none of it, and theta and delta count as decays."""
+    for kind in ("ssm", "rwkv7", "mamba2"):
+        model = of_kind(kind, **options)
+        named = {id(one): name for name, one in model.named_parameters()}
+        groups = plkernel.decay_param_groups(model, weight_decay=0.1)
+        spared = {named[id(one)] for group in groups[1:] for one in group["params"]}
+        if "parametrisation" in options:
+            assert sum(name.endswith((".theta", ".delta")) for name in spared) == 4, kind
+        assert not any("in_proj" in name or "key" in name for name in spared)
+
+
+def test_apply_writes_the_ordered_form() -> None:
+    """Channels take the nodes in their own order, and the projection goes along."""
+    nodes = place(8, shortest=1.2, longest=300, projection="gain-corrected")
+    shuffled = [3, 1, 7, 0, 5, 2, 6, 4]
+    mixed = Nodes(
+        tuple(nodes.rates[i] for i in shuffled),
+        tuple(nodes.projection[i] for i in shuffled),
+        nodes.gain,
+    )
+    projection = torch.ones(1, 8)
+    ordered = Ordered(8)
+    plkernel.apply(mixed, ordered, projection, parametrisation="log_rate")
+    assert ordered().exp().tolist() == pytest.approx(sorted(nodes.rates), rel=1e-6)
+    by_rate = dict(zip(nodes.rates, nodes.projection, strict=True))
+    assert projection[0].tolist() == pytest.approx(
+        [by_rate[rate] for rate in sorted(nodes.rates)], rel=1e-6
+    )
+    descending = Ordered(8, descending=True)
+    plkernel.apply(mixed, descending, parametrisation="exp_sigmoid")
+    assert (RWKV7_LARGEST_RATE * torch.sigmoid(descending())).tolist() == pytest.approx(
+        sorted(nodes.rates, reverse=True), rel=1e-6
+    )
+    plkernel.apply(mixed, ordered, parametrisation="a_log", dt_bias=-1.0)
+    step = math.log(1 + math.exp(-1.0))
+    assert (ordered().exp() * step).tolist() == pytest.approx(sorted(nodes.rates), rel=1e-6)
+    with pytest.raises(ValueError, match="ordered decays must differ from channel to channel"):
+        decays_(ordered, Nodes((0.1,) * 8, (1.0,) * 8, "none"))
+
+
+# Initialisation
+# ------------------------------------------------------------------------------------------
+
+
+def test_ordered_models_start_as_free_ones() -> None:
+    """Half-lives channel by channel, and logits, to the rounding of float32 levels."""
+    inputs = some_bytes(2, 40)
+    nodes = place(16, gain="ema", projection="gain-corrected")
+    pairs: list[tuple[Any, Any]] = [
+        (
+            placed_ssm(SSMConfig(16, 2, "ema"), nodes),
+            placed_ssm(SSMConfig(16, 2, "ema", parametrisation="ordered"), nodes),
+        )
+    ]
+    for scheme in ("rwkv7_official", "rwkv7_post", "transformers_default"):
+        free, ordered = (
+            initialise_(RWKV7(RWKV7Config(64, 2, 16, parametrisation=one)), scheme, 0)
+            for one in ("free", "ordered")
+        )
+        pairs.append((free, ordered))
+    for free, ordered in pairs:
+        for one, other in zip(free.half_lives(), ordered.half_lives(), strict=True):
+            # levels below 16 in size, of 64 gaps at most
+            assert other.tolist() == pytest.approx(one.tolist(), rel=16 * 64 * SINGLE)
+        for name, values in ordered.named_parameters():
+            others = dict(free.named_parameters())
+            if "ordered" not in name and not name.endswith("att.w0"):
+                assert torch.equal(values, others[name]), name
+        with torch.no_grad():
+            torch.testing.assert_close(ordered(inputs), free(inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_a_mamba2_keeps_its_decays_when_they_are_ordered() -> None:
+    models = [of_kind("mamba2", **options) for options in ({}, {"parametrisation": "ordered"})]
+    logits = [model(some_bytes(2, 20)).logits for model in models]
+    torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("longest", [64.0, 64.0**2])
+def test_the_spectrum_of_goose_is_that_of_the_paper(longest: float) -> None:
+    """w0 from logit(1 / (0.6065 T)) to 0.5, evenly over the layer, and 2.5 z |z| in every head."""
+    low = math.log(1 / (0.6065306597126334 * longest - 1))
+    for even in (True, False):
+        model = initialise_(
+            RWKV7(RWKV7Config(32, 2, 16)), "rwkv7_post", 0, longest=longest, even=even
+        )
+        for block, mixing in enumerate(model.mixings()):
+            for i, w0 in enumerate(mixing.w0.flatten().tolist()):
+                y = (i / 31) ** (1.0 if even else 1 + float(block) ** 0.3)
+                z = (i % 16 - 7.5) / 7.5
+                assert w0 == pytest.approx(low + (0.5 - low) * y + 2.5 * z * abs(z), abs=2e-6)
+    ordered = initialise_(
+        RWKV7(RWKV7Config(32, 2, 16, parametrisation="ordered")), "rwkv7_post", 0, longest=longest
+    )
+    rising = ordered.mixings()[0].ordered().detach()
+    slowest = 1 / (RWKV7_LARGEST_RATE * torch.sigmoid(rising[0].double()))
+    assert float(slowest) == pytest.approx(longest, rel=1e-5)
+    assert float(rising[-1]) == pytest.approx(0.5, abs=1e-5)
+    assert float(ordered.mixings()[0].w0.detach()[0, 0, 0]) == -2.5
+    with pytest.raises(ValueError, match=r"longest must be above 2.65 bytes, got 2"):
+        initialise_(RWKV7(RWKV7Config(32, 2, 16)), "rwkv7_post", 0, longest=2)
+
+
+@pytest.mark.parametrize("longest", [64.0, 64.0**2])
+@pytest.mark.parametrize("parametrisation", ["free", "ordered"])
+def test_the_spectrum_of_mamba2_is_that_of_the_paper(longest: float, parametrisation: str) -> None:
+    """Time constants from 1 byte to T, A_log evenly from -ln(0.05 T) to -ln(0.05)."""
+    model: Any = mamba2({**MAMBA2, "parametrisation": parametrisation})
+    spectrum_(model, longest=longest)
+    for layer in model.backbone.layers:
+        mixer = layer.mixer
+        expected = np.linspace(-math.log(0.05 * longest), -math.log(0.05), 4)
+        assert mixer.A_log.tolist() == pytest.approx(expected, abs=1e-5)
+        step = torch.nn.functional.softplus(mixer.dt_bias.double())
+        assert step.tolist() == pytest.approx([0.05] * 4, rel=1e-6)
+        assert not mixer.dt_bias.requires_grad
+        constants = 1 / (step * mixer.A_log.double().exp())
+        assert constants.tolist() == pytest.approx(np.geomspace(longest, 1, 4), rel=1e-5)
+    spectrum_(model, longest=longest, freeze=False)
+    assert model.backbone.layers[0].mixer.dt_bias.requires_grad
+
+
+def test_nodes_in_any_order_are_placed_in_that_of_the_channels() -> None:
+    """As a node file may have them, each with its multiplier."""
+    nodes = place(8, projection="gain-corrected")
+    mixed = Nodes(nodes.rates[::2] + nodes.rates[1::2], nodes.projection[::2] * 2, "none")
+    model = placed_ssm(SSMConfig(8, 1, parametrisation="ordered", shape_multiplier=True), mixed)
+    assert model.half_lives()[0].tolist() == pytest.approx(sorted(mixed.half_lives()), rel=1e-5)
+    by_rate = dict(zip(mixed.rates, mixed.projection, strict=True))
+    expected = [by_rate[rate] for rate in sorted(mixed.rates, reverse=True)]
+    shape = model.recurrences()[0].shape
+    assert shape is not None
+    assert shape.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_official_format_has_neither_order_nor_positions() -> None:
+    for options, name in ((OPTIONS[0], "parametrisation 'ordered'"), (OPTIONS[1], "scaling_len")):
+        model = initialise_(RWKV7(RWKV7Config(16, 1, 8, **options)), "rwkv7_official", 0)
+        with pytest.raises(ValueError, match=name):
+            to_official(model)
+
+
+def test_nodes_of_one_head_are_placed_in_order_and_those_of_several_have_none() -> None:
+    nodes = place(16, shortest=1.2, longest=500)
+    single = initialise_(RWKV7(RWKV7Config(16, 1, 16, **BOTH)), "rwkv7_official", 0)
+    single.place_(nodes)
+    assert single.half_lives(1)[0].tolist() == pytest.approx(nodes.half_lives()[::-1], rel=1e-4)
+    several = initialise_(RWKV7(RWKV7Config(32, 1, 16, **BOTH)), "rwkv7_official", 0)
+    with pytest.raises(ValueError, match="heads that all hold the same decays need"):
+        several.place_(nodes)
+    scaled = initialise_(RWKV7(RWKV7Config(32, 1, 16, scaling_length=40)), "rwkv7_official", 0)
+    scaled.place_(nodes)  # no zigzag is left that alpha would leave out
+    assert float(scaled.mixings()[0].zigzag.abs().max()) == 0
+
+
+# Gradients
+# ------------------------------------------------------------------------------------------
+
+
+def decay_parameters(model: nn.Module) -> dict[str, Tensor]:
+    ends = ("log_rate", "ordered.theta", "ordered.delta", "att.w0", "A_log")
+    return {name: one.detach() for name, one in model.named_parameters() if name.endswith(ends)}
+
+
+@EACH
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("config", [SSMConfig(6, 1, "ema"), RWKV7Config(8, 1, 4, 2, 2, 2, 2)])
+def test_gradients_are_those_of_finite_differences(
+    config: Config, options: Any, backend: str
+) -> None:
+    """Of all that decays follow from, through alpha too."""
+    model = build(dataclasses.replace(config, backend=backend, **options))
+    names, values = zip(*decay_parameters(model).items(), strict=True)
+    inputs = some_bytes(1, 9)
+
+    def outputs(*given: Tensor) -> Tensor:
+        return functional_call(model, dict(zip(names, given, strict=True)), (inputs,))[..., :3]
+
+    given = [one.clone().requires_grad_() for one in values]
+    assert torch.autograd.gradcheck(outputs, given, atol=1e-6, rtol=1e-4)
+
+
+@EACH
+@pytest.mark.parametrize("config", [SSMS[1], GOOSE])
+def test_backends_agree_on_logits_and_gradients(config: Config, options: Any) -> None:
+    """In float64, to the rounding of sums in another order."""
+    found = []
+    for backend in ("cpu", "reference"):
+        model = build(dataclasses.replace(config, backend=backend, **options))
+        logits: Any = model(some_bytes(2, 37))
+        logits.square().mean().backward()
+        gradients = {name: one.grad for name, one in model.named_parameters()}
+        found.append((logits.detach(), gradients))
+    (logits, gradients), (expected, others) = found
+    torch.testing.assert_close(logits, expected, rtol=1e-11, atol=1e-12)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, others[name], rtol=1e-9, atol=1e-12)
+
+
+# State
+# ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [dataclasses.replace(SSMS[1], scaling_length=40), POST])
+def test_a_state_without_its_position_is_refused(config: Config) -> None:
+    model = build(config)
+    inputs = some_bytes(2, 5)
+    _, state = model(inputs, model.initial_state(2))
+    counts = [one for name, one in state.tensors.items() if name.endswith(".steps")]
+    assert len(counts) == config.layers
+    assert all(one.tolist() == [5, 5] for one in counts)
+    unscaled = build(dataclasses.replace(config, scaling_length=None))
+    with pytest.raises(ValueError, match="by position, got one of"):
+        model(inputs, unscaled.initial_state(2))
+    with pytest.raises(ValueError, match="by position; begin with model"):
+        unscaled(inputs, state)
+    without = {name: one for name, one in state.tensors.items() if not name.endswith(".steps")}
+    with pytest.raises(ValueError, match=r"state must come with its position, blocks\.0\.steps"):
+        model(inputs, State(state.model, without))
+    branch = model.recurrences()[0] if isinstance(model, SSM) else model.mixings()[0]
+    u = torch.randn(2, 5, config.dim, dtype=torch.float64)
+    memory = {"ssm": u[:, 0], "att_shift": u[:, 0], "wkv": state.tensors.get("blocks.0.wkv", u)}
+    with pytest.raises(ValueError, match="a state must come with its position"):
+        branch(u, memory=memory)
+
+
+def test_a_mamba2_by_position_takes_no_cache() -> None:
+    """Nor kernels that know one decay for each head; ordered heads take both."""
+    model: Any = mamba2({**MAMBA2, "scaling_length": 40}).eval()
+    inputs = some_bytes(1, 6)
+    with pytest.raises(ValueError, match="cache must be None where decays depend on the position"):
+        model(inputs, use_cache=True)
+    ordered: Any = mamba2({**MAMBA2, "parametrisation": "ordered"}).eval()
+    first = ordered(inputs[:, :4], use_cache=True)
+    second = ordered(inputs[:, 4:5], cache=first.cache, use_cache=True)
+    with torch.no_grad():
+        whole = ordered(inputs[:, :5]).logits
+    torch.testing.assert_close(second.logits[:, 0], whole[:, 4], rtol=1e-4, atol=1e-6)
+
+
+# Mamba-2
+# ------------------------------------------------------------------------------------------
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def mamba2_loop(mixer: Any, inputs: np.ndarray, length: float | None) -> np.ndarray:
+    """Outputs (T,D) of a mixer for inputs (T,D), a head and a token at a time in float64."""
+    p = {name: value.detach().double().numpy() for name, value in mixer.state_dict().items()}
+    heads, size, states, groups = 4, 8, 4, 2
+    if "ordered.theta" in p:
+        levels = in_order(float(p["ordered.theta"][0]), p["ordered.delta"].tolist())
+    else:
+        levels = p["A_log"].tolist()
+    alpha = alphas(levels, length) if length else [0.0] * heads
+    inner = heads * size
+    projected = inputs @ p["in_proj.weight"].T
+    gate, convolved, steps = np.split(projected, [inner, projected.shape[1] - heads], axis=1)
+    kernel = p["conv1d.weight"][:, 0]
+    padded = np.concatenate((np.zeros((kernel.shape[1] - 1, kernel.shape[0])), convolved))
+    outputs = []
+    memory = np.zeros((heads, size, states))
+    for t in range(len(inputs)):
+        window = padded[t : t + kernel.shape[1]]
+        mixed = silu((window * kernel.T).sum(0) + p["conv1d.bias"])
+        x, b, c = np.split(mixed, [inner, inner + groups * states])
+        dt = np.log1p(np.exp(steps[t] + p["dt_bias"]))
+        y = np.zeros((heads, size))
+        for h in range(heads):
+            group = slice(h * groups // heads * states, (h * groups // heads + 1) * states)
+            value = x[h * size : (h + 1) * size]
+            decay = math.exp(-math.exp(levels[h]) * dt[h] * (t + 1) ** -alpha[h])
+            memory[h] = decay * memory[h] + dt[h] * np.outer(value, b[group])
+            y[h] = memory[h] @ c[group] + p["D"][h] * value
+        gated = (y.ravel() * silu(gate[t])).reshape(groups, -1)
+        normed = gated / np.sqrt((gated**2).mean(1, keepdims=True) + 1e-5)
+        outputs.append(p["out_proj.weight"] @ (p["norm.weight"] * normed.ravel()))
+    return np.array(outputs)
+
+
+@pytest.mark.parametrize("options", [{}, *OPTIONS])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_mamba2_mixer_is_the_loop(options: Any, training: bool) -> None:
+    """exp(A dt t**-alpha), the input times dt; in float32, over three chunks of 8.
+
+    A product of sums over 21 tokens in float32: 2**10 units of rounding of the largest output.
+    Without the scaling, or with the positions of the chunk, the outputs differ by percents.
+    """
+    model: Any = mamba2({**MAMBA2, **options})
+    model.train(training)
+    mixer = model.backbone.layers[0].mixer
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, values in mixer.named_parameters():
+            noise = torch.randn(values.shape, generator=generator)
+            if name in ("A_log", "ordered.theta"):
+                noise = 0.5 * noise
+            elif name in ("dt_bias", "ordered.delta"):
+                noise = noise - 1.0
+            elif values.ndim > 1:
+                noise = noise / math.sqrt(values[0].numel())
+            values.copy_(noise)
+        inputs = torch.randn(1, 21, 16, generator=generator)
+        found = mixer(inputs)[0].double().numpy()
+    expected = mamba2_loop(mixer, inputs[0].double().numpy(), options.get("scaling_length"))
+    size = np.abs(expected).max()
+    assert np.abs(found - expected).max() < 2**10 * SINGLE * size
+    if "scaling_length" in options:
+        other = mamba2_loop(mixer, inputs[0].double().numpy(), None)
+        assert np.abs(other - expected).max() > 0.01 * size
+
+
+def test_what_a_mamba2_cannot_be() -> None:
+    with pytest.raises(ValueError, match="config must have options of Mamba2Config, got 'heads'"):
+        mamba2({**MAMBA2, "heads": 3})
+    with pytest.raises(ValueError, match="parametrisation must be one of free, ordered, got 'x'"):
+        mamba2({**MAMBA2, "parametrisation": "x"})
+    with pytest.raises(ValueError, match="scaling_length must be more than one step of 1 bytes"):
+        mamba2({**MAMBA2, "scaling_length": 1})
+    with pytest.raises(ValueError, match="heads of one A have no order in it"):
+        power_law_(mamba2({**MAMBA2, "parametrisation": "ordered"}))
+    disordered: Any = mamba2(MAMBA2)
+    with torch.no_grad():
+        disordered.backbone.layers[0].mixer.A_log.zero_()
+    with pytest.raises(ValueError, match="ordered decays must differ"):
+        shape_decays_(disordered, "ordered")
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        (SSMConfig, {"parametrisation": "sorted"}, "parametrisation must be one of free, ordered"),
+        (RWKV7Config, {"parametrisation": "sorted"}, "parametrisation must be one of free, ord"),
+        (SSMConfig, {"scaling_length": 4, "patch": 4}, "more than one step of 4 bytes, got 4"),
+        (RWKV7Config, {"scaling_length": 1}, "more than one step of 1 bytes, got 1"),
+    ],
+)
+def test_configurations_that_are_none(config: Any, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**options)

@@ -157,6 +157,7 @@ class Family:
     channels products of names of config.json, one of which is the number of channels of the first
     tensor; states: names of which one is its last dimension
     whole    the formula needs all of a tensor; any other is of each channel alone
+    own      stated for a layer of somebody's own, whose initialisation is not known
     """
 
     name: str
@@ -177,6 +178,7 @@ class Family:
     decides: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)
     states: list[str] = field(default_factory=list)
+    own: bool = False
 
 
 def exponential(given: Given) -> Floats:

@@ -77,6 +77,8 @@ def transformed(layers: Sequence[Layer]) -> Iterator[tuple[str, str]]:
     """A tensor, and what its numbers look like, where they cannot be what its name says."""
     kinds: dict[tuple[str, str], list[Layer]] = {}
     for layer in layers:
+        if layer.family.own:  # its form is what somebody states, whatever the name
+            continue
         for role in layer.tensors:
             kinds.setdefault((layer.family.anchor + layer.family.name, role), []).append(layer)
     for (_, role), alike in kinds.items():

@@ -49,6 +49,7 @@ DECAYS = (
     "log_A_real",
     "Lambda_re",
     "dt_bias",
+    "ssm_a",
 )
 """Last parts of names that only decays have: a tensor so named that no family takes is wrong."""
 LIKE_DECAYS = re.compile(
@@ -59,6 +60,7 @@ LIKE_DECAYS = re.compile(
     r"|dt_\w*proj\w*\.bias"
     r"|(?:\w+_)?time_decay(?!_?w\d)(?:_\w+)?"
     r"|nu_log(?:_\w+)?|recurrent_param(?:_\w+)?|slope_rate(?:_\w+)?|Lambda_re(?:_\w+)?"
+    r"|ssm_dt\.bias|time_mix_(?:decay|w0)\.weight"
     r"|log_decays?(?:_\w+)?|decay_(?:log|logits?|bias|rates?)"
     r")",
     re.ASCII,
@@ -190,6 +192,12 @@ def mamba(given: Given) -> Floats:
     """exp(A_log) softplus(dt_bias): A_log (..., N), one dt_bias for each of its rows."""
     a_log = given["A_log"]
     return rate_of("a_log", a_log, dt_bias=_of_rows(given["dt_bias"], a_log))
+
+
+def by_row_or_head(given: Given) -> Floats:
+    """`mamba`, or `stepped` where there is one dt_bias for each number of A_log."""
+    is_by_head = given["A_log"].size == given["dt_bias"].size
+    return stepped(given) if is_by_head else mamba(given)
 
 
 def stepped(given: Given, shortest: float = 0.0, longest: float = math.inf) -> Floats:
@@ -346,6 +354,7 @@ def _of_rows(rows: Floats, states: Floats) -> Floats:
 RATES: dict[str, Callable[[Given], Floats]] = {
     one.__name__: one
     for one in (
+        by_row_or_head,
         exponential,
         forget_gate,
         gla,

@@ -192,9 +192,14 @@ def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterato
     """Numbers that are not finite, all equal, or in part or whole an official initialisation."""
     for role, stored in layer.tensors.items():
         name, values = layer.names[role], stored.values
+        positive = np.zeros(values.shape, bool) if stored.raw is None else stored.raw > 0
         for kind, test in (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf)):
-            if (where := test(values)).any():
+            if (where := test(values) & ~positive).any():
                 yield Finding(kind, name, _share(where))
+        if positive.any():
+            words = f"{_share(positive)} numbers are above 0, which -exp({role}) is not: they grow"
+            yield Finding("sign", name, words)
+            continue
         if role in started:
             if values.size > 1:
                 yield Finding("initialisation", name, f"still is {started[role]}", "notable")

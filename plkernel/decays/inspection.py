@@ -177,7 +177,7 @@ def _compared(model: Path, compare: Path | None, decays: Decays | None) -> tuple
             f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}"
         )
     for old, new in zip(before.layers, now.layers, strict=True):
-        if old.rates.shape != new.rates.shape:
+        if np.squeeze(old.rates).shape != np.squeeze(new.rates).shape:
             shapes = (
                 f"has {old.rates.shape} decays in {old.module}, but {now.name} has"
                 f" {new.rates.shape}"

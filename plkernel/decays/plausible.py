@@ -99,7 +99,9 @@ def _last(layer: Layer, role: str) -> str:
     """The last part of a tensor's name; that of RWKV-7's first names is as w0."""
     if role in ("A_log", "dt_bias"):
         return role
-    last = layer.names[role].rpartition(".")[2]
+    last = layer.names[role].removesuffix(".weight").rpartition(".")[2]
+    if last == "time_mix_decay":  # of llama.cpp
+        return "time_decay"
     return "w0" if layer.family.name == "RWKV-7" else last
 
 

@@ -14,7 +14,7 @@ from plkernel.decays.tensors import Checkpoint, Stored
 
 LAGS: Floats = np.exp2(np.arange(13.0))
 """Tokens at which kernels are known: 1, 2, 4 .. 4096."""
-NUMBERED = re.compile(r"(?:^|\.)(?:layers?|blocks|h)\.(\d{1,6})(?=\.)", re.ASCII)
+NUMBERED = re.compile(r"(?:^|\.)(?:layers?|blocks|blk|h)\.(\d{1,6})(?=\.)", re.ASCII)
 MOST_LAYERS, MOST_NUMBERS = 1000, 2**25
 """Layers with decays, and numbers in their tensors, of one checkpoint; the largest published has
 half as many.
@@ -40,7 +40,7 @@ class Layer:
     @property
     def number(self) -> int:
         """Number of the layer in its name; 0 if there is none."""
-        return _number(self.module)
+        return _number_of(self.module)
 
     @property
     def given(self) -> Given:
@@ -94,7 +94,7 @@ def located_layers(
     left = [one for one in known if taken.isdisjoint(one[2].values())]
     if not own:
         return known
-    return sorted([*left, *_apart(own, left)], key=lambda one: _number(one[0]))
+    return sorted([*left, *_apart(own, left)], key=lambda one: _number_of(one[0]))
 
 
 def _apart(own: Sequence[Located], known: Sequence[Located]) -> list[Located]:
@@ -211,6 +211,10 @@ def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
     with np.errstate(over="ignore"):  # of decays that grow
         means = np.array([np.exp(-2.0 * lag * (known - slowest)).mean() for lag in lags])
         return np.exp(-slowest * lags) * np.sqrt(means)
+
+
+def _number_of(module: str) -> int:
+    return _number(f"{module.partition(':')[0]}.")
 
 
 def _number(name: str) -> int:

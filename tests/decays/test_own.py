@@ -16,7 +16,14 @@ import plkernel
 from plkernel.analysis.parametrisations import FORMS
 from plkernel.commands.inspect import command as inspect
 from plkernel.decays.inspection import shown
-from plkernel.decays.own import FORMULAS, Statement, read_statements, statements, suggestion
+from plkernel.decays.own import (
+    FORMULAS,
+    Statement,
+    own_layers,
+    read_statements,
+    statements,
+    suggestion,
+)
 from plkernel.decays.rates import half_lives
 from plkernel.testing import assert_decays_survive
 
@@ -413,3 +420,35 @@ def test_layers_of_one_s_own_survive() -> None:
 
     with pytest.raises(AssertionError, match=r"meta: decay\[\d+\] is 0, promised"):
         assert_decays_survive(Mixer, decays=stated, initialise=careless, steps=["meta"])
+
+
+def test_a_function_may_need_all_of_a_tensor_and_a_form_never_does() -> None:
+    """Shards of a tensor are read by a form, and reported as unseen for a function."""
+    for form, whole in (("sigmoid", False), (torch.sigmoid, True)):
+        [(_, family, _)] = own_layers(["a.decay"], statements({"*.decay": form}))
+        assert family.whole is whole
+
+
+def test_findings_try_other_numbers_that_a_function_may_refuse() -> None:
+    model = Net(1)
+    nn.init.constant_(model.layers[0].decay, 3.0)
+
+    def below(x: torch.Tensor) -> torch.Tensor:
+        assert float(x.max()) <= 3.0
+        return torch.sigmoid(x)
+
+    assert plkernel.watch(model, decays={"*.decay": below}).unseen == {}
+
+
+def test_a_stated_form_is_not_doubted_for_its_name(tmp_path: Path) -> None:
+    """Numbers from 0.5 to 0.99 in nu_log look like decays; a statement says what they are."""
+    path = file_of(tmp_path, {"m.nu_log": torch.linspace(0.5, 0.99, 16)})
+    doubted = [one.name for one in plkernel.inspect(path).findings]
+    assert "transformed" in doubted
+    assert plkernel.inspect(path, decays={"*.nu_log": "sigmoid"}).findings == ()
+
+
+def test_a_bare_layer_of_a_known_family_beside_one_of_one_s_own(tmp_path: Path) -> None:
+    tensors = {name: torch.linspace(-2.0, -1.0, 4) for name in ("A_log", "dt_bias", "decay")}
+    found = plkernel.inspect(file_of(tmp_path, tensors), decays={"decay": "sigmoid"})
+    assert [one.family.name for one in found.layers] == ["Mamba-2", "own layer decay"]

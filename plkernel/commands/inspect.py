@@ -52,7 +52,7 @@ def command(
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load; a folder as on the Hugging
-            Face hub, a .safetensors, .pth or .ckpt file, or hf:OWNER/NAME.
+            Face hub, a .safetensors, .pth, .ckpt or .gguf file, or hf:OWNER/NAME.
         corpus: Validation text, as plkernel.corpus names it; if left out that of the run.
         windows: How many windows of the run's context to evaluate.
         json: Write the figures to this file too, kernels at every power of two up to the context.

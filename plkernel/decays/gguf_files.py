@@ -139,10 +139,6 @@ def _reader() -> Callable[[Path], Any]:
                 raise ValueError(f"{field.name}: must have at most {MOST_DIMENSIONS} dimensions")
             return field
 
-        def _build_tensors(self, start_offs: int, fields: list[Any]) -> None:
-            with np.errstate(all="ignore"):  # of products of sizes that no file has
-                super()._build_tensors(start_offs, fields)
-
     return Reader
 
 

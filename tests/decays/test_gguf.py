@@ -252,6 +252,48 @@ def test_heads_in_the_order_of_ggml_are_brought_back(tmp_path: Path) -> None:
     assert found & {"another order", "initialised again"}
 
 
+def single(folder: Path, architecture: str, layer: State) -> Path:
+    """A file of one layer, by the names in it."""
+    named = {f"blk.0.{name}": tensor for name, tensor in layer.items()}
+    return write(folder / "single.gguf", architecture, named)
+
+
+def test_numbers_near_another_form_are_not_called_so(tmp_path: Path) -> None:
+    """One part in 10,000 is far more than float32 leaves of an exponential."""
+    before, now = pair(tmp_path, "Mamba", lambda x: x.exp() * (1 + 1e-4))
+    assert {one[0] for one in compared(now, before)} == {"sign"}
+    before, now = pair(tmp_path, "Mamba", lambda x: -x.exp() * (1 + 1e-4))
+    assert compared(now, before) == []
+
+
+def test_an_official_start_is_seen_through_the_dimension_of_llama_cpp(tmp_path: Path) -> None:
+    counted = torch.arange(1.0, HEADS + 1)
+    layer = {"ssm_a": -counted[:, None], "ssm_dt.bias": torch.linspace(-6.0, -3.0, HEADS)}
+    found = shown(str(single(tmp_path, "mamba2", layer))).findings
+    assert ("initialisation", "blk.0.ssm_a") in [one[:2] for one in found]
+
+
+def test_one_number_of_a_head_beside_the_map_of_a_mamba(tmp_path: Path) -> None:
+    """As PLaMo 2 has them."""
+    _, layer = mamba2(0)
+    layer = {**layer, "ssm_a": right(layer["ssm_a"][:, 0]), "ssm_x.weight": torch.ones(2, 2)}
+    [one] = shown(str(single(tmp_path, "plamo2", layer))).layers
+    steps = np.logaddexp(0, layer["ssm_dt.bias"].double().numpy())
+    expected = -layer["ssm_a"].double().numpy() * steps
+    assert one.rates == pytest.approx(expected, rel=1e-12)
+
+
+def test_decays_of_rwkv_in_another_form(tmp_path: Path) -> None:
+    _, layer = rwkv6(0)
+    layer["time_mix_decay.weight"] = (-layer["time_mix_decay.weight"].exp()).exp()
+    [one] = [
+        one
+        for one in shown(str(single(tmp_path, "rwkv6", layer))).findings
+        if one.name == "transformed"
+    ]
+    assert one.seen.endswith("look like exp(-exp(time_decay))")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_numbers_of_every_type(dtype: torch.dtype, tmp_path: Path) -> None:
     values = torch.tensor([-4.25, -3.0, -2.5]).to(dtype)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from plkernel.config.study import Spec
     from plkernel.context.measures import Influence, Means, Truncation
     from plkernel.decays.inspection import Shown
+    from plkernel.decays.own import Decays
     from plkernel.models.power_law import Parametrisation
     from plkernel.models.spectrum import Ordered
     from plkernel.results.comparison import Comparison
@@ -655,19 +656,32 @@ def trial(
     return load_study(planned.out)
 
 
-def inspect(path: str | Path) -> "Shown | TrainedRun":
+def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | TrainedRun":
     """Read the decays of anybody's checkpoint, found by name; nothing of it is executed.
 
-    path: a folder as on the Hugging Face hub, a .safetensors or .pth file, or hf:OWNER/NAME; a run
-    of plkernel is opened as by `load_run`. In the result, `layers` have rates = -ln a per token,
-    `kernels` (L,T) the later weights of an input, `findings` what is wrong with them. Raises
-    ValueError if no decays are known. As plkernel.inspect.
+    path    a folder as on the Hugging Face hub, a .safetensors, .pth or .gguf file, or
+            hf:OWNER/NAME; a run of plkernel is opened as by `load_run`
+    decays  how those of a layer of your own follow from its parameters, by pattern of their names:
+            {"*.decay": "sigmoid"}; as for `watch`
+
+    In the result, `layers` have rates = -ln a per token, `kernels` (L,T) the later weights of an
+    input, `findings` what is wrong with them. Raises ValueError if no decays are known, and if
+    `decays` fits none of the tensors. As plkernel.inspect.
     """
     from plkernel.decays.inspection import is_other_software, shown
+    from plkernel.decays.own import UnknownDecays, statements, with_lines
 
     place = _path(path, "path")
     refuse_study(place, "path")
-    return shown(str(path)) if is_other_software(place) else load_run(place)
+    statements(decays)
+    if not is_other_software(place):
+        if decays is not None:
+            raise ValueError(f"decays must be left out for a run of plkernel, which {path} is")
+        return load_run(place)
+    try:
+        return shown(str(path), decays)
+    except UnknownDecays as error:
+        raise with_lines(error, "plkernel.inspect(path, decays=decays)") from None
 
 
 def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:

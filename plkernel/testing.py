@@ -25,6 +25,8 @@ import pytest
 if TYPE_CHECKING:
     from torch import nn
 
+    from plkernel.decays.own import Decays
+
 Arrays = dict[str, np.ndarray]
 Factory: TypeAlias = Callable[[], Any]
 Fill: TypeAlias = Callable[[Any], object]
@@ -55,6 +57,7 @@ def assert_decays_survive(
     initialise: "Callable[[nn.Module], object] | None" = None,
     inputs: Sequence[Any] = (),
     steps: Sequence[str] = STEPS,
+    decays: "Decays | None" = None,
 ) -> None:
     """Raise AssertionError unless the decays of a model survive what is done to it.
 
@@ -66,6 +69,7 @@ def assert_decays_survive(
     initialise  fills a model whose tensors were empty; `init_weights`, `_init_weights` or
                 `reset_parameters` of the model, whichever it has, unless given
     inputs      arguments of the forward pass, for a compiled model to run
+    decays      those of layers of your own, as for `plkernel.watch`
 
     The model is built in float32, from SEEDS seeds, without a finding that is wrong, and then, step
     by step:
@@ -93,11 +97,11 @@ def assert_decays_survive(
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         try:
             moved = _built(factory)
-            _check_findings(moved)
-            samples = [_decays(_built(factory, seed)) for seed in range(SEEDS)]
+            _check_findings(moved, decays)
+            samples = [_decays(_built(factory, seed), decays) for seed in range(SEEDS)]
             first = samples[0]
             fixed = _shared(samples) | _promises(given, first)
-            kept = _move(moved, first)
+            kept = _move(moved, first, decays)
             table: dict[str, Callable[[], Readings]] = {
                 "built": lambda: [("", first, None)],
                 "bfloat16": lambda: (
@@ -105,25 +109,25 @@ def assert_decays_survive(
                 ),
                 "meta": lambda: [("", _materialised(_built(factory, device="meta"), fill), None)],
                 "initialised again": lambda: _initialised_again(_built(factory), fill, first),
-                "saved and loaded": lambda: _saved_and_loaded(moved, factory, kept),
+                "saved and loaded": lambda: _saved_and_loaded(moved, factory, kept, decays),
                 "deepcopy": lambda: [("", copy.deepcopy(moved), kept)],
                 "compiled": lambda: [("", _run(moved, inputs), kept)],
-                "two processes": lambda: _in_two_processes(factory, fill, first),
+                "two processes": lambda: _in_two_processes(factory, fill, first, decays),
             }
             asked = [step for step in STEPS if step in steps]
             for step in ["built", *asked]:
                 for words, model, expected in table[step]():
-                    now = model if isinstance(model, dict) else _decays(model)
+                    now = model if isinstance(model, dict) else _decays(model, decays)
                     _check(f"{step}{words}", now, samples, fixed, expected)
         finally:
             torch.set_default_dtype(before)
 
 
-def _check_findings(model: "nn.Module") -> None:
+def _check_findings(model: "nn.Module", decays: "Decays | None") -> None:
     """AssertionError for a finding that is wrong in a model as it is built."""
     from plkernel.decays.watch import watch
 
-    for one in watch(model).findings:
+    for one in watch(model, decays=decays).findings:
         if one.severity == "wrong":
             raise AssertionError(f"built: {one.tensor}: {one.name}, {one.seen}")
 
@@ -188,15 +192,15 @@ def decays_survive() -> Callable[..., None]:
     return assert_decays_survive
 
 
-def _move(model: Any, decays: Arrays) -> Arrays:
+def _move(model: Any, first: Arrays, decays: "Decays | None") -> Arrays:
     """Move decays, in place, to numbers that no initialisation gives, and return these."""
     import torch
 
     with torch.no_grad():
-        for name, values in decays.items():
+        for name, values in first.items():
             tensor = attrgetter(name)(model)
             tensor += torch.linspace(0.01, 0.1, values.size).reshape(values.shape).to(tensor.dtype)
-    return _decays(model)
+    return _decays(model, decays)
 
 
 def _initialised_again(model: Any, fill: Fill, first: Arrays) -> Readings:
@@ -211,7 +215,9 @@ def _initialised_again(model: Any, fill: Fill, first: Arrays) -> Readings:
     yield "", model, None
 
 
-def _saved_and_loaded(model: Any, factory: Factory, kept: Arrays) -> Readings:
+def _saved_and_loaded(
+    model: Any, factory: Factory, kept: Arrays, decays: "Decays | None"
+) -> Readings:
     import torch
 
     files = hasattr(model, "save_pretrained")
@@ -228,7 +234,7 @@ def _saved_and_loaded(model: Any, factory: Factory, kept: Arrays) -> Readings:
     torch.set_default_dtype(torch.float32)
     if not files and "strict" not in _options_of(model.load_state_dict):
         return
-    for words, left_out in _lacking(model):
+    for words, left_out in _lacking(model, decays):
         with tempfile.TemporaryDirectory() as folder:
             if files:
                 model.save_pretrained(folder)
@@ -240,7 +246,7 @@ def _saved_and_loaded(model: Any, factory: Factory, kept: Arrays) -> Readings:
                 state = copy.deepcopy(model.state_dict())
                 partial = {name: x for name, x in state.items() if name not in left_out}
                 other.load_state_dict(partial, strict=False)
-        now = _decays(other)
+        now = _decays(other, decays)
         expected = {**kept, **{name: x for name, x in now.items() if name in left_out}}
         yield f" from a file without {words}", now, expected
 
@@ -263,7 +269,7 @@ def _options_of(function: Callable[..., Any]) -> set[str]:
     return {one.name for one in taken} | any_name
 
 
-def _lacking(model: Any) -> Iterator[tuple[str, set[str]]]:
+def _lacking(model: Any, decays: "Decays | None") -> Iterator[tuple[str, set[str]]]:
     """What a file may lack, in words, and names of those tensors.
 
     Each tensor of a module with decays, in all layers at once, and then all tensors elsewhere: an
@@ -271,7 +277,8 @@ def _lacking(model: Any) -> Iterator[tuple[str, set[str]]]:
     """
     from plkernel.decays.watch import layers_of
 
-    modules = tuple(dict.fromkeys(module for module, _, _ in layers_of(model)[1]))
+    known = layers_of(model, decays)[1]
+    modules = tuple(dict.fromkeys(module.partition(":")[0] for module, _, _ in known))
     heads = tuple(f"{module}." if module else "" for module in modules)
     alike: dict[str, set[str]] = {}
     elsewhere = set[str]()
@@ -311,7 +318,9 @@ def _run(model: Any, inputs: Sequence[Any]) -> Any:
     return model
 
 
-def _in_two_processes(factory: Factory, fill: Fill, first: Arrays) -> Readings:
+def _in_two_processes(
+    factory: Factory, fill: Fill, first: Arrays, decays: "Decays | None"
+) -> Readings:
     from torch import distributed, multiprocessing, set_num_threads
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -324,10 +333,12 @@ def _in_two_processes(factory: Factory, fill: Fill, first: Arrays) -> Readings:
             store = distributed.FileStore(f"{folder}/store", 2)
             distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
             mesh = init_device_mesh("cpu", (2,))
-            found.append((f", {words}", _decays(fully_shard(_built(factory), mesh=mesh)), first))
+            found.append(
+                (f", {words}", _decays(fully_shard(_built(factory), mesh=mesh), decays), first)
+            )
             words = "from meta"
             sharded = fully_shard(_built(factory, device="meta"), mesh=mesh)
-            found.append((f", {words}", _decays(_materialised(sharded, fill)), None))
+            found.append((f", {words}", _decays(_materialised(sharded, fill), decays), None))
         except Exception as error:  # of whatever kind other people's code raises
             raise AssertionError(f"{words}: {type(error).__name__}: {error}") from None
         Path(folder, str(rank)).write_bytes(pickle.dumps(found))
@@ -402,13 +413,13 @@ def _check_distribution(subject: str, found: np.ndarray, drawn: np.ndarray) -> N
         raise AssertionError(f"{subject} is {now}, promised were draws from {before}")
 
 
-def _decays(model: "nn.Module") -> Arrays:
+def _decays(model: "nn.Module", decays: "Decays | None") -> Arrays:
     """Decays by name, in float64, of DTensors the whole: a call that all processes must make."""
     from plkernel.decays.watch import layers_of
 
     found = {}
     for name in dict.fromkeys(
-        name for _, _, names in layers_of(model)[1] for name in names.values()
+        name for _, _, names in layers_of(model, decays)[1] for name in names.values()
     ):
         tensor: Any = attrgetter(name)(model).detach()
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

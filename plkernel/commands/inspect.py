@@ -34,6 +34,7 @@ def command(
     text: str | None = None,
     tokens: int = 2048,
     state_dtype: str | None = None,
+    decays: Path | None = None,
 ) -> None:
     """Print half-lives and kernels of a model; of a run also saturation and amplification.
 
@@ -51,7 +52,7 @@ def command(
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load; a folder as on the Hugging
-            Face hub, a .safetensors, .pth or .ckpt file, or hf:OWNER/NAME.
+            Face hub, a .safetensors, .pth, .ckpt or .gguf file, or hf:OWNER/NAME.
         corpus: Validation text, as plkernel.corpus names it; if left out that of the run.
         windows: How many windows of the run's context to evaluate.
         json: Write the figures to this file too, kernels at every power of two up to the context.
@@ -65,9 +66,11 @@ def command(
             tokens.
         state_dtype: Of other people's checkpoints, which half-lives a recurrent state does not hold
             that is stored in this type after every step: bf16, fp16 or fp8.
+        decays: A TOML file that says how the decays of layers of your own follow from their
+            parameters: a table [decays] with lines such as "*.decay" = "sigmoid".
     """
     from plkernel.common.delivery import check_options, deliver
-    from plkernel.decays import inspection
+    from plkernel.decays import inspection, own
     from plkernel.decays.memory_figures import model_figure
 
     check_options(json, figure, windows=(windows, 1), tokens=(tokens, 2))
@@ -77,13 +80,24 @@ def command(
         raise ValueError("notable goes with strict: give --strict --notable")
     if other and (corpus, windows) != (None, 16):
         raise ValueError(f"corpus and windows are for runs of plkernel, which {model} is not")
-    if not other and (strict or compare is not None or state_dtype is not None):
+    asked = [compare, state_dtype, decays]
+    if not other and (strict or any(one is not None for one in asked)):
         raise ValueError(
-            "compare, strict and state_dtype are for checkpoints of other software, which"
+            "compare, strict, state_dtype and decays are for checkpoints of other software, which"
             f" {model} is not"
         )
+    if decays is not None and text is not None:
+        raise ValueError(
+            "text runs models of known families alone: leave it out where decays are given"
+        )
     if other:
-        parts, values, (before, now), title = inspection.of_checkpoint(model, compare, state_dtype)
+        options = (compare, state_dtype, None if decays is None else own.read_statements(decays))
+        try:
+            parts, values, (before, now), title = inspection.of_checkpoint(model, *options)
+        except own.UnknownDecays as error:
+            told = own.with_toml(error, f"{cli.program()} {model}")
+            print(*getattr(told, "__notes__", ()), sep="\n", file=sys.stderr)
+            raise told from None
     else:
         from plkernel.probing.runs import of_run
 

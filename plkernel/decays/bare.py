@@ -1,7 +1,9 @@
 """Layers without a parent: tensors named A_log rather than layers.0.mixer.A_log."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from plkernel.decays.own import Statement
 from plkernel.decays.rates import Located, located_layers
 from plkernel.decays.tensors import Checkpoint
 
@@ -23,10 +25,15 @@ def with_parent(checkpoint: Checkpoint) -> Checkpoint:
     return moved if located_layers(moved) else checkpoint
 
 
-def located(checkpoint: Checkpoint) -> list[Located]:
+def head_of(checkpoint: Checkpoint, moved: Checkpoint) -> str:
+    """What begins the names of a checkpoint that `with_parent` may have moved."""
+    return "" if moved is checkpoint else f"{PARENT}."
+
+
+def located(checkpoint: Checkpoint, stated: Sequence[Statement] = ()) -> list[Located]:
     """`located_layers`, or the bare layer, whose module is "", by its own names."""
     moved = with_parent(checkpoint)
-    layers = located_layers(moved)
+    layers = located_layers(moved, stated, head_of(checkpoint, moved))
     if moved is checkpoint:
         return layers
     return [

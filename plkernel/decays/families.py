@@ -55,6 +55,7 @@ DECAYS = (
     "log_A_real",
     "Lambda_re",
     "dt_bias",
+    "ssm_a",
 )
 """Last parts of names that only decays have: a tensor so named that no family takes is wrong."""
 LIKE_DECAYS = re.compile(
@@ -65,6 +66,7 @@ LIKE_DECAYS = re.compile(
     r"|dt_\w*proj\w*\.bias"
     r"|(?:\w+_)?time_decay(?!_?w\d)(?:_\w+)?"
     r"|nu_log(?:_\w+)?|recurrent_param(?:_\w+)?|slope_rate(?:_\w+)?|Lambda_re(?:_\w+)?"
+    r"|ssm_dt\.bias|time_mix_(?:decay|w0)\.weight"
     r"|log_decays?(?:_\w+)?|decay_(?:log|logits?|bias|rates?)"
     r")",
     re.ASCII,
@@ -164,6 +166,7 @@ class Family:
     tensor; states: names of which one is its last dimension
     whole    the formula needs all of a tensor; any other is of each channel alone
     equal    roles of tensors whose numbers may well be equal, or zero
+    own      stated for a layer of somebody's own, whose initialisation is not known
     """
 
     name: str
@@ -185,6 +188,7 @@ class Family:
     channels: list[str] = field(default_factory=list)
     states: list[str] = field(default_factory=list)
     equal: list[str] = field(default_factory=list)
+    own: bool = False
 
 
 def exponential(given: Given) -> Floats:
@@ -196,6 +200,12 @@ def mamba(given: Given) -> Floats:
     """exp(A_log) softplus(dt_bias): A_log (..., N), one dt_bias for each of its rows."""
     a_log = given["A_log"]
     return rate_of("a_log", a_log, dt_bias=_of_rows(given["dt_bias"], a_log))
+
+
+def by_row_or_head(given: Given) -> Floats:
+    """`mamba`, or `stepped` where there is one dt_bias for each number of A_log."""
+    is_by_head = given["A_log"].size == given["dt_bias"].size
+    return stepped(given) if is_by_head else mamba(given)
 
 
 def stepped(given: Given, shortest: float = 0.0, longest: float = math.inf) -> Floats:
@@ -400,6 +410,7 @@ RATES: dict[str, Callable[[Given], Floats]] = {
     one.__name__: one
     for one in (
         by_level,
+        by_row_or_head,
         exponential,
         forget_gate,
         gla,

@@ -23,6 +23,8 @@ BITS_BY_CHANCE = 10.0
 """Binary digits that all numbers of a tensor lack together, from which on this is no chance."""
 NEARLY_EQUAL = 1e-4
 """Relative difference of half-lives below which they are called equal."""
+MAY_BE_INITIAL = ("zeros", "all equal", "reset", "identical layers")
+"""Findings that are no fault where the initialisation is not known."""
 KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
 """Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
 
@@ -49,17 +51,26 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
         started = official_starts(layer, count)
         if layer.family.fixed is None and len(started) < len(layer.tensors):
             moved.append(layer)
-        seen += _of_tensors(layer, started, count)
-        seen += _of_half_lives(layer, started)
-        seen += _of_dtype(layer, started)
+        of_layer = [
+            *_of_tensors(layer, started, count),
+            *_of_half_lives(layer, started),
+            *_of_dtype(layer, started),
+        ]
+        seen += [_of_own(one) for one in of_layer] if layer.family.own else of_layer
     for name in dict.fromkeys(layer.family.name for layer in moved):
         alike = [layer for layer in layers if layer.family.name == name]
-        seen += _identical(alike)
+        of_family = list(_identical(alike))
+        seen += [_of_own(one) for one in of_family] if alike[0].family.own else of_family
     seen += [Finding(*one) for one in unread(checkpoint, layers)]
     seen += [Finding("shape", *one) for layer in layers for one in sizes(layer)]
     seen += [Finding("transformed", *one) for one in transformed(layers)]
     seen += _of_names(checkpoint, [layer.module for layer in layers])
     return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
+
+
+def _of_own(one: Finding) -> Finding:
+    """A finding of a layer of somebody's own: what an initialisation may give is notable there."""
+    return one._replace(severity="notable") if one.name in MAY_BE_INITIAL else one
 
 
 def _identical(layers: Sequence[Layer]) -> Iterator[Finding]:
@@ -181,9 +192,14 @@ def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterato
     """Numbers that are not finite, all equal, or in part or whole an official initialisation."""
     for role, stored in layer.tensors.items():
         name, values = layer.names[role], stored.values
+        positive = np.zeros(values.shape, bool) if stored.raw is None else stored.raw > 0
         for kind, test in (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf)):
-            if (where := test(values)).any():
+            if (where := test(values) & ~positive).any():
                 yield Finding(kind, name, _share(where))
+        if positive.any():
+            words = f"{_share(positive)} numbers are above 0, which -exp({role}) is not: they grow"
+            yield Finding("sign", name, words)
+            continue
         if role in started:
             if values.size > 1:
                 yield Finding("initialisation", name, f"still is {started[role]}", "notable")

@@ -13,7 +13,7 @@ RANKED = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """Names of files that one process wrote, as mp_rank_00_model_states.pt."""
-WEIGHTS = (".safetensors", ".st", ".pth", ".pt", ".bin", ".ckpt")
+WEIGHTS = (".safetensors", ".st", ".pth", ".pt", ".bin", ".ckpt", ".gguf")
 
 
 def entries(folder: Path) -> list[str]:
@@ -55,6 +55,11 @@ def part_of(path: Path) -> str:
     numbered = OF_SEVERAL.fullmatch(path.name)
     if numbered and int(numbered["count"]) > 1:
         count = int(numbered["count"])
+        if path.suffix == ".gguf":
+            return (
+                f"is one part of {count:,}, which name different tensors: llama-gguf-split --merge"
+                f" {path} whole.gguf joins them; then name whole.gguf"
+            )
         return f"is one part of {count:,}, which name different tensors; name {path.parent}"
     ranked = RANKED.search(path.name)
     if not ranked:

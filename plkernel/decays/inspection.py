@@ -11,12 +11,13 @@ import numpy as np
 from plkernel.analysis.results import Result
 from plkernel.common.cli import existing, text_table
 from plkernel.common.files import CHECKPOINT
-from plkernel.decays.bare import with_parent
+from plkernel.decays.bare import head_of, with_parent
 from plkernel.decays.families import FAMILIES, Floats
 from plkernel.decays.findings import Finding, findings, grouped
 from plkernel.decays.folders import WEIGHTS, conversion, held_files
 from plkernel.decays.memory import QUANTILES, Memory, kernel_exponents, slope_range
 from plkernel.decays.memory_figures import DRAWN, model_figure
+from plkernel.decays.own import Decays, UnknownDecays, statements
 from plkernel.decays.rates import LAGS, Layer, kernel, known_layers, quantiles
 from plkernel.decays.redrawn import FEWEST, redrawn
 from plkernel.decays.structure import row_labels, why_unknown
@@ -141,27 +142,34 @@ def is_other_software(model: Path) -> bool:
     return model.name != CHECKPOINT
 
 
-def of_checkpoint(model: Path, compare: Path | None, state_dtype: str | None = None) -> Parts:
+def of_checkpoint(
+    model: Path,
+    compare: Path | None,
+    state_dtype: str | None = None,
+    decays: Decays | None = None,
+) -> Parts:
     """Decays and findings of a checkpoint of other software.
 
-    state_dtype: also what a recurrent state of that type makes of its half-lives.
+    state_dtype: also what a recurrent state of that type makes of its half-lives; decays: of layers
+    of somebody's own, see `plkernel.decays.own`.
 
     Raises ValueError if the one to compare has other layers, and for a type that is unknown.
     """
     if state_dtype is None:
-        return _compared(model, compare)[1]
+        return _compared(model, compare, decays)[1]
     from plkernel.decays.rounding import dtype_name
     from plkernel.decays.stored_states import state_table
 
     dtype = dtype_name(state_dtype)
-    now, (texts, values, memories, title) = _compared(model, compare)
+    now, (texts, values, memories, title) = _compared(model, compare, decays)
     table, values["state"] = state_table(now.layers, dtype)
     return [*texts, table], values, memories, title
 
 
-def _compared(model: Path, compare: Path | None) -> tuple[Shown, Parts]:
+def _compared(model: Path, compare: Path | None, decays: Decays | None) -> tuple[Shown, Parts]:
     """A checkpoint and its report, beside an earlier one where that is given."""
-    before, now = None if compare is None else shown(str(compare)), shown(str(model))
+    before = None if compare is None else shown(str(compare), decays)
+    now = shown(str(model), decays)
     if before is None:
         return now, ([render(now)], now.to_dict(), (None, now.memory), now.name)
     if len(before.layers) != len(now.layers):
@@ -169,7 +177,7 @@ def _compared(model: Path, compare: Path | None) -> tuple[Shown, Parts]:
             f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}"
         )
     for old, new in zip(before.layers, now.layers, strict=True):
-        if old.rates.shape != new.rates.shape:
+        if np.squeeze(old.rates).shape != np.squeeze(new.rates).shape:
             shapes = (
                 f"has {old.rates.shape} decays in {old.module}, but {now.name} has"
                 f" {new.rates.shape}"
@@ -180,16 +188,23 @@ def _compared(model: Path, compare: Path | None) -> tuple[Shown, Parts]:
     return now, ([render(now, before)], values, (before.memory, now.memory), now.name)
 
 
-def shown(target: str) -> Shown:
+def shown(target: str, decays: Decays | None = None) -> Shown:
     """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub.
+
+    decays: of layers of somebody's own, see `plkernel.decays.own`.
 
     Raises ValueError if no decays are known.
     """
-    checkpoint = with_parent(open_checkpoint(target))
+    stated = statements(decays)
+    opened = open_checkpoint(target)
+    checkpoint = with_parent(opened)
     try:
-        if not (layers := known_layers(checkpoint)):
-            raise ValueError(_nothing(checkpoint.names))
+        layers = known_layers(checkpoint, stated, head_of(opened, checkpoint))
+        if not layers:
+            raise UnknownDecays(_nothing(checkpoint.names), checkpoint.names)
         seen = tuple(findings(checkpoint, layers))
+    except UnknownDecays as error:
+        raise UnknownDecays(f"{target}: {error}", error.names) from error
     except ValueError as error:
         raise ValueError(f"{target}: {error}") from error
     model_type = checkpoint.config.get("model_type")

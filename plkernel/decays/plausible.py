@@ -77,6 +77,8 @@ def transformed(layers: Sequence[Layer]) -> Iterator[tuple[str, str]]:
     """A tensor, and what its numbers look like, where they cannot be what its name says."""
     kinds: dict[tuple[str, str], list[Layer]] = {}
     for layer in layers:
+        if layer.family.own:  # its form is what somebody states, whatever the name
+            continue
         for role in layer.tensors:
             kinds.setdefault((layer.family.anchor + layer.family.name, role), []).append(layer)
     for (_, role), alike in kinds.items():
@@ -97,7 +99,9 @@ def _last(layer: Layer, role: str) -> str:
     """The last part of a tensor's name; that of RWKV-7's first names is as w0."""
     if role in ("A_log", "dt_bias"):
         return role
-    last = layer.names[role].rpartition(".")[2]
+    last = layer.names[role].removesuffix(".weight").rpartition(".")[2]
+    if last == "time_mix_decay":  # of llama.cpp
+        return "time_decay"
     return "w0" if layer.family.name == "RWKV-7" else last
 
 

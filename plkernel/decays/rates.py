@@ -1,6 +1,7 @@
 """Layers with decays of a checkpoint: their rates, half-lives in tokens, and kernels."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,11 +9,12 @@ import numpy as np
 
 from plkernel.decays.families import FAMILIES, Family, Floats, Given, names_of
 from plkernel.decays.memory import QUANTILES
+from plkernel.decays.own import MAIN, Misfit, Statement, own_layers
 from plkernel.decays.tensors import Checkpoint, Stored
 
 LAGS: Floats = np.exp2(np.arange(13.0))
 """Tokens at which kernels are known: 1, 2, 4 .. 4096."""
-NUMBERED = re.compile(r"(?:^|\.)(?:layers?|blocks|h)\.(\d{1,6})(?=\.)", re.ASCII)
+NUMBERED = re.compile(r"(?:^|\.)(?:layers?|blocks|blk|h)\.(\d{1,6})(?=\.)", re.ASCII)
 MOST_LAYERS, MOST_NUMBERS = 1000, 2**25
 """Layers with decays, and numbers in their tensors, of one checkpoint; the largest published has
 half as many.
@@ -38,7 +40,7 @@ class Layer:
     @property
     def number(self) -> int:
         """Number of the layer in its name; 0 if there is none."""
-        return _number(self.module)
+        return _number_of(self.module)
 
     @property
     def given(self) -> Given:
@@ -57,6 +59,10 @@ class Layer:
         try:
             with np.errstate(all="ignore"):
                 return np.atleast_1d(self.family.rate(Given(values, self.config, self.number)))
+        except Misfit as error:
+            if others:  # for which a function of the user may not be made
+                return np.full_like(self.rates, np.nan)
+            raise Misfit(f"{self.module}: {error}") from error
         except (
             ValueError,
             IndexError,
@@ -74,7 +80,35 @@ Located = tuple[str, Family, dict[str, str]]
 """Of a layer: its module, its family, and the names of its tensors by role."""
 
 
-def located_layers(checkpoint: Checkpoint) -> list[Located]:
+def located_layers(
+    checkpoint: Checkpoint, stated: Sequence[Statement] = (), head: str = ""
+) -> list[Located]:
+    """All layers of known families, and those that are stated, by names of tensors alone, in order.
+
+    head: begins all names, and is no part of what patterns are held against. A family does not read
+    a tensor that a statement does.
+    """
+    known = _of_families(checkpoint)
+    own = own_layers(checkpoint.names, stated, head)
+    taken = {tensors[MAIN] for _, _, tensors in own}
+    left = [one for one in known if taken.isdisjoint(one[2].values())]
+    if not own:
+        return known
+    return sorted([*left, *_apart(own, left)], key=lambda one: _number_of(one[0]))
+
+
+def _apart(own: Sequence[Located], known: Sequence[Located]) -> list[Located]:
+    """Stated layers, their modules with the name of the tensor where a module has several."""
+    modules = Counter(module for module, _, _ in (*own, *known))
+    layers = []
+    for module, family, tensors in own:
+        last = tensors[MAIN].rpartition(".")[2]
+        label = module if modules[module] == 1 else f"{module}:{last}"
+        layers.append((label, family, tensors))
+    return layers
+
+
+def _of_families(checkpoint: Checkpoint) -> list[Located]:
     """All layers of known families by the names of tensors alone, in order."""
     known = names_of(checkpoint.names)
     types = Given({}, checkpoint.config, 0).model_types
@@ -124,9 +158,11 @@ def _fits(
     return is_decided or not beside or any(one in known for one in beside)
 
 
-def known_layers(checkpoint: Checkpoint) -> list[Layer]:
-    """All layers of known families, in order."""
-    matched = located_layers(checkpoint)
+def known_layers(
+    checkpoint: Checkpoint, stated: Sequence[Statement] = (), head: str = ""
+) -> list[Layer]:
+    """All layers of known families, and those that are stated, in order; see `located_layers`."""
+    matched = located_layers(checkpoint, stated, head)
     if len(matched) > MOST_LAYERS:
         raise ValueError(f"{len(matched):,} layers with decays, expected at most {MOST_LAYERS:,}")
     if (
@@ -175,6 +211,10 @@ def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
     with np.errstate(over="ignore"):  # of decays that grow
         means = np.array([np.exp(-2.0 * lag * (known - slowest)).mean() for lag in lags])
         return np.exp(-slowest * lags) * np.sqrt(means)
+
+
+def _number_of(module: str) -> int:
+    return _number(f"{module.partition(':')[0]}.")
 
 
 def _number(name: str) -> int:

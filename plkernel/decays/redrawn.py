@@ -3,11 +3,12 @@
 Each tensor of each layer is tested, as one that was drawn anew hides among those that were kept.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from plkernel.analysis.parametrisations import softplus
 from plkernel.decays.families import Family, Floats
 from plkernel.decays.findings import HALF_PRECISION, Finding, official_starts
 from plkernel.decays.rates import Layer
@@ -25,6 +26,33 @@ FEWEST = 8
 """Numbers of a tensor that is tested alone: of fewer, a correlation says too little."""
 ALIKE = 0.9
 """Correlation with the numbers of another layer that is no chance."""
+
+CONVERTED: dict[str, Callable[[Floats], Floats]] = {
+    "{}": lambda x: x,
+    "-exp({})": lambda x: -np.exp(x),
+    "exp({})": np.exp,
+    "-({})": lambda x: -x,
+    "-exp(-exp({}))": lambda x: -np.exp(-np.exp(x)),
+    "exp(-exp({}))": lambda x: np.exp(-np.exp(x)),
+    "-exp(exp({}))": lambda x: -np.exp(np.exp(x)),
+    "-exp(-({}))": lambda x: -np.exp(-x),
+    "log({})": lambda x: np.log(np.where(x > 0, x, np.nan)),
+    "log(-({}))": lambda x: np.log(np.where(x < 0, -x, np.nan)),
+    "softplus({})": softplus,
+}
+"""Forms in which converters store decays, the likeliest first."""
+WHY = {
+    ("-exp({})", "{}"): "-exp was not applied",
+    ("-exp({})", "exp({})"): "the sign is missing",
+    ("-exp({})", "-exp(-exp({}))"): "-exp was applied twice",
+    ("-exp({})", "-exp(exp({}))"): "the exponential was applied twice",
+    ("{}", "-exp({})"): "-exp was not taken back",
+    ("{}", "exp({})"): "the exponential was not taken back",
+}
+"""What went wrong, by the right form and the one that is there."""
+SINGLE = np.finfo(np.float32)
+MOST_ROUNDINGS = 8.0
+"""In the exponentials of a converter, which computes in float32."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +88,17 @@ class Pair:
 def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
     """What is wrong with the tensors of `now`, given the same layers `before`.
 
+    another form       a tensor is the numbers before in another form, as exp(A_log) in A_log
     another order      a tensor has the same numbers in other places, or those of another layer
     initialised again  it is an official initialisation, and was not before; or the numbers before
                        explain nothing of those now, in all layers together or in this one
     """
     told: set[str] = set()
-    for found in (*_in_another_order(before, now), *_started_again(before, now)):
+    for found in (
+        *_in_another_form(before, now),
+        *_in_another_order(before, now),
+        *_started_again(before, now),
+    ):
         if found.tensor not in told:
             told.add(found.tensor)
             yield found
@@ -92,6 +125,39 @@ def _tensors(
                 continue
             seen.add(name)
             yield name, new, role, other, stored
+
+
+def _in_another_form(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
+    """Tensors that a converter has stored in another form than the one that their name stands for.
+
+    That form is -exp of the numbers before where the file has its numbers so, else these numbers.
+    """
+    for name, _, role, old, new in _tensors(before, now):
+        right = "{}" if new.raw is None else "-exp({})"
+        stored = new.values if new.raw is None else new.raw
+        x, y = old.values.ravel(), stored.ravel()
+        if not (np.isfinite(x).all() and np.isfinite(y).all() and x.size > 1 and np.ptp(x) > 0):
+            continue
+        if _is(right, x, y, new.eps):
+            continue
+        for form in CONVERTED:
+            if _is(form, x, y, new.eps):
+                words = f"is {form.format(role)} of the numbers before, not {right.format(role)}"
+                why = WHY.get((right, form))
+                yield Finding("another form", name, f"{words}: {why}" if why else words)
+                break
+
+
+def _is(form: str, x: Floats, y: Floats, precision: float) -> bool:
+    """Whether y is a form of x, to what rounding leaves.
+
+    That is float32's in one or two exponentials, and `precision` in what is stored.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = CONVERTED[form](x)
+        computed = MOST_ROUNDINGS * SINGLE.eps * (1.0 + np.abs(x) + np.exp(x))
+        slack = (computed + precision) * np.abs(expected) + SINGLE.tiny
+        return bool((np.abs(y - expected) <= slack).all())
 
 
 def _in_another_order(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
@@ -143,6 +209,8 @@ def _pairs(before: Sequence[Layer], now: Sequence[Layer]) -> list[Pair]:
     for name, layer, role, old, new in _tensors(before, now):
         x, y = old.values.ravel(), new.values.ravel()
         finite = np.isfinite(x) & np.isfinite(y)
+        if not finite.any():
+            continue
         x, y = _from_start(x, y, layer.family, role, (new.values.shape, layer.number, count))
         x, y = x[finite], y[finite]
         if x.size > 1 and np.ptp(x) > 0 and np.ptp(y) > 0:

@@ -1,17 +1,17 @@
 """Checkpoint files as names and arrays: only what is asked for is read, and nothing is executed.
 
 Read are a folder in the layout of the Hugging Face hub, one .safetensors file, one .pth, .pt, .bin
-or .ckpt file that holds a dictionary of tensors, alone or among other values, and hf:OWNER/NAME. No
-file outside the folder is read, wherever an index or a link may point; in the cache of
-huggingface_hub, whose snapshots are links, the blobs of the same repository belong to the folder. A
-.safetensors file needs neither torch nor transformers.
+or .ckpt file that holds a dictionary of tensors, alone or among other values, one .gguf file of
+llama.cpp, and hf:OWNER/NAME. No file outside the folder is read, wherever an index or a link may
+point; in the cache of huggingface_hub, whose snapshots are links, the blobs of the same repository
+belong to the folder. A .safetensors file needs neither torch nor transformers.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ import numpy as np
 
 from plkernel.common import cli
 from plkernel.common.files import check_regular, load_object, shown
+from plkernel.decays.checkpoints import EPS, MOST_DIMENSIONS, TYPES, Checkpoint, Stored
 from plkernel.decays.config_sizes import check_sizes
 from plkernel.decays.families import Floats
 from plkernel.decays.folders import conversion, held_files, part_of
+from plkernel.decays.gguf_files import GGUF, open_gguf
 from plkernel.decays.pickles import read_pickle
 
 HUB = "hf:"
@@ -38,59 +40,12 @@ PICKLED = (".pth", ".pt", ".bin", ".ckpt")
 SAFE = (".safetensors", ".st")
 MOST_TEXT = 2**26
 """Bytes of config.json or of an index."""
-MOST_DIMENSIONS = 8
-"""Dimensions of a tensor of decays."""
 EMPTY = (
     "; it is empty: stage 3 of ZeRO keeps its numbers in other files, which zero_to_fp32.py of"
     " DeepSpeed joins"
 )
 PREPARED = ("_strategy", "_version")
 """Names beside the tensors of a file that ChatRWKV has prepared for a strategy."""
-TYPES: dict[str, tuple[str, str, float]] = {
-    "F64": ("float64", "<f8", 2.0**-52),
-    "F32": ("float32", "<f4", 2.0**-23),
-    "F16": ("float16", "<f2", 2.0**-10),
-    "BF16": ("bfloat16", "<u2", 2.0**-7),
-    "F8_E5M2": ("float8_e5m2", "u1", 2.0**-2),
-    "F8_E4M3": ("float8_e4m3fn", "u1", 2.0**-3),
-}
-"""Types of .safetensors files: torch's name, how numpy reads the bytes, and the distance from 1 to
-the next number.
-"""
-EPS = {name: eps for name, _, eps in TYPES.values()}
-"""Distances from 1 to the next number, by torch's name of the type."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor of decays, widened to float64, and the name in torch of the type it is stored in."""
-
-    values: Floats
-    dtype: str
-
-    @property
-    def eps(self) -> float:
-        """Distance from 1 to the next number of the stored type."""
-        return EPS[self.dtype]
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Names of the tensors of a checkpoint, its config.json, and how to read a tensor.
-
-    config.json is empty if there is none.
-
-    size     how many numbers a tensor holds, by its name, known before they are read
-    read     a tensor, by its name; ValueError unless it holds floating-point numbers
-    numbers  how many numbers all tensors hold together, at most; two in a byte of whole numbers,
-             as quantised weights have
-    """
-
-    names: tuple[str, ...]
-    config: Mapping[str, Any]
-    size: Callable[[str], int]
-    read: Callable[[str], Stored]
-    numbers: Callable[[], int]
 
 
 def open_checkpoint(target: str) -> Checkpoint:
@@ -152,11 +107,13 @@ def _whole(path: Path, config: Mapping[str, Any]) -> Checkpoint:
     part = part_of(path)
     if part:
         raise ValueError(f"{path}: {part}")
+    if path.suffix == GGUF:
+        return open_gguf(path)
     if path.suffix in SAFE:
         return _of_shards(dict.fromkeys(_header(path)[0], path), config)
     if path.suffix not in PICKLED:
         raise ValueError(
-            f"{path}: is no {', '.join((*SAFE, *PICKLED))} file, and nothing else is read"
+            f"{path}: is no {', '.join((*SAFE, *PICKLED, GGUF))} file, and nothing else is read"
         )
     content = read_pickle(path)
     checkpoint = of_tensors(content, config)

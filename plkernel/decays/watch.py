@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from plkernel.analysis.nodes import check_numbers
 from plkernel.common import cli
 from plkernel.decays.bare import PARENT, located
-from plkernel.decays.families import FAMILIES
+from plkernel.decays.families import BY_INPUT, FAMILIES
 from plkernel.decays.findings import HALF_PRECISION, Finding, findings, grouped
-from plkernel.decays.rates import NUMBERED, Layer, half_lives, quantiles
+from plkernel.decays.own import Decays, Misfit, UnknownDecays, statements, with_lines
+from plkernel.decays.rates import NUMBERED, Layer, Located, half_lives, quantiles
 from plkernel.decays.structure import like_decays
 from plkernel.decays.tensors import of_tensors, spacing
 
@@ -48,6 +49,15 @@ class watch:
     if unknown
     context    tokens of a training window, for the share of half-lives beyond it; None if unknown
     step       steps that came before, in a run that goes on
+    decays     how those of a layer of your own follow from its parameters, by pattern of their
+               names, where * is any text; such a layer is read too:
+               {"*.decay": "sigmoid"}                            a form of plkernel.apply
+               {"*.A": {"form": "a_log", "dt_bias": "*.dt"}}     what the form needs beside, by
+                                                                 pattern or as a number
+               {"*.decay": lambda x: torch.sigmoid(x) ** 0.5}    a function from tensors in
+                                                                 float64 to decays a, and
+                                                                 {"form": f, "gate": "*.gate"} for
+                                                                 one that takes more, by name
 
     Call it after each step: it returns {} or, every `every` steps, floats by name. In each layer,
     over its channels:
@@ -87,6 +97,7 @@ class watch:
         *,
         context: int | None = None,
         step: int = 0,
+        decays: Decays | None = None,
     ) -> None:
         check_module(model)
         check_numbers(Integral, every=every, steps=steps, step=step)
@@ -106,7 +117,7 @@ class watch:
         self.step = step
         self.findings: list[Finding] = []
         self.unseen: dict[str, str] = {}
-        self._checkpoint, self._places = layers_of(model)
+        self._checkpoint, self._places = _asked_layers(model, decays)
         modules = [module for module, _, _ in self._places]
         short = [_short(one) for one in modules]
         labels = [
@@ -115,6 +126,7 @@ class watch:
         ]
         self._labels = dict(zip(modules, labels, strict=True))
         self._start: dict[str, np.ndarray] = {}
+        self._misfits: list[Misfit] = []
         self._reported: set[tuple[str, str]] = set()
         self.read()
 
@@ -131,6 +143,8 @@ class watch:
     def read(self) -> dict[str, float]:
         """Scalars now, whatever the step."""
         layers = {layer.module: layer for layer in self._layers()}
+        if self._misfits and not self._start:  # what is stated does not fit: no step was watched
+            raise self._misfits[0]
         if not layers:
             self._warn_of_nothing()
         scalars: dict[str, float] = {}
@@ -138,6 +152,7 @@ class watch:
             for name, value in self._values(layer).items():
                 scalars[f"decay/{self._labels[module]}/{name}"] = value
         seen = self._seen(list(layers.values()))
+        seen += [found for layer in layers.values() for found in self._collapsed(layer)]
         if self.optimizers:
             treated = list(self._treated())
             for one in treated:
@@ -186,6 +201,20 @@ class watch:
             beside += ["shape", "not as defined"]  # of all shards together
         return [one for one in seen if one.name not in beside]
 
+    def _collapsed(self, layer: Layer) -> Iterator[Finding]:
+        """A layer that remembered and forgets half within a token now, in all of its channels."""
+        start = quantiles(self._start[layer.module], (0.0, 1.0))
+        now = quantiles(layer.rates, (0.0, 1.0))
+        if not (start[1] >= 1.0 > now[1]):
+            return
+        words = (
+            f"half-lives of {start[0]:.3g} .. {start[1]:.3g} tokens at the start are"
+            f" {now[0]:.3g} .. {now[1]:.3g}"
+        )
+        by_input = any(note.startswith(BY_INPUT) for note in layer.family.notes)
+        subject = " with ".join(layer.names.values()) or layer.module
+        yield Finding("collapsed", subject, words, "notable" if by_input else "wrong")
+
     def _warn_of_nothing(self) -> None:
         """Warn once that no layer can be read, unless its tensors are elsewhere or to come."""
         reasons = [why for why in self.unseen.values() if not why.endswith(ELSEWHERE)]
@@ -198,6 +227,7 @@ class watch:
     def _layers(self) -> Iterator[Layer]:
         """Layers as far as they can be read; `unseen` has the others."""
         self.unseen = {}
+        self._misfits = []
         for module, family, names in self._places:
             try:
                 tensors, splits = {}, set()
@@ -217,6 +247,8 @@ class watch:
                 yield replace(layer, rates=layer.rates_of())
             except ValueError as error:
                 self.unseen[module] = str(error)
+                if isinstance(error, Misfit):
+                    self._misfits.append(error)
 
     def _treated(self) -> Iterator["_Treated"]:
         """What the optimizers do to each parameter of the layers, in the order of the layers."""
@@ -392,15 +424,20 @@ def optimizers_of(given: Any) -> list[Any]:
 
 
 def decay_param_groups(
-    model: nn.Module, weight_decay: float = 0.0, decay_lr: float | None = None
+    model: nn.Module,
+    weight_decay: float = 0.0,
+    decay_lr: float | None = None,
+    *,
+    decays: Decays | None = None,
 ) -> list[dict[str, Any]]:
     """Parameter groups for any optimizer: decays without weight decay, others with it.
 
     Decays are the parameters that plkernel.inspect reads half-lives from (A_log, dt_bias, w0 .., by
     family), D beside them, and any others that are named like decays, of which a warning tells.
     `decay_lr` is their learning rate, None for that of the optimizer.
+    `decays` states those of a layer of your own, as for `watch`.
     Frozen parameters are in no group.
-    Raises ValueError if no layer is known, and for numbers below 0.
+    Raises ValueError if no layer is known, for numbers below 0, and if `decays` fits no parameter.
 
     Weight decay pulls a parameter to 0, where nothing makes a decay simpler: A_log = 0 is a rate of
     1, and all heads meet there; dt_bias = 0 is a step of ln 2, 7 to 700 times the 0.001 .. 0.1 that
@@ -417,7 +454,7 @@ def decay_param_groups(
     for name, number in {"weight_decay": weight_decay, "decay_lr": decay_lr}.items():
         if number is not None and not 0.0 <= number < math.inf:
             raise ValueError(f"{name} must be a number from 0, got {number}")
-    read = decay_names(model)
+    read = _names_in(_asked_layers(model, decays)[1])
     alike = [name for name in named_like_decays(model) if name not in read]
     if alike:
         some = ", ".join(alike[:3]) + (" .." if alike[3:] else "")
@@ -427,11 +464,11 @@ def decay_param_groups(
             stacklevel=2,
         )
     of_decays, of_others = _parted(model, read.union(alike))
-    decays: dict[str, Any] = {"params": of_decays, "weight_decay": 0.0}
+    spared: dict[str, Any] = {"params": of_decays, "weight_decay": 0.0}
     if decay_lr is not None:
-        decays["lr"] = decay_lr
+        spared["lr"] = decay_lr
     others: dict[str, Any] = {"params": of_others, "weight_decay": weight_decay}
-    return [group for group in (others, decays) if group["params"]]
+    return [group for group in (others, spared) if group["params"]]
 
 
 def _parted(
@@ -521,8 +558,12 @@ def decay_names(model: nn.Module) -> set[str]:
 
     Raises ValueError if no layer is known.
     """
-    _, known = layers_of(model)
-    modules = [module.partition(":")[0] for module, _, _ in known]
+    return _names_in(layers_of(model)[1])
+
+
+def _names_in(known: Sequence[Located]) -> set[str]:
+    """Names of the tensors of layers, and of D beside those of known families."""
+    modules = [module.partition(":")[0] for module, family, _ in known if not family.own]
     beside = {f"{module}.{one}".removeprefix(".") for module in modules for one in BESIDE}
     return {name for _, _, tensors in known for name in tensors.values()} | beside
 
@@ -550,11 +591,26 @@ def _span(rates: np.ndarray) -> str:
     return f"{shortest:.3g} .. {longest:.3g}"
 
 
-def layers_of(model: nn.Module) -> Any:
+def _asked_layers(model: nn.Module, decays: Decays | None) -> Any:
+    """`layers_of`; the error tells what to write for a layer of one's own."""
+    try:
+        return layers_of(model, decays)
+    except UnknownDecays as error:
+        raise with_lines(
+            error,
+            "watch = plkernel.watch(model, optimizer, decays=decays)",
+            "groups = plkernel.decay_param_groups(model, decays=decays)",
+        ) from None
+
+
+def layers_of(model: nn.Module, decays: Decays | None = None) -> Any:
     """Names and configuration of a live model as a checkpoint, and its layers with decays.
 
-    Raises ValueError if none.
+    decays: of layers of somebody's own, see `plkernel.decays.own`.
+
+    Raises UnknownDecays, a ValueError, if none.
     """
+    stated = statements(decays)
     configs: Any = (one.config for one in model.modules() if hasattr(one, "config"))
     given = [one.to_dict() if hasattr(one, "to_dict") else one for one in configs]
     maps = sorted(
@@ -566,11 +622,13 @@ def layers_of(model: nn.Module) -> Any:
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
     checkpoint = of_tensors(dict.fromkeys(names), settings)
-    if not (known := located(checkpoint)):
+    known = located(checkpoint, stated)
+    if not known:
         families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
-        raise ValueError(
+        raise UnknownDecays(
             f"a {type(model).__name__} has no layer with known decays; known are those of"
-            f" {families}"
+            f" {families}",
+            [name for name, _ in model.named_parameters()],
         )
     return checkpoint, known
 

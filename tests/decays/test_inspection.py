@@ -102,7 +102,7 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[...
         ([file, "--text", __file__], "text needs a model that can run"),
         (
             [tmp_path / "run", "--strict"],
-            "compare, strict and state_dtype are for checkpoints of other software",
+            "compare, strict, state_dtype and decays are for checkpoints of other software",
         ),
     ]:
         assert message in refused(inspect, *arguments)

@@ -269,7 +269,7 @@ HOSTILE = [
     (large, "134,217,728 numbers in tensors of decays, expected at most 33,554,432"),
     (header({}, 0), "holds no tensors"),
     (header([1], 0), BROKEN),
-    (content(b"GGUF", "x.gguf"), "and nothing else is read"),
+    (content(b"ONNX", "x.onnx"), "and nothing else is read"),
     *(
         (shaped(one), f"{family} does not fit {next(iter(one))} {next(iter(one.values()))}")
         for one, family in MISFITS

@@ -29,6 +29,7 @@ from plkernel.common import cli
 from plkernel.config import reading
 from plkernel.config.reading import parse_spec
 from plkernel.config.schema import deep_merge
+from plkernel.decays.own import statements
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import RoleTable
 
@@ -252,6 +253,9 @@ def test_specs_are_taken(page: str, text: str) -> None:
     values = tomllib.loads(text)
     if all("." in key or "*" in key for key in values):
         RoleTable.from_dict(values)
+        return
+    if "decays" in values:
+        assert statements(values["decays"])
         return
     if "baseline" not in values:
         whole = tomllib.loads((ROOT / "runs" / "quick.toml").read_text())

@@ -1,0 +1,390 @@
+"""Layers of somebody's own: which parameters are decays, and how their rates follow from these.
+
+A statement gives a pattern of parameter names the name of a form of `plkernel.apply`, or in Python
+any function. A file of TOML can name forms alone: nothing in it is executed.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plkernel.analysis.parametrisations import FORMS
+from plkernel.common import cli
+from plkernel.common.files import check_regular, parse_toml, shown
+from plkernel.decays.families import Family, Floats, Given, rate_of
+
+Decays = Mapping[str, Any]
+"""By pattern of a parameter's name: the name of a form; a function from tensors to decays; or a
+table of `form` and what it needs beside, by pattern or as a number.
+"""
+FORM, MAIN = "form", "x"
+FORMULAS = {
+    "log_rate": "exp(-exp(x))",
+    "exp_exp": "exp(-exp(x))",
+    "sigmoid": "sigmoid(x)",
+    "sigmoid_root": "sigmoid(x)**(1/16)",
+    "a_log": "exp(-exp(x) softplus(dt_bias))",
+    "dt_bias": "exp(-exp(a_log) softplus(x))",
+    "exp_sigmoid": "exp(-exp(-1/2) sigmoid(x))",
+    "bounded": "exp(-bound sigmoid(x))",
+    "rg_lru": "exp(-8 sigmoid(gate_bias) softplus(x))",
+    "real_part": "exp(x exp(log_step))",
+    "log_real_part": "exp(-exp(x) exp(log_step))",
+}
+"""The decay a of a parameter x by form, in words."""
+WITH_OPTION = {
+    ("sigmoid", "cap"): "sigmoid(cap tanh(x / cap))",
+    ("bounded", "a_log"): "exp(-bound sigmoid(exp(a_log) x))",
+}
+"""The same where something is given that the form may take."""
+EXAMPLE = '{"*.decay": "sigmoid"}'
+TABLE = "decays"
+"""The table of a TOML file."""
+LIKELY = re.compile(
+    r"decays?|rates?|lambdas?|nu|tau|gamma|alpha|forget|time|timescales?|half|lives|life|log|A|a"
+    r"|dt|eig|eigenvalues?|poles?",
+    re.IGNORECASE,
+)
+"""Words in the names of parameters that may be decays."""
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+"""A part of a name that is a number."""
+MOST_SHOWN = 3
+
+
+class Misfit(ValueError):
+    """Numbers that do not go together as stated, or a function that gives no decays."""
+
+
+class UnknownDecays(ValueError):
+    """No decays are known under these names of tensors."""
+
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+@dataclass(frozen=True)
+class Statement:
+    """How decays follow from the parameters whose names match a pattern.
+
+    form    name of a form, or a function
+    beside  patterns or numbers of what the form needs beside, by its name there
+    """
+
+    pattern: str
+    form: str | Callable[..., Any]
+    beside: Mapping[str, str | float]
+
+    @property
+    def formula(self) -> str:
+        """In words."""
+        if not isinstance(self.form, str):
+            return f"a = f({', '.join((MAIN, *self.beside))}), a function"
+        for option in self.beside:
+            if (self.form, option) in WITH_OPTION:
+                return f"a = {WITH_OPTION[self.form, option]}"
+        return f"a = {FORMULAS[self.form]}"
+
+    @property
+    def matches(self) -> re.Pattern[str]:
+        """The pattern as an expression with a group for each star.
+
+        All stars but the last take as little as they can, and are not tried again.
+        """
+        first, *others = map(re.escape, self.pattern.split("*"))
+        if not others:
+            return re.compile(first)
+        *middle, last = others
+        stars = "".join(f"(?>(.*?){text})" for text in middle)
+        return re.compile(f"{first}{stars}(.*){last}", re.DOTALL)
+
+    def same_as(self, other: "Statement") -> bool:
+        """Whether both state the same of a parameter that both match."""
+        return self.form == other.form and self.beside == other.beside
+
+
+def statements(decays: Decays | None) -> list[Statement]:
+    """What `decays` states; none for None.
+
+    Raises ValueError for what are no forms by pattern.
+    """
+    if decays is None:
+        return []
+    if not isinstance(decays, Mapping) or not decays:
+        raise ValueError(
+            f"decays must be forms by pattern of parameter names, such as {EXAMPLE}, got"
+            f" {shown(decays)}"
+        )
+    return [_statement(pattern, value) for pattern, value in decays.items()]
+
+
+def _statement(pattern: Any, value: Any) -> Statement:
+    if not isinstance(pattern, str) or not pattern:
+        raise ValueError(
+            f"decays must have patterns of parameter names as keys, such as '*.decay', got"
+            f" {shown(pattern)}"
+        )
+    table = dict(value) if isinstance(value, Mapping) else {FORM: value}
+    form = table.pop(FORM, None)
+    where = f"decays {pattern!r}"
+    if isinstance(form, str):
+        _check_form(where, form, table)
+    elif not callable(form):
+        raise ValueError(
+            f"{where} must be the name of a form, a function, or a table with {FORM!r}, got"
+            f" {shown(value)}; forms are {', '.join(FORMS)}"
+        )
+    for role, one in table.items():
+        _check_beside(f"{where}: {role}", role, one, pattern)
+    return Statement(pattern, form, table)
+
+
+def _check_form(where: str, form: str, beside: Mapping[str, Any]) -> None:
+    """ValueError for an unknown form, and for what it does not take or lacks."""
+    if form not in FORMS:
+        raise ValueError(
+            f"{where} must be the name of a form, got {form!r}; {cli.nearest(form, FORMS)}"
+        )
+    needs, takes = FORMS[form].needs, FORMS[form].takes
+    missing = [one for one in needs if one not in beside]
+    if missing:
+        words = ", ".join(f'{one} = "*.{one}"' for one in missing)
+        raise ValueError(
+            f"{where} must give {' and '.join(missing)}, which the form {form!r} needs, got"
+            f' {shown(form)} alone; write {{ {FORM} = "{form}", {words} }} with the name of yours'
+        )
+    unknown = [one for one in beside if one not in (*needs, *takes)]
+    if unknown:
+        allowed = ", ".join((FORM, *needs, *takes))
+        raise ValueError(f"{where} must have no keys but {allowed}, got {shown(unknown[0])}")
+
+
+def _check_beside(where: str, role: Any, value: Any, pattern: str) -> None:
+    """ValueError unless it is a finite number, or a pattern that `pattern` fills."""
+    if not isinstance(role, str) or not role.isidentifier() or role == MAIN:
+        raise ValueError(f"{where} must be the name of an argument other than {MAIN!r}")
+    if isinstance(value, str) and value:
+        if value.count("*") > pattern.count("*"):
+            raise ValueError(
+                f"{where} must have no more stars than {pattern!r}, got {value!r}; each stands for"
+                " what the star in that place stands for"
+            )
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not isfinite(value):
+        raise ValueError(
+            f"{where} must be a pattern of parameter names or a finite number, got {shown(value)}"
+        )
+    if role in ("bound", "cap") and value <= 0:
+        raise ValueError(f"{where} must be above 0, got {value:g}")
+
+
+def read_statements(path: Path) -> dict[str, Any]:
+    """The `decays` of a TOML file; ValueError, headed by it, for any other content."""
+    check_regular(path, "decays ")
+    content = parse_toml(path.read_bytes(), f"decays {path}")
+    others = [name for name in content if name != TABLE]
+    if others or not isinstance(content.get(TABLE), dict):
+        raise ValueError(
+            f"decays {path}: must hold a table [{TABLE}] and nothing else, got"
+            f" {', '.join(content) or 'nothing'}; write [{TABLE}] and below it"
+            ' "*.decay" = "sigmoid"'
+        )
+    found: dict[str, Any] = content[TABLE]
+    try:
+        statements(found)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return found
+
+
+def own_layers(
+    names: Sequence[str], stated: Iterable[Statement], head: str = ""
+) -> list[tuple[str, Family, dict[str, str]]]:
+    """Module, family and tensors of every parameter that a statement matches, in order of names.
+
+    head: begins all names, and is no part of what patterns are held against.
+
+    Raises ValueError for a pattern that matches nothing, a parameter that two patterns give
+    different forms, and a name beside it that is not there.
+    """
+    known = {name.removeprefix(head): name for name in names}
+    taken: dict[str, Statement] = {}
+    layers = []
+    for statement in stated:
+        matches = [(name, statement.matches.fullmatch(name)) for name in sorted(known)]
+        found = [(name, match.groups()) for name, match in matches if match]
+        if not found:
+            raise ValueError(
+                f"decays {statement.pattern!r} must match the name of a parameter, got none of"
+                f" {len(known):,}; {cli.nearest(statement.pattern, known)}"
+            )
+        for name, stars in found:
+            before = taken.setdefault(name, statement)
+            if before is statement:
+                beside = _beside(statement, stars, known)
+                module = known[name].rpartition(".")[0]
+                family = _family(statement, list(beside))
+                layers.append((module, family, {MAIN: known[name], **beside}))
+            elif not before.same_as(statement):
+                raise ValueError(
+                    f"decays must give a parameter one form, got {before.formula!r} by"
+                    f" {before.pattern!r} and {statement.formula!r} by {statement.pattern!r} for"
+                    f" {name}; make the patterns narrower"
+                )
+    return layers
+
+
+def _beside(statement: Statement, stars: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Names of the tensors beside a parameter, by role; each star stands for what it stood for."""
+    names = {}
+    for role, pattern in statement.beside.items():
+        if not isinstance(pattern, str):
+            continue
+        first, *others = pattern.split("*")
+        filled = first + "".join(star + text for star, text in zip(stars, others, strict=False))
+        if filled not in known:
+            raise ValueError(
+                f"decays {statement.pattern!r}: {role} must name a parameter, got {filled!r};"
+                f" {cli.nearest(filled, known)}"
+            )
+        names[role] = known[filled]
+    return names
+
+
+def _family(statement: Statement, roles: Sequence[str]) -> Family:
+    """The family of a statement; functions may need all of a tensor, forms never do."""
+    return Family(
+        name=f"own layer {statement.pattern}",
+        rate=partial(_rates, statement),
+        formula=statement.formula,
+        source="as stated",
+        tensors=dict.fromkeys((MAIN, *roles), ""),
+        anchor=statement.pattern,
+        notes=[],
+        beside=[],
+        without=[],
+        whole=not isinstance(statement.form, str),
+        own=True,
+    )
+
+
+def _rates(statement: Statement, given: Given) -> Floats:
+    """-ln a of the statement's form, or of the decays that its function gives."""
+    x = given[MAIN]
+    numbers = {role: one for role, one in statement.beside.items() if not isinstance(one, str)}
+    arrays = {role: one for role, one in given.tensors.items() if role != MAIN}
+    if not isinstance(statement.form, str):
+        return _called(statement, x, {**arrays, **numbers})
+    beside = {
+        role: _spread(role, np.asarray(one), x) for role, one in {**arrays, **numbers}.items()
+    }
+    return rate_of(statement.form, x, **beside)
+
+
+def _spread(role: str, values: Floats, x: Floats) -> Floats:
+    """One of `values` for each number of x, in its shape.
+
+    They are as many, one for all, one for each row, or one for each column.
+    """
+    if values.size == x.size:
+        return values.reshape(x.shape)
+    if values.size == 1:
+        return np.full(x.shape, values.ravel()[0])
+    rows, columns = x.shape[:-1], x.shape[-1:]
+    by_row, by_column = values.size == prod(rows), values.size == prod(columns)
+    if by_row == by_column:
+        raise Misfit(
+            f"{role} must hold as many numbers as the parameter, one, or one for each row or"
+            f" column, got {values.shape} for {x.shape}; give a function that says which goes with"
+            " which"
+        )
+    return np.broadcast_to(values.reshape((*rows, 1) if by_row else columns), x.shape)
+
+
+def _called(statement: Statement, x: Floats, beside: Mapping[str, Any]) -> Floats:
+    """-ln |a| of the decays that a function gives for tensors of torch in float64."""
+    import torch
+
+    where = f"decays {statement.pattern!r}: the function"
+    tensors = {
+        role: torch.tensor(one) if isinstance(one, np.ndarray) else one
+        for role, one in beside.items()
+    }
+    assert not isinstance(statement.form, str)
+    try:
+        decays = statement.form(torch.tensor(x), **tensors)
+        found = torch.as_tensor(decays).detach().cpu()
+    except Exception as error:  # of whatever kind a function of the user raises
+        raise Misfit(f"{where} raised {type(error).__name__}: {error}") from error
+    if not found.numel() or found.is_meta or found.dtype is torch.bool:
+        raise Misfit(
+            f"{where} must return decays a as numbers, got {found.dtype} {tuple(found.shape)}"
+        )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates: Floats = -np.log(found.abs().double().numpy())
+    return rates
+
+
+def suggestion(names: Iterable[str]) -> dict[str, str]:
+    """Forms to begin with, by pattern, of the parameters that are likeliest to be decays."""
+    every = list(names)
+    likely = [name for name in every if _is_likely(name)]
+    others = [name for name in every if name.rpartition(".")[2] not in ("weight", "bias")]
+    patterns = dict.fromkeys(NUMBER.sub("*", name) for name in likely or others or every)
+    return dict.fromkeys(list(patterns)[:MOST_SHOWN], "sigmoid")
+
+
+def _is_likely(name: str) -> bool:
+    """Whether the last part of a name has a word that decays have; of a bias the part before."""
+    words = name.removesuffix(".bias").rpartition(".")[2].split("_")
+    return any(LIKELY.fullmatch(word) for word in words)
+
+
+def with_lines(error: UnknownDecays, *calls: str) -> ValueError:
+    """The error with what to write for a layer of one's own: in one line, and in three as a note.
+
+    calls: of Python, which take `decays`.
+    """
+    return _told(error, _in_python, calls)
+
+
+def with_toml(error: UnknownDecays, command: str) -> ValueError:
+    """The same for a command, which takes a TOML file: the call of it without that option."""
+    return _told(error, _in_toml, [command])
+
+
+def _told(
+    error: UnknownDecays,
+    write: Callable[[Mapping[str, str], Sequence[str]], tuple[str, list[str]]],
+    calls: Sequence[str],
+) -> ValueError:
+    found = suggestion(error.names)
+    if not found:
+        return error
+    hint, lines = write(found, calls)
+    told = ValueError(f"{error}; {hint}")
+    forms = f"# with the form that the layer uses: {', '.join(FORMS)}"
+    told.add_note("\n".join([*lines, forms]))
+    return told
+
+
+def _in_python(found: Mapping[str, str], calls: Sequence[str]) -> tuple[str, list[str]]:
+    """A hint and lines of Python."""
+    pairs = ", ".join(f'"{pattern}": "{form}"' for pattern, form in found.items())
+    hint = f"state those of a layer of your own, as {TABLE}={{{pairs}}}"
+    return hint, [f"{TABLE} = {{{pairs}}}", *calls]
+
+
+def _in_toml(found: Mapping[str, str], calls: Sequence[str]) -> tuple[str, list[str]]:
+    """A hint, lines of a TOML file, and the call with it."""
+    rows = [f'"{pattern}" = "{form}"' for pattern, form in found.items()]
+    hint = f"state those of a layer of your own in a file, --{TABLE} FILE.toml, such as {rows[0]}"
+    options = [f"# {call} --{TABLE} FILE.toml" for call in calls]
+    return hint, [f"[{TABLE}]", *rows, *options]

@@ -1,0 +1,454 @@
+"""Layers of somebody's own: statements in Python and TOML, and what reads them."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import plkernel
+from plkernel.analysis.parametrisations import FORMS
+from plkernel.commands.inspect import command as inspect
+from plkernel.decays.inspection import shown
+from plkernel.decays.own import (
+    FORMULAS,
+    Statement,
+    own_layers,
+    read_statements,
+    statements,
+    suggestion,
+)
+from plkernel.decays.rates import half_lives
+from plkernel.testing import assert_decays_survive
+
+SIGMOID = {"*.decay": "sigmoid"}
+BESIDE: dict[str, Any] = {
+    "dt_bias": -3.0,
+    "a_log": 0.5,
+    "gate_bias": 0.3,
+    "bound": 5.0,
+    "log_step": -2.0,
+}
+"""A number for what a form needs."""
+
+
+class Mixer(nn.Module):
+    """A layer of somebody's own: sigmoid(decay), half-lives log-spaced from 1 to 500."""
+
+    def __init__(self, channels: int = 16) -> None:
+        super().__init__()
+        self.decay = nn.Parameter(torch.empty(channels))
+        self.out = nn.Linear(channels, channels)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.decay.is_meta:
+            return
+        nodes = plkernel.place(len(self.decay), longest=500, gain="ema")
+        plkernel.apply(nodes, self.decay, parametrisation="sigmoid")
+
+
+class Net(nn.Module):
+    def __init__(self, layers: int = 2) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(8, 16)
+        self.layers = nn.ModuleList([Mixer() for _ in range(layers)])
+
+
+def file_of(folder: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    save_file(tensors, folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def half_lives_in(model: Path | str, decays: Any) -> np.ndarray:
+    return np.concatenate(
+        [half_lives(one.rates).ravel() for one in shown(str(model), decays).layers]
+    )
+
+
+def test_half_lives_that_collapse_to_less_than_a_byte_are_shown_and_warned_of() -> None:
+    model = Net()
+    watch = plkernel.watch(model, every=1, decays=SIGMOID)
+    assert watch.findings == [], "as they begin"
+    scalars = watch.read()
+    for layer in ("layers.0", "layers.1"):
+        assert scalars[f"decay/{layer}/half_life_min"] == pytest.approx(1, rel=1e-5)
+        assert scalars[f"decay/{layer}/half_life_max"] == pytest.approx(500, rel=1e-5)
+    collapsed = 0.5 ** (1 / 0.9)
+    with torch.no_grad():
+        model.layers[1].decay.fill_(math.log(collapsed / (1 - collapsed)))
+    words = "collapsed: layers.1.decay: half-lives of 1 .. 500 tokens at the start are 0.9 .. 0.9"
+    with pytest.warns(UserWarning, match=re.escape(words)):
+        scalars = watch()
+    assert scalars["decay/layers.1/half_life_p50"] == pytest.approx(0.9, rel=1e-6)
+    assert scalars["decay/layers.1/below_token"] == 1.0
+    assert scalars["decay/layers.0/half_life_max"] == pytest.approx(500, rel=1e-5)
+    assert [one.severity for one in watch.findings if one.name == "collapsed"] == ["wrong"]
+
+
+def test_a_layer_that_forgot_at_the_start_has_not_collapsed() -> None:
+    model = Net(1)
+    with torch.no_grad():
+        model.layers[0].decay.copy_(torch.linspace(-3.0, -1.0, 16))  # half-lives below one token
+    watch = plkernel.watch(model, every=1, decays=SIGMOID)
+    with torch.no_grad():
+        model.layers[0].decay -= 1.0
+    watch()
+    assert "collapsed" not in [one.name for one in watch.findings]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_read_as_the_table_of_forms_says(form: str, tmp_path: Path) -> None:
+    """In files and live, and what `apply` has written comes back."""
+    beside = {name: BESIDE[name] for name in FORMS[form].needs}
+    layer = Mixer(6)
+    nodes = plkernel.place(6, shortest=2, longest=100, gain="ema")
+    plkernel.apply(nodes, layer.decay, parametrisation=form, **beside)
+    decays = {"*.decay": {"form": form, **beside}}
+    model = nn.ModuleDict({"mix": layer})
+    path = file_of(tmp_path, {"mix.decay": layer.decay.detach()})
+    expected = np.geomspace(2, 100, 6)
+    # Parameters of up to 10 are rounded to 2**-24 of themselves, and rates move by as much as e**x.
+    assert np.sort(half_lives_in(path, decays)) == pytest.approx(expected, rel=2e-6)
+    scalars = plkernel.watch(model, decays=decays).read()
+    assert scalars["decay/mix/half_life_max"] == pytest.approx(100, rel=2e-6)
+    assert set(FORMULAS) == set(FORMS)
+
+
+def test_what_a_form_needs_stands_beside_by_pattern() -> None:
+    """Each star stands for what it stood for: a dt_bias of the same layer, one for each row."""
+    model = nn.ModuleDict({"layers": nn.ModuleList([nn.Module(), nn.Module()])})
+    steps = torch.tensor([-4.0, -3.0, -2.0])
+    for index, layer in enumerate(model["layers"]):
+        layer.A = nn.Parameter(torch.linspace(0.0, 1.0, 12).reshape(3, 4) + index)
+        layer.dt = nn.Parameter(steps - index)
+    decays = {"layers.*.A": {"form": "a_log", "dt_bias": "layers.*.dt"}}
+    watch = plkernel.watch(model, decays=decays)
+    for index, layer in enumerate(model["layers"]):
+        a, dt = layer.A.detach().double(), layer.dt.detach().double()
+        rates = a.exp() * torch.nn.functional.softplus(dt)[:, None]
+        expected = math.log(2) / rates.min()
+        name = f"decay/layer{index}/half_life_max"
+        assert watch.read().get(name, watch.read().get(f"decay/layers.{index}/half_life_max")) == (
+            pytest.approx(expected.item(), rel=1e-12)
+        )
+
+
+def test_a_function_gives_decays_of_any_kind() -> None:
+    model = Net(1)
+    gate = nn.Parameter(torch.tensor(0.25))
+    model.layers[0].gate = gate
+
+    def decays_of(x: torch.Tensor, gate: torch.Tensor, power: float) -> torch.Tensor:
+        assert x.dtype is torch.float64
+        return torch.polar(torch.sigmoid(x) ** (gate * power), x)
+
+    stated = {"*.decay": {"form": decays_of, "gate": "*.gate", "power": 2.0}}
+    scalars = plkernel.watch(model, decays=stated).read()
+    assert scalars["decay/layers.0/half_life_max"] == pytest.approx(1000, rel=1e-5)
+    numpy = {"*.decay": lambda x: 1 / (1 + np.exp(-x.numpy()))}
+    scalars = plkernel.watch(model, decays=numpy).read()
+    assert scalars["decay/layers.0/half_life_max"] == pytest.approx(500, rel=1e-5)
+
+
+def test_parameter_groups_spare_what_is_stated_and_leave_what_stands_beside_it() -> None:
+    model = Net()
+    model.layers[0].D = nn.Parameter(torch.ones(3))
+    others, decays = plkernel.decay_param_groups(model, weight_decay=0.1, decays=SIGMOID)
+    assert others["weight_decay"] == 0.1
+    assert decays["weight_decay"] == 0.0
+    spared = {id(one) for one in decays["params"]}
+    assert spared == {id(layer.decay) for layer in model.layers}
+    assert id(model.layers[0].D) in {id(one) for one in others["params"]}, "D of what layer?"
+
+
+def test_a_statement_overrides_a_family() -> None:
+    model = nn.ModuleDict({"lru": nn.Module()})
+    model["lru"].nu_log = nn.Parameter(torch.linspace(-2.0, 0.0, 4))  # exp(-exp(nu_log)) by name
+    by_name = plkernel.watch(model).read()["decay/lru/half_life_max"]
+    assert by_name == pytest.approx(math.log(2) * math.exp(2.0))
+    stated = plkernel.watch(model, decays={"lru.nu_log": "sigmoid"}).read()
+    assert stated["decay/lru/half_life_max"] == pytest.approx(1.0)
+
+
+def test_two_decays_of_a_module_are_told_apart() -> None:
+    model = nn.ModuleDict({"mix": nn.Module()})
+    model["mix"].fast = nn.Parameter(torch.zeros(4))
+    model["mix"].slow = nn.Parameter(torch.linspace(4.0, 5.0, 4))
+    scalars = plkernel.watch(model, decays={"mix.*": "sigmoid"}).read()
+    assert scalars["decay/mix:fast/half_life_max"] == pytest.approx(1.0)
+    assert scalars["decay/mix:slow/half_life_max"] > 50
+
+
+def test_a_bare_layer_goes_by_its_own_names() -> None:
+    scalars = plkernel.watch(Mixer(), decays={"decay": "sigmoid"}).read()
+    assert scalars["decay/layer/half_life_max"] == pytest.approx(500, rel=1e-5)
+
+
+def test_constants_are_notable_where_no_initialisation_is_known() -> None:
+    model = Net(1)
+    nn.init.constant_(model.layers[0].decay, 3.0)
+    found = plkernel.watch(model, decays=SIGMOID).findings
+    assert {one.severity for one in found} == {"notable"}
+    with torch.no_grad():
+        model.layers[0].decay[3] = float("nan")
+    with pytest.warns(UserWarning, match="NaN"):
+        found = plkernel.watch(model, decays=SIGMOID).findings
+    assert "wrong" in {one.severity for one in found}
+
+
+WRONG: list[tuple[Any, str]] = [
+    ({}, "decays must be forms by pattern of parameter names"),
+    ("sigmoid", "decays must be forms by pattern of parameter names"),
+    ({3: "sigmoid"}, "patterns of parameter names as keys"),
+    ({"": "sigmoid"}, "patterns of parameter names as keys"),
+    ({"*.decay": 3}, "must be the name of a form, a function, or a table"),
+    ({"*.decay": {"bound": 3.0}}, "must be the name of a form, a function, or a table"),
+    ({"*.decay": "sigmod"}, "got 'sigmod'; did you mean 'sigmoid'?"),
+    ({"*.dacay": "sigmoid"}, "'*.dacay' must match the name of a parameter, got none of 7;"),
+    ({"*.decay": "a_log"}, "must give dt_bias, which the form 'a_log' needs"),
+    ({"*.decay": {"form": "sigmoid", "dt_bias": 1.0}}, "must have no keys but form, cap, got"),
+    ({"*.decay": {"form": "sigmoid", "cap": 0.0}}, "cap must be above 0, got 0"),
+    ({"*.decay": {"form": "sigmoid", "cap": math.nan}}, "cap must be a pattern"),
+    ({"*.decay": {"form": "sigmoid", "cap": True}}, "cap must be a pattern"),
+    ({"*.decay": {"form": abs, "x": 1.0}}, "x must be the name of an argument"),
+    ({"*.decay": {"form": "a_log", "dt_bias": "*.*.dt"}}, "must have no more stars than"),
+    ({"*.decay": {"form": "a_log", "dt_bias": "*.dt"}}, "must name a parameter, got 'layers.0.dt'"),
+    ({"*.decay": "sigmoid", "*1.decay": "log_rate"}, "must give a parameter one form"),
+    (
+        {"*.decay": {"form": "a_log", "dt_bias": "embed.weight"}},
+        "layers.0: dt_bias must hold as many numbers as the parameter, one, or one for each row",
+    ),
+    ({"*.out.weight": {"form": "a_log", "dt_bias": "*.decay"}}, "got (16,) for (16, 16)"),
+    ({"*.decay": lambda x: x.nothing}, "the function raised AttributeError"),
+    ({"*.decay": lambda x: "a"}, "the function raised "),
+    ({"*.decay": lambda x: x > 0}, "must return decays a as numbers, got torch.bool"),
+    ({"*.decay": lambda x: x[:0]}, "must return decays a as numbers, got torch.float64 (0,)"),
+]
+
+
+@pytest.mark.parametrize(("decays", "message"), WRONG)
+def test_what_is_stated_wrongly_is_told_in_one_line(
+    decays: Any, message: str, tmp_path: Path
+) -> None:
+    """By everything that takes decays, before a step of training."""
+    state = {name: tensor.detach() for name, tensor in Net().named_parameters()}
+    path = file_of(tmp_path, state)
+    readers: list[Callable[[], object]] = [
+        lambda: plkernel.watch(Net(), decays=decays),
+        lambda: plkernel.inspect(path, decays=decays),
+        lambda: assert_decays_survive(Net, decays=decays, steps=["deepcopy"]),
+    ]
+    is_of_numbers = message.startswith(("layers.0", "the function", "must return", "got (16"))
+    if not is_of_numbers:
+        readers.append(lambda: plkernel.decay_param_groups(Net(), decays=decays))
+    for read in readers:
+        with pytest.raises(ValueError, match=re.escape(message)) as told:
+            read()
+        assert "\n" not in str(told.value)
+
+
+def test_equal_forms_may_match_twice() -> None:
+    decays = {"*.decay": "sigmoid", "layers.*": "sigmoid"}
+    model = nn.ModuleDict({"layers": nn.ModuleList([nn.Module()])})
+    model["layers"][0].decay = nn.Parameter(torch.linspace(1.0, 2.0, 4))
+    assert len(plkernel.watch(model, decays=decays).read()) == len(
+        plkernel.watch(model, decays=SIGMOID).read()
+    )
+
+
+def test_a_misfit_that_appears_in_training_does_not_stop_it() -> None:
+    """A function is only held to its promise before the first step."""
+    model = Net(1)
+
+    def positive(x: torch.Tensor) -> torch.Tensor:
+        assert float(x.min()) > -9
+        return torch.sigmoid(x)
+
+    watch = plkernel.watch(model, every=1, decays={"*.decay": positive})
+    with torch.no_grad():
+        model.layers[0].decay[0] = -10.0
+    with pytest.warns(UserWarning, match="no layer can be read: .* raised AssertionError"):
+        watch()
+    assert list(watch.unseen) == ["layers.0"]
+
+
+def test_the_refusal_of_an_unknown_layer_has_the_lines_to_write() -> None:
+    """With the parameters found, in the error's line and below it; as they stand they work."""
+    model = Net()
+    for read in (plkernel.watch, plkernel.decay_param_groups):
+        with pytest.raises(ValueError, match="no layer with known decays") as told:
+            read(model)
+        assert 'as decays={"layers.*.decay": "sigmoid"}' in str(told.value)
+        [note] = told.value.__notes__
+        lines = note.splitlines()
+        assert lines[0] == 'decays = {"layers.*.decay": "sigmoid"}'
+        assert all(form in lines[-1] for form in FORMS)
+        scope: dict[str, Any] = {"plkernel": plkernel, "model": model, "optimizer": None}
+        exec("\n".join(lines), scope)
+        assert scope["watch"].read()["decay/layers.1/half_life_max"] == pytest.approx(500, rel=1e-5)
+        assert len(scope["groups"]) == 2
+
+
+def test_likely_names_come_first() -> None:
+    names = ["layers.0.out.weight", "layers.0.log_tau", "layers.1.log_tau", "norm.scale"]
+    assert suggestion(names) == {"layers.*.log_tau": "sigmoid"}
+    assert suggestion(["a.weight", "norm.scale"]) == {"norm.scale": "sigmoid"}
+    assert suggestion(["0.a.weight"]) == {"*.a.weight": "sigmoid"}
+    assert suggestion([]) == {}
+
+
+def toml(folder: Path, text: str) -> Path:
+    (folder / "own.toml").write_text(text)
+    return folder / "own.toml"
+
+
+def test_the_command_reads_a_file_and_tells_how_to_write_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    state = {name: tensor.detach() for name, tensor in Net().named_parameters()}
+    path = file_of(tmp_path, state)
+    error = refused(inspect, path)
+    assert 'such as "layers.*.decay" = "sigmoid"' in error
+    with pytest.raises(ValueError, match="no decays are known"):
+        inspect(path)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["[decays]", '"layers.*.decay" = "sigmoid"']
+    assert lines[2].endswith(f" {path} --decays FILE.toml")
+    stated = toml(tmp_path, "\n".join(lines))
+    inspect(path, decays=stated, compare=path)
+    text = capsys.readouterr().out
+    assert "own layer layers.*.decay, layers.0 .. (float32): a = sigmoid(x)" in text
+    rows = [line.split() for line in text.splitlines()]
+    levels = np.quantile(np.geomspace(1, 500, 16), [0.0, 0.1, 0.5, 0.9, 1.0])
+    [row] = [row for row in rows if row[:1] == ["1"]]
+    assert row[:7] == ["1", "16", *(f"{level:.3g}" for level in levels)]
+
+
+def test_a_file_gives_tables_too(tmp_path: Path) -> None:
+    path = file_of(tmp_path, {"m.A": torch.zeros(3), "m.dt": torch.tensor([-4.0, -3.0, -2.0])})
+    text = '[decays]\n"*.A" = { form = "a_log", dt_bias = "*.dt" }\n'
+    decays = read_statements(toml(tmp_path, text))
+    expected = math.log(2) / np.log1p(np.exp([-4.0, -3.0, -2.0]))
+    assert half_lives_in(path, decays) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must hold a table [decays] and nothing else, got nothing"),
+        ('"*.decay" = "sigmoid"', "must hold a table [decays] and nothing else, got *.decay"),
+        ('[decays]\n"*.decay" = "sigmoid"\n[more]\n', "and nothing else, got decays, more"),
+        ("decays = 3", "must hold a table [decays]"),
+        ("[decays]\n", "decays must be forms by pattern"),
+        (
+            '[decays]\n"*.decay" = "torch:sigmoid"',
+            "must be the name of a form, got 'torch:sigmoid'",
+        ),
+        ('[decays]\n"*.decay" = 3', "must be the name of a form, a function, or a table"),
+        ('[decays]\n"*.decay" = { form = "sigmoid", cap = nan }', "cap must be a pattern"),
+        ('[decays]\n"*.decay', "own.toml"),
+    ],
+)
+def test_a_file_with_anything_else_is_refused(
+    text: str, message: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    path = file_of(tmp_path, {"m.decay": torch.zeros(3)})
+    error = refused(inspect, path, "--decays", toml(tmp_path, text))
+    assert message in error
+    assert "own.toml" in error
+
+
+def test_where_decays_cannot_be_stated(tmp_path: Path, refused: Callable[..., str]) -> None:
+    path = file_of(tmp_path, {"m.decay": torch.zeros(3)})
+    stated = toml(tmp_path, '[decays]\n"*.decay" = "sigmoid"')
+    error = refused(inspect, path, "--decays", stated, "--text", stated)
+    assert "leave it out where decays are given" in error
+    assert "no such file" in refused(inspect, path, "--decays", tmp_path / "missing.toml")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"")
+    assert "are for checkpoints of other software" in refused(
+        inspect, tmp_path / "run", "--decays", stated
+    )
+    with pytest.raises(ValueError, match="decays must be left out for a run of plkernel"):
+        plkernel.inspect(tmp_path / "run", decays=SIGMOID)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "stars"),
+    [
+        ("decay", "decay", ()),
+        ("decay", "a.decay", None),
+        ("*.decay", "layers.0.decay", ("layers.0",)),
+        ("*.decay", "decay", None),
+        ("*decay", "decay", ("",)),
+        ("layers.*.a.*", "layers.0.a.b.a.c", ("0", "b.a.c")),
+        ("*.a[0]", "x.a[0]", ("x",)),
+        ("*.a.", "x.ab", None),
+    ],
+)
+def test_stars_stand_for_any_text(pattern: str, name: str, stars: tuple[str, ...] | None) -> None:
+    match = Statement(pattern, "sigmoid", {}).matches.fullmatch(name)
+    assert (match and match.groups()) == stars
+
+
+def test_a_pattern_of_many_stars_takes_no_time_on_a_long_name() -> None:
+    """Each star is tried once: backtracking over them would take years."""
+    [statement] = statements({"*a" * 30 + "*!": "sigmoid"})
+    assert statement.matches.fullmatch("a" * 5000) is None
+
+
+def test_layers_of_one_s_own_survive() -> None:
+    steps = ["meta", "initialised again", "saved and loaded", "deepcopy"]
+    assert_decays_survive(Net, decays=SIGMOID, steps=steps)
+
+    class Drawn(Mixer):
+        def reset_parameters(self) -> None:
+            nn.init.uniform_(self.decay, 1.0, 6.0)
+
+    stated = {"decay": "sigmoid"}
+    assert_decays_survive(Drawn, decays=stated, steps=["bfloat16", "two processes"])
+
+    def careless(model: nn.Module) -> None:
+        nn.init.zeros_(model.decay)
+
+    with pytest.raises(AssertionError, match=r"meta: decay\[\d+\] is 0, promised"):
+        assert_decays_survive(Mixer, decays=stated, initialise=careless, steps=["meta"])
+
+
+def test_a_function_may_need_all_of_a_tensor_and_a_form_never_does() -> None:
+    """Shards of a tensor are read by a form, and reported as unseen for a function."""
+    for form, whole in (("sigmoid", False), (torch.sigmoid, True)):
+        [(_, family, _)] = own_layers(["a.decay"], statements({"*.decay": form}))
+        assert family.whole is whole
+
+
+def test_findings_try_other_numbers_that_a_function_may_refuse() -> None:
+    model = Net(1)
+    nn.init.constant_(model.layers[0].decay, 3.0)
+
+    def below(x: torch.Tensor) -> torch.Tensor:
+        assert float(x.max()) <= 3.0
+        return torch.sigmoid(x)
+
+    assert plkernel.watch(model, decays={"*.decay": below}).unseen == {}
+
+
+def test_a_stated_form_is_not_doubted_for_its_name(tmp_path: Path) -> None:
+    """Numbers from 0.5 to 0.99 in nu_log look like decays; a statement says what they are."""
+    path = file_of(tmp_path, {"m.nu_log": torch.linspace(0.5, 0.99, 16)})
+    doubted = [one.name for one in plkernel.inspect(path).findings]
+    assert "transformed" in doubted
+    assert plkernel.inspect(path, decays={"*.nu_log": "sigmoid"}).findings == ()
+
+
+def test_a_bare_layer_of_a_known_family_beside_one_of_one_s_own(tmp_path: Path) -> None:
+    tensors = {name: torch.linspace(-2.0, -1.0, 4) for name in ("A_log", "dt_bias", "decay")}
+    found = plkernel.inspect(file_of(tmp_path, tensors), decays={"decay": "sigmoid"})
+    assert [one.family.name for one in found.layers] == ["Mamba-2", "own layer decay"]

@@ -1,4 +1,4 @@
-"""Multi-query associative recall: keys with values, then the keys again, each before its value.
+"""Multi-query associative recall: keys with their values, and later each key again.
 
 The task is that of Arora et al., "Zoology" (arXiv 2312.04927), on an alphabet of bytes.
 """
@@ -20,6 +20,7 @@ SYMBOLS = 256
 SLOT = 2
 """Bytes of a slot, which holds a key and its value or two values of no meaning."""
 PLACINGS = ("first", "anywhere")
+ANSWERS = ("hidden", "shown")
 TOGETHER = 64
 """Sequences that are made at a time."""
 LIMITS: dict[str, tuple[float, float]] = {
@@ -35,12 +36,14 @@ LIMITS: dict[str, tuple[float, float]] = {
 class Queries(NamedTuple):
     """Places of the keys in sequences, pairs in the order in which they stand; each (n, K).
 
-    pair   place of the key in its pair, from 0
-    query  place of the key that asks; the byte after it is the answer
+    pair    place of the key in its pair, from 0
+    query   place of the key that asks
+    answer  the value of the pair, which is to be predicted there
     """
 
     pair: Places
     query: Places
+    answer: Places
 
     @property
     def distance(self) -> Places:
@@ -50,11 +53,12 @@ class Queries(NamedTuple):
 
 @dataclass(frozen=True)
 class RecallCorpus:
-    """Sequences of K pairs of a key and a value, and K queries: a key of a pair, then its value.
+    """Sequences of K pairs of a key and a value, and K queries, each the key of a pair.
 
-    Slots of two bytes hold a pair, a query or two random values. Keys are K different ones of KEYS,
-    drawn evenly, as are values, which may be equal. Each key is asked for once. Every answer
-    follows from its sequence, so that the best prediction has accuracy 1 and 0 bits there.
+    Slots of two bytes hold a pair, a query with the byte behind it, or two random values. Keys are
+    K different ones of KEYS, drawn evenly, as are values, which may be equal. Each key is asked for
+    once, and the answer is its value. It follows from the sequence, so that the best prediction has
+    accuracy 1 and 0 bits.
 
     pairs    K, 1 to 128 and at most length / 4
     length   bytes of a sequence, even
@@ -62,6 +66,7 @@ class RecallCorpus:
     placing  first: pairs fill the first slots, x counts from their end and no key is likelier to be
              asked for soon. anywhere: pair by pair, a free slot is drawn evenly and one behind it
              for its query, x counting from the pair
+    answers  behind a query stands hidden: a random value; shown: the answer, as in a text
     size     bytes of the corpus, sequence after sequence
     seed     of the corpus
     """
@@ -70,6 +75,7 @@ class RecallCorpus:
     length: int = 128
     power: float = 1.0
     placing: str = "first"
+    answers: str = "hidden"
     size: int = 1_000_000
     seed: int = 0
 
@@ -86,8 +92,10 @@ class RecallCorpus:
                 f"pairs must be at most length / 4 and {KEYS}, {most_pairs(self.length)} for"
                 f" length {self.length}, got {self.pairs}"
             )
-        if self.placing not in PLACINGS:
-            raise ValueError(f"placing must be {' or '.join(PLACINGS)}, got {self.placing!r}")
+        for name, known in (("placing", PLACINGS), ("answers", ANSWERS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} must be {' or '.join(known)}, got {value!r}")
 
     @property
     def slots(self) -> int:
@@ -100,15 +108,18 @@ class RecallCorpus:
         values = rng.integers(KEYS, SYMBOLS, (count, self.pairs))
         drawn = rng.integers(KEYS, SYMBOLS, (count, self.length), np.uint8)
         place = _first if self.placing == "first" else _anywhere
-        for slots in place(self, count, rng):
-            np.put_along_axis(drawn, SLOT * slots, keys, axis=1)
-            np.put_along_axis(drawn, SLOT * slots + 1, values, axis=1)
+        pair, query = place(self, count, rng)
+        np.put_along_axis(drawn, SLOT * pair, keys, axis=1)
+        np.put_along_axis(drawn, SLOT * pair + 1, values, axis=1)
+        np.put_along_axis(drawn, SLOT * query, keys, axis=1)
+        if self.answers == "shown":
+            np.put_along_axis(drawn, SLOT * query + 1, values, axis=1)
         return drawn
 
     def windows(self, count: int, rng: np.random.Generator) -> Bytes:
         """Draw `count` sequences with one more value behind each, (count, length + 1).
 
-        A model is given `length` bytes, and predicts every answer.
+        A model is given `length` bytes and predicts as many, as in windows of a text.
         """
         behind = rng.integers(KEYS, SYMBOLS, (count, 1), np.uint8)
         return np.concatenate([self.sequences(count, rng), behind], axis=1)
@@ -132,7 +143,7 @@ def most_pairs(length: int) -> int:
 
 
 def queries(windows: NDArray[np.integer]) -> Queries:
-    """Find the keys in windows (n, T) of whole sequences.
+    """Find the keys and the answers in windows (n, T) of whole sequences.
 
     Raises ValueError where a key is not there exactly twice, or windows differ in their number of
     pairs, as those do which are cut out of a corpus anywhere.
@@ -152,9 +163,10 @@ def queries(windows: NDArray[np.integer]) -> Queries:
     pair = np.take_along_axis(places, by_key[:, 0::2], axis=1)
     query = np.take_along_axis(places, by_key[:, 1::2], axis=1)
     order = pair.argsort(axis=1)
-    return Queries(
-        np.take_along_axis(pair, order, axis=1), np.take_along_axis(query, order, axis=1)
-    )
+    pair = np.take_along_axis(pair, order, axis=1)
+    query = np.take_along_axis(query, order, axis=1)
+    answer = np.take_along_axis(windows, pair + 1, axis=1).astype(np.int64)
+    return Queries(pair, query, answer)
 
 
 def _first(law: RecallCorpus, count: int, rng: np.random.Generator) -> tuple[Places, Places]:

@@ -40,6 +40,7 @@ from plkernel.models import NOT_CAUSAL
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV
 from plkernel.training.build import AnyModel
+from plkernel.training.recall import Asked
 
 Losses = Callable[[np.ndarray, int | None, int], np.ndarray]
 """Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before
@@ -68,30 +69,25 @@ def next_byte_loss(
     model: Callable[[Tensor], Tensor],
     windows: Tensor,
     l2wrap: float = 0.0,
-    places: Tensor | None = None,
+    asked: Asked | None = None,
 ) -> Tensor:
     """Cross-entropy in nats of bytes 1..T of each window (B,T+1) given the bytes before them.
 
-    Of `places` (B,K) in 0..T-1 only those that follow them count.
+    Where something is `asked` in the windows, it is the cross-entropy of the answers instead.
 
     `l2wrap` acts on the gradient alone: at each position it adds l2wrap * z / (B T) to that of the
     largest logit z, which keeps the logits from drifting (the L2Wrap of the official RWKV code).
     """
     logits = model(windows[:, :-1]).float()
     targets = windows[:, 1:]
-    if places is not None:
-        logits, targets = at_places(logits, targets, places)
+    if asked is not None:
+        logits = asked.logits(logits)
+        targets = asked.answers
     loss = F.cross_entropy(logits.reshape(-1, BYTES), targets.reshape(-1))
     if l2wrap:
         pull = 0.5 * l2wrap * logits.max(dim=-1).values.square().mean()
         loss = loss + (pull - pull.detach())
     return loss
-
-
-def at_places(logits: Tensor, targets: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (B,K,V) and targets (B,K) at `places` (B,K) of logits (B,T,V) and targets (B,T)."""
-    at = places[..., None].expand(-1, -1, logits.shape[-1])
-    return logits.gather(1, at), targets.gather(1, places)
 
 
 def bits_per_byte(
@@ -100,17 +96,17 @@ def bits_per_byte(
     batch: int,
     device: torch.device,
     watch: Callable[[Tensor, Tensor], object] | None = None,
-    places: Tensor | None = None,
+    asked: Asked | None = None,
 ) -> float:
     """Mean -log2 p(byte) over every predicted byte of `windows` (n, context + 1).
 
-    Of `places` (n,K), as in `next_byte_loss`, only the bytes that follow them count. Leaves the
-    model in eval mode. `watch` is called with the logits (B,T,256) and the target bytes (B,T) of
-    every batch, those at `places` alone.
+    Where something is `asked`, the answers (n,K) are predicted in their place. Leaves the model in
+    eval mode. `watch` is called with the logits (B,T,256) and the target bytes (B,T) of every
+    batch, or those of the answers.
     """
     model.eval()
     nats = torch.zeros((), dtype=torch.float64, device=device)
-    count = windows[:, 1:].numel() if places is None else places.numel()
+    count = windows[:, 1:].numel() if asked is None else asked.answers.numel()
     with torch.no_grad():
         for start in range(0, len(windows), batch):
             chunk = windows[start : start + batch]
@@ -118,9 +114,10 @@ def bits_per_byte(
             targets = chunk[:, 1:].to(device)
             with autocast(device):
                 logits = model(inputs).float()
-                if places is not None:
-                    at = places[start : start + batch].to(device)
-                    logits, targets = at_places(logits, targets, at)
+                if asked is not None:
+                    here = asked.rows(start, start + batch).to(device)
+                    logits = here.logits(logits)
+                    targets = here.answers
                 nats += F.cross_entropy(
                     logits.reshape(-1, BYTES), targets.reshape(-1), reduction="sum"
                 )
@@ -151,8 +148,8 @@ def label(causal: bool) -> str:
 class Diagnosis:
     """The figures of one pass over windows, with `losses` (n,T) in bits at every predicted byte.
 
-    amplification: growth of the residual stream, None for an SSM. accuracy: share of the predicted
-    bytes that had the largest logit, where some bytes alone were to be predicted; None for a text.
+    amplification: growth of the residual stream, None for an SSM. accuracy: share of the answers
+    that had the largest logit, where something was asked; None for a text.
     """
 
     bits_per_byte: float
@@ -281,13 +278,13 @@ def diagnose(
     windows: Tensor,
     batch: int,
     device: torch.device,
-    places: Tensor | None = None,
+    asked: Asked | None = None,
 ) -> Diagnosis:
     """The figures of one pass over `windows` (n, context + 1).
 
-    With `places` (n,K), as in `next_byte_loss`, they are of the bytes that follow these. It leaves
-    the model in eval mode, without hooks. Of an RWKV the residual stream (B,T,D) is measured before
-    the first block and after each.
+    Where something is `asked`, they are of the answers (n,K). It leaves the model in eval mode,
+    without hooks. Of an RWKV the residual stream (B,T,D) is measured before the first block and
+    after each.
     """
     parts: list[dict[str, float]] = []
     losses: list[Tensor] = []
@@ -296,7 +293,7 @@ def diagnose(
     def watch(logits: Tensor, targets: Tensor) -> None:
         parts.append(saturation(logits, targets))
         losses.append(losses_per_byte(logits, targets))
-        if places is not None:
+        if asked is not None:
             hits(logits, targets)
 
     def note(batches: list[tuple[Tensor, int]], _: nn.Module, __: Any, output: Any) -> None:
@@ -308,12 +305,12 @@ def diagnose(
     with ExitStack() as hooks:
         for block, batches in zip(blocks, stream, strict=True):
             hooks.callback(block.register_forward_hook(partial(note, batches)).remove)
-        bpb = bits_per_byte(model, windows, batch, device, watch, places)
+        bpb = bits_per_byte(model, windows, batch, device, watch, asked)
     growth = None
     if stream:
         rms = [_root_mean(batches) for batches in stream]
         growth = tuple(after / before if before else math.nan for before, after in pairwise(rms))
-    accuracy = None if places is None else hits.accuracy
+    accuracy = None if asked is None else hits.accuracy
     return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), merged(parts), growth, accuracy)
 
 

@@ -64,7 +64,7 @@ from plkernel.training.evaluate import (
 )
 from plkernel.training.folder import Progress, RunFolder
 from plkernel.training.foreign import Foreign, origins
-from plkernel.training.recall import RecallTask, answer_places, times_of
+from plkernel.training.recall import Asked, RecallTask, asked_in, times_of
 from plkernel.training.recall_tests import recall_results
 
 CURVE_EVERY = 10
@@ -201,7 +201,7 @@ class Training:
         self.model = started(condition, task.seed, task.prepared.plan).to(self.device)
         self.optimizer = build_optimizer(self.model, train, task.prepared.plan)
         self.recall = RecallTask.of(condition)
-        self.validation, self.answers = self.held_out("validation", train.eval_windows)
+        self.validation, self.asked = self.held_out("validation", train.eval_windows)
         self.law = predictor_of(condition.corpus.name)
         self.floor: float | None = None
         if self.recall is not None:
@@ -242,15 +242,12 @@ class Training:
         """Training and evaluation time so far, over all sittings."""
         return self.progress.seconds + time.perf_counter() - self._clock
 
-    def held_out(self, split: str, count: int) -> tuple[Tensor, Tensor | None]:
-        """Up to `count` windows of a split for evaluation, and the places that count in them.
-
-        Those are the queries of recall (`answer_places`), None where all bytes count.
-        """
+    def held_out(self, split: str, count: int) -> tuple[Tensor, Asked | None]:
+        """Up to `count` windows of a split for evaluation, and what is asked in those of recall."""
         text = getattr(self.task.splits, split)
         if self.recall is not None:
             windows = self.recall.held_out(split, min(count, text.size // self.train.context))
-            return windows, answer_places(windows)
+            return windows, asked_in(windows)
         return fixed_windows(text, self.train.context, count), None
 
     def drawn(self, step: int) -> Tensor:
@@ -294,9 +291,11 @@ class Training:
             seeds = np.random.SeedSequence([self.task.seed, number])  # alone, for resumed runs
             torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
         drawn = self.drawn(number)
-        places = None if self.recall is None else self.on_device(answer_places(drawn))
+        asked = None
+        if self.recall is not None:
+            asked = Asked(*map(self.on_device, asked_in(drawn)))
         with autocast(self.device):
-            loss = next_byte_loss(self.predicted, self.on_device(drawn), train.l2wrap, places)
+            loss = next_byte_loss(self.predicted, self.on_device(drawn), train.l2wrap, asked)
         loss.backward()
         for parameter in (
             self.model.parameters()
@@ -339,7 +338,7 @@ class Training:
         """
         self.settle()
         train, done = self.train, self.progress
-        figures = diagnose(self.model, self.validation, self.at_once, self.device, self.answers)
+        figures = diagnose(self.model, self.validation, self.at_once, self.device, self.asked)
         half_lives = [
             values.cpu().numpy() for values in self.model.half_lives()
         ]  # infinite where a rate became zero
@@ -435,10 +434,10 @@ class Training:
                 for parameter, state in self.optimizer.state.items():
                     parameter.copy_(state[AVERAGE])
         final = {"final_val_bpb": last["val_bpb"]}
-        windows, places = self.validation, self.answers
+        windows, asked = self.validation, self.asked
         means = list[float]()
         if train.final_windows:
-            windows, places = self.held_out("validation", train.final_windows)
+            windows, asked = self.held_out("validation", train.final_windows)
         if train.average or train.final_windows:
 
             def watch(logits: Tensor, targets: Tensor) -> None:
@@ -446,13 +445,13 @@ class Training:
 
             final = {
                 "final_val_bpb": bits_per_byte(
-                    self.model, windows, self.at_once, self.device, watch, places
+                    self.model, windows, self.at_once, self.device, watch, asked
                 )
             }
             _check_finite(final["final_val_bpb"], self.progress.step)
             if len(windows) > 1:
                 final["final_val_error"] = float(np.std(means, ddof=1)) / math.sqrt(len(windows))
-        windows, places = self.held_out("test", train.test_windows)
+        windows, asked = self.held_out("test", train.test_windows)
         hits = Hits()
         result: dict[str, Any] = {
             "status": FINISHED,
@@ -461,7 +460,7 @@ class Training:
             **final,
             "best_val_bpb": best["val_bpb"],
             "best_step": best["step"],
-            "test_bpb": bits_per_byte(self.model, windows, self.at_once, self.device, hits, places),
+            "test_bpb": bits_per_byte(self.model, windows, self.at_once, self.device, hits, asked),
         }
         if self.recall is not None:
             result["test_accuracy"] = hits.accuracy

@@ -1,11 +1,11 @@
 """What a run on a corpus of recall is given: sequences to train on, and to be tested with.
 
-They are drawn anew, from the law that the corpus names. The loss is of the answers alone, the bytes
-after the queries.
+They are drawn anew, from the law that the corpus names. The loss is that of the answers alone.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,28 @@ SPLITS = ("train", "validation", "test", "longer")
 """Their numbers stand in the seeds of sequences."""
 UNUSED = ("carry", "truncation_windows", "probe_windows")
 """Options of training that are of windows of a text."""
+
+
+class Asked(NamedTuple):
+    """Queries in windows, in the order of their pairs, each (n, K), int64.
+
+    places: of the queries in the inputs. answers: what is to be predicted there.
+    """
+
+    places: Tensor
+    answers: Tensor
+
+    def rows(self, start: int, end: int) -> "Asked":
+        """Those of some of the windows."""
+        return Asked(self.places[start:end], self.answers[start:end])
+
+    def to(self, device: torch.device) -> "Asked":
+        """The same on a device."""
+        return Asked(self.places.to(device), self.answers.to(device))
+
+    def logits(self, logits: Tensor) -> Tensor:
+        """Logits (n, K, V) at the queries, of logits (n, T, V)."""
+        return logits.gather(1, self.places[..., None].expand(-1, -1, logits.shape[-1]))
 
 
 @dataclass(frozen=True)
@@ -121,12 +143,10 @@ def times_of(train: TrainSpec, law: RecallCorpus | None) -> int:
     return train.beyond or (1 if law is None else FARTHEST)
 
 
-def answer_places(windows: Tensor) -> Tensor:
-    """Places (B, K) of the queries in the inputs of windows (B, T+1): the byte after each answers.
-
-    In the order of their pairs.
-    """
-    return torch.from_numpy(queries(windows[:, :-1].numpy()).query)
+def asked_in(windows: Tensor) -> Asked:
+    """What is asked in windows (n, T+1), int64 on the CPU, of whole sequences."""
+    found = queries(windows[:, :-1].numpy())
+    return Asked(torch.from_numpy(found.query), torch.from_numpy(found.answer))
 
 
 def _tensor(windows: Bytes) -> Tensor:

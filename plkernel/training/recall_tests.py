@@ -4,14 +4,13 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from plkernel.context.measures import lengths, moments
 from plkernel.data.recall import queries
-from plkernel.training.evaluate import Predict, at_places, logits_of, losses_per_byte
-from plkernel.training.recall import RecallTask
+from plkernel.training.evaluate import Predict, logits_of, losses_per_byte
+from plkernel.training.recall import RecallTask, asked_in
 
 FLOOR = {"accuracy": 1.0, "bits": 0.0}
 """Of the best prediction of the answers, whatever the sequence."""
@@ -42,17 +41,16 @@ def recalled(predict: Predict, windows: Tensor, batch: int) -> dict[str, Any]:
     pair in its sequence, from 1, in ORDERS groups. Groups without a query are left out.
     """
     found = queries(windows[:, :-1].numpy())
+    all_asked = asked_in(windows)
     bits = np.empty(found.query.shape)
     is_right = np.empty(found.query.shape)
     for start in range(0, len(windows), batch):
-        rows = slice(start, start + batch)
-        chunk = windows[rows]
-        logits = logits_of(predict, chunk[:, :-1], start)
-        targets = chunk[:, 1:].to(logits.device)
-        places = torch.from_numpy(found.query[rows]).to(logits.device)
-        logits, targets = at_places(logits, targets, places)
-        bits[rows] = losses_per_byte(logits, targets).cpu().numpy()
-        is_right[rows] = (logits.argmax(-1) == targets).cpu().numpy()
+        end = start + batch
+        logits = logits_of(predict, windows[start:end, :-1], start)
+        asked = all_asked.rows(start, end).to(logits.device)
+        logits = asked.logits(logits)
+        bits[start:end] = losses_per_byte(logits, asked.answers).cpu().numpy()
+        is_right[start:end] = (logits.argmax(-1) == asked.answers).cpu().numpy()
     means, errors = moments(np.stack([is_right.mean(axis=1), bits.mean(axis=1)]))
     known = [error if math.isfinite(error) else None for error in errors]
     pairs = found.query.shape[1]

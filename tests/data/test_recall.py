@@ -8,11 +8,12 @@ from scipy.stats import chi2
 
 from plkernel.data.corpora import load
 from plkernel.data.names import known_sequence, predictor_of, recall_of, synthetic_corpus
-from plkernel.data.recall import KEYS, PLACINGS, RecallCorpus, most_pairs, queries
+from plkernel.data.recall import ANSWERS, KEYS, PLACINGS, RecallCorpus, most_pairs, queries
 
 LAWS = [
-    RecallCorpus(placing=placing, pairs=pairs, length=length)
+    RecallCorpus(placing=placing, answers=answers, pairs=pairs, length=length)
     for placing in PLACINGS
+    for answers in ANSWERS
     for pairs, length in ((32, 128), (8, 128), (1, 4), (128, 1024))
 ]
 SAFE = 1e-4
@@ -34,7 +35,7 @@ def by_hand(sequence: np.ndarray) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_every_key_stands_twice_before_one_value_and_all_else_is_values(law: RecallCorpus) -> None:
+def test_every_key_stands_twice_and_all_else_is_values(law: RecallCorpus) -> None:
     windows = drawn(law, 20)
     assert windows.shape == (20, law.length)
     found = queries(windows)
@@ -42,9 +43,11 @@ def test_every_key_stands_twice_before_one_value_and_all_else_is_values(law: Rec
         places = by_hand(sequence)
         assert len(places) == law.pairs
         assert list(zip(found.pair[row].tolist(), found.query[row].tolist(), strict=True)) == places
+        assert found.answer[row].tolist() == [sequence[first + 1] for first, _ in places]
         for first, second in places:
             assert first % 2 == second % 2 == 0
-            assert sequence[first + 1] == sequence[second + 1] >= KEYS
+            assert sequence[first + 1] >= KEYS
+            assert law.answers == "hidden" or sequence[second + 1] == sequence[first + 1]
         assert np.sum(sequence < KEYS) == 2 * law.pairs
     assert np.all(found.distance > 0)
     if law.placing == "first":
@@ -81,15 +84,23 @@ def test_the_gap_of_one_query_has_the_density_of_the_power(placing: str, power: 
 def test_keys_values_and_filler_are_even_and_independent_of_place(placing: str) -> None:
     windows = drawn(RecallCorpus(pairs=4, length=32, placing=placing), 8000)
     counts = np.bincount(windows.ravel(), minlength=256)
-    # Keys are twice there and values of answers too, so that counts are of pairs and fillers.
     keys = counts[:KEYS] / 2
     assert np.sum((keys - keys.mean()) ** 2) / keys.mean() < chi2.isf(SAFE, KEYS - 1)
     found = queries(windows)
-    values = np.take_along_axis(windows, found.pair + 1, axis=1)
-    answers = np.bincount(values.ravel(), minlength=256)[KEYS:]
+    answers = np.bincount(found.answer.ravel(), minlength=256)[KEYS:]
     assert np.sum((answers - answers.mean()) ** 2) / answers.mean() < chi2.isf(SAFE, 127)
-    fillers = counts[KEYS:] - 2 * answers
+    fillers = counts[KEYS:] - answers
     assert np.sum((fillers - fillers.mean()) ** 2) / fillers.mean() < chi2.isf(SAFE, 127)
+
+
+def test_what_stands_behind_a_query_says_nothing_of_a_hidden_answer() -> None:
+    """The two are equal as often as any two values, once in 128."""
+    windows = drawn(RecallCorpus(pairs=8, length=32), 4000)
+    found = queries(windows)
+    behind = np.take_along_axis(windows, found.query + 1, axis=1)
+    count = found.query.size
+    equal = np.sum(behind == found.answer)
+    assert (equal - count / 128) ** 2 / (count / 128 * (1 - 1 / 128)) < chi2.isf(SAFE, 1)
 
 
 def test_no_pair_is_likelier_to_be_asked_for_soon() -> None:
@@ -158,6 +169,7 @@ def test_a_key_four_times_is_refused() -> None:
         ("power=-1", "power must be from 0 to 8, got -1"),
         ("power=nan", "power must be from 0 to 8, got nan"),
         ("placing=last", "placing must be first or anywhere, got 'last'"),
+        ("answers=told", "answers must be hidden or shown, got 'told'"),
         ("seed=-1", "seed must be at least 0"),
         ("pair=3", r"no parameter 'pair'; did you mean 'pairs'\?"),
     ],

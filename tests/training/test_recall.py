@@ -14,18 +14,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from plkernel.common.files import load_json, read_lines
+from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import CorpusSpec, ModelSpec, Stage, TrainSpec
 from plkernel.data.recall import KEYS, RecallCorpus, queries
 from plkernel.models.init import initialise_
 from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.results.record import save_record
+from plkernel.results.study import read_study
+from plkernel.study.dry_run import measure
 from plkernel.study.references import save_references
 from plkernel.training import check
 from plkernel.training.evaluate import bits_per_byte, diagnose, next_byte_loss
 from plkernel.training.loop import Training, prepare, run_training
-from plkernel.training.recall import RecallTask, answer_places
+from plkernel.training.recall import RecallTask, asked_in
 from plkernel.training.recall_tests import by_group, recall_results, recalled
 
 CPU = torch.device("cpu")
@@ -68,8 +72,18 @@ def tiny_spec(**train: Any) -> Any:
     return parse_spec(values, "here", check)
 
 
+def answers_of(window: Tensor) -> list[tuple[int, int]]:
+    """Places of queries and the value of their pairs, by the order of the pairs."""
+    bytes_ = window[:-1].tolist()
+    found = []
+    for place, byte in enumerate(bytes_):
+        if byte < KEYS and byte not in bytes_[:place]:
+            found.append((bytes_.index(byte, place + 1), bytes_[place + 1]))
+    return found
+
+
 def recaller(forgets: Callable[[int, int], bool] | None = None, sure: float = 50.0) -> Any:
-    """Predicts the byte after the last time that the byte was there, with a lead of `sure` nats.
+    """Predicts the byte after the first time that the byte was there, with a lead of `sure` nats.
 
     forgets: whether it has forgotten the pair of that number, from 0, that many bytes ago.
     """
@@ -174,29 +188,29 @@ def test_the_loss_is_that_of_the_answers_alone() -> None:
     """In training, in bits and in figures, against the probabilities picked by hand in float64."""
     model = initialise_(SSM(SSMConfig(16, 2, backend="reference")), "transformers_default", 0)
     windows = torch.from_numpy(LAW.windows(5, np.random.default_rng(0)).astype(np.int64))
-    places = answer_places(windows)
+    asked = asked_in(windows)
     with torch.no_grad():
         logs = F.log_softmax(model(windows[:, :-1]).double(), dim=-1)
     nats = [
-        [-logs[row, place, windows[row, place + 1]].item() for place in places[row].tolist()]
+        [-logs[row, place, answer].item() for place, answer in answers_of(windows[row])]
         for row in range(5)
     ]
     expected = float(np.mean(nats))
-    assert next_byte_loss(model, windows, 0.0, places).item() == pytest.approx(
+    assert next_byte_loss(model, windows, 0.0, asked).item() == pytest.approx(
         expected, rel=ROUNDING
     )
-    bits = bits_per_byte(model, windows, 2, CPU, None, places)
+    bits = bits_per_byte(model, windows, 2, CPU, None, asked)
     assert bits == pytest.approx(expected / math.log(2), rel=ROUNDING)
-    found = diagnose(model, windows, 2, CPU, places)
+    found = diagnose(model, windows, 2, CPU, asked)
     assert found.bits_per_byte == bits
     assert found.losses == pytest.approx(np.array(nats) / math.log(2), rel=ROUNDING)
     row = found.to_row()
     assert row["window_bpb"] == pytest.approx(np.mean(nats, axis=1) / math.log(2), rel=ROUNDING)
     assert row["saturation"]["positions"] == 5 * 8
     right = [
-        logs[row, place].argmax().item() == windows[row, place + 1].item()
+        logs[row, place].argmax().item() == answer
         for row in range(5)
-        for place in places[row].tolist()
+        for place, answer in answers_of(windows[row])
     ]
     assert row["val_accuracy"] == np.mean(right)
     assert "positions" not in row, "columns are pairs"
@@ -204,13 +218,13 @@ def test_the_loss_is_that_of_the_answers_alone() -> None:
 
 def test_no_gradient_comes_from_other_bytes() -> None:
     windows = torch.from_numpy(LAW.windows(3, np.random.default_rng(0)).astype(np.int64))
-    places = answer_places(windows)
+    asked = asked_in(windows)
     logits = torch.randn(3, 32, 256, generator=torch.Generator().manual_seed(0))
     logits.requires_grad_()
-    next_byte_loss(lambda _: logits, windows, 0.1, places).backward()
+    next_byte_loss(lambda _: logits, windows, 0.1, asked).backward()
     assert logits.grad is not None
     moved = logits.grad.abs().amax(dim=2) > 0
-    expected = torch.zeros(3, 32, dtype=torch.bool).scatter(1, places, True)
+    expected = torch.zeros(3, 32, dtype=torch.bool).scatter(1, asked.places, True)
     assert torch.equal(moved, expected)
 
 
@@ -218,10 +232,10 @@ def test_stages_follow_one_another_and_every_step_has_as_many_bytes() -> None:
     task = RecallTask(LAW, TRAIN)
     shapes = [tuple(task.training(0, step).shape) for step in range(12)]
     assert shapes == [(16, 9)] * 3 + [(8, 17)] * 3 + [(4, 33)] * 6
-    numbers = [answer_places(task.training(0, step)).shape[1] for step in range(12)]
+    numbers = [asked_in(task.training(0, step)).places.shape[1] for step in range(12)]
     assert set(numbers[:3]) <= {1, 2}
     assert numbers[3:] == [4] * 3 + [8] * 6
-    drawn = {answer_places(task.training(seed, 0)).shape[1] for seed in range(20)}
+    drawn = {asked_in(task.training(seed, 0)).places.shape[1] for seed in range(20)}
     assert drawn == {1, 2}, "pairs are drawn anew at each step"
 
 
@@ -254,6 +268,11 @@ def test_a_run_states_accuracy_and_excess_and_ends_with_its_tests(tmp_path: Path
     assert len(result["recall"]["tests"]) == 8
     assert load_json(task.folder.path / "result.json")["recall"] == result["recall"]
     assert "beyond" not in result
+    save_json(tmp_path / "spec.json", tiny_spec().model_dump(mode="json"))
+    study = read_study(tmp_path)
+    assert [run.agrees for run in study.finished()] == [True]
+    save_record(study, tmp_path / "record")
+    assert read_lines(tmp_path / "record/rows.jsonl")[0]["result"]["recall"] == result["recall"]
 
 
 def test_a_run_that_was_stopped_ends_in_the_same_numbers(
@@ -313,10 +332,13 @@ def test_a_curriculum_needs_a_corpus_of_recall() -> None:
 
 
 def test_counts_of_bytes_are_no_reference_of_recall(tmp_path: Path) -> None:
-    from plkernel.config.resolved import resolve_spec
-
     save_references(resolve_spec(tiny_spec()), ["uniform"], tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_is_timed_without_the_stages() -> None:
+    found = measure(tiny_spec().condition("uniform"), 2)
+    assert all(seconds > 0 for seconds in found)
 
 
 def test_the_spec_of_the_documentation_has_the_stages_of_its_text() -> None:

@@ -44,12 +44,17 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     """
     from plkernel.study.dry_run import estimate, text
     from plkernel.study.schedule import chosen_arms, search_of
-    from plkernel.training.loop import check_ahead
+    from plkernel.training.loop import check_ahead, longest_window
 
     study = resolve_spec(spec)
     chosen = study.only(chosen_arms(spec, only))
     sections = dict.fromkeys(condition.corpus for condition in chosen.conditions.values())
-    unread = [section.name for section in sections if not check_ahead(section, spec.train.context)]
+    train = spec.train
+    unread = [
+        section.name
+        for section in sections
+        if not check_ahead(section, train.context, longest_window(section, train))
+    ]
     arms = chosen.spec.arms
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in arms.values())
     search = resolve_spec(search_of(chosen.spec)) if searched else None
@@ -75,10 +80,10 @@ def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
 
 def _cautions(study: ResolvedSpec, *arms: str) -> Iterator[str]:
     """Yield what `arms`, by default all, lack: a gate, equal output scale, decays that move."""
-    from plkernel.data.names import known_sequence
+    from plkernel.data.names import is_synthetic
 
     spec = study.spec
-    is_text = known_sequence(spec.corpus.name) is None
+    is_text = not is_synthetic(spec.corpus.name)
     if spec.hypotheses and is_text and not any(one.ahead_of for one in spec.gates):
         yield (
             "no gate asks that a model is ahead of counts of a few bytes: add a [[gates]] with"

@@ -10,6 +10,9 @@ from plkernel.config.factors import nested
 from plkernel.config.schema import Arm, Options, Section, deep_merge
 from plkernel.config.study import SECTIONS, Spec
 
+LISTS = ("hypotheses", "gates", "curriculum")
+"""Lists of tables, which no option replaces."""
+
 
 @dataclass(frozen=True)
 class Replaceable:
@@ -101,7 +104,7 @@ def _replaceable(
 ) -> Iterator[Replaceable]:
     """Yield every value of a section that an option can replace.
 
-    Left out are tables of any options, hypotheses and gates.
+    Left out are tables of any options, and LISTS.
     """
     for name, field in section.model_fields.items():
         kind = SECTIONS.get(name, field.annotation)
@@ -110,5 +113,5 @@ def _replaceable(
                 yield from _replaceable(Arm, (), name, arm)
         elif isinstance(kind, type) and issubclass(kind, Section):
             yield from _replaceable(kind, (), *head, name)
-        elif "dict" not in str(kind) and name not in ("hypotheses", "gates"):
+        elif "dict" not in str(kind) and name not in LISTS:
             yield Replaceable((*head, name), kind)

@@ -337,6 +337,17 @@ class ModelSpec(Section):
         return self
 
 
+class Stage(Section):
+    """A part of training on a corpus of recall, with sequences of its own."""
+
+    share: Annotated[Number, Field(gt=0, le=1)] = Field(description="Share of the steps.")
+    length: Positive = Field(
+        description="Bytes of a sequence; a step has as many bytes as in the rest of training."
+    )
+    pairs: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    """Numbers of pairs, of which every step draws one."""
+
+
 class TrainSpec(Section):
     """The training protocol, the same for every arm."""
 
@@ -404,6 +415,13 @@ class TrainSpec(Section):
     """Windows of the test text in which, at the end, one byte at a time is replaced, for its
     influence against lag.
     """
+    beyond: Annotated[Positive, Field(le=2**10)] | None = None
+    """Longest windows that are evaluated at the end, in multiples of context. A text: bits per byte
+    by position; 1, or left out, is none. A corpus of recall: accuracy at 1, 2, 4 .. times the
+    length; 8 if left out."""
+    curriculum: tuple[Stage, ...] = ()
+    """Stages with which training on a corpus of recall begins. What their shares leave of the steps
+    has the sequences of the corpus."""
     device: Device = option("auto takes a GPU when there is one.", "auto")
     backend: str | None = option(
         "Implementation of the scan: cpu, gpu or reference; left out, the one for the device."
@@ -421,6 +439,15 @@ class TrainSpec(Section):
     def total_steps(self) -> int:
         """Steps of the whole run."""
         return self.steps or (self.bytes or 0) // (self.batch * self.context)
+
+    def stage_at(self, step: int) -> Stage | None:
+        """Return the stage of the curriculum at a step, from 0; None behind the last one."""
+        share = 0.0
+        for stage in self.curriculum:
+            share += stage.share
+            if step < round(share * self.total_steps):
+                return stage
+        return None
 
     @property
     def changes_decays(self) -> bool:
@@ -459,6 +486,9 @@ class TrainSpec(Section):
                 "final_fraction must be above 0 with schedule 'exponential', got 0.0: 'linear'"
                 " reaches 0"
             )
+        shares = sum(stage.share for stage in self.curriculum)
+        if shares > 1 + 1e-9:
+            raise ValueError(f"shares of the curriculum must add up to 1 at most, got {shares:g}")
         self._check_effects()
         return self
 

@@ -32,6 +32,7 @@ from plkernel.data.files import (
     start_of,
     table_format,
 )
+from plkernel.data.recall import RecallCorpus
 
 PRESETS = {
     "wiki-pt": "hf:wikimedia/wikipedia:20231101.pt",
@@ -48,8 +49,13 @@ TRANSLATIONS = dict(part.split(":") for part in LETTERS.split())
 """Languages (ISO 639-1), and a letter for each translation, the default of a language first."""
 
 Synthetic = PottsCorpus | LagCorpus | MarkovChain
-LAWS: dict[str, type[Synthetic]] = {"potts": PottsCorpus, "lags": LagCorpus, "markov": MarkovChain}
-GENERATOR = {"potts": 1, "lags": 1, "markov": 1}
+LAWS: dict[str, type[Synthetic | RecallCorpus]] = {
+    "potts": PottsCorpus,
+    "lags": LagCorpus,
+    "markov": MarkovChain,
+    "recall": RecallCorpus,
+}
+GENERATOR = {"potts": 1, "lags": 1, "markov": 1, "recall": 1}
 """Part of the cache key: to be raised when a law gives other bytes for the same parameters."""
 EXAMPLE = "synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -261,8 +267,8 @@ KINDS: dict[str, Callable[[str, bytes, str], Source]] = {
 """Kinds of names, KIND or KIND:REST: each is called with REST, the separator and the column."""
 
 
-def synthetic_corpus(rest: str) -> Synthetic:
-    """The corpus that 'synthetic:REST' names; its `mutual_information` is the exact curve.
+def synthetic_corpus(rest: str) -> Synthetic | RecallCorpus:
+    """The corpus that 'synthetic:REST' names.
 
     `rest` is a law of LAWS and its parameters in any order, 'lags,alpha=1.0,bytes=10MB', all
     optional but beta; without a law it is that of Potts, 'beta=1.0,symbols=16'. bytes may end in k,
@@ -338,10 +344,24 @@ def byte_count(text: str, name: str = "max_bytes") -> int:
     return int(value)
 
 
+def is_synthetic(name: str) -> bool:
+    """Whether the corpus called `name` is made from a seed, and so is no text."""
+    return name.partition(":")[0] == "synthetic"
+
+
 def known_sequence(name: str) -> Synthetic | None:
-    """The corpus called `name` if its information is known exactly; nothing is generated."""
-    kind, _, rest = name.partition(":")
-    return synthetic_corpus(rest) if kind == "synthetic" else None
+    """The corpus called `name` if its information is known exactly; nothing is generated.
+
+    Its `mutual_information` is the exact curve.
+    """
+    corpus = synthetic_corpus(name.partition(":")[2]) if is_synthetic(name) else None
+    return None if isinstance(corpus, RecallCorpus) else corpus
+
+
+def recall_of(name: str) -> RecallCorpus | None:
+    """The corpus called `name` if it is one of recall; nothing is generated."""
+    corpus = synthetic_corpus(name.partition(":")[2]) if is_synthetic(name) else None
+    return corpus if isinstance(corpus, RecallCorpus) else None
 
 
 def predictor_of(name: str) -> Predictor | None:
@@ -353,7 +373,7 @@ def predictor_of(name: str) -> Predictor | None:
     return None if isinstance(corpus, PottsCorpus) else corpus
 
 
-def spelling(corpus: Synthetic) -> tuple[str, dict[str, Any]]:
+def spelling(corpus: Synthetic | RecallCorpus) -> tuple[str, dict[str, Any]]:
     """The full name of `corpus`, every parameter spelled out, and its key.
 
     The key is all that determines its bytes, as JSON values.

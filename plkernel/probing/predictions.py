@@ -1,7 +1,6 @@
 """How far back the predictions of any causal model read: `probe`, from the predictions alone."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -12,11 +11,8 @@ from plkernel.analysis.intervals import critical_value
 from plkernel.common import cli
 from plkernel.context.measures import (
     INFORMED,
-    Means,
     Probe,
     by_position,
-    lengths,
-    moments,
     others,
     ratio_error,
 )
@@ -25,14 +21,15 @@ from plkernel.training.evaluate import (
     check_lags,
     check_repeats,
     check_windows,
-    divergence,
     influence,
     logits_of,
-    losses_per_byte,
     moved_by,
     rounding_of,
     token_losses,
     truncation,
+)
+from plkernel.training.evaluate import (
+    beyond as beyond,
 )
 
 
@@ -95,50 +92,6 @@ def probe(
         truncation=truncation(predict, windows, batch, step=step),
         bits_per_byte_error=ratio_error(losses.sum(axis=1, dtype=np.float64), sizes),
     )
-
-
-def beyond(
-    predict: Predict, windows: Tensor, context: int, batch: int = 4, step: int = 1
-) -> tuple[Means, Means]:
-    """Compare predictions with all tokens before and with the last `context` alone.
-
-    `context` is the length of training.
-
-    For the latter the model starts anew every context / 2 tokens, and is given the last context / 2
-    to `context`.
-    Returns two means by position in `windows` (n,T+1), from `context` on: bits with all tokens less
-    bits with the last alone, paired by token, and KL(all || last alone) of the predictions in bits.
-    Memory: batch x T x V floats, V the alphabet.
-    """
-    check_repeats(predict, windows, batch)
-    length = windows.shape[1] - 1
-    if not 1 <= context < length:
-        raise ValueError(
-            f"context must lie between 1 and below the tokens of a window, {length}, got {context}"
-        )
-    half = max(step, context // 2 // step * step)
-    rows = list[Tensor]()
-    for first in range(0, len(windows), batch):
-        chunk = windows[first : first + batch]
-        whole = logits_of(predict, chunk[:, :-1], first)
-        targets = chunk[:, 1:]
-        found = torch.zeros(2, *targets.shape, dtype=torch.float64)
-        for start in range(half, length - context + half, half):
-            to = slice(start + context - half, min(start + context, length))
-            alone = logits_of(predict, chunk[:, start : to.stop], first)[:, context - half :]
-            bits = (
-                losses_per_byte(one, targets[:, to].to(one.device)) for one in (whole[:, to], alone)
-            )
-            found[0, :, to] = torch.sub(*bits).cpu()
-            found[1, :, to] = divergence(whole[:, to], alone).cpu()
-        rows.append(found)
-    edges = [context, *(given for given in lengths(length) if given > context)]
-    both = (
-        np.stack([one[:, a:b].mean(axis=1) for a, b in pairwise(edges)])
-        for one in torch.cat(rows, dim=1).numpy()
-    )
-    cost, apart = (Means(tuple(edges[1:]), *moments(one)) for one in both)
-    return cost, apart
 
 
 def _interval(result: Probe) -> str:

@@ -85,6 +85,7 @@ class RunResult(Saved, extra="ignore"):
     """result.json of a finished run: losses in bits per byte, wall time in seconds.
 
     final_val_error  standard error of `final_val_bpb` over its windows, where rows tell it
+    beyond, recall   as training states them, of `train.beyond` and of a corpus of recall
     """
 
     steps: int
@@ -98,6 +99,8 @@ class RunResult(Saved, extra="ignore"):
     causal: bool
     truncation: TruncationCurve | None = None
     influence: InfluenceCurve | None = None
+    beyond: dict[str, Any] | None = None
+    recall: dict[str, Any] | None = None
 
     def truncation_cost(self, given: int) -> float | None:
         """Loss with so many bytes given, minus that with the whole context; None if not measured.

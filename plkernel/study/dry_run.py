@@ -187,7 +187,7 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 
 def measure(condition: Condition, batch: int) -> list[float]:
     """`probe` in a process of its own, with `batch` windows a step; OSError where it fails."""
-    train = condition.protocol.model_copy(update={"batch": batch})
+    train = condition.protocol.model_copy(update={"batch": batch, "curriculum": ()})
     train = train.model_copy(update={"eval_windows": min(train.eval_windows, EVALUATED * batch)})
     smaller = replace(condition, train=train, corpus=CorpusSpec(name="random"))
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:

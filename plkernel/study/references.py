@@ -18,7 +18,7 @@ from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import Spec
 from plkernel.context.measures import moments
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.data.names import known_sequence
+from plkernel.data.names import is_synthetic, recall_of
 from plkernel.data.windows import Bytes, carried_windows, fixed_windows, training_windows
 from plkernel.results.saved import REFERENCE_KEY, reference_entries
 from plkernel.training.loop import open_corpus
@@ -41,14 +41,15 @@ WINDOWS = [2**12, 2**15, 2**18, 2**24]
 def save_references(study: ResolvedSpec, arms: Sequence[str], out: Path) -> None:
     """Write the losses of n-grams on every corpus of `arms` to out/references.json.
 
-    They stand beside those of other corpora. An entry for the same corpus and the same windows is
-    kept.
+    But for those of recall, in which counts answer nothing. They stand beside those of other
+    corpora. An entry for the same corpus and the same windows is kept.
     """
     path = out / REFERENCES
     known = reference_entries(path)
     saved = [
         _reference(study.spec, section, known)
         for section in dict.fromkeys(study.conditions[arm].corpus for arm in arms)
+        if recall_of(section.name) is None
     ]
     corpora = [entry["corpus"] for entry in saved]
     saved += [entry for entry in known if entry["corpus"] not in corpora]
@@ -62,7 +63,7 @@ def _reference(spec: Spec, section: CorpusSpec, known: Iterable[Entry]) -> Entry
     key = _key(spec, section, corpus)
     same = [one for one in known if all(one.get(name) == key[name] for name in REFERENCE_KEY)]
     entry = same[0] if same else key | _counted(spec, section, splits)
-    is_text = known_sequence(section.name) is None
+    is_text = not is_synthetic(section.name)
     if is_text and "lzma" not in entry:
         entry = {**entry, "lzma": compressed(splits)}
     return entry

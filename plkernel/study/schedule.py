@@ -47,7 +47,7 @@ from plkernel.training.build import Prepared
 from plkernel.training.curves import LoggerName, logger_library, save_mean
 from plkernel.training.evaluate import label
 from plkernel.training.folder import RunFolder, locked
-from plkernel.training.loop import Task, open_corpus
+from plkernel.training.loop import Task, longest_window, open_corpus
 
 QUEUE_PATIENCE = 30.0
 """Seconds that a command waits for another one that submits, or a job that writes the report."""
@@ -181,7 +181,10 @@ def _jobs(study: ResolvedSpec, arms: Sequence[str], out: Path, sitting: Sitting)
     prepared = [Prepared.of(study.conditions[arm]) for arm in arms]
     devices = [sitting.engine.device(ready.condition) for ready in prepared]
     sections = dict.fromkeys(ready.condition.corpus for ready in prepared)
-    corpora = {section: open_corpus(section, spec.train.context) for section in sections}
+    corpora = {
+        section: open_corpus(section, spec.train.context, longest_window(section, spec.train))
+        for section in sections
+    }
     jobs = []
     for seed in spec.seeds:
         for ready, device in zip(prepared, devices, strict=True):
@@ -281,8 +284,10 @@ def search_of(spec: Spec) -> Spec:
 
     It has an arm for every arm that has none, and rate to try.
     """
-    # contexts and influences say nothing of a rate
+    # contexts, influences and longer windows say nothing of a rate
     changes: dict[str, Any] = {"truncation_windows": 0, "probe_windows": 0}
+    if spec.train.beyond is not None:
+        changes["beyond"] = 1
     if spec.tuning.steps is not None:
         changes |= {"steps": spec.tuning.steps, "bytes": None}
     arms: dict[str, Arm] = {}

@@ -106,7 +106,8 @@ def best(found: Sequence[Timing]) -> Timing:
 def timing(condition: Condition, count: int, seconds: float = SECONDS) -> Timing | None:
     """Train `count` runs of a condition at a time; None where one of the processes fails."""
     train = condition.protocol
-    shorter = train.model_copy(update={"eval_windows": min(train.eval_windows, train.batch)})
+    windows = min(train.eval_windows, train.batch)
+    shorter = train.model_copy(update={"eval_windows": windows, "curriculum": ()})
     smaller = replace(condition, train=shorter, corpus=CorpusSpec(name="random"))
     context = get_context("spawn")
     barrier = context.Barrier(count)

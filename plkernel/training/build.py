@@ -27,6 +27,7 @@ from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training import foreign
 from plkernel.training.foreign import LONGEST, Foreign
+from plkernel.training.recall import RecallTask, times_of
 
 Model = SSM | RWKV
 AnyModel = Model | Foreign
@@ -60,10 +61,11 @@ class Prepared:
 
         Other people's code in it is imported and, unless `checked`, tried: it must build a model
         that trains and is causal. Raises ValueError where the scheme does not fit the model, the
-        arm or AdamW, and where code has no consent.
+        arm or AdamW, where training does not fit the corpus, and where code has no consent.
         """
         check_consent(condition.code, condition.trusted)
-        tried = _try_code(condition, checked) if condition.code else 0
+        task = RecallTask.of(condition)
+        tried = _try_code(condition, checked, task) if condition.code else 0
         if condition.model.is_foreign:
             return cls(condition, tried)
         options = tuple((condition.arm.scheme_options or {}).items())
@@ -73,10 +75,11 @@ class Prepared:
         return cls(condition, *facts)
 
 
-def _try_code(condition: Condition, checked: bool) -> int:
+def _try_code(condition: Condition, checked: bool, task: RecallTask | None) -> int:
     """Try the code of other people in a condition; return the number of parameters.
 
-    checked: it was tried before, so that the model is built on the meta device and does not run.
+    It must run on the longest windows that a run evaluates, too. checked: it was tried before, so
+    that the model is built on the meta device and does not run.
     """
     train = condition.train
     wanted = train.device if train else "cpu"
@@ -86,9 +89,11 @@ def _try_code(condition: Condition, checked: bool) -> int:
         device = "meta"
     arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
     context = min(train.context, LONGEST) if train else LONGEST
+    times = times_of(train, task.law if task else None) if train else 1
+    farthest = train.context * times if train and times > 1 else None
     named = bool(train and condition.model.is_foreign and train.changes_decays)
     model = json.dumps(condition.model.model_dump())
-    return _tried(model, json.dumps(arm), context, device, named)
+    return _tried(model, json.dumps(arm), context, device, named, farthest)
 
 
 def _check_shape(condition: Condition, plan: Plan) -> None:
@@ -139,10 +144,12 @@ def _facts(
 
 
 @functools.cache
-def _tried(model: str, arm: str, context: int, device: str, named: bool) -> int:
+def _tried(
+    model: str, arm: str, context: int, device: str, named: bool, farthest: int | None
+) -> int:
     """Number of parameters of other people's model, built and checked once in a process.
 
-    named: its decays must be known by name.
+    named: its decays must be known by name. farthest: bytes of a longer window that it must take.
     """
     condition = Condition(
         ModelSpec.model_validate_json(model), Arm.model_validate_json(arm), trusted=True
@@ -154,6 +161,8 @@ def _tried(model: str, arm: str, context: int, device: str, named: bool) -> int:
     if built.config.causal and device != "meta":
         name = ", ".join(f"{option} {name!r}" for option, name in condition.code.items())
         foreign.check_model(built, name, context, torch.device(device))
+        if farthest is not None:
+            foreign.check_length(built, name, farthest, torch.device(device))
     return parameters
 
 

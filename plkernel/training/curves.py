@@ -83,6 +83,8 @@ class CurveWriter:
         scalars |= {
             f"prediction/{name.replace('_', ' ')}": row["saturation"][name] for name in PREDICTION
         }
+        if "val_accuracy" in row:
+            scalars["accuracy/validation"] = row["val_accuracy"]
         scalars |= {
             "learning rate": row["learning_rate"],
             "bytes per second": row["bytes"] / seconds,

@@ -22,11 +22,13 @@ from plkernel.config.schema import TrainSpec
 from plkernel.context.measures import (
     FEWEST_PLACES,
     Influence,
+    Means,
     Truncation,
     by_position,
     influence_of,
     is_read,
     lengths,
+    moments,
     others,
     places,
     truncation_of,
@@ -38,6 +40,7 @@ from plkernel.models import NOT_CAUSAL
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV
 from plkernel.training.build import AnyModel
+from plkernel.training.recall import Asked
 
 Losses = Callable[[np.ndarray, int | None, int], np.ndarray]
 """Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before
@@ -63,15 +66,24 @@ LEAST_EXPONENT = -746.0  # exp of it is 0 in float64
 
 
 def next_byte_loss(
-    model: Callable[[Tensor], Tensor], windows: Tensor, l2wrap: float = 0.0
+    model: Callable[[Tensor], Tensor],
+    windows: Tensor,
+    l2wrap: float = 0.0,
+    asked: Asked | None = None,
 ) -> Tensor:
     """Cross-entropy in nats of bytes 1..T of each window (B,T+1) given the bytes before them.
+
+    Where something is `asked` in the windows, it is the cross-entropy of the answers instead.
 
     `l2wrap` acts on the gradient alone: at each position it adds l2wrap * z / (B T) to that of the
     largest logit z, which keeps the logits from drifting (the L2Wrap of the official RWKV code).
     """
     logits = model(windows[:, :-1]).float()
-    loss = F.cross_entropy(logits.reshape(-1, BYTES), windows[:, 1:].reshape(-1))
+    targets = windows[:, 1:]
+    if asked is not None:
+        logits = asked.logits(logits)
+        targets = asked.answers
+    loss = F.cross_entropy(logits.reshape(-1, BYTES), targets.reshape(-1))
     if l2wrap:
         pull = 0.5 * l2wrap * logits.max(dim=-1).values.square().mean()
         loss = loss + (pull - pull.detach())
@@ -84,26 +96,34 @@ def bits_per_byte(
     batch: int,
     device: torch.device,
     watch: Callable[[Tensor, Tensor], object] | None = None,
+    asked: Asked | None = None,
 ) -> float:
     """Mean -log2 p(byte) over every predicted byte of `windows` (n, context + 1).
 
-    Leaves the model in eval mode. `watch` is called with the logits (B,T,256) and the target bytes
-    (B,T) of every batch.
+    Where something is `asked`, the answers (n,K) are predicted in their place. Leaves the model in
+    eval mode. `watch` is called with the logits (B,T,256) and the target bytes (B,T) of every
+    batch, or those of the answers.
     """
     model.eval()
     nats = torch.zeros((), dtype=torch.float64, device=device)
+    count = windows[:, 1:].numel() if asked is None else asked.answers.numel()
     with torch.no_grad():
-        for chunk in windows.split(batch):
+        for start in range(0, len(windows), batch):
+            chunk = windows[start : start + batch]
             inputs = chunk[:, :-1].to(device)
             targets = chunk[:, 1:].to(device)
             with autocast(device):
                 logits = model(inputs).float()
+                if asked is not None:
+                    here = asked.rows(start, start + batch).to(device)
+                    logits = here.logits(logits)
+                    targets = here.answers
                 nats += F.cross_entropy(
                     logits.reshape(-1, BYTES), targets.reshape(-1), reduction="sum"
                 )
             if watch is not None:
                 watch(logits, targets)
-    return nats.item() / windows[:, 1:].numel() / NATS_PER_BIT
+    return nats.item() / count / NATS_PER_BIT
 
 
 def losses_per_byte(logits: Tensor, targets: Tensor) -> Tensor:
@@ -128,13 +148,15 @@ def label(causal: bool) -> str:
 class Diagnosis:
     """The figures of one pass over windows, with `losses` (n,T) in bits at every predicted byte.
 
-    amplification: growth of the residual stream, None for an SSM.
+    amplification: growth of the residual stream, None for an SSM. accuracy: share of the answers
+    that had the largest logit, where something was asked; None for a text.
     """
 
     bits_per_byte: float
     losses: np.ndarray
     saturation: dict[str, float]
     amplification: tuple[float, ...] | None
+    accuracy: float | None = None
 
     @property
     def finite(self) -> bool:
@@ -152,6 +174,8 @@ class Diagnosis:
         if self.amplification:
             row["amplification"] = list(self.amplification)
         row["window_bpb"] = self.losses.mean(axis=1, dtype=np.float64).tolist()
+        if self.accuracy is not None:
+            return {**row, "val_accuracy": self.accuracy}
         return {**row, "positions": by_position(self.losses).to_dict()}
 
 
@@ -232,18 +256,45 @@ def _most(one: float, other: float) -> float:
     return -_least(-one, -other)
 
 
-def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device) -> Diagnosis:
+class Hits:
+    """Counts how often the target has the largest logit; a `watch` of `bits_per_byte`."""
+
+    def __init__(self) -> None:
+        self.right = 0
+        self.count = 0
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> None:
+        self.right += int((logits.argmax(-1) == targets).sum())
+        self.count += targets.numel()
+
+    @property
+    def accuracy(self) -> float:
+        """Share of targets, 0 to 1."""
+        return self.right / self.count
+
+
+def diagnose(
+    model: nn.Module,
+    windows: Tensor,
+    batch: int,
+    device: torch.device,
+    asked: Asked | None = None,
+) -> Diagnosis:
     """The figures of one pass over `windows` (n, context + 1).
 
-    It leaves the model in eval mode, without hooks. Of an RWKV the residual stream (B,T,D) is
-    measured before the first block and after each.
+    Where something is `asked`, they are of the answers (n,K). It leaves the model in eval mode,
+    without hooks. Of an RWKV the residual stream (B,T,D) is measured before the first block and
+    after each.
     """
     parts: list[dict[str, float]] = []
     losses: list[Tensor] = []
+    hits = Hits()
 
     def watch(logits: Tensor, targets: Tensor) -> None:
         parts.append(saturation(logits, targets))
         losses.append(losses_per_byte(logits, targets))
+        if asked is not None:
+            hits(logits, targets)
 
     def note(batches: list[tuple[Tensor, int]], _: nn.Module, __: Any, output: Any) -> None:
         values = output[0] if isinstance(output, tuple) else output
@@ -254,12 +305,13 @@ def diagnose(model: nn.Module, windows: Tensor, batch: int, device: torch.device
     with ExitStack() as hooks:
         for block, batches in zip(blocks, stream, strict=True):
             hooks.callback(block.register_forward_hook(partial(note, batches)).remove)
-        bpb = bits_per_byte(model, windows, batch, device, watch)
+        bpb = bits_per_byte(model, windows, batch, device, watch, asked)
     growth = None
     if stream:
         rms = [_root_mean(batches) for batches in stream]
         growth = tuple(after / before if before else math.nan for before, after in pairwise(rms))
-    return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), merged(parts), growth)
+    accuracy = None if asked is None else hits.accuracy
+    return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), merged(parts), growth, accuracy)
 
 
 def _root_mean(batches: Sequence[tuple[Tensor, int]]) -> float:
@@ -425,6 +477,72 @@ def worth_of_context(
         )
         worth["influence"] = {"windows": len(windows), **near.to_dict(), **known}
     return worth
+
+
+def beyond(
+    predict: Predict, windows: Tensor, context: int, batch: int = 4, step: int = 1
+) -> tuple[Means, Means]:
+    """Compare predictions with all tokens before and with the last `context` alone.
+
+    `context` is the length of training.
+
+    For the latter the model starts anew every context / 2 tokens, and is given the last context / 2
+    to `context`.
+    Returns two means by position in `windows` (n,T+1), from `context` on: bits with all tokens less
+    bits with the last alone, paired by token, and KL(all || last alone) of the predictions in bits.
+    Memory: batch x T x V floats, V the alphabet.
+    """
+    check_repeats(predict, windows, batch)
+    length = windows.shape[1] - 1
+    if not 1 <= context < length:
+        raise ValueError(
+            f"context must lie between 1 and below the tokens of a window, {length}, got {context}"
+        )
+    half = max(step, context // 2 // step * step)
+    rows = list[Tensor]()
+    for first in range(0, len(windows), batch):
+        chunk = windows[first : first + batch]
+        whole = logits_of(predict, chunk[:, :-1], first)
+        targets = chunk[:, 1:]
+        found = torch.zeros(2, *targets.shape, dtype=torch.float64)
+        for start in range(half, length - context + half, half):
+            to = slice(start + context - half, min(start + context, length))
+            alone = logits_of(predict, chunk[:, start : to.stop], first)[:, context - half :]
+            bits = (
+                losses_per_byte(one, targets[:, to].to(one.device)) for one in (whole[:, to], alone)
+            )
+            found[0, :, to] = torch.sub(*bits).cpu()
+            found[1, :, to] = divergence(whole[:, to], alone).cpu()
+        rows.append(found)
+    edges = [context, *(given for given in lengths(length) if given > context)]
+    both = (
+        np.stack([one[:, a:b].mean(axis=1) for a, b in pairwise(edges)])
+        for one in torch.cat(rows, dim=1).numpy()
+    )
+    cost, apart = (Means(tuple(edges[1:]), *moments(one)) for one in both)
+    return cost, apart
+
+
+def reach(
+    predict: Predict, text: np.ndarray, train: TrainSpec, batch: int, step: int = 1
+) -> dict[str, Any]:
+    """What happens to the loss beyond the length of training, for JSON.
+
+    In windows of `train.beyond` times the context, with as many bytes as the windows of the test
+    figure have: bits by position, and what reading on is worth (`beyond`). Positions are other
+    places of the text, so that the latter alone says whether the model holds.
+    """
+    times = train.beyond or 1
+    windows = fixed_windows(text, times * train.context, -(-train.test_windows // times))
+    rows = max(1, batch // times)
+    along = by_position(token_losses(predict, windows, rows))
+    reading_on, _ = beyond(predict, windows, train.context, rows, step)
+    return {
+        "windows": len(windows),
+        "context": train.context,
+        "positions": along.to_dict(),
+        "reading_on": reading_on.to_dict(),
+    }
 
 
 def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:

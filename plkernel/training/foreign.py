@@ -265,6 +265,15 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
         trial.check_causal()
 
 
+def check_length(model: nn.Module, name: str, length: int, device: torch.device) -> None:
+    """Raise ValueError, headed by `name`, unless `model` on `device` takes windows of `length`."""
+    inputs = torch.zeros((1, length), dtype=torch.int64, device=device)
+    model.eval()
+    what = f"a window of {length} bytes, as train.beyond asks for at the end (1 is none),"
+    with one_line(name, what), torch.no_grad():
+        model(inputs)
+
+
 @dataclass(frozen=True)
 class _Trial:
     """A model on one window of random bytes, `inputs` (1 + P, T): a row for each of P `places`."""

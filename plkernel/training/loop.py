@@ -26,7 +26,7 @@ from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.study import LARGEST_SEED, Spec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.data.names import predictor_of
+from plkernel.data.names import predictor_of, recall_of
 from plkernel.data.windows import (
     carried_windows,
     check_length,
@@ -49,6 +49,7 @@ from plkernel.training.checkpoint import AVERAGE, load_checkpoint, load_state, s
 from plkernel.training.curves import CurveWriter, LoggerName, logger_library
 from plkernel.training.evaluate import (
     NATS_PER_BIT,
+    Hits,
     autocast,
     bits_per_byte,
     diagnose,
@@ -58,10 +59,13 @@ from plkernel.training.evaluate import (
     next_byte_loss,
     patch_of,
     predictor,
+    reach,
     worth_of_context,
 )
 from plkernel.training.folder import Progress, RunFolder
 from plkernel.training.foreign import Foreign, origins
+from plkernel.training.recall import Asked, RecallTask, asked_in, times_of
+from plkernel.training.recall_tests import recall_results
 
 CURVE_EVERY = 10
 """Steps between two training losses of the curves."""
@@ -124,27 +128,52 @@ def open_run(condition: Condition, seed: int, folder: Path, checked: bool = Fals
     return Task(
         prepared,
         seed,
-        *open_corpus(condition.corpus, condition.protocol.context),
+        *open_corpus(
+            condition.corpus,
+            condition.protocol.context,
+            longest_window(condition.corpus, condition.protocol),
+        ),
         RunFolder(folder),
         device,
     )
 
 
-def open_corpus(section: CorpusSpec, context: int) -> tuple[Corpus, Splits]:
+def longest_window(section: CorpusSpec, train: TrainSpec) -> int:
+    """Bytes of the longest windows of the test split that a run evaluates."""
+    is_drawn_anew = recall_of(section.name) is not None
+    return train.context * (1 if is_drawn_anew else times_of(train, None))
+
+
+def open_corpus(
+    section: CorpusSpec, context: int, farthest: int | None = None
+) -> tuple[Corpus, Splits]:
     """A corpus and its three splits.
 
-    Each is checked to hold at least one window of `context` predicted bytes.
+    Each is checked to hold at least one window of `context` predicted bytes, the test split one of
+    `farthest`.
     """
     corpus = corpora.load(section.name, **section.reading)
     splits = corpus.splits(section.validation, section.test)
     for name in ("train", "validation", "test"):
-        check_length(
-            getattr(splits, name).size, context, f"the {name} split of corpus {section.name!r}"
-        )
+        _check_split(section, name, getattr(splits, name).size, context, farthest)
     return corpus, splits
 
 
-def check_ahead(section: CorpusSpec, context: int) -> bool:
+def _check_split(
+    section: CorpusSpec, name: str, size: int, context: int, farthest: int | None
+) -> None:
+    """Raise ValueError where the split of that name is shorter than one window."""
+    what = f"the {name} split of corpus {section.name!r}"
+    check_length(size, context, what)
+    if name == "test" and farthest is not None and size < farthest + 1:
+        raise ValueError(
+            f"{what} has {size} bytes, fewer than one window of context * beyond + 1 ="
+            f" {farthest + 1}: use a larger corpus, a larger share for it, or a smaller"
+            " train.beyond"
+        )
+
+
+def check_ahead(section: CorpusSpec, context: int, farthest: int | None = None) -> bool:
     """Refuse as `open_corpus` does, but read and fetch nothing.
 
     False where the size is not known before that.
@@ -154,7 +183,7 @@ def check_ahead(section: CorpusSpec, context: int) -> bool:
         return False
     held_out = {name: int(size * getattr(section, name)) for name in ("validation", "test")}
     for name, length in {"train": size - sum(held_out.values()), **held_out}.items():
-        check_length(length, context, f"the {name} split of corpus {section.name!r}")
+        _check_split(section, name, length, context, farthest)
     return True
 
 
@@ -171,11 +200,14 @@ class Training:
         self.at_once = train.batch * (EVALUATED if self.device.type == "cuda" else 1)
         self.model = started(condition, task.seed, task.prepared.plan).to(self.device)
         self.optimizer = build_optimizer(self.model, train, task.prepared.plan)
-        self.validation = fixed_windows(task.splits.validation, train.context, train.eval_windows)
+        self.recall = RecallTask.of(condition)
+        self.validation, self.asked = self.held_out("validation", train.eval_windows)
         self.law = predictor_of(condition.corpus.name)
-        self.floor = (
-            None if self.law is None else float(self.law.losses(self.validation.numpy()).mean())
-        )
+        self.floor: float | None = None
+        if self.recall is not None:
+            self.floor = 0.0
+        elif self.law is not None:
+            self.floor = float(self.law.losses(self.validation.numpy()).mean())
         self.progress = Progress()
         self.state: State | None = None
         if train.carry:
@@ -210,20 +242,34 @@ class Training:
         """Training and evaluation time so far, over all sittings."""
         return self.progress.seconds + time.perf_counter() - self._clock
 
-    def windows(self, step: int) -> Tensor:
-        """Return the windows of this step (batch, context + 1), int64, on the device.
+    def held_out(self, split: str, count: int) -> tuple[Tensor, Asked | None]:
+        """Up to `count` windows of a split for evaluation, and what is asked in those of recall."""
+        text = getattr(self.task.splits, split)
+        if self.recall is not None:
+            windows = self.recall.held_out(split, min(count, text.size // self.train.context))
+            return windows, asked_in(windows)
+        return fixed_windows(text, self.train.context, count), None
 
-        The host does not wait.
+    def drawn(self, step: int) -> Tensor:
+        """Return the windows of this step (batch, context + 1), int64, on the CPU.
+
+        In a stage of recall they have another length, and are as many bytes in all.
         """
-        data = self.task.splits.train
         train = self.train
+        if self.recall is not None:
+            return self.recall.training(self.task.seed, step)
         draw = carried_windows if train.carry else training_windows
-        drawn = draw(data, train.context, train.batch, self.task.seed, step)
-        return (
-            drawn.pin_memory().to(self.device, non_blocking=True)
-            if self.device.type == "cuda"
-            else drawn
-        )
+        return draw(self.task.splits.train, train.context, train.batch, self.task.seed, step)
+
+    def windows(self, step: int) -> Tensor:
+        """Return the windows of this step on the device; the host does not wait."""
+        return self.on_device(self.drawn(step))
+
+    def on_device(self, values: Tensor) -> Tensor:
+        """Return a tensor of the CPU on the device; the host does not wait."""
+        if self.device.type == "cuda":
+            return values.pin_memory().to(self.device, non_blocking=True)
+        return values
 
     def predicted(self, inputs: Tensor) -> Tensor:
         """Logits in training: after the state of the step before, where the run carries it."""
@@ -244,8 +290,12 @@ class Training:
         if train.dropout or isinstance(self.model, Foreign):
             seeds = np.random.SeedSequence([self.task.seed, number])  # alone, for resumed runs
             torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
+        drawn = self.drawn(number)
+        asked = None
+        if self.recall is not None:
+            asked = Asked(*map(self.on_device, asked_in(drawn)))
         with autocast(self.device):
-            loss = next_byte_loss(self.predicted, self.windows(number), l2wrap=train.l2wrap)
+            loss = next_byte_loss(self.predicted, self.on_device(drawn), train.l2wrap, asked)
         loss.backward()
         for parameter in (
             self.model.parameters()
@@ -288,7 +338,7 @@ class Training:
         """
         self.settle()
         train, done = self.train, self.progress
-        figures = diagnose(self.model, self.validation, self.at_once, self.device)
+        figures = diagnose(self.model, self.validation, self.at_once, self.device, self.asked)
         half_lives = [
             values.cpu().numpy() for values in self.model.half_lives()
         ]  # infinite where a rate became zero
@@ -360,6 +410,8 @@ class Training:
                         f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per"
                         " byte"
                     )
+                    if "val_accuracy" in row:
+                        bpb += f", {100 * row['val_accuracy']:.1f} % of answers right"
                     tqdm.write(f"step {row['step']}: {bpb}{self.note}", file=sys.stderr)
                 if stopped():
                     self.save()
@@ -382,10 +434,10 @@ class Training:
                 for parameter, state in self.optimizer.state.items():
                     parameter.copy_(state[AVERAGE])
         final = {"final_val_bpb": last["val_bpb"]}
-        windows = self.validation
+        windows, asked = self.validation, self.asked
         means = list[float]()
         if train.final_windows:
-            windows = fixed_windows(self.task.splits.validation, train.context, train.final_windows)
+            windows, asked = self.held_out("validation", train.final_windows)
         if train.average or train.final_windows:
 
             def watch(logits: Tensor, targets: Tensor) -> None:
@@ -393,13 +445,14 @@ class Training:
 
             final = {
                 "final_val_bpb": bits_per_byte(
-                    self.model, windows, self.at_once, self.device, watch
+                    self.model, windows, self.at_once, self.device, watch, asked
                 )
             }
             _check_finite(final["final_val_bpb"], self.progress.step)
             if len(windows) > 1:
                 final["final_val_error"] = float(np.std(means, ddof=1)) / math.sqrt(len(windows))
-        windows = fixed_windows(text, train.context, train.test_windows)
+        windows, asked = self.held_out("test", train.test_windows)
+        hits = Hits()
         result: dict[str, Any] = {
             "status": FINISHED,
             "steps": self.progress.step,
@@ -407,15 +460,20 @@ class Training:
             **final,
             "best_val_bpb": best["val_bpb"],
             "best_step": best["step"],
-            "test_bpb": bits_per_byte(self.model, windows, self.at_once, self.device),
+            "test_bpb": bits_per_byte(self.model, windows, self.at_once, self.device, hits, asked),
         }
+        if self.recall is not None:
+            result["test_accuracy"] = hits.accuracy
         if causal:
             name = self.task.condition.corpus.name
             floor = None if self.law is None else self.law.losses
             predict = predictor(self.model, self.device)
-            result |= worth_of_context(
-                predict, text, train, self.at_once, name, floor, patch_of(self.model)
-            )
+            step = patch_of(self.model)
+            result |= worth_of_context(predict, text, train, self.at_once, name, floor, step)
+            if self.recall is not None:
+                result["recall"] = recall_results(predict, self.recall, self.at_once)
+            elif times_of(train, None) > 1:
+                result["beyond"] = reach(predict, text, train, self.at_once, step)
         return {**result, "seconds": self.seconds, "causal": causal, "error": None}
 
 

@@ -51,7 +51,8 @@ DESIGN: dict[str, Any] = {
     },
 }
 YOUNGER = [["final_windows", 0], ["average", 0.0], ["ahead_of", None], ["decay_weight_decay", 0.0]]
-YOUNGER += [["decay_dtype", "float32"], ["carry", False]]
+YOUNGER += [["decay_dtype", "float32"], ["carry", False], ["beyond", None]]
+YOUNGER += [["curriculum", ()], ["curriculum", []]]
 """Options that specs of earlier versions do not have, at the defaults that change nothing."""
 
 

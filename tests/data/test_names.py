@@ -185,7 +185,12 @@ def test_the_name_of_a_law_is_its_sequence(rest, corpus, spelled):
 
 @pytest.mark.parametrize(
     ("rest", "expected"),
-    [("beta=1", "cea600819cd8aa6b"), ("lags", "cc0b703ed8e9a994"), ("markov", "cc075ba64a944147")],
+    [
+        ("beta=1", "cea600819cd8aa6b"),
+        ("lags", "cc0b703ed8e9a994"),
+        ("markov", "cc075ba64a944147"),
+        ("recall", "2b870472dac8cc44"),
+    ],
 )
 def test_a_change_of_the_bytes_is_a_change_of_the_format(rest, expected, tmp_path):
     """Another digest here means other bytes under the name of old ones: `GENERATOR` and this table

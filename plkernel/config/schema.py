@@ -17,6 +17,7 @@ from pydantic import (
     JsonValue,
     SerializerFunctionWrapHandler,
     ValidationError,
+    field_serializer,
     model_serializer,
     model_validator,
 )
@@ -351,6 +352,8 @@ class Stage(Section):
 class TrainSpec(Section):
     """The training protocol, the same for every arm."""
 
+    unsaid = ("beyond", "curriculum")
+
     recipe: Literal["blinkdl"] | None = option(
         "Defaults of all options not given; blinkdl: official RWKV scripts."
     )
@@ -439,6 +442,11 @@ class TrainSpec(Section):
     def total_steps(self) -> int:
         """Steps of the whole run."""
         return self.steps or (self.bytes or 0) // (self.batch * self.context)
+
+    @field_serializer("curriculum")
+    def _stages_as_json_has_them(self, stages: tuple[Stage, ...]) -> list[Options]:
+        """Lists, so that a configuration equals what is read back from its file."""
+        return [{**dict(stage), "pairs": list(stage.pairs)} for stage in stages]
 
     def stage_at(self, step: int) -> Stage | None:
         """Return the stage of the curriculum at a step, from 0; None behind the last one."""

@@ -7,7 +7,9 @@ import json
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ from plkernel.results.registration import (
     registration_of,
 )
 from plkernel.results.study import read_study
-from plkernel.results.verdicts import Declared, declared
+from plkernel.results.verdicts import Declared, _error, declared
 
 RUNS = Path(__file__).parents[2] / "runs"
 Writer = Callable[..., Path]
@@ -188,6 +190,17 @@ def test_gates_registered_by_their_mean_keep_their_verdict_and_are_told(
         assert not any(
             holds for gate, holds in limits.items() if gate.endswith("1.3") or "alpha" not in gate
         )
+
+
+def test_the_error_of_a_gate_is_that_of_its_own_metric() -> None:
+    """A run may have measured both a loss and what truncation costs."""
+    truncation = SimpleNamespace(given=[1, 4], standard_error=[0.5, 0.25])
+    result: Any = SimpleNamespace(truncation=truncation, final_val_error=0.02)
+    gate = partial(Gate, name="g", arm="base", at_most=1.0)
+    assert _error(result, gate()) == 0.02
+    assert _error(result, gate(metric="truncation_cost", bytes=4)) == 0.25
+    assert _error(result, gate(metric="test_bpb")) is None
+    assert _error(result, gate(step=100)) is None
 
 
 @pytest.mark.parametrize(

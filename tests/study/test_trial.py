@@ -4,6 +4,7 @@ that is run from it, and its page.
 
 import math
 import random
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,14 @@ def test_the_control_is_frozen_short_against_log_spaced_on_copied_bytes(tmp_path
 def test_windows_of_a_run_are_those_that_are_priced(tmp_path: Path) -> None:
     spec = planned(tmp_path / "out").spec
     assert trial._windows(spec.condition("log-spaced")) == 7 * 64 + 128
+
+
+@pytest.mark.usefixtures("timed")
+def test_steps_are_a_multiple_of_the_evaluations(tmp_path: Path) -> None:
+    """996 of 1,000 steps, so that the last evaluation is that of the last step."""
+    text = trial.spec_text(planned(tmp_path / "out").measured, "given", 1000)
+    train = tomllib.loads(text)["train"]
+    assert (train["steps"], train["eval_every"]) == (996, 166)
 
 
 @pytest.mark.usefixtures("timed")

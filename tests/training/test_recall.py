@@ -2,6 +2,7 @@
 end say what a known model recalls.
 """
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +34,7 @@ from plkernel.training.recall import RecallTask, asked_in
 from plkernel.training.recall_tests import by_group, recall_results, recalled
 
 CPU = torch.device("cpu")
+RUNS = Path(__file__).resolve().parents[2] / "runs"
 ROUNDING = 256 * 2.0**-23
 """Of a sum of 256 numbers in float32, as in a softmax over bytes, and of means of fewer."""
 NAME = "synthetic:recall,pairs=8,length=32,bytes=40k"
@@ -345,3 +347,10 @@ def test_the_spec_of_the_documentation_has_the_stages_of_its_text() -> None:
     train = load_spec("recall", check).train
     stages = [train.stage_at(step) for step in (0, 224, 225, 359, 360, 899)]
     assert [stage.length for stage in stages if stage] == [32, 32, 64, 64, 128, 128]
+
+
+def test_a_configuration_with_stages_equals_what_is_read_back_from_its_file() -> None:
+    config = load_spec(RUNS / "recall.toml").condition("official").config
+    assert json.loads(json.dumps(config)) == config
+    without = load_spec(RUNS / "quick.toml").condition("log-spaced").config
+    assert not {"curriculum", "beyond"} & without["train"].keys()

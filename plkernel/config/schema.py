@@ -76,7 +76,12 @@ Code = Annotated[str, AfterValidator(_code)]
 Claim = Literal["lower", "higher", "equal", "lower_by_less", "higher_by_less"]
 BOUNDED = ("equal", "lower_by_less", "higher_by_less")
 """Claims of a difference that is smaller than the margin."""
-Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
+Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost", "capacity", "persistence"]
+OF_RECALL = ("capacity", "persistence")
+FARTHEST = 8
+"""Longest sequences of the tests of recall, in multiples of those of training, unless train.beyond
+says it.
+"""
 
 OF_DECAYS = ("parametrisation", "position_scaling", "scaling_length")
 OF_KIND = {
@@ -656,7 +661,9 @@ class Arm(Section):
 
 
 class MeasuredNumber(Section):
-    """One number of every run of an arm, in bits per byte."""
+    """One number of every run of an arm, in bits per byte; of recall the share of right answers."""
+
+    unsaid = ("times",)
 
     name: Sentence
     """A sentence or a word that no other one has."""
@@ -664,8 +671,12 @@ class MeasuredNumber(Section):
     """The arm it is about."""
     metric: Metric = "val_bpb"
     """val_bpb, test_bpb; excess_bpb: validation above the floor of a known corpus; truncation_cost:
-    bits per byte when only `bytes` bytes are given, minus those with the whole context."""
+    bits per byte when only `bytes` bytes are given, minus those with the whole context; capacity
+    and persistence: accuracy, from 0 to 1, of a test at the end of a run on a corpus of recall."""
     bytes: Positive | None = option("truncation_cost: how many bytes are given.")
+    times: Positive | None = option(
+        "capacity, persistence: the length of the test, in lengths of training: 1, 2, 4 .."
+    )
     step: Natural | None = option(
         "The evaluation that counts, of val_bpb and excess_bpb; the last if left out."
     )
@@ -677,7 +688,14 @@ class MeasuredNumber(Section):
             self.refuse(["bytes"], f"does not belong to metric {self.metric!r}: leave it out", head)
         elif self.bytes is None:
             raise ValueError(f"{head}metric 'truncation_cost' needs bytes, such as 32")
-        if self.metric in ("test_bpb", "truncation_cost"):
+        if self.metric not in OF_RECALL:
+            self.refuse(["times"], f"does not belong to metric {self.metric!r}: leave it out", head)
+        elif self.times is None or self.times & (self.times - 1):
+            raise ValueError(
+                f"{head}times must be 1, 2, 4 or another power of two with metric"
+                f" {self.metric!r}, got {self.times}"
+            )
+        if self.metric in ("test_bpb", "truncation_cost", *OF_RECALL):
             self.refuse(
                 ["step"],
                 f"has no {self.metric}, which is taken at the end only: leave it out",
@@ -696,7 +714,7 @@ class Hypothesis(MeasuredNumber):
     claim: Claim
     """lower or higher: by more than the margin; equal: by less than the margin either way;
     lower_by_less or higher_by_less: not zero, and by less than the margin."""
-    margin: AtLeastZero = option("In bits per byte.", 0.0)
+    margin: AtLeastZero = option("In bits per byte, or of accuracy as a share of 1.", 0.0)
     alpha: Fraction = option(
         "Chance of a false confirmation in the family, and of a false refutation.", 0.05
     )
@@ -721,6 +739,11 @@ class Gate(MeasuredNumber):
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
+        if self.metric in OF_RECALL:
+            raise ValueError(
+                f"{self.name!r}: metric of a gate must be a loss, got {self.metric!r}; state a"
+                " hypothesis"
+            )
         limits = [limit for limit in (self.at_least, self.at_most) if limit is not None]
         if self.ahead_of:
             self._check_ahead_of(limits)

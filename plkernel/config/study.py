@@ -24,6 +24,7 @@ from plkernel.config.schema import (
 )
 
 LARGEST_SEED = 2**63 - 1
+RECALL = "synthetic:recall"
 # with a rate behind it within 255, the most of file systems
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
 RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)  # beside the arms of a study
@@ -169,11 +170,26 @@ class Spec(Section):
             raise ValueError(
                 "truncation_cost is not measured: set train.truncation_windows, such as 1024"
             )
+        if one.times is not None:
+            self._check_recall(one, one.times)
         if one.step is None or one.step == last:
             return
         if one.step % every or one.step > last:
             raise ValueError(
                 f"step {one.step} has no evaluation: there is one every {every} steps and at {last}"
+            )
+
+    def _check_recall(self, one: Hypothesis | Gate, times: int) -> None:
+        """Raise ValueError where no test of recall has so many lengths of training."""
+        condition = self.condition(one.arm)
+        if not condition.corpus.name.startswith(RECALL):
+            raise ValueError(
+                f"metric {one.metric!r} needs a corpus {RECALL}, got {condition.corpus.name!r}"
+            )
+        farthest = condition.protocol.beyond or schema.FARTHEST
+        if times > farthest:
+            raise ValueError(
+                f"times must be at most {farthest}, got {times}: set train.beyond = {times}"
             )
 
     def _check_hypothesis(self, one: Hypothesis) -> None:

@@ -41,6 +41,9 @@ def _measurement(run: StudyRun, result: RunResult, measured: MeasuredNumber) -> 
         return result.test_bpb
     if measured.metric == "truncation_cost":
         return result.truncation_cost(measured.bytes or 0)
+    if measured.times is not None:
+        length = measured.times * run.config["train"]["context"]
+        return result.recalled(measured.metric, length)
     if measured.metric == "val_bpb" and measured.step is None:
         return result.final_val_bpb
     step = result.steps if measured.step is None else measured.step

@@ -116,6 +116,13 @@ class RunResult(Saved, extra="ignore"):
             return math.nan
         return truncated - whole
 
+    def recalled(self, test: str, length: int) -> float | None:
+        """Accuracy of a test of recall in sequences of this length; None if it was not taken."""
+        for one in (self.recall or {}).get("tests", ()):
+            if one["test"] == test and one["length"] == length:
+                return float(one["accuracy"])
+        return None
+
 
 class LzmaLosses(Columns):
     """Bits per byte of LZMA on the validation text after the training text, by window in bytes."""

@@ -12,15 +12,12 @@ import torch
 from torch import Tensor
 
 from plkernel.config.condition import Condition
-from plkernel.config.schema import Stage, TrainSpec
+from plkernel.config.schema import FARTHEST, Stage, TrainSpec
 from plkernel.config.study import heading
 from plkernel.context.measures import lengths
 from plkernel.data.names import recall_of
 from plkernel.data.recall import Bytes, RecallCorpus, most_pairs, queries
 
-FARTHEST = 8
-"""Longest sequences of the tests, in multiples of those of training, unless train.beyond says it.
-"""
 SPLITS = ("train", "validation", "test", "longer")
 """Their numbers stand in the seeds of sequences."""
 UNUSED = ("carry", "truncation_windows", "probe_windows")

@@ -4,6 +4,7 @@ end say what a known model recalls.
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from plkernel.data.recall import KEYS, RecallCorpus, queries
 from plkernel.models.init import initialise_
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.results.record import save_record
+from plkernel.results.saved import RunResult
 from plkernel.results.study import read_study
 from plkernel.study.dry_run import measure
 from plkernel.study.references import save_references
@@ -49,6 +51,20 @@ LAW = RecallCorpus(pairs=8, length=32)
 def condition(name: str = NAME, **train: Any) -> Any:
     values = {"context": 32, "batch": 4, "steps": 12} | train
     return resolve(ModelSpec(dim=16), None, TrainSpec(**values), CorpusSpec(name=name))
+
+
+def tiny_study(hypotheses: list[Any], corpus: str = NAME) -> Any:
+    values = {
+        "name": "tiny",
+        "baseline": "uniform",
+        "seeds": [0, 1],
+        "corpus": {"name": corpus},
+        "model": {"dim": 16},
+        "train": {"context": 32, "batch": 4, "steps": 12, "eval_every": 6},
+        "arms": {"uniform": {}, "other": {"longest": 64}},
+        "hypotheses": hypotheses,
+    }
+    return parse_spec(values, "here")
 
 
 def tiny_spec(**train: Any) -> Any:
@@ -354,3 +370,37 @@ def test_a_configuration_with_stages_equals_what_is_read_back_from_its_file() ->
     assert json.loads(json.dumps(config)) == config
     without = load_spec(RUNS / "quick.toml").condition("log-spaced").config
     assert not {"curriculum", "beyond"} & without["train"].keys()
+
+
+def test_hypotheses_speak_of_accuracy_in_a_test_of_recall() -> None:
+    """The difference is that of the results' accuracies; times counts lengths of training."""
+    claim = {"name": "holds", "arm": "other", "claim": "higher", "metric": "persistence"}
+    spec = tiny_study([{**claim, "times": 4}])
+    assert spec.hypotheses[0].times == 4
+    for change, message in (
+        ({}, "times must be 1, 2, 4"),
+        ({"times": 3}, "times must be 1, 2, 4"),
+        ({"times": 16}, "times must be at most 8, got 16: set train.beyond = 16"),
+        ({"times": 2, "step": 6}, "has no persistence, which is taken at the end only"),
+        ({"times": 2, "metric": "val_bpb"}, "does not belong to metric 'val_bpb'"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            tiny_study([claim | change])
+    with pytest.raises(ValueError, match="needs a corpus synthetic:recall, got 'stdlib'"):
+        tiny_study([{**claim, "times": 4}], "stdlib")
+
+
+def test_a_measurement_of_recall_is_that_of_its_test_and_length() -> None:
+    tests = [
+        {"test": name, "length": length, "accuracy": accuracy}
+        for name, length, accuracy in (
+            ("capacity", 32, 0.9),
+            ("capacity", 64, 0.7),
+            ("persistence", 64, 0.8),
+        )
+    ]
+    result = RunResult.model_construct(recall={"floor": {}, "tests": tests})
+    assert result.recalled("capacity", 64) == 0.7
+    assert result.recalled("persistence", 64) == 0.8
+    assert result.recalled("persistence", 128) is None
+    assert RunResult.model_construct(recall=None).recalled("capacity", 32) is None

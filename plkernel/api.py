@@ -702,8 +702,7 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
     if data.ndim != 1 or data.dtype.kind not in "iu":
         got = f"{data.dtype} of shape {data.shape}"
         raise ValueError(
-            "text must be bytes, a vector of integers from 0 to 255, or the name of a corpus, got"
-            f" {got}"
+            f"text must be bytes, a vector of integers, or the name of a corpus, got {got}"
         )
     if data.size and not 0 <= data.min() <= data.max() < 256:
         raise ValueError(

@@ -12,12 +12,13 @@ The jackknife removes the first term of the rest, B(m / v) - B(m), and leaves ab
 v^2 / 12m^2, a share of v^2 / 6m of the floor B(m). At m = 1 that is as much as the floor itself
 for v = 2.4, so that memory seems to reach farther than it does; at m = 10 it is a tenth. Values
 count as memory above the floor only. So pairs are counted where there are ten for each cell of the
-table, n >= 10 K^2, or a bias of at most 1 / 20 nats.
+table, n / v >= 10 K^2, or a bias of at most 1 / 20 nats, with v from the agreement of neighbours.
 
 Source: Miller (1955), Note on the bias of information estimates, for the closed form; Paninski
 (Neural Computation 15:1191, 2003) for the regime n ~ K^2.
 """
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -56,9 +57,28 @@ Progress = Callable[[float], Any]
 
 PAIRS = 10
 """The fewest pairs for each cell of their table, on average."""
+FREE = 16
+"""Symbols up to which pairs are counted whatever the memory is."""
 
 
-def pairs_suffice(size: int, symbols: int) -> bool:
+def effective_size(data: Symbols) -> float:
+    """Independent pairs that pairs of `data` (n,) count as: n / v, v = (1 + r^2) / (1 - r^2).
+
+    r is what agreement with the symbol before has above chance and three times its standard error,
+    over the most that it can have. Exact where a symbol is its predecessor with probability r and
+    drawn anew otherwise, so that symbols k apart correlate by r^k.
+    """
+    _, counts = np.unique(data, return_counts=True)
+    chance = float(((counts / data.size) ** 2).sum())
+    if chance == 1:
+        return float(data.size)
+    agreement = float((data[1:] == data[:-1]).mean())
+    by_chance = chance + 3 * math.sqrt(chance * (1 - chance) / data.size)
+    r = max(0.0, (agreement - by_chance) / (1 - chance))
+    return data.size * (1 - r**2) / (1 + r**2)
+
+
+def pairs_suffice(size: float, symbols: int) -> bool:
     """Whether `size` pairs are enough for a table of symbols^2 cells: n >= PAIRS K^2."""
     return size >= fewest_pairs(symbols)
 
@@ -68,8 +88,11 @@ def fewest_pairs(symbols: int) -> int:
     return PAIRS * symbols**2
 
 
-def estimator_for(size: int, symbols: int) -> Estimator:
-    """'jackknife' where `pairs_suffice`, and 'repeats' where they do not."""
+def estimator_for(size: float, symbols: int) -> Estimator:
+    """'jackknife' where `pairs_suffice`, and 'repeats' where they do not.
+
+    size: of independent pairs, see `effective_size`.
+    """
     return "jackknife" if pairs_suffice(size, symbols) else "repeats"
 
 
@@ -100,7 +123,9 @@ def symbol_curves(
         return decay_curves(data, lags, estimator=estimator, **options)
     counts = block_counts(data, block_edges(data.size, int(lags[-1]), blocks)).sum(axis=0)
     symbols = int(np.count_nonzero(counts))
-    chosen = estimator_for(data.size, symbols) if estimator is None else estimator
+    chosen = estimator
+    if chosen is None:
+        chosen = estimator_for(data.size if symbols <= FREE else effective_size(data), symbols)
     if chosen == "repeats":
         return repeat_curves(data, lags, **options)
     if chosen not in ESTIMATORS:

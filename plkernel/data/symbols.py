@@ -11,7 +11,7 @@ from plkernel.analysis.information.counts import Symbols, numbered
 from plkernel.analysis.information.estimate import Unit
 from plkernel.analysis.information.laws import Named
 from plkernel.analysis.information.tokens import TokenLength, token_length
-from plkernel.data.tokens import read_tokenizer, tokenised
+from plkernel.data.tokens import first_line, read_tokenizer, tokenised
 
 SUFFIX = ".npy"
 Measured = Literal["bytes", "tokens"]
@@ -68,8 +68,10 @@ def check_measured(tokenizer: str | Path | None, measured: Measured) -> None:
 def of_vector(data: NDArray[Any], name: str, source: str) -> SymbolText:
     """A vector (n,) of integers, each of which is a symbol; ValueError for anything else."""
     if data.ndim != 1 or data.dtype.kind not in "iu":
+        is_whole = data.dtype.kind in "iu"
+        hint = ".ravel() makes a vector" if is_whole else ".astype(int) makes integers"
         raise ValueError(
-            f"{name} must hold a vector of integers, got {data.dtype} of shape {data.shape}"
+            f"{name} must hold a vector of integers, got {data.dtype} of shape {data.shape}; {hint}"
         )
     return SymbolText(Named(name, source), numbered(data), "symbol")
 
@@ -87,9 +89,15 @@ def read_vector(path: str | Path) -> SymbolText:
     """
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # numpy raises errors of many kinds for a broken header
         raise ValueError(
-            f"{path}: is no file of numpy with a vector of integers ({error}); numpy.save writes"
-            " one"
+            f"{path}: is no file of numpy with a vector of integers ({first_line(error)});"
+            " numpy.save writes one"
         ) from error
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise ValueError(
+            f"{path}: must hold one vector of integers, got an archive of numpy.savez;"
+            " numpy.save writes a vector"
+        )
     return of_vector(np.asarray(found), str(path), str(Path(path).resolve()))

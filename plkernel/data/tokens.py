@@ -54,19 +54,34 @@ def read_tokenizer(path: str | Path) -> Encode:
         ) from error
     try:
         tokenizer = Tokenizer.from_file(str(place))
-    except Exception as error:  # the package raises nothing more special
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the package is no Exception
         raise ValueError(
-            f"tokenizer {place}: is no file of the package tokenizers ({error}); give the"
-            f" {FILE} of a model"
+            f"tokenizer {place}: is no file of the package tokenizers ({first_line(error)});"
+            f" give the {FILE} of a model"
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
     def encode(text: str) -> tuple[Iterable[int], Iterable[tuple[int, int]]]:
-        found = tokenizer.encode(text, add_special_tokens=False)
+        try:
+            found = tokenizer.encode(text, add_special_tokens=False)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the package is no Exception
+            raise ValueError(
+                f"tokenizer {place}: cannot encode this text ({first_line(error)}); give a"
+                " tokenizer that knows its characters, or has a token for unknown ones"
+            ) from error
         return found.ids, found.offsets
 
     return encode
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def tokenised(data: Bytes, encode: Encode, piece: int = PIECE) -> Tokens:

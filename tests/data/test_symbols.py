@@ -83,3 +83,28 @@ def test_a_tokenizer_gives_the_length_of_tokens_and_with_tokens_the_symbols(
 
 def test_a_vector_of_a_thousand_symbols_needs_two_bytes_each() -> None:
     assert of_vector(np.arange(1_000), "made", "made").data.dtype == np.uint16
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (1152921504606846976,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (True,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (5,",
+        "{[]: 1}",
+    ],
+)
+def test_a_broken_header_is_an_error_of_one_line(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.npy"
+    padded = header.ljust(117) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode())
+    with pytest.raises(ValueError, match=r"broken\.npy: is no file of numpy") as caught:
+        read_vector(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_archive_is_told_from_a_vector(tmp_path: Path) -> None:
+    np.savez(tmp_path / "two.npz", x=np.arange(5))
+    path = (tmp_path / "two.npz").rename(tmp_path / "two.npy")
+    with pytest.raises(ValueError, match=r"got an archive of numpy\.savez"):
+        read_vector(path)

@@ -125,3 +125,14 @@ def test_a_missing_package_is_named_with_its_install_line(
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ValueError, match=r'pip install "plkernel\[tokens\]"'):
         read_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_that_cannot_encode_the_text_is_named(tmp_path: Path) -> None:
+    """Of words, without one for what it does not know."""
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.models.WordLevel({"a": 0}, unk_token="[UNK]")
+    path = tmp_path / "words.json"
+    tokenizers.Tokenizer(model).save(str(path))
+    encode = read_tokenizer(path)
+    with pytest.raises(ValueError, match=r"words\.json: cannot encode this text .*\[UNK\]"):
+        encode("b")

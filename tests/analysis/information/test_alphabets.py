@@ -10,6 +10,7 @@ from scipy.stats import hypergeom, poisson
 from plkernel.analysis.information import alphabets
 from plkernel.analysis.information.alphabets import (
     PAIRS,
+    effective_size,
     estimator_for,
     fewest_pairs,
     left_out_information,
@@ -101,18 +102,18 @@ def test_the_rule_allows_a_twentieth_of_a_nat() -> None:
 
 
 def test_where_the_rule_allows_pairs_memory_ends_where_it_does() -> None:
-    """A chain of 300 symbols, ten pairs a cell, n / v independent ones: what the jackknife leaves
-    is v^2 / 6m of the floor at most, beside four errors. With one pair a cell it would be as much
-    as the floor, at every lag.
+    """A chain of 300 symbols, thirty pairs a cell, n / v independent ones, more than ten: what the
+    jackknife leaves is v^2 / 6m of the floor at most, beside four errors. With one pair a cell it
+    would be as much as the floor, at every lag.
     """
     q = 0.6
     lags = np.array([1, 2, 4, 8, 16, 32, 64])
     exact = potts_information(q**lags, 300)
-    information, correlation = symbol_curves(chain(300, fewest_pairs(300), q), lags)
+    information, correlation = symbol_curves(chain(300, 3 * fewest_pairs(300), q), lags)
     assert information.estimator == "jackknife"
     assert correlation.estimator == "repeats"
     variance = 1 + 2 * q**2 / (1 - q**2)
-    rest = variance**2 / (6 * PAIRS) * np.array(information.floor)
+    rest = variance**2 / (6 * 3 * PAIRS) * np.array(information.floor)
     away = np.abs(np.array(information.values) - exact)
     assert np.all(away < rest + 4 * information.standard_errors())
     clear = [lag for lag, value in zip(lags, exact, strict=True) if value > information.floor[0]]
@@ -195,3 +196,22 @@ def test_shares_of_the_work_add_up_to_one_and_threads_change_nothing(estimator) 
 def test_an_unknown_estimator_is_refused(estimator) -> None:
     with pytest.raises(ValueError, match=f"estimator must be one of .*repeats, got '{estimator}'"):
         symbol_curves(chain(300, 5_000, 0.5), [1], estimator=estimator)
+
+
+def test_persistent_symbols_count_as_fewer_pairs_and_are_measured_by_repeats() -> None:
+    """With probability r a symbol is the one before it: n counts as n (1 - r^2) / (1 + r^2).
+
+    Counting pairs of as many symbols would find information at lags where there is none.
+    """
+    rng = np.random.default_rng(0)
+    symbols, size = 40, 10 * 40**2
+    kept = rng.random(size) < 0.9
+    fresh = rng.integers(0, symbols, size)
+    data = fresh[np.maximum.accumulate(np.where(kept, 0, np.arange(size)))].astype(np.uint16)
+    assert effective_size(data) == pytest.approx(size * 0.19 / 1.81, rel=0.15)
+    assert effective_size(fresh) == pytest.approx(size, rel=0.05)
+    information, _ = symbol_curves(data, [1, 200, 400])
+    assert information.estimator == "repeats"
+    pairs, _ = symbol_curves(data, [1, 200, 400], estimator="jackknife")
+    assert pairs.values[2] > 3 * information.floor[2]
+    assert abs(information.values[2]) < 3 * information.floor[2]

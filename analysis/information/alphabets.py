@@ -43,13 +43,12 @@ from plkernel.analysis.information.estimate import (
     Estimator,
     Floats,
     PairEstimator,
+    corrected,
     decay_curves,
     drift_table,
-    each_left_out,
     expected_information,
     log_lags,
     mutual_information,
-    without_bias,
 )
 from plkernel.analysis.information.repeats import block_counts, repeat_curves
 
@@ -173,11 +172,7 @@ def _pair_curves(
         rest = parts.sum(axis=0) - parts
         floors = np.array(list(workers.map(expected_information, (parts.sum(axis=0), *rest))))
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
-    floor = floors * each_left_out(parts.sum(axis=1)) / each_left_out(sizes)
-    if estimator in ("jackknife", "shuffle"):
-        information = information - floor
-    if estimator == "jackknife":
-        information = without_bias(information, sizes)
+    information, floor = corrected(information, floors, parts, sizes, estimator)
     repeats, correlation = repeat_curves(
         data.astype(np.uint32),
         lags,

@@ -343,6 +343,23 @@ def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
     return np.unique(np.geomspace(1, max_lag, count).round().astype(np.int64))
 
 
+def corrected(
+    information: Floats, floors: Floats, parts: Any, sizes: Any, estimator: Estimator
+) -> tuple[Floats, Floats]:
+    """The plug-in information (lags, 1 + blocks) less the bias that `estimator` removes, and the
+    floor.
+
+    floors  expected information without memory, with all blocks and with each left out
+    parts   counts of symbols (blocks, K); sizes: pairs (lags, blocks)
+    """
+    floor = floors * each_left_out(parts.sum(axis=1)) / each_left_out(sizes)
+    if estimator in ("jackknife", "shuffle"):
+        information = information - floor
+    if estimator == "jackknife":
+        information = without_bias(information, sizes)
+    return information, floor
+
+
 def decay_curves(
     data: Bytes,
     lags: ArrayLike | None = None,
@@ -426,11 +443,7 @@ def decay_curves(
             estimates += workers.map(estimate, tables)
     information, correlations = (np.array(values) for values in zip(*estimates, strict=True))
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
-    floor = floors * each_left_out(parts.sum(axis=1)) / each_left_out(sizes)
-    if estimator in ("jackknife", "shuffle"):
-        information = information - floor
-    if estimator == "jackknife":
-        information = without_bias(information, sizes)
+    information, floor = corrected(information, floors, parts, sizes, estimator)
 
     def curve(
         kind: Any, estimator: Estimator, values: Floats, floor: list[float], drift: float

@@ -251,7 +251,9 @@ def repeats_sentence(result: Measurement) -> str | None:
         " information"
     )
     if pairs_suffice(curve.size, curve.symbols):
-        return found
+        return (
+            f"{found}; where {unit}s persist, counts of their pairs show memory that is not there"
+        )
     return (
         f"{found}; {curve.symbols:,} different {unit}s are too many for a table of their pairs,"
         f" which needs {fewest_pairs(curve.symbols):,} {unit}s"

@@ -13,6 +13,13 @@ Instead of values, [factors.NAME] may have tables: LEVEL = { all options that it
 
 These are six arms: log-spaced_none to concentrated_ema, quantile_none and quantile_ema. Each is
 compared with log-spaced of its gain.
+
+    [tuning]
+    method = "curve"
+    rates = [1e-3, 2e-3, 4e-3]
+
+makes the learning rate one more factor of `within`: every arm becomes a curve of arms, one for each
+rate, each compared with the baseline at its rate.
 """
 
 import itertools
@@ -31,6 +38,10 @@ from plkernel.config.schema import MOST_ARMS, Options, deep_merge
 
 Levels = dict[str, str]
 """The level of each factor, by its name."""
+CURVE = "curve"
+"""tuning.method of a study of curves over learning rates."""
+RATE = "learning_rate"
+"""The factor that such curves have, an option of an arm."""
 
 
 class DesignKeys(BaseModel):
@@ -40,26 +51,81 @@ class DesignKeys(BaseModel):
     arms: dict[str, Options] | None = None
     within: list[str] | None = None
     baseline: str | None = None
+    tuning: "TuningKeys | None" = None
+
+
+class TuningKeys(BaseModel):
+    """The keys of [tuning] that a curve over learning rates is written out from."""
+
+    method: str | None = None
+    rates: list[float] | None = None
 
 
 def expanded(values: Options) -> Options:
-    """Return the values of a spec with the arms that its factors stand for.
+    """Return the values of a spec with the arms that its factors and its rates stand for.
 
     Each arm gets its `levels` and `against`. An arm under the name of a combination, with or
     without the levels of `within`, adds to its options. Values that are expanded already come back
     as they are. Raises ValueError for a design that cannot be written out.
     """
-    if not values.get("factors"):
+    tuning = values.get("tuning")
+    over_rates = isinstance(tuning, Mapping) and tuning.get("method") == CURVE
+    if not values.get("factors") and not over_rates:
         return values
     keys = DesignKeys.model_validate(values)
     named = keys.arms or {}
     if any(options.get("levels") is not None for options in named.values()):
         return values
+    if over_rates:
+        keys = _with_rates(keys, named)
     design = _design(keys, named)
     changed: Options = {"arms": design.arms()}
+    if over_rates:
+        changed["within"] = list(design.within)
     if design.baseline:
         changed["baseline"] = design.first_baseline
     return {**values, **changed}
+
+
+def _with_rates(keys: DesignKeys, named: Mapping[str, Options]) -> DesignKeys:
+    """Return the keys with the learning rate as one more factor, the last of `within`."""
+    factors = keys.factors or {}
+    rates = keys.tuning.rates if keys.tuning else None
+    if not rates:
+        raise ValueError("tuning.rates must be given with tuning.method 'curve', three or more")
+    if RATE in factors:
+        raise ValueError(
+            f"factors.{RATE} is made of tuning.rates with tuning.method 'curve': leave it out"
+        )
+    for name, options in named.items():
+        given = {RATE, "rates"} & options.keys()
+        if given:
+            raise ValueError(
+                f"arms.{name}: {min(given)} is tuning.rates for all arms with tuning.method"
+                " 'curve': leave it out"
+            )
+    return keys.model_copy(
+        update={
+            "factors": {**factors, RATE: list(rates)},
+            "within": [*(keys.within or []), RATE],
+            "baseline": keys.baseline,
+        }
+    )
+
+
+def curves_of(arms: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[float, str]]:
+    """Return the arms of every curve over learning rates, by the name of the curve and the rate.
+
+    arms: the options of every arm, with its `levels`; those without a level of the rate belong to
+    no curve.
+    """
+    curves: dict[str, dict[float, str]] = {}
+    for name, options in arms.items():
+        level = (options.get("levels") or {}).get(RATE)
+        if level is not None:
+            curve = name.removesuffix(f"_{level}")
+            curves.setdefault(curve, {})[float(options[RATE])] = name
+    return curves
 
 
 def _design(keys: DesignKeys, named: Mapping[str, Options]) -> "Design":

@@ -137,8 +137,7 @@ def _with_baselines(spec: Spec) -> Spec:
     """Return the spec with `against` filled in where a hypothesis leaves it out."""
     hypotheses = []
     for one in spec.hypotheses:
-        against = one.against or spec.against(one.arm)
-        hypotheses.append(one.model_copy(update={"against": against}))
+        hypotheses.append(one.model_copy(update={"against": spec.opponent(one)}))
     return spec.model_copy(update={"hypotheses": tuple(hypotheses)})
 
 

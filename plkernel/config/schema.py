@@ -76,8 +76,18 @@ Code = Annotated[str, AfterValidator(_code)]
 Claim = Literal["lower", "higher", "equal", "lower_by_less", "higher_by_less"]
 BOUNDED = ("equal", "lower_by_less", "higher_by_less")
 """Claims of a difference that is smaller than the margin."""
-Metric = Literal["val_bpb", "test_bpb", "excess_bpb", "truncation_cost", "capacity", "persistence"]
+Metric = Literal[
+    "val_bpb",
+    "test_bpb",
+    "excess_bpb",
+    "truncation_cost",
+    "capacity",
+    "persistence",
+    "val_bpb_minimum",
+    "test_bpb_minimum",
+]
 OF_RECALL = ("capacity", "persistence")
+OF_CURVES = ("val_bpb_minimum", "test_bpb_minimum")
 FARTHEST = 8
 """Longest sequences of the tests of recall, in multiples of those of training, unless train.beyond
 says it.
@@ -672,7 +682,9 @@ class MeasuredNumber(Section):
     metric: Metric = "val_bpb"
     """val_bpb, test_bpb; excess_bpb: validation above the floor of a known corpus; truncation_cost:
     bits per byte when only `bytes` bytes are given, minus those with the whole context; capacity
-    and persistence: accuracy, from 0 to 1, of a test at the end of a run on a corpus of recall."""
+    and persistence: accuracy, from 0 to 1, of a test at the end of a run on a corpus of recall;
+    val_bpb_minimum and test_bpb_minimum: of a curve over learning rates, tuning.method 'curve',
+    whose name is that of its arm in the spec."""
     bytes: Positive | None = option("truncation_cost: how many bytes are given.")
     times: Positive | None = option(
         "capacity, persistence: the length of the test, in lengths of training: 1, 2, 4 .."
@@ -695,7 +707,7 @@ class MeasuredNumber(Section):
                 f"{head}times must be 1, 2, 4 or another power of two with metric"
                 f" {self.metric!r}, got {self.times}"
             )
-        if self.metric in ("test_bpb", "truncation_cost", *OF_RECALL):
+        if self.metric in ("test_bpb", "truncation_cost", *OF_RECALL, *OF_CURVES):
             self.refuse(
                 ["step"],
                 f"has no {self.metric}, which is taken at the end only: leave it out",
@@ -739,10 +751,10 @@ class Gate(MeasuredNumber):
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
-        if self.metric in OF_RECALL:
+        if self.metric in (*OF_RECALL, *OF_CURVES):
             raise ValueError(
-                f"{self.name!r}: metric of a gate must be a loss, got {self.metric!r}; state a"
-                " hypothesis"
+                f"{self.name!r}: metric of a gate must be a loss of a run, got {self.metric!r};"
+                " state a hypothesis"
             )
         limits = [limit for limit in (self.at_least, self.at_most) if limit is not None]
         if self.ahead_of:

@@ -4,7 +4,7 @@ whole."""
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
@@ -12,6 +12,7 @@ from plkernel.common.cli import nearest
 from plkernel.common.files import REFERENCES, REGISTERED, REPORT, SPEC, TUNING, shown
 from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
+from plkernel.config.factors import CURVE, curves_of
 from plkernel.config.schema import (
     Arm,
     CorpusSpec,
@@ -24,6 +25,7 @@ from plkernel.config.schema import (
 )
 
 LARGEST_SEED = 2**63 - 1
+LEAST_RATES = 3  # of a curve, as a parabola has three coefficients
 RECALL = "synthetic:recall"
 # with a rate behind it within 255, the most of file systems
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
@@ -39,8 +41,17 @@ S = TypeVar("S", bound=Section)
 
 
 class TuningSpec(Section):
-    """The search for the learning rate of every arm that gives none: the same budget for each."""
+    """The search for the learning rate of every arm that gives none: the same budget for each.
 
+    Or curves over learning rates in place of a search.
+    """
+
+    unsaid = ("method",)
+
+    method: Literal["search", "curve"] = "search"
+    """search: the best rate on tuning.seeds is the rate of the arm. curve: every arm is trained at
+    every rate with the seeds of the study, and the minima of the curves are compared.
+    """
     rates: tuple[schema.PositiveNumber, ...] = option(
         "Peak learning rates to try; none is no search.", ()
     )
@@ -64,6 +75,14 @@ class TuningSpec(Section):
             self.refuse(
                 ("seeds", "steps"), "needs a search: give tuning.rates, or leave it out", "tuning."
             )
+        if self.method == CURVE:
+            reason = "is for tuning.method 'search': curves have seeds and steps of the study"
+            self.refuse(("seeds", "steps"), reason, "tuning.")
+            if len(self.rates) < LEAST_RATES:
+                raise ValueError(
+                    f"tuning.rates must be {LEAST_RATES} or more with tuning.method 'curve', got"
+                    f" {list(self.rates)}; a parabola takes three"
+                )
         return self
 
 
@@ -119,9 +138,21 @@ class Spec(Section):
             self._check_name(name)
             with heading(f"arms.{name}: "):
                 self._check_arm(name, arm)
+        if self.tuning.method == CURVE:
+            self._check_curves()
         self._check_all_declared("hypotheses", self.hypotheses)
         self._check_all_declared("gates", self.gates)
         return self
+
+    def _check_curves(self) -> None:
+        """Raise ValueError where the arms are not those of tuning.rates."""
+        for name, by_rate in self.curves.items():
+            if set(by_rate) != set(self.tuning.rates):
+                raise ValueError(
+                    f"tuning.rates must be the rates of the arms, which have been written out:"
+                    f" {name} has {sorted(by_rate)}, got {sorted(self.tuning.rates)}; change the"
+                    " file of the spec"
+                )
 
     def _check_name(self, arm: str) -> None:
         """Raise ValueError where an arm cannot have this name, which its folder has too."""
@@ -153,8 +184,11 @@ class Spec(Section):
             with heading(f"{kind} {one.name!r}: "):
                 if names.count(one.name) > 1:
                     raise ValueError("several have this name, give each its own")
-                self.arm(one.arm)
-                self._check_measured(one)
+                if one.metric in schema.OF_CURVES:
+                    self._check_curve(one.arm)
+                else:
+                    self.arm(one.arm)
+                    self._check_measured(one)
                 if isinstance(one, Hypothesis):
                     self._check_hypothesis(one)
 
@@ -194,17 +228,50 @@ class Spec(Section):
 
     def _check_hypothesis(self, one: Hypothesis) -> None:
         """Raise ValueError where a hypothesis has no other arm or not the alpha of its family."""
-        other = one.against or self.against(one.arm)
+        other = self.opponent(one)
         if other is None:
             raise ValueError(
                 f"against is missing: arm {one.arm!r} is a baseline, compared with no other"
             )
-        self.arm(other, "against", other_than=one.arm)
+        if one.metric in schema.OF_CURVES:
+            self._check_curve(other, "against", other_than=one.arm)
+        else:
+            self.arm(other, "against", other_than=one.arm)
         alpha = schema.families(self.hypotheses)[one.family][0].alpha
         if one.alpha != alpha:
             raise ValueError(
                 f"alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}"
             )
+
+    def _check_curve(self, name: str, option: str = "arm", other_than: str | None = None) -> None:
+        """Raise ValueError, with the nearest valid name, where there is no curve of that name."""
+        curves = self.curves
+        if not curves:
+            raise ValueError(
+                "minima are those of curves over learning rates: set tuning.method = 'curve'"
+            )
+        if name not in curves or name == other_than:
+            hint = nearest(name, curves.keys() - {other_than})
+            raise ValueError(
+                f"{option} {name!r} is not {'another' if other_than else 'a'} curve; {hint}"
+            )
+
+    @property
+    def curves(self) -> dict[str, dict[float, str]]:
+        """Arms of every curve over learning rates, by its name and the rate; none without them."""
+        if self.tuning.method != CURVE:
+            return {}
+        return curves_of({name: dict(arm) for name, arm in self.arms.items()})
+
+    def opponent(self, hypothesis: Hypothesis) -> str | None:
+        """Return the arm, or the curve, that a hypothesis subtracts; None where it has none."""
+        if hypothesis.against or hypothesis.metric not in schema.OF_CURVES:
+            return hypothesis.against or self.against(hypothesis.arm)
+        curves = self.curves
+        arms = set(curves[hypothesis.arm].values())
+        others = {self.against(arm) for arm in arms}
+        found = [name for name, by_rate in curves.items() if others & set(by_rate.values())]
+        return found[0] if found else None
 
     def arm(self, name: str, option: str = "arm", other_than: str | None = None) -> Arm:
         """Return the arm called `name`, which `option` names.

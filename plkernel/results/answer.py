@@ -8,6 +8,7 @@ from plkernel.analysis.figures.style import byte_unit
 from plkernel.common.cli import shortened, written
 from plkernel.results.comparison import ALPHA, ArmBlock, ArmResult, Comparison
 from plkernel.results.measured import CONTROL, read_measurement
+from plkernel.results.rate_report import curve_clauses
 from plkernel.results.statistics import PairedDifference
 from plkernel.results.wording import counted, interval_text, listed, mean_text, span
 
@@ -24,6 +25,8 @@ LEAST_UNIT = 10.0
 def answer(comparison: Comparison) -> str:
     """One sentence on all differences, at the significance of the report (Holm-corrected)."""
     where = _where(comparison)
+    if comparison.curves:
+        return f"{where}, {curve_clauses(comparison.curves)}."
     if not any(one.n > 1 for one in comparison.differences.values()):
         return f"{where}, no arm shares two seeds with its baseline, so nothing can be told apart."
     blocks = text_blocks(comparison)
@@ -106,8 +109,9 @@ def _where(comparison: Comparison) -> str:
     seeds = [one.n for one in comparison.differences.values()]
     if seeds:
         where += f" and with {span(seeds)} {'seed' if max(seeds) == 1 else 'seeds'}"
-    if len(seeds) > 1:
-        where += f" (corrected for {len(seeds)} comparisons)"
+    compared = sum(one.difference is not None for one in comparison.curves) or len(seeds)
+    if compared > 1:
+        where += f" (corrected for {compared} comparisons)"
     return where
 
 

@@ -14,6 +14,7 @@ from plkernel.common.files import FINISHED
 from plkernel.decays.memory import outlasting
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, Comparison
+from plkernel.results.rate_report import curve_cautions
 from plkernel.results.wording import listed
 
 FEW = 4
@@ -107,6 +108,11 @@ def _noise(comparison: Comparison) -> float:
 
 def _more_seeds(noise: float) -> str:
     return f"seeds differ by {noise:.2g}: add tuning.seeds to decide"
+
+
+def of_curves(comparison: Comparison) -> list[str]:
+    """Curves over learning rates whose minimum may lie elsewhere, or that lack runs."""
+    return curve_cautions(comparison.curves)
 
 
 def without_baseline(comparison: Comparison) -> list[str]:
@@ -215,6 +221,7 @@ CAUTIONS: tuple[Callable[[Comparison], list[str]], ...] = (
     at_the_edge,
     undecided_rate,
     another_rate,
+    of_curves,
     without_baseline,
     damaged,
     not_finite,

@@ -9,6 +9,8 @@ from math import inf
 from typing import Any, NamedTuple
 
 from plkernel.models import NOT_CAUSAL
+from plkernel.results.rate_curves import CurveResult, curve_results
+from plkernel.results.rate_report import curve_table
 from plkernel.results.saved import Reference
 from plkernel.results.statistics import (
     Estimate,
@@ -80,6 +82,7 @@ class Comparison:
               numbers of steps the loss at the last step that all of them reached
     tuning    the learning rates that were searched for, by arm
     declared  the verdicts on the hypotheses of the study, None where it has none
+    curves    of a study of curves over learning rates, each beside the one it is compared with
     """
 
     study: Study
@@ -88,6 +91,7 @@ class Comparison:
     arms: tuple[ArmResult, ...]
     tuning: Mapping[str, Choice]
     declared: Declared | None = None
+    curves: tuple[CurveResult, ...] = ()
 
     def __getitem__(self, name: str) -> ArmResult:
         """The arm of that name."""
@@ -232,6 +236,7 @@ def compare(study: Study) -> Comparison:
         arms=tuple(_arm_result(study, arm, values) for arm in arms),
         tuning=choices(_grids(study, arms), study.folder),
         declared=declared(study),
+        curves=curve_results(study),
     )
 
 
@@ -377,6 +382,7 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "surviving_correction": comparison.surviving,
         "declared": comparison.declared.to_dict() if comparison.declared else None,
         "arms": [_table_row(comparison, arm) for arm in comparison.arms],
+        **({"curves": curve_table(comparison.curves)} if comparison.curves else {}),
     }
 
 

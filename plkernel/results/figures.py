@@ -16,6 +16,7 @@ from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.forest import difference_rows, forest, hypothesis_row
 from plkernel.results.loss_curves import difference_figure, difference_limits, loss_figure
 from plkernel.results.picture import overview
+from plkernel.results.rate_report import FIGURE_CAPTION, rate_figure
 from plkernel.results.statistics import difference_curves
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ KINDS = {
             " interval; arrow: outside."
         ),
     ),
+    "rates": ("rates", FIGURE_CAPTION),
     "convergence": (
         "curves",
         "Validation loss against training bytes read: seeds (thin) and their mean (thick).",
@@ -115,6 +117,9 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
         if judged:
             rows = [hypothesis_row(outcome) for outcome in judged]
             yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": rows}))
+    over_rates = rate_figure(comparison.curves)
+    if over_rates:
+        yield Drawing("rates", *KINDS["rates"], "", over_rates)
     if comparison.differences:
         yield Drawing("forest", *KINDS["forest"], "", forest(difference_rows(comparison)))
     limits = _shared_limits(comparison)

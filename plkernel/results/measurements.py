@@ -1,19 +1,32 @@
 """The numbers that hypotheses and gates speak of: which runs count, and what each measured."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from plkernel.config.schema import Gate, Hypothesis, MeasuredNumber
+from plkernel.config.factors import curves_of
+from plkernel.config.schema import OF_CURVES, Gate, Hypothesis, MeasuredNumber
+from plkernel.results.rate_curves import curve_against, rate_curve
 from plkernel.results.saved import RunResult
 from plkernel.results.study import Study, StudyRun
 
 
 def compared_arms(study: Study, hypothesis: Hypothesis) -> tuple[str, str | None]:
-    """The arm of a hypothesis, and the one that is subtracted."""
+    """The arm of a hypothesis, and the one that is subtracted; of minima, the two curves."""
     arm = hypothesis.arm
     if hypothesis.against:
         return arm, hypothesis.against
+    if hypothesis.metric in OF_CURVES:
+        return arm, curve_against(study, arm)
     return arm, study.against(arm) if arm in study.arms else None
+
+
+def arms_measured(study: Study, measured: MeasuredNumber, names: Iterable[str | None]) -> set[str]:
+    """The arms whose runs tell a number of each of `names`: themselves, or those of a curve."""
+    known = {name for name in names if name is not None}
+    if measured.metric not in OF_CURVES:
+        return known
+    curves = curves_of(study.spec["arms"])
+    return {arm for name in known for arm in curves.get(name, {}).values()}
 
 
 def values(
@@ -23,6 +36,9 @@ def values(
 
     What is measured at the end counts only in runs that took as many steps as planned.
     """
+    if measured.metric in OF_CURVES:
+        known = arm in curves_of(study.spec["arms"])
+        return rate_curve(study, str(arm), measured.metric, seeds).minima if known else {}
     found = {}
     for run in study.finished():
         if run.arm != arm or run.seed not in seeds or run.result is None:

@@ -17,6 +17,7 @@ from plkernel.results.cautions import warnings
 from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.conclusion import memory_worth, overview
 from plkernel.results.figures import Drawing
+from plkernel.results.rate_report import CAPTION, HEADER, curve_rows
 from plkernel.results.saved import Reference
 from plkernel.results.statistics import Estimate, mean_interval
 from plkernel.results.verdicts import Declared, GateOutcome, HypothesisOutcome
@@ -140,8 +141,9 @@ def _picture(drawing: Drawing, svg: bytes) -> Picture:
 def text_report(comparison: Comparison) -> str:
     """The sections of the page up to the differences as plain text."""
     texts: list[str] = []
-    first_four = list(sections(comparison, {}).values())[:4]
-    for item in (item for items in first_four for item in items):
+    found = sections(comparison, {})
+    shown = list(found)[: list(found).index("Differences") + 1]
+    for item in (item for title in shown for item in found[title]):
         if isinstance(item, Paragraphs):
             head = "note: " if item.style == "warnings" else ""
             texts += [f"{head}{text}" for text in item.texts]
@@ -161,6 +163,7 @@ def sections(
     return {
         "Answer": [Paragraphs("answer", [answer(comparison)]), *drawn("answer")],
         "What was decided": [*_verdicts(comparison), *drawn("decided"), *_context(comparison)],
+        "Minima over learning rates": [*_minima(comparison), *drawn("rates")],
         "Results": [_results(comparison)],
         "Differences": [*_differences(comparison), *drawn("differences")],
         "Curves": drawn("curves"),
@@ -383,6 +386,12 @@ def _origin(comparison: Comparison) -> str:
     for commit, of_commit in days.items():
         texts.append(f"{commit} of {span(of_commit, '')}" if of_commit else commit)
     return listed(texts)
+
+
+def _minima(comparison: Comparison) -> Iterator[Item]:
+    """Minima of curves over learning rates; nothing in other studies."""
+    if comparison.curves:
+        yield _table(CAPTION, HEADER, {"": curve_rows(comparison.curves)})
 
 
 # Results and differences

@@ -10,6 +10,7 @@ from plkernel.common.files import REGISTERED
 from plkernel.config.schema import Gate, Hypothesis, families
 from plkernel.results.claims import Claimed, Judgement, VerdictName, judge
 from plkernel.results.measurements import (
+    arms_measured,
     as_planned,
     compared_arms,
     target_bytes,
@@ -324,7 +325,7 @@ def _differences(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> 
 
 def _is_causal(study: Study, hypothesis: Hypothesis) -> bool:
     """True if all finished runs behind a hypothesis give a likelihood."""
-    arms = compared_arms(study, hypothesis)
+    arms = arms_measured(study, hypothesis, compared_arms(study, hypothesis))
     results = [run.result for run in study.finished() if run.arm in arms]
     return all(result.causal for result in results if result)
 
@@ -334,7 +335,7 @@ def _arms_behind(study: Study, stated: Mapping[str, Any]) -> set[str]:
     hypotheses, gates = _stated(stated)
     arms = {gate.arm for gate in gates}
     for hypothesis in hypotheses:
-        arms.update(arm for arm in compared_arms(study, hypothesis) if arm)
+        arms |= arms_measured(study, hypothesis, compared_arms(study, hypothesis))
     return arms
 
 

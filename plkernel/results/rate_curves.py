@@ -1,0 +1,257 @@
+"""Curves of the loss over learning rates, and the minima by which such curves are compared.
+
+A study with tuning.method = "curve" trains every arm at every rate with every seed. The curve of a
+seed is fitted near its minimum by a parabola in x = log2 of the rate,
+
+    loss = a x**2 + b x + c,  minimum c - b**2 / (4 a) at x = -b / (2 a),
+
+over the rates within a factor of 2 of the one that is best on average over seeds, at least one on
+either side of it. Minima of two arms are paired by seed, as other numbers of runs are.
+
+A parabola over all rates is wrong where curves rise more steeply on one side: with losses of
+0.02 x**2 + 0.004 x**3 over six octaves it misses a difference of minima by 0.013, the fit above by
+0.001. Over such curves with 3 to 8 seeds the t interval of paired minima holds the true difference
+in 94 to 97 of 100 draws, percentiles of a bootstrap over whole curves in 81 to 93.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plkernel.common.files import FINISHED
+from plkernel.config.factors import CURVE, curves_of
+from plkernel.results.statistics import Estimate, PairedDifference, mean_interval, paired_difference
+from plkernel.results.study import Study, StudyRun
+
+LOSSES = {"val_bpb_minimum": "final_val_bpb", "test_bpb_minimum": "test_bpb"}
+"""The loss of a run whose minimum over rates a metric is."""
+OCTAVES = 1.0
+"""Rates at most so far from the best one, as log2, are fitted."""
+ROUNDING = 1e-9
+"""Relative difference of two rates that are one."""
+
+
+class Parabola(NamedTuple):
+    """a x**2 + b x + c with x = log2(rate / centre), from the lowest to the highest rate fitted.
+
+    minimum  the least value between the two rates
+    rate     where it is; one of the two where the parabola is lowest there
+    """
+
+    a: float
+    b: float
+    c: float
+    centre: float
+    lowest: float
+    highest: float
+    minimum: float
+    rate: float
+
+    @property
+    def inside(self) -> bool:
+        """True if the minimum is that of the parabola, not one of its ends."""
+        return self.lowest < self.rate < self.highest
+
+    def at(self, rates: Sequence[float]) -> list[float]:
+        """Its value at other rates."""
+        x = np.log2(np.asarray(rates, dtype=np.float64) / self.centre)
+        values: list[float] = (self.a * x**2 + self.b * x + self.c).tolist()
+        return values
+
+
+def parabola(rates: Sequence[float], losses: Sequence[float]) -> Parabola:
+    """Fit the losses at three rates or more, ascending, by least squares.
+
+    Where it has no minimum between them, its least value is taken at the end that is lower. Raises
+    ValueError for fewer rates, or losses that are not finite.
+    """
+    if len(rates) < 3:
+        raise ValueError(f"rates must be three or more, got {list(rates)}")
+    if not np.isfinite(losses).all():
+        raise ValueError(f"losses must be finite, got {list(losses)}")
+    centre = float(rates[len(rates) // 2])
+    x = np.log2(np.asarray(rates, dtype=np.float64) / centre)
+    a, b, c = (float(one) for one in np.polyfit(x, losses, 2))
+    ends = [float(x[0]), float(x[-1])]
+    places = list(ends)
+    if a > 0:
+        vertex = -b / (2 * a)
+        if ends[0] < vertex < ends[1]:
+            places.append(vertex)
+    values = [a * place**2 + b * place + c for place in places]
+    best = int(np.argmin(values))
+    rate = float(centre * 2.0 ** places[best])
+    if best < 2:
+        rate = float((rates[0], rates[-1])[best])
+    return Parabola(a, b, c, centre, float(rates[0]), float(rates[-1]), values[best], rate)
+
+
+@dataclass(frozen=True)
+class RateCurve:
+    """The losses of one arm by learning rate and seed.
+
+    losses  by rate (ascending) and seed, of seeds that have ended at every rate; infinite where a
+            run diverged or failed
+    """
+
+    name: str
+    losses: Mapping[float, Mapping[int, float]]
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that have a loss at every usable rate."""
+        finite = [
+            {seed for seed, loss in self.losses[rate].items() if math.isfinite(loss)}
+            for rate in self.rates
+        ]
+        return tuple(sorted(set.intersection(*finite))) if finite else ()
+
+    @cached_property
+    def rates(self) -> tuple[float, ...]:
+        """Rates at which half of the seeds or more have finished, ascending.
+
+        A rate at which most runs diverge says nothing of the minimum.
+        """
+        every = {seed for of_rate in self.losses.values() for seed in of_rate}
+        kept = []
+        for rate, of_rate in sorted(self.losses.items()):
+            finite = sum(math.isfinite(loss) for loss in of_rate.values())
+            if finite and 2 * finite >= len(every):
+                kept.append(rate)
+        return tuple(kept)
+
+    @cached_property
+    def means(self) -> tuple[float, ...]:
+        """The mean loss over `seeds` at each of `rates`."""
+        return tuple(
+            float(np.mean([self.losses[rate][seed] for seed in self.seeds])) for rate in self.rates
+        )
+
+    @cached_property
+    def fitted(self) -> tuple[float, ...]:
+        """The rates that a parabola is fitted to; none where there are fewer than three."""
+        if len(self.rates) < 3 or not self.seeds:
+            return ()
+        best = int(np.argmin(self.means))
+        first, last = max(best - 1, 0), min(best + 1, len(self.rates) - 1)
+        if last - first < 2:  # the best is the first or the last rate
+            first, last = (first, first + 2) if best == 0 else (last - 2, last)
+        near = 2.0 ** (OCTAVES + ROUNDING)
+        kept = []
+        for index, rate in enumerate(self.rates):
+            ratio = max(rate / self.rates[best], self.rates[best] / rate)
+            if first <= index <= last or ratio <= near:
+                kept.append(rate)
+        return tuple(kept)
+
+    @cached_property
+    def at_edge(self) -> bool:
+        """True if the rate that is best on average is the lowest or the highest one."""
+        return bool(self.rates) and int(np.argmin(self.means)) in (0, len(self.rates) - 1)
+
+    @cached_property
+    def fit(self) -> Parabola | None:
+        """The parabola of the mean over seeds; None where `fitted` has no rates."""
+        if not self.fitted:
+            return None
+        means = dict(zip(self.rates, self.means, strict=True))
+        return parabola(self.fitted, [means[rate] for rate in self.fitted])
+
+    @cached_property
+    def minima(self) -> dict[int, float]:
+        """The minimum of every seed."""
+        if not self.fitted:
+            return {}
+        found = {}
+        for seed in self.seeds:
+            own = [self.losses[rate][seed] for rate in self.fitted]
+            found[seed] = parabola(self.fitted, own).minimum
+        return found
+
+    @property
+    def estimate(self) -> Estimate:
+        """The mean minimum over seeds with its 95 % t interval."""
+        return mean_interval(self.minima.values())
+
+
+@dataclass(frozen=True)
+class CurveResult:
+    """A curve beside the one that it is compared with.
+
+    against     the name of the other curve; None for the baseline
+    difference  of minima, paired by seed; None for the baseline
+    test        the same difference in the loss on test text
+    """
+
+    curve: RateCurve
+    against: str | None
+    difference: PairedDifference | None
+    test: PairedDifference | None
+
+
+def has_curves(spec: Mapping[str, Any]) -> bool:
+    """True for the spec of a study of curves over learning rates."""
+    return (spec.get("tuning") or {}).get("method") == CURVE
+
+
+def curve_results(study: Study) -> tuple[CurveResult, ...]:
+    """Every curve of a study, the baseline's first; none in a study without curves."""
+    if not has_curves(study.spec):
+        return ()
+    names = curves_of(study.spec["arms"])
+    validation = {name: rate_curve(study, name, "val_bpb_minimum") for name in names}
+    test = {name: rate_curve(study, name, "test_bpb_minimum") for name in names}
+    results = []
+    for name in names:
+        against = curve_against(study, name)
+        difference = test_difference = None
+        if against is not None:
+            difference = paired_difference(validation[name].minima, validation[against].minima)
+            test_difference = paired_difference(test[name].minima, test[against].minima)
+        results.append(CurveResult(validation[name], against, difference, test_difference))
+    return tuple(sorted(results, key=lambda one: one.against is not None))
+
+
+def rate_curve(
+    study: Study, name: str, metric: str, seeds: Sequence[int] | None = None
+) -> RateCurve:
+    """A curve of a study, of the loss whose minimum `metric` is; over all seeds unless given."""
+    by_rate = curves_of(study.spec["arms"])[name]
+    key = LOSSES[metric]
+    losses: dict[float, dict[int, float]] = {}
+    for rate, arm in sorted(by_rate.items()):
+        losses[rate] = {}
+        for run in study.runs:
+            if run.arm == arm and (seeds is None or run.seed in seeds):
+                loss = _loss(run, key)
+                if loss is not None:
+                    losses[rate][run.seed] = loss
+    whole = set.intersection(*(set(of_rate) for of_rate in losses.values()))
+    kept = {
+        rate: {seed: loss for seed, loss in of_rate.items() if seed in whole}
+        for rate, of_rate in losses.items()
+    }
+    return RateCurve(name, kept)
+
+
+def _loss(run: StudyRun, key: str) -> float | None:
+    """The loss of a run, infinite where it diverged; None before it has ended."""
+    if run.status == FINISHED and run.result is not None:
+        value: float | None = getattr(run.result, key)
+        return value
+    return math.inf if run.error is not None else None
+
+
+def curve_against(study: Study, name: str) -> str | None:
+    """The curve that `name` is compared with; None for the baseline's."""
+    curves = curves_of(study.spec["arms"])
+    for arm in curves[name].values():
+        other = study.against(arm)
+        for curve, by_rate in curves.items():
+            if other in by_rate.values():
+                return curve
+    return None

@@ -1,0 +1,229 @@
+"""Curves over learning rates for readers: the answer, a table, cautions and a figure."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plkernel.analysis.figures.style import (
+    PAGE_WIDTH,
+    legend_below,
+    line_style,
+    plain_ticks,
+    style,
+)
+from plkernel.results.rate_curves import CurveResult, RateCurve
+from plkernel.results.statistics import PairedDifference, holm
+from plkernel.results.wording import interval_text, listed, mean_and_half_width, mean_text, p_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ALPHA = 0.05
+HEADER = ("curve", "minimum", "best rate", "difference", "95 % interval by t", "p", "test", "n")
+CAPTION = (
+    "Minima over learning rates of the validation loss, in bits per byte: every seed's losses at"
+    " the rates within a factor of 2 of the best one are fitted by a parabola in the logarithm of"
+    " the rate. Differences of minima are paired by seed; p of the paired t test is corrected by"
+    " Holm. Test: the same difference on test text, with half of its 95 % interval."
+)
+FIGURE_CAPTION = (
+    "Final validation loss against the learning rate: seeds (thin), their mean (dots) and its"
+    " parabola near the minimum (thick, circle). Right: minima minus that of the baseline, seeds"
+    " and 95 % t interval."
+)
+POINTS = 60
+"""Of a parabola that is drawn."""
+STEEP = 6.0
+"""Losses are shown up to so many times the range of the fitted ones above the least."""
+
+
+def corrected(results: Sequence[CurveResult]) -> dict[str, float]:
+    """p of every difference of minima, corrected for their number (Holm)."""
+    return holm({one.curve.name: one.difference.p_value for one in results if one.difference})
+
+
+def curve_clauses(results: Sequence[CurveResult]) -> str:
+    """How the minima compare: "at the best rate of each, short ended 0.01 (..) behind long"."""
+    p_values = corrected(results)
+    clauses = []
+    for one in results:
+        difference = one.difference
+        if difference is None or not difference.n:
+            continue
+        name = one.curve.name
+        numbers = f"{mean_text(difference, '+.3f')} ({interval_text(difference, '+.3f')})"
+        if difference.n < 2:
+            numbers = mean_text(difference, "+.3f")
+        if p_values[name] < ALPHA:
+            place = "behind" if difference.mean > 0 else "ahead of"
+            clauses.append(f"{name} is {place} {one.against}, {numbers}")
+        else:
+            clauses.append(f"{name} cannot be distinguished from {one.against}, {numbers}")
+    if not clauses:
+        return "no two curves have a minimum with a common seed"
+    return f"at the best learning rate of each, {'; '.join(clauses)} bits per byte"
+
+
+def curve_rows(results: Sequence[CurveResult]) -> list[list[str]]:
+    """A row of texts for every curve, under HEADER."""
+    p_values = corrected(results)
+    rows = []
+    for one in results:
+        estimate = one.curve.estimate
+        fit = one.curve.fit
+        row = [one.curve.name]
+        row.append(mean_and_half_width(estimate, ".4f", estimate.n) if estimate.n else "-")
+        row.append(f"{fit.rate:.2g}" if fit else "-")
+        row += _difference_cells(one.difference, p_values.get(one.curve.name, math.nan))
+        row.append(mean_and_half_width(one.test, "+.4f", one.test.n) if one.test else "")
+        row.append(str(estimate.n))
+        rows.append(row)
+    return rows
+
+
+def _difference_cells(one: PairedDifference | None, p_value: float) -> list[str]:
+    if one is None:
+        return ["", "", ""]
+    if not one.n:
+        return ["-", "", ""]
+    return [mean_text(one), interval_text(one), p_text(p_value)]
+
+
+def curve_table(results: Sequence[CurveResult]) -> list[dict[str, Any]]:
+    """The numbers of every curve, for table.json."""
+    p_values = corrected(results)
+    table = []
+    for one in results:
+        curve = one.curve
+        table.append(
+            {
+                "curve": curve.name,
+                "against": one.against,
+                "rates": list(curve.losses),
+                "mean_losses": dict(zip(curve.rates, curve.means, strict=True)),
+                "fitted": list(curve.fitted),
+                "best_rate": curve.fit.rate if curve.fit else None,
+                "at_edge": curve.at_edge,
+                "per_seed": curve.minima,
+                **vars(curve.estimate),
+                "difference": vars(one.difference) if one.difference else None,
+                "p_corrected": p_values.get(curve.name),
+                "test_difference": vars(one.test) if one.test else None,
+            }
+        )
+    return table
+
+
+def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
+    """Sentences on curves without a minimum inside their rates, or without some of their runs."""
+    sentences = []
+    edge = [one.curve.name for one in results if one.curve.at_edge]
+    if edge:
+        sentences.append(
+            f"{listed(edge)}: the best learning rate is the first or last tried, so that the"
+            " minimum may lie beyond: add rates."
+        )
+    for one in results:
+        curve = one.curve
+        left_out = [f"{rate:g}" for rate in curve.losses if rate not in curve.rates]
+        if left_out:
+            sentences.append(
+                f"{curve.name}: without learning rate {listed(left_out)}, at which fewer than half"
+                " of the seeds finished."
+            )
+        every = {seed for of_rate in curve.losses.values() for seed in of_rate}
+        lost = sorted(every - set(curve.seeds))
+        if curve.rates and lost:
+            sentences.append(
+                f"{curve.name}: without seed {listed(lost)}, whose runs did not finish at every"
+                " learning rate."
+            )
+    return sentences
+
+
+def rate_figure(results: Sequence[CurveResult]) -> "Figure | None":
+    """Draw the curves of every arm, and the differences of their minima; None without a minimum."""
+    from matplotlib.figure import Figure
+
+    shown = [one for one in results if one.curve.fit]
+    if not shown:
+        return None
+    compared = [one for one in shown if one.difference and one.difference.n]
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 2.9 + 0.15 * -(-len(shown) // 3)))
+        ratios = [2.2, 1.0] if compared else [1.0]
+        axes = list(figure.subplots(1, len(ratios), width_ratios=ratios, squeeze=False)[0])
+        for index, one in enumerate(shown):
+            _draw_curve(axes[0], one.curve, line_style(index))
+        axes[0].set(
+            xscale="log", xlabel="peak learning rate", ylabel="final validation, bits per byte"
+        )
+        _label_rates(axes[0], shown)
+        axes[0].set_ylim(*_loss_limits(shown))
+        if compared:
+            _draw_differences(axes[1], shown, compared)
+        legend_below(figure, [one.curve.name for one in shown])
+    return figure
+
+
+def _draw_curve(axes: "Axes", curve: RateCurve, look: dict[str, Any]) -> None:
+    """Draw the seeds, the mean and the parabola of one curve."""
+    fit = curve.fit
+    if fit is None:
+        return
+    color = look["color"]
+    for seed in curve.seeds:
+        own = [curve.losses[rate][seed] for rate in curve.rates]
+        axes.plot(curve.rates, own, color=color, lw=0.5, alpha=0.4)
+    axes.plot(curve.rates, curve.means, color=color, ls="", marker="o", ms=2.5)
+    rates = np.geomspace(fit.lowest, fit.highest, POINTS)
+    axes.plot(rates, fit.at(rates.tolist()), lw=1.5, **look)
+    axes.plot([fit.rate], [fit.minimum], marker="o", ms=6, mfc="none", color=color)
+
+
+def _label_rates(axes: "Axes", shown: Sequence[CurveResult]) -> None:
+    """Write the rates that were tried below the axis, as far as they do not touch."""
+    rates = sorted({rate for one in shown for rate in one.curve.rates})
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.minorticks_off()
+
+
+def _loss_limits(shown: Sequence[CurveResult]) -> tuple[float, float]:
+    """The range of losses: all of them, but none STEEP times as far as the fitted ones."""
+    fitted = []
+    every = []
+    for one in shown:
+        curve = one.curve
+        for rate in curve.rates:
+            losses = [curve.losses[rate][seed] for seed in curve.seeds]
+            every += losses
+            if rate in curve.fitted:
+                fitted += losses
+    low = min(min(fitted), *(one.curve.fit.minimum for one in shown if one.curve.fit))
+    high = min(max(every), low + STEEP * (max(fitted) - low))
+    room = 0.05 * (high - low) or 1e-3
+    return low - room, high + room
+
+
+def _draw_differences(
+    axes: "Axes", shown: Sequence[CurveResult], compared: Sequence[CurveResult]
+) -> None:
+    """Draw a row for every difference of minima: seeds, mean and interval."""
+    axes.axvline(0.0, color="0.4", lw=0.6)
+    for row, one in enumerate(compared):
+        difference = one.difference
+        assert difference is not None
+        look = line_style([other.curve.name for other in shown].index(one.curve.name))
+        height = len(compared) - 1 - row
+        seeds = list(difference.per_seed.values())
+        axes.plot(seeds, [height] * len(seeds), ls="", marker="|", color=look["color"], alpha=0.6)
+        if difference.n > 1:
+            axes.plot([difference.low, difference.high], [height] * 2, color=look["color"], lw=1.5)
+        axes.plot([difference.mean], [height], marker="o", ms=5, color=look["color"])
+    axes.set_yticks([])
+    axes.set_ylim(-0.6, len(compared) - 0.4)
+    axes.set(xlabel="difference of minima,\nbelow 0 is better")
+    plain_ticks(axes.xaxis)

@@ -1,0 +1,306 @@
+"""Curves over learning rates: written out as arms, fitted, compared, judged and reported."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plkernel.config.reading import load_spec, parse_spec
+from plkernel.results.answer import answer
+from plkernel.results.cautions import warnings
+from plkernel.results.comparison import compare, table
+from plkernel.results.figures import drawings
+from plkernel.results.page import text_report
+from plkernel.results.rate_curves import RateCurve, parabola
+from plkernel.results.study import read_study
+
+SPEC = """
+name = "curves"
+baseline = "long"
+seeds = [0, 1, 2, 3, 4]
+
+[train]
+steps = 20
+context = 16
+batch = 2
+eval_every = 20
+
+[tuning]
+method = "curve"
+rates = [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
+
+[arms.long]
+longest = 64
+
+[arms.short]
+longest = 8
+{more}
+
+[[hypotheses]]
+name = "short leads at its best rate"
+arm = "short"
+metric = "val_bpb_minimum"
+claim = "lower"
+margin = 0.005
+"""
+RATES = [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
+
+
+def spec_file(folder: Path, text: str = SPEC, more: str = "") -> Path:
+    path = folder / "curves.toml"
+    path.write_text(text.replace("{more}", more))
+    return path
+
+
+def loss_at(arm: str, rate: float, seed: int) -> float:
+    """Parabolas: long least at 4e-3 with 2.0, short at 2 sqrt(2) e-3 with 1.98; seeds shift both
+    and differ by 0.001 in their own minima."""
+    best, least = {"long": (4e-3, 2.0), "short": (8e-3 / math.sqrt(8), 1.98)}[arm]
+    own = 0.001 * (seed % 2) if arm == "short" else 0.0
+    return least + own + 0.01 * seed + 0.02 * math.log2(rate / best) ** 2
+
+
+def study_folder(folder: Path, diverged: tuple[str, ...] = (), left: tuple[str, ...] = ()) -> Path:
+    """A study of the spec as a record: runs named in `left` have not ended."""
+    spec = load_spec(spec_file(folder))
+    study = folder / "study"
+    study.mkdir()
+    (study / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
+    rows = []
+    for curve, by_rate in spec.curves.items():
+        for rate, arm in by_rate.items():
+            for seed in spec.seeds:
+                if f"{arm} {seed}" not in left:
+                    rows.append(_row(arm, seed, loss_at(curve, rate, seed), arm in diverged))
+    (study / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return study
+
+
+def _row(arm: str, seed: int, loss: float, diverged: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "arm": arm,
+        "seed": seed,
+        "status": "diverged" if diverged else "finished",
+        "error": "loss is not finite" if diverged else None,
+        "config": {
+            "corpus": {"name": "stdlib", "sha256": "0" * 64},
+            "model": {"parameters": 1000},
+            "train": {"context": 16, "eval_every": 20, "steps": 20},
+        },
+        "environment": {"commit": "0" * 40},
+    }
+    if diverged:
+        return row
+    row["result"] = {
+        "steps": 20,
+        "bytes": 640,
+        "seconds": 1.0,
+        "causal": True,
+        "final_val_bpb": loss,
+        "best_val_bpb": loss,
+        "best_step": 20,
+        "test_bpb": loss + 0.1,
+    }
+    row["curve"] = {"step": [0, 20], "bytes": [0, 640], "val_bpb": [8.0, loss]}
+    return row
+
+
+# Arms
+
+
+def test_every_arm_becomes_a_curve_of_arms_each_beside_the_baseline_at_its_rate(tmp_path):
+    more = 'match = "long"'
+    spec = load_spec(spec_file(tmp_path, more=more))
+    assert list(spec.curves) == ["long", "short"]
+    for rate in RATES:
+        arm = spec.arms[f"short_{rate:g}"]
+        assert arm.learning_rate == rate
+        assert spec.against(f"short_{rate:g}") == f"long_{rate:g}"
+        assert spec.against(f"long_{rate:g}") is None
+        assert arm.output_std is not None
+    assert spec.hypotheses[0].against == "long"
+
+
+def test_what_a_study_saves_of_its_curves_is_read_as_the_same_spec(tmp_path):
+    spec = load_spec(spec_file(tmp_path))
+    saved = json.loads(json.dumps(spec.model_dump(mode="json")))
+    assert parse_spec(saved, "spec.json") == spec
+
+
+def test_factors_are_crossed_with_the_rates(tmp_path):
+    text = SPEC.replace('baseline = "long"', 'baseline = "long"\nwithin = ["model.gain"]')
+    text += '\n[factors]\n"model.gain" = ["none", "ema"]\n'
+    spec = load_spec(spec_file(tmp_path, text.replace('arm = "short"', 'arm = "short_ema"')))
+    assert list(spec.curves) == ["long_none", "short_none", "long_ema", "short_ema"]
+    assert spec.hypotheses[0].against == "long_ema"
+    assert spec.against("short_ema_0.004") == "long_ema_0.004"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("longest = 8\n", "longest = 8\nlearning_rate = 1e-3\n", "arms.short: learning_rate is"),
+        ("longest = 8\n", "longest = 8\nrates = [1e-3, 2e-3]\n", "arms.short: rates is"),
+        ("8e-3, 16e-3]", "]\nseeds = [7]", "tuning.seeds (7,) is for tuning.method 'search'"),
+        ("2e-3, 4e-3, 8e-3, 16e-3]", "2e-3]", "tuning.rates must be 3 or more"),
+        ("rates = [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]", "", "tuning.rates must be given"),
+        ('arm = "short"', 'arm = "shirt"', "arm 'shirt' is not a curve; did you mean 'short'"),
+        ('method = "curve"', 'method = "search"', "minima are those of curves"),
+        ('method = "curve"', 'method = "curves"', "method"),
+        ('claim = "lower"', 'claim = "lower"\nstep = 20', "step 20 has no val_bpb_minimum"),
+        ('claim = "lower"', 'claim = "lower"\nagainst = "short"', "is not another curve"),
+    ],
+)
+def test_a_spec_of_curves_that_cannot_be_is_refused_with_its_key(tmp_path, old, new, message):
+    assert old in SPEC
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_spec(spec_file(tmp_path, SPEC.replace(old, new)))
+
+
+def test_a_gate_on_a_minimum_is_refused(tmp_path):
+    gate = '\n[[gates]]\nname = "g"\narm = "short"\nmetric = "val_bpb_minimum"\nat_most = 3.0\n'
+    with pytest.raises(ValueError, match="metric of a gate must be a loss of a run"):
+        load_spec(spec_file(tmp_path, SPEC + gate))
+
+
+def test_other_rates_than_those_written_out_are_refused(tmp_path):
+    saved = load_spec(spec_file(tmp_path)).model_dump(mode="json")
+    saved["tuning"]["rates"] = [1e-3, 2e-3, 4e-3]
+    with pytest.raises(ValueError, match=r"tuning.rates must be the rates of the arms"):
+        parse_spec(saved, "spec.json")
+
+
+# Minima
+
+
+def test_the_minimum_of_a_parabola_is_exact_wherever_it_lies():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        a, place, least = rng.uniform(0.01, 1), rng.uniform(-0.9, 0.9), rng.normal()
+        rates = [1e-3, 2e-3, 4e-3]
+        losses = [least + a * (math.log2(rate / 2e-3) - place) ** 2 for rate in rates]
+        found = parabola(rates, losses)
+        assert math.isclose(found.minimum, least, abs_tol=1e-12)
+        assert math.isclose(found.rate, 2e-3 * 2**place, rel_tol=1e-9)
+        assert found.inside
+
+
+@pytest.mark.parametrize(
+    ("losses", "rate"), [([1.0, 2.0, 4.0], 1e-3), ([3.0, 2.5, 1.0], 4e-3), ([2.0, 3.0, 1.0], 4e-3)]
+)
+def test_without_a_minimum_between_the_rates_the_lower_end_is_taken(losses, rate):
+    found = parabola([1e-3, 2e-3, 4e-3], losses)
+    assert found.rate == rate
+    assert math.isclose(found.minimum, min(losses), rel_tol=1e-12)
+    assert not found.inside
+
+
+def test_a_parabola_needs_three_finite_losses():
+    with pytest.raises(ValueError, match="three or more"):
+        parabola([1e-3, 2e-3], [1.0, 2.0])
+    with pytest.raises(ValueError, match="finite"):
+        parabola([1e-3, 2e-3, 4e-3], [1.0, math.nan, 2.0])
+
+
+def curve(losses: list[list[float]], rates: list[float]) -> RateCurve:
+    """A curve from one list of losses by rate for each seed."""
+    by_rate = {
+        rate: {seed: own[at] for seed, own in enumerate(losses)} for at, rate in enumerate(rates)
+    }
+    return RateCurve("one", by_rate)
+
+
+def test_rates_within_a_factor_of_two_of_the_best_are_fitted_and_at_least_its_neighbours():
+    octaves = curve([[3.0, 2.1, 2.0, 2.1, 3.0]], [1e-3, 2e-3, 4e-3, 8e-3, 16e-3])
+    assert octaves.fitted == (2e-3, 4e-3, 8e-3)
+    halves = [1e-3 * 2 ** (0.5 * step) for step in range(6)]
+    assert curve([[3.0, 2.1, 2.0, 2.1, 2.2, 3.0]], halves).fitted == tuple(halves[:5])
+    wide = curve([[3.0, 2.0, 2.5]], [1e-3, 1e-2, 1e-1])
+    assert wide.fitted == (1e-3, 1e-2, 1e-1)
+    assert curve([[1.0, 2.0, 3.0, 4.0]], [1e-3, 2e-3, 4e-3, 8e-3]).fitted == (1e-3, 2e-3, 4e-3)
+    assert curve([[4.0, 3.0, 2.0, 1.0]], [1e-3, 2e-3, 4e-3, 8e-3]).fitted == (2e-3, 4e-3, 8e-3)
+
+
+def test_a_rate_at_which_most_runs_diverge_is_left_out_and_else_the_seed_is():
+    most = curve([[2.0, 1.0, 2.0, math.inf]] * 2 + [[2.0, 1.0, 2.0, 9.0]], RATES[:4])
+    assert most.rates == tuple(RATES[:3])
+    assert most.seeds == (0, 1, 2)
+    one = curve([[2.0, 1.0, 2.0, math.inf]] + [[2.0, 1.0, 2.0, 9.0]] * 2, RATES[:4])
+    assert one.rates == tuple(RATES[:4])
+    assert one.seeds == (1, 2)
+
+
+def test_paired_minima_hold_the_true_difference_as_often_as_their_interval_says():
+    rng = np.random.default_rng(1)
+    rates = [1e-3 * 2**step for step in range(6)]
+    x = np.log2(np.array(rates) / 1e-3)
+
+    def drawn(place: float, least: float, common: Any) -> RateCurve:
+        own = least + 0.02 * (x - place) ** 2 + common + rng.normal(0, 0.008, common.shape)
+        return curve(own.tolist(), rates)
+
+    held = 0
+    draws = 400
+    for _ in range(draws):
+        common = rng.normal(0, 0.01, (5, 1)) + rng.normal(0, 0.005, (5, 6))
+        first = drawn(2.1, 1.99, common).minima
+        second = drawn(2.9, 2.0, common).minima
+        differences = np.array([first[seed] - second[seed] for seed in first])
+        half = 2.776 * differences.std(ddof=1) / math.sqrt(5)
+        held += abs(differences.mean() + 0.01) < half
+    # 95 of 100, within four standard errors of so many draws
+    assert abs(held / draws - 0.95) < 4 * math.sqrt(0.95 * 0.05 / draws)
+
+
+# Studies
+
+
+def test_a_study_compares_minima_by_seed_and_judges_hypotheses_by_them(tmp_path):
+    comparison = compare(read_study(study_folder(tmp_path)))
+    long, short = comparison.curves
+    assert (long.curve.name, long.against) == ("long", None)
+    assert short.against == "long"
+    assert math.isclose(long.curve.minima[3], 2.03, abs_tol=1e-9)
+    assert math.isclose(short.curve.minima[3], 2.011, abs_tol=1e-9)
+    assert math.isclose(short.curve.fit.rate, 8e-3 / math.sqrt(8), rel_tol=1e-6)
+    expected = {seed: -0.02 + 0.001 * (seed % 2) for seed in range(5)}
+    assert short.difference.per_seed == pytest.approx(expected, abs=1e-9)
+    assert short.test.mean == pytest.approx(short.difference.mean, abs=1e-9)
+    outcome = comparison.declared.outcomes[0]
+    assert outcome.per_seed == pytest.approx(expected, abs=1e-9)
+    assert outcome.judgement.verdict == "confirmed"
+    assert comparison.declared.waiting == 0
+
+
+def test_a_curve_waits_for_every_rate_of_a_seed(tmp_path):
+    comparison = compare(read_study(study_folder(tmp_path, left=("short_0.016 4",))))
+    assert sorted(comparison.curves[1].curve.minima) == [0, 1, 2, 3]
+    assert comparison.declared.waiting == 1
+    assert not any("fewer than half" in text for text in warnings(comparison))
+
+
+def test_the_report_says_draws_and_keeps_the_minima(tmp_path):
+    comparison = compare(read_study(study_folder(tmp_path, diverged=("long_0.016",))))
+    assert "short is ahead of long, -0.020 (-0.020 to -0.019) bits per byte" in answer(comparison)
+    text = text_report(comparison)
+    assert "-0.0196" in text
+    assert "0.0028" in text
+    assert any("long: without learning rate 0.016" in one for one in warnings(comparison))
+    assert "rates" in [drawing.name for drawing in drawings(comparison)]
+    kept = table(comparison)["curves"]
+    assert kept[1]["difference"]["mean"] == pytest.approx(-0.0196, abs=1e-9)
+    assert kept[0]["fitted"] == [2e-3, 4e-3, 8e-3]
+
+
+def test_a_minimum_at_the_edge_of_the_rates_is_said(tmp_path):
+    above = ("long_0.004", "long_0.008", "long_0.016")
+    comparison = compare(read_study(study_folder(tmp_path, diverged=above)))
+    assert not comparison.curves[0].curve.minima
+    folder = tmp_path / "edge"
+    folder.mkdir()
+    comparison = compare(read_study(study_folder(folder, diverged=("long_0.016", "long_0.008"))))
+    assert any("long: the best learning rate is" in one for one in warnings(comparison))

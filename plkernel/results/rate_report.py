@@ -10,7 +10,6 @@ from plkernel.analysis.figures.style import (
     PAGE_WIDTH,
     legend_below,
     line_style,
-    plain_ticks,
     style,
 )
 from plkernel.results.rate_curves import CurveResult, RateCurve
@@ -225,5 +224,5 @@ def _draw_differences(
         axes.plot([difference.mean], [height], marker="o", ms=5, color=look["color"])
     axes.set_yticks([])
     axes.set_ylim(-0.6, len(compared) - 0.4)
+    axes.locator_params(axis="x", nbins=4)
     axes.set(xlabel="difference of minima,\nbelow 0 is better")
-    plain_ticks(axes.xaxis)

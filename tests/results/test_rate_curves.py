@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plkernel.analysis.figures.style import rendered
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.results.answer import answer
 from plkernel.results.cautions import warnings
@@ -290,7 +291,8 @@ def test_the_report_says_draws_and_keeps_the_minima(tmp_path):
     assert "-0.0196" in text
     assert "0.0028" in text
     assert any("long: without learning rate 0.016" in one for one in warnings(comparison))
-    assert "rates" in [drawing.name for drawing in drawings(comparison)]
+    figures = {drawing.name: drawing.figure for drawing in drawings(comparison)}
+    assert rendered(figures["rates"], ["svg"])["svg"]
     kept = table(comparison)["curves"]
     assert kept[1]["difference"]["mean"] == pytest.approx(-0.0196, abs=1e-9)
     assert kept[0]["fitted"] == [2e-3, 4e-3, 8e-3]

@@ -311,20 +311,22 @@ class SwiGLU(nn.Module):
         self.silu = Activation(structure, F.silu)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            return self._aligned(x)
+        if x.is_cuda and torch.is_autocast_enabled("cuda") and self._is_fillable():
+            return self._filled(x)
         return self.down(self.silu(self.gate(x)) * self.up(x))
 
-    def _aligned(self, x: Tensor) -> Tensor:
+    def _is_fillable(self) -> bool:
+        """Whether `_filled` differs from the formula, and can: layers are their matrices alone."""
+        layers = (self.gate, self.up, self.down)
+        plain = all(layer.shift is None and layer.multiplier == 1 for layer in layers)
+        return plain and self.down.in_features % ALIGNED > 0
+
+    def _filled(self, x: Tensor) -> Tensor:
         """The same function with the hidden width filled up with zeros to a multiple of ALIGNED.
 
         In bfloat16, rows of another width do not begin where matrix units can load them at once.
         """
-        layers = (self.gate, self.up, self.down)
         extra = -self.down.in_features % ALIGNED
-        plain = all(layer.shift is None and layer.multiplier == 1 for layer in layers)
-        if extra == 0 or not plain:
-            return self.down(self.silu(self.gate(x)) * self.up(x))
         rows = (0, 0, 0, extra)
         into = torch.cat((F.pad(self.gate.weight, rows), F.pad(self.up.weight, rows)))
         gated, up = F.linear(x, into).chunk(2, dim=-1)

@@ -329,7 +329,7 @@ def _bounded_rates(log_rates: Floats) -> Floats:
     return np.asarray(np.exp(np.clip(log_rates, LEAST_LOG_RATE, MOST_LOG_RATE)))
 
 
-def judged(target: Target) -> Lags:
+def judged_lags(target: Target) -> Lags:
     """The lags on which fits of `target` are judged, all of the same weight."""
     lags = target.judged_lags()
     return Lags(lags / target.lags[0], np.log(target.value(lags)), np.ones(lags.size))
@@ -352,7 +352,7 @@ def _fitted(target: Target, terms: int) -> Lags:
 
 def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> ExponentialSum:
     """`scale` times the sum with these parameters, fastest first, without invisible terms."""
-    _, shares = judged(target).logs_and_shares(parameters)
+    _, shares = judged_lags(target).logs_and_shares(parameters)
     seen = parameters.reshape(2, -1)[:, shares.max(axis=0) > UNSEEN]
     log_rates, log_weights = seen[:, np.argsort(-seen[0])]
     return exponential_sum(_bounded_rates(log_rates) / target.lags[0], scale * np.exp(log_weights))
@@ -391,7 +391,7 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
             f" to lag {target.max_lag:g}, got {terms}"
         )
     start = _grown(target, terms)
-    lags = judged(target)
+    lags = judged_lags(target)
     if _reference(lags.errors(start), start.size + 1) is None:
         start = _fitted(target, terms).least_squares(start, SETTLED, PATIENT_EVALUATIONS)
     best, level = _exchanged(start, lags)

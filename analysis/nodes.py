@@ -362,7 +362,7 @@ def place(
         raise ValueError(f"fastest must be above 0, got {fastest}")
     aim = Aim(beta, target, kernel, lag)
     check_name("projection", projection, get_args(Projection))
-    check_options(
+    check_placement_options(
         placement,
         shortest=shortest,
         longest=longest,
@@ -396,7 +396,7 @@ def place(
     return term_nodes(per_step, channels, kernel, lag, gain, tempering)
 
 
-def check_options(placement: str, **options: object) -> None:
+def check_placement_options(placement: str, **options: object) -> None:
     """Raise ValueError for an option that does nothing under a placement.
 
     Also for an unknown placement, and for an option (not None) that is impossible.

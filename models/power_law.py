@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from plkernel.analysis.nodes import Nodes, output_std
-from plkernel.analysis.parametrisations import FORMS, Form
+from plkernel.analysis.parametrisations import FORMS, RateForm
 from plkernel.models.spectrum import Ordered
 
 Parametrisation = Literal[
@@ -34,7 +34,7 @@ Parametrisation = Literal[
     "real_part",
     "log_real_part",
 ]
-Given = dict[str, Tensor]
+TensorsByName = dict[str, Tensor]
 """What a parametrisation takes beside the parameter, each of the shape of its tensor."""
 
 
@@ -145,7 +145,7 @@ def _spread(name: str, value: Tensor | float, rates: Tensor) -> Tensor:
         ) from None
 
 
-def _check_reach(parametrisation: str, rates: Tensor, given: Given) -> None:
+def _check_reach(parametrisation: str, rates: Tensor, given: TensorsByName) -> None:
     """ValueError for a rate that no number gives under this parametrisation."""
     slowest, fastest = (
         torch.as_tensor(limit).to(rates).expand(rates.shape)
@@ -164,7 +164,7 @@ def _check_reach(parametrisation: str, rates: Tensor, given: Given) -> None:
         )
 
 
-def _check_decays(form: Form, filled: Tensor, rates: Tensor, given: Given) -> None:
+def _check_decays(form: RateForm, filled: Tensor, rates: Tensor, given: TensorsByName) -> None:
     """ValueError where the decay of what is `filled` in is 0 or 1 in its type."""
     precise = torch.promote_types(filled.dtype, torch.float32)
     narrowed = {name: value.to(precise) for name, value in given.items()}

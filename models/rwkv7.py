@@ -44,7 +44,7 @@ from plkernel.models.rwkv import MEMORY, RWKV, Block, Mixing, RWKVSizes, precise
 from plkernel.models.spectrum import (
     ZIGZAG,
     Ordered,
-    check_length,
+    check_scaling_length,
     exponents,
     log_length,
     log_positions,
@@ -94,7 +94,7 @@ class RWKV7Config(RWKVSizes):
                 f"parametrisation must be one of {', '.join(get_args(Order))}, got"
                 f" {self.parametrisation!r}"
             )
-        check_length(self.scaling_length)
+        check_scaling_length(self.scaling_length)
         if self.structure.unit_scaled:
             raise ValueError(
                 "unit_scaled is not for RWKV-7, whose low-rank maps set the size of its activations"

@@ -123,7 +123,7 @@ def log_length(length: float | None, step: int = 1) -> Tensor | None:
     return None if length is None else torch.tensor([math.log(length / step)], dtype=torch.float64)
 
 
-def check_length(length: float | None, step: int = 1) -> None:
+def check_scaling_length(length: float | None, step: int = 1) -> None:
     """ValueError for a length of training of one step or less, whose logarithm divides."""
     if length is not None and not length > step:
         raise ValueError(

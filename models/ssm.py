@@ -46,7 +46,7 @@ from plkernel.models.layers import (
 from plkernel.models.power_law import decays_, projection_
 from plkernel.models.spectrum import (
     Ordered,
-    check_length,
+    check_scaling_length,
     exponents,
     log_length,
     log_positions,
@@ -60,7 +60,7 @@ from plkernel.models.state import (
     State,
     blank,
     block_name,
-    check,
+    check_state,
 )
 
 TOTAL, LAST = "patch.total", "patch.last"
@@ -108,7 +108,7 @@ class SSMConfig:
             given = getattr(self, name)
             if given not in valid:
                 raise ValueError(f"{name} must be one of {', '.join(valid)}, got {given!r}")
-        check_length(self.scaling_length, self.patch)
+        check_scaling_length(self.scaling_length, self.patch)
         if self.structure.unit_scaled and self.scaling_length is not None:
             raise ValueError(
                 "unit_scaled divides states by their deviation, which depends on the position with"
@@ -377,7 +377,7 @@ class SSM(nn.Module):
         """
         if state is None:
             return self.decode(self.embedding(inputs))
-        check(state, self.state_kind, self.state_layout(), inputs, self.config.patch)
+        check_state(state, self.state_kind, self.state_layout(), inputs, self.config.patch)
         return self.resume(self.embedding(inputs), state)
 
     def decode(self, embedded: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from plkernel.common import cli
 from plkernel.common.files import CONFIG, METRICS, load_json, read_lines, refuse_study
 from plkernel.data import corpora
 from plkernel.data.symbols import (
-    Measured,
+    MeasuredAs,
     SymbolText,
     check_measured,
     is_vector_file,
@@ -77,7 +77,7 @@ def measure(
     max_lag: int = MAX_LAG,
     estimator: Estimator | None = None,
     tokenizer: str | Path | None = None,
-    measured: Measured = "bytes",
+    measured: MeasuredAs = "bytes",
     threads: int | None = None,
 ) -> Measurement:
     """Measure the mutual information I(d) of symbols d apart, and its exponent in I(d) ~ d**-beta.
@@ -123,7 +123,7 @@ def measure(
         return measure_corpus(found.corpus, found.data, progress=progress, **options)
 
 
-def _read_symbols(text: Text, tokenizer: Path | None, measured: Measured) -> SymbolText:
+def _read_symbols(text: Text, tokenizer: Path | None, measured: MeasuredAs) -> SymbolText:
     """The symbols of a text, of its tokens, or of a vector of integers of any alphabet."""
     vector = _vector(text)
     check_measured(tokenizer, measured)
@@ -641,18 +641,18 @@ def trial(
     ValueError, before anything is trained, for a text that is too short or has no memory, a model
     too small for its law, and too few minutes. As plkernel.trial, which also writes the page.
     """
-    from plkernel.results.measured import Options
+    from plkernel.results.measured import TrialOptions
     from plkernel.study import trial as chain
 
     if not isinstance(text, str | Path) or not str(text):
         raise ValueError(f"text must be the name of a corpus, a file or a folder, got {text!r}")
     check_numbers(minutes=minutes)
     check_numbers(numbers.Integral, seeds=seeds, dim=dim)
-    options = Options(
+    options = TrialOptions(
         model=str(model), minutes=minutes, seeds=seeds, frozen=frozen, control=control, dim=dim
     )
-    planned = chain.plan(text, None if out is None else Path(out), options, lambda line: None)
-    chain.run(planned)
+    planned = chain.plan_trial(text, None if out is None else Path(out), options, lambda line: None)
+    chain.run_trial(planned)
     return load_study(planned.out)
 
 
@@ -668,7 +668,7 @@ def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | Tra
     input, `findings` what is wrong with them. Raises ValueError if no decays are known, and if
     `decays` fits none of the tensors. As plkernel.inspect.
     """
-    from plkernel.decays.inspection import is_other_software, shown
+    from plkernel.decays.inspection import inspected, is_other_software
     from plkernel.decays.own import UnknownDecays, statements, with_lines
 
     place = _path(path, "path")
@@ -679,7 +679,7 @@ def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | Tra
             raise ValueError(f"decays must be left out for a run of plkernel, which {path} is")
         return load_run(place)
     try:
-        return shown(str(path), decays)
+        return inspected(str(path), decays)
     except UnknownDecays as error:
         raise with_lines(error, "plkernel.inspect(path, decays=decays)") from None
 
@@ -726,7 +726,7 @@ def _opened(
     """The model as a callable, windows of the text (n, context + 1), and the bytes of a patch."""
     import torch
 
-    from plkernel.data.windows import check_length, fixed_windows, spread_windows
+    from plkernel.data.windows import check_holds_window, fixed_windows, spread_windows
     from plkernel.probing.predictions import check_causal
     from plkernel.probing.runs import validation_text
     from plkernel.training.build import Model
@@ -744,7 +744,7 @@ def _opened(
         raise ValueError(
             f"context, windows and batch must be at least 1, got {length}, {windows} and {batch}"
         )
-    check_length(data.size, length, "text")
+    check_holds_window(data.size, length, "text")
     taken = (fixed_windows if disjoint else spread_windows)(data, length, windows)
     opened: Any = model.model if isinstance(model, TrainedRun) else model
     before = (

@@ -31,7 +31,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
     module = import_module(f"plkernel.commands.{name}")
     if name in ("experiment", "train"):
         call = partial(
-            reading.main, module.command, words, check, getattr(module, "check_ahead", None)
+            reading.main, module.command, words, check, getattr(module, "check_arguments", None)
         )
     elif name == "init":
         call = partial(cli.main, getattr(module, words[0]), words[1:])

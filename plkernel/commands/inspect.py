@@ -69,11 +69,11 @@ def command(
         decays: A TOML file that says how the decays of layers of your own follow from their
             parameters: a table [decays] with lines such as "*.decay" = "sigmoid".
     """
-    from plkernel.common.delivery import check_options, deliver
+    from plkernel.common.delivery import check_outputs, deliver
     from plkernel.decays import inspection, own
     from plkernel.decays.memory_figures import model_figure
 
-    check_options(json, figure, windows=(windows, 1), tokens=(tokens, 2))
+    check_outputs(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
     other = inspection.is_other_software(model)
     if notable and not strict:

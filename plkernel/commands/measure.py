@@ -30,7 +30,7 @@ from plkernel.config.study import heading
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
 from plkernel.data.symbols import (
-    Measured,
+    MeasuredAs,
     SymbolText,
     check_measured,
     is_vector_file,
@@ -54,7 +54,7 @@ def command(
     names: Annotated[tuple[str, ...], tyro.conf.Positional],
     estimator: Estimator | None = None,
     tokenizer: Path | None = None,
-    measured: Measured = "bytes",
+    measured: MeasuredAs = "bytes",
     lags: tuple[int, int] = STATED,
     max_lag: int = MAX_LAG,
     blocks: int = BLOCKS,
@@ -137,7 +137,7 @@ def command(
 
 
 def _read(
-    name: str, tokenizer: Path | None, measured: Measured, reading: dict[str, Any]
+    name: str, tokenizer: Path | None, measured: MeasuredAs, reading: dict[str, Any]
 ) -> SymbolText:
     """The text called `name`, its tokens, or the integers in a file of numpy."""
     if not is_vector_file(name):

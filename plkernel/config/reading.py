@@ -49,7 +49,7 @@ def roles() -> dict[str, Path]:
     return {path.stem: path for path in sorted((FOLDER / "roles").glob("*.toml"))}
 
 
-def find(given: Path | str) -> Path:
+def find_spec(given: Path | str) -> Path:
     """Return the file of a spec, by its path or its name.
 
     Raises ValueError with the most similar one where there is none.
@@ -75,7 +75,7 @@ def load_spec(path: Path | str, check: Check | None = None, trusted: bool = Fals
     ValueError in one line names the file, the key and the remedy. trusted: consent to the code that
     the spec names, which is imported once models are built, not here.
     """
-    path = find(path)
+    path = find_spec(path)
     return parse_spec(load_values(path), str(path), check, trusted)
 
 
@@ -235,7 +235,7 @@ def main(
         if not given or given[0].startswith("-"):
             got = repr(given[0]) if given else "nothing"
             raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {got}")
-        path = find(given[0])
+        path = find_spec(given[0])
         call, rest = cli.parse(own, given[1:], prog, whole=False)
         options = call.keywords
         values = load_values(path)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plkernel.common.files import atomic, check_folder, load_object, save_json
-from plkernel.data.names import Source, resolve
+from plkernel.data.names import Source, find_source
 
 FORMAT = 1
 """Part of every cache key: to be raised when the same source would give other bytes."""
@@ -136,7 +136,7 @@ def _located(
         )
     folder = (cache_folder() if cache is None else Path(cache)).resolve()
     byte = separator.encode("latin-1")
-    source = resolve(name, byte, column or "text", folder)
+    source = find_source(name, byte, column or "text", folder)
     digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=byte.hex())
     stem = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)[-60:].strip("_.")
     return source, folder / f"{stem}-{digest}.bin"

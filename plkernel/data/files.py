@@ -88,7 +88,7 @@ def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
             " instead"
         )
     opener = OPENERS.get(path.suffix.lower(), partial(Path.open, mode="rb"))
-    with one_line(f"corpus file {path}"), opener(path) as handle:
+    with reader_errors(f"corpus file {path}"), opener(path) as handle:
         match table_format(path):
             case "parquet":
                 import pyarrow.parquet as pq
@@ -146,7 +146,7 @@ def start_of(path: Path) -> bytes:
 
 def caution(path: Path) -> str | None:
     """Say what else than text would be read from a file; None for a table or plain text."""
-    if table_format(path) or compressed(path):
+    if table_format(path) or is_compressed(path):
         return None
     start = start_of(path)
     for mark, (name, suffix) in COMPRESSED.items():
@@ -185,10 +185,10 @@ def plain_text(handle: BinaryIO) -> Iterator[bytes]:
 
 def table_format(path: Path) -> str | None:
     """'parquet', 'json' or 'csv' by the suffix before that of a compression; None for others."""
-    return FORMATS.get((Path(path.stem) if compressed(path) else path).suffix.lower())
+    return FORMATS.get((Path(path.stem) if is_compressed(path) else path).suffix.lower())
 
 
-def compressed(path: Path) -> bool:
+def is_compressed(path: Path) -> bool:
     """True if the suffix is that of a compressed stream."""
     return path.suffix.lower() in OPENERS
 
@@ -268,7 +268,7 @@ def _check_column(names: list[str], wanted: str) -> None:
 
 
 @contextmanager
-def one_line(label: str) -> Iterator[None]:
+def reader_errors(label: str) -> Iterator[None]:
     """Turn every error of a reader into a ValueError or OSError of one line, headed by `label`.
 
     The readers behind raise exceptions of their own, all of them about the data asked for.
@@ -291,7 +291,10 @@ def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
     """Read the verses of one translation in order, each a document; the database stays as it is."""
     query = "SELECT vText FROM bible WHERE bbName = ? ORDER BY bNumber, cNumber, vNumber"
     address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-    with one_line(f"corpus file {path}"), closing(sqlite3.connect(address, uri=True)) as connection:
+    with (
+        reader_errors(f"corpus file {path}"),
+        closing(sqlite3.connect(address, uri=True)) as connection,
+    ):
         connection.text_factory = bytes
         rows = connection.execute(query, (identifier,))
         while batch := rows.fetchmany(ROWS):
@@ -312,7 +315,7 @@ def hub_blocks(
 
     offline = not reachable()
     with (
-        one_line(":".join(filter(None, ["hf", name, config]))),
+        reader_errors(":".join(filter(None, ["hf", name, config]))),
         patch.object(
             datasets.config, "HF_HUB_OFFLINE", offline
         ),  # it reads the environment once, at import

@@ -24,9 +24,9 @@ from plkernel.data.files import (
     Blocks,
     bible_blocks,
     caution,
-    compressed,
     file_blocks,
     hub_blocks,
+    is_compressed,
     marked_encoding,
     one_document,
     start_of,
@@ -84,7 +84,7 @@ class Source:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def resolve(
+def find_source(
     name: str, separator: bytes = b"\n", column: str = "text", cache: Path | None = None
 ) -> Source:
     """Find the source called `name`: a preset, 'KIND' or 'KIND:REST', or a file or folder.
@@ -185,7 +185,7 @@ def _files(
 
 def _is_unpacked(path: Path) -> bool:
     """Whether other bytes than those of the file are read from it."""
-    return table_format(path) is not None or compressed(path)
+    return table_format(path) is not None or is_compressed(path)
 
 
 def _cautions(files: list[Path]) -> list[str]:

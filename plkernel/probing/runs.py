@@ -16,7 +16,7 @@ from plkernel.common.files import shown
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec, explained
 from plkernel.data import corpora
-from plkernel.data.windows import Bytes, check_length, fixed_windows
+from plkernel.data.windows import Bytes, check_holds_window, fixed_windows
 from plkernel.decays.inspection import Parts
 from plkernel.decays.memory import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.models.rwkv7 import RWKV7
@@ -113,7 +113,7 @@ def validation_text(
         )
     data = text.splits(section.validation, section.test).validation
     context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
-    check_length(data.size, context, f"the validation split of corpus {section.name!r}")
+    check_holds_window(data.size, context, f"the validation split of corpus {section.name!r}")
     return section.name, data, context
 
 

@@ -17,7 +17,7 @@ from scipy.stats import ttest_ind
 from plkernel.common.cli import nearest, text_table
 from plkernel.common.files import parse_toml, read_bytes
 from plkernel.config.schema import BOUNDED, Claim, explained
-from plkernel.results.claims import Claimed, Judgement, judge
+from plkernel.results.claims import Claimed, Judgement, judge_family
 from plkernel.results.comparison import ALPHA
 from plkernel.results.rows import Row
 from plkernel.results.statistics import (
@@ -272,7 +272,7 @@ def _verdicts(
         families.setdefault(one.family, {})[one.name] = claimed
     verdicts: dict[str, Judgement] = {}
     for name, family in families.items():
-        verdicts |= judge(family, alphas[name])
+        verdicts |= judge_family(family, alphas[name])
     return verdicts
 
 
@@ -308,7 +308,7 @@ def _check_named(
 # For the terminal and for files
 
 
-def text(result: Judged, better: str = "lower") -> str:
+def render(result: Judged, better: str = "lower") -> str:
     """Tables and sentences for the terminal."""
     lines = [_headline(result, better)]
     if result.left_out:

@@ -14,7 +14,7 @@ from typing import Any
 
 from plkernel.common.cli import nearest, shortened
 from plkernel.config.condition import Condition
-from plkernel.study.queue import JOBS, Entry, stamp_of
+from plkernel.study.queue import JOBS, SavedJob, stamp_of
 from plkernel.study.queued import QueuedRun
 
 NAME = "slurm"
@@ -187,7 +187,7 @@ class SlurmQueue:
             return "cuda" if self.asks_for_gpus else "cpu"
         return wanted
 
-    def submit(self, runs: Sequence[QueuedRun]) -> list[Entry]:
+    def submit(self, runs: Sequence[QueuedRun]) -> list[SavedJob]:
         """Submit runs of one study that need the same; OSError with what sbatch says if refused."""
         executor = submitit().SlurmExecutor(
             folder=(runs[0].job.study / JOBS).absolute(), max_num_timeout=MOST_TIMES
@@ -201,7 +201,7 @@ class SlurmQueue:
         except (submitit().core.utils.FailedJobError, OSError) as error:
             raise OSError(f"sbatch: {_last(str(error))}") from error
         return [
-            Entry(job.job_id, NAME, f"{JOBS}/{job.paths.stderr.name}", before=stamp)
+            SavedJob(job.job_id, NAME, f"{JOBS}/{job.paths.stderr.name}", before=stamp)
             for job, stamp in zip(jobs, stamps, strict=True)
         ]
 

@@ -20,7 +20,7 @@ from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec, TrainSpec
 from plkernel.decays.watch import decay_names
 from plkernel.kernels.operators import choose
 from plkernel.models import Device
-from plkernel.models.init.plan import Plan, Sizes, grouped, is_matrix, plan, rules_at
+from plkernel.models.init.plan import Plan, Sizes, is_matrix, optimizer_groups, plan, rules_at
 from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
@@ -162,7 +162,7 @@ def _tried(
         name = ", ".join(f"{option} {name!r}" for option, name in condition.code.items())
         foreign.check_model(built, name, context, torch.device(device))
         if farthest is not None:
-            foreign.check_length(built, name, farthest, torch.device(device))
+            foreign.check_takes_length(built, name, farthest, torch.device(device))
     return parameters
 
 
@@ -261,7 +261,9 @@ def build_optimizer(
             rate = train.decay_multiplier
         multipliers[name] = (rate, train.decay_weight_decay or shrink, eps)
         parameters[name].requires_grad_(train.decay_multiplier != 0)
-    groups = grouped(parameters, multipliers, train.learning_rate, train.weight_decay, train.eps)
+    groups = optimizer_groups(
+        parameters, multipliers, train.learning_rate, train.weight_decay, train.eps
+    )
     optimizer = torch.optim.AdamW(
         groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True
     )

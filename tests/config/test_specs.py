@@ -20,7 +20,7 @@ from plkernel.commands.specs import command
 from plkernel.common.files import load_json, parse_toml, read_lines, save_json
 from plkernel.config import reading
 from plkernel.config.condition import from_config, resolve
-from plkernel.config.reading import expanded, find, load_spec, parse_spec, roles, specs
+from plkernel.config.reading import expanded, find_spec, load_spec, parse_spec, roles, specs
 from plkernel.config.schema import Arm, Gate, Hypothesis, ModelSpec, TrainSpec, families
 from plkernel.config.study import Spec, with_defaults
 from plkernel.models.init.plan import RoleTable
@@ -684,13 +684,13 @@ def test_what_comes_with_plkernel_has_a_name(
     listed = capsys.readouterr().out
     assert all(f"{name} " in listed for name in specs())
     (tmp_path / "quick").mkdir()  # as a study with --out quick leaves one
-    assert find("quick").resolve() == RUNS / "quick.toml"
+    assert find_spec("quick").resolve() == RUNS / "quick.toml"
     (tmp_path / "quick.toml").write_text("")
-    assert find("quick.toml") == Path("quick.toml")
+    assert find_spec("quick.toml") == Path("quick.toml")
     with pytest.raises(
         ValueError, match="none of that name comes with plkernel; did you mean 'quick'"
     ):
-        find("qick")
+        find_spec("qick")
     command("finch")
     assert capsys.readouterr().out.encode() == (RUNS / "finch.toml").read_bytes()
     for name, path in roles().items():

@@ -12,7 +12,7 @@ import pytest
 
 from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus
 from plkernel.data.corpora import load
-from plkernel.data.names import GENERATOR, resolve, spelling, synthetic_corpus
+from plkernel.data.names import GENERATOR, find_source, spelling, synthetic_corpus
 
 
 def text(source):
@@ -20,11 +20,11 @@ def text(source):
 
 
 def digest(name, **request):
-    return resolve(str(name), **request).digest()
+    return find_source(str(name), **request).digest()
 
 
 def test_the_standard_library_is_all_its_sources_in_order_and_no_tests():
-    source = resolve("stdlib", b"\xff")
+    source = find_source("stdlib", b"\xff")
     names = [name for name, *_ in source.key["listing"]]
     assert names == sorted(names)
     assert {"os.py", "json/decoder.py", "idlelib/pyshell.py"} <= set(names)
@@ -41,7 +41,7 @@ def test_the_standard_library_is_all_its_sources_in_order_and_no_tests():
 
 def test_the_sources_of_packages_are_all_their_modules_in_an_order_of_their_own():
     version = importlib.metadata.version("filelock")
-    source = resolve(f"packages:filelock=={version}", b"\xff")
+    source = find_source(f"packages:filelock=={version}", b"\xff")
     names = [name for name, *_ in source.key["listing"]]
     folder = Path(filelock.__file__).parent
     assert set(names) == {
@@ -55,7 +55,7 @@ def test_the_sources_of_packages_are_all_their_modules_in_an_order_of_their_own(
         ("no-such-package==1", "no package 'no-such-package' is installed; write"),
     ):
         with pytest.raises(ValueError, match=message):
-            resolve(f"packages:{name}")
+            find_source(f"packages:{name}")
 
 
 def test_copies_may_come_from_far_only():
@@ -81,7 +81,7 @@ def test_a_folder_is_read_in_order_of_paths_without_hidden_files_and_the_cache(t
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    source = resolve(str(tmp_path), b"|", cache=tmp_path / "cache")
+    source = find_source(str(tmp_path), b"|", cache=tmp_path / "cache")
     assert text(source) == b"|a|b.txt|b/2|c/1"
     assert source.size == len(b"a|b.txt|b/2|c/1")
 
@@ -95,7 +95,7 @@ def test_links_that_lead_out_of_a_folder_are_not_followed(tmp_path):
     links = {"b": "a", "c": outside / "x", "sub/d": outside, "sub/loop": root, "broken": "nothing"}
     for name, target in links.items():
         (root / name).symlink_to(target)
-    source = resolve(str(root), b"|")
+    source = find_source(str(root), b"|")
     assert text(source) == b"|inside|inside"
     assert source.label == f"{root}, without the symbolic links out of it (1)"
     for name in ("a", "b"):
@@ -103,7 +103,7 @@ def test_links_that_lead_out_of_a_folder_are_not_followed(tmp_path):
     with pytest.raises(
         ValueError, match=r"without the symbolic links out of it \(1\)': holds no files"
     ):
-        resolve(str(root))
+        find_source(str(root))
 
 
 def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
@@ -155,7 +155,7 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
 )
 def test_bad_names_say_in_one_short_line_what_would_work(name, message):
     with pytest.raises(ValueError, match=message) as caught:
-        resolve(name)
+        find_source(name)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
 

@@ -15,7 +15,7 @@ from torch import nn
 import plkernel
 from plkernel.analysis.parametrisations import FORMS
 from plkernel.commands.inspect import command as inspect
-from plkernel.decays.inspection import shown
+from plkernel.decays.inspection import inspected
 from plkernel.decays.own import (
     FORMULAS,
     Statement,
@@ -68,7 +68,7 @@ def file_of(folder: Path, tensors: dict[str, torch.Tensor]) -> Path:
 
 def half_lives_in(model: Path | str, decays: Any) -> np.ndarray:
     return np.concatenate(
-        [half_lives(one.rates).ravel() for one in shown(str(model), decays).layers]
+        [half_lives(one.rates).ravel() for one in inspected(str(model), decays).layers]
     )
 
 

@@ -347,10 +347,10 @@ def test_a_gpu_takes_its_own_kernels_unless_told_otherwise() -> None:
 def test_plan_of_the_scan_covers_time_and_fills_the_device() -> None:
     from plkernel.kernels.scan import gpu
 
-    assert gpu.plan(8, 200, 256) == (64, 200, 1)  # short
-    assert gpu.plan(128, 4096, 512)[2] == 1  # batch and channels fill the device
+    assert gpu.divided(8, 200, 256) == (64, 200, 1)  # short
+    assert gpu.divided(128, 4096, 512)[2] == 1  # batch and channels fill the device
     for shape in ((8, 1024, 256), (4, 4096, 256), (1, 65536, 64), (1, 100_000, 1), (3, 257, 65)):
-        _, length, chunks = gpu.plan(*shape)
+        _, length, chunks = gpu.divided(*shape)
         assert chunks > 1
         assert (chunks - 1) * length < shape[1] <= chunks * length
         assert length % gpu.ROWS == 0
@@ -426,7 +426,7 @@ def interpret_cases(cases: list[Case]) -> list[dict[str, float]]:
     results = []
     for name, layout, shape, chunk, dtype, decay in cases:
         one = NAMED[name]
-        scan_gpu.plan = partial(_fixed_plan, chunk)
+        scan_gpu.divided = partial(_fixed_plan, chunk)
         wkv_gpu.ROWS = chunk
         wkv_gpu.CHUNK = 2 * chunk
         given = one.problem(layout, shape, getattr(torch, dtype))

@@ -13,7 +13,7 @@ from plkernel.commands import judge as command
 from plkernel.common import cli
 from plkernel.common.files import load_json
 from plkernel.results.comparison import compare
-from plkernel.results.judging import Judged, judged, seeds_needed, text
+from plkernel.results.judging import Judged, judged, render, seeds_needed
 from plkernel.results.rows import Columns, Row, last_values, read_rows, split_name
 from plkernel.results.statistics import detectable_difference, holm
 from plkernel.results.study import read_study
@@ -177,7 +177,7 @@ def test_arms_without_common_seeds_are_compared_by_welch() -> None:
     test = ttest_ind([1.5, 1.9, 1.4], [1.0, 1.1, 1.3, 1.2], equal_var=False)
     assert not one.paired
     assert one.difference.p_value == pytest.approx(test.pvalue)
-    assert "(unpaired)" in text(judged(rows, "a"))
+    assert "(unpaired)" in render(judged(rows, "a"))
 
 
 @pytest.mark.parametrize("name", ["models-mamba2", "memory-far", "decays-train"])
@@ -242,16 +242,16 @@ def test_runs_that_diverged_are_left_out_and_named() -> None:
     result = judged(rows)
     assert result.left_out == ("a/seed-5",)
     assert result.compared[0].difference.n == 5
-    assert "left out, since their values are not finite: a/seed-5" in text(result)
+    assert "left out, since their values are not finite: a/seed-5" in render(result)
 
 
 @pytest.mark.parametrize(
     ("better", "word"), [("lower", "a is worse by 0.09"), ("higher", "a is better by 0.09")]
 )
 def test_the_headline_says_which_is_better(better: str, word: str) -> None:
-    found = text(judged(drawn({"base": 0.0, "a": 0.1}, spread=0.001)), better)
+    found = render(judged(drawn({"base": 0.0, "a": 0.1}, spread=0.001)), better)
     assert word in found.splitlines()[0]
-    nothing = text(judged(drawn({"base": 0.0, "a": 0.0}, seeds=3)), better)
+    nothing = render(judged(drawn({"base": 0.0, "a": 0.0}, seeds=3)), better)
     assert nothing.startswith("No arm can be distinguished from base (1 comparison")
 
 

@@ -335,7 +335,7 @@ def test_a_dry_run_says_what_a_study_cannot_know(
     tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A corpus that is not here, and quantiles of a flat law beyond what is read."""
-    monkeypatch.setattr(dry_run, "text", lambda _: "the table")
+    monkeypatch.setattr(dry_run, "render", lambda _: "the table")
     monkeypatch.setattr(dry_run, "estimate", lambda *_, **options: None)
     spec = load_spec(tiny_spec(corpus="hf:some/text"))
     assert (

@@ -27,7 +27,7 @@ from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.results.record import save_record
 from plkernel.results.saved import RunResult
 from plkernel.results.study import read_study
-from plkernel.study.dry_run import measure
+from plkernel.study.dry_run import timed_apart
 from plkernel.study.references import save_references
 from plkernel.training import check
 from plkernel.training.evaluate import bits_per_byte, diagnose, next_byte_loss
@@ -355,7 +355,7 @@ def test_counts_of_bytes_are_no_reference_of_recall(tmp_path: Path) -> None:
 
 
 def test_a_step_is_timed_without_the_stages() -> None:
-    found = measure(tiny_spec().condition("uniform"), 2)
+    found = timed_apart(tiny_spec().condition("uniform"), 2)
     assert all(seconds > 0 for seconds in found)
 
 

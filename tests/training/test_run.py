@@ -25,7 +25,7 @@ from plkernel.results.record import save_record
 from plkernel.results.study import read_study
 from plkernel.training import build
 from plkernel.training.checkpoint import load_checkpoint
-from plkernel.training.folder import Progress, RunFolder
+from plkernel.training.folder import RunFolder, RunProgress
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
 
 SpecWriter = Callable[..., Path]
@@ -356,7 +356,7 @@ def test_a_row_is_in_the_file_before_the_disk_is_asked_to_keep_it(
         kept.append((tmp_path / "metrics.jsonl").read_bytes())
 
     monkeypatch.setattr(os, "fsync", asked)
-    folder, progress = RunFolder(tmp_path), Progress()
+    folder, progress = RunFolder(tmp_path), RunProgress()
     for step in (0, 10):
         progress = folder.append({"step": step}, progress)
     assert kept == [b'{"step": 0}\n', b'{"step": 0}\n{"step": 10}\n']

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from plkernel.analysis.nodes import Nodes
-    from plkernel.config.study import Spec
+    from plkernel.config.spec import Spec
     from plkernel.context.measures import Influence, Means, Truncation
     from plkernel.decays.inspection import Shown
     from plkernel.decays.own import Decays
@@ -592,7 +592,7 @@ def run_study(
     is written; runs that fail or diverge are listed in the result.
     """
     from plkernel.config.reading import load_spec
-    from plkernel.config.study import Spec
+    from plkernel.config.spec import Spec
     from plkernel.study.schedule import run_experiment
     from plkernel.training import check
 

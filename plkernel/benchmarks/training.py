@@ -13,7 +13,7 @@ from plkernel.benchmarks.operators import OURS, Contender, compare, progress, se
 from plkernel.common.environment import keep_memory
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.models import Device, rwkv, rwkv7, ssm
 from plkernel.training.build import build_optimizer, started
 from plkernel.training.evaluate import autocast, next_byte_loss

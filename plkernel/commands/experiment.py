@@ -12,7 +12,7 @@ from plkernel.common.files import check_folder
 from plkernel.config import reading
 from plkernel.config.condition import Condition
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.results.power import power_text, powers
 from plkernel.results.record import restore
 from plkernel.results.registration import place_of

@@ -106,7 +106,7 @@ def show(
     from plkernel.common.cli import text_table
     from plkernel.config.condition import resolve
     from plkernel.config.schema import Arm, ModelSpec
-    from plkernel.config.study import heading
+    from plkernel.config.spec import heading
     from plkernel.training.build import build, plan_of
 
     sizes = {"kind": model, "dim": dim, "layers": layers}

@@ -26,7 +26,7 @@ from plkernel.api import measure
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import FigureFormat, check_folder, save_figure, save_json, unescape
-from plkernel.config.study import heading
+from plkernel.config.spec import heading
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
 from plkernel.data.symbols import (

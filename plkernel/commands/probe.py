@@ -61,7 +61,7 @@ def probe(
 
     from plkernel.analysis.information.estimate import decay_curves
     from plkernel.common.delivery import check_outputs, deliver
-    from plkernel.config.study import LARGEST_SEED
+    from plkernel.config.spec import LARGEST_SEED
     from plkernel.context.curve_figures import probe_figure
     from plkernel.context.measures import INFORMED, Influence
     from plkernel.data.windows import fixed_windows, predicted_bytes

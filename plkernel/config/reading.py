@@ -18,10 +18,10 @@ from plkernel.common.cli import existing, nearest
 from plkernel.common.files import load_json, load_object, parse_toml, read_bytes
 from plkernel.config.condition import Condition
 from plkernel.config.factors import expanded
-from plkernel.config.options import replaced
+from plkernel.config.overrides import replaced
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import NODE_VALUES, Arm, Options
-from plkernel.config.study import Spec, heading
+from plkernel.config.spec import Spec, heading
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
 # as the value of an arm's `match`: the arm it is compared with, whatever its name

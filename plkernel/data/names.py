@@ -20,7 +20,8 @@ from typing import Any
 from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus, Predictor
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
-from plkernel.data.files import (
+from plkernel.data.recall import RecallCorpus
+from plkernel.data.text_files import (
     Blocks,
     bible_blocks,
     caution,
@@ -32,7 +33,6 @@ from plkernel.data.files import (
     start_of,
     table_format,
 )
-from plkernel.data.recall import RecallCorpus
 
 PRESETS = {
     "wiki-pt": "hf:wikimedia/wikipedia:20231101.pt",

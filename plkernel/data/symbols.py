@@ -11,7 +11,7 @@ from plkernel.analysis.information.counts import Symbols, numbered
 from plkernel.analysis.information.estimate import Unit
 from plkernel.analysis.information.laws import Named
 from plkernel.analysis.information.tokens import TokenLength, token_length
-from plkernel.data.tokens import first_line, read_tokenizer, tokenised
+from plkernel.data.tokenised import first_line, read_tokenizer, tokenised
 
 SUFFIX = ".npy"
 MeasuredAs = Literal["bytes", "tokens"]

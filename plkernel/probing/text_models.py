@@ -16,7 +16,7 @@ from plkernel.common import cli
 from plkernel.common.files import CHECKPOINT, CONFIG, load_json
 from plkernel.context.measures import Bytes
 from plkernel.data import corpora
-from plkernel.data.tokens import tokenised
+from plkernel.data.tokenised import tokenised
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint
 from plkernel.probing.runs import UNTRAINED_CONTEXT, validation_text

@@ -17,7 +17,7 @@ from plkernel.common.files import (
     ROWS,
     SPEC,
 )
-from plkernel.config.study import compared_with
+from plkernel.config.spec import compared_with
 from plkernel.results.saved import (
     STATE,
     EvaluationRow,

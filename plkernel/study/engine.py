@@ -15,7 +15,7 @@ from plkernel.common.cli import TRUST
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import CONFIG, LOG, refuse_links, run_folder, save_json
 from plkernel.config.condition import Condition
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.training.curves import LoggerName
 
 POLL_SECONDS = 0.2

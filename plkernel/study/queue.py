@@ -18,7 +18,7 @@ from plkernel.common.cli import shortened
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import LOG, RESULT, TUNING, load_object, refuse_links, save_json
 from plkernel.config.condition import Condition
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.study.engine import Job, LeftToQueueError
 from plkernel.study.queued import QueuedRun
 

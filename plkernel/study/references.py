@@ -15,7 +15,7 @@ from plkernel.common import cli
 from plkernel.common.files import REFERENCES, save_json
 from plkernel.config.resolved import ResolvedSpec
 from plkernel.config.schema import CorpusSpec, TrainSpec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.context.measures import moments
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.names import is_synthetic, recall_of

@@ -19,7 +19,7 @@ from plkernel.common.files import (
     name_at,
     run_folder,
 )
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.study.queue import ALIVE, Queue, SavedJob, is_open, job_of, last_line, lives, reason
 from plkernel.training.folder import RunFolder, locked
 

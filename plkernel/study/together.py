@@ -22,7 +22,7 @@ import torch
 from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
 from plkernel.config.condition import Condition, from_config
 from plkernel.config.schema import CorpusSpec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.study.engine import Engine, LocalEngine, visible_gpus
 from plkernel.training.build import Prepared

@@ -30,7 +30,7 @@ from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec, parse_toml
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import Arm, ModelSpec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.data import corpora
 from plkernel.results.measured import CONTROL, Measured, TrialOptions, read_measurement
 from plkernel.results.registration import register

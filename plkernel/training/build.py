@@ -27,7 +27,7 @@ from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training import foreign
 from plkernel.training.foreign import LONGEST, Foreign
-from plkernel.training.recall import RecallTask, times_of
+from plkernel.training.recall_task import RecallTask, times_of
 
 Model = SSM | RWKV
 AnyModel = Model | Foreign

@@ -40,7 +40,7 @@ from plkernel.models import NOT_CAUSAL
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV
 from plkernel.training.build import AnyModel
-from plkernel.training.recall import Asked
+from plkernel.training.recall_task import Asked
 
 Losses = Callable[[np.ndarray, int | None, int], np.ndarray]
 """Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before

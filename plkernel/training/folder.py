@@ -35,7 +35,7 @@ from plkernel.common.files import (
     refuse_links,
     save_json,
 )
-from plkernel.config.study import with_defaults
+from plkernel.config.spec import with_defaults
 
 FIGURES = ("steps", "bytes", "final_val_bpb", "best_val_bpb", "test_bpb", "seconds", "causal")
 """What the result of every finished run has."""

@@ -23,7 +23,7 @@ from plkernel.common.environment import environment
 from plkernel.common.files import DIVERGED, FAILED, FINISHED, METRICS, read_lines, run_folder
 from plkernel.config.condition import Condition
 from plkernel.config.schema import CorpusSpec, TrainSpec
-from plkernel.config.study import LARGEST_SEED, Spec
+from plkernel.config.spec import LARGEST_SEED, Spec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.names import predictor_of, recall_of
@@ -64,7 +64,7 @@ from plkernel.training.evaluate import (
 )
 from plkernel.training.folder import RunFolder, RunProgress
 from plkernel.training.foreign import Foreign, origins
-from plkernel.training.recall import Asked, RecallTask, asked_in, times_of
+from plkernel.training.recall_task import Asked, RecallTask, asked_in, times_of
 from plkernel.training.recall_tests import recall_results
 
 CURVE_EVERY = 10

@@ -22,7 +22,7 @@ from plkernel.config import reading
 from plkernel.config.condition import from_config, resolve
 from plkernel.config.reading import expanded, find_spec, load_spec, parse_spec, roles, specs
 from plkernel.config.schema import Arm, Gate, Hypothesis, ModelSpec, TrainSpec, families
-from plkernel.config.study import Spec, with_defaults
+from plkernel.config.spec import Spec, with_defaults
 from plkernel.models.init.plan import RoleTable
 from plkernel.training import check
 from plkernel.training.folder import differences

@@ -43,7 +43,7 @@ def path(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_verses_are_documents_in_the_order_of_the_canon(path, tmp_path, monkeypatch, rows):
-    monkeypatch.setattr("plkernel.data.files.ROWS", rows)
+    monkeypatch.setattr("plkernel.data.text_files.ROWS", rows)
     path.chmod(0o444)
     corpus = load("bible:en", separator="|", cache=tmp_path / "cache")
     assert corpus.path.read_bytes() == "prêmier|second\r\n|third |last".encode()

@@ -19,8 +19,8 @@ from plkernel.common.files import load_json, save_json
 from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora
 from plkernel.data.corpora import load
-from plkernel.data.files import Chunk
 from plkernel.data.names import Source
+from plkernel.data.text_files import Chunk
 from plkernel.data.windows import carried_windows, fixed_windows, training_windows
 
 WHOLE = b"first\r\n\nsecond\n" + bytes(range(256))

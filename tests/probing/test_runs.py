@@ -12,7 +12,7 @@ import pytest
 from plkernel.commands.inspect import command as inspect
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.probing.runs import validation_text
 from plkernel.training.checkpoint import open_model
 from plkernel.training.loop import prepare, run_training

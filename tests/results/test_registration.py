@@ -18,7 +18,7 @@ from plkernel.commands.experiment import command
 from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.schema import Gate
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.results import registration
 from plkernel.results.claims import Claimed, judge_family
 from plkernel.results.measurements import target_bytes

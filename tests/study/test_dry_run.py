@@ -19,7 +19,7 @@ from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.schema import Arm, ModelSpec, TrainSpec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.models.rwkv7 import RWKV7Config
 from plkernel.models.ssm import SSMConfig
 from plkernel.study import dry_run

@@ -19,7 +19,7 @@ from plkernel.common.files import REGISTERED, TUNING, load_json, save_json
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec
 from plkernel.config.resolved import resolve_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.results.registration import place_of, register
 from plkernel.study import dry_run, schedule
 from plkernel.study import engine as engines

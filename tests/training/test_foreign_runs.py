@@ -24,7 +24,7 @@ from plkernel.common import cli
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config import reading
 from plkernel.config.reading import load_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.study.engine import Job, start_process
 from plkernel.study.schedule import search_of
 from plkernel.training import check

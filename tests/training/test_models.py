@@ -13,7 +13,7 @@ from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.schema import TrainSpec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.models.ssm import SSM
 from plkernel.training import check
 from plkernel.training.build import Prepared, build, build_optimizer, started

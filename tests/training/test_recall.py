@@ -32,7 +32,7 @@ from plkernel.study.references import save_references
 from plkernel.training import check
 from plkernel.training.evaluate import bits_per_byte, diagnose, next_byte_loss
 from plkernel.training.loop import Training, prepare, run_training
-from plkernel.training.recall import RecallTask, asked_in
+from plkernel.training.recall_task import RecallTask, asked_in
 from plkernel.training.recall_tests import by_group, recall_results, recalled
 
 CPU = torch.device("cpu")

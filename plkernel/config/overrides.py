@@ -8,7 +8,7 @@ from typing import Any
 
 from plkernel.config.factors import nested
 from plkernel.config.schema import Arm, Options, Section, deep_merge
-from plkernel.config.study import SECTIONS, Spec
+from plkernel.config.spec import SECTIONS, Spec
 
 LISTS = ("hypotheses", "gates", "curriculum")
 """Lists of tables, which no option replaces."""

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plkernel.data import corpora
-from plkernel.data.files import CHUNK, ROWS, file_blocks, hub_blocks, text_block
+from plkernel.data.text_files import CHUNK, ROWS, file_blocks, hub_blocks, text_block
 
 DATA = bytes(range(256)) * 400 + b"line\r\nline\n\n\0end without a line feed"
 TEXTS = ["first", "", None, "olá, ção", "a\nb", "x" * 5000, None, "", "last\r\n"]

@@ -456,6 +456,10 @@ class RWKV(nn.Module):
         """Weight of an input `lags` (T,) bytes later in every state, (T,) float64 each."""
         return [mixing.kernel(lags) for mixing in self.mixings()]
 
+    def responses(self, lags: Tensor) -> list[Tensor]:
+        """Impulse responses of every block where they differ from `kernels`; none do here."""
+        return []
+
     def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
         """Write `nodes` into every head of an initialised model, in place.
 

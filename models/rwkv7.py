@@ -320,7 +320,10 @@ class RWKV7(RWKV):
         return [math.log(2) / mixing.rates(position).flatten() for mixing in self._geese()]
 
     def responses(self, lags: Tensor, *, erase: bool = True) -> list[Tensor]:
-        """`GooseMixing.response` of every block at lags (T,), (T,) float64 each."""
+        """`GooseMixing.response` of every block at lags (T,), (T,) float64 each.
+
+        They differ from `kernels` by what is erased.
+        """
         return [mixing.response(lags, erase=erase) for mixing in self._geese()]
 
     def _geese(self) -> list[GooseMixing]:

@@ -461,6 +461,10 @@ class SSM(nn.Module):
         """Weight of an input `lags` (T,) bytes later in every SSM branch, (T,) float64 each."""
         return [recurrence.kernel(lags / self.config.patch) for recurrence in self.recurrences()]
 
+    def responses(self, lags: Tensor) -> list[Tensor]:
+        """Impulse responses of every block where they differ from `kernels`; none do here."""
+        return []
+
     def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
         """Write `nodes` into every block, in place; an SSM has no bonus."""
         for recurrence in self.recurrences():

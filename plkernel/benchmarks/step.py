@@ -37,6 +37,7 @@ from plkernel.common.files import save_json
 from plkernel.config.condition import resolve
 from plkernel.config.schema import ModelSpec, TrainSpec
 from plkernel.models import Device
+from plkernel.models.kinds import KINDS
 from plkernel.models.layers import BYTES
 from plkernel.study.dry_run import OPERATIONS
 from plkernel.study.together import COUNTS, timing
@@ -116,7 +117,8 @@ SMALL = ModelSpec(dim=128, layers=4)
 
 def ours(kind: str, size: Size, layers: int, counted: bool) -> nn.Module:
     """A model of this project; `counted` alone has no values."""
-    heads: dict[str, Any] = {} if kind == "ssm" else {"head_size": min(64, size.width)}
+    has_heads = "head_size" in KINDS[kind].options
+    heads: dict[str, Any] = {"head_size": min(64, size.width)} if has_heads else {}
     condition = resolve(ModelSpec(kind=kind, dim=size.width, layers=layers, **heads))
     return build(condition) if counted else started(condition, 0)
 

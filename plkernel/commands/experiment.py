@@ -99,7 +99,7 @@ def _scale_caution(condition: Condition, other: Condition | None) -> Iterator[st
     """Yield that the output of an SSM differs in scale from that of the arm it is compared with."""
     from plkernel.analysis.nodes import output_std
 
-    if other is None or condition.model != other.model or other.model.kind != "ssm":
+    if other is None or condition.model != other.model or not other.model.of_kind.has_scale:
         return
     scale = output_std(condition.nodes) / output_std(other.nodes)
     if not 0.9 < scale < 1.1:
@@ -113,7 +113,7 @@ def _decay_caution(condition: Condition) -> Iterator[str]:
     """Yield that many half-lives outlast the context, in which they hardly move."""
     from plkernel.decays.memory import outlasting
 
-    if not condition.arm.places_nodes or condition.model.is_foreign:
+    if not condition.places_nodes:
         return
     step = condition.model.patching.size
     half_lives = [step * math.log(2) / rate for rate in condition.nodes.rates]

@@ -122,7 +122,7 @@ def parse_spec(
 
         def checked(arm: Arm, name: str) -> Arm:
             condition = conditions[name]
-            if arm.match is not None and condition.model.kind == "ssm":
+            if arm.match is not None and condition.model.of_kind.has_scale:
                 condition = _matched(condition, spec, conditions)
                 conditions[name] = condition
             condition.check()

@@ -22,6 +22,7 @@ from plkernel.config.schema import (
     TrainSpec,
     option,
 )
+from plkernel.models.kinds import FOREIGN, KINDS
 
 LARGEST_SEED = 2**63 - 1
 RECALL = "synthetic:recall"
@@ -139,11 +140,11 @@ class Spec(Section):
             raise ValueError(
                 f"rates must be as many as tuning.rates, {number}, got {list(arm.rates)}"
             )
-        kind = self.model_of(name).kind
+        model = self.model_of(name)
         train = self.train_of(name)
         self.corpus_of(name)
-        if not kind.startswith("rwkv"):
-            reason = f"belongs to RWKVs, got kind {kind!r}: leave it out"
+        if not model.of_kind.has_dropout:
+            reason = f"belongs to RWKVs, got kind {model.kind!r}: leave it out"
             train.refuse(["dropout"], reason, "train.")
 
     def _check_all_declared(self, kind: str, declared: Iterable[Hypothesis | Gate]) -> None:
@@ -227,8 +228,9 @@ class Spec(Section):
         common = self.model
         kind = changes.get("kind")
         if isinstance(kind, str) and kind != common.kind:
-            of_both = set(schema.OF_KIND.get(kind, ())) & set(schema.OF_KIND.get(common.kind, ()))
-            shared = {name: getattr(common, name) for name in of_both - {"kind"}}
+            options = KINDS.get(kind, FOREIGN).options
+            of_both = set(options) & set(common.of_kind.options) - {"kind", "config"}
+            shared = {name: getattr(common, name) for name in of_both}
             common = ModelSpec.model_construct(**shared)
         return _with(common, changes, "model")
 

@@ -19,7 +19,6 @@ from plkernel.data import corpora
 from plkernel.data.windows import Bytes, check_holds_window, fixed_windows
 from plkernel.decays.inspection import Parts
 from plkernel.decays.memory import Memory, kernel_exponents, memory_of, slope_range
-from plkernel.models.rwkv7 import RWKV7
 from plkernel.training.build import Model, started
 from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import diagnose, memory
@@ -52,10 +51,9 @@ def view(model: Model, windows: Tensor) -> View:
         "exponents": known.exponents()[0].tolist() if span else [],
         "exponents_over_lags": span,
     }
-    if isinstance(model, RWKV7) and span:
-        rows = np.stack(
-            [row.numpy() for row in model.responses(torch.tensor(lags, dtype=torch.long))]
-        )
+    responses = model.responses(torch.tensor(lags, dtype=torch.long)) if span else []
+    if responses:
+        rows = np.stack([row.numpy() for row in responses])
         kernel["measured_exponents"] = kernel_exponents(lags, rows).tolist()
     figures = diagnose(model, windows, BATCH, torch.device("cpu"))
     lives = [

@@ -39,7 +39,6 @@ COMPILED_FROM = 10_000
 19 on an H200 (docs/evidence/speed.md), so that a minute of it, assumed and not measured, is repaid
 after 4,300 steps; twice as many and more leave room for models that gain less.
 """
-OPERATORS = {"ssm": "scan", "rwkv5": "wkv", "rwkv6": "wkv", "rwkv7": "wkv7"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,8 @@ def _try_code(condition: Condition, checked: bool, task: RecallTask | None) -> i
 
 def _check_shape(condition: Condition, plan: Plan) -> None:
     """Raise ValueError where a shape would act on projections that the scheme sets to zero."""
-    if condition.model.kind != "ssm" or condition.arm.shape_on == "multiplier":
+    is_on_columns = "columns" in condition.model.of_kind.shape_on
+    if not is_on_columns or condition.arm.shape_on == "multiplier":
         return
     zeros = [
         entry.parameter.name
@@ -172,22 +172,18 @@ def build(condition: Condition) -> Model:
     Raises ValueError for an unknown name or option of the scheme.
     """
     model, train = condition.model, condition.train
-    if model.kind == "ssm":
-        heads = (1, model.dim)
-    else:
-        heads = (model.dim // model.head_size, model.head_size)
-    sizes = Sizes(model.dim, model.layers, BYTES, heads)
+    sizes = Sizes(model.dim, model.layers, BYTES, model.heads)
     rules = rules_at(condition.scheme, sizes, condition.arm.scheme_options or {})
     needs = dict(rules.needs)
-    if model.kind != "ssm":
-        needs.pop("embedding_norm", None)  # every RWKV has it, as ln0
+    if model.of_kind.norms_embedding:
+        needs.pop("embedding_norm", None)
     shared: dict[str, Any] = {
         "dim": model.dim,
         "layers": model.layers,
         "backend": train.backend if train else None,
         "structure": Structure(**needs, multipliers=dict(rules.forward)),
     }
-    if model.kind in ("ssm", "rwkv7"):
+    if "parametrisation" in model.of_kind.options:
         shared["parametrisation"] = model.parametrisation
         shared["scaling_length"] = model.scaled_over
     if model.kind == "ssm":
@@ -225,7 +221,7 @@ def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyMod
         built = build(condition)
         plan = plan or plan_of(built, condition)
         plan.apply_(built, seed)
-        if arm.places_nodes or model.kind == "ssm":  # an SSM has no decays of its scheme's
+        if condition.places_nodes:
             bonus = arm.law.exponent if arm.law and arm.bonus == "law" else None
             built.place_(condition.nodes, bonus)
     if arm.init is not None:
@@ -347,7 +343,7 @@ def check_machine(condition: Condition) -> str:
     Raises ValueError when it or the forced backend does not exist here.
     """
     device = choose_device(condition.protocol.device)
-    operator = OPERATORS.get(condition.model.kind)
+    operator = condition.model.of_kind.operator
     if operator is not None:
         choose(operator, condition.protocol.backend, device)
     return device.type

@@ -293,7 +293,7 @@ def test_goose_reaches_no_shorter_half_life_than_it_can(spec_with: Callable[...,
     rates = [mixing.rates().flatten().tolist() for mixing in model.mixings()]
     for found in rates:
         assert found == pytest.approx(list(condition.nodes.rates), rel=1e-5)
-        assert max(found) < spec.model.largest_rate
+        assert max(found) < spec.model.of_kind.largest_rate
     spaced = spec_with('placement = "log-spaced"\nshortest = 1.15', "rwkv7", "head_size = 16")
     lives = filled(spaced).half_lives()
     assert (lives[0].min().item(), lives[0].max().item()) == pytest.approx((1.15, 2000), rel=1e-5)

@@ -799,7 +799,7 @@ def planned(r: Tensor, v: Tensor, precision: str | None) -> Launch:
     values = v.shape[3]
     if size > MOST_KEYS:
         raise ValueError(
-            f"wkv7: r has key size {size}; the tensor backend takes at most {MOST_KEYS};"
+            f"wkv7: r must have a key size of at most {MOST_KEYS} on tensor cores, got {size};"
             " backend='gpu' takes more"
         )
     chosen = precision or ("bf16" if r.dtype == torch.bfloat16 else "tf32x3")

@@ -147,7 +147,7 @@ class Condition:
                 **self._given_options(),
             )
         for name, rate in zip(ENDS, (max(nodes.rates), min(nodes.rates)), strict=True):
-            decays.check_rates(f"placement {arm.placement!r}, {name}", [rate], step)
+            decays.check_rates(f"placement {arm.placement!r}: {name}", [rate], step)
         if math.isfinite(model.of_kind.largest_rate):
             rwkv_nodes.check_largest_rate(
                 max(nodes.rates), f"placement {arm.placement!r}, {ENDS[0]}"
@@ -174,7 +174,7 @@ class Condition:
         law = arm.law or decays.Aim(arm.beta)
         longest = arm.max_lag or decays.HORIZON
         rates = law.rate_range(longest / step, arm.loss or decays.LOSS)
-        decays.check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step)
+        decays.check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-lives", rates, step)
 
     def _given_nodes(self, *values: Any) -> decays.Nodes:
         """The nodes that are in the spec as numbers, per byte, for a step of the model."""
@@ -197,7 +197,7 @@ class Condition:
             raise ValueError(
                 f"{head} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}"
             )
-        decays.check_rates(f"{head}:", [rate * step for rate in rates], step)
+        decays.check_rates(f"{head}: half-lives", [rate * step for rate in rates], step)
         return decays.Nodes(rates, multipliers, gain).per_step(step)
 
     def _unused_beside_nodes(self) -> Iterator[str]:

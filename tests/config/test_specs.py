@@ -360,12 +360,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"arms.power": {"node_file": "none.json"}}, "none.json: no such file"),
     ({"arms.power": {"node_rates": [1.0]}}, "node_multipliers is missing"),
     ({"arms.power": {"shortest": 9.0, "longest": 3.0}}, "0 < shortest < longest"),
-    ({"arms.power": {"shortest": 0.5}, "model": PATCHES}, "shortest 0.5 is no half-life"),
+    ({"arms.power": {"shortest": 0.5}, "model": PATCHES}, "shortest must be between"),
     (
         {"arms.power": {"placement": "concentrated"}, "model": PATCHES},
         "placement 'concentrated', shortest 0.5 is no",
     ),
-    ({"arms.power.beta": 1e38}, "beta 1e+38 takes the projection's weights"),
+    ({"arms.power.beta": 1e38}, "beta must be small enough for float64"),
     (
         {"arms.power": {"beta": 2}},
         "beta 2.0 belongs to a power law: set a projection or placement 'quantile'",
@@ -784,9 +784,9 @@ def test_nodes_are_read_from_a_file_once_and_known_by_their_values(
         (
             {"rates": [1e-12] * 16},
             {},
-            "nodes.json: 6.93147e+11 is no half-life that a float32 decay holds",
+            "nodes.json: half-lives must be between",
         ),
-        ({"projection": [1e30] * 16}, {}, "node_multipliers 1e+30 makes the largest multiplier"),
+        ({"projection": [1e30] * 16}, {}, "node_multipliers must be at most"),
         ({}, {"arms.power.placement": "quantile"}, "placement quantile does not go with node_file"),
         ({}, {"arms.power.lag": "distance"}, "lag distance does not go with node_file"),
     ],

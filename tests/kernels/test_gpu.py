@@ -155,10 +155,10 @@ def test_interpreted_kernels_equal_float64(interpreted: Any) -> None:
     assert interpreted["chosen"] == ["cpu", "gpu"]
     assert interpreted["refused"] == [
         *(
-            f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16"
+            f"{name}: {one} must be float32, bfloat16 or float16 with backend 'gpu', got float64"
             for name, one in (("scan", "a"), ("wkv", "r"), ("wkv7", "r"))
         ),
-        "wkv: r has key size 513; the gpu backend takes at most 512",
+        "wkv: r must have a key size of at most 512 with backend 'gpu', got 513",
     ]
 
 
@@ -339,7 +339,7 @@ def test_a_gpu_takes_its_own_kernels_unless_told_otherwise() -> None:
     assert choose("wkv", None, cuda) == "gpu"
     assert choose("wkv", "reference", cuda) == "reference"
     with pytest.raises(
-        ValueError, match="wkv: backend 'cpu' does not work on cuda; here: reference, gpu"
+        ValueError, match="wkv: backend must be one of reference, gpu on cuda, got 'cpu'"
     ):
         choose("wkv", "cpu", cuda)
 

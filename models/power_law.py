@@ -140,8 +140,8 @@ def _spread(name: str, value: Tensor | float, rates: Tensor) -> Tensor:
         return one.broadcast_to(rates.shape)
     except RuntimeError:
         raise ValueError(
-            f"{name} of shape {tuple(one.shape)} does not broadcast to the tensor's shape"
-            f" {tuple(rates.shape)}: Mamba's A_log needs dt_bias[:, None]"
+            f"{name} must broadcast to the tensor's shape {tuple(rates.shape)}, got"
+            f" {tuple(one.shape)}; Mamba's A_log needs dt_bias[:, None]"
         ) from None
 
 
@@ -159,8 +159,8 @@ def _check_reach(parametrisation: str, rates: Tensor, given: TensorsByName) -> N
         )
         below = f" and below {most:.4g}" if most < 1e299 else ""
         raise ValueError(
-            f"nodes has a half-life of {first:.4g} steps, but {parametrisation} reaches only those"
-            f" above {least:.4g}{below}"
+            f"half-lives of nodes must be above {least:.4g} steps{below} for {parametrisation},"
+            f" got {first:.4g}"
         )
 
 
@@ -173,10 +173,9 @@ def _check_decays(form: RateForm, filled: Tensor, rates: Tensor, given: TensorsB
     if out.any():
         rate = float(rates[out][0])
         raise ValueError(
-            f"nodes has a rate of {rate:.3g} per step (half-life {math.log(2) / rate:.3g} steps),"
-            f" whose decay is {float(decay[out][0]):g} in"
-            f" {str(decay.dtype).removeprefix('torch.')}: use half-lives between about 0.01 and 1e7"
-            " steps, or a wider type"
+            "half-lives of nodes must be between about 0.01 and 1e7 steps, so that decays are not"
+            f" {float(decay[out][0]):g} in {str(decay.dtype).removeprefix('torch.')}, got"
+            f" {math.log(2) / rate:.3g} (rate {rate:.3g}); or use a wider type"
         )
 
 

@@ -97,7 +97,8 @@ class RWKV7Config(RWKVSizes):
         check_scaling_length(self.scaling_length)
         if self.structure.unit_scaled:
             raise ValueError(
-                "unit_scaled is not for RWKV-7, whose low-rank maps set the size of its activations"
+                "unit_scaled must be false for RWKV-7, whose low-rank maps set the size of its"
+                " activations, got true"
             )
         ranks = ("decay_rank", "rate_rank", "value_rank", "gate_rank")
         self.check(*(name for name in ranks if getattr(self, name) is not None))

@@ -111,12 +111,12 @@ class SSMConfig:
         check_scaling_length(self.scaling_length, self.patch)
         if self.structure.unit_scaled and self.scaling_length is not None:
             raise ValueError(
-                "unit_scaled divides states by their deviation, which depends on the position with"
-                f" scaling_length {self.scaling_length:g}: leave one of them out"
+                "scaling_length must be left out with unit_scaled, which divides states by their"
+                f" deviation (it depends on the position then), got {self.scaling_length:g}"
             )
         if self.structure.unit_scaled and self.patch > 1:
             raise ValueError(
-                "unit_scaled goes with patch 1 (means of patches have less variance), got"
+                "patch must be 1 with unit_scaled (means of patches have less variance), got"
                 f" {self.patch}"
             )
 

@@ -79,7 +79,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
         ),
         (
             "init show nope",
-            "scheme 'nope' does not exist; plkernel.init list names all, such as mup",
+            "scheme must be the name of one, got 'nope'; plkernel.init list names all, such as mup",
         ),
     ],
 )

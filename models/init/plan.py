@@ -155,7 +155,7 @@ def rules_at(name: str, sizes: Sizes, options: Mapping[str, float]) -> Rules:
     for option, value in options.items():
         if option not in chosen.options:
             valid = ", ".join(chosen.options) or "it has none"
-            raise ValueError(f"scheme {name!r} has no option {option!r}; valid: {valid}")
+            raise ValueError(f"option of scheme {name!r} must be one of {valid}, got {option!r}")
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
             raise ValueError(
                 f"{option} of scheme {name!r} must be a finite number of at least 0, got {value!r}"
@@ -170,7 +170,7 @@ def find_scheme(name: str) -> Scheme:
         remedy = (
             f"nearest: {', '.join(near)}" if near else "plkernel.init list names all, such as mup"
         )
-        raise ValueError(f"scheme {name!r} does not exist; {remedy}")
+        raise ValueError(f"scheme must be the name of one, got {name!r}; {remedy}")
     return SCHEMES[name]
 
 
@@ -359,7 +359,7 @@ def check_version(model: nn.Module, scheme: str, rules: Rules) -> None:
     number = cast(Any, model).config.version
     if number not in VERSIONS[rules.vectors].models:
         fitting = [name for name, version in VERSIONS.items() if number in version.models]
-        raise ValueError(f"scheme {scheme!r} is not for RWKV-{number}: use {' or '.join(fitting)}")
+        raise ValueError(f"scheme must be {' or '.join(fitting)} for RWKV-{number}, got {scheme!r}")
 
 
 def own_of(model: nn.Module, name: str, rules: Rules) -> Distribution:

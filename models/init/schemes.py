@@ -718,8 +718,8 @@ def mup_table8(
     m = s.ratio(base_width)
     if uniform_draws and std != STD:
         raise ValueError(
-            f"std {std:g} does not go with uniform_draws, whose bounds follow from the fans: leave"
-            " it out"
+            "std must be left out with uniform_draws, whose bounds follow from the fans, got"
+            f" {std:g}"
         )
     matrix: DistributionOf = fan_in(uniform) if uniform_draws else normal(std / math.sqrt(m))
     head: DistributionOf = fan_in(uniform, math.sqrt(m)) if uniform_draws else normal(std)

@@ -150,7 +150,7 @@ class Condition:
             decays.check_rates(f"placement {arm.placement!r}: {name}", [rate], step)
         if math.isfinite(model.of_kind.largest_rate):
             rwkv_nodes.check_largest_rate(
-                max(nodes.rates), f"placement {arm.placement!r}, {ENDS[0]}"
+                max(nodes.rates), f"placement {arm.placement!r}: {ENDS[0]}"
             )
         return nodes
 

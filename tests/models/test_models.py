@@ -291,7 +291,11 @@ def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
             for name in ("dim", "layers", "patch")
         ),
         *((SSMConfig, {name: "other"}, f"{name} must be one of") for name in ("gain", "mode")),
-        (SSMConfig, {"structure": STRUCTURES["unit"], "patch": 2}, "unit_scaled goes with patch 1"),
+        (
+            SSMConfig,
+            {"structure": STRUCTURES["unit"], "patch": 2},
+            "patch must be 1 with unit_scaled",
+        ),
         (RWKVConfig, {"version": 7}, "version must be 5"),
         *((one, {"dim": 0}, "dim must be at least 2") for one in (RWKVConfig, RWKV7Config)),
         (RWKVConfig, {"layers": 0}, "layers must be at least 1"),
@@ -304,7 +308,7 @@ def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
             r"feed_forward must be at least 1, got 0 \(for dim 8",
         ),
         (RWKVConfig, {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
-        (RWKV7Config, {"structure": STRUCTURES["unit"]}, "unit_scaled is not for RWKV-7"),
+        (RWKV7Config, {"structure": STRUCTURES["unit"]}, "unit_scaled must be false for RWKV-7"),
         (Structure, {"norm": "batch"}, "norm must be one of layer, rms, scale, none, got 'batch'"),
         (Structure, {"placement": "mid"}, "placement must be one of pre, post, sandwich"),
         *(

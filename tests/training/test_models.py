@@ -179,13 +179,13 @@ MISFITS = [
         "rwkv7",
         'placement = "log-spaced"',
         "head_size = 8",
-        r"shortest 1 bytes, but a decay of RWKV-7 is above .*1.15",
+        r"shortest must be above 1.143 bytes, .*got 1; use 1.15",
     ),
     (
         "rwkv7",
         'placement = "concentrated"',
         "head_size = 16",
-        r"shortest 0.5 bytes, but .* no half-life is 1.143",
+        r"shortest must be above 1.143 bytes, .*got 0.5",
     ),
     (
         "rwkv7",
@@ -203,7 +203,7 @@ MISFITS = [
         "rwkv6",
         'scheme = "rwkv7_official"',
         "head_size = 8",
-        "'rwkv7_official' is not for RWKV-6: use rwkv_blinkdl",
+        "scheme must be rwkv_blinkdl",
     ),
     ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
     ("ssm", 'scheme = "rwkv_blinkdl"\nprojection = "published"', "", "nothing to act on"),
@@ -212,7 +212,7 @@ MISFITS = [
         "ssm",
         'scheme = "megatron_defualt"',
         "",
-        "scheme 'megatron_defualt' does not exist; nearest: megatron_d",
+        "scheme must be the name of one, got 'megatron_defualt'; nearest: megatron_d",
     ),
 ]
 

@@ -366,7 +366,7 @@ def test_float32_decays_hold_what_is_said_and_little_more() -> None:
             check_rates("nodes: half-lives", nodes.rates, 1)
             assert decays_(torch.empty(1), nodes).isfinite()
             continue
-        with pytest.raises(ValueError, match="nodes has a rate of"):
+        with pytest.raises(ValueError, match="half-lives of nodes must be between"):
             decays_(torch.empty(1), nodes)
         with pytest.raises(
             ValueError,

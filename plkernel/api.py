@@ -131,8 +131,8 @@ def _read_symbols(text: Text, tokenizer: Path | None, measured: MeasuredAs) -> S
         return of_text(*_read_text(text), tokenizer, measured)
     if tokenizer is not None:
         raise ValueError(
-            "tokenizer is for texts, got one with a vector of integers; leave it out: each of them"
-            " is a symbol"
+            "tokenizer must be left out for a vector of integers, each of which is a symbol, got"
+            f" {tokenizer}"
         )
     return vector
 
@@ -242,8 +242,8 @@ def _check_writable(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
     if value.is_meta:
         raise ValueError(
-            f"{name} is on the meta device, which holds no numbers: materialise it first, as by"
-            " model.to_empty(device='cpu')"
+            f"{name} must hold numbers, got a tensor on the meta device; materialise it first, as"
+            " by model.to_empty(device='cpu')"
         )
     narrow = value.element_size() < 2
     if not value.is_floating_point() or narrow or value.layout is not strided:
@@ -253,7 +253,9 @@ def _check_writable(name: str, value: Any) -> None:
             f" {kind}"
         )
     if any(step == 0 < size - 1 for step, size in zip(value.stride(), value.shape, strict=True)):
-        raise ValueError(f"{name} is expanded, so that numbers share a place: give a copy")
+        raise ValueError(
+            f"{name} must have a place for each number, got an expanded tensor; give a copy"
+        )
 
 
 def _check_given(name: str, value: Any) -> None:
@@ -693,7 +695,9 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
         corpus = corpora.load(text)
         return corpus, np.asarray(corpus.bytes)
     if getattr(text, "is_meta", False):
-        raise ValueError("text is a tensor on the meta device, which holds no numbers")
+        raise ValueError(
+            "text must hold numbers, got a tensor on the meta device; give one on the CPU"
+        )
     data = (
         np.frombuffer(text, np.uint8)
         if isinstance(text, bytes | bytearray | memoryview)
@@ -782,7 +786,8 @@ def _checked(model: Any) -> "Predict":
     parameters = list(model.eval().parameters()) if isinstance(model, torch.nn.Module) else []
     if any(one.is_meta for one in parameters):
         raise ValueError(
-            "model has parameters on the meta device, which hold no numbers: load or initialise it"
+            "model must have parameters with numbers, got some on the meta device; load or"
+            " initialise it"
         )
     device = parameters[0].device if parameters else torch.device("cpu")
 

@@ -49,7 +49,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
     [
         (
             "experiment quick --only nothing",
-            "only: no arm matches 'nothing'; valid: concentrated, log-spaced",
+            "only must match an arm, got 'nothing'; valid: concentrated, log-spaced",
         ),
         ("experiment quick --workers 0", "workers must be at least 1, got 0"),
         (
@@ -72,7 +72,10 @@ def refused(name: str, *words: str, shown: Shown) -> str:
                 f" {Path('study/arm/seed-0')}"
             ),
         ),
-        ("probe study", "target study: is a study, which plkernel.report shows"),
+        (
+            "probe study",
+            "target must be the folder of a run, got the study study, which plkernel.report shows",
+        ),
         (
             "report study/arm/seed-0",
             "holds no spec.json: it is a run, which plkernel.inspect shows; give the folder",

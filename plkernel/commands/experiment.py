@@ -146,16 +146,18 @@ def _check_engine(engine: EngineName, slurm: Sequence[str], detach: bool, worker
         parameters(slurm)
         if workers == "auto":
             raise ValueError(
-                "workers auto measures this machine, and Slurm's nodes train the runs: give a"
-                " number, or leave it out"
+                "workers must be a number, or left out, with --engine slurm, whose nodes train"
+                " the runs, got 'auto'"
             )
     elif slurm:
         name = slurm[0].partition("=")[0]
-        raise ValueError(f"slurm.{name} is for --engine slurm, got --engine {engine}")
+        raise ValueError(
+            f"slurm.{name} must be left out with --engine {engine}; it is for --engine slurm"
+        )
     elif detach:
         raise ValueError(
-            "detach leaves runs to a queue, and runs of --engine local end with the command: give"
-            " --engine slurm"
+            f"engine must be slurm with detach, which leaves runs to a queue, got {engine!r}; runs"
+            " of --engine local end with the command"
         )
 
 

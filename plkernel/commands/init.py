@@ -55,7 +55,9 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
     wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
     found = [name for name in known if fnmatchcase(name, wild.lower())]
     if not found:
-        raise ValueError(f"no scheme is called {pattern!r}: {nearest(pattern, known)}")
+        raise ValueError(
+            f"scheme must be the name of one, got {pattern!r}; {nearest(pattern, known)}"
+        )
     return found
 
 

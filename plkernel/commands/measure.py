@@ -146,8 +146,7 @@ def _read(
             return of_text(corpus, corpus.bytes, tokenizer, measured)
     if tokenizer is not None or reading["max_bytes"] is not None:
         raise ValueError(
-            f"{name}: holds numbers and no text; leave out tokenizer and max_bytes, which are for"
-            " texts"
+            f"tokenizer and max_bytes must be left out for {name}, which holds numbers and no text"
         )
     return read_vector(name)
 

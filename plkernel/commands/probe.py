@@ -96,8 +96,8 @@ def probe(
     read, ends = opened.encode(data)
     if read.size < length + 1:
         raise ValueError(
-            f"text {name!r} has {read.size:,} {unit}s, fewer than one window of context + 1 ="
-            f" {length + 1:,}: give a longer text or a smaller --context"
+            f"text must be one window of context + 1 = {length + 1:,} {unit}s or more, got"
+            f" {read.size:,} in {name!r}; give a longer one or a smaller --context"
         )
     cut = fixed_windows(read, length, windows)
     result = probing.probe(

@@ -130,8 +130,8 @@ class Condition:
         step = model.patching.size
         if arm.placement is None or arm.placement == "terms":
             raise ValueError(
-                "placement 'terms' needs a fit: write one with plkernel.fit --out, name it in"
-                " node_file"
+                "node_file must be given with placement 'terms', got none; write one with"
+                " plkernel.fit --out"
             )
         if arm.placement == "quantile":
             self._check_quantiles()
@@ -184,18 +184,19 @@ class Condition:
         head = f"the nodes of {arm.node_file.rpartition('#')[0]}" if arm.node_file else "the nodes"
         if None in values:
             missing = NODE_VALUES[values.index(None)]
-            raise ValueError(f"{missing} is missing: {', '.join(NODE_VALUES)} go together")
+            raise ValueError(f"{missing} must be given, since {', '.join(NODE_VALUES)} go together")
         rates, multipliers, gain = values
         arm.refuse(
             self._unused_beside_nodes(),
             "does not go with node_file, whose nodes are placed already: leave it out",
         )
         if gain != model.input_gain and not self.checks_law:
-            raise ValueError(f"{head} assume gain {gain!r}, but model.gain is {model.gain!r}")
+            raise ValueError(f"model.gain must be that of {head}, {gain!r}, got {model.gain!r}")
         if not len(rates) == len(multipliers) == model.node_count:
-            size = f"model.{model.of_kind.node_option} is {model.node_count}"
+            size = f"model.{model.of_kind.node_option}, {model.node_count}"
             raise ValueError(
-                f"{head} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}"
+                f"{head} must be as many as {size}, got {len(rates)} rates and {len(multipliers)}"
+                " multipliers"
             )
         decays.check_rates(f"{head}: half-lives", [rate * step for rate in rates], step)
         return decays.Nodes(rates, multipliers, gain).per_step(step)
@@ -338,8 +339,11 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
     """
     kind = model.of_kind
     if not kind.has_spectrum:
-        known = " and ".join(name for name, one in KINDS.items() if one.has_spectrum)
-        raise ValueError(f"spectrum belongs to model kinds {known}, got {model.kind!r}")
+        known = " or ".join(name for name, one in KINDS.items() if one.has_spectrum)
+        raise ValueError(
+            f"spectrum must be left out unless the model is of kind {known}, got kind"
+            f" {model.kind!r}"
+        )
     scheme = kind.spectral_scheme
     if arm.placement is not None and (scheme or arm.placement != "log-spaced"):
         raise ValueError(
@@ -349,7 +353,10 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
     if train is None:
         is_filled = arm.scheme is not None or arm.longest != Arm.model_fields["longest"].default
         if not is_filled:
-            raise ValueError("spectrum needs a training context, got a model that is not trained")
+            raise ValueError(
+                "train must be given with spectrum, whose context it takes, got a model that is"
+                " not trained"
+            )
         return arm
     reach = float(multiple * train.context)
     if scheme is None:

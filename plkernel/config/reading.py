@@ -102,7 +102,8 @@ def _check_rates(arms: Any) -> None:
     for name, arm in arms.items():
         if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
             raise ValueError(
-                f"arms.{name}: rates are not tried beside a learning_rate: leave out one of them"
+                f"arms.{name}: rates must be left out beside a learning_rate, or that beside"
+                " rates, got both"
             )
 
 
@@ -158,15 +159,15 @@ def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Conditio
     other = against if arm.match == BASELINE else str(arm.match)
     if arm.match == BASELINE != against and BASELINE in conditions:
         raise ValueError(
-            "match 'baseline' may mean the arm of that name or the one compared with: rename"
-            " the arm"
+            "match must name one arm, got 'baseline', which may mean the arm of that name or the"
+            " one compared with; rename the arm"
         )
     if other not in conditions:
         raise ValueError(
-            f"match {other!r} is not an arm; {nearest(other, [*conditions, BASELINE])}"
+            f"match must name an arm, got {other!r}; {nearest(other, [*conditions, BASELINE])}"
         )
     if conditions[other].arm.match is not None:
-        raise ValueError(f"match {other!r} is itself matched: name an arm that is not")
+        raise ValueError(f"match must name an arm that is not matched itself, got {other!r}")
     scale = output_std(conditions[other].nodes)
     return replace(condition, arm=arm.model_copy(update={"output_std": scale}))
 
@@ -234,7 +235,9 @@ def main(
             cli.parse(own, ["--help"], prog, hint)
         if not given or given[0].startswith("-"):
             got = repr(given[0]) if given else "nothing"
-            raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {got}")
+            raise ValueError(
+                f"the first argument must be a spec, as in {prog} [OPTIONS], got {got}"
+            )
         path = find_spec(given[0])
         call, rest = cli.parse(own, given[1:], prog, whole=False)
         options = call.keywords

@@ -328,12 +328,13 @@ class ModelSpec(Section):
         for name, field in ModelSpec.model_fields.items():
             if name not in known and getattr(self, name) != field.default:
                 raise ValueError(
-                    f"{name} does not belong to model kind {self.kind!r}: leave it out"
+                    f"{name} must be left out for model kind {self.kind!r}, to which it does not"
+                    " belong"
                 )
         if self.scaling_length is not None and not self.position_scaling:
             raise ValueError(
-                f"scaling_length {self.scaling_length} is for position_scaling: set that, or leave"
-                " it out"
+                "scaling_length must be left out without position_scaling, got"
+                f" {self.scaling_length}; set that, or leave it out"
             )
         if self.scaling_length is not None and self.scaling_length <= self.patching.size:
             raise ValueError(
@@ -725,7 +726,8 @@ class Hypothesis(MeasuredNumber):
     def _has_a_margin(self) -> Self:
         if self.claim in BOUNDED and self.margin == 0.0:
             raise ValueError(
-                f"{self.name!r}: claim {self.claim!r} needs a margin above 0, such as 0.01"
+                f"{self.name!r}: margin must be above 0 for claim {self.claim!r}, such as 0.01,"
+                " got 0"
             )
         return self
 
@@ -751,7 +753,8 @@ class Gate(MeasuredNumber):
             self._check_ahead_of(limits)
         elif not limits or limits != sorted(limits):
             raise ValueError(
-                f"{self.name!r}: a gate needs at_least or at_most, at_least not above at_most"
+                f"{self.name!r}: a gate must have at_least or at_most, at_least not above at_most,"
+                f" got {self.at_least} and {self.at_most}"
             )
         return self
 
@@ -759,8 +762,8 @@ class Gate(MeasuredNumber):
         of_the_end = self.step is None and self.metric in ("val_bpb", "test_bpb")
         if limits or not of_the_end:
             raise ValueError(
-                f"{self.name!r}: ahead_of is of val_bpb or test_bpb at the end, without another"
-                " limit"
+                f"{self.name!r}: ahead_of must be alone, and of val_bpb or test_bpb at the end,"
+                f" got metric {self.metric!r} and step {self.step}"
             )
 
 

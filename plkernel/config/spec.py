@@ -128,7 +128,8 @@ class Spec(Section):
         """Raise ValueError where an arm cannot have this name, which its folder has too."""
         if not re.fullmatch(FOLDER_NAME, arm) or arm in RESERVED:
             raise ValueError(
-                f"arm name {shown(arm)} must match {FOLDER_NAME}, not {', '.join(RESERVED)}"
+                f"arm name must match {FOLDER_NAME} and not be {', '.join(RESERVED)}, got"
+                f" {shown(arm)}"
             )
 
     def _check_arm(self, name: str, arm: Arm) -> None:
@@ -153,7 +154,7 @@ class Spec(Section):
         for one in declared:
             with heading(f"{kind} {one.name!r}: "):
                 if names.count(one.name) > 1:
-                    raise ValueError("several have this name, give each its own")
+                    raise ValueError("name must be unique, got one that several have")
                 self.arm(one.arm)
                 self._check_measured(one)
                 if isinstance(one, Hypothesis):
@@ -169,7 +170,7 @@ class Spec(Section):
             )
         if one.metric == "truncation_cost" and not self.train_of(one.arm).truncation_windows:
             raise ValueError(
-                "truncation_cost is not measured: set train.truncation_windows, such as 1024"
+                "train.truncation_windows must be above 0 for truncation_cost, such as 1024, got 0"
             )
         if one.times is not None:
             self._check_recall(one, one.times)
@@ -177,7 +178,8 @@ class Spec(Section):
             return
         if one.step % every or one.step > last:
             raise ValueError(
-                f"step {one.step} has no evaluation: there is one every {every} steps and at {last}"
+                f"step must be one with an evaluation, every {every} steps and at {last}, got"
+                f" {one.step}"
             )
 
     def _check_recall(self, one: Hypothesis | Gate, times: int) -> None:
@@ -185,7 +187,7 @@ class Spec(Section):
         condition = self.condition(one.arm)
         if not condition.corpus.name.startswith(RECALL):
             raise ValueError(
-                f"metric {one.metric!r} needs a corpus {RECALL}, got {condition.corpus.name!r}"
+                f"corpus must be {RECALL} for metric {one.metric!r}, got {condition.corpus.name!r}"
             )
         farthest = condition.protocol.beyond or schema.FARTHEST
         if times > farthest:
@@ -198,13 +200,14 @@ class Spec(Section):
         other = one.against or self.against(one.arm)
         if other is None:
             raise ValueError(
-                f"against is missing: arm {one.arm!r} is a baseline, compared with no other"
+                f"against must be given, since arm {one.arm!r} is a baseline, compared with no"
+                " other"
             )
         self.arm(other, "against", other_than=one.arm)
         alpha = schema.families(self.hypotheses)[one.family][0].alpha
         if one.alpha != alpha:
             raise ValueError(
-                f"alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}"
+                f"alpha must be that of the family {one.family!r}, {alpha:g}, got {one.alpha:g}"
             )
 
     def arm(self, name: str, option: str = "arm", other_than: str | None = None) -> Arm:
@@ -215,7 +218,7 @@ class Spec(Section):
         if name not in self.arms or name == other_than:
             hint = nearest(name, self.arms.keys() - {other_than})
             raise ValueError(
-                f"{option} {name!r} is not {'another' if other_than else 'an'} arm; {hint}"
+                f"{option} must name {'another' if other_than else 'an'} arm, got {name!r}; {hint}"
             )
         return self.arms[name]
 
@@ -241,7 +244,7 @@ class Spec(Section):
             if name in TrainSpec.model_fields and name not in schema.OF_AN_ARM:
                 own = ", ".join(schema.OF_AN_ARM)
                 raise ValueError(
-                    f"train.{name} is the same in all arms: an arm may have its own {own}"
+                    f"train.{name} must be the same in all arms; an arm may have its own {own}"
                 )
         return _with(self.train, changes, "train")
 

@@ -92,17 +92,17 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[...
     )
     (tmp_path / "run").mkdir()
     for arguments, message in [
-        ([file, "--windows", "3"], "corpus and windows are for runs of plkernel"),
+        ([file, "--windows", "3"], "corpus and windows must be left out for"),
         ([file, "--compare", tmp_path / "short.safetensors"], "has 1 layer with decays, but"),
         ([file, "--compare", tmp_path / "narrow.safetensors"], "decays in blocks.0.att, but"),
-        ([file, "--notable"], "notable goes with strict"),
+        ([file, "--notable"], "strict must be given with notable"),
         ([file, "--compare", tmp_path / "missing"], "no such file"),
         ([file, "--figure", "x.jpeg"], "figure must end in .pdf, .png, .svg, got 'x.jpeg'"),
         ([file, "--tokens", "1"], "tokens must be at least 2, got 1"),
         ([file, "--text", __file__], "text needs a model that can run"),
         (
             [tmp_path / "run", "--strict"],
-            "compare, strict, state_dtype and decays are for checkpoints of other software",
+            "compare, strict, state_dtype and decays must be left out for",
         ),
     ]:
         assert message in refused(inspect, *arguments)

@@ -369,11 +369,11 @@ def test_where_decays_cannot_be_stated(tmp_path: Path, refused: Callable[..., st
     path = file_of(tmp_path, {"m.decay": torch.zeros(3)})
     stated = toml(tmp_path, '[decays]\n"*.decay" = "sigmoid"')
     error = refused(inspect, path, "--decays", stated, "--text", stated)
-    assert "leave it out where decays are given" in error
+    assert "text must be left out where decays are given" in error
     assert "no such file" in refused(inspect, path, "--decays", tmp_path / "missing.toml")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"")
-    assert "are for checkpoints of other software" in refused(
+    assert "which is no checkpoint of other software" in refused(
         inspect, tmp_path / "run", "--decays", stated
     )
     with pytest.raises(ValueError, match="decays must be left out for a run of plkernel"):

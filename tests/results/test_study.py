@@ -117,7 +117,7 @@ ROW = {
             json.dumps(ROW) + "\n",
             "rows.jsonl: must hold the result of a finished run, got none",
         ),
-        ("rows.jsonl", json.dumps(ROW), "its last line is cut off"),
+        ("rows.jsonl", json.dumps(ROW), "its last line must be whole, got one that is cut off"),
         (
             "rows.jsonl",
             2 * (json.dumps({**ROW, "status": "failed"}) + "\n"),

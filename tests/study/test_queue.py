@@ -462,9 +462,12 @@ def test_wrong_parameters_are_refused(options: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"slurm": ["partition=x"]}, "slurm.partition is for --engine slurm, got --engine local"),
-        ({"detach": True}, "detach leaves runs to a queue"),
-        ({"engine": "slurm", "workers": "auto"}, "workers auto measures this machine"),
+        ({"slurm": ["partition=x"]}, "slurm.partition must be left out with --engine local"),
+        ({"detach": True}, "engine must be slurm with detach"),
+        (
+            {"engine": "slurm", "workers": "auto"},
+            "workers must be a number, or left out, with --engine slurm",
+        ),
     ],
 )
 def test_options_that_do_not_suit_the_engine_are_refused(

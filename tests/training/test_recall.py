@@ -386,7 +386,9 @@ def test_hypotheses_speak_of_accuracy_in_a_test_of_recall() -> None:
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             tiny_study([claim | change])
-    with pytest.raises(ValueError, match="needs a corpus synthetic:recall, got 'stdlib'"):
+    with pytest.raises(
+        ValueError, match=r"corpus must be synthetic:recall for metric .*, got 'stdlib'"
+    ):
         tiny_study([{**claim, "times": 4}], "stdlib")
 
 

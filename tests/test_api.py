@@ -226,7 +226,7 @@ def judged(model: object, **options: object) -> object:
         (lambda: plkernel.evaluate(uniform), "text must be given"),
         (
             lambda: plkernel.evaluate(uniform, b"short"),
-            "text has 5 bytes, fewer than one window of context",
+            "text must hold one window of context",
         ),
         (
             lambda: plkernel.evaluate(uniform, b"text" * 99, context=0),

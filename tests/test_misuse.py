@@ -58,7 +58,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
         ),
         (
             "measure nofile",
-            "corpus 'nofile': no such file or folder, nor the name of a corpus; valid: bible",
+            "corpus must be a file, a folder or the name of a corpus, got 'nofile'; valid: bible",
         ),
         ("measure short.txt", "short.txt: "),
         (

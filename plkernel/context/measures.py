@@ -198,8 +198,8 @@ def others(text: ArrayLike, tokens: ArrayLike, rng: np.random.Generator) -> Toke
     known, counts = np.unique(np.asarray(text), return_counts=True)
     if known.size < 2:
         raise ValueError(
-            f"text: repeats one token, {known[0]}, only, which no other can replace; give a longer"
-            " text"
+            f"text must hold two different tokens or more, got {known[0]} only, which no other can"
+            " replace; give a longer one"
         )
     ends, at = counts.cumsum(), np.searchsorted(known, tokens)
     drawn = rng.integers(0, ends[-1] - counts[at])

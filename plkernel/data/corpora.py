@@ -212,5 +212,8 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
             if size == max_bytes:
                 break
         if size < max(documents, 1):  # nothing, or separators only
-            raise ValueError(f"corpus {name!r} is empty: no text in {documents} documents")
+            raise ValueError(
+                f"corpus {name!r} must hold text, got none in {documents} documents; name another,"
+                " or its --column"
+            )
     return Corpus(name, source.label, path, size, digest.hexdigest(), documents)

@@ -70,7 +70,7 @@ def text_block(array: Any, separator: bytes) -> Chunk:
         pa.large_binary(),
         pa.string_view(),
     ):
-        raise ValueError(f"the column holds {kind}, not text; name another with --column")
+        raise ValueError(f"the column must hold text, got {kind}; name another with --column")
     return documents(array.cast(kind).cast(pa.large_binary()).drop_null().to_pylist(), separator)
 
 
@@ -217,13 +217,16 @@ def _json_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
             row = json.loads(line)
             value = row.get(column)
         except (ValueError, RecursionError, AttributeError) as error:
-            raise ValueError(f"line {number} is no JSON object ({error})") from error
+            raise ValueError(
+                f"line {number} must be a JSON object, got {error}; mend or remove it"
+            ) from error
         names.update(dict.fromkeys(row))
         if isinstance(value, str):
             yield _encoded(value, number)
         elif value is not None:
             raise ValueError(
-                f"line {number}: {column} is no text; name another column with --column"
+                f"line {number}: {column} must be text, got {type(value).__name__}; name another"
+                " column with --column"
             )
     if names:  # an empty file has no text, like an empty text
         _check_column(list(names), column)
@@ -254,7 +257,8 @@ def _csv_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
         for row in rows:
             if len(row) > width:
                 raise ValueError(
-                    f"line {rows.line_num}: a row has {len(row)} fields, the header {width}"
+                    f"line {rows.line_num}: a row must have at most the {width} fields of the"
+                    f" header, got {len(row)}; quote the commas of its text"
                 )
             if len(row) > place:  # an empty line has none
                 yield row[place].encode()
@@ -263,7 +267,8 @@ def _csv_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
 def _check_column(names: list[str], wanted: str) -> None:
     if wanted not in names:
         raise ValueError(
-            f"no column {wanted!r}; name the text with --column, one of: {', '.join(names)}"
+            f"column must be one of {', '.join(names)}, got {wanted!r}; name the one with the text"
+            " with --column"
         )
 
 
@@ -331,7 +336,9 @@ def hub_blocks(
             ) from error
         split = split or (next(iter(splits)) if len(splits) == 1 else "train")
         if split not in splits:
-            raise ValueError(f"no split {split!r}; {nearest(split, splits)}")
+            raise ValueError(
+                f"split must be one of the data set, got {split!r}; {nearest(split, splits)}"
+            )
         rows = splits[split]
         _check_column(
             list(rows.column_names or [key for row in rows.take(1) for key in row]), column

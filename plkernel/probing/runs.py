@@ -106,8 +106,8 @@ def validation_text(
     text = corpora.load(section.name, **section.reading)
     if corpus is None and text.sha256 != known.get("sha256"):
         raise ValueError(
-            f"corpus {section.name!r} is not what the run was trained on (other sha256): name one"
-            f" with --{option}"
+            f"corpus {section.name!r} must be what the run was trained on, got one with another"
+            f" sha256; name one with --{option}"
         )
     data = text.splits(section.validation, section.test).validation
     context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)

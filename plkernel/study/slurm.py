@@ -99,7 +99,7 @@ def parameters(options: Sequence[str]) -> dict[str, Any]:
             key, target = name.replace("-", "_"), values
             parsed = _parsed(key, value)
         if key in target:
-            raise ValueError(f"slurm.{name} is given twice")
+            raise ValueError(f"slurm.{name} must be given once, got it twice")
         target[key] = parsed
     if further:
         values["additional_parameters"] = further
@@ -110,11 +110,11 @@ def _parsed(name: str, text: str | None) -> Any:
     """Return the value of one parameter of submitit from its text."""
     valid = _known()
     if name in OWN:
-        raise ValueError(f"slurm.{name} is not for a study: {OWN[name]}")
+        raise ValueError(f"slurm.{name} must be left out of a study: {OWN[name]}")
     if name not in valid:
         hint = nearest(name, valid - OWN.keys())
         raise ValueError(
-            f"slurm.{name}: submitit has no such parameter; {hint} An option of sbatch that"
+            f"slurm.{name} must be a parameter of submitit; {hint} An option of sbatch that"
             f" submitit does not know is given as --slurm.{FURTHER}{name.replace('_', '-')}"
         )
     if text is None or text == "":

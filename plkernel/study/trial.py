@@ -131,7 +131,10 @@ def plan_trial(
     check_folder(out, "out")
     known = read_measurement(out) if path.exists() else None
     if path.exists() and known is None:
-        raise ValueError(f"out {out}: {path} is there but no {MEASUREMENT}; give another --out")
+        raise ValueError(
+            f"out must be a new folder, or that of a trial, got {out}: {path} is there but no"
+            f" {MEASUREMENT}; give another --out"
+        )
     measured = known or _measured(text, options)
     if known:
         _check_same(known, str(text), options, out)
@@ -206,7 +209,7 @@ def _check_same(known: Measured, text: str, options: TrialOptions, out: Path) ->
     if other:
         name = other[0]
         raise ValueError(
-            f"{name}: {out} was begun with {before[name]}, got {now[name]}; give the same, or"
+            f"{name} must be {before[name]}, with which {out} was begun, got {now[name]}; or give"
             " another --out"
         )
 

@@ -107,9 +107,9 @@ def _check_shape(condition: Condition, plan: Plan) -> None:
     ]
     if zeros and any(value != 1 for value in condition.nodes.projection):
         raise ValueError(
-            f"scheme {condition.scheme!r} sets {zeros[0]} to zero, where a shape has nothing to act"
-            " on: set shape_on = 'multiplier', a fixed number per state, or leave the projection"
-            " uniform"
+            "shape_on must be 'multiplier', a fixed number per state, or the projection uniform,"
+            f" with scheme {condition.scheme!r}, which sets {zeros[0]} to zero, where a shape has"
+            " nothing to act on"
         )
 
 
@@ -326,7 +326,7 @@ def choose_device(name: Device) -> torch.device:
     """
     present = torch.cuda.is_available()
     if name == "cuda" and not present:
-        raise ValueError("device 'cuda' is not available here: use 'cpu' or 'auto'")
+        raise ValueError("device must be 'cpu' or 'auto' where no GPU is, got 'cuda'")
     return torch.device("cuda" if name != "cpu" and present else "cpu")
 
 

@@ -144,7 +144,8 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
             unknown = [name for name in given if not hasattr(known, name)]
             if unknown:
                 raise ValueError(
-                    f"config has {unknown[0]!r}; {nearest(unknown[0], known.to_dict())}"
+                    f"config must hold arguments of {type(known).__name__}, got {unknown[0]!r};"
+                    f" {nearest(unknown[0], known.to_dict())}"
                 )
             size = given.get("vocab_size", BYTES)
             if size != BYTES:
@@ -305,10 +306,13 @@ class _Trial:
         """ValueError unless logits are finite, and the same for the same bytes."""
         first = self.logits(self.inputs[:2])
         if not first.isfinite().all():
-            raise ValueError(f"{self.name}: its logits are not finite at initialisation")
+            raise ValueError(
+                f"{self.name}: its logits must be finite at initialisation, got some that are not"
+            )
         if _far(first, self.logits(self.inputs[:2]), ROUNDING).any():
             raise ValueError(
-                f"{self.name}: the same bytes give other logits each time, in evaluation mode too"
+                f"{self.name}: its logits must be the same each time for the same bytes, got"
+                " others, in evaluation mode too; it must not sample there"
             )
 
     def check_causal(self) -> None:
@@ -326,7 +330,8 @@ class _Trial:
         moved = _far(before, self.logits(changed), ROUNDING)
         if moved[0].any():
             raise ValueError(
-                f"{self.name}: the logits of a window change with the other windows of its batch"
+                f"{self.name}: the logits of a window must not change with the other windows of"
+                " its batch"
             )
         for row, byte in enumerate(self.places, start=1):
             if moved[row, :byte].any():
@@ -357,7 +362,8 @@ class _Trial:
                 loss.backward()
         if all(values.grad is None for values in self.model.parameters()):
             raise ValueError(
-                f"{self.name}: its loss has no gradient in any parameter: nothing can be learnt"
+                f"{self.name}: its loss must have a gradient in a parameter, got none: nothing can"
+                " be learnt"
             )
 
 

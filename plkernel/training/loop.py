@@ -167,9 +167,8 @@ def _check_split(
     check_holds_window(size, context, what)
     if name == "test" and farthest is not None and size < farthest + 1:
         raise ValueError(
-            f"{what} has {size} bytes, fewer than one window of context * beyond + 1 ="
-            f" {farthest + 1}: use a larger corpus, a larger share for it, or a smaller"
-            " train.beyond"
+            f"{what} must hold one window of context * beyond + 1 = {farthest + 1} bytes or more,"
+            f" got {size}; use a larger corpus, a larger share for it, or a smaller train.beyond"
         )
 
 

@@ -51,8 +51,8 @@ def test_the_sources_of_packages_are_all_their_modules_in_an_order_of_their_own(
     assert text(source).count(b"\xff" + Path(filelock.__file__).read_bytes()) == 1
     assert len(text(source)) - 1 == source.size
     for name, message in (
-        ("filelock==1", f"has version {version} here"),
-        ("no-such-package==1", "no package 'no-such-package' is installed; write"),
+        ("filelock==1", f"must be the one that is installed, {version}, got 1"),
+        ("no-such-package==1", "package must be installed, got 'no-such-package'; write"),
     ):
         with pytest.raises(ValueError, match=message):
             find_source(f"packages:{name}")
@@ -101,7 +101,7 @@ def test_links_that_lead_out_of_a_folder_are_not_followed(tmp_path):
     for name in ("a", "b"):
         (root / name).unlink()
     with pytest.raises(
-        ValueError, match=r"without the symbolic links out of it \(1\)': holds no files"
+        ValueError, match=r"without the symbolic links out of it \(1\)' must hold files"
     ):
         find_source(str(root))
 
@@ -138,18 +138,21 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
         ("stdlb", "did you mean 'stdlib'"),
         ("wiki-tp", "did you mean 'wiki-pt'"),
         ("qqqq", "valid: bible, fineweb, hf, packages, stdlib, synthetic, wiki-pt"),
-        ("nofile.txt", "no such file or folder"),
-        ("", "no such file or folder, nor the name of a corpus"),
-        ("hf:a:b:c:d", "write hf:NAME"),
-        ("hf:.", "name it without 'hf:'"),
-        ("a\0b", "no such file"),
+        ("nofile.txt", "corpus must be a file, a folder"),
+        ("", "corpus must be a file, a folder or the name of a corpus"),
+        ("hf:a:b:c:d", "corpus must be hf:NAME"),
+        ("hf:.", "must be named without 'hf:'"),
+        ("a\0b", "corpus must be a file"),
         ("bible:eng", r"did you mean 'en'\?"),
-        ("synthetic:symbols=4", "corpus 'synthetic:symbols=4': beta is missing"),
-        ("synthetic:beta=1,symbol=4", r"no parameter 'symbol'; did you mean 'symbols'\?"),
+        ("synthetic:symbols=4", "corpus 'synthetic:symbols=4': beta must be given"),
+        (
+            "synthetic:beta=1,symbol=4",
+            r"parameter must be one of the law potts, got 'symbol'; did you mean 'symbols'\?",
+        ),
         ("synthetic:beta=one", "could not convert string to float: 'one'"),
         ("synthetic:beta=1,symbols=2.5", r"invalid literal for int\(\) with base 10: '2.5'"),
         ("synthetic:beta=1,bytes=0", "bytes must be a number of bytes such as 500000"),
-        ("synthetic:lag", r"no law 'lag'; did you mean 'lags'\?"),
+        ("synthetic:lag", r"law must be one of those known, got 'lag'; did you mean 'lags'\?"),
         ("synthetic:lags,alpha=-1", "alpha must be a number of at least 0"),
     ],
 )

@@ -99,7 +99,7 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[...
         ([file, "--compare", tmp_path / "missing"], "no such file"),
         ([file, "--figure", "x.jpeg"], "figure must end in .pdf, .png, .svg, got 'x.jpeg'"),
         ([file, "--tokens", "1"], "tokens must be at least 2, got 1"),
-        ([file, "--text", __file__], "text needs a model that can run"),
+        ([file, "--text", __file__], "model must be one that can run on a text"),
         (
             [tmp_path / "run", "--strict"],
             "compare, strict, state_dtype and decays must be left out for",

@@ -443,13 +443,16 @@ def test_options_of_jobs_are_gathered_and_checked() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["partitoin=x"], "slurm.partitoin: submitit has no such parameter; did you mean 'part"),
+        (["partitoin=x"], "slurm.partitoin must be a parameter of submitit; did you mean 'part"),
         (["time=soon"], "slurm.time must be minutes, hours:minutes:seconds or days-hours, got"),
         (["time=0"], "slurm.time must be above 0, got '0'"),
         (["partition"], "slurm.partition must have a value, got nothing"),
         (["gpus_per_node=all"], "slurm.gpus_per_node must be a whole number, got 'all'"),
-        (["nodes=2"], "slurm.nodes is not for a study: each run is one process on one node"),
-        (["qos=a", "qos=b"], "slurm.qos is given twice"),
+        (
+            ["nodes=2"],
+            "slurm.nodes must be left out of a study: each run is one process on one node",
+        ),
+        (["qos=a", "qos=b"], "slurm.qos must be given once"),
     ],
 )
 def test_wrong_parameters_are_refused(options: list[str], message: str) -> None:

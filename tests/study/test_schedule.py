@@ -297,7 +297,7 @@ def test_a_folder_of_another_spec_and_a_damaged_result_are_refused(
     ("options", "message"),
     [
         ({"corpus": "missing.txt"}, "missing.txt"),
-        ({"context": 100_000}, "the validation split of corpus .* bytes, fewer than one window"),
+        ({"context": 100_000}, "the validation split of corpus .* must hold one window"),
     ],
 )
 def test_bad_input_writes_nothing(

@@ -224,10 +224,12 @@ def test_a_trial_goes_on_with_its_spec_as_it_was_edited(tmp_path: Path) -> None:
     one = planned(tmp_path / "out")
     one.path.write_text(one.path.read_text().replace("batch = 8", "batch = 4"))
     assert planned(tmp_path / "out").spec.train.batch == 4
-    with pytest.raises(ValueError, match=r"seeds: .*out was begun with 2, got 3; give the same"):
+    with pytest.raises(ValueError, match=r"seeds must be 2, with which .*out was begun, got 3"):
         planned(tmp_path / "out", seeds=3)
     (tmp_path / "out" / MEASUREMENT).unlink()
-    with pytest.raises(ValueError, match=r"out.toml is there but no measurement.json"):
+    with pytest.raises(
+        ValueError, match=r"out must be a new folder, .*out.toml is there but no measurement.json"
+    ):
         planned(tmp_path / "out")
 
 

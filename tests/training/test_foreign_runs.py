@@ -200,7 +200,7 @@ def test_a_process_with_a_parent_tries_the_code_unless_it_is_said_to_be_tried(
             KIND,
             "{}",
             'init = "somebodys.models:infinite_"',
-            "its logits are not finite at initialisation",
+            "its logits must be finite at initialisation",
         ),
         (KIND, "{}", 'scheme = "mup_table8"', "scheme mup_table8 belongs to models of plkernel"),
         (KIND, "{}", "train = { decay_multiplier = 2.0 }", "has no layer with known decays"),

@@ -142,7 +142,7 @@ def test_the_end_may_be_measured_on_the_whole_split_with_averaged_weights(
 @pytest.mark.parametrize(
     ("options", "run", "message"),
     [
-        ({"device": "cuda"}, {}, "device 'cuda' is not available here"),
+        ({"device": "cuda"}, {}, "device must be 'cpu' or 'auto' where no GPU is"),
         ({}, {"arm": "powerlaw"}, "did you mean 'power-law'"),
         ({}, {"seed": 2**63}, "seed must lie between 0 and .*, got"),
     ],

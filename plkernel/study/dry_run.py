@@ -212,13 +212,14 @@ def time_steps(config: dict[str, Any], trusted: bool, begun: float) -> list[floa
     )
     with tempfile.TemporaryDirectory() as name:
         corpus = Corpus("random", "random", Path(name), data.size, "", 1)
-        training = Training(
-            Task(prepared, 0, corpus, Splits(data, data, data), RunFolder(Path(name)), train.device)
-        )
+        splits = Splits(data, data, data)
+        folder = RunFolder(Path(name))
+        training = Training(Task(prepared, 0, corpus, splits, folder, train.device))
         seconds = [time.time() - begun]
         # An evaluation comes first, as in a run: it has the heap grow as it does there. The first
         # step compiles.
-        for action in (training.evaluate, *[training.step] * (1 + STEPS), training.evaluate):
+        steps = [training.step] * (1 + STEPS)
+        for action in (training.evaluate, *steps, training.evaluate):
             before = time.perf_counter()
             action()
             training.settle()  # waits for a GPU

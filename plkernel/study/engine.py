@@ -64,7 +64,8 @@ def start_process(
     """
     refuse_links(job.folder.parent, job.folder, *job.folder.glob("*"))
     job.folder.mkdir(parents=True, exist_ok=True)
-    config, threads = job.folder / CONFIG, str(job.threads)
+    config = job.folder / CONFIG
+    threads = str(job.threads)
     if not config.exists():
         save_json(config, job.config)
     command = [sys.executable, "-m", "plkernel.run", str(config), "--stop-with", str(os.getpid())]

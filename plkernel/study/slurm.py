@@ -92,12 +92,13 @@ def parameters(options: Sequence[str]) -> dict[str, Any]:
     for option in options:
         name, given, text = option.partition("=")
         value = text if given else None
-        if name.startswith(FURTHER):
-            key, target = name.removeprefix(FURTHER), further
-            parsed: Any = True if value is None else value
-        else:
-            key, target = name.replace("-", "_"), values
+        of_submitit = not name.startswith(FURTHER)
+        target = values if of_submitit else further
+        key = name.replace("-", "_") if of_submitit else name.removeprefix(FURTHER)
+        if of_submitit:
             parsed = _parsed(key, value)
+        else:
+            parsed = True if value is None else value
         if key in target:
             raise ValueError(f"slurm.{name} must be given once, got it twice")
         target[key] = parsed

@@ -92,13 +92,14 @@ def parameters(options: Sequence[str]) -> dict[str, Any]:
     for option in options:
         name, given, text = option.partition("=")
         value = text if given else None
-        of_submitit = not name.startswith(FURTHER)
-        target = values if of_submitit else further
-        key = name.replace("-", "_") if of_submitit else name.removeprefix(FURTHER)
-        if of_submitit:
-            parsed = _parsed(key, value)
+        if name.startswith(FURTHER):
+            target = further
+            key = name.removeprefix(FURTHER)
+            parsed: Any = True if value is None else value
         else:
-            parsed = True if value is None else value
+            target = values
+            key = name.replace("-", "_")
+            parsed = _parsed(key, value)
         if key in target:
             raise ValueError(f"slurm.{name} must be given once, got it twice")
         target[key] = parsed

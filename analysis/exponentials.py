@@ -125,8 +125,8 @@ def check_design(max_lag: int, nodes: int) -> None:
     """ValueError when the matrix of a linear fit, max_lag x nodes, would not fit in memory."""
     if nodes * max_lag > MAX_DESIGN_ENTRIES:
         raise ValueError(
-            f"max_lag {max_lag} times {nodes} nodes exceeds {MAX_DESIGN_ENTRIES:,} matrix entries: "
-            "use a smaller max_lag or fewer nodes"
+            f"max_lag must be at most {MAX_DESIGN_ENTRIES // nodes:,} with {nodes} nodes, got"
+            f" {max_lag}; use a smaller max_lag or fewer nodes"
         )
 
 
@@ -176,8 +176,8 @@ class Target:
         at = np.minimum(np.searchsorted(knots, t), knots.size - 1)
         if (knots[at] != t).any():
             raise ValueError(
-                f"target {self.label!r} is known at its own {knots.size} lags only, not between"
-                " them"
+                f"lags must be among the {knots.size} of target {self.label!r}, which is not known"
+                f" between them, got {t[knots[at] != t][0]:g}"
             )
         return np.asarray(values[at])
 
@@ -260,11 +260,14 @@ def power_law_target(
         raise ValueError(f"break_lag must lie between 1 and max_lag {max_lag:g}, got {lags[1]:g}")
     falls = np.array(betas) * np.diff(np.log(lags))
     if falls.sum() < FLATTEST:
-        raise ValueError(f"{label} is flat up to max_lag {max_lag:g}: use a larger beta or max_lag")
+        raise ValueError(
+            f"{label} must fall before max_lag {max_lag:g}, got a flat curve; use a larger beta or"
+            " max_lag"
+        )
     if falls.sum() > -np.log(SMALLEST_VALUE):
         raise ValueError(
-            f"{label} falls below {SMALLEST_VALUE:g} before max_lag {max_lag:g}: use a smaller beta"
-            " or max_lag"
+            f"{label} must stay above {SMALLEST_VALUE:g} up to max_lag {max_lag:g}, got"
+            f" {np.exp(-falls.sum()):.3g} there; use a smaller beta or max_lag"
         )
     values = np.exp(-np.concatenate([[0.0], np.cumsum(falls)]))
     return Target(label, tuple(lags), tuple(values.tolist()), tuple(betas))
@@ -310,5 +313,8 @@ def lag_target(
             f"target {label!r}: values must be at least {SMALLEST_VALUE:g}, got {least:g}"
         )
     if (np.diff(t) <= 0).any():
-        raise ValueError(f"target {label!r}: lags must ascend")
+        raise ValueError(
+            f"target {label!r}: lags must ascend, got {t[np.diff(t).argmin()]:g} before"
+            f" {t[np.diff(t).argmin() + 1]:g}; sort them"
+        )
     return Target(label, **{name: tuple(array.tolist()) for name, array in arrays.items()})

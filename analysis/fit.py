@@ -218,7 +218,8 @@ def fit(
     check_numbers(numbers.Integral, terms=terms)
     if values is not None and (beta is not None or max_lag is not None):
         raise ValueError(
-            "values are the kernel at their own lags: leave out beta and max_lag, or values"
+            "beta and max_lag must be left out beside values, which are the kernel at their own"
+            f" lags, got beta {beta} and max_lag {max_lag}"
         )
     if isinstance(values, Target):
         target = values
@@ -266,7 +267,8 @@ def nnls(target: Target) -> ExponentialSum:
     weights = solve(design, values * scale, maxiter=30 * rates.size)[0]
     if not weights.any():
         raise ValueError(
-            f"{target.label}: every half-life up to 2048 is too short to be seen at its first lag"
+            f"{target.label}: first lag must be one that a half-life of 2048 reaches, got"
+            f" {lags[0]:g}; give shorter lags, or scale them"
         )
     return exponential_sum(rates, weights)
 
@@ -329,7 +331,7 @@ def _bounded_rates(log_rates: Floats) -> Floats:
     return np.asarray(np.exp(np.clip(log_rates, LEAST_LOG_RATE, MOST_LOG_RATE)))
 
 
-def judged(target: Target) -> Lags:
+def judged_lags(target: Target) -> Lags:
     """The lags on which fits of `target` are judged, all of the same weight."""
     lags = target.judged_lags()
     return Lags(lags / target.lags[0], np.log(target.value(lags)), np.ones(lags.size))
@@ -352,7 +354,7 @@ def _fitted(target: Target, terms: int) -> Lags:
 
 def _as_sum(parameters: Floats, target: Target, scale: float = 1.0) -> ExponentialSum:
     """`scale` times the sum with these parameters, fastest first, without invisible terms."""
-    _, shares = judged(target).logs_and_shares(parameters)
+    _, shares = judged_lags(target).logs_and_shares(parameters)
     seen = parameters.reshape(2, -1)[:, shares.max(axis=0) > UNSEEN]
     log_rates, log_weights = seen[:, np.argsort(-seen[0])]
     return exponential_sum(_bounded_rates(log_rates) / target.lags[0], scale * np.exp(log_weights))
@@ -391,7 +393,7 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
             f" to lag {target.max_lag:g}, got {terms}"
         )
     start = _grown(target, terms)
-    lags = judged(target)
+    lags = judged_lags(target)
     if _reference(lags.errors(start), start.size + 1) is None:
         start = _fitted(target, terms).least_squares(start, SETTLED, PATIENT_EVALUATIONS)
     best, level = _exchanged(start, lags)
@@ -641,14 +643,14 @@ def place_channels(
         nodes = place(channels, beta=law.beta, target=law.target, **shape, **options)
     elif placement == "quantile":
         raise ValueError(
-            "nodes 'quantile' lie at the quantiles of a power law's own measure, and"
-            f" {target.label} is none: use nodes 'terms' or 'log-spaced'"
+            f"nodes must be 'terms' or 'log-spaced' for {target.label}, which is no power law, got"
+            " 'quantile'"
         )
     else:
         nodes = smooth_nodes(
             np.log(2) / half_lives_of(placement, channels), target, gain, kernel, lag
         )
-    check_rates("nodes:", nodes.rates, 1)
+    check_rates("nodes: half-lives", nodes.rates, 1)
     if placement != "quantile":  # of which `place` warns
         warn_outlasting(nodes.half_lives(), target.max_lag)
     return nodes, node_scores(nodes, target, kernel, lag)

@@ -133,7 +133,7 @@ def slope_lags(max_lag: int) -> tuple[float, float]:
     return 4.0, max_lag / 4
 
 
-class Decays(NamedTuple):
+class InitialDecays(NamedTuple):
     """A layer at initialisation; `rates`, `gains` and `shares` broadcast to one entry for each
     node.
 
@@ -160,7 +160,7 @@ def initialisations() -> list[Initialisation]:
     return sorted(starts, key=lambda start: families.index(start.family))
 
 
-def _initialisation(decays: Decays, origin: dict[str, str]) -> Initialisation:
+def _initialisation(decays: InitialDecays, origin: dict[str, str]) -> Initialisation:
     """The nodes of a layer, flat, and its shortest and longest half-life."""
     fastest = decays.rates.max() if decays.fastest is None else decays.fastest
     slowest = decays.rates.min() if decays.slowest is None else decays.slowest
@@ -182,7 +182,7 @@ def _quantiles(count: int) -> tuple[Floats, Floats]:
     return (nodes + 1) / 2, weights / 2
 
 
-def _decays() -> Iterator[Decays]:
+def _decays() -> Iterator[InitialDecays]:
     """Every layer of the gallery at initialisation; families in the order of the figure."""
     yield from _poles()
     yield from _stepped()
@@ -198,7 +198,7 @@ def _steps() -> tuple[Floats, Floats]:
     return np.exp(np.log(STEPS[0]) + np.log(STEPS[1] / STEPS[0]) * levels), weights
 
 
-def _poles() -> Iterator[Decays]:
+def _poles() -> Iterator[InitialDecays]:
     """S4D: poles p under zero-order hold, of rates -Re(p) dt and gains |exp(p dt) - 1| / |p|.
 
     Source: arXiv 2206.11893.
@@ -209,7 +209,7 @@ def _poles() -> Iterator[Decays]:
         ("s4d-lin", -0.5 + 1j * np.pi * np.arange(32)),
     ):
         exponents = np.outer(poles, steps)
-        yield Decays(
+        yield InitialDecays(
             name,
             "S4D",
             -exponents.real,
@@ -220,7 +220,7 @@ def _poles() -> Iterator[Decays]:
         )
 
 
-def _stepped() -> Iterator[Decays]:
+def _stepped() -> Iterator[InitialDecays]:
     """Rates A dt with a log-uniform dt: Mamba, and delta nets."""
     steps, weights = _steps()
     few, of_few = _quantiles(16)
@@ -232,7 +232,7 @@ def _stepped() -> Iterator[Decays]:
         ("gdn-fla", delta, 16 * many, of_many, 1.0, 0.0, 16.0),  # rates go down to nearly none
         ("kda", delta, 1 + 15 * many, of_many, 1.0, 1.0, 16.0),
     ):
-        yield Decays(
+        yield InitialDecays(
             name,
             family,
             np.outer(speeds, steps),
@@ -245,12 +245,12 @@ def _stepped() -> Iterator[Decays]:
     speeds = 0.01 + 15.99 * levels
     step = float(softplus(np.float64(1.0)))
     rates = stepped_rate(np.log(speeds), np.ones(512))
-    yield Decays(
+    yield InitialDecays(
         "gdn-qwen3-next", delta, rates, 1.0, shares, fastest=16 * step, slowest=0.01 * step
     )
 
 
-def _rings() -> Iterator[Decays]:
+def _rings() -> Iterator[InitialDecays]:
     """Decays |a| drawn from a ring: LRU and RG-LRU, arXiv 2303.06349, lemma 3.2."""
     levels, shares = _quantiles(256)
     ring = -np.log(np.sqrt(0.9**2 + (0.999**2 - 0.9**2) * levels))
@@ -261,38 +261,38 @@ def _rings() -> Iterator[Decays]:
         ("rg-lru-paper", griffin, -np.log(0.9 + 0.099 * levels) / 2, fast / 2, slow / 2),
         ("rg-lru-code", griffin, 4 * ring, 4 * fast, 4 * slow),
     ):
-        yield Decays(name, family, rates, gain_at(rates, "lru"), shares, fastest, slowest)
+        yield InitialDecays(name, family, rates, gain_at(rates, "lru"), shares, fastest, slowest)
 
 
-def _gates() -> Iterator[Decays]:
+def _gates() -> Iterator[InitialDecays]:
     """Heads and gates for which nothing is drawn."""
-    yield Decays("retnet", "RetNet", retnet_rates(8))
-    yield Decays("mlstm", "mLSTM and GLA", gate_rate(np.linspace(3.0, 6.0, 4)))
-    yield Decays("gla", "mLSTM and GLA", root_rate(np.zeros(1)))
-    yield Decays("rwkv6-fla", "RWKV-5 and 6", np.exp(np.zeros(1)))
+    yield InitialDecays("retnet", "RetNet", retnet_rates(8))
+    yield InitialDecays("mlstm", "mLSTM and GLA", gate_rate(np.linspace(3.0, 6.0, 4)))
+    yield InitialDecays("gla", "mLSTM and GLA", root_rate(np.zeros(1)))
+    yield InitialDecays("rwkv6-fla", "RWKV-5 and 6", np.exp(np.zeros(1)))
 
 
-def _lstm_gates() -> Iterator[Decays]:
+def _lstm_gates() -> Iterator[InitialDecays]:
     """Gates of which 256 channels stand at the quantiles of their distribution."""
     levels = (np.arange(256) + 0.5) / 256
     for name, rates in (
         ("chrono", gate_rate(np.log(1 + 2046 * levels))),
         ("inverse-gamma", gammaincinv(0.56, levels)[::-1]),
     ):
-        yield Decays(name, "gates of LSTMs", rates, gain_at(rates, "ema"))
+        yield InitialDecays(name, "gates of LSTMs", rates, gain_at(rates, "ema"))
 
 
-def _of_layers() -> Iterator[Decays]:
+def _of_layers() -> Iterator[InitialDecays]:
     """The first, a middle and the last layer of deep models."""
     for layer, depth, of_eighty in (("first", 0.0, 0), ("middle", 12 / 23, 40), ("last", 1.0, 78)):
-        yield Decays(
+        yield InitialDecays(
             f"lightning-{layer}", "lightning attention", lightning_rates(64, 80, of_eighty)
         )
-        yield Decays(f"rwkv-{layer}", "RWKV-5 and 6", np.exp(rwkv_levels(1024, depth)))
+        yield InitialDecays(f"rwkv-{layer}", "RWKV-5 and 6", np.exp(rwkv_levels(1024, depth)))
         open_half = half_open_rate(np.full(1, depth * 23 / 24))
-        yield Decays(f"hgrn-{layer}", "HGRN", open_half, gain_at(open_half, "ema"))
+        yield InitialDecays(f"hgrn-{layer}", "HGRN", open_half, gain_at(open_half, "ema"))
         rates = exp_sigmoid_rate(rwkv7_levels(1024, depth))
-        yield Decays(f"rwkv7-{layer}", f"RWKV-7, {AT_MOST}", rates)
+        yield InitialDecays(f"rwkv7-{layer}", f"RWKV-7, {AT_MOST}", rates)
 
 
 def gallery_figure(

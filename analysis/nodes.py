@@ -362,7 +362,7 @@ def place(
         raise ValueError(f"fastest must be above 0, got {fastest}")
     aim = Aim(beta, target, kernel, lag)
     check_name("projection", projection, get_args(Projection))
-    check_options(
+    check_placement_options(
         placement,
         shortest=shortest,
         longest=longest,
@@ -396,7 +396,7 @@ def place(
     return term_nodes(per_step, channels, kernel, lag, gain, tempering)
 
 
-def check_options(placement: str, **options: object) -> None:
+def check_placement_options(placement: str, **options: object) -> None:
     """Raise ValueError for an option that does nothing under a placement.
 
     Also for an unknown placement, and for an option (not None) that is impossible.
@@ -479,7 +479,8 @@ def shaped(rates: Floats, projection: Projection, gain: Gain, aim: Aim) -> Nodes
         nodes = _nodes(rates, weights, gain)
     if not np.isfinite(nodes.projection).all():
         raise ValueError(
-            f"beta {aim.beta:g} takes the projection's weights out of float64: use a smaller beta"
+            "beta must be small enough for float64 to hold the multipliers of the projection, got"
+            f" {aim.beta:g}"
         )
     return nodes
 
@@ -527,8 +528,8 @@ def quantile_nodes(
     end = min(end, fastest)
     if not 0 < slowest < end < np.inf:
         raise ValueError(
-            f"beta {aim.beta:g} with max_lag {max_lag:g} places rates from {slowest:g} on, none"
-            f" above {end:g}: use a beta nearer to 1 or a longer max_lag"
+            f"beta must be nearer to 1, or max_lag longer, got {aim.beta:g} and {max_lag:g}, which"
+            f" place rates from {slowest:g} on, none above {end:g}"
         )
 
     def log_density(log_rates: Floats) -> Floats:
@@ -667,8 +668,8 @@ def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, l
     if not np.abs(density).max() < 300:
         shortest, longest = np.log(2) / rates.max(), np.log(2) / rates.min()
         raise ValueError(
-            f"half-lives from {shortest:.3g} to {longest:.3g} cannot follow {target.label}: use"
-            " nodes 'terms'"
+            f"nodes must be 'terms' for half-lives from {shortest:.3g} to {longest:.3g}, which"
+            f" cannot follow {target.label}"
         )
     return _from_logs(
         rates, (hats @ density + np.log(spacing)) / power - np.log(gain_at(rates, gain)), gain
@@ -684,8 +685,10 @@ def check_rates(what: str, rates: Iterable[float], step: int) -> None:
     for rate in rates:
         if not SLOWEST <= rate <= FASTEST:
             value = math.log(2) / rate * step if rate else math.inf
-            use = f"use {first:.3g} to {last:.3g} bytes"
-            raise ValueError(f"{what} {value:g} is no half-life that a float32 decay holds: {use}")
+            raise ValueError(
+                f"{what} must be between {first:.3g} and {last:.3g} bytes for a float32 decay to"
+                f" hold it, got {value:g}"
+            )
 
 
 def check_multipliers(name: str, value: float, largest: float) -> None:
@@ -695,7 +698,6 @@ def check_multipliers(name: str, value: float, largest: float) -> None:
     """
     if not largest <= LARGEST_MULTIPLIER:
         raise ValueError(
-            f"{name} {value:g} makes the largest multiplier of the projection {largest:.3g}, whose"
-            " square float32 does not hold: use at most"
-            f" {value * (LARGEST_MULTIPLIER / largest):.3g}"
+            f"{name} must be at most {value * (LARGEST_MULTIPLIER / largest):.3g}, so that float32"
+            f" holds the square of the largest multiplier of the projection, got {value:g}"
         )

@@ -63,7 +63,7 @@ def anywhere(**given: Array) -> tuple[Limit, Limit]:
 
 
 @dataclass(frozen=True)
-class Form:
+class RateForm:
     """One parametrisation: the rate -ln a of a parameter x, and its exact inverse.
 
     Both are functions of x or of rates, and of what is given beside it, all of one shape: `needs`
@@ -225,21 +225,21 @@ def position_exponents(levels: Array, log_length: Array) -> Array:
     return xp.clip(alpha, 0, 1)[xp.argsort(order)]
 
 
-EXPONENTIAL = Form(exp, log)
-FORMS: dict[str, Form] = {
+EXPONENTIAL = RateForm(exp, log)
+FORMS: dict[str, RateForm] = {
     "log_rate": EXPONENTIAL,
     "exp_exp": EXPONENTIAL,
-    "sigmoid": Form(gate_rate, gate_inverse, takes=("cap",), limits=gate_limits),
-    "sigmoid_root": Form(root_rate, root_inverse),
-    "a_log": Form(stepped_rate, a_log_inverse, needs=("dt_bias",)),
-    "dt_bias": Form(dt_bias_rate, dt_bias_inverse, needs=("a_log",)),
-    "exp_sigmoid": Form(exp_sigmoid_rate, exp_sigmoid_inverse, limits=exp_sigmoid_limits),
-    "bounded": Form(
+    "sigmoid": RateForm(gate_rate, gate_inverse, takes=("cap",), limits=gate_limits),
+    "sigmoid_root": RateForm(root_rate, root_inverse),
+    "a_log": RateForm(stepped_rate, a_log_inverse, needs=("dt_bias",)),
+    "dt_bias": RateForm(dt_bias_rate, dt_bias_inverse, needs=("a_log",)),
+    "exp_sigmoid": RateForm(exp_sigmoid_rate, exp_sigmoid_inverse, limits=exp_sigmoid_limits),
+    "bounded": RateForm(
         bounded_rate, bounded_inverse, needs=("bound",), takes=("a_log",), limits=bounded_limits
     ),
-    "rg_lru": Form(rg_lru_rate, rg_lru_inverse, needs=("gate_bias",)),
-    "real_part": Form(real_part_rate, real_part_inverse, needs=("log_step",)),
-    "log_real_part": Form(log_real_part_rate, log_real_part_inverse, needs=("log_step",)),
+    "rg_lru": RateForm(rg_lru_rate, rg_lru_inverse, needs=("gate_bias",)),
+    "real_part": RateForm(real_part_rate, real_part_inverse, needs=("log_step",)),
+    "log_real_part": RateForm(log_real_part_rate, log_real_part_inverse, needs=("log_step",)),
 }
 """Parametrisations by name, which `plkernel.models.power_law.decays_` explains."""
 

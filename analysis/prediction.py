@@ -156,7 +156,8 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
     gamma = shape.get("gamma", 1.0)
     if not (np.isfinite(tau) and tau > 0):
         raise ValueError(
-            f"curve of {curve.quantity}: its {verdict.kind} does not fall (tau {tau:g})"
+            f"curve of {curve.quantity}: its {verdict.kind} must fall, got tau {tau:g}; measure"
+            " more data or longer lags"
         )
     logs = (1 - integer_lags(max_lag) ** gamma) / tau**gamma
     label = f"exp(-(t/{tau:.3g})**{gamma:.3g})" if gamma != 1 else f"exp(-t/{tau:.3g})"
@@ -235,7 +236,10 @@ def repeat_correlations(
     lags = np.arange(1, longest + 1)
     parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])
     if np.count_nonzero(parts.sum(axis=0)) < 2:
-        raise ValueError(f"data holds one symbol only, {data[0]}: there is nothing to predict")
+        raise ValueError(
+            f"data must hold two different symbols or more, got {data[0]} only, where there is"
+            " nothing to predict"
+        )
 
     repeated = count_repeats(data, lags, edges, threads=threads, progress=progress)
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
@@ -261,7 +265,8 @@ def yule_walker(correlations: ArrayLike, ridge: float = 0.0) -> Floats:
         return np.asarray(solve_toeplitz(np.append(1 + ridge, q[:-1]), q))
     except np.linalg.LinAlgError as error:
         raise ValueError(
-            f"correlations of {q.size} lags have no Yule-Walker solution ({error})"
+            f"correlations must have a Yule-Walker solution, got none for {q.size} lags ({error});"
+            " give a larger ridge"
         ) from error
 
 

@@ -68,13 +68,13 @@ class TensorCores(NamedTuple):
             )
         if backend != "gpu":
             raise ValueError(
-                f"{operator}: precision {precision!r} works with backend 'gpu', on a GPU; backend"
-                f" {backend!r} takes 'exact' or None"
+                f"{operator}: precision must be 'exact' or None with backend {backend!r}, got"
+                f" {precision!r}; it works with backend 'gpu', on a GPU"
             )
         if size > self.most_keys:
             raise ValueError(
-                f"{operator}: precision {precision!r} takes a key size of at most"
-                f" {self.most_keys}, got {size}; 'exact' takes longer keys"
+                f"{operator}: r must have a key size of at most {self.most_keys} with precision"
+                f" {precision!r}, got {size}; 'exact' takes longer keys"
             )
         return f"tensor:{precision}"
 
@@ -92,8 +92,8 @@ def choose(operator: str, backend: str | None, device: torch.device) -> str:
     chosen = backend or {"cuda": "gpu", "meta": "cpu"}.get(device.type, device.type)
     if chosen not in usable:
         raise ValueError(
-            f"{operator}: backend {chosen!r} does not work on {device.type}; here:"
-            f" {', '.join(usable)}"
+            f"{operator}: backend must be one of {', '.join(usable)} on {device.type}, got"
+            f" {chosen!r}"
         )
     return chosen
 
@@ -260,7 +260,8 @@ def define(
         for one, x in given.items():
             if chosen == "gpu" and x.dtype == torch.float64:
                 raise ValueError(
-                    f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16"
+                    f"{name}: {one} must be float32, bfloat16 or float16 with backend 'gpu', got"
+                    " float64"
                 )
         if cores is not None:
             chosen = cores.form(name, chosen, precision, given[main])
@@ -470,7 +471,7 @@ def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
         largest = log_decay.detach().max().item()
     if largest > 0:
         raise ValueError(
-            f"{name}: log_decay reaches {largest:.4g}; it is ln w of a decay w <= 1, so at most 0"
+            f"{name}: log_decay must be at most 0, as ln w of a decay w <= 1, got {largest:.4g}"
         )
 
 

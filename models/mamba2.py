@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from plkernel.models import Order
 from plkernel.models.spectrum import (
     Ordered,
-    check_length,
+    check_scaling_length,
     exponents,
     log_length,
     log_positions,
@@ -67,7 +67,7 @@ def shape_decays_(
         raise ValueError(
             f"parametrisation must be one of {', '.join(get_args(Order))}, got {parametrisation!r}"
         )
-    check_length(scaling_length)
+    check_scaling_length(scaling_length)
     if parametrisation == "free" and scaling_length is None:
         return
     if scaling_length is not None and find_spec("mamba_ssm"):
@@ -95,11 +95,11 @@ def _shape_mixer_(mixer: nn.Module, parametrisation: Order, length: float | None
 
 @cache
 def _with_decays(kind: type) -> type:
-    """The class of a mixer with `Decays`."""
-    return type(kind.__name__, (Decays, kind), {})
+    """The class of a mixer with `MixerDecays`."""
+    return type(kind.__name__, (MixerDecays, kind), {})
 
 
-class Decays(nn.Module):
+class MixerDecays(nn.Module):
     """What a mixer computes its decays from: A_log is a function of other parameters, or of time.
 
     Outside `forward` A_log is that of position 1.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from plkernel.analysis.nodes import Nodes, output_std
-from plkernel.analysis.parametrisations import FORMS, Form
+from plkernel.analysis.parametrisations import FORMS, RateForm
 from plkernel.models.spectrum import Ordered
 
 Parametrisation = Literal[
@@ -34,7 +34,7 @@ Parametrisation = Literal[
     "real_part",
     "log_real_part",
 ]
-Given = dict[str, Tensor]
+TensorsByName = dict[str, Tensor]
 """What a parametrisation takes beside the parameter, each of the shape of its tensor."""
 
 
@@ -140,12 +140,12 @@ def _spread(name: str, value: Tensor | float, rates: Tensor) -> Tensor:
         return one.broadcast_to(rates.shape)
     except RuntimeError:
         raise ValueError(
-            f"{name} of shape {tuple(one.shape)} does not broadcast to the tensor's shape"
-            f" {tuple(rates.shape)}: Mamba's A_log needs dt_bias[:, None]"
+            f"{name} must broadcast to the tensor's shape {tuple(rates.shape)}, got"
+            f" {tuple(one.shape)}; Mamba's A_log needs dt_bias[:, None]"
         ) from None
 
 
-def _check_reach(parametrisation: str, rates: Tensor, given: Given) -> None:
+def _check_reach(parametrisation: str, rates: Tensor, given: TensorsByName) -> None:
     """ValueError for a rate that no number gives under this parametrisation."""
     slowest, fastest = (
         torch.as_tensor(limit).to(rates).expand(rates.shape)
@@ -159,12 +159,12 @@ def _check_reach(parametrisation: str, rates: Tensor, given: Given) -> None:
         )
         below = f" and below {most:.4g}" if most < 1e299 else ""
         raise ValueError(
-            f"nodes has a half-life of {first:.4g} steps, but {parametrisation} reaches only those"
-            f" above {least:.4g}{below}"
+            f"half-lives of nodes must be above {least:.4g} steps{below} for {parametrisation},"
+            f" got {first:.4g}"
         )
 
 
-def _check_decays(form: Form, filled: Tensor, rates: Tensor, given: Given) -> None:
+def _check_decays(form: RateForm, filled: Tensor, rates: Tensor, given: TensorsByName) -> None:
     """ValueError where the decay of what is `filled` in is 0 or 1 in its type."""
     precise = torch.promote_types(filled.dtype, torch.float32)
     narrowed = {name: value.to(precise) for name, value in given.items()}
@@ -173,10 +173,9 @@ def _check_decays(form: Form, filled: Tensor, rates: Tensor, given: Given) -> No
     if out.any():
         rate = float(rates[out][0])
         raise ValueError(
-            f"nodes has a rate of {rate:.3g} per step (half-life {math.log(2) / rate:.3g} steps),"
-            f" whose decay is {float(decay[out][0]):g} in"
-            f" {str(decay.dtype).removeprefix('torch.')}: use half-lives between about 0.01 and 1e7"
-            " steps, or a wider type"
+            "half-lives of nodes must be between about 0.01 and 1e7 steps, so that decays are not"
+            f" {float(decay[out][0]):g} in {str(decay.dtype).removeprefix('torch.')}, got"
+            f" {math.log(2) / rate:.3g} (rate {rate:.3g}); or use a wider type"
         )
 
 

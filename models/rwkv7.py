@@ -44,7 +44,7 @@ from plkernel.models.rwkv import MEMORY, RWKV, Block, Mixing, RWKVSizes, precise
 from plkernel.models.spectrum import (
     ZIGZAG,
     Ordered,
-    check_length,
+    check_scaling_length,
     exponents,
     log_length,
     log_positions,
@@ -94,10 +94,11 @@ class RWKV7Config(RWKVSizes):
                 f"parametrisation must be one of {', '.join(get_args(Order))}, got"
                 f" {self.parametrisation!r}"
             )
-        check_length(self.scaling_length)
+        check_scaling_length(self.scaling_length)
         if self.structure.unit_scaled:
             raise ValueError(
-                "unit_scaled is not for RWKV-7, whose low-rank maps set the size of its activations"
+                "unit_scaled must be false for RWKV-7, whose low-rank maps set the size of its"
+                " activations, got true"
             )
         ranks = ("decay_rank", "rate_rank", "value_rank", "gate_rank")
         self.check(*(name for name in ranks if getattr(self, name) is not None))
@@ -320,7 +321,10 @@ class RWKV7(RWKV):
         return [math.log(2) / mixing.rates(position).flatten() for mixing in self._geese()]
 
     def responses(self, lags: Tensor, *, erase: bool = True) -> list[Tensor]:
-        """`GooseMixing.response` of every block at lags (T,), (T,) float64 each."""
+        """`GooseMixing.response` of every block at lags (T,), (T,) float64 each.
+
+        They differ from `kernels` by what is erased.
+        """
         return [mixing.response(lags, erase=erase) for mixing in self._geese()]
 
     def _geese(self) -> list[GooseMixing]:

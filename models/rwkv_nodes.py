@@ -14,16 +14,16 @@ def gain_of(k_clamp: bool) -> Gain:
     return "clamp" if k_clamp else "none"
 
 
-def check_largest_rate(rate: float, what: str = "nodes have a half-life of") -> None:
+def check_largest_rate(rate: float, what: str = "half-lives of nodes") -> None:
     """ValueError for a rate per byte that RWKV-7 cannot have.
 
-    `what` comes before its half-life in the message.
+    `what` has it, in the message.
     """
     if not rate < RWKV7_LARGEST_RATE:
         raise ValueError(
-            f"{what} {math.log(2) / rate:.4g} bytes, but a decay of RWKV-7 is above exp(-exp(-1/2))"
-            f" = {math.exp(-RWKV7_LARGEST_RATE):.3f}, no half-life is"
-            f" {math.log(2) / RWKV7_LARGEST_RATE:.3f} bytes or less: use 1.15 or more"
+            f"{what} must be above {math.log(2) / RWKV7_LARGEST_RATE:.3f} bytes, since a decay of"
+            f" RWKV-7 is above exp(-exp(-1/2)) = {math.exp(-RWKV7_LARGEST_RATE):.3f}, got"
+            f" {math.log(2) / rate:.4g}; use 1.15 or more"
         )
 
 
@@ -45,7 +45,7 @@ def check_nodes(
     """
     if len(nodes.rates) != head_size:
         raise ValueError(
-            f"nodes has {len(nodes.rates)} channels, but a head has {head_size}: they must be equal"
+            f"nodes must have as many channels as a head, {head_size}, got {len(nodes.rates)}"
         )
     if goose:
         check_largest_rate(max(nodes.rates))

@@ -41,7 +41,7 @@ class Ordered(nn.Module):
     def __init__(self, channels: int, descending: bool = False) -> None:
         super().__init__()
         if channels < 2:
-            raise ValueError(f"ordered decays need 2 channels or more, got {channels}")
+            raise ValueError(f"channels must be 2 or more for ordered decays, got {channels}")
         self.descending = descending
         self.theta = nn.Parameter(torch.zeros(1))
         self.delta = nn.Parameter(torch.zeros(channels - 1))
@@ -66,9 +66,9 @@ class Ordered(nn.Module):
         gaps = rising.diff()
         if not bool((gaps > 0).all()):
             raise ValueError(
-                f"ordered decays must differ from channel to channel, got"
-                f" {int((~(gaps > 0)).sum())} that do not rise with the one before; heads that all"
-                " hold the same decays need parametrisation 'free'"
+                f"ordered decays must rise from channel to channel, got {int((~(gaps > 0)).sum())}"
+                " that do not rise; heads that all hold the same decays need parametrisation"
+                " 'free'"
             )
         self.theta.copy_(rising[:1])
         self.delta.copy_(inverse_softplus(gaps))
@@ -123,7 +123,7 @@ def log_length(length: float | None, step: int = 1) -> Tensor | None:
     return None if length is None else torch.tensor([math.log(length / step)], dtype=torch.float64)
 
 
-def check_length(length: float | None, step: int = 1) -> None:
+def check_scaling_length(length: float | None, step: int = 1) -> None:
     """ValueError for a length of training of one step or less, whose logarithm divides."""
     if length is not None and not length > step:
         raise ValueError(

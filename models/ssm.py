@@ -46,7 +46,7 @@ from plkernel.models.layers import (
 from plkernel.models.power_law import decays_, projection_
 from plkernel.models.spectrum import (
     Ordered,
-    check_length,
+    check_scaling_length,
     exponents,
     log_length,
     log_positions,
@@ -60,7 +60,7 @@ from plkernel.models.state import (
     State,
     blank,
     block_name,
-    check,
+    check_state,
 )
 
 TOTAL, LAST = "patch.total", "patch.last"
@@ -108,15 +108,15 @@ class SSMConfig:
             given = getattr(self, name)
             if given not in valid:
                 raise ValueError(f"{name} must be one of {', '.join(valid)}, got {given!r}")
-        check_length(self.scaling_length, self.patch)
+        check_scaling_length(self.scaling_length, self.patch)
         if self.structure.unit_scaled and self.scaling_length is not None:
             raise ValueError(
-                "unit_scaled divides states by their deviation, which depends on the position with"
-                f" scaling_length {self.scaling_length:g}: leave one of them out"
+                "scaling_length must be left out with unit_scaled, which divides states by their"
+                f" deviation (it depends on the position then), got {self.scaling_length:g}"
             )
         if self.structure.unit_scaled and self.patch > 1:
             raise ValueError(
-                "unit_scaled goes with patch 1 (means of patches have less variance), got"
+                "patch must be 1 with unit_scaled (means of patches have less variance), got"
                 f" {self.patch}"
             )
 
@@ -311,20 +311,22 @@ class SwiGLU(nn.Module):
         self.silu = Activation(structure, F.silu)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            return self._aligned(x)
+        if x.is_cuda and torch.is_autocast_enabled("cuda") and self._is_fillable():
+            return self._filled(x)
         return self.down(self.silu(self.gate(x)) * self.up(x))
 
-    def _aligned(self, x: Tensor) -> Tensor:
+    def _is_fillable(self) -> bool:
+        """Whether `_filled` differs from the formula, and can: layers are their matrices alone."""
+        layers = (self.gate, self.up, self.down)
+        plain = all(layer.shift is None and layer.multiplier == 1 for layer in layers)
+        return plain and self.down.in_features % ALIGNED > 0
+
+    def _filled(self, x: Tensor) -> Tensor:
         """The same function with the hidden width filled up with zeros to a multiple of ALIGNED.
 
         In bfloat16, rows of another width do not begin where matrix units can load them at once.
         """
-        layers = (self.gate, self.up, self.down)
         extra = -self.down.in_features % ALIGNED
-        plain = all(layer.shift is None and layer.multiplier == 1 for layer in layers)
-        if extra == 0 or not plain:
-            return self.down(self.silu(self.gate(x)) * self.up(x))
         rows = (0, 0, 0, extra)
         into = torch.cat((F.pad(self.gate.weight, rows), F.pad(self.up.weight, rows)))
         gated, up = F.linear(x, into).chunk(2, dim=-1)
@@ -375,7 +377,7 @@ class SSM(nn.Module):
         """
         if state is None:
             return self.decode(self.embedding(inputs))
-        check(state, self.state_kind, self.state_layout(), inputs, self.config.patch)
+        check_state(state, self.state_kind, self.state_layout(), inputs, self.config.patch)
         return self.resume(self.embedding(inputs), state)
 
     def decode(self, embedded: Tensor) -> Tensor:
@@ -458,6 +460,10 @@ class SSM(nn.Module):
     def kernels(self, lags: Tensor) -> list[Tensor]:
         """Weight of an input `lags` (T,) bytes later in every SSM branch, (T,) float64 each."""
         return [recurrence.kernel(lags / self.config.patch) for recurrence in self.recurrences()]
+
+    def responses(self, lags: Tensor) -> list[Tensor]:
+        """Impulse responses of every block where they differ from `kernels`; none do here."""
+        return []
 
     def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
         """Write `nodes` into every block, in place; an SSM has no bonus."""

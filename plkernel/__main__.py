@@ -61,7 +61,9 @@ def _run() -> None:
         sys.argv = given
         runpy.run_module(f"plkernel.{given[0]}", run_name="__main__", alter_sys=True)
     else:
-        raise ValueError(f"no command {given[0]!r}; {cli.nearest(given[0], known)}")
+        raise ValueError(
+            f"command must be one of plkernel's, got {given[0]!r}; {cli.nearest(given[0], known)}"
+        )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from plkernel.common import cli
 from plkernel.common.files import CONFIG, METRICS, load_json, read_lines, refuse_study
 from plkernel.data import corpora
 from plkernel.data.symbols import (
-    Measured,
+    MeasuredAs,
     SymbolText,
     check_measured,
     is_vector_file,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from plkernel.analysis.nodes import Nodes
-    from plkernel.config.study import Spec
+    from plkernel.config.spec import Spec
     from plkernel.context.measures import Influence, Means, Truncation
     from plkernel.decays.inspection import Shown
     from plkernel.decays.own import Decays
@@ -77,7 +77,7 @@ def measure(
     max_lag: int = MAX_LAG,
     estimator: Estimator | None = None,
     tokenizer: str | Path | None = None,
-    measured: Measured = "bytes",
+    measured: MeasuredAs = "bytes",
     threads: int | None = None,
 ) -> Measurement:
     """Measure the mutual information I(d) of symbols d apart, and its exponent in I(d) ~ d**-beta.
@@ -123,7 +123,7 @@ def measure(
         return measure_corpus(found.corpus, found.data, progress=progress, **options)
 
 
-def _read_symbols(text: Text, tokenizer: Path | None, measured: Measured) -> SymbolText:
+def _read_symbols(text: Text, tokenizer: Path | None, measured: MeasuredAs) -> SymbolText:
     """The symbols of a text, of its tokens, or of a vector of integers of any alphabet."""
     vector = _vector(text)
     check_measured(tokenizer, measured)
@@ -131,8 +131,8 @@ def _read_symbols(text: Text, tokenizer: Path | None, measured: Measured) -> Sym
         return of_text(*_read_text(text), tokenizer, measured)
     if tokenizer is not None:
         raise ValueError(
-            "tokenizer is for texts, got one with a vector of integers; leave it out: each of them"
-            " is a symbol"
+            "tokenizer must be left out for a vector of integers, each of which is a symbol, got"
+            f" {tokenizer}"
         )
     return vector
 
@@ -242,8 +242,8 @@ def _check_writable(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
     if value.is_meta:
         raise ValueError(
-            f"{name} is on the meta device, which holds no numbers: materialise it first, as by"
-            " model.to_empty(device='cpu')"
+            f"{name} must hold numbers, got a tensor on the meta device; materialise it first, as"
+            " by model.to_empty(device='cpu')"
         )
     narrow = value.element_size() < 2
     if not value.is_floating_point() or narrow or value.layout is not strided:
@@ -253,7 +253,9 @@ def _check_writable(name: str, value: Any) -> None:
             f" {kind}"
         )
     if any(step == 0 < size - 1 for step, size in zip(value.stride(), value.shape, strict=True)):
-        raise ValueError(f"{name} is expanded, so that numbers share a place: give a copy")
+        raise ValueError(
+            f"{name} must have a place for each number, got an expanded tensor; give a copy"
+        )
 
 
 def _check_given(name: str, value: Any) -> None:
@@ -592,7 +594,7 @@ def run_study(
     is written; runs that fail or diverge are listed in the result.
     """
     from plkernel.config.reading import load_spec
-    from plkernel.config.study import Spec
+    from plkernel.config.spec import Spec
     from plkernel.study.schedule import run_experiment
     from plkernel.training import check
 
@@ -641,18 +643,18 @@ def trial(
     ValueError, before anything is trained, for a text that is too short or has no memory, a model
     too small for its law, and too few minutes. As plkernel.trial, which also writes the page.
     """
-    from plkernel.results.measured import Options
+    from plkernel.results.measured import TrialOptions
     from plkernel.study import trial as chain
 
     if not isinstance(text, str | Path) or not str(text):
         raise ValueError(f"text must be the name of a corpus, a file or a folder, got {text!r}")
     check_numbers(minutes=minutes)
     check_numbers(numbers.Integral, seeds=seeds, dim=dim)
-    options = Options(
+    options = TrialOptions(
         model=str(model), minutes=minutes, seeds=seeds, frozen=frozen, control=control, dim=dim
     )
-    planned = chain.plan(text, None if out is None else Path(out), options, lambda line: None)
-    chain.run(planned)
+    planned = chain.plan_trial(text, None if out is None else Path(out), options, lambda line: None)
+    chain.run_trial(planned)
     return load_study(planned.out)
 
 
@@ -668,7 +670,7 @@ def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | Tra
     input, `findings` what is wrong with them. Raises ValueError if no decays are known, and if
     `decays` fits none of the tensors. As plkernel.inspect.
     """
-    from plkernel.decays.inspection import is_other_software, shown
+    from plkernel.decays.inspection import inspected, is_other_software
     from plkernel.decays.own import UnknownDecays, statements, with_lines
 
     place = _path(path, "path")
@@ -679,7 +681,7 @@ def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | Tra
             raise ValueError(f"decays must be left out for a run of plkernel, which {path} is")
         return load_run(place)
     try:
-        return shown(str(path), decays)
+        return inspected(str(path), decays)
     except UnknownDecays as error:
         raise with_lines(error, "plkernel.inspect(path, decays=decays)") from None
 
@@ -693,7 +695,9 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
         corpus = corpora.load(text)
         return corpus, np.asarray(corpus.bytes)
     if getattr(text, "is_meta", False):
-        raise ValueError("text is a tensor on the meta device, which holds no numbers")
+        raise ValueError(
+            "text must hold numbers, got a tensor on the meta device; give one on the CPU"
+        )
     data = (
         np.frombuffer(text, np.uint8)
         if isinstance(text, bytes | bytearray | memoryview)
@@ -726,7 +730,7 @@ def _opened(
     """The model as a callable, windows of the text (n, context + 1), and the bytes of a patch."""
     import torch
 
-    from plkernel.data.windows import check_length, fixed_windows, spread_windows
+    from plkernel.data.windows import check_holds_window, fixed_windows, spread_windows
     from plkernel.probing.predictions import check_causal
     from plkernel.probing.runs import validation_text
     from plkernel.training.build import Model
@@ -744,7 +748,7 @@ def _opened(
         raise ValueError(
             f"context, windows and batch must be at least 1, got {length}, {windows} and {batch}"
         )
-    check_length(data.size, length, "text")
+    check_holds_window(data.size, length, "text")
     taken = (fixed_windows if disjoint else spread_windows)(data, length, windows)
     opened: Any = model.model if isinstance(model, TrainedRun) else model
     before = (
@@ -782,7 +786,8 @@ def _checked(model: Any) -> "Predict":
     parameters = list(model.eval().parameters()) if isinstance(model, torch.nn.Module) else []
     if any(one.is_meta for one in parameters):
         raise ValueError(
-            "model has parameters on the meta device, which hold no numbers: load or initialise it"
+            "model must have parameters with numbers, got some on the meta device; load or"
+            " initialise it"
         )
     device = parameters[0].device if parameters else torch.device("cpu")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, np.ndarray]
 Factory: TypeAlias = Callable[[], Any]
-Fill: TypeAlias = Callable[[Any], object]
+Filler: TypeAlias = Callable[[Any], object]
 Readings = Iterable[tuple[str, Any, Arrays | None]]
 """Words for a message, a model or its decays, and what they must be; None for those promised."""
 STEPS = (
@@ -203,7 +203,7 @@ def _move(model: Any, first: Arrays, decays: "Decays | None") -> Arrays:
     return _decays(model, decays)
 
 
-def _initialised_again(model: Any, fill: Fill, first: Arrays) -> Readings:
+def _initialised_again(model: Any, fill: Filler, first: Arrays) -> Readings:
     if hasattr(model, "init_weights"):
         model.init_weights()
         yield (
@@ -319,7 +319,7 @@ def _run(model: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _in_two_processes(
-    factory: Factory, fill: Fill, first: Arrays, decays: "Decays | None"
+    factory: Factory, fill: Filler, first: Arrays, decays: "Decays | None"
 ) -> Readings:
     from torch import distributed, multiprocessing, set_num_threads
     from torch.distributed.device_mesh import init_device_mesh
@@ -438,7 +438,7 @@ def _built(factory: Factory, seed: int = 0, kind: str = "float32", device: str =
         return factory()
 
 
-def _materialised(model: Any, fill: Fill) -> Any:
+def _materialised(model: Any, fill: Filler) -> Any:
     import torch
 
     model.to_empty(device="cpu")

@@ -19,7 +19,7 @@ import pytest
 from plkernel.common import cli
 
 if TYPE_CHECKING:
-    from plkernel.config.study import Spec
+    from plkernel.config.spec import Spec
 
 # Tests started in the background ignore Ctrl-C, and so would every process of theirs that is to be
 # interrupted.

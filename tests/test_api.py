@@ -226,7 +226,7 @@ def judged(model: object, **options: object) -> object:
         (lambda: plkernel.evaluate(uniform), "text must be given"),
         (
             lambda: plkernel.evaluate(uniform, b"short"),
-            "text has 5 bytes, fewer than one window of context",
+            "text must hold one window of context",
         ),
         (
             lambda: plkernel.evaluate(uniform, b"text" * 99, context=0),
@@ -268,13 +268,16 @@ def judged(model: object, **options: object) -> object:
         (lambda: plkernel.load_run("."), "holds no config.json; give the folder of a run, STUDY"),
         (
             lambda: plkernel.load_run("runs/records/quick"),
-            "is a study, which plkernel.report shows; none of its runs",
+            "which plkernel.report shows; none of its runs",
         ),
         (lambda: plkernel.load_study("nowhere"), "folder nowhere: no such file or folder"),
-        (lambda: plkernel.inspect("runs/records/quick"), "path runs/records/quick: is a study"),
+        (
+            lambda: plkernel.inspect("runs/records/quick"),
+            "path must be the folder of a run, got the study",
+        ),
         (
             lambda: plkernel.run_study("quick", "out", only=["nothing"]),
-            "only: no arm matches 'nothing'",
+            "only must match an arm, got 'nothing'",
         ),
         (lambda: plkernel.load_run("nowhere"), "path nowhere: no such file or folder"),
         (lambda: plkernel.load_study("docs"), "holds no spec.json"),

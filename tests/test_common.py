@@ -330,9 +330,9 @@ def test_values_within_the_limits_are_read_as_they_are(tmp_path: Path) -> None:
         (
             "a.json",
             json.dumps(nested(files.MOST_NESTED + 1)).encode(),
-            "nested deeper than 64 lists",
+            "must be nested at most 64 lists",
         ),
-        ("a.json", b'{"a":' * 100_000, "nested deeper than 64 lists and tables"),
+        ("a.json", b'{"a":' * 100_000, "must be nested at most 64 lists and tables deep"),
         (
             "a.json",
             b'{"a": [0, 9223372036854775808]}',
@@ -340,7 +340,11 @@ def test_values_within_the_limits_are_read_as_they_are(tmp_path: Path) -> None:
         ),
         ("a.json", b"1" * 10_000, "not readable as JSON"),
         ("a.json", b"\xff", "not readable as JSON"),
-        ("a.toml", b"a = " + b"[" * 5000 + b"]" * 5000, "nested deeper than 64 lists and tables"),
+        (
+            "a.toml",
+            b"a = " + b"[" * 5000 + b"]" * 5000,
+            "must be nested at most 64 lists and tables deep",
+        ),
         ("a.toml", b"a = 9223372036854775808", "(a: whole numbers must lie between"),
         ("a.toml", b"a = ", "not readable as TOML"),
     ],

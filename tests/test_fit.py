@@ -102,7 +102,7 @@ def test_minimax_says_whether_it_is_level(
         ("--max-lag 1", "max_lag must be finite and at least 3, got 1"),
         ("--beta 200", "use a smaller beta or max_lag"),
         ("--max-lag 10000000", "use a smaller max_lag or fewer nodes"),
-        ("--nodes quantile --beta 0.1 --gain lru", "float32 decay holds: use 0.00794 to"),
+        ("--nodes quantile --beta 0.1 --gain lru", "half-lives must be between 0.00794 and"),
         (
             "--tempering 3",
             "tempering must be left out with placement 'log-spaced', got 3; it belongs to",
@@ -205,7 +205,7 @@ def test_predictive_weights_are_fitted_and_loaded(
 
 def test_quantiles_need_a_power_law(copies: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match="nodes 'quantile' lie at the quantiles of a power law's own measure"
+        ValueError, match=r"nodes must be 'terms' or 'log-spaced' for .*, got 'quantile'"
     ):
         fit(
             corpus=str(copies),

@@ -257,7 +257,9 @@ def test_mistakes_are_one_line(
         ([str(folder), "--prompt-file", str(tmp_path)], "Is a directory"),
     ]
     if not torch.cuda.is_available():
-        cases.append(([str(folder), "--device", "cuda"], "device 'cuda' is not available here"))
+        cases.append(
+            ([str(folder), "--device", "cuda"], "device must be 'cpu' or 'auto' where no GPU is")
+        )
     (tmp_path / "out" / "spec.json").write_text("{}")
     capsys.readouterr()
     for arguments, message in cases:

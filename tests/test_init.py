@@ -51,7 +51,7 @@ def test_every_scheme_shows_on_every_model_it_is_for(kind: ModelKind, capsys: Sh
         try:
             show(name, model=kind, dim=64, layers=2)
         except ValueError as error:
-            assert " not for RWKV-" in str(error)  # noqa: PT017
+            assert " for RWKV-" in str(error)  # noqa: PT017
             refused.add(name)
             continue
         text = capsys.readouterr().out
@@ -93,10 +93,10 @@ def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:
     [
         (lambda: show("megatron_defualt"), "nearest: megatron_default"),
         (lambda: listing("trinty"), "did you mean 'trinity'"),
-        (lambda: show("nonsense"), "'nonsense' does not exist; plkernel.init list names all"),
-        (lambda: show("gpt2", option=(("sd", 1),)), "has no option 'sd'; valid: std, position_std"),
+        (lambda: show("nonsense"), "got 'nonsense'; plkernel.init list names all"),
+        (lambda: show("gpt2", option=(("sd", 1),)), "must be one of std, position_std, got 'sd'"),
         (lambda: show("gpt2", option=(("std", -1),)), "must be a finite number of at least 0"),
-        (lambda: show("rwkv7_official", "rwkv6"), "not for RWKV-6: use rwkv_blinkdl"),
+        (lambda: show("rwkv7_official", "rwkv6"), "scheme must be rwkv_blinkdl or rwkv_finch"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(action: Any, message: str, capsys: Shown) -> None:

@@ -63,7 +63,10 @@ def test_the_list_names_every_command_and_loads_nothing(script: Path) -> None:
 def test_unknown_commands_are_one_line(script: Path) -> None:
     wrong = call(script, "experimant")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == "error: no command 'experimant'; did you mean 'experiment'?\n"
+    assert (
+        wrong.stderr == "error: command must be one of plkernel's, got 'experimant';"
+        " did you mean 'experiment'?\n"
+    )
 
 
 def test_threads_of_commands_sleep_and_those_of_other_programs_do_as_they_are_told(

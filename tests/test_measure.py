@@ -230,7 +230,7 @@ def test_a_file_of_integers_is_measured_by_its_numbers(tmp_path: Path, capsys: S
     assert numbers["information"]["unit"] == "symbol"
     assert numbers["information"]["values"] == text["information"]["values"]
     assert "9,000 symbols, 4 different" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="holds numbers and no text; leave out tokenizer and"):
+    with pytest.raises(ValueError, match="tokenizer and max_bytes must be left out for"):
         measure(names, max_bytes="1k")
 
 
@@ -287,7 +287,7 @@ def test_python_measures_vectors_and_tokens(
     np.save(tmp_path / "ids.npy", ids)
     saved = plkernel.measure(tmp_path / "ids.npy", max_lag=50)
     assert saved.information == vector.information
-    with pytest.raises(ValueError, match="tokenizer is for texts"):
+    with pytest.raises(ValueError, match="tokenizer must be left out for a vector"):
         plkernel.measure(ids, tokenizer=path)
     wrong: Any = 5
     with pytest.raises(ValueError, match="tokenizer must be a path, got 5"):

@@ -31,7 +31,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
     module = import_module(f"plkernel.commands.{name}")
     if name in ("experiment", "train"):
         call = partial(
-            reading.main, module.command, words, check, getattr(module, "check_ahead", None)
+            reading.main, module.command, words, check, getattr(module, "check_arguments", None)
         )
     elif name == "init":
         call = partial(cli.main, getattr(module, words[0]), words[1:])
@@ -49,7 +49,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
     [
         (
             "experiment quick --only nothing",
-            "only: no arm matches 'nothing'; valid: concentrated, log-spaced",
+            "only must match an arm, got 'nothing'; valid: concentrated, log-spaced",
         ),
         ("experiment quick --workers 0", "workers must be at least 1, got 0"),
         (
@@ -58,7 +58,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
         ),
         (
             "measure nofile",
-            "corpus 'nofile': no such file or folder, nor the name of a corpus; valid: bible",
+            "corpus must be a file, a folder or the name of a corpus, got 'nofile'; valid: bible",
         ),
         ("measure short.txt", "short.txt: "),
         (
@@ -72,14 +72,17 @@ def refused(name: str, *words: str, shown: Shown) -> str:
                 f" {Path('study/arm/seed-0')}"
             ),
         ),
-        ("probe study", "target study: is a study, which plkernel.report shows"),
+        (
+            "probe study",
+            "target must be the folder of a run, got the study study, which plkernel.report shows",
+        ),
         (
             "report study/arm/seed-0",
             "holds no spec.json: it is a run, which plkernel.inspect shows; give the folder",
         ),
         (
             "init show nope",
-            "scheme 'nope' does not exist; plkernel.init list names all, such as mup",
+            "scheme must be the name of one, got 'nope'; plkernel.init list names all, such as mup",
         ),
     ],
 )

@@ -192,7 +192,7 @@ def options(
 
 def write(app: Sphinx) -> None:
     """Write every page that has changed."""
-    from plkernel.config.study import Spec
+    from plkernel.config.spec import Spec
 
     schema = Spec.model_json_schema()
     modules = dict(pages(griffe.load("plkernel", search_paths=[str(DOCS.parent)])))

@@ -276,7 +276,7 @@ def forward(
     batch, time, channels = b.shape
     h, last = torch.empty_like(b), torch.empty_like(state)
     fixed = a.dim() == 1
-    lanes, length, chunks = plan(batch, time, channels)
+    lanes, length, chunks = divided(batch, time, channels)
     grid = (batch * chunks * triton.cdiv(channels, lanes),)
     with torch.cuda.device_of(b):  # kernels are launched on the current device
         starts = _starts(a, b, state, lanes, length, chunks, reverse=False)
@@ -318,7 +318,7 @@ def backward(
     batch, time, channels = h.shape
     grad_b, grad_state = torch.empty_like(h), torch.empty_like(state)
     fixed = a.dim() == 1
-    lanes, length, chunks = plan(batch, time, channels)
+    lanes, length, chunks = divided(batch, time, channels)
     # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
     grad_a = (
         a.new_empty((batch, chunks, channels), dtype=torch.float64)
@@ -388,7 +388,7 @@ def _starts(
     return starts
 
 
-def plan(batch: int, time: int, channels: int) -> tuple[int, int, int]:
+def divided(batch: int, time: int, channels: int) -> tuple[int, int, int]:
     """Channels of a program, steps of a chunk and number of chunks, for a tensor (batch, time,
     channels).
 

@@ -447,7 +447,9 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
     if (size := r.shape[3]) > MOST_KEYS:
-        raise ValueError(f"wkv: r has key size {size}; the gpu backend takes at most {MOST_KEYS}")
+        raise ValueError(
+            f"wkv: r must have a key size of at most {MOST_KEYS} with backend 'gpu', got {size}"
+        )
     out, last = torch.empty_like(v), torch.empty_like(state)
     sizes, shapes, grid = launch(r, v, log_decay)
     with torch.cuda.device_of(r):  # kernels are launched on the current device

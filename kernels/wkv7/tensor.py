@@ -728,7 +728,7 @@ def backward(
     return *grads, grad_state
 
 
-class Plan(NamedTuple):
+class Launch(NamedTuple):
     """Sizes of a problem, and what its kernels are compiled for.
 
     sizes: T, H, K, V and the number of chunks; keys, padded: K and V as they are kept; values,
@@ -793,13 +793,13 @@ class Plan(NamedTuple):
         }
 
 
-def planned(r: Tensor, v: Tensor, precision: str | None) -> Plan:
+def planned(r: Tensor, v: Tensor, precision: str | None) -> Launch:
     """The plan for inputs r (B,T,H,K) and v (B,T,H,V)."""
     batch, time, heads, size = r.shape
     values = v.shape[3]
     if size > MOST_KEYS:
         raise ValueError(
-            f"wkv7: r has key size {size}; the tensor backend takes at most {MOST_KEYS};"
+            f"wkv7: r must have a key size of at most {MOST_KEYS} on tensor cores, got {size};"
             " backend='gpu' takes more"
         )
     chosen = precision or ("bf16" if r.dtype == torch.bfloat16 else "tf32x3")
@@ -813,7 +813,7 @@ def planned(r: Tensor, v: Tensor, precision: str | None) -> Plan:
     # make more of such programs, each with less to do in series.
     small = keys <= 64 and chosen == "bf16"
     chunk = 32 if small else 16
-    return Plan(
+    return Launch(
         sizes=(time, heads, size, values, triton.cdiv(time, chunk)),
         units=batch * heads,
         chunk=chunk,
@@ -827,7 +827,7 @@ def planned(r: Tensor, v: Tensor, precision: str | None) -> Plan:
 
 
 def _prepared(
-    plan: Plan,
+    plan: Launch,
     r: Tensor,
     log_decay: Tensor,
     k: Tensor,

@@ -87,7 +87,7 @@ class Distribution:
                 return nn.init.orthogonal_(tensor, self.scale, generator=generator)
             case "constant":
                 return tensor.fill_(self.scale)
-        raise ValueError(f"a distribution of kind {self.kind!r} cannot be drawn")
+        raise ValueError(f"kind of a distribution must be one that can be drawn, got {self.kind!r}")
 
 
 def truncated_normal_(tensor: Tensor, cutoff: float, generator: torch.Generator) -> Tensor:

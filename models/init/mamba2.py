@@ -95,7 +95,8 @@ def _mamba2_layers(model: nn.Module) -> list[Any]:
     layers = [one for one in model.modules() if hasattr(one, "A_log") and hasattr(one, "dt_bias")]
     if not layers:
         raise ValueError(
-            f"a {type(model).__name__} has no layer with A_log and dt_bias: Mamba2ForCausalLM has"
+            "model must have layers with A_log and dt_bias, as Mamba2ForCausalLM has, got"
+            f" {type(model).__name__}"
         )
     return layers
 
@@ -111,7 +112,8 @@ def _unit_a_(layer: Any, nodes: Nodes) -> None:
     """
     if getattr(layer, "ordered", None) is not None:
         raise ValueError(
-            "heads of one A have no order in it: use parametrisation 'free', or init spectrum_"
+            "parametrisation must be 'free' for heads of one A, which have no order in it, got"
+            " 'ordered'; or use init spectrum_"
         )
     layer.A_log.zero_()
     decays_(layer.dt_bias, nodes, "dt_bias", a_log=layer.A_log)

@@ -34,7 +34,7 @@ from plkernel.models.init.roles import (
     kind_of,
     laid_out,
 )
-from plkernel.models.init.rwkv_vectors import OFFICIAL, VERSIONS, of_rwkv, vector
+from plkernel.models.init.rwkv_vectors import OFFICIAL, VERSIONS, initial_vector, of_rwkv
 from plkernel.models.layers import Structure
 
 M = TypeVar("M", bound=nn.Module)
@@ -51,8 +51,8 @@ def structure_of(model: Any) -> Structure:
     return replace(structure, embedding_norm=structure.norm != "none")
 
 
-Fill = Distribution | Callable[[Parameter], Distribution]
-Number = float | Callable[[Parameter], float]
+DistributionOf = Distribution | Callable[[Parameter], Distribution]
+NumberOf = float | Callable[[Parameter], float]
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,18 @@ class Rules:
     longest time constant in bytes of the ramp of RWKV-7's decays; 0 for the official ramp.
     """
 
-    embedding: Fill
-    input: Fill | None = None
-    output: Fill | None = None
-    head: Fill | None = None
-    roles: Mapping[Role, Fill] = field(default_factory=dict)
-    norm: Fill = ONE
-    norm_bias: Fill = ZERO
-    bias: Fill = ZERO
-    gate: Fill = ONE
-    learning_rate: Mapping[str, Number] = field(default_factory=dict)
-    eps: Mapping[str, Number] = field(default_factory=dict)
-    weight_decay: Mapping[str, Number] = field(default_factory=dict)
+    embedding: DistributionOf
+    input: DistributionOf | None = None
+    output: DistributionOf | None = None
+    head: DistributionOf | None = None
+    roles: Mapping[Role, DistributionOf] = field(default_factory=dict)
+    norm: DistributionOf = ONE
+    norm_bias: DistributionOf = ZERO
+    bias: DistributionOf = ZERO
+    gate: DistributionOf = ONE
+    learning_rate: Mapping[str, NumberOf] = field(default_factory=dict)
+    eps: Mapping[str, NumberOf] = field(default_factory=dict)
+    weight_decay: Mapping[str, NumberOf] = field(default_factory=dict)
     forward: Mapping[str, float] = field(default_factory=dict)
     needs: Mapping[str, Any] = field(default_factory=dict)
     vectors: str = ""
@@ -88,7 +88,7 @@ class Rules:
 
     def fill(self, parameter: Parameter) -> Distribution:
         """The distribution of one parameter that is not the model's own."""
-        fill: Fill | None = self.roles.get(parameter.role)
+        fill: DistributionOf | None = self.roles.get(parameter.role)
         if fill is None and parameter.role != "position":
             fill = getattr(self, group(parameter.role))
         if fill is None:
@@ -97,7 +97,7 @@ class Rules:
 
     def multiplier(self, kind: str, parameter: Parameter) -> float:
         """Multiplier of the learning rate, eps or weight_decay."""
-        values = cast(Mapping[str, Number], getattr(self, kind))
+        values = cast(Mapping[str, NumberOf], getattr(self, kind))
         role = parameter.role
         if role in values:
             number = values[role]
@@ -151,11 +151,11 @@ def rules_at(name: str, sizes: Sizes, options: Mapping[str, float]) -> Rules:
 
     Raises ValueError for an unknown name or option, or a value that no option has.
     """
-    chosen = find(name)
+    chosen = find_scheme(name)
     for option, value in options.items():
         if option not in chosen.options:
             valid = ", ".join(chosen.options) or "it has none"
-            raise ValueError(f"scheme {name!r} has no option {option!r}; valid: {valid}")
+            raise ValueError(f"option of scheme {name!r} must be one of {valid}, got {option!r}")
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
             raise ValueError(
                 f"{option} of scheme {name!r} must be a finite number of at least 0, got {value!r}"
@@ -163,14 +163,14 @@ def rules_at(name: str, sizes: Sizes, options: Mapping[str, float]) -> Rules:
     return chosen.rules(sizes, **options)
 
 
-def find(name: str) -> Scheme:
+def find_scheme(name: str) -> Scheme:
     """The scheme of this name; ValueError with the nearest ones."""
     if name not in SCHEMES:
         near = get_close_matches(name, SCHEMES, n=3, cutoff=0.5)
         remedy = (
             f"nearest: {', '.join(near)}" if near else "plkernel.init list names all, such as mup"
         )
-        raise ValueError(f"scheme {name!r} does not exist; {remedy}")
+        raise ValueError(f"scheme must be the name of one, got {name!r}; {remedy}")
     return SCHEMES[name]
 
 
@@ -261,7 +261,7 @@ class Plan:
 
         Each holds lr, weight_decay and eps, and lr_multiplier for schedules that write lr anew.
         """
-        return grouped(
+        return optimizer_groups(
             self.parameters_of(model), self.multipliers(), learning_rate, weight_decay, eps
         )
 
@@ -275,7 +275,7 @@ def values_of(entry: Entry, model: nn.Module, generator: torch.Generator) -> Ten
     if distribution.kind == "vector":
         config = cast(Any, model).config
         version = cast(str, distribution.version)
-        values = vector(parameter.name, config, version, distribution.scale)
+        values = initial_vector(parameter.name, config, version, distribution.scale)
         return values.view(parameter.shape)
     if parameter.transposed:
         return distribution.draw(parameter.shape[::-1], generator).mT
@@ -359,7 +359,7 @@ def check_version(model: nn.Module, scheme: str, rules: Rules) -> None:
     number = cast(Any, model).config.version
     if number not in VERSIONS[rules.vectors].models:
         fitting = [name for name, version in VERSIONS.items() if number in version.models]
-        raise ValueError(f"scheme {scheme!r} is not for RWKV-{number}: use {' or '.join(fitting)}")
+        raise ValueError(f"scheme must be {' or '.join(fitting)} for RWKV-{number}, got {scheme!r}")
 
 
 def own_of(model: nn.Module, name: str, rules: Rules) -> Distribution:
@@ -415,7 +415,7 @@ def is_matrix(name: str, parameter: Tensor) -> bool:
     return name.endswith(".weight") and parameter.squeeze().ndim >= 2
 
 
-def grouped(
+def optimizer_groups(
     parameters: Mapping[str, Tensor],
     multipliers: Mapping[str, tuple[float, float, float]],
     learning_rate: float,

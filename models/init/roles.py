@@ -118,7 +118,10 @@ class RoleTable(dict[str, Rule]):
                     f"roles: {pattern!r}: {place}: {first['msg']}, got {value!r}"
                 ) from error
             if (rule.role is None) == (not rule.parts):
-                raise ValueError(f"roles: {pattern!r}: a rule needs a role or parts, and not both")
+                raise ValueError(
+                    f"roles: {pattern!r}: a rule must have a role or parts, got"
+                    f" {'both' if rule.parts else 'neither'}"
+                )
             table[pattern] = rule
         return table
 
@@ -154,7 +157,8 @@ class RoleTable(dict[str, Rule]):
         if wrong:
             more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
             raise ValueError(
-                f"every parameter needs exactly one role: {', '.join(wrong[:NAMED])}{more}"
+                f"every parameter must match one pattern, got {', '.join(wrong[:NAMED])}{more};"
+                " mend the table of roles"
             )
         return assigned
 
@@ -274,8 +278,8 @@ class Parameter:
         """l + 1; ValueError outside the blocks."""
         if self.layer is None:
             raise ValueError(
-                f"{self.name} needs the number of its layer in its name: this scheme scales by"
-                " depth"
+                f"{self.name} must have the number of its layer in its name, as blocks.0.weight"
+                " has, for a scheme that scales by depth"
             )
         return self.layer + 1
 
@@ -345,7 +349,9 @@ def slices_of(
     if count > 1:
         dim = output_dim(len(shape), rule.transposed)
         if shape[dim] % count:
-            raise ValueError(f"{name} has {shape[dim]} outputs, which are not {count} equal parts")
+            raise ValueError(
+                f"outputs of {name} must be {count} equal parts, got {shape[dim]}; mend its roles"
+            )
         shape[dim] //= count
     block = block_of(name)
     layer = None if block is None else block[1]

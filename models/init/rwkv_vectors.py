@@ -109,7 +109,7 @@ def of_rwkv(name: str, config: "Config", version: str, longest: float = 0.0) -> 
     return uniform(bounds[0] if first else bounds[1])
 
 
-def vector(name: str, config: "Config", version: str, longest: float = 0.0) -> Tensor:
+def initial_vector(name: str, config: "Config", version: str, longest: float = 0.0) -> Tensor:
     """The values (D,) in float64 of a token-shift vector, decays, u or another vector.
 
     `name` is as in the state dict, `longest` as in `of_rwkv`.

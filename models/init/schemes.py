@@ -23,7 +23,7 @@ from plkernel.models.init.distributions import (
     rescaled,
     uniform,
 )
-from plkernel.models.init.plan import Fill, Number, Rules, scheme
+from plkernel.models.init.plan import DistributionOf, NumberOf, Rules, scheme
 from plkernel.models.init.roles import Parameter, Role, Sizes
 from plkernel.models.init.rwkv_vectors import DECAYS_OF_GOOSE
 
@@ -74,7 +74,7 @@ def small(s: Sizes, share: float | None = None, **asks: Any) -> Rules:
     return Rules(normal(std), output=normal(output), **asks)
 
 
-def hidden(number: Number) -> dict[str, Number]:
+def hidden(number: NumberOf) -> dict[str, NumberOf]:
     """The same multiplier for all matrices of the blocks."""
     return dict.fromkeys(HIDDEN, number)
 
@@ -238,7 +238,7 @@ def maxtext(s: Sizes, *, tied: bool = False) -> Rules:
     embedding = normal(s.width**-0.5)
     matrix = fan_in(normal)
     dense = fan_in(rescaled)
-    roles: dict[Role, Fill] = {
+    roles: dict[Role, DistributionOf] = {
         "query": normal((s.width * s.head_size) ** -0.5),
         **dict.fromkeys(FFN, dense),
     }
@@ -308,7 +308,7 @@ def nanotron_spectral_mup(s: Sizes) -> Rules:
     width**0.4 to width**0.7; `spectral` has the rule for Adam. Each part of a fused matrix is a
     matrix; nanotron counts their outputs together. It refuses biases; ours are 0.
     """
-    rates: dict[str, Number] = dict.fromkeys((*HIDDEN, "head"), lambda p: p.fan_out / p.fan_in)
+    rates: dict[str, NumberOf] = dict.fromkeys((*HIDDEN, "head"), lambda p: p.fan_out / p.fan_in)
     return Rules(normal(1), by_spectrum, by_spectrum, by_spectrum, learning_rate=rates)
 
 
@@ -425,7 +425,7 @@ def transformers_clip(s: Sizes, *, std: float = 0.02) -> Rules:
     out = normal(std_out)
     deep = normal(std_out / s.deep)
     up = normal(std_out / ROOT_2)
-    roles: dict[Role, Fill] = {
+    roles: dict[Role, DistributionOf] = {
         "ffn_gate": up,
         "ffn_up": up,
         "ffn_router": up,
@@ -568,7 +568,7 @@ def deepnorm_needs(s: Sizes) -> dict[str, Any]:
     return {"placement": "post", "residual": (2 * s.layers) ** 0.25}
 
 
-def in_branches(scaled: Fill) -> dict[Role, Fill]:
+def in_branches(scaled: DistributionOf) -> dict[Role, DistributionOf]:
     """The matrices besides outputs that DeepNet and T-Fixup scale down: not queries, keys, gates of
     the mixer and routers.
     """
@@ -621,7 +621,7 @@ def critical_he(s: Sizes) -> Rules:
     """
     linear = fan_in(normal)
     he = fan_in(normal, ROOT_2)
-    roles: dict[Role, Fill] = {"ffn_gate": he, "ffn_up": he, "ffn_out": he}
+    roles: dict[Role, DistributionOf] = {"ffn_gate": he, "ffn_up": he, "ffn_out": he}
     return Rules(normal(1.0), linear, linear, linear, roles)
 
 
@@ -680,7 +680,7 @@ def skip_init(s: Sizes) -> Rules:
     return Rules(fan_in(normal, ROOT_2), head=fan_in(uniform), gate=ZERO, needs=needs)
 
 
-def mup_rates(m: float, head: float) -> dict[str, Number]:
+def mup_rates(m: float, head: float) -> dict[str, NumberOf]:
     """Learning rates of Adam, which moves every entry by about its rate: 1 / m where a sum over the
     width follows.
 
@@ -718,11 +718,11 @@ def mup_table8(
     m = s.ratio(base_width)
     if uniform_draws and std != STD:
         raise ValueError(
-            f"std {std:g} does not go with uniform_draws, whose bounds follow from the fans: leave"
-            " it out"
+            "std must be left out with uniform_draws, whose bounds follow from the fans, got"
+            f" {std:g}"
         )
-    matrix: Fill = fan_in(uniform) if uniform_draws else normal(std / math.sqrt(m))
-    head: Fill = fan_in(uniform, math.sqrt(m)) if uniform_draws else normal(std)
+    matrix: DistributionOf = fan_in(uniform) if uniform_draws else normal(std / math.sqrt(m))
+    head: DistributionOf = fan_in(uniform, math.sqrt(m)) if uniform_draws else normal(std)
     return Rules(
         normal(embedding_std),
         matrix,
@@ -774,7 +774,7 @@ def spectral(s: Sizes, *, base_width: float = 256) -> Rules:
     does not depend on the width.
     """
     s.ratio(base_width)
-    rates: dict[str, Number] = dict.fromkeys((*HIDDEN, "head"), lambda p: base_width / p.fan_in)
+    rates: dict[str, NumberOf] = dict.fromkeys((*HIDDEN, "head"), lambda p: base_width / p.fan_in)
     return Rules(normal(1.0), by_spectrum, by_spectrum, by_spectrum, learning_rate=rates)
 
 
@@ -847,9 +847,9 @@ APPENDIX = "paper:Eagle and Finch, arXiv 2404.05892, Appendix I, as printed"
 def official(
     vectors: str,
     embedding: float,
-    matrix: Fill,
-    head: Fill,
-    roles: dict[Role, Fill],
+    matrix: DistributionOf,
+    head: DistributionOf,
+    roles: dict[Role, DistributionOf],
     twice: str | tuple[str, ...] = "",
     longest: float = 0.0,
 ) -> Rules:
@@ -885,7 +885,7 @@ def rwkv_blinkdl(s: Sizes) -> Rules:
     """Today's code: embedding U(1e-4), matrices O(1), keys and gates O(0.1), outputs 0, head
     O(0.5 sqrt(V / d)), O(0.5) where V <= d; decays at twice the rate.
     """
-    roles: dict[Role, Fill] = {
+    roles: dict[Role, DistributionOf] = {
         "key": orthogonal(0.1),
         "mixer_gate": orthogonal(0.1),
         "ffn_router": ZERO,
@@ -901,7 +901,7 @@ def rwkv7_official(s: Sizes) -> Rules:
     Decays rise along the channels and zigzag in every head; w0, which they follow from, has twice
     the learning rate. Weight decay acts on matrices and the embedding alone.
     """
-    roles: dict[Role, Fill] = {"key": orthogonal(0.1)}
+    roles: dict[Role, DistributionOf] = {"key": orthogonal(0.1)}
     return official("rwkv7_official", 1e-4, orthogonal(1.0), wide_head(s), roles, DECAYS_OF_GOOSE)
 
 
@@ -918,7 +918,7 @@ def rwkv7_post(s: Sizes, *, longest: float = 512, even: bool = True) -> Rules:
     if not longest > shortest:
         raise ValueError(f"longest must be above {shortest:.3g} bytes, got {longest:g}")
     ramp = "rwkv7_post" if even else "rwkv7_official"
-    roles: dict[Role, Fill] = {"key": orthogonal(0.1)}
+    roles: dict[Role, DistributionOf] = {"key": orthogonal(0.1)}
     head = wide_head(s)
     return official(ramp, 1e-4, orthogonal(1.0), head, roles, DECAYS_OF_GOOSE, longest)
 

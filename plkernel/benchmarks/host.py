@@ -17,10 +17,10 @@ from torch.nn.functional import linear
 from plkernel.benchmarks.operators import (
     LIMITS,
     operator,
-    prepare,
     problem,
     quartiles,
     relative_error,
+    set_up,
     step,
     truth,
 )
@@ -107,7 +107,7 @@ def host_seconds(call: Callable[[], Any], calls: int, device: str) -> float:
 
 def run(rounds: int, device: Device, out: Path | None) -> None:
     """Check the operators against float64, then time all in turns with one thread of torch."""
-    place = prepare(rounds, 1, device, out).type
+    place = set_up(rounds, 1, device, out).type
     for name, shape in SHAPES.items():
         given = problem(name, shape, place)
         error = relative_error(step(operator(name), given)(), truth(name, given))

@@ -173,7 +173,7 @@ def _largest_by_channel(x: Tensor) -> Tensor:
     return x.abs().reshape(-1, x.shape[-1]).amax(0)
 
 
-def prepare(rounds: int, threads: int, device: Device, out: Path | None) -> torch.device:
+def set_up(rounds: int, threads: int, device: Device, out: Path | None) -> torch.device:
     """Check the arguments of a benchmark, set the threads of torch, and return the device."""
     for name, value in (("threads", threads), ("rounds", rounds)):
         if value < 1:
@@ -354,7 +354,7 @@ def run(
     """
     if any(min(shape) < 1 for shape in shapes):
         raise ValueError(f"shapes has {shapes}; all must be 1 or more")
-    place = prepare(rounds, threads, device, out).type
+    place = set_up(rounds, threads, device, out).type
     rows: list[dict[str, Any]] = []
     for shape in shapes or SHAPES[name][place]:
         progress(f"checking against float64 at {shape}")

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from plkernel.benchmarks.host import host_seconds
-from plkernel.benchmarks.operators import OURS, Problem, operator, prepare, problem, progress
+from plkernel.benchmarks.operators import OURS, Problem, operator, problem, progress, set_up
 from plkernel.common.environment import environment, versions_of
 from plkernel.common.files import save_json
 from plkernel.models import Device
@@ -413,7 +413,7 @@ def timed(calls: Sequence[Call], device: str) -> dict[str, Any]:
     return row
 
 
-def measure(case: Case, one: Candidate, sets: Sequence[Problem], check: Any, device: str) -> Any:
+def timed_case(case: Case, one: Candidate, sets: Sequence[Problem], check: Any, device: str) -> Any:
     """The row of a contender: its error, its times, or the reason why they are missing."""
     if device == "cpu" and not one.on_cpu:
         return {"reason": "needs a GPU"}
@@ -460,7 +460,7 @@ def run(
     skip: patterns of contenders that are left out. characters: the most that the table takes.
     """
     begun = time.monotonic()
-    place = prepare(1, torch.get_num_threads(), device, out).type
+    place = set_up(1, torch.get_num_threads(), device, out).type
     best = chip(place)
     rows: list[dict[str, Any]] = []
     seconds -= time.monotonic() - begun
@@ -513,7 +513,7 @@ def profiled(
             if start > end or (label != OURS and spent[label] > allowed):
                 rows.append(row | {"reason": "no time left"})
                 continue
-            rows.append(row | measure(case, one, sets, check, device))
+            rows.append(row | timed_case(case, one, sets, check, device))
             if device == "cuda":
                 torch.cuda.empty_cache()
             spent[label] += time.monotonic() - start

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from plkernel.benchmarks.host import host_seconds
-from plkernel.benchmarks.operators import prepare, progress
+from plkernel.benchmarks.operators import progress, set_up
 from plkernel.benchmarks.profile import PEERS, WIDTH, chip, wall_seconds
 from plkernel.benchmarks.training import OPERATORS
 from plkernel.common.cli import text_table
@@ -37,13 +37,14 @@ from plkernel.common.files import save_json
 from plkernel.config.condition import resolve
 from plkernel.config.schema import ModelSpec, TrainSpec
 from plkernel.models import Device
+from plkernel.models.kinds import KINDS
 from plkernel.models.layers import BYTES
 from plkernel.study.dry_run import OPERATIONS
 from plkernel.study.together import COUNTS, timing
 from plkernel.training.build import build, started
 from plkernel.training.evaluate import autocast, next_byte_loss
 
-Row = dict[str, Any]
+TimedRow = dict[str, Any]
 EAGER, GRAPH, COMPILED = "eager", "graph", "compiled"
 OURS = ("ssm", "rwkv6", "rwkv7")
 CORES = {"rwkv6": "wkv", "rwkv7": "wkv7"}
@@ -116,7 +117,8 @@ SMALL = ModelSpec(dim=128, layers=4)
 
 def ours(kind: str, size: Size, layers: int, counted: bool) -> nn.Module:
     """A model of this project; `counted` alone has no values."""
-    heads: dict[str, Any] = {} if kind == "ssm" else {"head_size": min(64, size.width)}
+    has_heads = "head_size" in KINDS[kind].options
+    heads: dict[str, Any] = {"head_size": min(64, size.width)} if has_heads else {}
     condition = resolve(ModelSpec(kind=kind, dim=size.width, layers=layers, **heads))
     return build(condition) if counted else started(condition, 0)
 
@@ -168,7 +170,7 @@ def on_tensor_cores(kind: str, precision: str) -> AbstractContextManager[Any]:
     return patch.object(module, name, partial(getattr(module, name), precision=precision))
 
 
-def entries() -> dict[str, TimedModel]:
+def timed_models() -> dict[str, TimedModel]:
     """Ours, ours on tensor cores, and the peers."""
     made = [TimedModel(kind, partial(ours, kind), OPERATORS[kind][1], on_cpu=True) for kind in OURS]
     for kind, operator in CORES.items():
@@ -186,9 +188,9 @@ def order(device: str) -> Iterator[tuple[Size, str, str]]:
     Time may end before the last. Peers that time many launches before they choose one come last.
     """
     sizes = SIZES[device]
-    slow = [label for label in entries() if label.startswith(SLOW_PEER)]
+    slow = [label for label in timed_models() if label.startswith(SLOW_PEER)]
     for size in sizes:
-        for label in entries():
+        for label in timed_models():
             if label not in slow:
                 yield size, label, EAGER
                 yield size, label, GRAPH
@@ -202,7 +204,7 @@ def order(device: str) -> Iterator[tuple[Size, str, str]]:
 
 
 @cache
-def layers_of(entry: TimedModel, size: Size) -> int:
+def layers_for(entry: TimedModel, size: Size) -> int:
     """The number of layers with which an entry comes nearest to the parameters of a size."""
     with torch.device("meta"):
         two, three = (count(entry.make(size, layers, True)) for layers in (2, 3))
@@ -213,7 +215,7 @@ def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def operations(model: nn.Module, entry: TimedModel, size: Size, layers: int) -> float:
+def training_operations(model: nn.Module, entry: TimedModel, size: Size, layers: int) -> float:
     """Of a training step: of its matrices, and of its recurrence or attention."""
     embeddings = {
         id(parameter)
@@ -288,9 +290,9 @@ class Stepper:
         self()
 
 
-def measure(
+def timed_model(
     entry: TimedModel, mode: str, size: Size, device: torch.device, layers: int | None = None
-) -> Row:
+) -> TimedRow:
     """The row of an entry in a mode: its times and memory, or the reason why they are missing."""
     on_gpu = device.type == "cuda"
     if not on_gpu and (mode != EAGER or not entry.on_cpu):
@@ -302,10 +304,10 @@ def measure(
     begun = time.monotonic()
     try:
         with entry.during():
-            layers = layers or layers_of(entry, size)
+            layers = layers or layers_for(entry, size)
             model = entry.make(size, layers, False).to(device).train()
-            row: Row = {"layers": layers, "parameters": count(model)}
-            row["operations"] = operations(model, entry, size, layers)
+            row: TimedRow = {"layers": layers, "parameters": count(model)}
+            row["operations"] = training_operations(model, entry, size, layers)
             step = Stepper(model, mode, size, device)
             row["loss"] = step.loss.item()
             row["first"] = time.monotonic() - begun
@@ -329,23 +331,23 @@ def step(device: Device, seconds: float, out: Path | None, only: Sequence[str] =
     only: patterns of rows, such as "10 M fla*"; their record has a name of its own.
     """
     end = time.monotonic() + seconds
-    place = prepare(1, torch.get_num_threads(), device, out)
+    place = set_up(1, torch.get_num_threads(), device, out)
     rate = chip(place.type).matrix
-    known = entries()
+    known = timed_models()
     losses: dict[tuple[str, str], float] = {}
-    rows: list[Row] = []
+    rows: list[TimedRow] = []
     for size, label, mode in order(place.type):
         name = f"{size.name} {label} {mode}"
         if only and not any(fnmatchcase(name, pattern) for pattern in only):
             continue
-        row: Row = {"size": size.name, "model": label, "mode": mode}
+        row: TimedRow = {"size": size.name, "model": label, "mode": mode}
         key = (size.name, label)
         slow = place.type == "cuda" and (mode == COMPILED or label.startswith(SLOW_PEER))
         if time.monotonic() > end - SLOW * slow:
             rows.append(row | {"reason": "no time left"})
             continue
         progress(name)
-        found = measure(known[label], mode, size, place)
+        found = timed_model(known[label], mode, size, place)
         if "loss" in found:
             expected = losses.setdefault(key, found["loss"])
             if not abs(found["loss"] - expected) <= APART * abs(expected):
@@ -360,7 +362,7 @@ def step(device: Device, seconds: float, out: Path | None, only: Sequence[str] =
     print(table_of_steps(rows))
 
 
-def table_of_steps(rows: Sequence[Row]) -> str:
+def table_of_steps(rows: Sequence[TimedRow]) -> str:
     """One line a row that has times; below them the others, by their reason."""
     header = ["size", "model", "mode", "params", "ms", "host ms", "% of bf16", "GB", "first s"]
     lines = []
@@ -387,7 +389,7 @@ def table_of_steps(rows: Sequence[Row]) -> str:
     return "\n".join([text_table(header, lines), *repaid, *missing])
 
 
-def repaid_after(rows: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
+def repaid_after(rows: Sequence[TimedRow]) -> Iterator[tuple[str, str, float]]:
     """Size, model and the steps after which a compiled run has caught up with an eager one.
 
     Infinity for never.
@@ -424,18 +426,18 @@ def cells(device: str) -> Iterator[tuple[str, str, int, Size]]:
 def growth(device: Device, seconds: float, out: Path | None) -> None:
     """Time steps over context, width and batch, and runs at a time; tables last, and JSON."""
     end = time.monotonic() + seconds
-    place = prepare(1, torch.get_num_threads(), device, out)
+    place = set_up(1, torch.get_num_threads(), device, out)
     mode = GRAPH if place.type == "cuda" else EAGER
-    known = entries()
-    rows: list[Row] = []
+    known = timed_models()
+    rows: list[TimedRow] = []
     alone_until = end - TOGETHER * seconds
     for axis, kind, value, size in cells(place.type):
-        row: Row = {"axis": axis, "model": kind, "value": value}
+        row: TimedRow = {"axis": axis, "model": kind, "value": value}
         if time.monotonic() > alone_until:
             rows.append(row | {"reason": "no time left"})
             continue
         progress(f"{axis} {value} {kind}")
-        rows.append(row | measure(known[kind], mode, size, place, LAYERS))
+        rows.append(row | timed_model(known[kind], mode, size, place, LAYERS))
         _save("growth", {"mode": mode, "layers": LAYERS, "rows": rows}, place, out)
     if place.type == "cuda":
         torch.cuda.empty_cache()  # for the processes
@@ -445,7 +447,7 @@ def growth(device: Device, seconds: float, out: Path | None) -> None:
     print(tables_of_growth(rows))
 
 
-def at_a_time(place: torch.device, end: float) -> Iterator[Row]:
+def at_a_time(place: torch.device, end: float) -> Iterator[TimedRow]:
     """Steps per second of several runs of the small model at a time, before `end`."""
     on_gpu = place.type == "cuda"
     protocol = TrainSpec(context=512, batch=8, steps=10**6, device="cuda" if on_gpu else "cpu")
@@ -453,7 +455,7 @@ def at_a_time(place: torch.device, end: float) -> Iterator[Row]:
         protocol = protocol.model_copy(update={"context": 16, "batch": 1})
     condition = resolve(SMALL, train=protocol)
     for runs in GROWTH[place.type]["runs"]:
-        row: Row = {"axis": "runs", "model": "ssm", "value": runs}
+        row: TimedRow = {"axis": "runs", "model": "ssm", "value": runs}
         if time.monotonic() > end:
             yield row | {"reason": "no time left"}
             continue
@@ -465,7 +467,7 @@ def at_a_time(place: torch.device, end: float) -> Iterator[Row]:
             yield row | {"steps": found.steps, "memory": found.memory}
 
 
-def tables_of_growth(rows: Sequence[Row]) -> str:
+def tables_of_growth(rows: Sequence[TimedRow]) -> str:
     """A table for each axis: a line for each model, a column for each value."""
     texts = []
     for axis in dict.fromkeys(row["axis"] for row in rows):
@@ -481,7 +483,7 @@ def tables_of_growth(rows: Sequence[Row]) -> str:
     return "\n".join(texts)
 
 
-def _cell(row: Row) -> str:
+def _cell(row: TimedRow) -> str:
     if "steps" in row:
         return f"{row['steps']:.3g}"
     return f"{1e3 * row['seconds']:.3g}" if "seconds" in row else "-"
@@ -491,7 +493,7 @@ def _card(place: torch.device) -> str:
     return torch.cuda.get_device_name() if place.type == "cuda" else "cpu"
 
 
-def _save(name: str, found: Row, place: torch.device, out: Path | None) -> None:
+def _save(name: str, found: TimedRow, place: torch.device, out: Path | None) -> None:
     """What is known so far, so that nothing is lost if time ends."""
     if out is None:
         return

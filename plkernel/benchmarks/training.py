@@ -9,11 +9,11 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from plkernel.benchmarks.operators import OURS, Contender, compare, prepare, progress, show
+from plkernel.benchmarks.operators import OURS, Contender, compare, progress, set_up, show
 from plkernel.common.environment import keep_memory
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.models import Device, rwkv, rwkv7, ssm
 from plkernel.training.build import build_optimizer, started
 from plkernel.training.evaluate import autocast, next_byte_loss
@@ -34,14 +34,14 @@ def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | Non
     The model is first checked against float64.
     """
     loaded = load_spec(spec)
-    place = prepare(rounds, threads, device, out)
+    place = set_up(rounds, threads, device, out)
     kind, context, batch = loaded.model.kind, loaded.train.context, loaded.train.batch
     if kind not in OPERATORS:
         raise ValueError(
             f"spec {spec}: model kind {kind!r} is not timed here, only {', '.join(OPERATORS)}"
         )
     keep_memory()
-    error, model = check(loaded, place), _model(loaded, place)
+    error, model = gradient_error(loaded, place), _model(loaded, place)
     size = sum(parameter.numel() for parameter in model.parameters())
     entries = {
         OURS: Contender(lambda: _step(model, loaded, place)),
@@ -62,7 +62,7 @@ def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | Non
     )
 
 
-def check(spec: Spec, device: torch.device) -> float:
+def gradient_error(spec: Spec, device: torch.device) -> float:
     """Return the largest relative difference of loss and gradients from float64.
 
     Raises ValueError where it is too large. Weights are a little off their initial ones, some of

@@ -12,7 +12,7 @@ from plkernel.common.files import check_folder
 from plkernel.config import reading
 from plkernel.config.condition import Condition
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.results.power import power_text, powers
 from plkernel.results.record import restore
 from plkernel.results.registration import place_of
@@ -42,9 +42,9 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     ValueError where a corpus does not exist or is too short; one that is still to be fetched or
     unpacked is named.
     """
-    from plkernel.study.dry_run import estimate, text
+    from plkernel.study.dry_run import estimate, render
     from plkernel.study.schedule import chosen_arms, search_of
-    from plkernel.training.loop import check_ahead, longest_window
+    from plkernel.training.loop import check_corpus_size, longest_window
 
     study = resolve_spec(spec)
     chosen = study.only(chosen_arms(spec, only))
@@ -53,12 +53,12 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     unread = [
         section.name
         for section in sections
-        if not check_ahead(section, train.context, longest_window(section, train))
+        if not check_corpus_size(section, train.context, longest_window(section, train))
     ]
     arms = chosen.spec.arms
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in arms.values())
     search = resolve_spec(search_of(chosen.spec)) if searched else None
-    lines = [text(estimate(chosen, workers, search=search)), *_cautions(study, *arms)]
+    lines = [render(estimate(chosen, workers, search=search)), *_cautions(study, *arms)]
     return "\n".join(
         [
             *lines,
@@ -99,7 +99,7 @@ def _scale_caution(condition: Condition, other: Condition | None) -> Iterator[st
     """Yield that the output of an SSM differs in scale from that of the arm it is compared with."""
     from plkernel.analysis.nodes import output_std
 
-    if other is None or condition.model != other.model or other.model.kind != "ssm":
+    if other is None or condition.model != other.model or not other.model.of_kind.has_scale:
         return
     scale = output_std(condition.nodes) / output_std(other.nodes)
     if not 0.9 < scale < 1.1:
@@ -113,7 +113,7 @@ def _decay_caution(condition: Condition) -> Iterator[str]:
     """Yield that many half-lives outlast the context, in which they hardly move."""
     from plkernel.decays.memory import outlasting
 
-    if not condition.arm.places_nodes or condition.model.is_foreign:
+    if not condition.places_nodes:
         return
     step = condition.model.patching.size
     half_lives = [step * math.log(2) / rate for rate in condition.nodes.rates]
@@ -122,7 +122,7 @@ def _decay_caution(condition: Condition) -> Iterator[str]:
         yield f"{condition.name}: {words}"
 
 
-def check_ahead(
+def check_arguments(
     arms: Sequence[str],
     workers: Workers = None,
     only: Sequence[str] = (),
@@ -146,16 +146,18 @@ def _check_engine(engine: EngineName, slurm: Sequence[str], detach: bool, worker
         parameters(slurm)
         if workers == "auto":
             raise ValueError(
-                "workers auto measures this machine, and Slurm's nodes train the runs: give a"
-                " number, or leave it out"
+                "workers must be a number, or left out, with --engine slurm, whose nodes train"
+                " the runs, got 'auto'"
             )
     elif slurm:
         name = slurm[0].partition("=")[0]
-        raise ValueError(f"slurm.{name} is for --engine slurm, got --engine {engine}")
+        raise ValueError(
+            f"slurm.{name} must be left out with --engine {engine}; it is for --engine slurm"
+        )
     elif detach:
         raise ValueError(
-            "detach leaves runs to a queue, and runs of --engine local end with the command: give"
-            " --engine slurm"
+            f"engine must be slurm with detach, which leaves runs to a queue, got {engine!r}; runs"
+            " of --engine local end with the command"
         )
 
 
@@ -169,7 +171,7 @@ def _queue(folder: Path, slurm: Sequence[str] = (), workers: int | None = None) 
 def show_status(spec: Spec, folder: Path) -> None:
     """Print the state of every run, from the folders and, where there are jobs, the queue."""
     from plkernel.study.queue import jobs_of
-    from plkernel.study.status import states_of, text
+    from plkernel.study.status import render, states_of
 
     queue = None
     if jobs_of(folder):
@@ -177,7 +179,7 @@ def show_status(spec: Spec, folder: Path) -> None:
             queue = _queue(folder)
         except ValueError as error:
             print(f"note: {error}", file=sys.stderr)
-    print(text(spec.name, states_of(spec, folder, queue)))
+    print(render(spec.name, states_of(spec, folder, queue)))
 
 
 def cancel_jobs(spec: Spec, folder: Path) -> None:
@@ -343,7 +345,7 @@ def _register(
     print("\n".join([done, *_power(spec, pilot), *_cautions(resolve_spec(spec))]))
 
 
-def gathered(given: Sequence[str]) -> list[str]:
+def slurm_gathered(given: Sequence[str]) -> list[str]:
     """Return the words of a command line with all --slurm.NAME VALUE as one option.
 
     A parameter without a value stands for true.
@@ -368,9 +370,9 @@ def gathered(given: Sequence[str]) -> list[str]:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command; what only reads folders is checked without building a model."""
-    words = gathered(sys.argv[1:] if args is None else args)
+    words = slurm_gathered(sys.argv[1:] if args is None else args)
     reads = any(option in words for option in READING)
-    reading.main(command, args=words, check=None if reads else check, ahead=check_ahead)
+    reading.main(command, args=words, check=None if reads else check, ahead=check_arguments)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def export(
         out: The file to write; .pth is added if it is missing. An earlier export is replaced.
         dtype: Type of the numbers. In bfloat16 the logits differ in the third digit.
     """
-    from plkernel.decays.official import summary, to_official, write_official
+    from plkernel.decays.official import described, to_official, write_official
     from plkernel.models.rwkv import RWKV
     from plkernel.training.checkpoint import open_model
 
@@ -39,7 +39,7 @@ def export(
     if not isinstance(opened, RWKV):
         raise ValueError(f"model must be of kind rwkv5, rwkv6 or rwkv7, got {model} of kind 'ssm'")
     write_official(path, to_official(opened), dtype)
-    print(summary(opened, dtype))
+    print(described(opened, dtype))
     print(f"written: {path}")
 
 

@@ -17,7 +17,7 @@ from plkernel.analysis.nodes import (
     Lag,
     Placement,
     Summation,
-    check_options,
+    check_placement_options,
     output_std,
 )
 from plkernel.common import cli
@@ -89,7 +89,7 @@ def command(
         figure: Draw the figure.
         formats: Formats of the figure.
     """
-    check_options(nodes, tempering=tempering, loss=loss)
+    check_placement_options(nodes, tempering=tempering, loss=loss)
     check_folder(out, "out")
     check_design(max_lag, channels)  # before any node is placed
     wanted = _kernel(beta, corpus, target, kernel, lag, max_lag)

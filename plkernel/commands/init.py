@@ -55,7 +55,9 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
     wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
     found = [name for name in known if fnmatchcase(name, wild.lower())]
     if not found:
-        raise ValueError(f"no scheme is called {pattern!r}: {nearest(pattern, known)}")
+        raise ValueError(
+            f"scheme must be the name of one, got {pattern!r}; {nearest(pattern, known)}"
+        )
     return found
 
 
@@ -106,7 +108,7 @@ def show(
     from plkernel.common.cli import text_table
     from plkernel.config.condition import resolve
     from plkernel.config.schema import Arm, ModelSpec
-    from plkernel.config.study import heading
+    from plkernel.config.spec import heading
     from plkernel.training.build import build, plan_of
 
     sizes = {"kind": model, "dim": dim, "layers": layers}

@@ -69,26 +69,29 @@ def command(
         decays: A TOML file that says how the decays of layers of your own follow from their
             parameters: a table [decays] with lines such as "*.decay" = "sigmoid".
     """
-    from plkernel.common.delivery import check_options, deliver
+    from plkernel.common.delivery import check_outputs, deliver
     from plkernel.decays import inspection, own
     from plkernel.decays.memory_figures import model_figure
 
-    check_options(json, figure, windows=(windows, 1), tokens=(tokens, 2))
+    check_outputs(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
     other = inspection.is_other_software(model)
     if notable and not strict:
-        raise ValueError("notable goes with strict: give --strict --notable")
+        raise ValueError("strict must be given with notable; give --strict --notable")
     if other and (corpus, windows) != (None, 16):
-        raise ValueError(f"corpus and windows are for runs of plkernel, which {model} is not")
+        raise ValueError(
+            f"corpus and windows must be left out for {model}, which is no run of plkernel"
+        )
     asked = [compare, state_dtype, decays]
     if not other and (strict or any(one is not None for one in asked)):
         raise ValueError(
-            "compare, strict, state_dtype and decays are for checkpoints of other software, which"
-            f" {model} is not"
+            f"compare, strict, state_dtype and decays must be left out for {model}, which is no"
+            " checkpoint of other software"
         )
     if decays is not None and text is not None:
         raise ValueError(
-            "text runs models of known families alone: leave it out where decays are given"
+            "text must be left out where decays are given, since models of known families alone"
+            " are run"
         )
     if other:
         options = (compare, state_dtype, None if decays is None else own.read_statements(decays))
@@ -119,7 +122,10 @@ def _check_runnable(model: Path, findings: list[dict[str, Any]]) -> None:
     """Raise ValueError where transformers would not run the model that the findings are about."""
     for one in findings:
         if one["tensor"] == "config.json":
-            raise ValueError(f"text: config.json of {model} says {one['seen']}")
+            raise ValueError(
+                f"text: config.json of {model} must describe the model, got one that says"
+                f" {one['seen']}; mend it, or leave text out"
+            )
 
 
 def _observed(
@@ -135,7 +141,8 @@ def _observed(
     known = len(values["layers"])
     if layers is not None and known != layers:
         raise ValueError(
-            f"text: transformers runs {known} of the {layers} layers with decays in {model}"
+            f"text: model must be one that transformers runs in full, got {known} of the {layers}"
+            f" layers with decays in {model}; leave text out"
         )
     return table, values
 

@@ -8,7 +8,7 @@ import tyro
 
 from plkernel.common import cli
 from plkernel.common.files import FigureFormat, atomic_write, check_folder, refuse_links, save_json
-from plkernel.results.judging import Stating, content, figure, judged, read_hypotheses, text
+from plkernel.results.judging import Stating, content, figure, judged, read_hypotheses, render
 from plkernel.results.rows import PATTERN, Columns, last_values, read_rows
 
 
@@ -66,7 +66,7 @@ def command(
     check_folder(out, "out")
     values, used = last_values(read_rows(rows, columns), at)
     result = judged(values, baseline, stating, hope, used)
-    print(text(result, better), flush=True)
+    print(render(result, better), flush=True)
     refuse_links(out)
     save_json(out / "judge.json", content(result))
     from plkernel.analysis.figures.style import rendered

@@ -19,7 +19,7 @@ def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) ->
         source: The official checkpoint, a .pth file.
         out: Folder for the model; it must not hold one yet.
     """
-    from plkernel.decays.official import read, summary
+    from plkernel.decays.official import described, read
     from plkernel.training.checkpoint import check_free, save_model
 
     cli.existing(source, "source")
@@ -27,7 +27,7 @@ def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) ->
     check_folder(out, "out")
     model = read(source)
     save_model(out, model, str(source))
-    print(summary(model, "float32"))
+    print(described(model, "float32"))
     print(f"written: {out}")
 
 

@@ -26,11 +26,11 @@ from plkernel.api import measure
 from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import FigureFormat, check_folder, save_figure, save_json, unescape
-from plkernel.config.study import heading
+from plkernel.config.spec import heading
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
 from plkernel.data.symbols import (
-    Measured,
+    MeasuredAs,
     SymbolText,
     check_measured,
     is_vector_file,
@@ -54,7 +54,7 @@ def command(
     names: Annotated[tuple[str, ...], tyro.conf.Positional],
     estimator: Estimator | None = None,
     tokenizer: Path | None = None,
-    measured: Measured = "bytes",
+    measured: MeasuredAs = "bytes",
     lags: tuple[int, int] = STATED,
     max_lag: int = MAX_LAG,
     blocks: int = BLOCKS,
@@ -137,7 +137,7 @@ def command(
 
 
 def _read(
-    name: str, tokenizer: Path | None, measured: Measured, reading: dict[str, Any]
+    name: str, tokenizer: Path | None, measured: MeasuredAs, reading: dict[str, Any]
 ) -> SymbolText:
     """The text called `name`, its tokens, or the integers in a file of numpy."""
     if not is_vector_file(name):
@@ -146,8 +146,7 @@ def _read(
             return of_text(corpus, corpus.bytes, tokenizer, measured)
     if tokenizer is not None or reading["max_bytes"] is not None:
         raise ValueError(
-            f"{name}: holds numbers and no text; leave out tokenizer and max_bytes, which are for"
-            " texts"
+            f"tokenizer and max_bytes must be left out for {name}, which holds numbers and no text"
         )
     return read_vector(name)
 

@@ -60,13 +60,13 @@ def probe(
     import numpy as np
 
     from plkernel.analysis.information.estimate import decay_curves
-    from plkernel.common.delivery import check_options, deliver
-    from plkernel.config.study import LARGEST_SEED
+    from plkernel.common.delivery import check_outputs, deliver
+    from plkernel.config.spec import LARGEST_SEED
     from plkernel.context.curve_figures import probe_figure
     from plkernel.context.measures import INFORMED, Influence
     from plkernel.data.windows import fixed_windows, predicted_bytes
 
-    check_options(
+    check_outputs(
         json,
         figure,
         windows=(windows, 1),
@@ -79,7 +79,7 @@ def probe(
     from plkernel.probing import predictions as probing
     from plkernel.probing.text_models import open_text_model
     from plkernel.training.build import choose_device
-    from plkernel.training.evaluate import check_lags
+    from plkernel.training.evaluate import lags_within
 
     refuse_study(target, "target")
     opened = open_text_model(target, choose_device(device), trust_code)
@@ -92,12 +92,12 @@ def probe(
             f"context must be at most {opened.most:,}, which is all that the model takes, got"
             f" {length:,}"
         )
-    known = check_lags(lags, length)
+    known = lags_within(lags, length)
     read, ends = opened.encode(data)
     if read.size < length + 1:
         raise ValueError(
-            f"text {name!r} has {read.size:,} {unit}s, fewer than one window of context + 1 ="
-            f" {length + 1:,}: give a longer text or a smaller --context"
+            f"text must be one window of context + 1 = {length + 1:,} {unit}s or more, got"
+            f" {read.size:,} in {name!r}; give a longer one or a smaller --context"
         )
     cut = fixed_windows(read, length, windows)
     result = probing.probe(

@@ -36,7 +36,9 @@ def run(
         condition = from_config(values, trust_code)
         seed = int(values["seed"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{config} does not describe a run ({error})") from error
+        raise ValueError(
+            f"{config} must describe a run, as a config.json does that plkernel wrote, got {error}"
+        ) from error
     task = open_run(condition, seed, config.parent, checked=code_tried)
     print(summary(task.name, run_training(task, False, stop_with, logger)))
     print(f"written: {task.folder.path}", file=sys.stderr)

@@ -21,7 +21,8 @@ def command(name: Annotated[str | None, tyro.conf.Positional] = None) -> None:
     known = {**specs(), **roles()}
     if name is not None and name not in known:
         raise ValueError(
-            f"no spec or table of roles {name!r} comes with plkernel; {cli.nearest(name, known)}"
+            f"name must be that of a spec or a table of roles of plkernel, got {name!r};"
+            f" {cli.nearest(name, known)}"
         )
     if name is not None:
         print(known[name].read_text(encoding="utf-8"), end="")

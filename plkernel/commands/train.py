@@ -5,7 +5,7 @@ from pathlib import Path
 
 from plkernel.common.files import check_folder
 from plkernel.config import reading
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.training import check
 from plkernel.training.curves import LoggerName
 

@@ -12,9 +12,9 @@ from plkernel.api import trial
 from plkernel.common import cli
 from plkernel.results.answer import answer
 from plkernel.results.comparison import compare
-from plkernel.results.measured import Options
+from plkernel.results.measured import TrialOptions
 from plkernel.results.study import read_study
-from plkernel.study.trial import NoMemoryError, TrialModel, plan, run
+from plkernel.study.trial import NoMemoryError, TrialModel, plan_trial, run_trial
 
 __all__ = ["command", "trial"]
 
@@ -51,18 +51,18 @@ def command(
         out: Folder of the study; runs/out/trial-TEXT if left out.
         dry_run: Train nothing: measure, fit, write the spec, and say what it would take.
     """
-    options = Options(
+    options = TrialOptions(
         model=model, minutes=minutes, seeds=seeds, frozen=frozen, control=control, dim=dim
     )
     try:
-        planned = plan(text, out, options, lambda line: print(line, flush=True))
+        planned = plan_trial(text, out, options, lambda line: print(line, flush=True))
     except NoMemoryError as found:
         print(found)
         sys.exit(NO_MEMORY)
     if dry_run:
         print("nothing was trained; without --dry-run the same command runs this spec")
         return
-    failed = run(planned)
+    failed = run_trial(planned)
     if read_study(planned.out).finished():
         _show(planned.out)
     if failed:

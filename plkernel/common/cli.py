@@ -48,7 +48,9 @@ def check_patterns(option: str, patterns: Iterable[str], arms: Iterable[str]) ->
     """Raise ValueError for a pattern that matches no arm."""
     for pattern in patterns:
         if not fnmatch.filter(arms, pattern):
-            raise ValueError(f"{option}: no arm matches {pattern!r}; {nearest(pattern, arms)}")
+            raise ValueError(
+                f"{option} must match an arm, got {pattern!r}; {nearest(pattern, arms)}"
+            )
 
 
 def existing(path: Path, name: str) -> Path:
@@ -85,7 +87,10 @@ def main_of(commands: Mapping[str, Callable[..., Any]], description: str) -> Non
         bound = {name: _bound(command) for name, command in commands.items()}
         given = sys.argv[1:]
         if given and given[0] not in (*commands, "-h", "--help"):
-            raise ValueError(f"no subcommand {given[0]!r}; {nearest(given[0], commands)}")
+            raise ValueError(
+                f"subcommand must be one of the command's, got {given[0]!r};"
+                f" {nearest(given[0], commands)}"
+            )
         options: dict[str, Any] = {"prog": program(), "description": description, "args": given}
         chosen = commands.get(given[0]) if given else None
         _in_one_line(lambda: subcommand_cli_from_dict(bound, **options), chosen)()

@@ -30,7 +30,7 @@ def deliver(
         print(f"\nwritten: {file}")
 
 
-def check_options(json: Path | None, figure: Path | None, **least: tuple[int | None, int]) -> None:
+def check_outputs(json: Path | None, figure: Path | None, **least: tuple[int | None, int]) -> None:
     """Raise for files that cannot be written, and for an option (value, least) below its least."""
     if figure is not None and figure.suffix not in KINDS:
         raise ValueError(f"figure must end in {', '.join(KINDS)}, got {str(figure)!r}")

@@ -130,7 +130,7 @@ def save_figure(
 def check_file(path: Path | None, option: str) -> None:
     """Raise OSError that names `option` unless the file `path` can be written; None passes."""
     if path is not None and path.is_dir():
-        raise OSError(f"{option} {path}: is a folder; name a file")
+        raise OSError(f"{option} must be a file, got the folder {path}")
     check_folder(path and path.parent, option, file=path)
 
 
@@ -158,7 +158,10 @@ def refuse_study(path: Path, option: str) -> None:
             if runs
             else "none of its runs are here"
         )
-        raise ValueError(f"{option} {path}: is a study, which plkernel.report shows; {hint}")
+        raise ValueError(
+            f"{option} must be the folder of a run, got the study {path}, which plkernel.report"
+            f" shows; {hint}"
+        )
 
 
 def refuse_links(*paths: Path) -> None:
@@ -197,7 +200,9 @@ def read_lines(path: Path, whole: bool = False) -> list[dict[str, Any]]:
         return []
     content = read_bytes(path, MOST_BYTES_OF_ROWS)
     if whole and content[-1:] not in (b"", b"\n"):
-        raise ValueError(f"{path}: its last line is cut off, bring the file back")
+        raise ValueError(
+            f"{path}: its last line must be whole, got one that is cut off; bring the file back"
+        )
     lines = enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1)
     named = ((line, f"{path}: line {number}") for number, line in lines)
     return [_object(parsed(json.loads, line, place), place) for line, place in named]
@@ -212,7 +217,10 @@ def _object(value: Any, origin: str) -> dict[str, Any]:
 def parse_toml(content: bytes, origin: str) -> dict[str, Any]:
     """Parse TOML text; ValueError, headed by `origin`, where it is damaged or beyond the limits."""
     if LONG_KEY.search(content):  # for which the parser takes memory by the square of its parts
-        raise ValueError(f"{origin}: a key has more than {MOST_NESTED} parts with dots between")
+        raise ValueError(
+            f"{origin}: a key must have at most {MOST_NESTED} parts with dots between, got one of"
+            " more"
+        )
     return dict(parsed(tomllib.loads, content, origin))
 
 
@@ -235,7 +243,9 @@ def parsed(parse: Callable[[str], Any], content: bytes, origin: str) -> Any:
         value = parse(content.decode())
         check(value)
     except RecursionError:
-        raise ValueError(f"{origin}: nested deeper than {MOST_NESTED} lists and tables") from None
+        raise ValueError(
+            f"{origin}: must be nested at most {MOST_NESTED} lists and tables deep, got more"
+        ) from None
     except ValueError as error:  # damaged, no UTF-8, or a number of too many digits
         language = "JSON" if parse is json.loads else "TOML"
         raise ValueError(f"{origin}: not readable as {language} ({error})") from error

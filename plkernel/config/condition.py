@@ -21,19 +21,12 @@ from plkernel.config.schema import (
     explained,
 )
 from plkernel.models import rwkv_nodes
+from plkernel.models.kinds import KINDS
 
-DEFAULT_SCHEMES = {
-    "ssm": "transformers_default",
-    "rwkv5": "rwkv_blinkdl",
-    "rwkv6": "rwkv_blinkdl",
-    "rwkv7": "rwkv7_official",
-}
-# At initialisation an RWKV has random signs, information quadratic in them, and sees the newest
-# byte through u, in RWKV-7 through the state.
+# At initialisation an RWKV has random signs, and information quadratic in them.
 RWKV_AIM = {
     "target": "correlation",
     "kernel": "rms",
-    "lag": "bonus",
     "max_lag": decays.HORIZON,
     "bonus": "scheme",
 }
@@ -41,7 +34,6 @@ RWKV_TEMPERING = 0.5
 ENDS = ("shortest", "longest")
 OF_A_FOREIGN_ARM = {"learning_rate", "model", "corpus", "init", "init_options", *IN_THE_STUDY}
 OF_ANY_ARM = {"scheme", "scheme_options", "placement", "spectrum", *OF_A_FOREIGN_ARM}
-SPECTRAL_SCHEME = "rwkv7_post"
 
 
 @dataclass(frozen=True)
@@ -78,9 +70,22 @@ class Condition:
 
         Raises ValueError for other people's models, which have none.
         """
-        if self.model.is_foreign:
+        usual = self.model.of_kind.scheme
+        if usual is None:
             raise ValueError(f"a model of kind {self.model.kind!r} has no scheme")
-        return self.arm.scheme or DEFAULT_SCHEMES[self.model.kind]
+        return self.arm.scheme or usual
+
+    @property
+    def places_nodes(self) -> bool:
+        """True where the arm decides the decays: always, in a model that has none of its own."""
+        if self.model.is_foreign:
+            return False
+        return self.arm.places_nodes or not self.model.of_kind.has_own_decays
+
+    @property
+    def checks_law(self) -> bool:
+        """True where placed decays are held against the law of the arm: in the heads of an RWKV."""
+        return self.model.of_kind.newest_lag is not None
 
     @property
     def protocol(self) -> TrainSpec:
@@ -125,8 +130,8 @@ class Condition:
         step = model.patching.size
         if arm.placement is None or arm.placement == "terms":
             raise ValueError(
-                "placement 'terms' needs a fit: write one with plkernel.fit --out, name it in"
-                " node_file"
+                "node_file must be given with placement 'terms', got none; write one with"
+                " plkernel.fit --out"
             )
         if arm.placement == "quantile":
             self._check_quantiles()
@@ -134,7 +139,7 @@ class Condition:
             nodes = decays.place(
                 model.node_count,
                 gain=model.input_gain,
-                fastest=model.largest_rate,
+                fastest=model.of_kind.largest_rate,
                 placement=arm.placement,
                 projection=arm.projection,
                 beta=arm.beta,
@@ -142,20 +147,20 @@ class Condition:
                 **self._given_options(),
             )
         for name, rate in zip(ENDS, (max(nodes.rates), min(nodes.rates)), strict=True):
-            decays.check_rates(f"placement {arm.placement!r}, {name}", [rate], step)
-        if model.kind == "rwkv7":
+            decays.check_rates(f"placement {arm.placement!r}: {name}", [rate], step)
+        if math.isfinite(model.of_kind.largest_rate):
             rwkv_nodes.check_largest_rate(
-                max(nodes.rates), f"placement {arm.placement!r}, {ENDS[0]}"
+                max(nodes.rates), f"placement {arm.placement!r}: {ENDS[0]}"
             )
         return nodes
 
     def _given_options(self) -> dict[str, Any]:
         """The options of the placement that the arm gives.
 
-        max_lag is one in an SSM and for placements that end there; else it bounds a law's check.
+        max_lag is one for placements that end there; else it bounds the check of an RWKV's law.
         """
         names = ["tempering", "loss", *AIM_OPTIONS, *ENDS]
-        if self.model.kind == "ssm" or self.arm.placement in decays.PLACEMENTS_OF["max_lag"]:
+        if not self.checks_law or self.arm.placement in decays.PLACEMENTS_OF["max_lag"]:
             names.append("max_lag")
         given = {name: getattr(self.arm, name) for name in names}
         return {
@@ -169,7 +174,7 @@ class Condition:
         law = arm.law or decays.Aim(arm.beta)
         longest = arm.max_lag or decays.HORIZON
         rates = law.rate_range(longest / step, arm.loss or decays.LOSS)
-        decays.check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-life", rates, step)
+        decays.check_rates(f"placement 'quantile' with beta {arm.beta:g}: half-lives", rates, step)
 
     def _given_nodes(self, *values: Any) -> decays.Nodes:
         """The nodes that are in the spec as numbers, per byte, for a step of the model."""
@@ -179,20 +184,21 @@ class Condition:
         head = f"the nodes of {arm.node_file.rpartition('#')[0]}" if arm.node_file else "the nodes"
         if None in values:
             missing = NODE_VALUES[values.index(None)]
-            raise ValueError(f"{missing} is missing: {', '.join(NODE_VALUES)} go together")
+            raise ValueError(f"{missing} must be given, since {', '.join(NODE_VALUES)} go together")
         rates, multipliers, gain = values
         arm.refuse(
             self._unused_beside_nodes(),
             "does not go with node_file, whose nodes are placed already: leave it out",
         )
-        if gain != model.input_gain and model.kind == "ssm":
-            raise ValueError(f"{head} assume gain {gain!r}, but model.gain is {model.gain!r}")
+        if gain != model.input_gain and not self.checks_law:
+            raise ValueError(f"model.gain must be that of {head}, {gain!r}, got {model.gain!r}")
         if not len(rates) == len(multipliers) == model.node_count:
-            size = f"model.{'dim' if model.kind == 'ssm' else 'head_size'} is {model.node_count}"
+            size = f"model.{model.of_kind.node_option}, {model.node_count}"
             raise ValueError(
-                f"{head} are {len(rates)} rates and {len(multipliers)} multipliers, but {size}"
+                f"{head} must be as many as {size}, got {len(rates)} rates and {len(multipliers)}"
+                " multipliers"
             )
-        decays.check_rates(f"{head}:", [rate * step for rate in rates], step)
+        decays.check_rates(f"{head}: half-lives", [rate * step for rate in rates], step)
         return decays.Nodes(rates, multipliers, gain).per_step(step)
 
     def _unused_beside_nodes(self) -> Iterator[str]:
@@ -200,7 +206,7 @@ class Condition:
         yield from ("projection", *ENDS, "tempering", "loss")
         if self.arm.placement != "log-spaced":
             yield "placement"
-        if self.model.kind == "ssm":  # an RWKV checks its nodes against this law
+        if not self.checks_law:
             yield from ("max_lag", "beta", *AIM_OPTIONS)
 
     def check(self) -> None:
@@ -211,15 +217,11 @@ class Condition:
         for names, reason in self._unused():
             self.arm.refuse(names, reason)
         self._check_training()
-        if self.model.is_foreign:
-            return
-        if self.model.kind == "ssm":
-            self._check_shape("an SSM", "columns", "multiplier")
+        if self.places_nodes:
+            self._check_shape()
             self._check_multipliers()
-        elif self.arm.places_nodes:
-            self._check_multipliers()
-            self._check_shape("an RWKV", "receptance")
-            self._check_law()
+            if self.checks_law:
+                self._check_law()
 
     def _check_training(self) -> None:
         """Raise ValueError for an option of training that the model has no use for."""
@@ -229,7 +231,7 @@ class Condition:
         if model.is_foreign:
             reason = f"belongs to models of plkernel, got kind {model.kind!r}: leave it out"
             self.train.refuse(["backend", "carry"], reason, "train.")
-        elif model.kind == "ssm" and model.patching.mode == "published" and model.patching.size > 1:
+        elif not model.is_causal:
             reason = "needs a state, which patching mode 'published' has none of: leave it out"
             self.train.refuse(["carry"], reason, "train.")
 
@@ -240,11 +242,13 @@ class Condition:
         name = "output_std" if std else "node_multipliers"
         decays.check_multipliers(name, std or largest, largest)
 
-    def _check_shape(self, model: str, *known: str) -> None:
+    def _check_shape(self) -> None:
         """Raise ValueError where the shape goes to a place that the model does not have."""
         place = self.arm.shape_on
-        if place is not None and place not in known:
-            raise ValueError(f"shape_on must be {' or '.join(known)} in {model}, got {place!r}")
+        kind = self.model.of_kind
+        if place is not None and place not in kind.shape_on:
+            known = " or ".join(kind.shape_on)
+            raise ValueError(f"shape_on must be {known} in {kind.words}, got {place!r}")
 
     def _check_law(self) -> None:
         """Raise ValueError where the nodes of an RWKV do not follow the law of the arm."""
@@ -267,10 +271,10 @@ class Condition:
             others = [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM]
             reason = f"belongs to models of plkernel, got kind {kind!r}: use config or init"
             yield others, reason
-        elif kind == "ssm":
-            yield from self._unused_in_ssm()
-        else:
+        elif self.checks_law:
             yield from self._unused_in_rwkv()
+        else:
+            yield from self._unused_in_ssm()
 
     def _unused_in_ssm(self) -> Iterator[tuple[Iterable[str], str]]:
         yield ["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out"
@@ -289,7 +293,7 @@ class Condition:
             yield others, reason
         if arm.projection == "published":
             yield ["projection"], "is right under the EMA gain only: use 'gain-corrected'"
-        if self.model.kind == "rwkv7" and arm.bonus == "law":
+        if arm.bonus == "law" and not self.model.of_kind.has_bonus:
             yield ["bonus"], "belongs to model kinds rwkv5 and rwkv6: leave it out"
         if arm.law is None:
             unused = ["beta", "max_lag", *AIM_OPTIONS, "bonus", "shape_on"]
@@ -333,10 +337,15 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
     scheme that has them. Raises ValueError where they are given in another way too, and where
     nothing is trained, unless the arm was saved with them.
     """
-    is_ssm = model.kind == "ssm"
-    if not is_ssm and model.kind != "rwkv7":
-        raise ValueError(f"spectrum belongs to model kinds ssm and rwkv7, got {model.kind!r}")
-    if arm.placement is not None and not (is_ssm and arm.placement == "log-spaced"):
+    kind = model.of_kind
+    if not kind.has_spectrum:
+        known = " or ".join(name for name, one in KINDS.items() if one.has_spectrum)
+        raise ValueError(
+            f"spectrum must be left out unless the model is of kind {known}, got kind"
+            f" {model.kind!r}"
+        )
+    scheme = kind.spectral_scheme
+    if arm.placement is not None and (scheme or arm.placement != "log-spaced"):
         raise ValueError(
             f"placement must be left out beside spectrum, which places decays, got"
             f" {arm.placement!r}"
@@ -344,10 +353,13 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
     if train is None:
         is_filled = arm.scheme is not None or arm.longest != Arm.model_fields["longest"].default
         if not is_filled:
-            raise ValueError("spectrum needs a training context, got a model that is not trained")
+            raise ValueError(
+                "train must be given with spectrum, whose context it takes, got a model that is"
+                " not trained"
+            )
         return arm
     reach = float(multiple * train.context)
-    if is_ssm:
+    if scheme is None:
         ends = {"shortest": math.log(2) * model.patching.size, "longest": math.log(2) * reach}
         return _filled(arm, ends)
     longest = {"longest": reach}
@@ -358,7 +370,7 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
             f" got {given['longest']:g}"
         )
     arm = arm.model_copy(update={"scheme_options": {**given, **longest}})
-    return _filled(arm, {"scheme": SPECTRAL_SCHEME})
+    return _filled(arm, {"scheme": scheme})
 
 
 def _filled(arm: Arm, derived: Mapping[str, Any]) -> Arm:
@@ -374,13 +386,12 @@ def _filled(arm: Arm, derived: Mapping[str, Any]) -> Arm:
 
 def _defaults(model: ModelSpec, arm: Arm) -> dict[str, Any]:
     """Return the options of an arm whose defaults depend on the model."""
-    if model.kind == "ssm":
+    kind = model.of_kind
+    if not kind.has_own_decays:
         return {"placement": "log-spaced"}
     if model.is_foreign or not (arm.places_nodes and arm.shapes):
         return {}
-    values: dict[str, Any] = {**RWKV_AIM, "shape_on": "receptance"}
-    if model.kind == "rwkv7":
-        values["lag"] = "distance"
+    values: dict[str, Any] = {**RWKV_AIM, "lag": kind.newest_lag, "shape_on": kind.shape_on[0]}
     if arm.placement == "quantile":
         values["tempering"] = RWKV_TEMPERING
     return values

@@ -134,11 +134,15 @@ def _design(keys: DesignKeys, named: Mapping[str, Options]) -> "Design":
     within = keys.within or []
     for name in within:
         if name not in factors:
-            raise ValueError(f"within: {name!r} is not a factor; {nearest(name, factors)}")
+            raise ValueError(
+                f"within must be names of factors, got {name!r}; {nearest(name, factors)}"
+            )
     combined = math.prod(len(levels) for levels in factors.values())
     blocks = math.prod(len(factors[name]) for name in within)
     if combined + len(named) * blocks > MOST_ARMS:
-        raise ValueError(f"factors: more than {MOST_ARMS:,} arms: leave out factors or levels")
+        raise ValueError(
+            f"factors must make at most {MOST_ARMS:,} arms, got more; leave out factors or levels"
+        )
     return Design(factors, within, named, keys.baseline)
 
 
@@ -253,7 +257,7 @@ def _options_at(factors: Mapping[str, Mapping[str, Options]], levels: Levels) ->
         merged = deep_merge(options, own)
         if merged != deep_merge(own, options):
             raise ValueError(
-                f"factors.{name}: {label!r} sets {shown(own)}, which another factor sets too:"
+                f"factors.{name}: {label!r} must set what no other factor sets, got {shown(own)};"
                 " choose one"
             )
         options = merged

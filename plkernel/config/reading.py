@@ -18,10 +18,10 @@ from plkernel.common.cli import existing, nearest
 from plkernel.common.files import load_json, load_object, parse_toml, read_bytes
 from plkernel.config.condition import Condition
 from plkernel.config.factors import expanded
-from plkernel.config.options import replaced
+from plkernel.config.overrides import replaced
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import NODE_VALUES, Arm, Options
-from plkernel.config.study import Spec, heading
+from plkernel.config.spec import Spec, heading
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
 # as the value of an arm's `match`: the arm it is compared with, whatever its name
@@ -49,7 +49,7 @@ def roles() -> dict[str, Path]:
     return {path.stem: path for path in sorted((FOLDER / "roles").glob("*.toml"))}
 
 
-def find(given: Path | str) -> Path:
+def find_spec(given: Path | str) -> Path:
     """Return the file of a spec, by its path or its name.
 
     Raises ValueError with the most similar one where there is none.
@@ -75,7 +75,7 @@ def load_spec(path: Path | str, check: Check | None = None, trusted: bool = Fals
     ValueError in one line names the file, the key and the remedy. trusted: consent to the code that
     the spec names, which is imported once models are built, not here.
     """
-    path = find(path)
+    path = find_spec(path)
     return parse_spec(load_values(path), str(path), check, trusted)
 
 
@@ -102,7 +102,8 @@ def _check_rates(arms: Any) -> None:
     for name, arm in arms.items():
         if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
             raise ValueError(
-                f"arms.{name}: rates are not tried beside a learning_rate: leave out one of them"
+                f"arms.{name}: rates must be left out beside a learning_rate, or that beside"
+                " rates, got both"
             )
 
 
@@ -122,7 +123,7 @@ def parse_spec(
 
         def checked(arm: Arm, name: str) -> Arm:
             condition = conditions[name]
-            if arm.match is not None and condition.model.kind == "ssm":
+            if arm.match is not None and condition.model.of_kind.has_scale:
                 condition = _matched(condition, spec, conditions)
                 conditions[name] = condition
             condition.check()
@@ -157,15 +158,15 @@ def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Conditio
     other = against if arm.match == BASELINE else str(arm.match)
     if arm.match == BASELINE != against and BASELINE in conditions:
         raise ValueError(
-            "match 'baseline' may mean the arm of that name or the one compared with: rename"
-            " the arm"
+            "match must name one arm, got 'baseline', which may mean the arm of that name or the"
+            " one compared with; rename the arm"
         )
     if other not in conditions:
         raise ValueError(
-            f"match {other!r} is not an arm; {nearest(other, [*conditions, BASELINE])}"
+            f"match must name an arm, got {other!r}; {nearest(other, [*conditions, BASELINE])}"
         )
     if conditions[other].arm.match is not None:
-        raise ValueError(f"match {other!r} is itself matched: name an arm that is not")
+        raise ValueError(f"match must name an arm that is not matched itself, got {other!r}")
     scale = output_std(conditions[other].nodes)
     return replace(condition, arm=arm.model_copy(update={"output_std": scale}))
 
@@ -233,8 +234,10 @@ def main(
             cli.parse(own, ["--help"], prog, hint)
         if not given or given[0].startswith("-"):
             got = repr(given[0]) if given else "nothing"
-            raise ValueError(f"the spec comes first: {prog} [OPTIONS], got {got}")
-        path = find(given[0])
+            raise ValueError(
+                f"the first argument must be a spec, as in {prog} [OPTIONS], got {got}"
+            )
+        path = find_spec(given[0])
         call, rest = cli.parse(own, given[1:], prog, whole=False)
         options = call.keywords
         values = load_values(path)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from plkernel.config.condition import Condition
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ Every section is immutable and refuses unknown keys. The text of a field, or bel
 in the reference.
 """
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -23,10 +22,10 @@ from pydantic import (
 )
 
 from plkernel.analysis import nodes
-from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 from plkernel.common.cli import NAME, is_code, nearest, shortened
 from plkernel.common.files import shown
 from plkernel.models import Device, ModelKind, Order, PatchingMode, rwkv_nodes
+from plkernel.models.kinds import FOREIGN, KINDS, OF_DECAYS, Kind
 
 # Limits beyond what any machine trains, so that a spec is checked in seconds.
 WIDEST = 2**16
@@ -93,14 +92,6 @@ FARTHEST = 8
 says it.
 """
 
-OF_DECAYS = ("parametrisation", "position_scaling", "scaling_length")
-OF_KIND = {
-    "ssm": ("kind", "dim", "layers", "gain", "patching", *OF_DECAYS),
-    "rwkv5": ("kind", "dim", "layers", "head_size", "k_clamp"),
-    "rwkv6": ("kind", "dim", "layers", "head_size", "k_clamp"),
-    "rwkv7": ("kind", "dim", "layers", "head_size", "ranks", *OF_DECAYS),
-}
-"""Options of [model] by kind; other people's models have `config` alone."""
 AIM_OPTIONS = ("target", "kernel", "lag")
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
 # fields of an arm that stand elsewhere in a run, or nowhere
@@ -137,7 +128,7 @@ the arm.
 """
 
 
-KINDS = {
+IN_TOML = {
     "model_type": "must be a table",
     "dict_type": "must be a table",
     "tuple_type": "must be a list",
@@ -200,7 +191,7 @@ def _in_words(one: Mapping[str, Any], root: type[BaseModel], within: Iterable[st
     message: str = one["msg"].removeprefix("Value error, ")
     if one["type"] == "value_error" and isinstance(one["input"], dict | BaseModel):
         return message  # of a whole section, which names its options
-    message = KINDS.get(one["type"], message)
+    message = IN_TOML.get(one["type"], message)
     head = f"{where}: " if where else ""
     return f"{head}{message}, got {shown(one['input'])}"
 
@@ -270,7 +261,7 @@ class RanksSpec(Section):
 class ModelSpec(Section):
     """The model that all arms share."""
 
-    kind: Annotated[ModelKind | str, AfterValidator(lambda kind: _code(kind, OF_KIND))] = "ssm"
+    kind: Annotated[ModelKind | str, AfterValidator(lambda kind: _code(kind, KINDS))] = "ssm"
     """ssm: the diagonal SSM. rwkv5, rwkv6, rwkv7: Eagle, Finch, Goose. module:attribute: yours;
     needs --trust-code.
     """
@@ -306,14 +297,30 @@ class ModelSpec(Section):
         return is_code(self.kind)
 
     @property
+    def of_kind(self) -> Kind:
+        """What is known of its kind."""
+        return KINDS.get(self.kind, FOREIGN)
+
+    @property
     def node_count(self) -> int:
         """Number of decays that an arm places: channels of the state, in an RWKV of a head."""
-        return self.dim if self.kind == "ssm" else self.head_size
+        count: int = getattr(self, self.of_kind.node_option)
+        return count
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Number of heads and decays in each; a model without heads is one."""
+        return self.dim // self.node_count, self.node_count
 
     @property
     def input_gain(self) -> nodes.Gain:
         """Factor on the input of the recurrence; in an RWKV it follows from the K-clamp."""
-        return self.gain if self.kind == "ssm" else rwkv_nodes.gain_of(self.k_clamp)
+        return rwkv_nodes.gain_of(True) if self.k_clamp else self.gain
+
+    @property
+    def is_causal(self) -> bool:
+        """False where patches show bytes their own target; those models have no state either."""
+        return self.patching.mode == "causal" or self.patching.size == 1
 
     @property
     def scaled_over(self) -> int | None:
@@ -325,23 +332,19 @@ class ModelSpec(Section):
             )
         return self.scaling_length
 
-    @property
-    def largest_rate(self) -> float:
-        """Upper bound of the decay rate per byte."""
-        return RWKV7_LARGEST_RATE if self.kind == "rwkv7" else math.inf
-
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
-        known = OF_KIND.get(self.kind, ("kind", "config"))
+        known = self.of_kind.options
         for name, field in ModelSpec.model_fields.items():
             if name not in known and getattr(self, name) != field.default:
                 raise ValueError(
-                    f"{name} does not belong to model kind {self.kind!r}: leave it out"
+                    f"{name} must be left out for model kind {self.kind!r}, to which it does not"
+                    " belong"
                 )
         if self.scaling_length is not None and not self.position_scaling:
             raise ValueError(
-                f"scaling_length {self.scaling_length} is for position_scaling: set that, or leave"
-                " it out"
+                "scaling_length must be left out without position_scaling, got"
+                f" {self.scaling_length}; set that, or leave it out"
             )
         if self.scaling_length is not None and self.scaling_length <= self.patching.size:
             raise ValueError(
@@ -735,7 +738,8 @@ class Hypothesis(MeasuredNumber):
     def _has_a_margin(self) -> Self:
         if self.claim in BOUNDED and self.margin == 0.0:
             raise ValueError(
-                f"{self.name!r}: claim {self.claim!r} needs a margin above 0, such as 0.01"
+                f"{self.name!r}: margin must be above 0 for claim {self.claim!r}, such as 0.01,"
+                " got 0"
             )
         return self
 
@@ -761,7 +765,8 @@ class Gate(MeasuredNumber):
             self._check_ahead_of(limits)
         elif not limits or limits != sorted(limits):
             raise ValueError(
-                f"{self.name!r}: a gate needs at_least or at_most, at_least not above at_most"
+                f"{self.name!r}: a gate must have at_least or at_most, at_least not above at_most,"
+                f" got {self.at_least} and {self.at_most}"
             )
         return self
 
@@ -769,8 +774,8 @@ class Gate(MeasuredNumber):
         of_the_end = self.step is None and self.metric in ("val_bpb", "test_bpb")
         if limits or not of_the_end:
             raise ValueError(
-                f"{self.name!r}: ahead_of is of val_bpb or test_bpb at the end, without another"
-                " limit"
+                f"{self.name!r}: ahead_of must be alone, and of val_bpb or test_bpb at the end,"
+                f" got metric {self.metric!r} and step {self.step}"
             )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from plkernel.analysis.results import Result
 
 Floats = NDArray[np.float64]
-Tokens = NDArray[np.int64]
+TokenArray = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 INFORMED = 40
 """Blocks of a text from which the errors of its I(d) are estimated."""
@@ -165,7 +165,7 @@ def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
     return Influence(tuple(lags), tuple(bits.tolist()), tuple(errors.tolist()))
 
 
-def places(windows: int, length: int, count: int, rng: np.random.Generator) -> Tokens:
+def places(windows: int, length: int, count: int, rng: np.random.Generator) -> TokenArray:
     """Tokens of each window (length,) to replace, (windows,count).
 
     These are the first, and one from each further of the strata.
@@ -190,7 +190,7 @@ def is_read(lags: ArrayLike, places: ArrayLike, length: int) -> NDArray[np.bool_
     return (given >= length - length // 2) & (given <= length)
 
 
-def others(text: ArrayLike, tokens: ArrayLike, rng: np.random.Generator) -> Tokens:
+def others(text: ArrayLike, tokens: ArrayLike, rng: np.random.Generator) -> TokenArray:
     """For each of `tokens` a different one, drawn by its frequency in `text`.
 
     All of `tokens` occur in `text`.
@@ -198,8 +198,8 @@ def others(text: ArrayLike, tokens: ArrayLike, rng: np.random.Generator) -> Toke
     known, counts = np.unique(np.asarray(text), return_counts=True)
     if known.size < 2:
         raise ValueError(
-            f"text: repeats one token, {known[0]}, only, which no other can replace; give a longer"
-            " text"
+            f"text must hold two different tokens or more, got {known[0]} only, which no other can"
+            " replace; give a longer one"
         )
     ends, at = counts.cumsum(), np.searchsorted(known, tokens)
     drawn = rng.integers(0, ends[-1] - counts[at])

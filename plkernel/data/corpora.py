@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plkernel.common.files import atomic, check_folder, load_object, save_json
-from plkernel.data.names import Source, resolve
+from plkernel.data.names import Source, find_source
 
 FORMAT = 1
 """Part of every cache key: to be raised when the same source would give other bytes."""
@@ -136,7 +136,7 @@ def _located(
         )
     folder = (cache_folder() if cache is None else Path(cache)).resolve()
     byte = separator.encode("latin-1")
-    source = resolve(name, byte, column or "text", folder)
+    source = find_source(name, byte, column or "text", folder)
     digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=byte.hex())
     stem = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)[-60:].strip("_.")
     return source, folder / f"{stem}-{digest}.bin"
@@ -212,5 +212,8 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
             if size == max_bytes:
                 break
         if size < max(documents, 1):  # nothing, or separators only
-            raise ValueError(f"corpus {name!r} is empty: no text in {documents} documents")
+            raise ValueError(
+                f"corpus {name!r} must hold text, got none in {documents} documents; name another,"
+                " or its --column"
+            )
     return Corpus(name, source.label, path, size, digest.hexdigest(), documents)

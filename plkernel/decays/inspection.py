@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
 SLOPES_OVER = slope_range(LAGS) or (0.0, 0.0)
-Pair = tuple[Layer, Layer | None]
+LayerPair = tuple[Layer, Layer | None]
 """A layer now and before."""
 Parts = tuple[list[str], dict[str, Any], tuple[Memory | None, Memory], str]
 """Of a report: texts, values for JSON, memory before and now, and the title of the figure."""
@@ -168,8 +168,8 @@ def of_checkpoint(
 
 def _compared(model: Path, compare: Path | None, decays: Decays | None) -> tuple[Shown, Parts]:
     """A checkpoint and its report, beside an earlier one where that is given."""
-    before = None if compare is None else shown(str(compare), decays)
-    now = shown(str(model), decays)
+    before = None if compare is None else inspected(str(compare), decays)
+    now = inspected(str(model), decays)
     if before is None:
         return now, ([render(now)], now.to_dict(), (None, now.memory), now.name)
     if len(before.layers) != len(now.layers):
@@ -188,7 +188,7 @@ def _compared(model: Path, compare: Path | None, decays: Decays | None) -> tuple
     return now, ([render(now, before)], values, (before.memory, now.memory), now.name)
 
 
-def shown(target: str, decays: Decays | None = None) -> Shown:
+def inspected(target: str, decays: Decays | None = None) -> Shown:
     """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub.
 
     decays: of layers of somebody's own, see `plkernel.decays.own`.
@@ -230,10 +230,10 @@ def render(now: Shown, before: Shown | None = None) -> str:
     return "\n\n".join(parts)
 
 
-def _by_family(now: Shown, before: Shown | None) -> list[list[Pair]]:
+def _by_family(now: Shown, before: Shown | None) -> list[list[LayerPair]]:
     """Layers beside those before, apart by family."""
     earlier = repeat(None) if before is None else before.layers
-    kinds: dict[str, list[Pair]] = {}
+    kinds: dict[str, list[LayerPair]] = {}
     for layer, old in zip(now.layers, earlier, strict=False):
         kind = layer.family.anchor + layer.family.name
         kinds.setdefault(kind, []).append((layer, old))
@@ -251,7 +251,7 @@ def _family_text(layers: Sequence[Layer]) -> str:
     return "\n".join(lines)
 
 
-def _half_life_table(pairs: Sequence[Pair], is_compared: bool) -> str:
+def _half_life_table(pairs: Sequence[LayerPair], is_compared: bool) -> str:
     """Half-lives and slopes of the layers of a family, with a title."""
     header = ["layer", "channels", *NAMED, "x"]
     if is_compared:

@@ -23,14 +23,14 @@ from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 
-State = dict[str, Tensor]
+StateDict = dict[str, Tensor]
 
 BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 FIRST_IN_BLOCK = ("att.ln_x", "att.time_maa")
 UNUSED = {"blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2"}
 
 
-def to_official(model: RWKV) -> State:
+def to_official(model: RWKV) -> StateDict:
     """The tensors of `model` under their official names, in the official order, on the CPU.
 
     The format has no tied head: the embedding of a tied model is written twice. Raises ValueError
@@ -76,7 +76,7 @@ def _place(name: str) -> tuple[float, int]:
     return float(match[1]), min(ranks, default=len(FIRST_IN_BLOCK))
 
 
-def write_official(path: Path, state: State, dtype: str = "float32") -> None:
+def write_official(path: Path, state: StateDict, dtype: str = "float32") -> None:
     """Write `state` in numbers of type `dtype`, atomically.
 
     Raises ValueError naming one that is too large for it.
@@ -91,7 +91,7 @@ def write_official(path: Path, state: State, dtype: str = "float32") -> None:
         torch.save(cast, handle)
 
 
-def summary(model: RWKV, dtype: str) -> str:
+def described(model: RWKV, dtype: str) -> str:
     """Version, sizes and number of parameters of a model, in one line."""
     config, count = model.config, sum(parameter.numel() for parameter in model.parameters())
     return (

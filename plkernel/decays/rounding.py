@@ -47,7 +47,7 @@ MOST_STEPS = 200_000
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredHalfLives:
     """Half-lives of layers or heads, and what a stored state makes of them.
 
     half_lives   in steps
@@ -164,7 +164,7 @@ def _followed(half_lives: Floats, dtype: torch.dtype) -> Floats:
     return shares
 
 
-def stored(rates: ArrayLike, dtype: str) -> Stored:
+def stored(rates: ArrayLike, dtype: str) -> StoredHalfLives:
     """What a state stored as `dtype` makes of decay rates -ln a per step.
 
     rates: any shape, finite and not below 0; a rate of 0 never decays in any type and counts as
@@ -179,4 +179,4 @@ def stored(rates: ArrayLike, dtype: str) -> Stored:
     shares = np.ones_like(half_lives)
     decaying = np.isfinite(half_lives)
     shares[decaying] = kept(half_lives[decaying], name)
-    return Stored(name, half_lives, shares, frozen_from(name))
+    return StoredHalfLives(name, half_lives, shares, frozen_from(name))

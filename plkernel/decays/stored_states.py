@@ -7,7 +7,7 @@ import numpy as np
 
 from plkernel.common.cli import text_table
 from plkernel.decays.rates import Layer
-from plkernel.decays.rounding import Stored, stored
+from plkernel.decays.rounding import StoredHalfLives, stored
 from plkernel.decays.structure import row_labels
 
 HEADER = ["layer", "half-lives", "not held", "never decay", "shortest not held"]
@@ -36,7 +36,7 @@ def state_table(layers: Sequence[Layer], dtype: str) -> tuple[str, dict[str, Any
     return text, {"dtype": whole.dtype, **_numbers(whole), "layers": values}
 
 
-def _cells(found: Stored) -> list[str]:
+def _cells(found: StoredHalfLives) -> list[str]:
     numbers = _numbers(found)
     shortest = numbers["shortest_not_held"]
     return [
@@ -47,7 +47,7 @@ def _cells(found: Stored) -> list[str]:
     ]
 
 
-def _numbers(found: Stored) -> dict[str, Any]:
+def _numbers(found: StoredHalfLives) -> dict[str, Any]:
     lost = found.half_lives[~found.held]
     finite = lost[np.isfinite(lost)]
     return {

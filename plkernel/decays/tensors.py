@@ -351,7 +351,7 @@ def _downloaded(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    from plkernel.data.files import endpoint, reachable
+    from plkernel.data.text_files import endpoint, reachable
 
     repository, _, revision = name.partition("@")
     wanted = [CONFIG, "*.safetensors", "*.safetensors.index.json"]

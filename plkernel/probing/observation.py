@@ -41,14 +41,15 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
     """
     if str(model).startswith(HUB) or (model.is_file() and model.name != CHECKPOINT):
         raise ValueError(
-            f"text needs a model that can run, as a folder with its tokenizer, which {model} is not"
+            f"model must be one that can run on a text, a folder with its tokenizer, got {model};"
+            " leave text out"
         )
     target = open_text_model(model, torch.device("cpu"))
     name, data = target.text(text)
     read, _ = target.encode(data)
     length = min(target.context, tokens, read.size)
     if length < 2:
-        raise ValueError(f"text {name!r} has {read.size} {target.unit}s, expected at least 2")
+        raise ValueError(f"text must have 2 {target.unit}s or more, got {read.size} in {name!r}")
     windows = fixed_windows(read, length - 1, tokens // length)
     try:
         layers = observe(target.model, target.predict, windows)

@@ -18,10 +18,10 @@ from plkernel.context.measures import (
 )
 from plkernel.training.evaluate import (
     Predict,
-    check_lags,
     check_repeats,
     check_windows,
     influence,
+    lags_within,
     logits_of,
     moved_by,
     rounding_of,
@@ -76,7 +76,7 @@ def probe(
     Bits per byte are all bits over all these bytes.
     """
     check_windows(windows)
-    known = check_lags(lags, windows.shape[1] - 1)
+    known = lags_within(lags, windows.shape[1] - 1)
     check_causal(predict, windows, batch, seed)
     losses = token_losses(predict, windows, batch)
     context = windows.shape[1] - 1

@@ -16,10 +16,9 @@ from plkernel.common.files import shown
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec, explained
 from plkernel.data import corpora
-from plkernel.data.windows import Bytes, check_length, fixed_windows
+from plkernel.data.windows import Bytes, check_holds_window, fixed_windows
 from plkernel.decays.inspection import Parts
 from plkernel.decays.memory import Memory, kernel_exponents, memory_of, slope_range
-from plkernel.models.rwkv7 import RWKV7
 from plkernel.training.build import Model, started
 from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import diagnose, memory
@@ -52,10 +51,9 @@ def view(model: Model, windows: Tensor) -> View:
         "exponents": known.exponents()[0].tolist() if span else [],
         "exponents_over_lags": span,
     }
-    if isinstance(model, RWKV7) and span:
-        rows = np.stack(
-            [row.numpy() for row in model.responses(torch.tensor(lags, dtype=torch.long))]
-        )
+    responses = model.responses(torch.tensor(lags, dtype=torch.long)) if span else []
+    if responses:
+        rows = np.stack([row.numpy() for row in responses])
         kernel["measured_exponents"] = kernel_exponents(lags, rows).tolist()
     figures = diagnose(model, windows, BATCH, torch.device("cpu"))
     lives = [
@@ -108,12 +106,12 @@ def validation_text(
     text = corpora.load(section.name, **section.reading)
     if corpus is None and text.sha256 != known.get("sha256"):
         raise ValueError(
-            f"corpus {section.name!r} is not what the run was trained on (other sha256): name one"
-            f" with --{option}"
+            f"corpus {section.name!r} must be what the run was trained on, got one with another"
+            f" sha256; name one with --{option}"
         )
     data = text.splits(section.validation, section.test).validation
     context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
-    check_length(data.size, context, f"the validation split of corpus {section.name!r}")
+    check_holds_window(data.size, context, f"the validation split of corpus {section.name!r}")
     return section.name, data, context
 
 

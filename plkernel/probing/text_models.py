@@ -16,7 +16,7 @@ from plkernel.common import cli
 from plkernel.common.files import CHECKPOINT, CONFIG, load_json
 from plkernel.context.measures import Bytes
 from plkernel.data import corpora
-from plkernel.data.tokens import tokenised
+from plkernel.data.tokenised import tokenised
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint
 from plkernel.probing.runs import UNTRAINED_CONTEXT, validation_text
@@ -77,8 +77,8 @@ def open_text_model(path: Path, device: torch.device, trusted: bool = False) -> 
     if isinstance(content, dict) and "model_type" in content:
         return _transformers(path, device)
     raise ValueError(
-        f"target {path}: neither a run of ours ({CHECKPOINT}, {CONFIG}) nor a transformers model,"
-        f" whose {CONFIG} names a model_type"
+        f"target must be a run of plkernel ({CHECKPOINT}, {CONFIG}) or a model of transformers,"
+        f" whose {CONFIG} names a model_type, got {path}"
     )
 
 
@@ -179,8 +179,8 @@ def _transformers(path: Path, device: torch.device) -> TextModel:
         tokens = found.ids
         if tokens.size and tokens.max() >= (size := model.get_input_embeddings().num_embeddings):
             raise ValueError(
-                f"target {path}: its tokenizer gives token {tokens.max()}, but the model has {size}"
-                " only"
+                f"target {path}: tokens of its tokenizer must be below {size}, as the model has,"
+                f" got {tokens.max()}; save that of the model there"
             )
         return tokens, found.ends
 

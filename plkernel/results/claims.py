@@ -82,7 +82,7 @@ class Judgement:
     verdict: VerdictName
 
 
-def judge(family: Mapping[str, Claimed], alpha: float = 0.05) -> dict[str, Judgement]:
+def judge_family(family: Mapping[str, Claimed], alpha: float = 0.05) -> dict[str, Judgement]:
     """The verdict on every claim of a family, by name.
 
     p of the claims go through Holm as one family, p of their opposites as another, so that the

@@ -120,7 +120,7 @@ def convergence(starts: Starts) -> tuple[Spread, Spread]:
     return spread(half_lives), spread(kernels)
 
 
-def kernels_figure(panels: Mapping[str, Starts]) -> "Figure":
+def learnt_kernels_figure(panels: Mapping[str, Starts]) -> "Figure":
     """Draw kernels before training (above) and after, a column for each group.
 
     Lines are geometric means over runs and blocks.

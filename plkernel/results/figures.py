@@ -15,7 +15,7 @@ from plkernel.results.answer import words_of
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.forest import difference_rows, forest, hypothesis_row
 from plkernel.results.loss_curves import difference_figure, difference_limits, loss_figure
-from plkernel.results.picture import overview
+from plkernel.results.picture import overview_figure
 from plkernel.results.rate_report import FIGURE_CAPTION, rate_figure
 from plkernel.results.statistics import difference_curves
 
@@ -109,7 +109,7 @@ class Drawing(NamedTuple):
 def drawings(comparison: Comparison) -> Iterator[Drawing]:
     """Draw every figure of a study; the names of those of a block end in the block's levels."""
     kernels = {arm.name: memory_panel(comparison, arm).before for arm in comparison.arms}
-    whole = overview(comparison, kernels, words_of(comparison))
+    whole = overview_figure(comparison, kernels, words_of(comparison))
     if whole:
         yield Drawing("overview", *KINDS["overview"], "", whole)
     if comparison.declared:

@@ -147,11 +147,13 @@ def _frame(rows: Sequence[ForestRow]) -> float:
     """Half the width of the frame: room for all rows but those far beyond the median."""
     known = [row for row in rows if row.difference]
     # with one row or two there is no telling which is far
-    typical = median(largest(row.per_seed) for row in known) if len(known) > 2 else math.inf
+    typical = (
+        median(largest_magnitude(row.per_seed) for row in known) if len(known) > 2 else math.inf
+    )
     seeds: list[float] = []
     bounds: list[float] = []
     for row in known:
-        is_near = not typical or largest(row.per_seed) <= FAR * typical
+        is_near = not typical or largest_magnitude(row.per_seed) <= FAR * typical
         if is_near and row.difference:
             seeds += row.per_seed
             bounds += [row.difference.low, row.difference.high]
@@ -160,11 +162,11 @@ def _frame(rows: Sequence[ForestRow]) -> float:
 
 def half_frame(seeds: Sequence[float], bounds: Sequence[float]) -> float:
     """Half a symmetric frame: room for every seed, and for bounds up to BESIDE times as far."""
-    farthest_seed = largest(seeds)
-    farthest = max(farthest_seed, largest(bounds))
+    farthest_seed = largest_magnitude(seeds)
+    farthest = max(farthest_seed, largest_magnitude(bounds))
     return 1.07 * min(farthest, BESIDE * farthest_seed) or 1e-3
 
 
-def largest(values: Sequence[float]) -> float:
+def largest_magnitude(values: Sequence[float]) -> float:
     """The largest magnitude of the finite values, 0 without any."""
     return max((abs(value) for value in values if math.isfinite(value)), default=0.0)

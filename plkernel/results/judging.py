@@ -17,7 +17,7 @@ from scipy.stats import ttest_ind
 from plkernel.common.cli import nearest, text_table
 from plkernel.common.files import parse_toml, read_bytes
 from plkernel.config.schema import BOUNDED, Claim, explained
-from plkernel.results.claims import Claimed, Judgement, judge
+from plkernel.results.claims import Claimed, Judgement, judge_family
 from plkernel.results.comparison import ALPHA
 from plkernel.results.rows import Row
 from plkernel.results.statistics import (
@@ -163,7 +163,10 @@ def _all_compared(
     compared = []
     for size, by_arm in groups.items():
         if base not in by_arm:
-            raise ValueError(f"baseline {base!r} has no run of size {size}")
+            raise ValueError(
+                f"baseline must have runs of size {size}, got {base!r}, which has none; name"
+                " another, or leave the size out"
+            )
         others = [arm for arm in arms if arm in by_arm and arm != base]
         compared += [_compared(arm, size, by_arm[arm], by_arm[base], hope) for arm in others]
     corrected = holm({(one.arm, one.size): one.difference.p_value for one in compared})
@@ -178,7 +181,9 @@ def _baseline(arms: Sequence[str], given: str | None) -> str:
     if given is None:
         return next((arm for arm in arms if arm.lower() in BASELINES), arms[0])
     if given not in arms:
-        raise ValueError(f"baseline {given!r} is no arm of the rows; {nearest(given, arms)}")
+        raise ValueError(
+            f"baseline must be an arm of the rows, got {given!r}; {nearest(given, arms)}"
+        )
     return given
 
 
@@ -272,7 +277,7 @@ def _verdicts(
         families.setdefault(one.family, {})[one.name] = claimed
     verdicts: dict[str, Judgement] = {}
     for name, family in families.items():
-        verdicts |= judge(family, alphas[name])
+        verdicts |= judge_family(family, alphas[name])
     return verdicts
 
 
@@ -283,7 +288,7 @@ def _check_stated(hypotheses: Sequence[Stated]) -> None:
     for one in hypotheses:
         head = f"hypotheses {one.name!r}"
         if names.count(one.name) > 1:
-            raise ValueError(f"{head}: several have this name, give each its own")
+            raise ValueError(f"{head}: name must be unique, got one that several have")
         if alphas.setdefault(one.family, one.alpha) != one.alpha:
             raise ValueError(f"{head}: alpha must be that of its family, {alphas[one.family]:g}")
 
@@ -299,16 +304,20 @@ def _check_named(
     for name in named:
         if name not in arms:
             hint = nearest(name, arms)
-            raise ValueError(f"hypotheses {hypothesis!r}: {name!r} is no arm of the rows; {hint}")
+            raise ValueError(
+                f"hypotheses {hypothesis!r}: arm must be one of the rows, got {name!r}; {hint}"
+            )
     if size not in sizes:
         hint = nearest(size, sizes)
-        raise ValueError(f"hypotheses {hypothesis!r}: no run has size {size!r}; {hint}")
+        raise ValueError(
+            f"hypotheses {hypothesis!r}: size must be that of a run, got {size!r}; {hint}"
+        )
 
 
 # For the terminal and for files
 
 
-def text(result: Judged, better: str = "lower") -> str:
+def render(result: Judged, better: str = "lower") -> str:
     """Tables and sentences for the terminal."""
     lines = [_headline(result, better)]
     if result.left_out:

@@ -18,14 +18,14 @@ from plkernel.analysis.figures.style import (
     plain_ticks,
     style,
 )
-from plkernel.results.forest import FAR, half_frame, largest
-from plkernel.results.statistics import Band, Curve, pointwise_band
+from plkernel.results.forest import FAR, half_frame, largest_magnitude
+from plkernel.results.statistics import Band, LossCurve, pointwise_band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ArmCurves = Mapping[str, Sequence[Curve]]
+ArmCurves = Mapping[str, Sequence[LossCurve]]
 """The curves of every arm's seeds, keyed by bytes read."""
 LONGEST_TITLE = 34
 """Characters in a line of a panel's title at full size."""
@@ -94,7 +94,7 @@ def _last_position(arms: ArmCurves) -> int:
 
 def _draw_curves(
     axes: "Axes",
-    curves: Sequence[Curve],
+    curves: Sequence[LossCurve],
     look: Mapping[str, Any],
     unit: float,
     opacity: float = 0.6,
@@ -113,7 +113,7 @@ def _draw_curves(
 
 
 def _draw_difference(
-    axes: "Axes", curves: Sequence[Curve], band: Band, look: Mapping[str, Any], unit: float
+    axes: "Axes", curves: Sequence[LossCurve], band: Band, look: Mapping[str, Any], unit: float
 ) -> None:
     """Draw difference curves over their band and a line at zero."""
     axes.fill_between(band.at / unit, band.low, band.high, color=look["color"], alpha=0.2, lw=0)
@@ -136,15 +136,15 @@ def difference_limits(arms: ArmCurves) -> tuple[float, float]:
     """
     start = _last_position(arms) / 10
     panels = [_late_values(curves, pointwise_band(curves), start) for curves in arms.values()]
-    typical = median(largest(values) for values in panels)
-    near = [values for values in panels if largest(values) <= FAR * typical]
+    typical = median(largest_magnitude(values) for values in panels)
+    near = [values for values in panels if largest_magnitude(values) <= FAR * typical]
     low = min(min(values) for values in near)
     high = max(max(values) for values in near)
     room = 0.07 * (high - low) or 1e-3
     return low - room, high + room
 
 
-def _late_values(curves: Sequence[Curve], band: Band, start: float) -> list[float]:
+def _late_values(curves: Sequence[LossCurve], band: Band, start: float) -> list[float]:
     """Zero, and what is to be seen from `start` on: seeds and bounds, within the frame of both."""
     seeds = [value for curve in curves for at, value in curve.items() if at >= start]
     late = band.at >= start

@@ -14,7 +14,7 @@ CONTROL = "control"
 """Level of the factor `text` at which the arms of a control stand."""
 
 
-class Options(BaseModel):
+class TrialOptions(BaseModel):
     """What `plkernel.trial` was asked for; runs that go on need the same."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -51,7 +51,7 @@ class Measured(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     text: str
-    options: Options
+    options: TrialOptions
     information: DecayCurve
     verdict: SavedVerdict
     law: PowerLaw | None

@@ -55,7 +55,7 @@ ENDS = {"final_val_bpb": ("validation", True), "test_bpb": ("test", False)}
 """Measures at the end, by key: name, and if its marker is filled."""
 
 
-def overview(
+def overview_figure(
     comparison: Comparison, kernels: Mapping[str, Memory], words: Mapping[str, str]
 ) -> "Figure | None":
     """Draw the panels that the study has data for; None for a study that one picture cannot show.

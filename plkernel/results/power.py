@@ -9,7 +9,7 @@ from typing import Any
 from scipy.special import chdtri
 
 from plkernel.config.schema import BOUNDED, Hypothesis, MeasuredNumber, families
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.results import claims
 from plkernel.results.measurements import compared_arms, values
 from plkernel.results.statistics import paired_difference

@@ -17,7 +17,7 @@ from plkernel.common.files import (
     run_folder,
     save_json,
 )
-from plkernel.config.study import Spec, with_defaults
+from plkernel.config.spec import Spec, with_defaults
 from plkernel.results.claims import MOST_FLIPPED
 from plkernel.results.measurements import target_bytes
 from plkernel.results.power import power_text, powers

@@ -118,7 +118,9 @@ def _long(path: Path, table: "DataFrame", columns: Columns) -> "DataFrame":
         raise ValueError(f"{path}: value must be one of its metrics; {nearest('', metrics)}")
     kept = [name for name in runs if name.endswith(f"{WIDE}{metric}")]
     if not kept:
-        raise ValueError(f"{path}: value {metric!r} is no metric of it; {nearest(metric, metrics)}")
+        raise ValueError(
+            f"{path}: value must be one of its metrics, got {metric!r}; {nearest(metric, metrics)}"
+        )
     step = _column(path, table, "step", columns.step, needed=False)
     names = [step] if step else []
     melted = table.melt(id_vars=names, value_vars=kept, var_name="run", value_name=metric)
@@ -210,7 +212,7 @@ def split_name(name: str, pattern: str = PATTERN) -> tuple[str, int]:
         ) from None
     if not found or not found[0]:
         raise ValueError(
-            f"run {name!r} does not name an arm and a seed, as long/seed-3 does; give --pattern"
+            f"run must name an arm and a seed, as long/seed-3 does, got {name!r}; give --pattern"
         )
     return found
 
@@ -231,7 +233,9 @@ def _rows_of_events(folder: Path, columns: Columns) -> list[Row]:
             continue
         tag = columns.value or (tags[0] if len(tags) == 1 else "")
         if tag not in tags:
-            raise ValueError(f"{run}: value {tag!r} is no tag of it; {nearest(tag, tags)}")
+            raise ValueError(
+                f"{run}: value must be one of its tags, got {tag!r}; {nearest(tag, tags)}"
+            )
         arm, seed = split_name(str(run.relative_to(folder)), columns.pattern)
         rows += [Row(arm, seed, one.value, one.step) for one in events.Scalars(tag)]
     return rows
@@ -261,7 +265,8 @@ def _column(
     if found is None and (needed or given is not None):
         wanted = given or kind
         raise ValueError(
-            f"{path}: {kind} {wanted!r} is no column of it; {nearest(wanted, _names(table))}"
+            f"{path}: {kind} must be a column of it, got {wanted!r};"
+            f" {nearest(wanted, _names(table))}"
         )
     return found
 
@@ -320,5 +325,8 @@ def _at_step(
     found = [of_run[at] for of_run in runs.values() if at in of_run]
     if len(found) < len(runs):
         missing = next(key for key, of_run in runs.items() if at not in of_run)
-        raise ValueError(f"at {at:g}: arm {missing[0]!r} with seed {missing[1]} has no such step")
+        raise ValueError(
+            f"at must be a step that all runs have, got {at:g}, which arm {missing[0]!r} with seed"
+            f" {missing[1]} has not"
+        )
     return found

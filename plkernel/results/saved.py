@@ -22,10 +22,10 @@ from pydantic import (
 from plkernel.common import files
 from plkernel.config.schema import Gate, Hypothesis, explained
 
-Number = float | None
+OptionalNumber = float | None
 """null stands for NaN and infinity, which JSON cannot write."""
 Loss = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
-Positive = Annotated[float, Field(gt=0)]
+AboveZero = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 Integers = Annotated[list[int], Field(min_length=1)]
 
@@ -36,11 +36,11 @@ class Saved(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
 
-class Columns(Saved):
+class SavedColumns(Saved):
     """Lists of one length."""
 
     @model_validator(mode="after")
-    def _of_one_length(self) -> "Columns":
+    def _of_one_length(self) -> "SavedColumns":
         lengths = {name: len(value) for name, value in self if isinstance(value, list)}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{' and '.join(lengths)} must be of one length")
@@ -56,29 +56,29 @@ class EvaluationRow(Saved, extra="ignore"):
     step: int
     bytes: int
     val_bpb: Loss
-    excess_bpb: Number = None
+    excess_bpb: OptionalNumber = None
 
 
-class TruncationCurve(Columns):
+class TruncationCurve(SavedColumns):
     """Bits per byte of the same bytes by the number of bytes given before them, ascending.
 
     The last entry is that of the whole context. floor: the best possible, if the source is known.
     """
 
     given: Integers
-    bpb: list[Number]
-    floor: list[Number] | None = None
+    bpb: list[OptionalNumber]
+    floor: list[OptionalNumber] | None = None
 
 
-class InfluenceCurve(Columns):
+class InfluenceCurve(SavedColumns):
     """Change of the prediction in bits when the byte at a lag before it is another.
 
     information: I(d) of a known law, in bits.
     """
 
     lags: Integers
-    bits: list[Number]
-    information: list[Number] | None = None
+    bits: list[OptionalNumber]
+    information: list[OptionalNumber] | None = None
 
 
 class RunResult(Saved, extra="ignore"):
@@ -91,7 +91,7 @@ class RunResult(Saved, extra="ignore"):
     steps: int
     bytes: int
     final_val_bpb: Loss
-    final_val_error: Number = None
+    final_val_error: OptionalNumber = None
     best_val_bpb: Loss
     best_step: int | None = None
     test_bpb: Loss
@@ -124,7 +124,7 @@ class RunResult(Saved, extra="ignore"):
         return None
 
 
-class LzmaLosses(Columns):
+class LzmaLosses(SavedColumns):
     """Bits per byte of LZMA on the validation text after the training text, by window in bytes."""
 
     windows: Integers
@@ -135,7 +135,7 @@ JUDGING = ("context", "batch", "eval_windows", "test_windows", "final_windows")
 """Options of training that decide which bytes a run reads and is judged by."""
 
 
-class Reference(Columns):
+class Reference(SavedColumns):
     """Bits per byte of n-grams on the windows that judge runs, by order in bytes.
 
     corpus, train  as in the config.json of the runs that they suit
@@ -170,7 +170,11 @@ def saved_type(**fields: Any) -> type[Saved]:
 
 
 ArmFile = saved_type(
-    against=str, learning_rate=Positive, beta=Positive, levels=dict[str, str], rates=list[Positive]
+    against=str,
+    learning_rate=AboveZero,
+    beta=AboveZero,
+    levels=dict[str, str],
+    rates=list[AboveZero],
 )
 StudyFile = saved_type(
     name=(str, ...),
@@ -181,13 +185,13 @@ StudyFile = saved_type(
     report_steps=list[int],
     arms=(dict[str, ArmFile], ...),  # type: ignore[valid-type]
     model=dict,
-    train=saved_type(learning_rate=Positive),
-    tuning=saved_type(rates=list[Positive]),
+    train=saved_type(learning_rate=AboveZero),
+    tuning=saved_type(rates=list[AboveZero]),
     hypotheses=(list[Hypothesis], []),
     gates=(list[Gate], []),
 )
-KernelState = saved_type(lags=(list[Positive], ...), blocks=(list[list[Number]], ...))
-ModelState = saved_type(half_life_quantiles=list[list[Number]], kernel=KernelState)
+KernelState = saved_type(lags=(list[AboveZero], ...), blocks=(list[list[OptionalNumber]], ...))
+ModelState = saved_type(half_life_quantiles=list[list[OptionalNumber]], kernel=KernelState)
 STATE = (*ModelState.model_fields, "saturation", "amplification", "positions")
 """The state of the model in a row of metrics.jsonl, beside its losses."""
 ReferencesFile = saved_type(references=(list[Reference], ...))
@@ -205,7 +209,7 @@ RunFile = saved_type(
     environment=(saved_type(commit=str), ...),
     result=RunResult,
     evaluations=list[EvaluationRow],
-    curve=Columns,
+    curve=SavedColumns,
     first=ModelState,
     last=ModelState,
 )
@@ -213,7 +217,7 @@ REFERENCE_KEY = ("corpus", "train", "seed", "training_bytes")
 """The part of an entry of references.json that decides its numbers."""
 
 
-def parsed(path: Path, kind: type[Saved], value: Any) -> Any:
+def typed_part(path: Path, kind: type[Saved], value: Any) -> Any:
     """`value` as a part of that kind; ValueError with the file and the keys where it is none."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{path}: must hold an object, got {files.shown(value)}")
@@ -225,7 +229,7 @@ def parsed(path: Path, kind: type[Saved], value: Any) -> Any:
 
 def validated(path: Path, kind: type[Saved], value: Any) -> dict[str, Any]:
     """`value` unchanged, once it is known to be a part of that kind."""
-    parsed(path, kind, value)
+    typed_part(path, kind, value)
     return dict(value)
 
 

@@ -12,7 +12,7 @@ from scipy.special import nctdtr, stdtr
 from plkernel.analysis.intervals import critical_value, student_interval
 
 Floats = NDArray[np.float64]
-Curve = Mapping[int, float]
+LossCurve = Mapping[int, float]
 """Values of one seed by position: a step, or bytes read."""
 Key = TypeVar("Key")
 
@@ -121,7 +121,7 @@ class Band(NamedTuple):
 
 
 def difference_curves(
-    arm: Mapping[int, Curve], baseline: Mapping[int, Curve]
+    arm: Mapping[int, LossCurve], baseline: Mapping[int, LossCurve]
 ) -> dict[int, dict[int, float]]:
     """Arm minus baseline by seed, for the seeds of both, at the positions of both."""
     curves = {}
@@ -132,7 +132,7 @@ def difference_curves(
     return curves
 
 
-def reached(curve: Curve, loss: float) -> float:
+def reached(curve: LossCurve, loss: float) -> float:
     """The position where a curve is first at or below `loss`; infinite if nowhere.
 
     Between two positions the curve is linear in the logarithm of the position.
@@ -146,7 +146,7 @@ def reached(curve: Curve, loss: float) -> float:
     return math.inf
 
 
-def pointwise_band(curves: Sequence[Curve]) -> Band:
+def pointwise_band(curves: Sequence[LossCurve]) -> Band:
     """Mean and t interval of the curves at each position on its own; bounds are NaN for one curve.
 
     A whole curve leaves such a band more often than in 5 of 100 cases.

@@ -17,7 +17,7 @@ from plkernel.common.files import (
     ROWS,
     SPEC,
 )
-from plkernel.config.study import compared_with
+from plkernel.config.spec import compared_with
 from plkernel.results.saved import (
     STATE,
     EvaluationRow,
@@ -25,8 +25,8 @@ from plkernel.results.saved import (
     RunFile,
     RunResult,
     StudyFile,
-    parsed,
     reference_entries,
+    typed_part,
     validated,
 )
 
@@ -260,7 +260,7 @@ def with_evaluations(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_of(path: Path, row: Mapping[str, Any]) -> StudyRun:
     """The run that a row tells of; ValueError, headed by `path`, where the row is damaged."""
-    one = parsed(path, RunFile, row)
+    one = typed_part(path, RunFile, row)
     error = None
     if one.status in (DIVERGED, FAILED):
         error = one.error or "no reason recorded"

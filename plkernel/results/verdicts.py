@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 from plkernel.common.files import REGISTERED
 from plkernel.config.schema import Gate, Hypothesis, families
-from plkernel.results.claims import Claimed, Judgement, VerdictName, judge
+from plkernel.results.claims import Claimed, Judgement, VerdictName, judge_family
 from plkernel.results.measurements import (
     arms_measured,
     as_planned,
@@ -307,7 +307,7 @@ def _hypothesis_outcomes(
             one.name: Claimed(one.claim, one.margin, list(per_seed[one.name].values()))
             for one in members
         }
-        judgements = judge(family, members[0].alpha)
+        judgements = judge_family(family, members[0].alpha)
         for one in members:
             outcomes[one.name] = HypothesisOutcome(
                 one, judgements[one.name], per_seed[one.name], _is_causal(study, one)

@@ -48,7 +48,7 @@ EVALUATED = 8
 """Batches of an evaluation that is timed, at most. With one, what every evaluation costs whatever
 its size, such as the checkpoint, counts as the price of its few windows.
 """
-Row = dict[str, Any]
+Forecast = dict[str, Any]
 
 
 def estimate(
@@ -56,7 +56,7 @@ def estimate(
     workers: int | None = None,
     search: ResolvedSpec | None = None,
     engine: Engine | None = None,
-) -> Row:
+) -> Forecast:
     """Estimate a study with `workers` runs at a time, by default as many as `engine` has room for.
 
     search: a study that is run before it, that of the learning rates. Raises OSError when a step
@@ -82,9 +82,9 @@ def estimate(
     }
 
 
-def _rows(study: ResolvedSpec, phase: str, device: str, local: bool) -> list[Row]:
+def _rows(study: ResolvedSpec, phase: str, device: str, local: bool) -> list[Forecast]:
     """Return a row for all arms of the same cost, whose names `phase` heads."""
-    rows: dict[Any, Row] = {}
+    rows: dict[Any, Forecast] = {}
     for arm, condition in study.conditions.items():
         prepared = Prepared.of(condition)
         model = condition.model
@@ -104,7 +104,7 @@ def _rows(study: ResolvedSpec, phase: str, device: str, local: bool) -> list[Row
     return list(rows.values())
 
 
-def priced(prepared: Prepared, device: str, local: bool) -> Row:
+def priced(prepared: Prepared, device: str, local: bool) -> Forecast:
     """Return the price of one run: operations counted, seconds and memory of real steps.
 
     Where the device is not `local`, seconds are those of GPU_FLOPS, and memory is NaN.
@@ -119,7 +119,7 @@ def priced(prepared: Prepared, device: str, local: bool) -> Row:
     if local:
         limit = LARGEST_STEP[device] * (train.threads if device == "cpu" else 1)
         batch = max(1, min(train.batch, int(limit / training)))
-        start, step, window, part = measure(prepared.condition, batch)
+        start, step, window, part = timed_apart(prepared.condition, batch)
         whole = train.batch / batch
         seconds = start + steps * step * whole + windows * window
         memory = part * whole
@@ -185,21 +185,21 @@ def _formulas() -> dict[Any, Callable[..., int]]:
     return known
 
 
-def measure(condition: Condition, batch: int) -> list[float]:
-    """`probe` in a process of its own, with `batch` windows a step; OSError where it fails."""
+def timed_apart(condition: Condition, batch: int) -> list[float]:
+    """`time_steps` in a process of its own, with `batch` windows a step; OSError where it fails."""
     train = condition.protocol.model_copy(update={"batch": batch, "curriculum": ()})
     train = train.model_copy(update={"eval_windows": min(train.eval_windows, EVALUATED * batch)})
     smaller = replace(condition, train=train, corpus=CorpusSpec(name="random"))
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
-            return pool.submit(probe, smaller.config, condition.trusted, time.time()).result()
+            return pool.submit(time_steps, smaller.config, condition.trusted, time.time()).result()
         except Exception as error:  # of whatever kind ends a process
             raise OSError(
                 f"a step could not be timed, since its process failed: {error}"
             ) from error
 
 
-def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
+def time_steps(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
     """Train on random bytes in this process.
 
     Returns seconds to start, of a step and of a window, and the bytes at the peak.
@@ -212,13 +212,14 @@ def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
     )
     with tempfile.TemporaryDirectory() as name:
         corpus = Corpus("random", "random", Path(name), data.size, "", 1)
-        training = Training(
-            Task(prepared, 0, corpus, Splits(data, data, data), RunFolder(Path(name)), train.device)
-        )
+        splits = Splits(data, data, data)
+        folder = RunFolder(Path(name))
+        training = Training(Task(prepared, 0, corpus, splits, folder, train.device))
         seconds = [time.time() - begun]
         # An evaluation comes first, as in a run: it has the heap grow as it does there. The first
         # step compiles.
-        for action in (training.evaluate, *[training.step] * (1 + STEPS), training.evaluate):
+        steps = [training.step] * (1 + STEPS)
+        for action in (training.evaluate, *steps, training.evaluate):
             before = time.perf_counter()
             action()
             training.settle()  # waits for a GPU
@@ -227,7 +228,7 @@ def probe(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
     return [sum(seconds[:2]), median(seconds[3:-1]), seconds[-1] / train.eval_windows, float(peak)]
 
 
-def text(forecast: Row) -> str:
+def render(forecast: Forecast) -> str:
     """The table for the terminal, the totals, how many runs fit, and where the times come from."""
     rows = forecast["rows"]
     at_once = forecast["workers"]
@@ -258,7 +259,7 @@ def text(forecast: Row) -> str:
     return "\n".join([*lines, alone if forecast["measured"] else assumed])
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Forecast) -> list[str]:
     """The cells of a row of `estimate`."""
     more = f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""
     known = not math.isnan(row["memory"])  # it is not, of a GPU that is not here

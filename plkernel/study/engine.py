@@ -15,7 +15,7 @@ from plkernel.common.cli import TRUST
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import CONFIG, LOG, refuse_links, run_folder, save_json
 from plkernel.config.condition import Condition
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.training.curves import LoggerName
 
 POLL_SECONDS = 0.2
@@ -64,7 +64,8 @@ def start_process(
     """
     refuse_links(job.folder.parent, job.folder, *job.folder.glob("*"))
     job.folder.mkdir(parents=True, exist_ok=True)
-    config, threads = job.folder / CONFIG, str(job.threads)
+    config = job.folder / CONFIG
+    threads = str(job.threads)
     if not config.exists():
         save_json(config, job.config)
     command = [sys.executable, "-m", "plkernel.run", str(config), "--stop-with", str(os.getpid())]

@@ -18,7 +18,7 @@ from plkernel.common.cli import shortened
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import LOG, RESULT, TUNING, load_object, refuse_links, save_json
 from plkernel.config.condition import Condition
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.study.engine import Job, LeftToQueueError
 from plkernel.study.queued import QueuedRun
 
@@ -52,7 +52,7 @@ ALIVE = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class SavedJob:
     """The job of a run, as job.json holds it.
 
     queue: its kind. output: the file, below the study, that the job prints to apart from the run.
@@ -75,14 +75,14 @@ class Entry:
         return folder.parents[1] / self.output
 
 
-def entry_of(folder: Path) -> Entry | None:
+def job_of(folder: Path) -> SavedJob | None:
     """Read the job of a run; None where it has none, ValueError where the file is damaged."""
     path = folder / JOB
     if not path.exists():
         return None
     values = load_object(path)
     try:
-        return Entry(**values)
+        return SavedJob(**values)
     except TypeError as error:
         raise ValueError(f"{path} does not describe a job ({error}): remove it") from error
 
@@ -93,7 +93,7 @@ def jobs_of(study: Path) -> list[str]:
     Jobs that are known to have ended are left out.
     """
     paths = [*study.glob(f"*/seed-*/{JOB}"), *study.glob(f"{TUNING}/*/seed-*/{JOB}")]
-    found = [(path.parent, entry_of(path.parent)) for path in sorted(paths)]
+    found = [(path.parent, job_of(path.parent)) for path in sorted(paths)]
     return [entry.id for folder, entry in found if entry is not None and is_open(folder, entry)]
 
 
@@ -105,7 +105,7 @@ def stamp_of(folder: Path) -> int | None:
         return None
 
 
-def has_new_result(folder: Path, entry: Entry) -> bool:
+def has_new_result(folder: Path, entry: SavedJob) -> bool:
     """Return True once the job of a run has written how the run ended."""
     return stamp_of(folder) not in (None, entry.before)
 
@@ -115,7 +115,7 @@ def lives(state: str | None) -> bool:
     return state is not None and state.split()[0] in ALIVE
 
 
-def is_open(folder: Path, entry: Entry) -> bool:
+def is_open(folder: Path, entry: SavedJob) -> bool:
     """Return True where only the queue can tell what the job of a run does."""
     return entry.ended is None and not has_new_result(folder, entry)
 
@@ -130,7 +130,7 @@ class Queue(Protocol):
     def device(self, condition: Condition) -> str:
         """Return the type of device that the jobs of a condition ask for, 'cpu' or 'cuda'."""
 
-    def submit(self, runs: Sequence[QueuedRun]) -> list[Entry]:
+    def submit(self, runs: Sequence[QueuedRun]) -> list[SavedJob]:
         """Submit runs of one device; return their jobs in this order. OSError if refused."""
 
     def states(self) -> Mapping[str, str] | None:
@@ -156,7 +156,7 @@ class QueueEngine:
         self.detach = detach
         self.report = report
         self.fresh: list[Job] = []
-        self.active: dict[Job, Entry] = {}
+        self.active: dict[Job, SavedJob] = {}
         self.missing: set[Job] = set()
         self.looked = self.asked = 0.0
         self.silent = False
@@ -174,13 +174,13 @@ class QueueEngine:
 
         Raises OSError where it has one, and the queue does not say whether that is alive.
         """
-        entry = entry_of(job.folder)
+        entry = job_of(job.folder)
         if entry is not None and is_open(job.folder, entry) and self._lives(entry):
             self.active[job] = entry
         else:
             self.fresh.append(job)
 
-    def _lives(self, entry: Entry) -> bool:
+    def _lives(self, entry: SavedJob) -> bool:
         states = self.queue.states()
         if states is None:
             raise OSError(
@@ -258,9 +258,9 @@ class QueueEngine:
             elif job not in self.missing:
                 self.missing.add(job)
             else:
-                Entry(**{**asdict(entry), "ended": reason(entry.printed(job.folder), state)}).save(
-                    job.folder
-                )
+                SavedJob(
+                    **{**asdict(entry), "ended": reason(entry.printed(job.folder), state)}
+                ).save(job.folder)
                 lost.append(job)
         return lost
 
@@ -310,7 +310,7 @@ def last_line(path: Path, whole: bool = False) -> str:
 
 def ending(folder: Path) -> str | None:
     """Return how the job of a run ended without a result; None where that is not known."""
-    entry = entry_of(folder)
+    entry = job_of(folder)
     if entry is None or entry.ended is None:
         return None
     return f"did not finish: {entry.ended}, see {folder / LOG}"

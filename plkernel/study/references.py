@@ -15,7 +15,7 @@ from plkernel.common import cli
 from plkernel.common.files import REFERENCES, save_json
 from plkernel.config.resolved import ResolvedSpec
 from plkernel.config.schema import CorpusSpec, TrainSpec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.context.measures import moments
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.names import is_synthetic, recall_of
@@ -23,9 +23,9 @@ from plkernel.data.windows import Bytes, carried_windows, fixed_windows, trainin
 from plkernel.results.saved import REFERENCE_KEY, reference_entries
 from plkernel.training.loop import open_corpus
 
-Table = tuple[NDArray[np.uint64], NDArray[np.int64]]
+Counts = tuple[NDArray[np.uint64], NDArray[np.int64]]
 """Different keys (k,), ascending, and how often each was seen (k,), or its running total."""
-Entry = dict[str, Any]
+ReferenceEntry = dict[str, Any]
 """What references.json holds of one corpus."""
 AT_ONCE = 2**22
 """Bytes that are counted, or judged, at a time."""
@@ -57,7 +57,7 @@ def save_references(study: ResolvedSpec, arms: Sequence[str], out: Path) -> None
         save_json(path, {"references": saved})
 
 
-def _reference(spec: Spec, section: CorpusSpec, known: Iterable[Entry]) -> Entry:
+def _reference(spec: Spec, section: CorpusSpec, known: Iterable[ReferenceEntry]) -> ReferenceEntry:
     """Return the entry of a corpus: that of `known` with the same key, or a new one."""
     corpus, splits = open_corpus(section, spec.train.context)
     key = _key(spec, section, corpus)
@@ -65,11 +65,11 @@ def _reference(spec: Spec, section: CorpusSpec, known: Iterable[Entry]) -> Entry
     entry = same[0] if same else key | _counted(spec, section, splits)
     is_text = not is_synthetic(section.name)
     if is_text and "lzma" not in entry:
-        entry = {**entry, "lzma": compressed(splits)}
+        entry = {**entry, "lzma": lzma_bits(splits)}
     return entry
 
 
-def _key(spec: Spec, section: CorpusSpec, corpus: Corpus) -> Entry:
+def _key(spec: Spec, section: CorpusSpec, corpus: Corpus) -> ReferenceEntry:
     """Return what decides the numbers of an entry, see REFERENCE_KEY."""
     train = spec.train
     names = {"context", "batch", "eval_windows", "test_windows"}
@@ -94,7 +94,7 @@ def _window_count(train: TrainSpec) -> int:
     return min(train.total_steps * train.batch, MOST_BYTES // train.context)
 
 
-def _counted(spec: Spec, section: CorpusSpec, splits: Splits) -> Entry:
+def _counted(spec: Spec, section: CorpusSpec, splits: Splits) -> ReferenceEntry:
     """Return the losses of n-grams that are counted in the windows of the first seed's runs."""
     train = spec.train
     seed = spec.seeds[0]
@@ -125,7 +125,7 @@ def _advancing(
         yield block
 
 
-def compressed(splits: Splits) -> dict[str, list[Any]]:
+def lzma_bits(splits: Splits) -> dict[str, list[Any]]:
     """Bits per byte of LZMA on the validation text after the training text, by window.
 
     The difference of two sizes, with and without the validation text; at least 1 MiB of training
@@ -147,7 +147,7 @@ def compressed(splits: Splits) -> dict[str, list[Any]]:
 
 
 def _losses(
-    tables: tuple[Table, ...], text: Bytes, context: int, number: int, split: str
+    tables: tuple[Counts, ...], text: Bytes, context: int, number: int, split: str
 ) -> dict[str, Any]:
     """Bits per byte of every order on windows of a split, and their errors over windows."""
     windows = fixed_windows(text, context, number)
@@ -171,14 +171,14 @@ def _blocks(train: TrainSpec, data: Bytes, seed: int, count: int) -> Iterator[By
         yield np.concatenate(some)[: count - start]
 
 
-def n_grams(blocks: Iterable[Bytes], orders: int = 5) -> tuple[Table, ...]:
+def n_grams(blocks: Iterable[Bytes], orders: int = 5) -> tuple[Counts, ...]:
     """Count the n-grams of blocks of windows (n, T + 1): T targets each, all after the first byte.
 
     Of every order 1 .. orders, at most 7, the n-grams as numbers to the base 256 (k,), ascending,
     and before each how many of all that were counted have a smaller one (k + 1,), with their number
     at the end. None reaches beyond its window, and repeated windows count repeatedly.
     """
-    counted: list[list[Table]] = [
+    counted: list[list[Counts]] = [
         [(np.empty(0, np.uint64), np.empty(0, np.int64))] for _ in range(orders)
     ]
     for block in blocks:
@@ -193,7 +193,7 @@ def n_grams(blocks: Iterable[Bytes], orders: int = 5) -> tuple[Table, ...]:
     return tuple((keys, np.r_[0, np.cumsum(counts)]) for keys, counts in map(_merged, counted))
 
 
-def n_gram_losses(tables: Sequence[Table], windows: Bytes) -> Floats:
+def n_gram_losses(tables: Sequence[Counts], windows: Bytes) -> Floats:
     """-log2 P_n of the targets of windows (n, T + 1), in bits: (orders, n, T).
 
     P_n(x|h) = (c(h,x) + N1+(h) P_{n-1}(x|h')) / (c(h) + N1+(h)), P_0 = 1/256: h are the n - 1 bytes
@@ -228,7 +228,7 @@ def _keys(windows: Bytes, order: int) -> NDArray[np.uint64]:
     return keys
 
 
-def _merged(tables: Sequence[Table]) -> Table:
+def _merged(tables: Sequence[Counts]) -> Counts:
     """Sum of tables of counts."""
     keys, at = np.unique(np.concatenate([keys for keys, _ in tables]), return_inverse=True)
     return keys, np.bincount(

@@ -37,7 +37,7 @@ from plkernel.common.files import (
 )
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.schema import Arm
-from plkernel.config.study import Spec, heading
+from plkernel.config.spec import Spec, heading
 from plkernel.results.registration import Registration, changes, registration_of
 from plkernel.results.tuning import choices
 from plkernel.study.engine import POLL_SECONDS, Engine, Job, LocalEngine

@@ -14,7 +14,7 @@ from typing import Any
 
 from plkernel.common.cli import nearest, shortened
 from plkernel.config.condition import Condition
-from plkernel.study.queue import JOBS, Entry, stamp_of
+from plkernel.study.queue import JOBS, SavedJob, stamp_of
 from plkernel.study.queued import QueuedRun
 
 NAME = "slurm"
@@ -93,13 +93,15 @@ def parameters(options: Sequence[str]) -> dict[str, Any]:
         name, given, text = option.partition("=")
         value = text if given else None
         if name.startswith(FURTHER):
-            key, target = name.removeprefix(FURTHER), further
+            target = further
+            key = name.removeprefix(FURTHER)
             parsed: Any = True if value is None else value
         else:
-            key, target = name.replace("-", "_"), values
+            target = values
+            key = name.replace("-", "_")
             parsed = _parsed(key, value)
         if key in target:
-            raise ValueError(f"slurm.{name} is given twice")
+            raise ValueError(f"slurm.{name} must be given once, got it twice")
         target[key] = parsed
     if further:
         values["additional_parameters"] = further
@@ -110,11 +112,11 @@ def _parsed(name: str, text: str | None) -> Any:
     """Return the value of one parameter of submitit from its text."""
     valid = _known()
     if name in OWN:
-        raise ValueError(f"slurm.{name} is not for a study: {OWN[name]}")
+        raise ValueError(f"slurm.{name} must be left out of a study: {OWN[name]}")
     if name not in valid:
         hint = nearest(name, valid - OWN.keys())
         raise ValueError(
-            f"slurm.{name}: submitit has no such parameter; {hint} An option of sbatch that"
+            f"slurm.{name} must be a parameter of submitit; {hint} An option of sbatch that"
             f" submitit does not know is given as --slurm.{FURTHER}{name.replace('_', '-')}"
         )
     if text is None or text == "":
@@ -187,7 +189,7 @@ class SlurmQueue:
             return "cuda" if self.asks_for_gpus else "cpu"
         return wanted
 
-    def submit(self, runs: Sequence[QueuedRun]) -> list[Entry]:
+    def submit(self, runs: Sequence[QueuedRun]) -> list[SavedJob]:
         """Submit runs of one study that need the same; OSError with what sbatch says if refused."""
         executor = submitit().SlurmExecutor(
             folder=(runs[0].job.study / JOBS).absolute(), max_num_timeout=MOST_TIMES
@@ -201,7 +203,7 @@ class SlurmQueue:
         except (submitit().core.utils.FailedJobError, OSError) as error:
             raise OSError(f"sbatch: {_last(str(error))}") from error
         return [
-            Entry(job.job_id, NAME, f"{JOBS}/{job.paths.stderr.name}", before=stamp)
+            SavedJob(job.job_id, NAME, f"{JOBS}/{job.paths.stderr.name}", before=stamp)
             for job, stamp in zip(jobs, stamps, strict=True)
         ]
 

@@ -19,8 +19,8 @@ from plkernel.common.files import (
     name_at,
     run_folder,
 )
-from plkernel.config.study import Spec
-from plkernel.study.queue import ALIVE, Entry, Queue, entry_of, is_open, last_line, lives, reason
+from plkernel.config.spec import Spec
+from plkernel.study.queue import ALIVE, Queue, SavedJob, is_open, job_of, last_line, lives, reason
 from plkernel.training.folder import RunFolder, locked
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
@@ -50,7 +50,7 @@ def states_of(spec: Spec, out: Path, queue: Queue | None) -> list[RunState]:
     queue: asked for the jobs that have no result yet; None where there is none.
     """
     places = list(_places(spec, out))
-    entries = {folder: entry_of(folder) for _, folder in places}
+    entries = {folder: job_of(folder) for _, folder in places}
     open_jobs = [
         entry for folder, entry in entries.items() if entry is not None and is_open(folder, entry)
     ]
@@ -74,7 +74,9 @@ def _places(spec: Spec, out: Path) -> Iterator[tuple[str, Path]]:
             yield f"{arm} seed {seed}", run_folder(out, arm, seed)
 
 
-def _state(name: str, folder: Path, entry: Entry | None, states: States, waiting: bool) -> RunState:
+def _state(
+    name: str, folder: Path, entry: SavedJob | None, states: States, waiting: bool
+) -> RunState:
     """Return the state of one run; waiting: a command that trains the study is under way."""
     job = entry.id if entry else ""
     log = _log(folder, entry)
@@ -82,22 +84,22 @@ def _state(name: str, folder: Path, entry: Entry | None, states: States, waiting
         state, note = _of_job(entry.printed(folder), states, entry)
         if state in (UNKNOWN, FAILED) and is_locked(folder):
             state, note = RUNNING, ""
-        return RunState(name, state, job, log, note or progress(folder))
+        return RunState(name, state, job, log, note or progress_of(folder))
     run = RunFolder(folder)
     if run.result is not None:
         return RunState(name, *_of_result(run, job, log))
     if is_locked(folder):
-        return RunState(name, RUNNING, job, log, progress(folder))
+        return RunState(name, RUNNING, job, log, progress_of(folder))
     if entry is not None and entry.ended is not None:
         return RunState(name, FAILED, job, log, entry.ended)
     if (folder / CHECKPOINT).exists():
-        return RunState(name, STOPPED, job, log, progress(folder))
+        return RunState(name, STOPPED, job, log, progress_of(folder))
     if log is not None and not waiting:
         return RunState(name, STOPPED, job, log, last_line(log))
     return RunState(name, QUEUED if waiting else NOT_STARTED, job, log, "")
 
 
-def _log(folder: Path, entry: Entry | None) -> Path | None:
+def _log(folder: Path, entry: SavedJob | None) -> Path | None:
     """Return the log of a run, else what its job printed; None before either exists."""
     paths = [folder / LOG]
     if entry is not None:
@@ -113,7 +115,7 @@ def _of_result(run: RunFolder, job: str, log: Path | None) -> tuple[str, str, Pa
     return str(run.status), job, log, run.failure
 
 
-def _of_job(output: Path, states: States, entry: Entry) -> tuple[str, str]:
+def _of_job(output: Path, states: States, entry: SavedJob) -> tuple[str, str]:
     """Return the state of a run without a result, from that of its job, and a note."""
     if states is None:
         return UNKNOWN, f"{entry.queue} does not answer here"
@@ -124,7 +126,7 @@ def _of_job(output: Path, states: States, entry: Entry) -> tuple[str, str]:
     return FAILED, reason(output, state)
 
 
-def progress(folder: Path) -> str:
+def progress_of(folder: Path) -> str:
     """Return how far a run has come, '' before its first row."""
     step, total = None, None
     with suppress(ValueError, KeyError, TypeError):
@@ -149,7 +151,7 @@ def is_locked(folder: Path) -> bool:
         return False
 
 
-def text(name: str, runs: list[RunState]) -> str:
+def render(name: str, runs: list[RunState]) -> str:
     """Return the states as a table under a line of counts."""
     counts = Counter(run.state for run in runs)
     summary = ", ".join(f"{number} {state}" for state, number in counts.items())

@@ -22,7 +22,7 @@ import torch
 from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
 from plkernel.config.condition import Condition, from_config
 from plkernel.config.schema import CorpusSpec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.study.engine import Engine, LocalEngine, visible_gpus
 from plkernel.training.build import Prepared
@@ -74,10 +74,10 @@ def workers(spec: Spec, engine: Engine | None = None) -> int:
 def chosen(
     measure: Callable[[int], Timing | None], available: float, counts: Sequence[int] = COUNTS
 ) -> list[Timing]:
-    """Timings of larger and larger counts, until one brings less than GAIN, fails (None), or the
-    next would not fit into `available` bytes.
+    """Timings of larger and larger counts, while each brings GAIN and the next has room.
 
-    Raises OSError where one run alone fails.
+    The last may bring less. A count that fails, None, ends them. available: bytes. Raises OSError
+    where one run alone fails.
     """
     found: list[Timing] = []
     for count in counts:
@@ -124,11 +124,23 @@ def timing(condition: Condition, count: int, seconds: float = SECONDS) -> Timing
     return Timing(count, math.fsum(rates), max(peaks))
 
 
+def steps_per_second(training: Training, seconds: float, queued: int) -> float:
+    """The rate of steps over `seconds` or a little more, with a wait after `queued` of them."""
+    steps = 0
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        for _ in range(queued):
+            training.step()
+        steps += queued
+        training.settle()  # waits for a GPU
+    return steps / (time.perf_counter() - begun)
+
+
 def train_for(
     config: dict[str, Any], trusted: bool, barrier: Any, results: Any, seconds: float
 ) -> None:
-    """Train in this process: puts steps per second and bytes at the peak, timed from when all are
-    ready.
+    """Train in this process, timed from when all are ready; puts steps per second into `results`,
+    and bytes at the peak.
     """
     keep_memory()
     try:
@@ -145,16 +157,10 @@ def train_for(
                 training.step()
             training.settle()
             barrier.wait(STARTED_WITHIN)
-            steps, begun = 0, time.perf_counter()
-            while time.perf_counter() - begun < seconds:
-                for _ in range(QUEUED if training.device.type == "cuda" else 1):
-                    training.step()
-                    steps += 1
-                training.settle()  # waits for a GPU
-            elapsed = time.perf_counter() - begun
-            cuda = training.device.type == "cuda"
-            peak = torch.cuda.max_memory_reserved() if cuda else peak_anonymous()
-            results.put((steps / elapsed, float(peak)))
+            on_gpu = training.device.type == "cuda"
+            rate = steps_per_second(training, seconds, QUEUED if on_gpu else 1)
+            peak = torch.cuda.max_memory_reserved() if on_gpu else peak_anonymous()
+            results.put((rate, float(peak)))
     except BaseException:
         with suppress(BrokenBarrierError):
             barrier.abort()  # the others wait for nothing

@@ -30,9 +30,9 @@ from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec, parse_toml
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import Arm, ModelSpec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.data import corpora
-from plkernel.results.measured import CONTROL, Measured, Options, read_measurement
+from plkernel.results.measured import CONTROL, Measured, TrialOptions, read_measurement
 from plkernel.results.registration import register
 from plkernel.training import check
 
@@ -88,7 +88,7 @@ class Planned(NamedTuple):
     words: str
 
 
-class Claimed(NamedTuple):
+class Prediction(NamedTuple):
     """One hypothesis of the spec."""
 
     name: str
@@ -98,7 +98,7 @@ class Claimed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedTrial:
     """A trial, ready to run.
 
     spec      as in `path`, a TOML file to read and edit
@@ -112,7 +112,9 @@ class Plan:
     measured: Measured
 
 
-def plan(text: str | Path, out: Path | None, options: Options, tell: Tell) -> Plan:
+def plan_trial(
+    text: str | Path, out: Path | None, options: TrialOptions, tell: Tell
+) -> PlannedTrial:
     """Measure a text, fit its law, write the spec; or read what a call before has written.
 
     text     the name of a corpus, or a file or folder
@@ -129,7 +131,10 @@ def plan(text: str | Path, out: Path | None, options: Options, tell: Tell) -> Pl
     check_folder(out, "out")
     known = read_measurement(out) if path.exists() else None
     if path.exists() and known is None:
-        raise ValueError(f"out {out}: {path} is there but no {MEASUREMENT}; give another --out")
+        raise ValueError(
+            f"out must be a new folder, or that of a trial, got {out}: {path} is there but no"
+            f" {MEASUREMENT}; give another --out"
+        )
     measured = known or _measured(text, options)
     if known:
         _check_same(known, str(text), options, out)
@@ -137,7 +142,7 @@ def plan(text: str | Path, out: Path | None, options: Options, tell: Tell) -> Pl
     _tell_law(measured, tell)
     if known:
         tell(f"goes on with {path}, as it is now; another --out begins anew")
-        return Plan(load_spec(path, check), path, out, known)
+        return PlannedTrial(load_spec(path, check), path, out, known)
     shortest = spec_of(spec_text(measured, out.name, LEAST_STEPS), path)
     tell(fit_table(measured, shortest))
     steps, seconds = steps_for(shortest, options, time.monotonic() - begun)
@@ -151,10 +156,10 @@ def plan(text: str | Path, out: Path | None, options: Options, tell: Tell) -> Pl
         f"spec: {path}, {runs} runs of {steps} steps ({size:.2g} MB each), about"
         f" {max(1, round(seconds / 60))} min in all"
     )
-    return Plan(spec, path, out, measured)
+    return PlannedTrial(spec, path, out, measured)
 
 
-def run(planned: Plan) -> list[str]:
+def run_trial(planned: PlannedTrial) -> list[str]:
     """Register the hypotheses, run the study or go on with it; names of runs that did not finish.
 
     Hypotheses are registered before the first run and not again; the report tells what was edited
@@ -183,7 +188,7 @@ def trial_name(text: str | Path, model: str) -> str:
 # Checks
 
 
-def _check(options: Options) -> None:
+def _check(options: TrialOptions) -> None:
     """ValueError for options that no trial can have."""
     if options.model not in get_args(TrialModel):
         names = ", ".join(get_args(TrialModel))
@@ -196,7 +201,7 @@ def _check(options: Options) -> None:
         raise ValueError(f"dim must be at least 2, got {options.dim}")
 
 
-def _check_same(known: Measured, text: str, options: Options, out: Path) -> None:
+def _check_same(known: Measured, text: str, options: TrialOptions, out: Path) -> None:
     """ValueError where a call before, with other options, has written what is there."""
     before = {"text": known.text, **known.options.model_dump()}
     now = {"text": text, **options.model_dump()}
@@ -204,7 +209,7 @@ def _check_same(known: Measured, text: str, options: Options, out: Path) -> None
     if other:
         name = other[0]
         raise ValueError(
-            f"{name}: {out} was begun with {before[name]}, got {now[name]}; give the same, or"
+            f"{name} must be {before[name]}, with which {out} was begun, got {now[name]}; or give"
             " another --out"
         )
 
@@ -220,7 +225,7 @@ def _check_size(corpus: corpora.Corpus) -> None:
         )
 
 
-def _check_carried(measured: Measured, options: Options) -> None:
+def _check_carried(measured: Measured, options: TrialOptions) -> None:
     """Refuse a text without a law that half-lives carry, and a model too small for it."""
     verdict = measured.verdict
     if verdict.kind == "none" or not verdict.last_lag:
@@ -253,7 +258,7 @@ def _check_carried(measured: Measured, options: Options) -> None:
 # Measuring and fitting
 
 
-def _measured(text: str | Path, options: Options) -> Measured:
+def _measured(text: str | Path, options: TrialOptions) -> Measured:
     """Measure the text, as plkernel.measure does with its defaults."""
     corpus = corpora.load(text)
     _check_size(corpus)
@@ -352,7 +357,7 @@ def _law(measured: Measured) -> Any:
 # The spec
 
 
-def _head_size(options: Options) -> int:
+def _head_size(options: TrialOptions) -> int:
     return min(HEAD_SIZE, options.dim)
 
 
@@ -382,7 +387,7 @@ def arms_of(measured: Measured) -> dict[str, Planned]:
     return arms
 
 
-def _log_spaced(options: Options, longest: int) -> dict[str, Any]:
+def _log_spaced(options: TrialOptions, longest: int) -> dict[str, Any]:
     """Options of half-lives from one byte to `longest`, as far as the model holds them."""
     spread: dict[str, Any] = {"placement": "log-spaced", "longest": longest}
     if options.model == "rwkv7":
@@ -390,7 +395,7 @@ def _log_spaced(options: Options, longest: int) -> dict[str, Any]:
     return spread
 
 
-def _frozen(options: Options) -> dict[str, Any]:
+def _frozen(options: TrialOptions) -> dict[str, Any]:
     """Options of half-lives of 1 to SHORT bytes that are not trained, at the baseline's output."""
     frozen = {**_log_spaced(options, SHORT), "train": {"decay_multiplier": 0}}
     if options.model == "ssm":
@@ -398,7 +403,7 @@ def _frozen(options: Options) -> dict[str, Any]:
     return frozen
 
 
-def _control_arms(options: Options) -> dict[str, Planned]:
+def _control_arms(options: TrialOptions) -> dict[str, Planned]:
     """A small SSM, at the steps and seeds of the trial, on a text in which memory must matter."""
     elsewhere = {
         "corpus": {"name": CONTROL_CORPUS},
@@ -419,7 +424,7 @@ def _control_arms(options: Options) -> dict[str, Planned]:
     }
 
 
-def _has_control(options: Options) -> bool:
+def _has_control(options: TrialOptions) -> bool:
     """True for an SSM; an RWKV has decays that follow the input, so freezing them stops little."""
     return options.control and options.model == "ssm"
 
@@ -480,7 +485,7 @@ def _rwkv_arms(
     return arms
 
 
-def _model(options: Options) -> dict[str, Any]:
+def _model(options: TrialOptions) -> dict[str, Any]:
     """The section [model] of the spec."""
     model = {**MODELS[options.model], "dim": options.dim}
     if options.model != "ssm":
@@ -488,19 +493,19 @@ def _model(options: Options) -> dict[str, Any]:
     return model
 
 
-def claims_of(arms: Sequence[str]) -> list[Claimed]:
+def claims_of(arms: Sequence[str]) -> list[Prediction]:
     """The hypotheses on these arms, registered before the runs."""
     claims = [
-        Claimed(f"{arm} leads log-spaced half-lives", "power law", arm, "lower")
+        Prediction(f"{arm} leads log-spaced half-lives", "power law", arm, "lower")
         for arm in ("power-law", "concentrated", "quantile")
         if arm in arms
     ]
     if "short-frozen" in arms:
         name = f"half-lives of 1 to {SHORT} bytes that are frozen cost"
-        claims.insert(0, Claimed(name, "too short", "short-frozen", "higher"))
+        claims.insert(0, Prediction(name, "too short", "short-frozen", "higher"))
     if CONTROL_ARM in arms:
         name = "control: where memory must matter, they cost"
-        claims.append(Claimed(name, CONTROL, CONTROL_ARM, "higher"))
+        claims.append(Prediction(name, CONTROL, CONTROL_ARM, "higher"))
     return claims
 
 
@@ -566,7 +571,7 @@ def _toml(value: Any) -> str:
 # Steps from minutes
 
 
-def steps_for(spec: Spec, options: Options, elapsed: float) -> tuple[int, float]:
+def steps_for(spec: Spec, options: TrialOptions, elapsed: float) -> tuple[int, float]:
     """Steps of a run so that all runs take `options.minutes`, and the seconds that they take.
 
     One condition of each text is timed by as many processes as runs are trained at a time, since
@@ -609,10 +614,10 @@ class Cost(NamedTuple):
 
 def _cost(condition: Condition, batch: int, at_once: int, rounds: int) -> Cost:
     """The cost of `rounds` runs one after another, timed by `at_once` processes together."""
-    from plkernel.study.dry_run import measure
+    from plkernel.study.dry_run import timed_apart
 
     def timed(_: int) -> list[float]:
-        return measure(condition, batch)
+        return timed_apart(condition, batch)
 
     with ThreadPoolExecutor(at_once) as pool:
         found = np.array(list(pool.map(timed, range(at_once))))

@@ -20,14 +20,14 @@ from plkernel.config.schema import IN_THE_STUDY, Arm, ModelSpec, TrainSpec
 from plkernel.decays.watch import decay_names
 from plkernel.kernels.operators import choose
 from plkernel.models import Device
-from plkernel.models.init.plan import Plan, Sizes, grouped, is_matrix, plan, rules_at
+from plkernel.models.init.plan import Plan, Sizes, is_matrix, optimizer_groups, plan, rules_at
 from plkernel.models.layers import BYTES, Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training import foreign
 from plkernel.training.foreign import LONGEST, Foreign
-from plkernel.training.recall import RecallTask, times_of
+from plkernel.training.recall_task import RecallTask, times_of
 
 Model = SSM | RWKV
 AnyModel = Model | Foreign
@@ -39,7 +39,6 @@ COMPILED_FROM = 10_000
 19 on an H200 (docs/evidence/speed.md), so that a minute of it, assumed and not measured, is repaid
 after 4,300 steps; twice as many and more leave room for models that gain less.
 """
-OPERATORS = {"ssm": "scan", "rwkv5": "wkv", "rwkv6": "wkv", "rwkv7": "wkv7"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,8 @@ def _try_code(condition: Condition, checked: bool, task: RecallTask | None) -> i
 
 def _check_shape(condition: Condition, plan: Plan) -> None:
     """Raise ValueError where a shape would act on projections that the scheme sets to zero."""
-    if condition.model.kind != "ssm" or condition.arm.shape_on == "multiplier":
+    is_on_columns = "columns" in condition.model.of_kind.shape_on
+    if not is_on_columns or condition.arm.shape_on == "multiplier":
         return
     zeros = [
         entry.parameter.name
@@ -107,9 +107,9 @@ def _check_shape(condition: Condition, plan: Plan) -> None:
     ]
     if zeros and any(value != 1 for value in condition.nodes.projection):
         raise ValueError(
-            f"scheme {condition.scheme!r} sets {zeros[0]} to zero, where a shape has nothing to act"
-            " on: set shape_on = 'multiplier', a fixed number per state, or leave the projection"
-            " uniform"
+            "shape_on must be 'multiplier', a fixed number per state, or the projection uniform,"
+            f" with scheme {condition.scheme!r}, which sets {zeros[0]} to zero, where a shape has"
+            " nothing to act on"
         )
 
 
@@ -162,7 +162,7 @@ def _tried(
         name = ", ".join(f"{option} {name!r}" for option, name in condition.code.items())
         foreign.check_model(built, name, context, torch.device(device))
         if farthest is not None:
-            foreign.check_length(built, name, farthest, torch.device(device))
+            foreign.check_takes_length(built, name, farthest, torch.device(device))
     return parameters
 
 
@@ -172,22 +172,18 @@ def build(condition: Condition) -> Model:
     Raises ValueError for an unknown name or option of the scheme.
     """
     model, train = condition.model, condition.train
-    if model.kind == "ssm":
-        heads = (1, model.dim)
-    else:
-        heads = (model.dim // model.head_size, model.head_size)
-    sizes = Sizes(model.dim, model.layers, BYTES, heads)
+    sizes = Sizes(model.dim, model.layers, BYTES, model.heads)
     rules = rules_at(condition.scheme, sizes, condition.arm.scheme_options or {})
     needs = dict(rules.needs)
-    if model.kind != "ssm":
-        needs.pop("embedding_norm", None)  # every RWKV has it, as ln0
+    if model.of_kind.norms_embedding:
+        needs.pop("embedding_norm", None)
     shared: dict[str, Any] = {
         "dim": model.dim,
         "layers": model.layers,
         "backend": train.backend if train else None,
         "structure": Structure(**needs, multipliers=dict(rules.forward)),
     }
-    if model.kind in ("ssm", "rwkv7"):
+    if "parametrisation" in model.of_kind.options:
         shared["parametrisation"] = model.parametrisation
         shared["scaling_length"] = model.scaled_over
     if model.kind == "ssm":
@@ -225,7 +221,7 @@ def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyMod
         built = build(condition)
         plan = plan or plan_of(built, condition)
         plan.apply_(built, seed)
-        if arm.places_nodes or model.kind == "ssm":  # an SSM has no decays of its scheme's
+        if condition.places_nodes:
             bonus = arm.law.exponent if arm.law and arm.bonus == "law" else None
             built.place_(condition.nodes, bonus)
     if arm.init is not None:
@@ -261,7 +257,9 @@ def build_optimizer(
             rate = train.decay_multiplier
         multipliers[name] = (rate, train.decay_weight_decay or shrink, eps)
         parameters[name].requires_grad_(train.decay_multiplier != 0)
-    groups = grouped(parameters, multipliers, train.learning_rate, train.weight_decay, train.eps)
+    groups = optimizer_groups(
+        parameters, multipliers, train.learning_rate, train.weight_decay, train.eps
+    )
     optimizer = torch.optim.AdamW(
         groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True
     )
@@ -328,7 +326,7 @@ def choose_device(name: Device) -> torch.device:
     """
     present = torch.cuda.is_available()
     if name == "cuda" and not present:
-        raise ValueError("device 'cuda' is not available here: use 'cpu' or 'auto'")
+        raise ValueError("device must be 'cpu' or 'auto' where no GPU is, got 'cuda'")
     return torch.device("cuda" if name != "cpu" and present else "cpu")
 
 
@@ -345,7 +343,7 @@ def check_machine(condition: Condition) -> str:
     Raises ValueError when it or the forced backend does not exist here.
     """
     device = choose_device(condition.protocol.device)
-    operator = OPERATORS.get(condition.model.kind)
+    operator = condition.model.of_kind.operator
     if operator is not None:
         choose(operator, condition.protocol.backend, device)
     return device.type

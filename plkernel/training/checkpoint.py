@@ -28,7 +28,7 @@ from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.state import State
 from plkernel.training.build import AnyModel, Model, Unfilled, build, started
-from plkernel.training.folder import Progress, other_run
+from plkernel.training.folder import RunProgress, other_run
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 EARLIER = ("timing_bytes", "timing_crc")
@@ -45,7 +45,7 @@ def save_checkpoint(
     path: Path,
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
-    progress: Progress,
+    progress: RunProgress,
     config: Mapping[str, Any] | None = None,
     state: State | None = None,
 ) -> None:
@@ -77,7 +77,7 @@ def save_checkpoint(
 
 def load_checkpoint(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, config: Any = None
-) -> Progress:
+) -> RunProgress:
     """Fill `model` (and the AdamW moments of `optimizer`) from `path`.
 
     Raises ValueError, and fills nothing, when the file is damaged, does not fit the model, or
@@ -122,9 +122,9 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return kept, metadata
 
 
-def _progress_of(metadata: Mapping[str, str]) -> Progress:
+def _progress_of(metadata: Mapping[str, str]) -> RunProgress:
     point = json.loads(metadata["progress"])
-    return Progress(**{name: value for name, value in point.items() if name not in EARLIER})
+    return RunProgress(**{name: value for name, value in point.items() if name not in EARLIER})
 
 
 def _fill_moments(
@@ -297,5 +297,5 @@ def save_model(folder: Path, model: RWKV, source: str) -> None:
     sizes = asdict(model.config)
     del sizes["backend"]
     config = {"source": source, kind: sizes}
-    save_checkpoint(folder / CHECKPOINT, model, None, Progress(), config)
+    save_checkpoint(folder / CHECKPOINT, model, None, RunProgress(), config)
     save_json(folder / CONFIG, config)

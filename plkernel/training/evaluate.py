@@ -40,7 +40,7 @@ from plkernel.models import NOT_CAUSAL
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV
 from plkernel.training.build import AnyModel
-from plkernel.training.recall import Asked
+from plkernel.training.recall_task import Asked
 
 Losses = Callable[[np.ndarray, int | None, int], np.ndarray]
 """Bits (n,T) of the best predictor at the bytes of windows (n,T+1), given so many bytes before
@@ -411,7 +411,7 @@ def influence(
     check_repeats(predict, windows, batch)
     inputs = windows[:, :-1]
     length = inputs.shape[1]
-    known = check_lags(lags, length)
+    known = lags_within(lags, length)
     if count < FEWEST_PLACES:
         raise ValueError(
             f"count must be at least {FEWEST_PLACES} replaced tokens, so that every lag has one,"
@@ -545,7 +545,7 @@ def reach(
     }
 
 
-def check_lags(lags: Sequence[int] | None, length: int) -> list[int]:
+def lags_within(lags: Sequence[int] | None, length: int) -> list[int]:
     """`lags`, or 1, 2, 4 .. `length`.
 
     Raises ValueError unless they ascend from 1 or more to `length` at most.
@@ -591,7 +591,7 @@ def check_repeats(predict: Predict, windows: Tensor, batch: int = 4) -> None:
     first = logits_of(predict, inputs)
     moved = moved_by(first, logits_of(predict, inputs)).amax(dim=2)
     # A GPU computes in bfloat16, and may sum in another order each time.
-    rounding = rounding_of(first) if first.device.type == "cpu" else 2.0**-6 * largest(first)
+    rounding = rounding_of(first) if first.device.type == "cpu" else 2.0**-6 * largest_logit(first)
     if bool((moved > rounding).any()):
         window, place = divmod(int(moved.argmax()), moved.shape[1])
         raise ValueError(
@@ -609,10 +609,10 @@ def moved_by(before: Tensor, after: Tensor) -> Tensor:
 
 def rounding_of(logits: Tensor) -> float:
     """The distance that ROUNDING allows these logits."""
-    return ROUNDING * largest(logits)
+    return ROUNDING * largest_logit(logits)
 
 
-def largest(logits: Tensor) -> float:
+def largest_logit(logits: Tensor) -> float:
     """Size of the largest of the logits that are finite."""
     return float(logits.abs().masked_fill(logits.isinf(), 0.0).amax())
 

@@ -35,7 +35,7 @@ from plkernel.common.files import (
     refuse_links,
     save_json,
 )
-from plkernel.config.study import with_defaults
+from plkernel.config.spec import with_defaults
 
 FIGURES = ("steps", "bytes", "final_val_bpb", "best_val_bpb", "test_bpb", "seconds", "causal")
 """What the result of every finished run has."""
@@ -45,7 +45,7 @@ LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a 
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """The point that a run has reached after `step` steps.
 
     loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so
@@ -157,7 +157,7 @@ class RunFolder:
         with locked(self.path, f"run folder {self.path}", LOCK_PATIENCE):
             yield
 
-    def append(self, row: Mapping[str, Any], progress: Progress) -> Progress:
+    def append(self, row: Mapping[str, Any], progress: RunProgress) -> RunProgress:
         """Add a row to metrics.jsonl, flushed to disk.
 
         Returns `progress` with its new length and CRC-32.
@@ -172,7 +172,7 @@ class RunFolder:
                 progress, metrics_bytes=handle.tell(), metrics_crc=crc32(line, progress.metrics_crc)
             )
 
-    def cut(self, progress: Progress) -> None:
+    def cut(self, progress: RunProgress) -> None:
         """Drop the rows written after the checkpoint of `progress`.
 
         Raises ValueError, and all stay, where others changed.

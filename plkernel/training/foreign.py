@@ -138,13 +138,14 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
     with nullcontext() if here else without_gpu_code():
         builder = imported(kind, "kind")
     given = copy.deepcopy(dict(options or {}))
-    with seeded(seed, "model"), one_line(f"kind {kind!r}", "building it"):
+    with seeded(seed, "model"), foreign_errors(f"kind {kind!r}", "building it"):
         if hasattr(builder, "config_class"):  # of transformers
             known = builder.config_class()
             unknown = [name for name in given if not hasattr(known, name)]
             if unknown:
                 raise ValueError(
-                    f"config has {unknown[0]!r}; {nearest(unknown[0], known.to_dict())}"
+                    f"config must hold arguments of {type(known).__name__}, got {unknown[0]!r};"
+                    f" {nearest(unknown[0], known.to_dict())}"
                 )
             size = given.get("vocab_size", BYTES)
             if size != BYTES:
@@ -183,7 +184,7 @@ def start_(model: nn.Module, name: str, options: Mapping[str, Any] | None, seed:
     """
     function = imported(name, "init")
     target = model.module if isinstance(model, Foreign) else model
-    with seeded(seed, name), torch.no_grad(), one_line(f"init {name!r}", "it"):
+    with seeded(seed, name), torch.no_grad(), foreign_errors(f"init {name!r}", "it"):
         function(target, generator=generator_for(seed, name), **copy.deepcopy(dict(options or {})))
 
 
@@ -225,7 +226,7 @@ def seeded(seed: int, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def one_line(head: str, what: str) -> Iterator[None]:
+def foreign_errors(head: str, what: str) -> Iterator[None]:
     """Turn any exception into a ValueError of one line: "HEAD: WHAT raised TypeError: ..."."""
     try:
         yield
@@ -252,7 +253,7 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
     drawn = np.random.default_rng(0).permutation(np.arange(1, length))[:PLACES].tolist()
     places = sorted({1, 2, 3, length - 1, *drawn} & set(range(1, length)))
     with seeded(0, name), progress_bar(f"checking {name}") as advance:
-        with one_line(name, f"moving it to {device.type}"):
+        with foreign_errors(name, f"moving it to {device.type}"):
             model.to(device)
         inputs = torch.randint(BYTES, (1, length)).repeat(1 + len(places), 1).to(device)
         trial = _Trial(model, name, patch, places, inputs, advance)
@@ -265,12 +266,12 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
         trial.check_causal()
 
 
-def check_length(model: nn.Module, name: str, length: int, device: torch.device) -> None:
+def check_takes_length(model: nn.Module, name: str, length: int, device: torch.device) -> None:
     """Raise ValueError, headed by `name`, unless `model` on `device` takes windows of `length`."""
     inputs = torch.zeros((1, length), dtype=torch.int64, device=device)
     model.eval()
     what = f"a window of {length} bytes, as train.beyond asks for at the end (1 is none),"
-    with one_line(name, what), torch.no_grad():
+    with foreign_errors(name, what), torch.no_grad():
         model(inputs)
 
 
@@ -289,7 +290,7 @@ class _Trial:
         """Logits of tokens (B, T), which must be (B, T, 256)."""
         self.model.train(training)
         given = f"{tuple(tokens.shape)} bytes"
-        with one_line(self.name, given), torch.set_grad_enabled(training):
+        with foreign_errors(self.name, given), torch.set_grad_enabled(training):
             logits = self.model(tokens)
         expected = (*tokens.shape, BYTES)
         if not isinstance(logits, Tensor):
@@ -305,10 +306,13 @@ class _Trial:
         """ValueError unless logits are finite, and the same for the same bytes."""
         first = self.logits(self.inputs[:2])
         if not first.isfinite().all():
-            raise ValueError(f"{self.name}: its logits are not finite at initialisation")
+            raise ValueError(
+                f"{self.name}: its logits must be finite at initialisation, got some that are not"
+            )
         if _far(first, self.logits(self.inputs[:2]), ROUNDING).any():
             raise ValueError(
-                f"{self.name}: the same bytes give other logits each time, in evaluation mode too"
+                f"{self.name}: its logits must be the same each time for the same bytes, got"
+                " others, in evaluation mode too; it must not sample there"
             )
 
     def check_causal(self) -> None:
@@ -326,7 +330,8 @@ class _Trial:
         moved = _far(before, self.logits(changed), ROUNDING)
         if moved[0].any():
             raise ValueError(
-                f"{self.name}: the logits of a window change with the other windows of its batch"
+                f"{self.name}: the logits of a window must not change with the other windows of"
+                " its batch"
             )
         for row, byte in enumerate(self.places, start=1):
             if moved[row, :byte].any():
@@ -353,11 +358,12 @@ class _Trial:
         logits = self.logits(self.inputs[:2], training=True).float()
         loss = F.cross_entropy(logits.flatten(0, 1), self.inputs[:2].flatten())
         if loss.requires_grad:
-            with one_line(self.name, "the backward pass"):
+            with foreign_errors(self.name, "the backward pass"):
                 loss.backward()
         if all(values.grad is None for values in self.model.parameters()):
             raise ValueError(
-                f"{self.name}: its loss has no gradient in any parameter: nothing can be learnt"
+                f"{self.name}: its loss must have a gradient in a parameter, got none: nothing can"
+                " be learnt"
             )
 
 
@@ -370,7 +376,7 @@ def _far(one: Tensor, other: Tensor, units: float) -> Tensor:
 def _check_decays(model: Foreign, name: str) -> None:
     """ValueError for half-lives or kernels that are not positive, finite numbers."""
     lags = torch.tensor([1, 2, 4])
-    with one_line(name, "half_lives or kernels"):
+    with foreign_errors(name, "half_lives or kernels"):
         lives = model.half_lives()
         kernels = model.kernels(lags)
     whole = all(row.shape == lags.shape and bool(row.isfinite().all()) for row in kernels)

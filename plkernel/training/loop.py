@@ -23,13 +23,13 @@ from plkernel.common.environment import environment
 from plkernel.common.files import DIVERGED, FAILED, FINISHED, METRICS, read_lines, run_folder
 from plkernel.config.condition import Condition
 from plkernel.config.schema import CorpusSpec, TrainSpec
-from plkernel.config.study import LARGEST_SEED, Spec
+from plkernel.config.spec import LARGEST_SEED, Spec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.names import predictor_of, recall_of
 from plkernel.data.windows import (
     carried_windows,
-    check_length,
+    check_holds_window,
     fixed_windows,
     training_windows,
 )
@@ -62,9 +62,9 @@ from plkernel.training.evaluate import (
     reach,
     worth_of_context,
 )
-from plkernel.training.folder import Progress, RunFolder
+from plkernel.training.folder import RunFolder, RunProgress
 from plkernel.training.foreign import Foreign, origins
-from plkernel.training.recall import Asked, RecallTask, asked_in, times_of
+from plkernel.training.recall_task import Asked, RecallTask, asked_in, times_of
 from plkernel.training.recall_tests import recall_results
 
 CURVE_EVERY = 10
@@ -164,16 +164,15 @@ def _check_split(
 ) -> None:
     """Raise ValueError where the split of that name is shorter than one window."""
     what = f"the {name} split of corpus {section.name!r}"
-    check_length(size, context, what)
+    check_holds_window(size, context, what)
     if name == "test" and farthest is not None and size < farthest + 1:
         raise ValueError(
-            f"{what} has {size} bytes, fewer than one window of context * beyond + 1 ="
-            f" {farthest + 1}: use a larger corpus, a larger share for it, or a smaller"
-            " train.beyond"
+            f"{what} must hold one window of context * beyond + 1 = {farthest + 1} bytes or more,"
+            f" got {size}; use a larger corpus, a larger share for it, or a smaller train.beyond"
         )
 
 
-def check_ahead(section: CorpusSpec, context: int, farthest: int | None = None) -> bool:
+def check_corpus_size(section: CorpusSpec, context: int, farthest: int | None = None) -> bool:
     """Refuse as `open_corpus` does, but read and fetch nothing.
 
     False where the size is not known before that.
@@ -208,7 +207,7 @@ class Training:
             self.floor = 0.0
         elif self.law is not None:
             self.floor = float(self.law.losses(self.validation.numpy()).mean())
-        self.progress = Progress()
+        self.progress = RunProgress()
         self.state: State | None = None
         if train.carry:
             self.state = cast(Model, self.model).initial_state(train.batch)

@@ -10,7 +10,7 @@ from torch import Tensor
 from plkernel.context.measures import lengths, moments
 from plkernel.data.recall import queries
 from plkernel.training.evaluate import Predict, logits_of, losses_per_byte
-from plkernel.training.recall import RecallTask, asked_in
+from plkernel.training.recall_task import RecallTask, asked_in
 
 FLOOR = {"accuracy": 1.0, "bits": 0.0}
 """Of the best prediction of the answers, whatever the sequence."""

@@ -31,7 +31,7 @@ from plkernel.analysis.figures.style import (
 )
 from plkernel.common.files import save_json
 from plkernel.results.claims import interval
-from plkernel.results.convergence import convergence, groups, kernels_figure
+from plkernel.results.convergence import convergence, groups, learnt_kernels_figure
 from plkernel.results.loss_curves import difference_figure
 from plkernel.results.statistics import difference_curves, pointwise_band
 from plkernel.results.study import read_study
@@ -569,7 +569,7 @@ if __name__ == "__main__":
     panels = {"Source code, EMA": text["ema"], "Source code, LRU": text["lru"]}
     panels |= {"Lags, 0.7": lags["lags-0.7"], "Markov chain": markov[""]}
     figures = {
-        "convergence/kernels": kernels_figure(panels),
+        "convergence/kernels": learnt_kernels_figure(panels),
         "memory-shortness/dose": dose_figure(),
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}

@@ -62,7 +62,7 @@ def test_power_laws_are_known_at_every_real_lag_and_arrays_at_their_own() -> Non
     assert target.value([3, 1]).tolist() == [0.125, 0.5]
     assert target.integer_lags().tolist() == [1, 2, 3]
     for lag in (1.5, 4):
-        with pytest.raises(ValueError, match="known at its own 3 lags only"):
+        with pytest.raises(ValueError, match="lags must be among the 3 of target"):
             target.value([lag])
 
 
@@ -94,8 +94,11 @@ def test_a_target_is_raised_to_a_power(power: float) -> None:
             lambda: power_law_target(1.15, float("inf")),
             "max_lag must be finite and at least 3, got inf",
         ),
-        (lambda: power_law_target(1e-9, 512), "is flat up to max_lag 512"),
-        (lambda: power_law_target(200, 512), "falls below 1e-300 before max_lag 512"),
+        (lambda: power_law_target(1e-9, 512), "must fall before max_lag 512, got a flat curve"),
+        (
+            lambda: power_law_target(200, 512),
+            "must stay above 1e-300 up to max_lag 512, got 0 there",
+        ),
         (lambda: power_law_target(1, 100, -1, 10), "beta must be a positive number, got -1"),
         (
             lambda: power_law_target(1, 100, 2, 100),

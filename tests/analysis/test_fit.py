@@ -193,17 +193,17 @@ def test_noise_supports_few_terms_and_more_are_refused() -> None:
     [
         (
             {"beta": 1.0, "values": [3, 2, 1]},
-            "values are the kernel at their own lags: leave out beta",
+            "beta and max_lag must be left out beside values",
         ),
         (
             {"values": [3, 2, 1], "max_lag": 3},
-            "values are the kernel at their own lags: leave out beta",
+            "beta and max_lag must be left out beside values",
         ),
         (
             {"values": lag_target([1e8, 2e8, 3e8], [3, 2, 1])},
-            "values: every half-life up to 2048 is too short",
+            "values: first lag must be one that a half-life of 2048 reaches",
         ),
-        ({"max_lag": 1_000_000}, "max_lag 1000000 times 256 nodes"),
+        ({"max_lag": 1_000_000}, "max_lag must be at most 195,312 with 256 nodes, got 1000000"),
         ({"terms": 0}, "terms must be at least 1, got 0"),
         (
             {"terms": 40},

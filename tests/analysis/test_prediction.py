@@ -157,7 +157,7 @@ def test_a_verdict_becomes_the_shape_it_names() -> None:
     assert short.lags == (1, 2, 4, 8, 16)
     np.testing.assert_allclose(short.values, 0.5 / np.array(short.lags), rtol=1e-12)
     np.testing.assert_allclose(short.errors, 0.02 * np.sqrt(3), rtol=1e-12)
-    with pytest.raises(ValueError, match="its exponential does not fall"):
+    with pytest.raises(ValueError, match="its exponential must fall, got tau"):
         shaped("exponential", tau=-3.0)
 
 
@@ -168,8 +168,14 @@ def test_a_verdict_becomes_the_shape_it_names() -> None:
             lambda: repeat_correlations(np.arange(120, dtype=np.uint8), 100),
             "too short for lag 100 in 40 blocks",
         ),
-        (lambda: repeat_correlations(np.full(1000, 7, np.uint8), 10), "one symbol only, 7"),
-        (lambda: yule_walker([1.0, 1.0, 1.0]), "no Yule-Walker solution"),
+        (
+            lambda: repeat_correlations(np.full(1000, 7, np.uint8), 10),
+            "two different symbols or more, got 7 only",
+        ),
+        (
+            lambda: yule_walker([1.0, 1.0, 1.0]),
+            "must have a Yule-Walker solution, got none for 3 lags",
+        ),
     ],
 )
 def test_bad_input_is_refused(call, message) -> None:

@@ -138,7 +138,7 @@ def test_a_model_that_differs_from_its_reference_is_not_timed(
     loaded = parse_spec(
         {**spec, "train": {"steps": 1}, "model": {"kind": kind, "dim": 32, "layers": 2}}, "here"
     )
-    assert training.check(loaded, CPU) < training.LARGEST_ERROR
+    assert training.gradient_error(loaded, CPU) < training.LARGEST_ERROR
     module, name = training.OPERATORS[kind]
     exact = getattr(module, name)
 
@@ -147,7 +147,7 @@ def test_a_model_that_differs_from_its_reference_is_not_timed(
 
     monkeypatch.setattr(module, name, wrong)
     with pytest.raises(ValueError, match="nothing is timed"):
-        training.check(loaded, CPU)
+        training.gradient_error(loaded, CPU)
 
 
 @pytest.mark.slow
@@ -234,7 +234,7 @@ def test_a_contender_of_the_profile_that_is_wrong_or_fails_is_a_row_without_time
         raise ImportError("no such package")
 
     rows = [
-        profile.measure(case, profile.Candidate(make, on_cpu=True), [given], check, "cpu")
+        profile.timed_case(case, profile.Candidate(make, on_cpu=True), [given], check, "cpu")
         for make in (off, broken, absent)
     ]
     assert rows[0]["error"] == pytest.approx(0.05, rel=1e-3)
@@ -274,7 +274,7 @@ def test_steps_of_whole_models_are_timed_beside_peers(
     bench.step(device="cpu", seconds=60.0, out=tmp_path)
     record = load_json(tmp_path / "step-cpu.json")
     rows = {(row["model"], row["mode"]): row for row in record["rows"]}
-    assert len(rows) == 2 * len(step.entries()) + 4
+    assert len(rows) == 2 * len(step.timed_models()) + 4
     for kind in step.OURS:
         row = rows[kind, "eager"]
         assert row["seconds"] > 0
@@ -290,7 +290,7 @@ def test_steps_of_whole_models_are_timed_beside_peers(
 def test_rows_of_steps_are_chosen_by_patterns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step, "measure", lambda *_: {"reason": "not now"})
+    monkeypatch.setattr(step, "timed_model", lambda *_: {"reason": "not now"})
     bench.step(device="cpu", out=tmp_path, only=("* fla*", "tiny ssm compiled"))
     rows = load_json(tmp_path / "step-only-cpu.json")["rows"]
     found = [(row["model"], row["mode"]) for row in rows]
@@ -322,14 +322,14 @@ def test_operations_of_a_step_are_those_that_torch_counts() -> None:
     """
     size = step.Size("", 0, 64, 32, 2)
     for kind in step.OURS:
-        entry = step.entries()[kind]
+        entry = step.timed_models()[kind]
         model = entry.make(size, 3, False)
         condition = resolve(
             ModelSpec(kind=kind, dim=64, layers=3, **({} if kind == "ssm" else {"head_size": 64})),
             train=TrainSpec(context=32, batch=2, steps=1),
         )
         _, counted = operations(Prepared.of(condition))
-        assert step.operations(model, entry, size, 3) == pytest.approx(
+        assert step.training_operations(model, entry, size, 3) == pytest.approx(
             size.batch * counted, rel=0.1
         )
 
@@ -341,7 +341,7 @@ def test_a_step_that_computes_something_else_has_no_time(
     size = step.SIZES["cpu"][0]
     modes = [(size, "ssm", "eager"), (size, "ssm", "graph")]
     monkeypatch.setattr(step, "order", lambda _: modes)
-    monkeypatch.setattr(step, "measure", lambda *_: next(found))
+    monkeypatch.setattr(step, "timed_model", lambda *_: next(found))
     monkeypatch.setattr(step, "table_of_steps", str)
     bench.step(device="cpu", out=tmp_path)
     rows = load_json(tmp_path / "step-cpu.json")["rows"]

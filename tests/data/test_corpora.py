@@ -19,8 +19,8 @@ from plkernel.common.files import load_json, save_json
 from plkernel.config.schema import CorpusSpec
 from plkernel.data import corpora
 from plkernel.data.corpora import load
-from plkernel.data.files import Chunk
 from plkernel.data.names import Source
+from plkernel.data.text_files import Chunk
 from plkernel.data.windows import carried_windows, fixed_windows, training_windows
 
 WHOLE = b"first\r\n\nsecond\n" + bytes(range(256))
@@ -174,7 +174,7 @@ def test_carried_windows_read_on_and_every_byte_once():
 def test_a_corpus_that_cannot_be_read_leaves_nothing(folder, cache, monkeypatch):
     opened = Path.open
     for name, data, message in (
-        ("empty.csv", b"text\n", "is empty"),
+        ("empty.csv", b"text\n", "must hold text, got none"),
         ("bad.gz", b"text", "bad.gz: Not a gzipped"),
     ):
         (folder.parent / name).write_bytes(data)
@@ -230,7 +230,7 @@ def test_a_limit_stops_the_reading_and_no_text_is_an_error_that_leaves_nothing(t
             yield block(b"x" * 100)
 
     for blocks in ([], [block(b"|", [0])], [block(b"|||", [0, 1, 2])]):
-        with pytest.raises(ValueError, match="'name' is empty"):
+        with pytest.raises(ValueError, match="'name' must hold text, got none"):
             written(tmp_path / "x.bin", blocks)
         assert not list(tmp_path.iterdir())
     assert written(tmp_path / "x.bin", endless(), 250).size == 250
@@ -297,6 +297,6 @@ def test_the_size_is_known_ahead_where_nothing_must_be_read(folder, cache):
     )
     assert corpora.size_ahead(str(folder), cache=cache / "other", max_bytes=7) == 7
     assert corpora.size_ahead("hf:some/text", cache=cache) is None
-    with pytest.raises(ValueError, match="no such file or folder"):
+    with pytest.raises(ValueError, match="corpus must be a file, a folder"):
         corpora.size_ahead("missing.txt", cache=cache)
     assert not (cache / "other").exists()

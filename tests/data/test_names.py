@@ -12,7 +12,7 @@ import pytest
 
 from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus
 from plkernel.data.corpora import load
-from plkernel.data.names import GENERATOR, resolve, spelling, synthetic_corpus
+from plkernel.data.names import GENERATOR, find_source, spelling, synthetic_corpus
 
 
 def text(source):
@@ -20,11 +20,11 @@ def text(source):
 
 
 def digest(name, **request):
-    return resolve(str(name), **request).digest()
+    return find_source(str(name), **request).digest()
 
 
 def test_the_standard_library_is_all_its_sources_in_order_and_no_tests():
-    source = resolve("stdlib", b"\xff")
+    source = find_source("stdlib", b"\xff")
     names = [name for name, *_ in source.key["listing"]]
     assert names == sorted(names)
     assert {"os.py", "json/decoder.py", "idlelib/pyshell.py"} <= set(names)
@@ -41,7 +41,7 @@ def test_the_standard_library_is_all_its_sources_in_order_and_no_tests():
 
 def test_the_sources_of_packages_are_all_their_modules_in_an_order_of_their_own():
     version = importlib.metadata.version("filelock")
-    source = resolve(f"packages:filelock=={version}", b"\xff")
+    source = find_source(f"packages:filelock=={version}", b"\xff")
     names = [name for name, *_ in source.key["listing"]]
     folder = Path(filelock.__file__).parent
     assert set(names) == {
@@ -51,11 +51,11 @@ def test_the_sources_of_packages_are_all_their_modules_in_an_order_of_their_own(
     assert text(source).count(b"\xff" + Path(filelock.__file__).read_bytes()) == 1
     assert len(text(source)) - 1 == source.size
     for name, message in (
-        ("filelock==1", f"has version {version} here"),
-        ("no-such-package==1", "no package 'no-such-package' is installed; write"),
+        ("filelock==1", f"must be the one that is installed, {version}, got 1"),
+        ("no-such-package==1", "package must be installed, got 'no-such-package'; write"),
     ):
         with pytest.raises(ValueError, match=message):
-            resolve(f"packages:{name}")
+            find_source(f"packages:{name}")
 
 
 def test_copies_may_come_from_far_only():
@@ -81,7 +81,7 @@ def test_a_folder_is_read_in_order_of_paths_without_hidden_files_and_the_cache(t
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    source = resolve(str(tmp_path), b"|", cache=tmp_path / "cache")
+    source = find_source(str(tmp_path), b"|", cache=tmp_path / "cache")
     assert text(source) == b"|a|b.txt|b/2|c/1"
     assert source.size == len(b"a|b.txt|b/2|c/1")
 
@@ -95,15 +95,15 @@ def test_links_that_lead_out_of_a_folder_are_not_followed(tmp_path):
     links = {"b": "a", "c": outside / "x", "sub/d": outside, "sub/loop": root, "broken": "nothing"}
     for name, target in links.items():
         (root / name).symlink_to(target)
-    source = resolve(str(root), b"|")
+    source = find_source(str(root), b"|")
     assert text(source) == b"|inside|inside"
     assert source.label == f"{root}, without the symbolic links out of it (1)"
     for name in ("a", "b"):
         (root / name).unlink()
     with pytest.raises(
-        ValueError, match=r"without the symbolic links out of it \(1\)': holds no files"
+        ValueError, match=r"without the symbolic links out of it \(1\)' must hold files"
     ):
-        resolve(str(root))
+        find_source(str(root))
 
 
 def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
@@ -138,24 +138,27 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
         ("stdlb", "did you mean 'stdlib'"),
         ("wiki-tp", "did you mean 'wiki-pt'"),
         ("qqqq", "valid: bible, fineweb, hf, packages, stdlib, synthetic, wiki-pt"),
-        ("nofile.txt", "no such file or folder"),
-        ("", "no such file or folder, nor the name of a corpus"),
-        ("hf:a:b:c:d", "write hf:NAME"),
-        ("hf:.", "name it without 'hf:'"),
-        ("a\0b", "no such file"),
+        ("nofile.txt", "corpus must be a file, a folder"),
+        ("", "corpus must be a file, a folder or the name of a corpus"),
+        ("hf:a:b:c:d", "corpus must be hf:NAME"),
+        ("hf:.", "must be named without 'hf:'"),
+        ("a\0b", "corpus must be a file"),
         ("bible:eng", r"did you mean 'en'\?"),
-        ("synthetic:symbols=4", "corpus 'synthetic:symbols=4': beta is missing"),
-        ("synthetic:beta=1,symbol=4", r"no parameter 'symbol'; did you mean 'symbols'\?"),
+        ("synthetic:symbols=4", "corpus 'synthetic:symbols=4': beta must be given"),
+        (
+            "synthetic:beta=1,symbol=4",
+            r"parameter must be one of the law potts, got 'symbol'; did you mean 'symbols'\?",
+        ),
         ("synthetic:beta=one", "could not convert string to float: 'one'"),
         ("synthetic:beta=1,symbols=2.5", r"invalid literal for int\(\) with base 10: '2.5'"),
         ("synthetic:beta=1,bytes=0", "bytes must be a number of bytes such as 500000"),
-        ("synthetic:lag", r"no law 'lag'; did you mean 'lags'\?"),
+        ("synthetic:lag", r"law must be one of those known, got 'lag'; did you mean 'lags'\?"),
         ("synthetic:lags,alpha=-1", "alpha must be a number of at least 0"),
     ],
 )
 def test_bad_names_say_in_one_short_line_what_would_work(name, message):
     with pytest.raises(ValueError, match=message) as caught:
-        resolve(name)
+        find_source(name)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
 

@@ -171,7 +171,7 @@ def test_a_key_four_times_is_refused() -> None:
         ("placing=last", "placing must be first or anywhere, got 'last'"),
         ("answers=told", "answers must be hidden or shown, got 'told'"),
         ("seed=-1", "seed must be at least 0"),
-        ("pair=3", r"no parameter 'pair'; did you mean 'pairs'\?"),
+        ("pair=3", r"parameter must be one of the law recall, got 'pair'; did you mean 'pairs'\?"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(rest: str, message: str) -> None:

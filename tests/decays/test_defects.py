@@ -13,7 +13,7 @@ from torch import Tensor
 from plkernel.commands.inspect import command as inspect
 from plkernel.common import cli
 from plkernel.decays.families import rwkv7_from, rwkv_from
-from plkernel.decays.inspection import shown
+from plkernel.decays.inspection import inspected
 
 LAYERS, HEADS = 4, 16
 Tensors = dict[str, Tensor]
@@ -99,7 +99,7 @@ DEFECTS: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_planted_defect_is_wrong(defect: str, tmp_path: Path) -> None:
     change, name = DEFECTS[defect]
-    found = shown(str(write(tmp_path, change(trained())))).findings
+    found = inspected(str(write(tmp_path, change(trained())))).findings
     assert name in {one.name for one in found if one.severity == "wrong"}
 
 
@@ -159,7 +159,7 @@ def test_short_numbers_were_not_rounded(start: str, dtype: torch.dtype, tmp_path
     rates = SHORT[start].to(dtype)
     assert torch.equal(rates.bfloat16().double(), SHORT[start].double())
     save_file({"layers.0.log_rate": rates}, tmp_path / "model.safetensors")
-    found = shown(str(tmp_path / "model.safetensors")).findings
+    found = inspected(str(tmp_path / "model.safetensors")).findings
     assert "dtype" not in {one.name for one in found}
 
 
@@ -172,7 +172,7 @@ def test_rounded_numbers_were_rounded(size: int, dtype: torch.dtype, tmp_path: P
     rates = -factor * (8.0 + 6.0 * torch.rand(8, size, generator=draw))
     tensors = {f"layers.{i}.log_rate": rates[i].to(dtype).float().clone() for i in range(8)}
     save_file(tensors, tmp_path / "model.safetensors")
-    found = shown(str(tmp_path / "model.safetensors")).findings
+    found = inspected(str(tmp_path / "model.safetensors")).findings
     told = [one.seen for one in found if one.name == "dtype"]
     assert len(told) >= 6
     assert all(f"rounded to {str(dtype).removeprefix('torch.')} leaves" in seen for seen in told)
@@ -204,7 +204,7 @@ def test_official_starts_in_bfloat16_are_not_wrong(kind: str, held: str, tmp_pat
     dtype = torch.bfloat16 if held == "bfloat16" else torch.float32
     tensors = {name: x.to(dtype) for name, x in official(kind).items()}
     config = {"model_type": kind.lower(), "num_hidden_layers": 3, "dtype": "bfloat16"}
-    found = shown(str(write(tmp_path, tensors, **config))).findings
+    found = inspected(str(write(tmp_path, tensors, **config))).findings
     assert not [one for one in found if one.severity == "wrong"]
     assert "initialisation" in {one.name for one in found}
 
@@ -215,6 +215,6 @@ def test_decays_that_are_equal_by_construction_are_not_wrong(tmp_path: Path) -> 
     tensors = {"model.lower_bounds": bounds, "head.layers.2.weight": bounds} | {
         f"model.layers.{i}.attn.f_proj.weight": torch.ones(1) for i in range(3)
     }
-    found = shown(str(write(tmp_path, tensors, model_type="hgrn", num_hidden_layers=3)))
+    found = inspected(str(write(tmp_path, tensors, model_type="hgrn", num_hidden_layers=3)))
     assert len(found.layers) == 3
     assert not [one for one in found.findings if one.severity == "wrong"]

@@ -16,7 +16,7 @@ from tiny_models import CASES, FLA_DECAYS, built, drawn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.decays.inspection import shown
+from plkernel.decays.inspection import inspected
 
 NOTHING = torch.zeros(1, 1, 16, dtype=torch.float64)
 Arrays = dict[str, np.ndarray]
@@ -173,7 +173,7 @@ CLOSED: dict[str, tuple[str, Arrays, dict[str, Any], Any]] = {
 def saved(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> Any:
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
-    return shown(str(folder))
+    return inspected(str(folder))
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -257,7 +257,7 @@ def compare(
         patched.setattr(Tensor, "float", Tensor.double)
         expected = [one.double().numpy().ravel() for one in rates()]
     model.save_pretrained(folder, **options)
-    layers = [one for one in shown(str(folder)).layers if not one.is_further]
+    layers = [one for one in inspected(str(folder)).layers if not one.is_further]
     assert len(layers) == len(expected) > 0
     for layer, one in zip(layers, expected, strict=True):
         np.testing.assert_allclose(layer.rates.ravel(), one, rtol=1e-8)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import plkernel
 from plkernel.commands.inspect import command as inspect
-from plkernel.decays.inspection import of_checkpoint, shown
+from plkernel.decays.inspection import inspected, of_checkpoint
 from plkernel.decays.tensors import open_checkpoint
 
 State = dict[str, Tensor]
@@ -146,7 +146,7 @@ def compared(now: Path, before: Path) -> list[tuple[str, str, str]]:
 def test_a_conversion_has_the_decays_of_the_original(family: str, tmp_path: Path) -> None:
     """To the rounding of -exp(A_log) in float32, and nothing in it is wrong."""
     before, now = pair(tmp_path, family)
-    old, new = shown(str(before)), shown(str(now))
+    old, new = inspected(str(before)), inspected(str(now))
     assert [layer.family.name for layer in new.layers] == [family] * LAYERS
     assert [layer.number for layer in new.layers] == list(range(LAYERS))
     for one, other in zip(old.layers, new.layers, strict=True):
@@ -188,12 +188,12 @@ def test_without_the_original_a_sign_is_seen_and_an_exponential_taken_twice(
     tmp_path: Path,
 ) -> None:
     _, now = pair(tmp_path, "Mamba-2", WRONG["sign"][0])
-    seen = [one for one in shown(str(now)).findings if one.name == "sign"]
+    seen = [one for one in inspected(str(now)).findings if one.name == "sign"]
     assert [one.seen for one in seen] == [
         "16 of 16 numbers are above 0, which -exp(A_log) is not: they grow"
     ] * LAYERS
     _, now = pair(tmp_path, "Mamba-2", WRONG["twice"][0])
-    [one] = [one for one in shown(str(now)).findings if one.name == "transformed"]
+    [one] = [one for one in inspected(str(now)).findings if one.name == "transformed"]
     assert one.seen.endswith("look like -exp(A_log)")
 
 
@@ -269,7 +269,7 @@ def test_numbers_near_another_form_are_not_called_so(tmp_path: Path) -> None:
 def test_an_official_start_is_seen_through_the_dimension_of_llama_cpp(tmp_path: Path) -> None:
     counted = torch.arange(1.0, HEADS + 1)
     layer = {"ssm_a": -counted[:, None], "ssm_dt.bias": torch.linspace(-6.0, -3.0, HEADS)}
-    found = shown(str(single(tmp_path, "mamba2", layer))).findings
+    found = inspected(str(single(tmp_path, "mamba2", layer))).findings
     assert ("initialisation", "blk.0.ssm_a") in [one[:2] for one in found]
 
 
@@ -277,7 +277,7 @@ def test_one_number_of_a_head_beside_the_map_of_a_mamba(tmp_path: Path) -> None:
     """As PLaMo 2 has them."""
     _, layer = mamba2(0)
     layer = {**layer, "ssm_a": right(layer["ssm_a"][:, 0]), "ssm_x.weight": torch.ones(2, 2)}
-    [one] = shown(str(single(tmp_path, "plamo2", layer))).layers
+    [one] = inspected(str(single(tmp_path, "plamo2", layer))).layers
     steps = np.logaddexp(0, layer["ssm_dt.bias"].double().numpy())
     expected = -layer["ssm_a"].double().numpy() * steps
     assert one.rates == pytest.approx(expected, rel=1e-12)
@@ -288,7 +288,7 @@ def test_decays_of_rwkv_in_another_form(tmp_path: Path) -> None:
     layer["time_mix_decay.weight"] = (-layer["time_mix_decay.weight"].exp()).exp()
     [one] = [
         one
-        for one in shown(str(single(tmp_path, "rwkv6", layer))).findings
+        for one in inspected(str(single(tmp_path, "rwkv6", layer))).findings
         if one.name == "transformed"
     ]
     assert one.seen.endswith("look like exp(-exp(time_decay))")
@@ -443,7 +443,7 @@ def test_a_file_cut_off_anywhere_and_with_any_byte_changed(tmp_path: Path) -> No
     for length in random.sample(range(len(last) - 4), 60):
         path.write_bytes(content[:length])
         with pytest.raises(ValueError, match=r"x\.gguf"):
-            shown(str(path))
+            inspected(str(path))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(300):
@@ -451,7 +451,7 @@ def test_a_file_cut_off_anywhere_and_with_any_byte_changed(tmp_path: Path) -> No
             changed[random.randrange(len(content))] = random.randrange(256)
             path.write_bytes(changed)
             try:
-                shown(str(path))
+                inspected(str(path))
             except ValueError:
                 continue
 

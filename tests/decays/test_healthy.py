@@ -17,7 +17,7 @@ from test_families import FLA
 from tiny_models import FAST, SLOW
 from torch import Tensor, nn
 
-from plkernel.decays.inspection import Shown, shown
+from plkernel.decays.inspection import Shown, inspected
 
 State = dict[str, Tensor]
 LAYOUTS: dict[str, tuple[str, ...]] = {
@@ -56,7 +56,7 @@ def saved(folder: Path, state: State, config: dict[str, Any]) -> Shown:
     folder.mkdir(exist_ok=True)
     save_file(state, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
-    return shown(str(folder))
+    return inspected(str(folder))
 
 
 def state_of(model: nn.Module, dtype: torch.dtype = torch.float32) -> State:

@@ -14,7 +14,7 @@ from torch import Tensor
 from plkernel.commands.inspect import command as inspect
 from plkernel.decays.families import Given, lightning
 from plkernel.decays.findings import Finding
-from plkernel.decays.inspection import shown
+from plkernel.decays.inspection import inspected
 from plkernel.decays.rates import LAGS, half_lives, kernel, quantiles
 
 DECAYS = "blocks.{}.att.time_decay"
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 def found(folder: Path, tensors: State, **config: object) -> tuple[Finding, ...]:
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "mamba2", **config}))
-    return tuple(one for one in shown(str(folder)).findings if one.name != "missing layers")
+    return tuple(one for one in inspected(str(folder)).findings if one.name != "missing layers")
 
 
 def test_tables_json_and_figure(
@@ -92,17 +92,17 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[...
     )
     (tmp_path / "run").mkdir()
     for arguments, message in [
-        ([file, "--windows", "3"], "corpus and windows are for runs of plkernel"),
+        ([file, "--windows", "3"], "corpus and windows must be left out for"),
         ([file, "--compare", tmp_path / "short.safetensors"], "has 1 layer with decays, but"),
         ([file, "--compare", tmp_path / "narrow.safetensors"], "decays in blocks.0.att, but"),
-        ([file, "--notable"], "notable goes with strict"),
+        ([file, "--notable"], "strict must be given with notable"),
         ([file, "--compare", tmp_path / "missing"], "no such file"),
         ([file, "--figure", "x.jpeg"], "figure must end in .pdf, .png, .svg, got 'x.jpeg'"),
         ([file, "--tokens", "1"], "tokens must be at least 2, got 1"),
-        ([file, "--text", __file__], "text needs a model that can run"),
+        ([file, "--text", __file__], "model must be one that can run on a text"),
         (
             [tmp_path / "run", "--strict"],
-            "compare, strict, state_dtype and decays are for checkpoints of other software",
+            "compare, strict, state_dtype and decays must be left out for",
         ),
     ]:
         assert message in refused(inspect, *arguments)
@@ -174,7 +174,7 @@ def test_half_precision(tmp_path: Path) -> None:
 def test_a_state_in_half_precision_is_counted_by_layer(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from plkernel.decays.inspection import shown
+    from plkernel.decays.inspection import inspected
     from plkernel.decays.rounding import stored
 
     report = tmp_path / "report.json"
@@ -182,7 +182,7 @@ def test_a_state_in_half_precision_is_counted_by_layer(
     text = capsys.readouterr().out
     state = json.loads(report.read_text())["state"]
     assert state["dtype"] == "bfloat16"
-    for numbers, layer in zip(state["layers"], shown(str(file)).layers, strict=True):
+    for numbers, layer in zip(state["layers"], inspected(str(file)).layers, strict=True):
         found = stored(layer.rates, "bfloat16")
         assert numbers["half_lives"] == layer.rates.size
         assert numbers["not_held"] == int((~found.held).sum())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import plkernel
 from plkernel.decays.findings import Finding
-from plkernel.decays.inspection import Shown, render, shown
+from plkernel.decays.inspection import Shown, inspected, render
 from plkernel.decays.structure import row_labels
 
 State = dict[str, Tensor]
@@ -75,7 +75,7 @@ def saved(folder: Path, state: State, **config: Any) -> Shown:
     )
     if config:
         (folder / "config.json").write_text(json.dumps(config))
-    return shown(str(folder))
+    return inspected(str(folder))
 
 
 def wrong(found: Shown) -> list[Finding]:

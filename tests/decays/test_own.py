@@ -15,7 +15,7 @@ from torch import nn
 import plkernel
 from plkernel.analysis.parametrisations import FORMS
 from plkernel.commands.inspect import command as inspect
-from plkernel.decays.inspection import shown
+from plkernel.decays.inspection import inspected
 from plkernel.decays.own import (
     FORMULAS,
     Statement,
@@ -68,7 +68,7 @@ def file_of(folder: Path, tensors: dict[str, torch.Tensor]) -> Path:
 
 def half_lives_in(model: Path | str, decays: Any) -> np.ndarray:
     return np.concatenate(
-        [half_lives(one.rates).ravel() for one in shown(str(model), decays).layers]
+        [half_lives(one.rates).ravel() for one in inspected(str(model), decays).layers]
     )
 
 
@@ -369,11 +369,11 @@ def test_where_decays_cannot_be_stated(tmp_path: Path, refused: Callable[..., st
     path = file_of(tmp_path, {"m.decay": torch.zeros(3)})
     stated = toml(tmp_path, '[decays]\n"*.decay" = "sigmoid"')
     error = refused(inspect, path, "--decays", stated, "--text", stated)
-    assert "leave it out where decays are given" in error
+    assert "text must be left out where decays are given" in error
     assert "no such file" in refused(inspect, path, "--decays", tmp_path / "missing.toml")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"")
-    assert "are for checkpoints of other software" in refused(
+    assert "which is no checkpoint of other software" in refused(
         inspect, tmp_path / "run", "--decays", stated
     )
     with pytest.raises(ValueError, match="decays must be left out for a run of plkernel"):

@@ -21,7 +21,7 @@ from safetensors.torch import save, save_file
 
 from plkernel.commands.inspect import command as inspect
 from plkernel.common import cli
-from plkernel.decays.inspection import render, shown
+from plkernel.decays.inspection import inspected, render
 from plkernel.decays.tensors import INDEX, SINGLE, open_checkpoint, rounded
 
 A_LOG = "model.layers.0.mixer.A_log"
@@ -112,7 +112,7 @@ def test_one_file_shards_a_pickle_and_the_cache_of_the_hub_are_one_checkpoint(
         tmp_path / "folder",
         snapshot,
     ]
-    rates = [np.stack([layer.rates for layer in shown(str(place)).layers]) for place in places]
+    rates = [np.stack([layer.rates for layer in inspected(str(place)).layers]) for place in places]
     assert rates[0].shape == (4, 4)
     assert all(np.array_equal(rates[0], one) for one in rates)
 
@@ -372,7 +372,7 @@ def test_hostile_files_end_in_one_line(
         target = write(random, tmp_path / str(case), bomb)
         before = set(tmp_path.rglob("*"))
         try:
-            result = shown(str(target))
+            result = inspected(str(target))
             assert render(result) + json.dumps(result.to_dict())
             ends.add("accepted")
         except cli.USER_ERRORS:
@@ -385,7 +385,7 @@ def test_the_bomb_works_and_a_plain_pickle_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.pth"
     path.write_bytes(pickle.dumps({"blocks.0.att.w0": Bomb(str(tmp_path / "executed"))}))
     with pytest.raises(ValueError, match="holds tensors only"):
-        shown(str(path))
+        inspected(str(path))
     assert not (tmp_path / "executed").exists()
     pickle.loads(path.read_bytes())
     assert (tmp_path / "executed").exists()
@@ -434,5 +434,5 @@ def test_safetensors_need_neither_torch_nor_transformers(
     )
     assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
     layers = json.loads((tmp_path / "x.json").read_text())["layers"]
-    expected = shown(str(tmp_path)).to_dict()["layers"]
+    expected = inspected(str(tmp_path)).to_dict()["layers"]
     assert [one["half_lives"] for one in layers] == [one["half_lives"] for one in expected]

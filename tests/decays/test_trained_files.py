@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plkernel.commands.inspect import command as inspect
-from plkernel.decays.inspection import is_other_software, shown
+from plkernel.decays.inspection import inspected, is_other_software
 from plkernel.decays.pickles import read_pickle
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.probing.text_models import open_text_model
@@ -74,7 +74,7 @@ SAVED: dict[str, Any] = {
 def test_weights_among_other_values_are_read(name: str, tmp_path: Path) -> None:
     torch.save(STATE, tmp_path / "plain.pth")
     torch.save(SAVED[name], tmp_path / name)
-    plain, found = shown(str(tmp_path / "plain.pth")), shown(str(tmp_path / name))
+    plain, found = inspected(str(tmp_path / "plain.pth")), inspected(str(tmp_path / name))
     assert len(found.layers) == len(plain.layers) == 2
     for one, other in zip(found.layers, plain.layers, strict=True):
         np.testing.assert_array_equal(one.rates, other.rates)
@@ -82,7 +82,7 @@ def test_weights_among_other_values_are_read(name: str, tmp_path: Path) -> None:
 
 def test_a_short_name_and_shards_of_pickles_are_read(tmp_path: Path) -> None:
     save_file(STATE, tmp_path / "x.st")
-    assert len(shown(str(tmp_path / "x.st")).layers) == 2
+    assert len(inspected(str(tmp_path / "x.st")).layers) == 2
     (tmp_path / "bins").mkdir()
     places = {}
     for number, part in enumerate(halves()):
@@ -92,14 +92,14 @@ def test_a_short_name_and_shards_of_pickles_are_read(tmp_path: Path) -> None:
     index = tmp_path / "bins" / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"weight_map": places}))
     assert is_other_software(tmp_path / "bins")
-    assert len(shown(str(tmp_path / "bins")).layers) == 2
+    assert len(inspected(str(tmp_path / "bins")).layers) == 2
     for outside in ("../outside.bin", "/etc/passwd"):
         index.write_text(json.dumps({"weight_map": dict.fromkeys(places, outside)}))
         with pytest.raises(ValueError, match="is outside of the folder"):
-            shown(str(tmp_path / "bins"))
+            inspected(str(tmp_path / "bins"))
     index.write_text(json.dumps({"weight_map": {**places, "y": file}}))
     with pytest.raises(ValueError, match="has no tensor y, which the index says"):
-        shown(str(tmp_path / "bins"))
+        inspected(str(tmp_path / "bins"))
 
 
 class Runs:
@@ -124,7 +124,7 @@ def test_objects_beside_the_weights_are_not_executed(at: str, tmp_path: Path) ->
         content[at] = bomb
     torch.save(content, tmp_path / "x.pt")
     try:
-        shown(str(tmp_path / "x.pt"))
+        inspected(str(tmp_path / "x.pt"))
     except ValueError:
         assert at == "model"
     assert not mark.exists()
@@ -172,7 +172,7 @@ def test_empty_tensors_are_those_of_the_third_stage_of_zero(suffix: str, tmp_pat
     else:
         save_file({name: x.clone() for name, x in empty.items()}, path)
     with pytest.raises(ValueError, match="it is empty: stage 3 of ZeRO"):
-        shown(str(path))
+        inspected(str(path))
 
 
 def prepared(kind: int, marks: dict[str, Any]) -> tuple[State, State]:
@@ -203,7 +203,7 @@ def test_a_file_prepared_for_a_strategy_is_read_as_what_it_says(
     files = []
     for number, content in enumerate(prepared(kind, marks)):
         torch.save(content, tmp_path / f"{number}.pth")
-        files.append(shown(str(tmp_path / f"{number}.pth")))
+        files.append(inspected(str(tmp_path / f"{number}.pth")))
     for one, other in zip(files[0].layers, files[1].layers, strict=True):
         assert one.family == other.family
         np.testing.assert_allclose(other.rates.ravel(), one.rates.ravel(), rtol=1e-4)
@@ -214,7 +214,7 @@ def test_a_file_that_says_it_is_prepared_and_is_not_is_refused(tmp_path: Path) -
     raw, _ = prepared(5, {})
     torch.save({**raw, "_strategy": "cpu"}, tmp_path / "x.pth")
     with pytest.raises(ValueError, match=r"time_decay: must be exp\(-exp\(w\)\)"):
-        shown(str(tmp_path / "x.pth"))
+        inspected(str(tmp_path / "x.pth"))
 
 
 @pytest.mark.parametrize("dimensions", [9, 40, 63, 70])
@@ -224,7 +224,7 @@ def test_tensors_of_many_dimensions_are_refused(dimensions: int, tmp_path: Path)
     values = np.linspace(0.1, 1, 4).astype("<f4").tobytes()
     (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + values)
     with pytest.raises(ValueError, match=f"l.nu_log: has {dimensions} dimensions"):
-        shown(str(tmp_path / "x.safetensors"))
+        inspected(str(tmp_path / "x.safetensors"))
 
 
 @pytest.mark.parametrize("name", ["x.safetensors", "x.pth", "x.st", "x/model.safetensors"])
@@ -293,7 +293,7 @@ def test_large_text_is_refused_before_it_is_read(name: str, tmp_path: Path) -> N
     with (tmp_path / name).open("wb") as handle:
         handle.truncate(2**31)
     with pytest.raises(ValueError, match=f"{name}: has 2,147,483,648 bytes, expected at most"):
-        shown(str(tmp_path))
+        inspected(str(tmp_path))
 
 
 LARGE: dict[str, dict[str, Any]] = {
@@ -317,7 +317,7 @@ def test_sizes_that_no_model_has_are_refused(message: str, tmp_path: Path) -> No
     save_file(STATE, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(LARGE[message]))
     with pytest.raises(ValueError, match=message):
-        shown(str(tmp_path))
+        inspected(str(tmp_path))
 
 
 LARGER: dict[str, tuple[dict[str, Any], str]] = {
@@ -380,7 +380,7 @@ def test_tensors_that_are_larger_than_their_file_are_refused(tmp_path: Path) -> 
     path = tmp_path / "model.pth"
     torch.save({"layers.0.mixer.A_log": torch.zeros(1).expand(2**26)}, path)
     with pytest.raises(ValueError, match=r"take 268,435,452 bytes more than it holds"):
-        shown(str(path))
+        inspected(str(path))
 
 
 def test_no_model_is_built_of_other_layers_than_the_file_has(
@@ -410,18 +410,18 @@ def test_one_part_of_several_is_said_to_be_one(name: str, tmp_path: Path) -> Non
     for part in PARTS[name]:
         torch.save(STATE, tmp_path / part)
     with pytest.raises(ValueError, match="is one part of 2"):
-        shown(str(tmp_path / PARTS[name][0]))
+        inspected(str(tmp_path / PARTS[name][0]))
 
 
 def test_the_only_part_is_the_whole(tmp_path: Path) -> None:
     for name in ("mp_rank_00_model_states.pt", "consolidated.00.pth", "model-00001-of-00001.bin"):
         torch.save(STATE, tmp_path / name)
-        assert len(shown(str(tmp_path / name)).layers) == 2
+        assert len(inspected(str(tmp_path / name)).layers) == 2
 
 
 def test_a_kernel_that_is_unknown_leaves_a_gap(tmp_path: Path) -> None:
     broken = STATE | {"layers.1.mixer.A_log": torch.full((8,), np.nan)}
     torch.save(broken, tmp_path / "model.pt")
-    kernels = shown(str(tmp_path / "model.pt")).memory.kernels[0]
+    kernels = inspected(str(tmp_path / "model.pt")).memory.kernels[0]
     assert np.isfinite(kernels[0]).all()
     assert np.isnan(kernels[1]).all()

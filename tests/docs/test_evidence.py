@@ -14,7 +14,7 @@ import sentences
 from sentences import blocks, doses, exponents, paired, record, studies
 
 import plkernel
-from plkernel.results.convergence import Starts, convergence, kernels_figure
+from plkernel.results.convergence import Starts, convergence, learnt_kernels_figure
 
 RECORDS = Path(sentences.__file__).parent
 ROOT = RECORDS.parents[1]
@@ -92,7 +92,7 @@ def test_starts_are_grouped_by_block_and_by_whether_they_are_learnt() -> None:
 
 def test_the_figure_has_every_start_before_and_after() -> None:
     starts = blocks()["memory-markov", ""]
-    above, below = kernels_figure({"Markov": starts}).axes
+    above, below = learnt_kernels_figure({"Markov": starts}).axes
     for time, axes in enumerate((above, below)):
         for line, memories in zip(axes.get_lines(), starts.values(), strict=True):
             values = np.asarray(line.get_ydata())

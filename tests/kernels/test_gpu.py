@@ -155,10 +155,10 @@ def test_interpreted_kernels_equal_float64(interpreted: Any) -> None:
     assert interpreted["chosen"] == ["cpu", "gpu"]
     assert interpreted["refused"] == [
         *(
-            f"{name}: {one} is float64; the gpu backend takes float32, bfloat16 and float16"
+            f"{name}: {one} must be float32, bfloat16 or float16 with backend 'gpu', got float64"
             for name, one in (("scan", "a"), ("wkv", "r"), ("wkv7", "r"))
         ),
-        "wkv: r has key size 513; the gpu backend takes at most 512",
+        "wkv: r must have a key size of at most 512 with backend 'gpu', got 513",
     ]
 
 
@@ -339,7 +339,7 @@ def test_a_gpu_takes_its_own_kernels_unless_told_otherwise() -> None:
     assert choose("wkv", None, cuda) == "gpu"
     assert choose("wkv", "reference", cuda) == "reference"
     with pytest.raises(
-        ValueError, match="wkv: backend 'cpu' does not work on cuda; here: reference, gpu"
+        ValueError, match="wkv: backend must be one of reference, gpu on cuda, got 'cpu'"
     ):
         choose("wkv", "cpu", cuda)
 
@@ -347,10 +347,10 @@ def test_a_gpu_takes_its_own_kernels_unless_told_otherwise() -> None:
 def test_plan_of_the_scan_covers_time_and_fills_the_device() -> None:
     from plkernel.kernels.scan import gpu
 
-    assert gpu.plan(8, 200, 256) == (64, 200, 1)  # short
-    assert gpu.plan(128, 4096, 512)[2] == 1  # batch and channels fill the device
+    assert gpu.divided(8, 200, 256) == (64, 200, 1)  # short
+    assert gpu.divided(128, 4096, 512)[2] == 1  # batch and channels fill the device
     for shape in ((8, 1024, 256), (4, 4096, 256), (1, 65536, 64), (1, 100_000, 1), (3, 257, 65)):
-        _, length, chunks = gpu.plan(*shape)
+        _, length, chunks = gpu.divided(*shape)
         assert chunks > 1
         assert (chunks - 1) * length < shape[1] <= chunks * length
         assert length % gpu.ROWS == 0
@@ -426,7 +426,7 @@ def interpret_cases(cases: list[Case]) -> list[dict[str, float]]:
     results = []
     for name, layout, shape, chunk, dtype, decay in cases:
         one = NAMED[name]
-        scan_gpu.plan = partial(_fixed_plan, chunk)
+        scan_gpu.divided = partial(_fixed_plan, chunk)
         wkv_gpu.ROWS = chunk
         wkv_gpu.CHUNK = 2 * chunk
         given = one.problem(layout, shape, getattr(torch, dtype))

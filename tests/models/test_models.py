@@ -291,7 +291,11 @@ def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
             for name in ("dim", "layers", "patch")
         ),
         *((SSMConfig, {name: "other"}, f"{name} must be one of") for name in ("gain", "mode")),
-        (SSMConfig, {"structure": STRUCTURES["unit"], "patch": 2}, "unit_scaled goes with patch 1"),
+        (
+            SSMConfig,
+            {"structure": STRUCTURES["unit"], "patch": 2},
+            "patch must be 1 with unit_scaled",
+        ),
         (RWKVConfig, {"version": 7}, "version must be 5"),
         *((one, {"dim": 0}, "dim must be at least 2") for one in (RWKVConfig, RWKV7Config)),
         (RWKVConfig, {"layers": 0}, "layers must be at least 1"),
@@ -304,7 +308,7 @@ def test_parameter_counts_of_the_papers(dim: int, layers: int) -> None:
             r"feed_forward must be at least 1, got 0 \(for dim 8",
         ),
         (RWKVConfig, {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
-        (RWKV7Config, {"structure": STRUCTURES["unit"]}, "unit_scaled is not for RWKV-7"),
+        (RWKV7Config, {"structure": STRUCTURES["unit"]}, "unit_scaled must be false for RWKV-7"),
         (Structure, {"norm": "batch"}, "norm must be one of layer, rms, scale, none, got 'batch'"),
         (Structure, {"placement": "mid"}, "placement must be one of pre, post, sandwich"),
         *(
@@ -663,22 +667,24 @@ def test_shape_multiplier_is_the_shape_in_another_place() -> None:
 
 @pytest.mark.parametrize("dim", [12, 48])
 def test_a_hidden_width_filled_up_with_zeros_is_the_same_function(dim: int) -> None:
-    """Of 16 and of 64, which is left alone; results and gradients, to rounding in float64."""
+    """Of 16, and of 64, which needs none; results and gradients, to rounding in float64."""
     torch.manual_seed(0)
     layer = SwiGLU(dim, Structure()).double()
+    assert layer._is_fillable() == (dim == 12)
     x = torch.randn(2, 3, dim, dtype=torch.float64, requires_grad=True)
     leaves = [x, *layer.parameters()]
     weights = torch.randn(2, 3, dim, dtype=torch.float64)
     plain = layer(x)
-    aligned = layer._aligned(x)
-    torch.testing.assert_close(aligned, plain, rtol=1e-13, atol=1e-13)
-    found = torch.autograd.grad((aligned * weights).sum(), leaves)
+    filled = layer._filled(x)
+    torch.testing.assert_close(filled, plain, rtol=1e-13, atol=1e-13)
+    found = torch.autograd.grad((filled * weights).sum(), leaves)
     expected = torch.autograd.grad((plain * weights).sum(), leaves)
     for gradient, other in zip(found, expected, strict=True):
         torch.testing.assert_close(gradient, other, rtol=1e-12, atol=1e-12)
 
 
 def test_layers_with_a_shift_or_a_multiplier_are_not_filled_up() -> None:
+    """Filled up they would be another function, of the matrices alone."""
     torch.manual_seed(0)
     for structure in (Structure(scalar_bias=True), Structure(unit_scaled=True)):
         layer = SwiGLU(12, structure)
@@ -686,4 +692,5 @@ def test_layers_with_a_shift_or_a_multiplier_are_not_filled_up() -> None:
             for one in layer.parameters():
                 one.normal_()
         x = torch.randn(2, 3, 12)
-        assert torch.equal(layer._aligned(x), layer(x))
+        assert not layer._is_fillable()
+        assert not torch.allclose(layer._filled(x), layer(x))

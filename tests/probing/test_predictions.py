@@ -570,7 +570,7 @@ def test_mistakes_are_one_line(
         (("none", "--seed", -1), "seed must lie between"),
         (("none", "--figure", "p.txt"), "figure must end in .pdf, .png, .svg"),
         ((tmp_path / "none", *asked), "no such file or folder"),
-        ((tmp_path, *asked), "neither a run of ours"),
+        ((tmp_path, *asked), "target must be a run of plkernel"),
         ((gpt2, *asked, "--context", 33), "at most 32"),
         ((gpt2,), "text must be given"),
     ]:

@@ -12,7 +12,7 @@ import pytest
 from plkernel.commands.inspect import command as inspect
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.probing.runs import validation_text
 from plkernel.training.checkpoint import open_model
 from plkernel.training.loop import prepare, run_training
@@ -94,7 +94,7 @@ def test_mistakes_are_one_line(
         ([tmp_path], "no such file; give the folder of a run"),
         ([folder, "--windows", "0"], "windows must be at least 1, got 0"),
         ([folder, "--corpus", "missing.txt"], "missing.txt"),
-        ([folder], "is not what the run was trained on"),
+        ([folder], "must be what the run was trained on"),
         ([tmp_path / "changed"], "belongs to another run (seed was 0, is now 1)"),
     ]:
         assert message in refused(inspect, *arguments)

@@ -164,7 +164,7 @@ def test_false_confirmations_and_refutations_of_a_family_stay_below_alpha(n, hea
             )
             for at, (name, edge) in enumerate(edges.items())
         }
-        verdicts = {one.verdict for one in ours.judge(family, alpha).values()}
+        verdicts = {one.verdict for one in ours.judge_family(family, alpha).values()}
         for kind in false:
             false[kind] += kind in verdicts
     for kind, times in false.items():
@@ -175,7 +175,7 @@ def test_false_confirmations_and_refutations_of_a_family_stay_below_alpha(n, hea
 @pytest.mark.parametrize("alpha", [0.0, 0.5, nan])
 def test_alpha_lies_between_zero_and_a_half(alpha):
     with pytest.raises(ValueError, match=f"alpha must be above 0 and below 0.5, got {alpha}"):
-        ours.judge({}, alpha)
+        ours.judge_family({}, alpha)
 
 
 def test_the_correction_counts_every_member_of_the_family():
@@ -183,20 +183,25 @@ def test_the_correction_counts_every_member_of_the_family():
     short = Claimed("lower", 0.0, [0.1])
     missing = {name: Claimed("lower", 0.0, []) for name in "bc"}
     for family, p in (({}, 1 / 64), (missing, 3 / 64)):
-        judged = ours.judge({"a": one, **family})
+        judged = ours.judge_family({"a": one, **family})
         assert (judged["a"].p, judged["a"].p_family, judged["a"].verdict) == (
             1 / 64,
             p,
             "confirmed",
         )
-    four = ours.judge({"a": one, **missing, "d": short})
+    four = ours.judge_family({"a": one, **missing, "d": short})
     assert (four["a"].test, four["a"].verdict) == ("t", "confirmed"), (
         "4 / 64 > 0.05: the sign flips could not reject"
     )
-    assert ours.judge({"a": Claimed("lower", 0.0, [-0.02, -0.0201])})["a"].verdict == "confirmed", (
-        "two differ enough"
-    )
-    for judged in (four["b"], four["d"], ours.judge({"a": Claimed("lower", 0.0, [0.1, nan])})["a"]):
+    assert (
+        ours.judge_family({"a": Claimed("lower", 0.0, [-0.02, -0.0201])})["a"].verdict
+        == "confirmed"
+    ), "two differ enough"
+    for judged in (
+        four["b"],
+        four["d"],
+        ours.judge_family({"a": Claimed("lower", 0.0, [0.1, nan])})["a"],
+    ):
         assert (judged.verdict, math.isnan(judged.p_family), math.isnan(judged.low)) == (
             "undecided",
             True,

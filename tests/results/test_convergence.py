@@ -11,7 +11,7 @@ import pytest
 from studies import change, write_study
 
 from plkernel.decays.memory import memory_of
-from plkernel.results.convergence import convergence, groups, kernels_figure, shapes, spread
+from plkernel.results.convergence import convergence, groups, learnt_kernels_figure, shapes, spread
 from plkernel.results.study import Study, read_study
 
 LAGS = [1, 4, 16, 1024]
@@ -106,7 +106,7 @@ def test_kernels_are_compared_in_octaves_from_the_second_lag_to_256(tmp_path: Pa
 
 def test_kernels_before_and_after_are_drawn_with_their_spread(tmp_path: Path) -> None:
     arms = {name: level("bytes") for name in ("a_x", "b_x")}
-    figure = kernels_figure(groups(study(tmp_path, arms, {})))
+    figure = learnt_kernels_figure(groups(study(tmp_path, arms, {})))
     before, after = figure.axes
     assert before.get_title("left") == "bytes, before\nkernel 1.50, half-lives 0.50"
     assert after.get_title("left") == "bytes, after\nkernel 0.00, half-lives 0.00"
@@ -119,7 +119,7 @@ def test_kernels_before_and_after_are_drawn_with_their_spread(tmp_path: Path) ->
 def test_power_laws_are_straight_lines_from_lag_1_on(tmp_path: Path) -> None:
     """Both scales are logarithmic, the same in every panel, and the axis begins at lag 1."""
     arms = {name: level("bytes") for name in ("a_x", "b_x")}
-    for axes in kernels_figure(groups(study(tmp_path, arms, {}))).axes:
+    for axes in learnt_kernels_figure(groups(study(tmp_path, arms, {}))).axes:
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
         assert left == 1

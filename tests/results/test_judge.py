@@ -13,7 +13,7 @@ from plkernel.commands import judge as command
 from plkernel.common import cli
 from plkernel.common.files import load_json
 from plkernel.results.comparison import compare
-from plkernel.results.judging import Judged, judged, seeds_needed, text
+from plkernel.results.judging import Judged, judged, render, seeds_needed
 from plkernel.results.rows import Columns, Row, last_values, read_rows, split_name
 from plkernel.results.statistics import detectable_difference, holm
 from plkernel.results.study import read_study
@@ -99,7 +99,7 @@ def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
         Row("long", 0, 20.0 + len("long/seed-0"), 20),
         Row("short", 0, 20.0 + len("short/seed-0"), 20),
     ]
-    with pytest.raises(ValueError, match=r"value '' is no tag of it; valid: loss, lr"):
+    with pytest.raises(ValueError, match=r"value must be one of its tags, got ''; valid: loss, lr"):
         read_rows(tmp_path)
 
 
@@ -110,10 +110,14 @@ def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
         (HEADER + "a,0.5,1\n", Columns(), "row 1: seed must be a whole number, got"),
         (HEADER + "a,0,high\n", Columns(), "row 1: value must be a number, got 'high'"),
         ("arm,seed,loss,time\na,0,1,2\n", Columns(), "with numbers: loss, time"),
-        (HEADER + "a,0,1\n", Columns(value="los"), "value 'los' is no column of it; valid: arm, s"),
+        (
+            HEADER + "a,0,1\n",
+            Columns(value="los"),
+            "value must be a column of it, got 'los'; valid: arm, s",
+        ),
         (HEADER, Columns(), "must hold a row for each run, got none"),
         ("", Columns(), "must be CSV with a header, TSV, JSON lines or Parquet"),
-        ("run,value\nlong,1\n", Columns(), "run 'long' does not name an arm and a seed"),
+        ("run,value\nlong,1\n", Columns(), "as long/seed-3 does, got 'long'; give --pattern"),
         ("run,value\nlong-1,1\n", Columns(pattern="("), "pattern must be a regular expression"),
     ],
 )
@@ -143,7 +147,10 @@ def test_names_of_runs(name: str, parts: tuple[str, int]) -> None:
 def test_the_last_step_that_all_runs_have_counts() -> None:
     rows = [Row("a", 0, 3.0, 1), Row("a", 0, 2.0, 2), Row("b", 0, 4.0, 1)]
     assert last_values(rows) == ([rows[0], rows[2]], 1)
-    with pytest.raises(ValueError, match=r"at 2: arm 'b' with seed 0 has no such step"):
+    with pytest.raises(
+        ValueError,
+        match=r"at must be a step that all runs have, got 2, which arm 'b' with seed 0 has not",
+    ):
         last_values(rows, 2)
     with pytest.raises(ValueError, match=r"arm 'a' with seed 0 has two values at step 1"):
         last_values([*rows, Row("a", 0, 5.0, 1)])
@@ -177,7 +184,7 @@ def test_arms_without_common_seeds_are_compared_by_welch() -> None:
     test = ttest_ind([1.5, 1.9, 1.4], [1.0, 1.1, 1.3, 1.2], equal_var=False)
     assert not one.paired
     assert one.difference.p_value == pytest.approx(test.pvalue)
-    assert "(unpaired)" in text(judged(rows, "a"))
+    assert "(unpaired)" in render(judged(rows, "a"))
 
 
 @pytest.mark.parametrize("name", ["models-mamba2", "memory-far", "decays-train"])
@@ -242,16 +249,16 @@ def test_runs_that_diverged_are_left_out_and_named() -> None:
     result = judged(rows)
     assert result.left_out == ("a/seed-5",)
     assert result.compared[0].difference.n == 5
-    assert "left out, since their values are not finite: a/seed-5" in text(result)
+    assert "left out, since their values are not finite: a/seed-5" in render(result)
 
 
 @pytest.mark.parametrize(
     ("better", "word"), [("lower", "a is worse by 0.09"), ("higher", "a is better by 0.09")]
 )
 def test_the_headline_says_which_is_better(better: str, word: str) -> None:
-    found = text(judged(drawn({"base": 0.0, "a": 0.1}, spread=0.001)), better)
+    found = render(judged(drawn({"base": 0.0, "a": 0.1}, spread=0.001)), better)
     assert word in found.splitlines()[0]
-    nothing = text(judged(drawn({"base": 0.0, "a": 0.0}, seeds=3)), better)
+    nothing = render(judged(drawn({"base": 0.0, "a": 0.0}, seeds=3)), better)
     assert nothing.startswith("No arm can be distinguished from base (1 comparison")
 
 
@@ -286,10 +293,13 @@ def test_the_command_judges_hypotheses(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--baseline", "bas"], "baseline 'bas' is no arm of the rows; did you mean 'base'?"),
+        (
+            ["--baseline", "bas"],
+            "baseline must be an arm of the rows, got 'bas'; did you mean 'base'?",
+        ),
         (["--hope", "0"], "hope must be a finite number other than 0, got 0"),
         (["--hypotheses", "none.toml"], "none.toml"),
-        (["--at", "3"], "at 3: arm 'base' with seed 0 has no such step"),
+        (["--at", "3"], "got 3, which arm 'base' with seed 0 has not"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
@@ -305,8 +315,8 @@ def test_hypotheses_on_arms_that_are_not_there_are_refused() -> None:
 
     rows = drawn({"base": 0.0, "a": 0.1})
     for changes, told in (
-        ({"arm": "c"}, "'c' is no arm of the rows"),
-        ({"size": "9M"}, "no run has size '9M'"),
+        ({"arm": "c"}, "arm must be one of the rows, got 'c'"),
+        ({"size": "9M"}, "size must be that of a run, got '9M'"),
     ):
         one = Stated.model_validate({"name": "x", "arm": "a", "claim": "lower", **changes})
         with pytest.raises(ValueError, match=told):
@@ -316,7 +326,7 @@ def test_hypotheses_on_arms_that_are_not_there_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ("", "'x': several have this name, give each its own"),
+        ("", "'x': name must be unique"),
         ('name = "y"\nfamily = "f"\nalpha = 0.1\n', "alpha must be that of its family, 0.05"),
         ('name = "y"\nclaim = "equal"\n', "'y': margin must be above 0 for claim 'equal', got 0"),
         ('name = "y"\nmargin = -1.0\n', "'y': margin must be 0 or more for claim 'lower', got -1"),

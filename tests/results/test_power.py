@@ -8,7 +8,7 @@ import pytest
 from studies import BASELINE, change, write_study
 
 from plkernel.config.reading import parse_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.results.power import powers
 
 ENDS = {

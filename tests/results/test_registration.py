@@ -18,9 +18,9 @@ from plkernel.commands.experiment import command
 from plkernel.common.files import load_json, save_json
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.schema import Gate
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.results import registration
-from plkernel.results.claims import Claimed, judge
+from plkernel.results.claims import Claimed, judge_family
 from plkernel.results.measurements import target_bytes
 from plkernel.results.power import powers
 from plkernel.results.registration import (
@@ -81,7 +81,7 @@ def test_verdicts_are_those_of_the_family_of_paired_differences(declared_study: 
         for arm in ("better", "same")
     )
     claims = {"helps": Claimed("lower", 0.01, better), "worse": Claimed("higher", 0.0, better)}
-    judged = judge({**claims, "same": Claimed("equal", 0.01, same)}, 0.05)
+    judged = judge_family({**claims, "same": Claimed("equal", 0.01, same)}, 0.05)
     assert {outcome.hypothesis.name: outcome.judgement for outcome in one.outcomes} == judged
     assert (
         one.headline == "Of 3 hypotheses declared in the spec: 2 confirmed, 1 refuted, 0 undecided."

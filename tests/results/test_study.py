@@ -13,7 +13,7 @@ from studies import BASELINE, REFERENCE, change, save, write_study
 from plkernel.results.record import restore, save_record
 from plkernel.results.saved import Reference
 from plkernel.results.study import read_study
-from plkernel.training.folder import Progress, RunFolder
+from plkernel.training.folder import RunFolder, RunProgress
 
 RUN = f"{BASELINE}/seed-0"
 
@@ -117,7 +117,7 @@ ROW = {
             json.dumps(ROW) + "\n",
             "rows.jsonl: must hold the result of a finished run, got none",
         ),
-        ("rows.jsonl", json.dumps(ROW), "its last line is cut off"),
+        ("rows.jsonl", json.dumps(ROW), "its last line must be whole, got one that is cut off"),
         (
             "rows.jsonl",
             2 * (json.dumps({**ROW, "status": "failed"}) + "\n"),
@@ -204,7 +204,7 @@ def test_a_record_from_elsewhere_writes_nowhere_else(
 def test_rows_are_added_checked_and_cut_and_others_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     path = tmp_path / "metrics.jsonl"
-    progress = Progress(step=10)
+    progress = RunProgress(step=10)
     for step in (0, 10):
         progress = folder.append({"step": step}, progress)
     kept = path.read_bytes()

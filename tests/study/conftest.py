@@ -14,7 +14,7 @@ from plkernel.study import references, schedule
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(
-        references, "compressed", lambda splits: {"windows": [4096], "val_bpb": [8.0]}
+        references, "lzma_bits", lambda splits: {"windows": [4096], "val_bpb": [8.0]}
     )  # half a second
 
 

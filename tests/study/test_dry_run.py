@@ -19,11 +19,11 @@ from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.schema import Arm, ModelSpec, TrainSpec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.models.rwkv7 import RWKV7Config
 from plkernel.models.ssm import SSMConfig
 from plkernel.study import dry_run
-from plkernel.study.dry_run import OPERATIONS, estimate, operations, text
+from plkernel.study.dry_run import OPERATIONS, estimate, operations, render
 from plkernel.training.build import Prepared
 
 RUNS = Path(__file__).parents[2] / "runs"
@@ -85,7 +85,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Condition, int]]:
         return [2.0, batch * training / 1e8, forward / 1e8, 3e8]
 
     monkeypatch.setattr(dry_run, "operations", counted)
-    monkeypatch.setattr(dry_run, "measure", measured)
+    monkeypatch.setattr(dry_run, "timed_apart", measured)
     return asked
 
 
@@ -125,7 +125,7 @@ def test_a_run_is_its_steps_its_evaluations_and_its_test(
     assert row["flops"] == 40 * training + windows * forward
     assert row["seconds"] == pytest.approx(2 + row["flops"] / 1e8)
     assert forecast["seconds"] == pytest.approx(3 * row["seconds"]), "six runs, two at a time"
-    assert f"all runs: {6 * row['flops']:.2e} FLOPs" in text(forecast)
+    assert f"all runs: {6 * row['flops']:.2e} FLOPs" in render(forecast)
     assert len(timed) == 1
 
 
@@ -135,7 +135,7 @@ def test_models_of_other_cost_are_rows_and_the_search_comes_first(
     arms = {"a": {}, "ema": {"model": {"gain": "ema"}}, "deep": {"model": {"layers": 4}}}
     forecast = estimate(resolved(arms=arms), workers=2, search=resolved(arms={"a": {}}, steps=4))
     assert [row["arms"] for row in forecast["rows"]] == [["tuning: a"], ["a", "ema"], ["deep"]]
-    assert "a and 1 more" in text(forecast)
+    assert "a and 1 more" in render(forecast)
 
 
 def test_a_large_run_is_timed_in_part_and_scaled_by_operations(
@@ -158,7 +158,7 @@ def test_memory_is_compared(
         (2e8, "memory: 0 at a time fit in the 0.2 GB that are free"),
     ):
         monkeypatch.setattr(dry_run, "available_memory", lambda device, free=free: free)
-        assert words in text(estimate(resolved(), workers=8))
+        assert words in render(estimate(resolved(), workers=8))
 
 
 def test_a_gpu_that_is_not_here_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_gpu_that_is_not_here_is_assumed(monkeypatch: pytest.MonkeyPatch) -> N
     forecast = estimate(resolved(device="cuda", backend="gpu"), workers=3)
     (row,) = forecast["rows"]
     assert row["seconds"] == pytest.approx(row["flops"] / 1e14)
-    assert "assumed, not measured" in text(forecast)
+    assert "assumed, not measured" in render(forecast)
 
 
 @pytest.mark.slow

@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 
-from plkernel.commands.experiment import check_ahead, command, gathered
+from plkernel.commands.experiment import check_arguments, command, slurm_gathered
 from plkernel.common.files import FAILED, TUNING, load_json, save_json
 from plkernel.config.condition import Condition, from_config
 from plkernel.config.reading import load_spec
 from plkernel.study import queue as queues
 from plkernel.study import queued, slurm
 from plkernel.study.engine import Engine, Job, LeftToQueueError
-from plkernel.study.queue import JOB, JOBS, Entry, QueueEngine, entry_of
+from plkernel.study.queue import JOB, JOBS, QueueEngine, SavedJob, job_of
 from plkernel.study.queued import QueuedRun, report_if_last
 from plkernel.study.schedule import run_experiment
 from plkernel.study.slurm import SlurmQueue, minutes, parameters
-from plkernel.study.status import is_locked, states_of, text
+from plkernel.study.status import is_locked, render, states_of
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import open_run, prepare, run_training
 
@@ -62,7 +62,7 @@ class OnThisMachine:
     def device(self, condition: Condition) -> str:
         return "cpu"
 
-    def submit(self, runs: Sequence[QueuedRun]) -> list[Entry]:
+    def submit(self, runs: Sequence[QueuedRun]) -> list[SavedJob]:
         submitit = pytest.importorskip("submitit", reason="submitit, of the extra slurm, is absent")
         executor = submitit.LocalExecutor(folder=self.folder / JOBS)
         executor.update_parameters(timeout_min=60)
@@ -70,7 +70,7 @@ class OnThisMachine:
         for run in runs:
             job = executor.submit(run)
             self.jobs[job.job_id] = job
-            entries.append(Entry(job.job_id, self.name, f"{JOBS}/{job.paths.stderr.name}"))
+            entries.append(SavedJob(job.job_id, self.name, f"{JOBS}/{job.paths.stderr.name}"))
         return entries
 
     def states(self) -> Mapping[str, str]:
@@ -103,14 +103,14 @@ class Told:
     def device(self, condition: Condition) -> str:
         return "cpu"
 
-    def submit(self, runs: Sequence[QueuedRun]) -> list[Entry]:
+    def submit(self, runs: Sequence[QueuedRun]) -> list[SavedJob]:
         number = len(self.submitted) + 1
         self.submitted.append([run.job.name for run in runs])
         ids = [f"{number}_{index}" for index in range(len(runs))]
         assert self.told is not None
         self.told |= dict.fromkeys(ids, "PENDING")
         return [
-            Entry(one, self.name, f"{JOBS}/{one}.err", queues.stamp_of(run.job.folder))
+            SavedJob(one, self.name, f"{JOBS}/{one}.err", queues.stamp_of(run.job.folder))
             for one, run in zip(ids, runs, strict=True)
         ]
 
@@ -294,7 +294,7 @@ def test_a_search_is_submitted_first_and_then_the_study(
     """Each time the same command, which leaves what it has submitted to the queue."""
 
     class Keeping(Told):
-        def submit(self, runs: Sequence[QueuedRun]) -> list[Entry]:
+        def submit(self, runs: Sequence[QueuedRun]) -> list[SavedJob]:
             jobs.extend(run.job for run in runs)
             return super().submit(runs)
 
@@ -388,7 +388,7 @@ def test_states_of_a_study_on_this_machine(tiny_spec: SpecWriter, tmp_path: Path
     assert shown["uniform seed 1"] == ("queued", "")
     after = states_of(spec, out, None)
     assert [run.state for run in after] == ["done", "stopped", "not started", "not started"]
-    assert text("tiny", after).startswith("tiny: 4 runs: 1 done, 1 stopped, 2 not started\n")
+    assert render("tiny", after).startswith("tiny: 4 runs: 1 done, 1 stopped, 2 not started\n")
 
 
 def test_status_loads_no_torch(
@@ -429,7 +429,7 @@ def test_options_of_jobs_are_gathered_and_checked() -> None:
     pytest.importorskip("submitit", reason="submitit, of the extra slurm, is absent")
     words = ["a.toml", "--slurm.partition", "gpu", "--slurm.exclusive", "--slurm.time=2:00:00"]
     words += ["--workers", "2", "--slurm.sbatch.reservation", "mine", "--slurm.mem", "4GB"]
-    options = gathered(words)
+    options = slurm_gathered(words)
     assert options[:3] == ["a.toml", "--workers", "2"]
     assert parameters(options[4:]) == {
         "partition": "gpu",
@@ -443,28 +443,34 @@ def test_options_of_jobs_are_gathered_and_checked() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["partitoin=x"], "slurm.partitoin: submitit has no such parameter; did you mean 'part"),
+        (["partitoin=x"], "slurm.partitoin must be a parameter of submitit; did you mean 'part"),
         (["time=soon"], "slurm.time must be minutes, hours:minutes:seconds or days-hours, got"),
         (["time=0"], "slurm.time must be above 0, got '0'"),
         (["partition"], "slurm.partition must have a value, got nothing"),
         (["gpus_per_node=all"], "slurm.gpus_per_node must be a whole number, got 'all'"),
-        (["nodes=2"], "slurm.nodes is not for a study: each run is one process on one node"),
-        (["qos=a", "qos=b"], "slurm.qos is given twice"),
+        (
+            ["nodes=2"],
+            "slurm.nodes must be left out of a study: each run is one process on one node",
+        ),
+        (["qos=a", "qos=b"], "slurm.qos must be given once"),
     ],
 )
 def test_wrong_parameters_are_refused(options: list[str], message: str) -> None:
     pytest.importorskip("submitit", reason="submitit, of the extra slurm, is absent")
     with pytest.raises(ValueError, match=r"^slurm") as refusal:
-        check_ahead(["a"], engine="slurm", slurm=options)
+        check_arguments(["a"], engine="slurm", slurm=options)
     assert str(refusal.value).startswith(message)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"slurm": ["partition=x"]}, "slurm.partition is for --engine slurm, got --engine local"),
-        ({"detach": True}, "detach leaves runs to a queue"),
-        ({"engine": "slurm", "workers": "auto"}, "workers auto measures this machine"),
+        ({"slurm": ["partition=x"]}, "slurm.partition must be left out with --engine local"),
+        ({"detach": True}, "engine must be slurm with detach"),
+        (
+            {"engine": "slurm", "workers": "auto"},
+            "workers must be a number, or left out, with --engine slurm",
+        ),
     ],
 )
 def test_options_that_do_not_suit_the_engine_are_refused(
@@ -472,7 +478,7 @@ def test_options_that_do_not_suit_the_engine_are_refused(
 ) -> None:
     pytest.importorskip("submitit", reason="submitit, of the extra slurm, is absent")
     with pytest.raises(ValueError, match=message):
-        check_ahead(["a"], **options)
+        check_arguments(["a"], **options)
 
 
 def test_time_limits_are_read_as_sbatch_reads_them() -> None:
@@ -573,7 +579,7 @@ def test_cancel_ends_what_is_in_the_queue(
     command(spec, out, cancel=True)
     assert queue.cancelled == ["1_0", "1_2"]
     assert "tiny: 2 jobs cancelled; the same command without --cancel" in capsys.readouterr().out
-    entry = entry_of(out / "uniform" / "seed-0")
+    entry = job_of(out / "uniform" / "seed-0")
     assert entry is not None
     assert entry.id == load_json(out / "uniform" / "seed-0" / JOB)["id"]
 

@@ -19,7 +19,7 @@ from plkernel.common.files import REGISTERED, TUNING, load_json, save_json
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec
 from plkernel.config.resolved import resolve_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.results.registration import place_of, register
 from plkernel.study import dry_run, schedule
 from plkernel.study import engine as engines
@@ -297,7 +297,7 @@ def test_a_folder_of_another_spec_and_a_damaged_result_are_refused(
     ("options", "message"),
     [
         ({"corpus": "missing.txt"}, "missing.txt"),
-        ({"context": 100_000}, "the validation split of corpus .* bytes, fewer than one window"),
+        ({"context": 100_000}, "the validation split of corpus .* must hold one window"),
     ],
 )
 def test_bad_input_writes_nothing(
@@ -335,7 +335,7 @@ def test_a_dry_run_says_what_a_study_cannot_know(
     tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A corpus that is not here, and quantiles of a flat law beyond what is read."""
-    monkeypatch.setattr(dry_run, "text", lambda _: "the table")
+    monkeypatch.setattr(dry_run, "render", lambda _: "the table")
     monkeypatch.setattr(dry_run, "estimate", lambda *_, **options: None)
     spec = load_spec(tiny_spec(corpus="hf:some/text"))
     assert (

@@ -17,14 +17,14 @@ from plkernel.commands import trial as command
 from plkernel.common import cli
 from plkernel.common.files import MEASUREMENT, REGISTERED, SPEC, load_json
 from plkernel.config.reading import load_spec
-from plkernel.results.measured import Options, read_measurement
+from plkernel.results.measured import TrialOptions, read_measurement
 from plkernel.study import dry_run, schedule, trial
 from plkernel.study.engine import Engine, Job
 from plkernel.training import check
 from plkernel.training.loop import open_run, run_training
 
 TEXT = "synthetic:lags,alpha=0.7,longest=64,redrawn=0.05,symbols=8,bytes=200kB"
-OPTIONS = Options(model="ssm", minutes=10.0, seeds=2, frozen=True, control=True, dim=16)
+OPTIONS = TrialOptions(model="ssm", minutes=10.0, seeds=2, frozen=True, control=True, dim=16)
 
 
 class Here(Engine):
@@ -63,12 +63,12 @@ def measured_once(corpus: Any, data: Any, **options: Any) -> Any:
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which a run takes a second to start, 10 ms a step and 1 ms a window."""
     monkeypatch.setattr(trial, "measure_corpus", measured_once)
-    monkeypatch.setattr(dry_run, "measure", lambda condition, batch: [1.0, 0.01, 0.001, 1e6])
+    monkeypatch.setattr(dry_run, "timed_apart", lambda condition, batch: [1.0, 0.01, 0.001, 1e6])
     monkeypatch.setattr(Engine, "room", lambda self, spec, device: 2)
 
 
-def planned(out: Path, text: str = TEXT, **changes: Any) -> trial.Plan:
-    return trial.plan(text, out, OPTIONS.model_copy(update=changes), lambda line: None)
+def planned(out: Path, text: str = TEXT, **changes: Any) -> trial.PlannedTrial:
+    return trial.plan_trial(text, out, OPTIONS.model_copy(update=changes), lambda line: None)
 
 
 # What is refused
@@ -224,10 +224,12 @@ def test_a_trial_goes_on_with_its_spec_as_it_was_edited(tmp_path: Path) -> None:
     one = planned(tmp_path / "out")
     one.path.write_text(one.path.read_text().replace("batch = 8", "batch = 4"))
     assert planned(tmp_path / "out").spec.train.batch == 4
-    with pytest.raises(ValueError, match=r"seeds: .*out was begun with 2, got 3; give the same"):
+    with pytest.raises(ValueError, match=r"seeds must be 2, with which .*out was begun, got 3"):
         planned(tmp_path / "out", seeds=3)
     (tmp_path / "out" / MEASUREMENT).unlink()
-    with pytest.raises(ValueError, match=r"out.toml is there but no measurement.json"):
+    with pytest.raises(
+        ValueError, match=r"out must be a new folder, .*out.toml is there but no measurement.json"
+    ):
         planned(tmp_path / "out")
 
 

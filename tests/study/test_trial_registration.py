@@ -37,5 +37,5 @@ def test_hypotheses_are_registered_before_the_first_run_and_not_again(
     if is_registered:
         (tmp_path / REGISTERED).touch()
     planned: Any = SimpleNamespace(spec=SimpleNamespace(hypotheses=hypotheses), out=tmp_path)
-    assert trial.run(planned) == ["a run that did not finish"]
+    assert trial.run_trial(planned) == ["a run that did not finish"]
     assert done == expected

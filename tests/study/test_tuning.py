@@ -22,7 +22,7 @@ from plkernel.results.study import read_study
 from plkernel.results.tuning import Choice, choices
 from plkernel.study import references
 from plkernel.study.engine import Job, LocalEngine
-from plkernel.study.references import Table, compressed, n_gram_losses, n_grams, save_references
+from plkernel.study.references import Counts, lzma_bits, n_gram_losses, n_grams, save_references
 from plkernel.study.schedule import run_experiment, search_of, tuned
 from plkernel.training.loop import Training, open_corpus, prepare
 
@@ -179,7 +179,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[np.ndarray]]:
     """The windows of every time that n-grams are counted."""
     seen: list[np.ndarray] = []
 
-    def counted(windows: Iterator[np.ndarray], orders: int) -> tuple[Table, ...]:
+    def counted(windows: Iterator[np.ndarray], orders: int) -> tuple[Counts, ...]:
         seen.append(np.concatenate(list(windows)))
         return n_grams([seen[-1]], orders)
 
@@ -261,6 +261,6 @@ def test_a_longer_window_of_lzma_is_worth_what_repeats_within_it() -> None:
     with one of 32 kB.
     """
     noise = np.random.default_rng(0).integers(0, 256, 2**14, dtype=np.uint8)
-    text = compressed(Splits(np.tile(noise, 4), np.tile(noise, 2), noise))
+    text = lzma_bits(Splits(np.tile(noise, 4), np.tile(noise, 2), noise))
     assert text["windows"] == [2**12, 2**15, 2**18, 2**24]
     assert text["val_bpb"] == pytest.approx([8.0, 0.0, 0.0, 0.0], abs=0.05)

@@ -95,7 +95,7 @@ def test_a_test_split_that_is_too_short_is_refused_before_anything_runs(
     tiny_spec: SpecWriter, tmp_path: Path
 ) -> None:
     spec = load_spec(tiny_spec(beyond=1024))
-    message = r"the test split of corpus .* fewer than one window of context \* beyond \+ 1 = 32769"
+    message = r"the test split of corpus .* must hold one window of context \* beyond \+ 1 = 32769"
     with pytest.raises(ValueError, match=message):
         prepare(spec, "uniform", 0, tmp_path / "out")
     with pytest.raises(ValueError, match=message):

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 import plkernel
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.training.checkpoint import digest_of, open_model
 from plkernel.training.evaluate import next_byte_loss
 from plkernel.training.loop import Training, prepare, run_training

@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from plkernel.training.checkpoint import digest_of, load_checkpoint, save_checkpoint
-from plkernel.training.folder import Progress
+from plkernel.training.folder import RunProgress
 
 CONFIG = {"arm": "a", "seed": 0, "train": {"steps": 12, "learning_rate": 0.01}}
-PROGRESS = Progress(6, 3.5, 2, 0.25, 100, 7)
+PROGRESS = RunProgress(6, 3.5, 2, 0.25, 100, 7)
 
 
 class Parts(nn.Module):

@@ -24,7 +24,7 @@ from plkernel.common import cli
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config import reading
 from plkernel.config.reading import load_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.study.engine import Job, start_process
 from plkernel.study.schedule import search_of
 from plkernel.training import check
@@ -200,7 +200,7 @@ def test_a_process_with_a_parent_tries_the_code_unless_it_is_said_to_be_tried(
             KIND,
             "{}",
             'init = "somebodys.models:infinite_"',
-            "its logits are not finite at initialisation",
+            "its logits must be finite at initialisation",
         ),
         (KIND, "{}", 'scheme = "mup_table8"', "scheme mup_table8 belongs to models of plkernel"),
         (KIND, "{}", "train = { decay_multiplier = 2.0 }", "has no layer with known decays"),

@@ -13,7 +13,7 @@ from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.schema import TrainSpec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.models.ssm import SSM
 from plkernel.training import check
 from plkernel.training.build import Prepared, build, build_optimizer, started
@@ -179,13 +179,13 @@ MISFITS = [
         "rwkv7",
         'placement = "log-spaced"',
         "head_size = 8",
-        r"shortest 1 bytes, but a decay of RWKV-7 is above .*1.15",
+        r"shortest must be above 1.143 bytes, .*got 1; use 1.15",
     ),
     (
         "rwkv7",
         'placement = "concentrated"',
         "head_size = 16",
-        r"shortest 0.5 bytes, but .* no half-life is 1.143",
+        r"shortest must be above 1.143 bytes, .*got 0.5",
     ),
     (
         "rwkv7",
@@ -203,7 +203,7 @@ MISFITS = [
         "rwkv6",
         'scheme = "rwkv7_official"',
         "head_size = 8",
-        "'rwkv7_official' is not for RWKV-6: use rwkv_blinkdl",
+        "scheme must be rwkv_blinkdl",
     ),
     ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
     ("ssm", 'scheme = "rwkv_blinkdl"\nprojection = "published"', "", "nothing to act on"),
@@ -212,7 +212,7 @@ MISFITS = [
         "ssm",
         'scheme = "megatron_defualt"',
         "",
-        "scheme 'megatron_defualt' does not exist; nearest: megatron_d",
+        "scheme must be the name of one, got 'megatron_defualt'; nearest: megatron_d",
     ),
 ]
 
@@ -293,7 +293,7 @@ def test_goose_reaches_no_shorter_half_life_than_it_can(spec_with: Callable[...,
     rates = [mixing.rates().flatten().tolist() for mixing in model.mixings()]
     for found in rates:
         assert found == pytest.approx(list(condition.nodes.rates), rel=1e-5)
-        assert max(found) < spec.model.largest_rate
+        assert max(found) < spec.model.of_kind.largest_rate
     spaced = spec_with('placement = "log-spaced"\nshortest = 1.15', "rwkv7", "head_size = 16")
     lives = filled(spaced).half_lives()
     assert (lives[0].min().item(), lives[0].max().item()) == pytest.approx((1.15, 2000), rel=1e-5)

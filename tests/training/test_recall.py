@@ -27,12 +27,12 @@ from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.results.record import save_record
 from plkernel.results.saved import RunResult
 from plkernel.results.study import read_study
-from plkernel.study.dry_run import measure
+from plkernel.study.dry_run import timed_apart
 from plkernel.study.references import save_references
 from plkernel.training import check
 from plkernel.training.evaluate import bits_per_byte, diagnose, next_byte_loss
 from plkernel.training.loop import Training, prepare, run_training
-from plkernel.training.recall import RecallTask, asked_in
+from plkernel.training.recall_task import RecallTask, asked_in
 from plkernel.training.recall_tests import by_group, recall_results, recalled
 
 CPU = torch.device("cpu")
@@ -355,7 +355,7 @@ def test_counts_of_bytes_are_no_reference_of_recall(tmp_path: Path) -> None:
 
 
 def test_a_step_is_timed_without_the_stages() -> None:
-    found = measure(tiny_spec().condition("uniform"), 2)
+    found = timed_apart(tiny_spec().condition("uniform"), 2)
     assert all(seconds > 0 for seconds in found)
 
 
@@ -386,7 +386,9 @@ def test_hypotheses_speak_of_accuracy_in_a_test_of_recall() -> None:
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             tiny_study([claim | change])
-    with pytest.raises(ValueError, match="needs a corpus synthetic:recall, got 'stdlib'"):
+    with pytest.raises(
+        ValueError, match=r"corpus must be synthetic:recall for metric .*, got 'stdlib'"
+    ):
         tiny_study([{**claim, "times": 4}], "stdlib")
 
 

@@ -18,7 +18,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.training.folder import RunFolder
 from plkernel.training.loop import Training, prepare, run_training
 

@@ -25,7 +25,7 @@ from plkernel.results.record import save_record
 from plkernel.results.study import read_study
 from plkernel.training import build
 from plkernel.training.checkpoint import load_checkpoint
-from plkernel.training.folder import Progress, RunFolder
+from plkernel.training.folder import RunFolder, RunProgress
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
 
 SpecWriter = Callable[..., Path]
@@ -142,7 +142,7 @@ def test_the_end_may_be_measured_on_the_whole_split_with_averaged_weights(
 @pytest.mark.parametrize(
     ("options", "run", "message"),
     [
-        ({"device": "cuda"}, {}, "device 'cuda' is not available here"),
+        ({"device": "cuda"}, {}, "device must be 'cpu' or 'auto' where no GPU is"),
         ({}, {"arm": "powerlaw"}, "did you mean 'power-law'"),
         ({}, {"seed": 2**63}, "seed must lie between 0 and .*, got"),
     ],
@@ -356,7 +356,7 @@ def test_a_row_is_in_the_file_before_the_disk_is_asked_to_keep_it(
         kept.append((tmp_path / "metrics.jsonl").read_bytes())
 
     monkeypatch.setattr(os, "fsync", asked)
-    folder, progress = RunFolder(tmp_path), Progress()
+    folder, progress = RunFolder(tmp_path), RunProgress()
     for step in (0, 10):
         progress = folder.append({"step": step}, progress)
     assert kept == [b'{"step": 0}\n', b'{"step": 0}\n{"step": 10}\n']

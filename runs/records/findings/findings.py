@@ -24,7 +24,7 @@ from plkernel.common import cli
 from plkernel.common.cli import progress_bar, text_table
 from plkernel.common.environment import environment, installed
 from plkernel.common.files import save_json
-from plkernel.decays.inspection import Shown, shown
+from plkernel.decays.inspection import Shown, inspected
 from plkernel.decays.rates import half_lives
 
 OUT = Path(__file__).resolve().parent / "table.json"
@@ -258,11 +258,11 @@ def built(framework: str, name: str) -> nn.Module:
     return model
 
 
-def inspected(model: Any) -> Shown:
+def inspected_live(model: Any) -> Shown:
     """What plkernel.inspect says of the model once its own code has saved it."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        return shown(folder)
+        return inspected(folder)
 
 
 def row(framework: str, name: str, seen: Shown) -> dict[str, Any]:
@@ -297,12 +297,12 @@ def bug_row(bug: Bug) -> dict[str, Any]:
             for mark, ends in trained.items():
                 if name.endswith(f".{mark}"):
                     parameter.copy_(torch.linspace(*ends, parameter.numel()).view(parameter.shape))
-        before = inspected(model)
+        before = inspected_live(model)
         for name, parameter in model.named_parameters():
             left = bug.broken(parameter, name.rpartition(".")[2])
             if name.endswith(tuple(TRAINED)) and left is not None:
                 parameter.data = left
-        now = inspected(model)
+        now = inspected_live(model)
     more = [name for name in names_of(now) if name not in names_of(before)]
     return {
         "report": bug.report,
@@ -331,7 +331,7 @@ def look(models: tuple[str, ...] = (), bugs: bool = True, out: Path = OUT) -> No
     bug_rows = []
     with progress_bar("models") as advance:
         for framework, name in chosen:
-            rows.append(row(framework, name, inspected(built(framework, name))))
+            rows.append(row(framework, name, inspected_live(built(framework, name))))
             advance(1 / (len(chosen) + len(reports)))
         for bug in reports:
             bug_rows.append(bug_row(bug))

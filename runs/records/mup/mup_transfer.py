@@ -30,7 +30,7 @@ from plkernel.config.condition import Condition, resolve
 from plkernel.config.schema import Arm, ModelSpec
 from plkernel.data import corpora
 from plkernel.data.windows import fixed_windows, training_windows
-from plkernel.models.init.plan import grouped
+from plkernel.models.init.plan import optimizer_groups
 from plkernel.training.build import build, plan_of, started
 from plkernel.training.evaluate import bits_per_byte, next_byte_loss
 
@@ -141,7 +141,7 @@ def run(case: Case) -> Row:
     model = started(condition, case.seed)
     plan = plan_of(build(condition), condition)
     parameters = dict(model.named_parameters())
-    groups = grouped(parameters, plan.multipliers(), case.rate, 0.0, EPS)
+    groups = optimizer_groups(parameters, plan.multipliers(), case.rate, 0.0, EPS)
     splits = corpora.load("stdlib").splits()
     train(model, torch.optim.Adam(groups), splits.train, case)
     held_out = fixed_windows(splits.validation, CONTEXT, WINDOWS)

@@ -16,7 +16,7 @@ from plkernel.common import cli
 from plkernel.common.cli import text_table
 from plkernel.common.files import load_json, read_lines, run_folder, save_json
 from plkernel.config.reading import load_values, parse_spec
-from plkernel.config.study import Spec
+from plkernel.config.spec import Spec
 from plkernel.study.schedule import run_experiment
 from plkernel.training.evaluate import merged
 

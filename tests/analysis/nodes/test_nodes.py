@@ -343,7 +343,9 @@ def test_other_shapes_are_followed_and_noise_is_not(lag: Lag) -> None:
         array_target(np.exp(-5.0 * np.arange(1, 60))),
         half_lives_of("log-spaced", 16, 500.0, 2000.0),
     )
-    with pytest.raises(ValueError, match=r"cannot follow array: use nodes 'terms'"):
+    with pytest.raises(
+        ValueError, match=r"nodes must be 'terms' for half-lives .*, which cannot follow array"
+    ):
         smooth_nodes(np.log(2) / slow, steep, "none", "coherent", "state")
 
 
@@ -361,15 +363,16 @@ def test_float32_decays_hold_what_is_said_and_little_more() -> None:
     ):
         nodes = Nodes((np.log(2) / half_life,), (1.0,), "none")
         if holds:
-            check_rates("nodes:", nodes.rates, 1)
+            check_rates("nodes: half-lives", nodes.rates, 1)
             assert decays_(torch.empty(1), nodes).isfinite()
             continue
-        with pytest.raises(ValueError, match="nodes has a rate of"):
+        with pytest.raises(ValueError, match="half-lives of nodes must be between"):
             decays_(torch.empty(1), nodes)
         with pytest.raises(
-            ValueError, match=r"is no half-life that a float32 decay holds: use 0\.00794"
+            ValueError,
+            match=r"half-lives must be between 0\.00794 and 1\.16e\+07 bytes for a float32 decay",
         ):
-            check_rates("nodes:", nodes.rates, 1)
+            check_rates("nodes: half-lives", nodes.rates, 1)
 
 
 @pytest.mark.parametrize(
@@ -418,7 +421,7 @@ def test_float32_decays_hold_what_is_said_and_little_more() -> None:
         ),
         (
             {"projection": "gain-corrected", "beta": 1e38},
-            r"beta 1e\+38 takes the projection's weights out",
+            r"beta must be small enough for float64 .*, got 1e\+38",
         ),
     ],
     ids=str,

@@ -149,7 +149,7 @@ def test_distributions_print_by_their_letters(distribution: Distribution, text: 
 
 @pytest.mark.parametrize("distribution", [KEEP, Distribution("vector", version="rwkv_blinkdl")])
 def test_what_a_model_has_is_not_drawn(distribution: Distribution) -> None:
-    with pytest.raises(ValueError, match=f"kind '{distribution.kind}' cannot be drawn"):
+    with pytest.raises(ValueError, match=f"one that can be drawn, got '{distribution.kind}'"):
         distribution.draw((2, 2), torch.Generator())
 
 
@@ -174,12 +174,12 @@ def test_scales_that_cannot_be_are_refused(
     [
         (
             {"wte.weight": "embedding"},
-            r"every parameter needs exactly one role: h.0.attn \(no pattern\)",
+            r"every parameter must match one pattern, got h.0.attn \(no pattern\)",
         ),
         ({"*": "embedding", "h.*": "value"}, r"h.0.attn \('\*' and 'h.\*'\)"),
         (
             {"wte.weight": "embedding", "h.*": {"parts": ["key"] * 5, "transposed": True}},
-            "36 outputs, which are not 5",
+            "must be 5 equal parts, got 36",
         ),
         ({"*": "value"}, "no parameter has the role 'embedding'"),
     ],
@@ -224,7 +224,7 @@ def test_multipliers_of_the_forward_pass_are_not_forgotten() -> None:
             "x = { parts = ['key'], transpose = true }",
             "roles: 'x': transpose: Extra inputs are not permitted",
         ),
-        ("x = {}", "roles: 'x': a rule needs a role or parts"),
+        ("x = {}", "roles: 'x': a rule must have a role or parts, got neither"),
         ("x = 3", "roles: 'x': rule: Input should be a valid dictionary"),
         (
             "x = { role = 'key', transposed = 'no' }",

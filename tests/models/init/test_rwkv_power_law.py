@@ -164,7 +164,7 @@ def test_goose_refuses_what_it_cannot_be() -> None:
     aim = Aim(1.15, "correlation", "rms", "distance")
     with pytest.raises(
         ValueError,
-        match=r"half-life of 0\.4\d+ bytes, but a decay of RWKV-7 is above .* use 1\.15 or more",
+        match=r"half-lives of nodes must be above .*, got 0\.4\d+; use 1\.15 or more",
     ):
         check_nodes(nodes_for(aim, 64, False), aim, 2048, head_size=64, k_clamp=False, goose=True)
     nodes = nodes_for(aim, 64, True, fastest=RWKV7_LARGEST_RATE)
@@ -196,7 +196,7 @@ def test_too_few_nodes_are_refused_with_the_ways_out(k_clamp: bool, remedies: st
                 " by min"
             ),
         ),
-        ({"head_size": 32}, "nodes has 64 channels, but a head has 32"),
+        ({"head_size": 32}, "as many channels as a head, 32, got 64"),
     ],
 )
 def test_what_cannot_act_is_refused(options: dict[str, Any], message: str) -> None:

@@ -307,17 +307,17 @@ def test_on_an_ssm(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("scheme", "model", "message"),
     [
-        ("rwkv_blinkdl", build("", 7), "'rwkv_blinkdl' is not for RWKV-7: use rwkv7_official"),
-        ("rwkv7_official", build("", 6), "'rwkv7_official' is not for RWKV-6: use rwkv_blinkdl"),
+        ("rwkv_blinkdl", build("", 7), "scheme must be rwkv7_official"),
+        ("rwkv7_official", build("", 6), "scheme must be rwkv_blinkdl"),
         (
             "rwkv_eagle_paper",
             build("", 6),
-            "'rwkv_eagle_paper' is not for RWKV-6: use rwkv_blinkdl or rwkv_finch_code_2024_02",
+            "scheme must be rwkv_blinkdl or rwkv_finch_code_2024_02",
         ),
         (
             "rwkv_finch_code_2024_02",
             build("", 5),
-            "is not for RWKV-5: use rwkv_blinkdl or rwkv_eagle_code_2023 or rwkv_eagle_paper",
+            "must be rwkv_blinkdl or rwkv_eagle_code_2023 or rwkv_eagle_paper for RWKV-5, got",
         ),
         ("rwkv_naive", build("", 6), "'rwkv_naive' needs a model with norm = 'rms', tied = True"),
         (

@@ -524,7 +524,7 @@ def test_blocks_of_a_mixer_alone_have_one_branch() -> None:
         (
             "mup_table8",
             {"uniform_draws": True, "std": 0.02},
-            "std 0.02 does not go with uniform_draws",
+            "std must be left out with uniform_draws, .* got 0.02",
         ),
     ],
 )
@@ -539,7 +539,7 @@ def test_a_scheme_by_depth_needs_the_number_of_a_layer() -> None:
     roles = RoleTable.from_dict({"0.weight": "embedding", "1.weight": "mixer_out", "last": "query"})
     model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
     model.last = nn.Parameter(torch.empty(4, 4))
-    with pytest.raises(ValueError, match="last needs the number of its layer in its name"):
+    with pytest.raises(ValueError, match="last must have the number of its layer in its name"):
         plan(model, "torchtitan_gpt_oss", roles)
 
 

@@ -70,7 +70,7 @@ def text_block(array: Any, separator: bytes) -> Chunk:
         pa.large_binary(),
         pa.string_view(),
     ):
-        raise ValueError(f"the column holds {kind}, not text; name another with --column")
+        raise ValueError(f"the column must hold text, got {kind}; name another with --column")
     return documents(array.cast(kind).cast(pa.large_binary()).drop_null().to_pylist(), separator)
 
 
@@ -88,7 +88,7 @@ def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
             " instead"
         )
     opener = OPENERS.get(path.suffix.lower(), partial(Path.open, mode="rb"))
-    with one_line(f"corpus file {path}"), opener(path) as handle:
+    with reader_errors(f"corpus file {path}"), opener(path) as handle:
         match table_format(path):
             case "parquet":
                 import pyarrow.parquet as pq
@@ -146,7 +146,7 @@ def start_of(path: Path) -> bytes:
 
 def caution(path: Path) -> str | None:
     """Say what else than text would be read from a file; None for a table or plain text."""
-    if table_format(path) or compressed(path):
+    if table_format(path) or is_compressed(path):
         return None
     start = start_of(path)
     for mark, (name, suffix) in COMPRESSED.items():
@@ -185,10 +185,10 @@ def plain_text(handle: BinaryIO) -> Iterator[bytes]:
 
 def table_format(path: Path) -> str | None:
     """'parquet', 'json' or 'csv' by the suffix before that of a compression; None for others."""
-    return FORMATS.get((Path(path.stem) if compressed(path) else path).suffix.lower())
+    return FORMATS.get((Path(path.stem) if is_compressed(path) else path).suffix.lower())
 
 
-def compressed(path: Path) -> bool:
+def is_compressed(path: Path) -> bool:
     """True if the suffix is that of a compressed stream."""
     return path.suffix.lower() in OPENERS
 
@@ -217,13 +217,16 @@ def _json_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
             row = json.loads(line)
             value = row.get(column)
         except (ValueError, RecursionError, AttributeError) as error:
-            raise ValueError(f"line {number} is no JSON object ({error})") from error
+            raise ValueError(
+                f"line {number} must be a JSON object, got {error}; mend or remove it"
+            ) from error
         names.update(dict.fromkeys(row))
         if isinstance(value, str):
             yield _encoded(value, number)
         elif value is not None:
             raise ValueError(
-                f"line {number}: {column} is no text; name another column with --column"
+                f"line {number}: {column} must be text, got {type(value).__name__}; name another"
+                " column with --column"
             )
     if names:  # an empty file has no text, like an empty text
         _check_column(list(names), column)
@@ -254,7 +257,8 @@ def _csv_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
         for row in rows:
             if len(row) > width:
                 raise ValueError(
-                    f"line {rows.line_num}: a row has {len(row)} fields, the header {width}"
+                    f"line {rows.line_num}: a row must have at most the {width} fields of the"
+                    f" header, got {len(row)}; quote the commas of its text"
                 )
             if len(row) > place:  # an empty line has none
                 yield row[place].encode()
@@ -263,12 +267,13 @@ def _csv_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
 def _check_column(names: list[str], wanted: str) -> None:
     if wanted not in names:
         raise ValueError(
-            f"no column {wanted!r}; name the text with --column, one of: {', '.join(names)}"
+            f"column must be one of {', '.join(names)}, got {wanted!r}; name the one with the text"
+            " with --column"
         )
 
 
 @contextmanager
-def one_line(label: str) -> Iterator[None]:
+def reader_errors(label: str) -> Iterator[None]:
     """Turn every error of a reader into a ValueError or OSError of one line, headed by `label`.
 
     The readers behind raise exceptions of their own, all of them about the data asked for.
@@ -291,7 +296,10 @@ def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
     """Read the verses of one translation in order, each a document; the database stays as it is."""
     query = "SELECT vText FROM bible WHERE bbName = ? ORDER BY bNumber, cNumber, vNumber"
     address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-    with one_line(f"corpus file {path}"), closing(sqlite3.connect(address, uri=True)) as connection:
+    with (
+        reader_errors(f"corpus file {path}"),
+        closing(sqlite3.connect(address, uri=True)) as connection,
+    ):
         connection.text_factory = bytes
         rows = connection.execute(query, (identifier,))
         while batch := rows.fetchmany(ROWS):
@@ -312,7 +320,7 @@ def hub_blocks(
 
     offline = not reachable()
     with (
-        one_line(":".join(filter(None, ["hf", name, config]))),
+        reader_errors(":".join(filter(None, ["hf", name, config]))),
         patch.object(
             datasets.config, "HF_HUB_OFFLINE", offline
         ),  # it reads the environment once, at import
@@ -328,7 +336,9 @@ def hub_blocks(
             ) from error
         split = split or (next(iter(splits)) if len(splits) == 1 else "train")
         if split not in splits:
-            raise ValueError(f"no split {split!r}; {nearest(split, splits)}")
+            raise ValueError(
+                f"split must be one of the data set, got {split!r}; {nearest(split, splits)}"
+            )
         rows = splits[split]
         _check_column(
             list(rows.column_names or [key for row in rows.take(1) for key in row]), column

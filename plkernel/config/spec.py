@@ -23,6 +23,7 @@ from plkernel.config.schema import (
     TrainSpec,
     option,
 )
+from plkernel.models.kinds import FOREIGN, KINDS
 
 LARGEST_SEED = 2**63 - 1
 LEAST_RATES = 3  # of a curve, as a parabola has three coefficients
@@ -158,7 +159,8 @@ class Spec(Section):
         """Raise ValueError where an arm cannot have this name, which its folder has too."""
         if not re.fullmatch(FOLDER_NAME, arm) or arm in RESERVED:
             raise ValueError(
-                f"arm name {shown(arm)} must match {FOLDER_NAME}, not {', '.join(RESERVED)}"
+                f"arm name must match {FOLDER_NAME} and not be {', '.join(RESERVED)}, got"
+                f" {shown(arm)}"
             )
 
     def _check_arm(self, name: str, arm: Arm) -> None:
@@ -170,11 +172,11 @@ class Spec(Section):
             raise ValueError(
                 f"rates must be as many as tuning.rates, {number}, got {list(arm.rates)}"
             )
-        kind = self.model_of(name).kind
+        model = self.model_of(name)
         train = self.train_of(name)
         self.corpus_of(name)
-        if not kind.startswith("rwkv"):
-            reason = f"belongs to RWKVs, got kind {kind!r}: leave it out"
+        if not model.of_kind.has_dropout:
+            reason = f"belongs to RWKVs, got kind {model.kind!r}: leave it out"
             train.refuse(["dropout"], reason, "train.")
 
     def _check_all_declared(self, kind: str, declared: Iterable[Hypothesis | Gate]) -> None:
@@ -183,7 +185,7 @@ class Spec(Section):
         for one in declared:
             with heading(f"{kind} {one.name!r}: "):
                 if names.count(one.name) > 1:
-                    raise ValueError("several have this name, give each its own")
+                    raise ValueError("name must be unique, got one that several have")
                 if one.metric in schema.OF_CURVES:
                     self._check_curve(one.arm)
                 else:
@@ -202,7 +204,7 @@ class Spec(Section):
             )
         if one.metric == "truncation_cost" and not self.train_of(one.arm).truncation_windows:
             raise ValueError(
-                "truncation_cost is not measured: set train.truncation_windows, such as 1024"
+                "train.truncation_windows must be above 0 for truncation_cost, such as 1024, got 0"
             )
         if one.times is not None:
             self._check_recall(one, one.times)
@@ -210,7 +212,8 @@ class Spec(Section):
             return
         if one.step % every or one.step > last:
             raise ValueError(
-                f"step {one.step} has no evaluation: there is one every {every} steps and at {last}"
+                f"step must be one with an evaluation, every {every} steps and at {last}, got"
+                f" {one.step}"
             )
 
     def _check_recall(self, one: Hypothesis | Gate, times: int) -> None:
@@ -218,7 +221,7 @@ class Spec(Section):
         condition = self.condition(one.arm)
         if not condition.corpus.name.startswith(RECALL):
             raise ValueError(
-                f"metric {one.metric!r} needs a corpus {RECALL}, got {condition.corpus.name!r}"
+                f"corpus must be {RECALL} for metric {one.metric!r}, got {condition.corpus.name!r}"
             )
         farthest = condition.protocol.beyond or schema.FARTHEST
         if times > farthest:
@@ -231,7 +234,8 @@ class Spec(Section):
         other = self.opponent(one)
         if other is None:
             raise ValueError(
-                f"against is missing: arm {one.arm!r} is a baseline, compared with no other"
+                f"against must be given, since arm {one.arm!r} is a baseline, compared with no"
+                " other"
             )
         if one.metric in schema.OF_CURVES:
             self._check_curve(other, "against", other_than=one.arm)
@@ -240,7 +244,7 @@ class Spec(Section):
         alpha = schema.families(self.hypotheses)[one.family][0].alpha
         if one.alpha != alpha:
             raise ValueError(
-                f"alpha {one.alpha:g} differs from {alpha:g} in the family {one.family!r}"
+                f"alpha must be that of the family {one.family!r}, {alpha:g}, got {one.alpha:g}"
             )
 
     def _check_curve(self, name: str, option: str = "arm", other_than: str | None = None) -> None:
@@ -281,7 +285,7 @@ class Spec(Section):
         if name not in self.arms or name == other_than:
             hint = nearest(name, self.arms.keys() - {other_than})
             raise ValueError(
-                f"{option} {name!r} is not {'another' if other_than else 'an'} arm; {hint}"
+                f"{option} must name {'another' if other_than else 'an'} arm, got {name!r}; {hint}"
             )
         return self.arms[name]
 
@@ -294,8 +298,9 @@ class Spec(Section):
         common = self.model
         kind = changes.get("kind")
         if isinstance(kind, str) and kind != common.kind:
-            of_both = set(schema.OF_KIND.get(kind, ())) & set(schema.OF_KIND.get(common.kind, ()))
-            shared = {name: getattr(common, name) for name in of_both - {"kind"}}
+            options = KINDS.get(kind, FOREIGN).options
+            of_both = set(options) & set(common.of_kind.options) - {"kind", "config"}
+            shared = {name: getattr(common, name) for name in of_both}
             common = ModelSpec.model_construct(**shared)
         return _with(common, changes, "model")
 
@@ -306,7 +311,7 @@ class Spec(Section):
             if name in TrainSpec.model_fields and name not in schema.OF_AN_ARM:
                 own = ", ".join(schema.OF_AN_ARM)
                 raise ValueError(
-                    f"train.{name} is the same in all arms: an arm may have its own {own}"
+                    f"train.{name} must be the same in all arms; an arm may have its own {own}"
                 )
         return _with(self.train, changes, "train")
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plkernel.data import corpora
-from plkernel.data.files import CHUNK, ROWS, file_blocks, hub_blocks, text_block
+from plkernel.data.text_files import CHUNK, ROWS, file_blocks, hub_blocks, text_block
 
 DATA = bytes(range(256)) * 400 + b"line\r\nline\n\n\0end without a line feed"
 TEXTS = ["first", "", None, "olá, ção", "a\nb", "x" * 5000, None, "", "last\r\n"]
@@ -157,21 +157,33 @@ def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
     [
         ("a.zip", b"anything", "archive of several files; unpack it"),
         ("a.tar.gz", b"anything", "archive of several files; unpack it"),
-        ("a.csv", b"id,body\n1,x\n", r"no column 'text'.*--column, one of: id, body$"),
-        ("a.csv", b"text\na,b\n", "line 2: a row has 2 fields, the header 1"),
+        ("a.csv", b"id,body\n1,x\n", r"column must be one of id, body, got 'text'"),
+        (
+            "a.csv",
+            b"text\na,b\n",
+            "line 2: a row must have at most the 1 fields of the header, got 2",
+        ),
         ("a.csv", b"text\n\xff\n", "codec can't decode"),
-        ("a.jsonl", b'{"id": 1, "body": "x"}\n', r"no column 'text'.*--column, one of: id, body$"),
-        ("a.jsonl", b'{"text": "a"}\n[]\n', "line 2 is no JSON object"),
-        ("a.jsonl", b'{"text": 3}\n', "line 1: text is no text; name another column with --column"),
+        ("a.jsonl", b'{"id": 1, "body": "x"}\n', r"column must be one of id, body, got 'text'"),
+        ("a.jsonl", b'{"text": "a"}\n[]\n', "line 2 must be a JSON object"),
+        (
+            "a.jsonl",
+            b'{"text": 3}\n',
+            "line 1: text must be text, got int; name another column with --column",
+        ),
         ("a.jsonl", b'{"text": "\\ud800"}\n', "line 1.*surrogate pair"),
-        ("a.jsonl", b'{"a":' * 100_000, "line 1 is no JSON object"),
+        ("a.jsonl", b'{"a":' * 100_000, "line 1 must be a JSON object"),
         ("a.parquet", b"not a table", "a.parquet: "),
         (
             "a.parquet",
             pa.table({"id": [1], "body": ["x"]}),
-            r"no column 'text'.*--column, one of: id, body$",
+            r"column must be one of id, body, got 'text'",
         ),
-        ("a.parquet", pa.table({"text": [1, 2]}), r"a\.parquet: the column holds int64, not text"),
+        (
+            "a.parquet",
+            pa.table({"text": [1, 2]}),
+            r"a\.parquet: the column must hold text, got int64",
+        ),
     ],
 )
 def test_a_bad_file_is_one_line_that_names_it(tmp_path, name, content, message):
@@ -242,9 +254,9 @@ def test_a_repository_is_read_as_from_the_hub(tmp_path):
     assert read(str(tmp_path)) == b"\na\n\xc3\xa9"
     assert read(str(tmp_path), "default", "test") == b"\nt"
     for arguments, message in (
-        ((None, "tset"), r"no split 'tset'; did you mean 'test'\?"),
+        ((None, "tset"), r"split must be one of the data set, got 'tset'; did you mean 'test'\?"),
         (("nope",), r"'nope' not found. Available: \['default'\]"),
-        ((None, None, "body"), r"no column 'body'; name the text with --column, one of: id, text"),
+        ((None, None, "body"), r"column must be one of id, text, got 'body'"),
     ):
         with pytest.raises(ValueError, match=message):
             read(str(tmp_path), *arguments)

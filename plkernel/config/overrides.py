@@ -8,7 +8,7 @@ from typing import Any
 
 from plkernel.config.factors import nested
 from plkernel.config.schema import Arm, Options, Section, deep_merge
-from plkernel.config.study import SECTIONS, Spec
+from plkernel.config.spec import SECTIONS, Spec
 
 LISTS = ("hypotheses", "gates", "curriculum")
 """Lists of tables, which no option replaces."""
@@ -43,7 +43,7 @@ class Replaceable:
             return True
         if len(texts) != 1:
             got = " ".join(texts) or "nothing"
-            raise ValueError(f"--{self.name}: expected one value, got {got}")
+            raise ValueError(f"--{self.name} must be given one value, got {got}")
         return texts[0]
 
 
@@ -60,7 +60,10 @@ def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ())
     for token, texts in given:
         option = known.get(_plain(token))
         if option is None:
-            raise ValueError(f"unknown option {token}; {_hint(_plain(token), known, others)}")
+            raise ValueError(
+                f"option must be one of the spec, got {token};"
+                f" {_hint(_plain(token), known, others)}"
+            )
         times = [one for one, _ in given].count(token)
         if times > 1:
             raise ValueError(
@@ -80,7 +83,9 @@ def _given(tokens: Sequence[str]) -> list[tuple[str, list[str]]]:
         elif given:
             given[-1][1].append(token)
         else:
-            raise ValueError(f"{token!r} belongs to no option; see --help")
+            raise ValueError(
+                f"an option must come before its value, got {token!r} alone; see --help"
+            )
     return given
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plkernel.data.tokens import characters, read_tokenizer, tokenised
+from plkernel.data.tokenised import characters, read_tokenizer, tokenised
 
 TEXT = "def é(x):\n    return '漢字' + \"🙂\"  # naïve\n" * 40
 

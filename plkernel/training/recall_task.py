@@ -13,7 +13,7 @@ from torch import Tensor
 
 from plkernel.config.condition import Condition
 from plkernel.config.schema import FARTHEST, Stage, TrainSpec
-from plkernel.config.study import heading
+from plkernel.config.spec import heading
 from plkernel.context.measures import lengths
 from plkernel.data.names import recall_of
 from plkernel.data.recall import Bytes, RecallCorpus, most_pairs, queries

@@ -1,0 +1,91 @@
+"""What specs and runs ask about a kind of model, before one is built and without torch."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
+
+OF_DECAYS = ("parametrisation", "position_scaling", "scaling_length")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The facts of a kind of model; by default those of other people's code.
+
+    words             the kind in a sentence
+    options           what [model] of a spec may hold
+    scheme            the initialisation scheme, by default
+    spectral_scheme   the scheme that an arm with a `spectrum` gets; None where it gets a placement
+    operator          the recurrence, as `plkernel.kernels` calls it
+    node_option       the option with the number of decays that an arm places: those of a head, or
+                      all of a layer
+    largest_rate      upper bound of the decay rate per byte
+    newest_lag        `lag` of the laws in `analysis.nodes.Aim`: how the newest byte is read
+    shape_on          where the shape of a law can go
+    has_own_decays    its scheme sets decays, which an arm may keep
+    has_scale         the scale of a recurrence's output counts: no norm takes it out
+    has_spectrum      an arm may have a `spectrum`
+    has_dropout, has_bonus, norms_embedding  whether it has them
+    """
+
+    words: str = "a model of other people's code"
+    options: tuple[str, ...] = ("kind", "config")
+    scheme: str | None = None
+    spectral_scheme: str | None = None
+    operator: str | None = None
+    node_option: str = "dim"
+    largest_rate: float = math.inf
+    newest_lag: str | None = None
+    shape_on: tuple[str, ...] = ()
+    has_own_decays: bool = True
+    has_scale: bool = False
+    has_spectrum: bool = False
+    has_dropout: bool = False
+    has_bonus: bool = False
+    norms_embedding: bool = False
+
+
+FOREIGN = Kind()
+
+
+def _rwkv(scheme: str, operator: str, options: tuple[str, ...], **more: Any) -> Kind:
+    """An RWKV, whose GroupNorm takes out any scale, and whose embedding is normed by ln0."""
+    return Kind(
+        words="an RWKV",
+        options=("kind", "dim", "layers", "head_size", *options),
+        scheme=scheme,
+        operator=operator,
+        node_option="head_size",
+        shape_on=("receptance",),
+        has_dropout=True,
+        norms_embedding=True,
+        **more,
+    )
+
+
+_EARLIER = _rwkv("rwkv_blinkdl", "wkv", ("k_clamp",), newest_lag="bonus", has_bonus=True)
+KINDS = {
+    "ssm": Kind(
+        words="an SSM",
+        options=("kind", "dim", "layers", "gain", "patching", *OF_DECAYS),
+        scheme="transformers_default",
+        operator="scan",
+        shape_on=("columns", "multiplier"),
+        has_own_decays=False,
+        has_scale=True,
+        has_spectrum=True,
+    ),
+    "rwkv5": _EARLIER,
+    "rwkv6": _EARLIER,
+    "rwkv7": _rwkv(
+        "rwkv7_official",
+        "wkv7",
+        ("ranks", *OF_DECAYS),
+        newest_lag="distance",
+        largest_rate=RWKV7_LARGEST_RATE,
+        has_spectrum=True,
+        spectral_scheme="rwkv7_post",
+    ),
+}
+"""The kinds of this package, by name; every other name is that of other people's code."""

@@ -107,7 +107,7 @@ def _where(comparison: Comparison) -> str:
     if seeds:
         where += f" and with {span(seeds)} {'seed' if max(seeds) == 1 else 'seeds'}"
     if len(seeds) > 1:
-        where += f" (corrected for {len(seeds)} comparisons)"
+        where += f" (significance is corrected for {len(seeds)} comparisons, intervals are not)"
     return where
 
 
@@ -166,7 +166,7 @@ def _of_block(
             told = listed(
                 [f"{first} ended {numbers}", *(f"{name} {numbers}" for name, numbers in more)]
             )
-            parts.append(f"{told} bits per byte {way} {base}")
+            parts.append(f"{told} {comparison.unit} {way} {base}")
     title = f"{block.title}: " if block.title else ""
     return title + "; ".join(parts)
 

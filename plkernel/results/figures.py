@@ -110,13 +110,14 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
     whole = overview(comparison, kernels, words_of(comparison))
     if whole:
         yield Drawing("overview", *KINDS["overview"], "", whole)
+    label = f"difference in {comparison.unit}, below 0 is better"
     if comparison.declared:
         judged = [one for one in comparison.declared.outcomes if one.judgement.n]
         if judged:
             rows = [hypothesis_row(outcome) for outcome in judged]
-            yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": rows}))
+            yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": rows}, label))
     if comparison.differences:
-        yield Drawing("forest", *KINDS["forest"], "", forest(difference_rows(comparison)))
+        yield Drawing("forest", *KINDS["forest"], "", forest(difference_rows(comparison), label))
     limits = _shared_limits(comparison)
     for block in comparison.blocks:
         yield from _of_block(comparison, block, limits)
@@ -140,10 +141,11 @@ def _of_block(
         return Drawing(f"{kind}{block.slug}", *KINDS[kind], block.title, figure)
 
     title = block.title
-    yield drawing("convergence", loss_figure(_loss_curves(comparison, block), title))
+    unit = comparison.unit
+    yield drawing("convergence", loss_figure(_loss_curves(comparison, block), title, unit))
     paired = _paired_curves(comparison, block)
     if paired:
-        yield drawing("difference", difference_figure(paired, title, limits))
+        yield drawing("difference", difference_figure(paired, title, limits, unit))
     for kind, draw in (("truncation", truncation_figure), ("influence", influence_figure)):
         curves = _context_curves(comparison, block, kind)
         if curves:

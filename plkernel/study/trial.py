@@ -2,7 +2,8 @@
 some minutes, register and run it.
 
 RUNS/NAME.toml is the spec of the study in RUNS/NAME, with comments that say what was measured; what
-was measured lies in RUNS/NAME/measurement.json. With both there, a trial goes on.
+was measured lies in RUNS/NAME/measurement.json. With both there, a trial goes on; with the latter
+alone, after a call with too few minutes, the same text is not measured again.
 """
 
 import json
@@ -73,7 +74,8 @@ HEAD_SIZE = 32
 BASELINE = "log-spaced"
 CONTROL_BASELINE = f"log-spaced_{CONTROL}"
 CONTROL_ARM = f"short-frozen_{CONTROL}"
-FROZEN_WORDS = f"frozen half-lives of 1 to {SHORT} bytes"
+SHORT_WORDS = f"half-lives of 1 to {SHORT} bytes"
+FROZEN_WORDS = f"frozen {SHORT_WORDS}"
 
 
 class NoMemoryError(ValueError):
@@ -127,10 +129,11 @@ def plan(text: str | Path, out: Path | None, options: Options, tell: Tell) -> Pl
     out = out or Path("runs/out") / trial_name(text, options.model)
     path = out.with_name(f"{out.name}.toml")
     check_folder(out, "out")
-    known = read_measurement(out) if path.exists() else None
+    before = read_measurement(out)
+    known = before if path.exists() else None
     if path.exists() and known is None:
         raise ValueError(f"out {out}: {path} is there but no {MEASUREMENT}; give another --out")
-    measured = known or _measured(text, options)
+    measured = known or _measured(text, options, before)
     if known:
         _check_same(known, str(text), options, out)
     _check_carried(measured, options)
@@ -140,10 +143,10 @@ def plan(text: str | Path, out: Path | None, options: Options, tell: Tell) -> Pl
         return Plan(load_spec(path, check), path, out, known)
     shortest = spec_of(spec_text(measured, out.name, LEAST_STEPS), path)
     tell(fit_table(measured, shortest))
+    save_json(out / MEASUREMENT, _content(measured))  # also for a call with more minutes
     steps, seconds = steps_for(shortest, options, time.monotonic() - begun)
     written = spec_text(measured, out.name, steps)
     spec = spec_of(written, path)
-    save_json(out / MEASUREMENT, _content(measured))
     atomic_write(path, written)
     runs = len(spec.arms) * len(spec.seeds)
     size = steps * spec.train.batch * spec.train.context / 1e6
@@ -253,10 +256,22 @@ def _check_carried(measured: Measured, options: Options) -> None:
 # Measuring and fitting
 
 
-def _measured(text: str | Path, options: Options) -> Measured:
-    """Measure the text, as plkernel.measure does with its defaults."""
+def _measured(text: str | Path, options: Options, before: Measured | None) -> Measured:
+    """Measure the text, as plkernel.measure does with its defaults.
+
+    before: what an earlier call measured, taken where the bytes are the same.
+    """
     corpus = corpora.load(text)
     _check_size(corpus)
+    if before is not None and before.sha256 == corpus.sha256:
+        return _with_words(
+            before.model_copy(update={"text": str(text), "options": options}), options
+        )
+    if np.ptp(corpus.bytes) == 0:
+        raise NoMemoryError(
+            f"{text}: repeats one byte, {corpus.bytes[0]}, which leaves nothing to predict, so"
+            " nothing is trained"
+        )
     with cli.progress_bar(corpus.name) as progress:
         found = measure_corpus(
             corpus, np.asarray(corpus.bytes), threads=os.cpu_count() or 1, progress=progress
@@ -268,13 +283,18 @@ def _measured(text: str | Path, options: Options) -> Measured:
         law = None
     values = {
         "text": str(text),
+        "sha256": corpus.sha256,
         "options": options,
         "information": found.information,
         "verdict": asdict(found.verdict),
         "law": law,
     }
-    measured = Measured.model_validate(values)
-    if law is None or not law.beta > 0:
+    return _with_words(Measured.model_validate(values), options)
+
+
+def _with_words(measured: Measured, options: Options) -> Measured:
+    """What was measured, with what the arms and the control of these options are called."""
+    if measured.law is None or not measured.law.beta > 0:
         return measured
     words = {name: arm.words for name, arm in arms_of(measured).items()}
     control = CONTROL_WORDS if _has_control(options) else ""
@@ -373,6 +393,10 @@ def arms_of(measured: Measured) -> dict[str, Planned]:
         arms |= _ssm_arms(spread, beta)
     else:
         arms |= _rwkv_arms(spread, beta, last, _model(options))
+    if options.short:
+        arms["short"] = Planned(
+            _short(options), f"Too short at first, and learnt: {SHORT_WORDS}.", SHORT_WORDS
+        )
     if options.frozen:
         arms["short-frozen"] = Planned(
             _frozen(options), f"Too short, and never learnt: {FROZEN_WORDS}.", FROZEN_WORDS
@@ -390,12 +414,17 @@ def _log_spaced(options: Options, longest: int) -> dict[str, Any]:
     return spread
 
 
-def _frozen(options: Options) -> dict[str, Any]:
-    """Options of half-lives of 1 to SHORT bytes that are not trained, at the baseline's output."""
-    frozen = {**_log_spaced(options, SHORT), "train": {"decay_multiplier": 0}}
+def _short(options: Options) -> dict[str, Any]:
+    """Options of half-lives of 1 to SHORT bytes, at the baseline's output."""
+    short = _log_spaced(options, SHORT)
     if options.model == "ssm":
-        frozen["match"] = "baseline"
-    return frozen
+        short["match"] = "baseline"
+    return short
+
+
+def _frozen(options: Options) -> dict[str, Any]:
+    """The same that are not trained."""
+    return {**_short(options), "train": {"decay_multiplier": 0}}
 
 
 def _control_arms(options: Options) -> dict[str, Planned]:

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from plkernel.context.curve_figures import Curves, influence_figure, truncation_figure
+from plkernel.context.curve_figures import (
+    Curves,
+    beyond_figure,
+    influence_figure,
+    recall_figure,
+    truncation_figure,
+)
 from plkernel.decays.memory import SLOPE_LAGS, memory_of, slope_range
 from plkernel.decays.memory_figures import Panel, half_life_figure, kernel_figure
 from plkernel.results.answer import words_of
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.forest import difference_rows, forest, hypothesis_row
+from plkernel.results.longer import beyond_lines, recall_lines
 from plkernel.results.loss_curves import difference_figure, difference_limits, loss_figure
 from plkernel.results.picture import overview
 from plkernel.results.statistics import difference_curves
@@ -67,6 +74,23 @@ KINDS = {
         (
             "Influence: change of a prediction (Kullback-Leibler divergence, bits) when the byte d"
             " before it is another, with 95 % t intervals. Grey: I(d) of a known law."
+        ),
+    ),
+    "recall": (
+        "context",
+        (
+            "Recall: share of right answers in sequences as long as in training and longer, with"
+            " the pairs of the corpus and with a pair for every four bytes; below, in the longest,"
+            " by the bytes between a pair and its query, and by the number of the pair. With 95 % t"
+            " intervals over seeds."
+        ),
+    ),
+    "beyond": (
+        "context",
+        (
+            "Beyond the length of training: bits by the bytes before, in long windows of test text,"
+            " and at the same bytes what it costs to have read on instead of beginning anew every"
+            " half context. With 95 % t intervals over seeds."
         ),
     ),
     "kernels": (
@@ -150,6 +174,12 @@ def _of_block(
         curves = _context_curves(comparison, block, kind)
         if curves:
             yield drawing(kind, draw(curves, title))
+    recall = recall_lines(comparison, block)
+    if recall:
+        yield drawing("recall", recall_figure(recall, title))
+    beyond = beyond_lines(comparison, block)
+    if beyond:
+        yield drawing("beyond", beyond_figure(beyond, title))
     panels = [memory_panel(comparison, arm) for arm in block.arms if arm.seeds]
     kernels = [_with_slopes(panel) for panel in panels if _has_kernels(panel)]
     if kernels:

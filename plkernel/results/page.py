@@ -18,6 +18,7 @@ from plkernel.results.claims import interval
 from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.conclusion import memory_worth, overview
 from plkernel.results.figures import Drawing
+from plkernel.results.longer import RECALL_TESTS, beyond_bits, recall_accuracy
 from plkernel.results.measurements import compared_arms, values
 from plkernel.results.saved import Reference
 from plkernel.results.statistics import Estimate, mean_interval, paired_difference
@@ -166,7 +167,11 @@ def sections(
         "Results": [_results(comparison)],
         "Differences": [*_differences(comparison), *drawn("differences")],
         "Curves": drawn("curves"),
-        "Worth of far context": drawn("context"),
+        "Worth of far context": [
+            *_recall(comparison),
+            *_beyond(comparison),
+            *drawn("context"),
+        ],
         "Memory before and after training": drawn("memory"),
         "Design and runs": [_design(comparison), *_failures(comparison)],
     }
@@ -415,7 +420,8 @@ def _origin(comparison: Comparison) -> str:
     """Every commit of the rows with the days on which its runs began, as far as rows tell them."""
     days: dict[str, list[str]] = {}
     for run in comparison.study.finished():
-        commit = f"commit {str(run.environment.get('commit'))[:12]}"
+        known = run.environment.get("commit")
+        commit = f"commit {str(known)[:12]}" if known else "code of no known commit"
         if run.environment.get("dirty"):
             commit += " with changes"
         of_commit = days.setdefault(commit, [])
@@ -526,6 +532,60 @@ def _bytes_text(arm: ArmResult) -> str:
     bounds = interval_text(ratio, ".2f")
     mean = mean_text(ratio, ".2f")
     return f"{mean} ({bounds})" if bounds else mean
+
+
+# Recall, and beyond the length of training
+
+
+def _recall(comparison: Comparison) -> Iterator[Item]:
+    """Accuracy in the tests of recall; nothing where no run has been tested."""
+    found = {arm.name: recall_accuracy(comparison, arm) for arm in comparison.arms}
+    taken = dict.fromkeys(test for of_arm in found.values() for test in of_arm)
+    tests = sorted(taken, key=lambda test: RECALL_TESTS.index(test[0]))
+    if not tests:
+        return
+
+    def cells(arm: ArmResult) -> list[str]:
+        own = found[arm.name]
+        return [_mean_cell(own.get(test), ".3f", arm) for test in tests]
+
+    caption = (
+        "Share of right answers at the end, in sequences of so many bytes: persistence, with the"
+        " pairs of the corpus and queries anywhere behind them; capacity, with a pair for every"
+        " four bytes. Mean over seeds ± half of its 95 % t interval."
+    )
+    header = ["arm", *(f"{name}, {length:,}" for name, length in tests)]
+    yield _table(caption, header, _grouped(comparison, cells))
+
+
+def _beyond(comparison: Comparison) -> Iterator[Item]:
+    """Bits by position in windows longer than those of training, and what reading on costs."""
+    found = {arm.name: beyond_bits(comparison, arm) for arm in comparison.arms}
+    contexts = sorted({one.context for one in found.values() if one.context})
+    if not contexts:
+        return
+    given = sorted({at for one in found.values() for at in one.along})
+    behind = sorted({at for one in found.values() for at in one.reading_on})
+
+    def cells(arm: ArmResult) -> list[str]:
+        own = found[arm.name]
+        bits = [_mean_cell(own.along.get(at), ".4f", arm) for at in given]
+        return bits + [_mean_cell(own.reading_on.get(at), "+.4f", arm) for at in behind]
+
+    caption = (
+        f"Windows longer than the {listed(f'{context:,}' for context in contexts)} bytes of"
+        " training: bits per byte with up to so many bytes before, and what is lost there by having"
+        " read on instead of beginning anew every half context. Mean over seeds ± half of its 95 %"
+        " t interval."
+    )
+    header = ["arm", *(f"bits, to {at:,}" for at in given), *(f"lost, to {at:,}" for at in behind)]
+    yield _table(caption, header, _grouped(comparison, cells))
+
+
+def _mean_cell(by_seed: Mapping[int, float] | None, form: str, arm: ArmResult) -> str:
+    """Mean and half width over the seeds that have a number; "-" without any."""
+    mean = mean_interval(by_seed.values()) if by_seed else None
+    return mean_and_half_width(mean, form, len(arm.seeds))
 
 
 # Design and runs

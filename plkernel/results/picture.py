@@ -241,6 +241,7 @@ def _differences(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]
     told = ", ".join(f"{'filled' if full else 'open'} {name}" for name, full in ENDS.values())
     axes.set_xlabel(f"{comparison.unit}, left is better\n{told}", fontsize=SMALL)
     axes.locator_params(axis="x", nbins=3)
+    axes.xaxis.set_major_formatter("{x:g}")  # no power of ten, which would lie on the label
 
 
 def _draw_interval(

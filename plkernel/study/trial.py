@@ -46,6 +46,8 @@ LEAST_WINDOWS = 16
 """Windows of a text's validation split, at least; with fewer the losses are noise."""
 LEAST_LAG = 10
 """The memory of a text must stand out to this lag; half-lives of 1 to 8 bytes are the control."""
+FAINT = 0.01
+"""Bits that a byte tells of another; below, the reader is told before anything is trained."""
 LEAST_STEPS = 60
 EVALUATIONS = 6
 EVAL_WINDOWS, TEST_WINDOWS = 64, 128
@@ -308,6 +310,12 @@ def _content(measured: Measured) -> dict[str, Any]:
 def _tell_law(measured: Measured, tell: Tell) -> None:
     """The verdict on the text, in one line or two."""
     tell(f"{measured.text}: {measured.information.size:,} bytes; {measured.verdict.sentence}")
+    most = max(measured.information.values) / math.log(2)
+    if most < FAINT:
+        tell(
+            f"note: a byte tells at most {most:.1g} bits of another one, at any lag: expect"
+            " differences as small, unless many bytes together tell more"
+        )
     if measured.law:
         law = measured.law
         tell(

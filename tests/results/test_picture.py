@@ -100,6 +100,21 @@ def test_an_interval_that_leaves_the_panel_ends_in_an_arrow(tmp_path: Path) -> N
     assert not [line for line in ends.lines if line.get_color() == look(1)["color"]][4:]
 
 
+def test_small_differences_are_written_out(tmp_path: Path) -> None:
+    """A power of ten beside the axis would lie on its label."""
+    folder = write_study(tmp_path, seeds=range(3), effects=dict.fromkeys(EFFECTS, 0.0))
+    for arm, change_ in (("a", 1e-5), ("b", -1e-5)):
+        for seed in range(3):
+            base = load_object(folder / BASELINE / f"seed-{seed}/result.json")
+            value = change_ * (1 + 0.1 * seed)
+            ends = {key: base[key] + value for key in ("final_val_bpb", "test_bpb")}
+            change(folder / arm / f"seed-{seed}/result.json", **ends)
+    drawn = picture(folder)
+    assert drawn is not None
+    rendered(drawn.figure, ["svg"])
+    assert drawn.figure.axes[-1].xaxis.get_offset_text().get_text() == ""
+
+
 def test_titles_stand_apart_and_no_text_leaves_the_figure(tmp_path: Path) -> None:
     effects = {BASELINE: 0.0, "a": 0.05}
     arms = {

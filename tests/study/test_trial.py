@@ -2,6 +2,7 @@
 that is run from it, and its page.
 """
 
+import dataclasses
 import math
 import random
 import tomllib
@@ -138,6 +139,21 @@ def test_a_short_text_is_refused_with_the_bytes_that_it_needs(tmp_path: Path, re
     told = refused(command.command, path, "--out", tmp_path / "out")
     assert "is too short: it has 1,400 bytes" in told
     assert told.endswith("need 82,240; give a longer text")
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize(("bits", "is_noted"), [(0.004, True), (0.4, False)])
+def test_pairs_of_bytes_that_tell_little_are_noted_before_training(
+    bits: float, is_noted: bool, tmp_path: Path
+) -> None:
+    measured = planned(tmp_path / "out").measured
+    most = max(measured.information.values) / math.log(2)
+    values = [value * bits / most for value in measured.information.values]
+    curve = dataclasses.replace(measured.information, values=tuple(values))
+    told: list[str] = []
+    trial._tell_law(measured.model_copy(update={"information": curve}), told.append)
+    notes = [line for line in told if "note: a byte tells at most 0.004 bits" in line]
+    assert len(notes) == is_noted
 
 
 # The spec

@@ -36,7 +36,7 @@ KINDS = {
             " shuffled text (dotted) and the power law (broad, grey) up to the last lag that the"
             " verdict counts (dashed); kernels at initialisation beside that law; the loss of seeds"
             " (thin) and their mean; differences with 95 % t intervals, not corrected for their"
-            " number."
+            " number; an arrow: the interval goes on outside."
         ),
     ),
     "verdicts": (

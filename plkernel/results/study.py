@@ -18,7 +18,6 @@ from plkernel.common.files import (
     SPEC,
 )
 from plkernel.config.study import compared_with
-from plkernel.data.names import is_recall
 from plkernel.results.saved import (
     STATE,
     EvaluationRow,
@@ -66,7 +65,8 @@ class StudyRun:
     @property
     def is_recall(self) -> bool:
         """True if losses are those of answers alone, on a corpus synthetic:recall."""
-        return is_recall(str((self.config.get("corpus") or {}).get("name")))
+        corpus = self.config.get("corpus") or {}
+        return str(corpus.get("name")).partition(",")[0] == "synthetic:recall"
 
     @property
     def agrees(self) -> bool:

@@ -152,7 +152,7 @@ def test_pairs_of_bytes_that_tell_little_are_noted_before_training(
     curve = dataclasses.replace(measured.information, values=tuple(values))
     told: list[str] = []
     trial._tell_law(measured.model_copy(update={"information": curve}), told.append)
-    notes = [line for line in told if "note: a byte tells at most 0.004 bits" in line]
+    notes = [line for line in told if line.startswith(f"note: a byte tells at most {bits:g} bits")]
     assert len(notes) == is_noted
 
 

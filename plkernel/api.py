@@ -624,6 +624,7 @@ def trial(
     minutes: float = 5.0,
     seeds: int = 3,
     frozen: bool = True,
+    short: bool = False,
     control: bool = True,
     dim: int = 64,
 ) -> StudyResult:
@@ -636,6 +637,7 @@ def trial(
     minutes  about how long it may take on this machine; the steps follow
     seeds    runs of every arm, two or more
     frozen   also train half-lives of 1 to 8 bytes that are frozen
+    short    also train half-lives that begin at 1 to 8 bytes and are learnt
     control  with an SSM, also train a small one on a synthetic task in which memory must matter
     dim      width of the model
 
@@ -651,7 +653,13 @@ def trial(
     check_numbers(minutes=minutes)
     check_numbers(numbers.Integral, seeds=seeds, dim=dim)
     options = TrialOptions(
-        model=str(model), minutes=minutes, seeds=seeds, frozen=frozen, control=control, dim=dim
+        model=str(model),
+        minutes=minutes,
+        seeds=seeds,
+        frozen=frozen,
+        short=short,
+        control=control,
+        dim=dim,
     )
     planned = chain.plan_trial(text, None if out is None else Path(out), options, lambda line: None)
     chain.run_trial(planned)

@@ -28,6 +28,7 @@ def command(
     minutes: float = 5.0,
     seeds: int = 3,
     frozen: bool = True,
+    short: bool = False,
     control: bool = True,
     dim: int = 64,
     out: Path | None = None,
@@ -45,6 +46,7 @@ def command(
         minutes: About how long it may take on this machine; the steps follow.
         seeds: Runs of every arm, two or more.
         frozen: Also train half-lives of 1 to 8 bytes that are frozen.
+        short: Also train half-lives that begin at 1 to 8 bytes and are learnt.
         control: With an SSM, also train a small one on a synthetic task in which memory must
             matter, to show that seeds and steps suffice to see it.
         dim: Width of the model.
@@ -52,7 +54,13 @@ def command(
         dry_run: Train nothing: measure, fit, write the spec, and say what it would take.
     """
     options = TrialOptions(
-        model=model, minutes=minutes, seeds=seeds, frozen=frozen, control=control, dim=dim
+        model=model,
+        minutes=minutes,
+        seeds=seeds,
+        frozen=frozen,
+        short=short,
+        control=control,
+        dim=dim,
     )
     try:
         planned = plan_trial(text, out, options, lambda line: print(line, flush=True))

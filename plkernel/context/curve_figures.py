@@ -70,6 +70,25 @@ def influence_figure(arms: Mapping[str, Curves], heading: str = "") -> "Figure":
     return _over_seeds([(arms, "lag d (bytes)", "change of the prediction, bits")], heading)
 
 
+def recall_figure(
+    panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str = ""
+) -> "Figure":
+    """Accuracies over seeds in panels, two beside each other: curves by arm, labels of the axes."""
+    figure = _over_seeds(panels, heading, columns=2, is_log=False)
+    for axes in figure.axes:
+        axes.set_ylim(-0.04, 1.04)
+    return figure
+
+
+def beyond_figure(
+    panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str = ""
+) -> "Figure":
+    """Left bits by position in long windows, right what reading on costs; zero is a thin line."""
+    figure = _over_seeds(panels, heading, is_log=False)
+    figure.axes[-1].axhline(0.0, color=INK, lw=0.6)
+    return figure
+
+
 def curve_figure(curve: Influence | Truncation | Means) -> "Figure":
     """Draw the influence, the worth of context, or the loss by position, of one model."""
     if isinstance(curve, Means):
@@ -137,15 +156,23 @@ def probe_figure(probe: Probe, heading: str = "") -> "Figure":
 
 
 @style()
-def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading: str) -> "Figure":
+def _over_seeds(
+    panels: Sequence[tuple[Mapping[str, Curves], str, str]],
+    heading: str,
+    columns: int | None = None,
+    is_log: bool = True,
+) -> "Figure":
     """Means over seeds with bands, and the best that is known.
 
-    panels: curves by arm, and labels of the axes.
+    panels   curves by arm, and labels of the axes
+    columns  panels beside each other, all unless given
+    is_log   the axis of the last panel is logarithmic
     """
-    arms, width = list(panels[0][0]), len(panels)
-    figure, row = row_of_axes(
-        width, width * COLUMN_WIDTH, 2.6 + 0.15 * -(-len(arms) // (1 + width)), 1, heading
-    )
+    arms = list(panels[0][0])
+    width = columns or len(panels)
+    rows = -(-len(panels) // width)
+    legend = 0.15 * -(-len(arms) // (1 + width))
+    figure, row = row_of_axes(width, width * COLUMN_WIDTH, 2.6 * rows + legend, rows, heading)
     for axes, (curves, below, left) in zip(row, panels, strict=True):
         for index, arm in enumerate(curves.values()):
             mean, _, half = student_interval(arm.bits, 0.95)
@@ -155,7 +182,8 @@ def _over_seeds(panels: Sequence[tuple[Mapping[str, Curves], str, str]], heading
         ):
             axes.plot(*best, **LAW)
         axes.set(xlabel=below, ylabel=left)
-    _positive(row[-1])
+    if is_log:
+        _positive(row[-1])
     legend_below(figure, arms)
     return figure
 

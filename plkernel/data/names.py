@@ -365,6 +365,15 @@ def known_sequence(name: str) -> Synthetic | None:
     return None if isinstance(corpus, RecallCorpus) else corpus
 
 
+def is_recall(name: str) -> bool:
+    """True for the name of a corpus of recall, whatever its parameters.
+
+    >>> is_recall("synthetic:recall,pairs=32,length=128"), is_recall("stdlib")
+    (True, False)
+    """
+    return name.partition(",")[0] == "synthetic:recall"
+
+
 def recall_of(name: str) -> RecallCorpus | None:
     """The corpus called `name` if it is one of recall; nothing is generated."""
     corpus = synthetic_corpus(name.partition(":")[2]) if is_synthetic(name) else None

@@ -16,6 +16,7 @@ from plkernel.common import cli
 from plkernel.common.files import CHECKPOINT, CONFIG, load_json
 from plkernel.context.measures import Bytes
 from plkernel.data import corpora
+from plkernel.data.names import is_recall
 from plkernel.data.tokenised import tokenised
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint
@@ -57,6 +58,14 @@ class TextModel:
         """Name and bytes of the corpus `name`, or else of the run's validation text."""
         if name is not None:
             return name, corpora.load(name).bytes
+        corpus = self.config.get("corpus")
+        trained_on = str(corpus.get("name")) if isinstance(corpus, dict) else ""
+        if is_recall(trained_on):
+            raise ValueError(
+                "target must be a model of a text, got a run on recall, which predicts answers"
+                " alone: result.json has its accuracy by length, distance and order; --text reads"
+                " it on another text"
+            )
         known, data, _ = validation_text(self.config, None, "text")
         return f"validation text of {known}", data
 

@@ -111,7 +111,7 @@ def _where(comparison: Comparison) -> str:
         where += f" and with {span(seeds)} {'seed' if max(seeds) == 1 else 'seeds'}"
     compared = sum(one.difference is not None for one in comparison.curves) or len(seeds)
     if compared > 1:
-        where += f" (corrected for {compared} comparisons)"
+        where += f" (significance is corrected for {compared} comparisons, intervals are not)"
     return where
 
 
@@ -170,7 +170,7 @@ def _of_block(
             told = listed(
                 [f"{first} ended {numbers}", *(f"{name} {numbers}" for name, numbers in more)]
             )
-            parts.append(f"{told} bits per byte {way} {base}")
+            parts.append(f"{told} {comparison.unit} {way} {base}")
     title = f"{block.title}: " if block.title else ""
     return title + "; ".join(parts)
 

@@ -169,9 +169,15 @@ def unequal_steps(comparison: Comparison) -> list[str]:
 
 
 def unequal_sizes(comparison: Comparison) -> list[str]:
-    """Models of several sizes."""
-    sizes = [number for arm in comparison.arms for number in arm.parameters]
-    return _differ_in(sizes, "the number of parameters")
+    """Arms of which a model has another size than those that it is compared with."""
+    names = []
+    for arm in comparison.arms:
+        sizes = set(arm.parameters)
+        if arm.against is not None:
+            sizes.update(comparison[arm.against].parameters)
+        if len(sizes) > 1:
+            names.append(arm.name)
+    return _of(names, "models that are compared differ in the number of parameters")
 
 
 def unequal_seeds(comparison: Comparison) -> list[str]:

@@ -77,7 +77,7 @@ class ArmBlock(NamedTuple):
 class Comparison:
     """A study in numbers: every baseline (finished or not) and every arm that has a finished run.
 
-    measures  titles of the numbers of a run, in bits per byte, by their keys in files
+    measures  titles of the numbers of a run, in `unit`, by their keys in files
     primary   the measure by which arms are compared: the final loss, or where runs took unequal
               numbers of steps the loss at the last step that all of them reached
     tuning    the learning rates that were searched for, by arm
@@ -138,6 +138,14 @@ class Comparison:
         leaks = self.leaks(arm) if paired else not arm.causal
         return f"{text} ({NOT_CAUSAL})" if leaks else text
 
+    @cached_property
+    def unit(self) -> str:
+        """What losses are in: of runs on recall they are those of the answers alone."""
+        asked = {run.is_recall for run in self.study.finished()}
+        if asked == {True}:
+            return "bits per answer"
+        return "bits per byte or answer" if True in asked else "bits per byte"
+
     @property
     def one_baseline(self) -> str | None:
         """Name of the arm that all others of their block are compared with; None if several."""
@@ -178,7 +186,12 @@ class Comparison:
     @cached_property
     def corrected(self) -> dict[str, float]:
         """p of each of `differences`, adjusted for their number (Holm)."""
-        return holm({name: one.p_value for name, one in self.differences.items()})
+        return self.corrected_in(self.primary)
+
+    def corrected_in(self, measure: str) -> dict[str, float]:
+        """p of every arm's difference in a measure, adjusted for their number (Holm)."""
+        found = {arm.name: arm.differences.get(measure) for arm in self.others}
+        return holm({name: one.p_value for name, one in found.items() if one is not None})
 
     @cached_property
     def detectable(self) -> dict[str, float]:
@@ -377,7 +390,7 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "interval": (
             "t, per comparison, not corrected for the number of arms; p_corrected (Holm) is"
         ),
-        "unit": "bits per byte",
+        "unit": comparison.unit,
         "primary": comparison.primary,
         "surviving_correction": comparison.surviving,
         "declared": comparison.declared.to_dict() if comparison.declared else None,

@@ -23,7 +23,7 @@ def overview(comparison: Comparison) -> list[str]:
     if sizes:
         sentences.append(
             f"With {span(seeds)} seeds and this spread, one comparison on its own finds a"
-            f" difference of {median(sizes):.2g} bits per byte 8 times in 10 (median over arms;"
+            f" difference of {median(sizes):.2g} {comparison.unit} 8 times in 10 (median over arms;"
             f" {span(sizes, '.2g')})."
         )
     return sentences

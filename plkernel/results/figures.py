@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from plkernel.context.curve_figures import Curves, influence_figure, truncation_figure
+from plkernel.context.curve_figures import (
+    Curves,
+    beyond_figure,
+    influence_figure,
+    recall_figure,
+    truncation_figure,
+)
 from plkernel.decays.memory import SLOPE_LAGS, memory_of, slope_range
 from plkernel.decays.memory_figures import Panel, half_life_figure, kernel_figure
 from plkernel.results.answer import words_of
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.forest import difference_rows, forest, hypothesis_row
+from plkernel.results.longer import beyond_lines, recall_lines
 from plkernel.results.loss_curves import difference_figure, difference_limits, loss_figure
 from plkernel.results.picture import overview_figure
 from plkernel.results.rate_report import FIGURE_CAPTION, rate_figure
@@ -30,7 +37,7 @@ KINDS = {
             " shuffled text (dotted) and the power law (broad, grey) up to the last lag that the"
             " verdict counts (dashed); kernels at initialisation beside that law; the loss of seeds"
             " (thin) and their mean; differences with 95 % t intervals, not corrected for their"
-            " number."
+            " number; an arrow: the interval goes on outside."
         ),
     ),
     "verdicts": (
@@ -69,6 +76,23 @@ KINDS = {
         (
             "Influence: change of a prediction (Kullback-Leibler divergence, bits) when the byte d"
             " before it is another, with 95 % t intervals. Grey: I(d) of a known law."
+        ),
+    ),
+    "recall": (
+        "context",
+        (
+            "Recall: share of right answers in sequences as long as in training and longer, with"
+            " the pairs of the corpus and with a pair for every four bytes; below, in the longest,"
+            " by the bytes between a pair and its query, and by the number of the pair. With 95 % t"
+            " intervals over seeds."
+        ),
+    ),
+    "beyond": (
+        "context",
+        (
+            "Beyond the length of training: bits by the bytes before, in long windows of test text,"
+            " and at the same bytes what it costs to have read on instead of beginning anew every"
+            " half context. With 95 % t intervals over seeds."
         ),
     ),
     "kernels": (
@@ -112,16 +136,17 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
     whole = overview_figure(comparison, kernels, words_of(comparison))
     if whole:
         yield Drawing("overview", *KINDS["overview"], "", whole)
+    label = f"difference in {comparison.unit}, below 0 is better"
     if comparison.declared:
         judged = [one for one in comparison.declared.outcomes if one.judgement.n]
         if judged:
             rows = [hypothesis_row(outcome) for outcome in judged]
-            yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": rows}))
+            yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": rows}, label))
     over_rates = rate_figure(comparison.curves)
     if over_rates:
         yield Drawing("rates", *KINDS["rates"], "", over_rates)
     if comparison.differences:
-        yield Drawing("forest", *KINDS["forest"], "", forest(difference_rows(comparison)))
+        yield Drawing("forest", *KINDS["forest"], "", forest(difference_rows(comparison), label))
     limits = _shared_limits(comparison)
     for block in comparison.blocks:
         yield from _of_block(comparison, block, limits)
@@ -145,14 +170,21 @@ def _of_block(
         return Drawing(f"{kind}{block.slug}", *KINDS[kind], block.title, figure)
 
     title = block.title
-    yield drawing("convergence", loss_figure(_loss_curves(comparison, block), title))
+    unit = comparison.unit
+    yield drawing("convergence", loss_figure(_loss_curves(comparison, block), title, unit))
     paired = _paired_curves(comparison, block)
     if paired:
-        yield drawing("difference", difference_figure(paired, title, limits))
+        yield drawing("difference", difference_figure(paired, title, limits, unit))
     for kind, draw in (("truncation", truncation_figure), ("influence", influence_figure)):
         curves = _context_curves(comparison, block, kind)
         if curves:
             yield drawing(kind, draw(curves, title))
+    recall = recall_lines(comparison, block)
+    if recall:
+        yield drawing("recall", recall_figure(recall, title))
+    beyond = beyond_lines(comparison, block)
+    if beyond:
+        yield drawing("beyond", beyond_figure(beyond, title))
     panels = [memory_panel(comparison, arm) for arm in block.arms if arm.seeds]
     kernels = [_with_slopes(panel) for panel in panels if _has_kernels(panel)]
     if kernels:

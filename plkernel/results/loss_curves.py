@@ -31,12 +31,15 @@ LONGEST_TITLE = 34
 """Characters in a line of a panel's title at full size."""
 
 
-def loss_figure(arms: ArmCurves, heading: str = "") -> "Figure":
-    """Draw bits per byte against bytes read: left the whole run, right its second half."""
+def loss_figure(arms: ArmCurves, heading: str = "", unit: str = "bits per byte") -> "Figure":
+    """Draw losses against bytes read: left the whole run, right its second half.
+
+    unit: of the losses.
+    """
     from matplotlib.figure import Figure
 
     last = _last_position(arms)
-    unit, unit_name = byte_unit(last)
+    size, size_name = byte_unit(last)
     lines = sum(len(curves) for curves in arms.values())
     opacity = min(0.6, 12 / max(1, lines))  # many lines would hide the means
     legend_rows = -(-len(arms) // 3)
@@ -45,27 +48,31 @@ def loss_figure(arms: ArmCurves, heading: str = "") -> "Figure":
         whole, late = figure.subplots(1, 2)
         for axes, start in ((whole, 1), (late, last / 2)):
             for index, curves in enumerate(arms.values()):
-                _draw_curves(axes, curves, line_style(index), unit, opacity, start)
-            axes.set_xlabel(f"training bytes read ({unit_name})")
-        whole.set(xscale="log", title="whole run", ylabel="validation bits per byte")
+                _draw_curves(axes, curves, line_style(index), size, opacity, start)
+            axes.set_xlabel(f"training bytes read ({size_name})")
+        whole.set(xscale="log", title="whole run", ylabel=f"validation {unit}")
         plain_ticks(whole.xaxis)
-        late.set(title="second half", xlim=(last / 2 / unit, last / unit))
+        late.set(title="second half", xlim=(last / 2 / size, last / size))
         legend_below(figure, list(arms))
         headline(figure, heading)
     return figure
 
 
 def difference_figure(
-    arms: ArmCurves, heading: str = "", limits: tuple[float, float] | None = None
+    arms: ArmCurves,
+    heading: str = "",
+    limits: tuple[float, float] | None = None,
+    unit: str = "bits per byte",
 ) -> "Figure":
     """Draw difference curves against bytes read, a panel per arm, with a band for each point.
 
     limits: the lowest and the highest difference that is shown; `difference_limits` unless given.
+    unit: of the differences.
     """
     from matplotlib.figure import Figure
 
     last = _last_position(arms)
-    unit, unit_name = byte_unit(last)
+    size, size_name = byte_unit(last)
     columns = 2 if len(arms) == 4 else min(3, len(arms))
     rows = -(-len(arms) // columns)
     width = PAGE_WIDTH if columns > 1 else 1.3 * COLUMN_WIDTH
@@ -76,13 +83,13 @@ def difference_figure(
             axes.set_visible(False)
         for index, (title, curves) in enumerate(arms.items()):
             band = pointwise_band(curves)
-            _draw_difference(grid[index], curves, band, line_style(index + 1), unit)
+            _draw_difference(grid[index], curves, band, line_style(index + 1), size)
             _set_title(grid[index], title)
             is_lowest = index + 1 + columns > len(arms)
             grid[index].xaxis.set_tick_params(labelbottom=is_lowest)
         grid[0].set_ylim(*(limits or difference_limits(arms)))
-        figure.supxlabel(f"training bytes read ({unit_name})", fontsize=8)
-        figure.supylabel("difference in bits per byte, below 0 is better", fontsize=8)
+        figure.supxlabel(f"training bytes read ({size_name})", fontsize=8)
+        figure.supylabel(f"difference in {unit}, below 0 is better", fontsize=8)
         headline(figure, heading)
     return figure
 

@@ -25,6 +25,7 @@ class TrialOptions(BaseModel):
     frozen: bool
     dim: int
     control: bool = False
+    short: bool = False
 
 
 class SavedVerdict(BaseModel):
@@ -42,6 +43,7 @@ class Measured(BaseModel):
     """The measurement of a text.
 
     text         its name
+    sha256       of its bytes; empty in files of earlier versions
     information  I(d) in nats with its jackknife replicates
     law          the power law on the lags that stand out; None where none could be fitted
     words        what the arms are called in a sentence, by name
@@ -51,6 +53,7 @@ class Measured(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     text: str
+    sha256: str = ""
     options: TrialOptions
     information: DecayCurve
     verdict: SavedVerdict

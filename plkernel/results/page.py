@@ -5,21 +5,24 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.common.cli import text_table
 from plkernel.models import NOT_CAUSAL
-from plkernel.results.answer import answer
+from plkernel.results.answer import answer, words_of
 from plkernel.results.cautions import warnings
+from plkernel.results.claims import interval
 from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.conclusion import memory_worth, overview
 from plkernel.results.figures import Drawing
+from plkernel.results.longer import RECALL_TESTS, beyond_bits, recall_accuracy
+from plkernel.results.measurements import compared_arms, values
 from plkernel.results.rate_report import CAPTION, HEADER, curve_rows
 from plkernel.results.saved import Reference
-from plkernel.results.statistics import Estimate, mean_interval
+from plkernel.results.statistics import Estimate, mean_interval, paired_difference
 from plkernel.results.verdicts import Declared, GateOutcome, HypothesisOutcome
 from plkernel.results.wording import (
     counted,
@@ -167,7 +170,11 @@ def sections(
         "Results": [_results(comparison)],
         "Differences": [*_differences(comparison), *drawn("differences")],
         "Curves": drawn("curves"),
-        "Worth of far context": drawn("context"),
+        "Worth of far context": [
+            *_recall(comparison),
+            *_beyond(comparison),
+            *drawn("context"),
+        ],
         "Memory before and after training": drawn("memory"),
         "Design and runs": [_design(comparison), *_failures(comparison)],
     }
@@ -245,15 +252,21 @@ def _fitting(header: Sequence[str], rows: Rows) -> int:
 def _grouped(
     comparison: Comparison, cells: Callable[[ArmResult], Sequence[str]], paired: bool = False
 ) -> dict[str, list[list[str]]]:
-    """A row for each arm, under the title of its block.
+    """A row for each arm, under the title of its block, with what it is called in sentences below.
 
     cells   the cells after the first of an arm
     paired  only of arms that are compared with another
     """
+    words = words_of(comparison)
+
+    def named(arm: ArmResult) -> str:
+        label = comparison.label(arm, paired)
+        return f"{label}\n{words[arm.name]}" if arm.name in words else label
+
     groups = {}
     for block in comparison.blocks:
         arms = [arm for arm in block.arms if arm.against is not None or not paired]
-        groups[block.title] = [[comparison.label(arm, paired), *cells(arm)] for arm in arms]
+        groups[block.title] = [[named(arm), *cells(arm)] for arm in arms]
     return groups
 
 
@@ -300,23 +313,25 @@ def _verdict_table(comparison: Comparison, declared: Declared) -> Table:
     groups: dict[str, list[list[str]]] = {}
     for outcome in declared.outcomes:
         basis = declared.basis(outcome.hypothesis.family)
-        groups.setdefault(basis, []).append(_verdict_row(declared, outcome))
+        groups.setdefault(basis, []).append(_verdict_row(comparison, declared, outcome))
     levels = [f"{100 * (1 - 2 * one.hypothesis.alpha):.4g} %" for one in declared.outcomes]
     tests = [one.judgement.test for one in declared.outcomes]
-    interval = f"{' or '.join(dict.fromkeys(levels))} interval by"
+    kind = f"{' or '.join(dict.fromkeys(levels))} interval by"
     header = [
         "hypothesis",
         "verdict",
         "difference",
-        f"{interval} {' or '.join(dict.fromkeys(tests))}",
+        f"{kind} {' or '.join(dict.fromkeys(tests))}",
+        "on test text",
         "n",
         "p confirming",
         "p refuting",
     ]
     caption = (
-        f"{_kind_of_hypotheses(declared)}. Differences are paired by seed, in bits per byte, each"
-        " with its own interval; p is Holm-corrected over the family. Rows of"
-        f" {_origin(comparison)}."
+        f"{_kind_of_hypotheses(declared)}. Differences are paired by seed, in"
+        f" {_units(comparison, declared)}, each with its own interval; p is Holm-corrected over the"
+        " family. On test text stands the same difference at the end, which decides nothing. Rows"
+        f" of {_origin(comparison)}."
     )
     return _table(caption, header, groups)
 
@@ -329,7 +344,39 @@ def _kind_of_hypotheses(declared: Declared) -> str:
     return "Hypotheses of the spec, not registered"
 
 
-def _verdict_row(declared: Declared, outcome: HypothesisOutcome) -> list[str]:
+def _units(comparison: Comparison, declared: Declared) -> str:
+    """What the differences of hypotheses are in."""
+    if any(one.hypothesis.times is not None for one in declared.outcomes):
+        return f"{comparison.unit}, of recall the share of right answers"
+    return comparison.unit
+
+
+def _on_test_text(comparison: Comparison, outcome: HypothesisOutcome) -> str:
+    """Difference and interval of a hypothesis on the end of validation text for test text.
+
+    By its own test and seeds; "-" for other hypotheses.
+    """
+    hypothesis = outcome.hypothesis
+    if hypothesis.metric != "val_bpb" or hypothesis.step is not None:
+        return "-"
+    study = comparison.study
+    measured = hypothesis.model_copy(update={"metric": "test_bpb"})
+    own, base = (
+        values(study, arm, measured, list(outcome.per_seed))
+        for arm in compared_arms(study, hypothesis)
+    )
+    found = paired_difference(own, base)
+    if not found.n:
+        return "-"
+    low, high = interval(list(found.per_seed.values()), hypothesis.alpha, outcome.judgement.test)
+    one = replace(found, low=low, high=high)
+    bounds = interval_text(one)
+    return f"{mean_text(one)} ({bounds})" if bounds else mean_text(one)
+
+
+def _verdict_row(
+    comparison: Comparison, declared: Declared, outcome: HypothesisOutcome
+) -> list[str]:
     """The cells of one hypothesis."""
     judged = outcome.judgement
     hypothesis = outcome.hypothesis
@@ -343,6 +390,7 @@ def _verdict_row(declared: Declared, outcome: HypothesisOutcome) -> list[str]:
         declared.verdict(outcome, gates=False),
         mean_text(judged) if judged.n else "-",
         interval_text(judged) if judged.n else "",
+        _on_test_text(comparison, outcome),
         str(judged.n),
         p_text(judged.p_family),
         p_text(judged.p_opposite_family),
@@ -375,7 +423,8 @@ def _origin(comparison: Comparison) -> str:
     """Every commit of the rows with the days on which its runs began, as far as rows tell them."""
     days: dict[str, list[str]] = {}
     for run in comparison.study.finished():
-        commit = f"commit {str(run.environment.get('commit'))[:12]}"
+        known = run.environment.get("commit")
+        commit = f"commit {str(known)[:12]}" if known else "code of no known commit"
         if run.environment.get("dirty"):
             commit += " with changes"
         of_commit = days.setdefault(commit, [])
@@ -412,8 +461,8 @@ def _results(comparison: Comparison) -> Table:
         groups.setdefault(title, []).extend(_reference_rows(reference, list(measures)))
     header = ["arm", *measures.values(), "seeds", "parameters", "steps"]
     caption = (
-        "Bits per byte: mean over seeds ± half of its 95 % t interval; n-grams are interpolated"
-        f" Witten-Bell counts. Rows of {_origin(comparison)}."
+        f"{comparison.unit.capitalize()}: mean over seeds ± half of its 95 % t interval; n-grams"
+        f" are interpolated Witten-Bell counts. Rows of {_origin(comparison)}."
     )
     return _table(caption, header, groups)
 
@@ -440,36 +489,46 @@ def _differences(comparison: Comparison) -> Iterator[Item]:
     """Every arm minus the one it is compared with; nothing where there is no difference."""
     if not comparison.differences:
         return
-    told = (comparison.primary, "best_val_bpb", "excess_bpb")
+    told = (comparison.primary, "test_bpb", "best_val_bpb", "excess_bpb")
     others = {key: title for key, title in comparison.measures.items() if key not in told}
-    header = ["arm", "mean", "95 % interval by t", "p", "corrected p", "bytes", *others.values()]
+    on_test = comparison.corrected_in("test_bpb")
+    header = ["arm", "mean", "95 % interval by t", "p", "corrected p"]
+    header += ["test mean", "test interval", "test corrected p"]
+    header += ["bytes", *others.values()]
 
     def cells(arm: ArmResult) -> list[str]:
         one = comparison.differences.get(arm.name)
         if one is None:
             return ["-"] * (len(header) - 1)
         seeds = len(arm.seeds)
-        mean = mean_text(one)
-        if one.n != seeds:
-            mean += f" (n = {one.n})"
+        test = arm.differences.get("test_bpb")
         return [
-            mean,
+            _counted_mean(one, seeds),
             interval_text(one),
             p_text(one.p_value),
             p_text(comparison.corrected[arm.name]),
+            _counted_mean(test, seeds) if test else "-",
+            interval_text(test) if test else "",
+            p_text(on_test[arm.name]) if test else "-",
             _bytes_text(arm),
             *(mean_and_half_width(arm.differences.get(key), "+.4f", seeds) for key in others),
         ]
 
     caption = (
         f"Arm minus {comparison.one_baseline or 'the one it is compared with'},"
-        f" {comparison.measures[comparison.primary]}, paired by seed, in bits per byte (below zero"
-        " is better): t interval, p of the paired t test, corrected by Holm for all"
-        f" {len(comparison.corrected)}; the same difference in other measures. Bytes: at which the"
-        " arm reaches the other's final loss, over those that the other took: geometric mean and"
-        " 95 % t interval, or how many never do."
+        f" {comparison.measures[comparison.primary]}, paired by seed, in {comparison.unit} (below"
+        " zero is better): t interval, p of the paired t test, corrected by Holm for all"
+        f" {len(comparison.corrected)}; then on test text, corrected in the same way, and in other"
+        " measures. Bytes: at which the arm reaches the other's final loss, over those that the"
+        " other took: geometric mean and 95 % t interval, or how many never do."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
+
+
+def _counted_mean(one: Estimate, seeds: int) -> str:
+    """The mean of a difference, with its n where that is not the number of seeds of the arm."""
+    mean = mean_text(one)
+    return mean if one.n == seeds else f"{mean} (n = {one.n})"
 
 
 def _bytes_text(arm: ArmResult) -> str:
@@ -479,9 +538,63 @@ def _bytes_text(arm: ArmResult) -> str:
         return f"> 1 in {never} of {len(arm.bytes)}"
     logs = mean_interval(math.log(share) for share in arm.bytes.values())
     ratio = Estimate(logs.n, math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), math.nan)
-    interval = interval_text(ratio, ".2f")
+    bounds = interval_text(ratio, ".2f")
     mean = mean_text(ratio, ".2f")
-    return f"{mean} ({interval})" if interval else mean
+    return f"{mean} ({bounds})" if bounds else mean
+
+
+# Recall, and beyond the length of training
+
+
+def _recall(comparison: Comparison) -> Iterator[Item]:
+    """Accuracy in the tests of recall; nothing where no run has been tested."""
+    found = {arm.name: recall_accuracy(comparison, arm) for arm in comparison.arms}
+    taken = dict.fromkeys(test for of_arm in found.values() for test in of_arm)
+    tests = sorted(taken, key=lambda test: RECALL_TESTS.index(test[0]))
+    if not tests:
+        return
+
+    def cells(arm: ArmResult) -> list[str]:
+        own = found[arm.name]
+        return [_mean_cell(own.get(test), ".3f", arm) for test in tests]
+
+    caption = (
+        "Share of right answers at the end, in sequences of so many bytes: persistence, with the"
+        " pairs of the corpus and queries anywhere behind them; capacity, with a pair for every"
+        " four bytes. Mean over seeds ± half of its 95 % t interval."
+    )
+    header = ["arm", *(f"{name}, {length:,}" for name, length in tests)]
+    yield _table(caption, header, _grouped(comparison, cells))
+
+
+def _beyond(comparison: Comparison) -> Iterator[Item]:
+    """Bits by position in windows longer than those of training, and what reading on costs."""
+    found = {arm.name: beyond_bits(comparison, arm) for arm in comparison.arms}
+    contexts = sorted({one.context for one in found.values() if one.context})
+    if not contexts:
+        return
+    given = sorted({at for one in found.values() for at in one.along})
+    behind = sorted({at for one in found.values() for at in one.reading_on})
+
+    def cells(arm: ArmResult) -> list[str]:
+        own = found[arm.name]
+        bits = [_mean_cell(own.along.get(at), ".4f", arm) for at in given]
+        return bits + [_mean_cell(own.reading_on.get(at), "+.4f", arm) for at in behind]
+
+    caption = (
+        f"Windows longer than the {listed(f'{context:,}' for context in contexts)} bytes of"
+        " training: bits per byte with up to so many bytes before, and what is lost there by having"
+        " read on instead of beginning anew every half context. Mean over seeds ± half of its 95 %"
+        " t interval."
+    )
+    header = ["arm", *(f"bits, to {at:,}" for at in given), *(f"lost, to {at:,}" for at in behind)]
+    yield _table(caption, header, _grouped(comparison, cells))
+
+
+def _mean_cell(by_seed: Mapping[int, float] | None, form: str, arm: ArmResult) -> str:
+    """Mean and half width over the seeds that have a number; "-" without any."""
+    mean = mean_interval(by_seed.values()) if by_seed else None
+    return mean_and_half_width(mean, form, len(arm.seeds))
 
 
 # Design and runs

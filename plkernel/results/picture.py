@@ -213,7 +213,7 @@ def _losses(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]) -> 
             mean = pointwise_band(late)
             axes.plot(mean.at / unit, mean.mean, lw=1.3, ms=2.8, **own)
     axes.set_xlabel(f"bytes read ({unit_name})")
-    axes.set_ylabel("validation bits per byte")
+    axes.set_ylabel(f"validation {comparison.unit}")
 
 
 def _differences(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]) -> None:
@@ -221,31 +221,45 @@ def _differences(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]
     axes.axvline(0.0, color=INK, lw=0.7)
     rows = [(index, arm) for index, arm in enumerate(arms) if arm.differences]
     keys = [key for key in ENDS if any(key in arm.differences for _, arm in rows)]
-    shown: list[Estimate] = []
+    shown: list[tuple[int, float, str, Estimate]] = []
     for place, (index, arm) in enumerate(rows):
         for at, key in enumerate(keys):
             one = arm.differences.get(key)
             if one is None or not np.isfinite([one.mean, one.low, one.high]).all():
                 continue
-            shown.append(one)
             height = place + 0.34 * (at - (len(keys) - 1) / 2)
-            _draw_interval(axes, height, one, look(index), ENDS[key][1])
+            shown.append((index, height, key, one))
+    limits = _limits([one for *_, one in shown])
+    for index, height, key, difference in shown:
+        _draw_interval(axes, height, difference, look(index), ENDS[key][1], limits)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     for above, _ in pairwise(range(len(rows))):
         axes.axhline(above + 0.5, color=GREY, lw=0.3)
-    axes.set_xlim(*_limits(shown))
+    axes.set_xlim(*limits)
     told = ", ".join(f"{'filled' if full else 'open'} {name}" for name, full in ENDS.values())
-    axes.set_xlabel(f"bits per byte, left is better\n{told}", fontsize=SMALL)
+    axes.set_xlabel(f"{comparison.unit}, left is better\n{told}", fontsize=SMALL)
     axes.locator_params(axis="x", nbins=3)
+    axes.xaxis.set_major_formatter("{x:g}")  # no power of ten, which would lie on the label
 
 
 def _draw_interval(
-    axes: "Axes", height: float, one: Estimate, own: Mapping[str, Any], is_filled: bool
+    axes: "Axes",
+    height: float,
+    one: Estimate,
+    own: Mapping[str, Any],
+    is_filled: bool,
+    limits: tuple[float, float],
 ) -> None:
+    """Draw an interval and its mean; where the interval leaves the panel, it ends in an arrow."""
     colour = own["color"]
-    axes.plot([one.low, one.high], [height, height], color=colour, lw=1.1)
+    left, right = limits
+    axes.plot([max(one.low, left), min(one.high, right)], [height, height], color=colour, lw=1.1)
+    arrows = {"<": (left, one.low < left), ">": (right, one.high > right)}
+    for arrow, (end, is_cut) in arrows.items():
+        if is_cut:
+            axes.plot([end], [height], arrow, color=colour, ms=3.5, mew=0, clip_on=False)
     face = colour if is_filled else "white"
     axes.plot([one.mean], [height], own["marker"], color=colour, mfc=face, ms=4, mew=0.9)
 

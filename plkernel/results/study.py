@@ -63,6 +63,12 @@ class StudyRun:
         return {row.bytes: row.val_bpb for row in self.evaluations}
 
     @property
+    def is_recall(self) -> bool:
+        """True if losses are those of answers alone, on a corpus synthetic:recall."""
+        corpus = self.config.get("corpus") or {}
+        return str(corpus.get("name")).partition(",")[0] == "synthetic:recall"
+
+    @property
     def agrees(self) -> bool:
         """False if rows are missing or out of order, or the last one contradicts the result."""
         if self.result is None:

@@ -29,13 +29,15 @@ from plkernel.common.environment import available_memory, keep_memory, peak_anon
 from plkernel.config.condition import Condition, from_config
 from plkernel.config.resolved import ResolvedSpec
 from plkernel.config.schema import CorpusSpec
+from plkernel.context.measures import lengths
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.study.engine import Engine, LocalEngine
 from plkernel.training.build import Prepared, build, started
-from plkernel.training.evaluate import next_byte_loss
+from plkernel.training.evaluate import PLACES, next_byte_loss
 from plkernel.training.folder import RunFolder
 from plkernel.training.loop import Task, Training
+from plkernel.training.recall_task import RecallTask, times_of
 
 OPERATIONS = {"scan": (2, 4), "wkv": (5, 11), "wkv7": (9, 19)}
 """Per channel and step, forward and backward; of wkv and wkv7 times the size of a head."""
@@ -134,9 +136,10 @@ def priced(prepared: Prepared, device: str, local: bool) -> Forecast:
 
 
 def evaluated_windows(condition: Condition) -> int:
-    """Return the number of windows that a run evaluates: in training, at its end, and of the test.
+    """Return the number of windows that a run evaluates: in training, at its end, and in all tests.
 
-    Those at the end are bounded by the validation text, as far as its size is known ahead.
+    Those at the end are bounded by the validation text, as far as its size is known ahead. What a
+    test reads in other lengths counts by its bytes.
     """
     train = condition.protocol
     section = condition.corpus
@@ -144,7 +147,29 @@ def evaluated_windows(condition: Condition) -> int:
     disjoint = int(size * section.validation) // (train.context + 1)
     evaluations = 1 + -(-train.total_steps // train.eval_every)
     final = min(train.final_windows, disjoint)
-    return evaluations * train.eval_windows + final + train.test_windows
+    return evaluations * train.eval_windows + final + train.test_windows + _tests_at_end(condition)
+
+
+def _tests_at_end(condition: Condition) -> int:
+    """Windows of the tests that follow the figures of validation and test text; none if not causal.
+
+    Without the few that are read twice, to see whether predictions repeat.
+    """
+    train = condition.protocol
+    patching = condition.model.patching
+    if patching.size > 1 and patching.mode == "published":
+        return 0
+    task = RecallTask.of(condition)
+    if task is not None:
+        read = train.test_windows * sum(law.length for _, law in task.tests())
+        return read // train.context
+    cut = math.ceil(sum(lengths(train.context)) * train.truncation_windows / train.context)
+    replaced = (1 + PLACES) * train.probe_windows
+    times = times_of(train, None)
+    along = 0
+    if times > 1:  # bits by position, all at once again, and anew every half context
+        along = (times + times + 2 * (times - 1)) * -(-train.test_windows // times)
+    return cut + replaced + along
 
 
 def operations(prepared: Prepared) -> tuple[int, int]:

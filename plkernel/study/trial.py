@@ -2,7 +2,8 @@
 some minutes, register and run it.
 
 RUNS/NAME.toml is the spec of the study in RUNS/NAME, with comments that say what was measured; what
-was measured lies in RUNS/NAME/measurement.json. With both there, a trial goes on.
+was measured lies in RUNS/NAME/measurement.json. With both there, a trial goes on; with the latter
+alone, after a call with too few minutes, the same text is not measured again.
 """
 
 import json
@@ -45,6 +46,8 @@ LEAST_WINDOWS = 16
 """Windows of a text's validation split, at least; with fewer the losses are noise."""
 LEAST_LAG = 10
 """The memory of a text must stand out to this lag; half-lives of 1 to 8 bytes are the control."""
+FAINT = 0.01
+"""Bits that a byte tells of another; below, the reader is told before anything is trained."""
 LEAST_STEPS = 60
 EVALUATIONS = 6
 EVAL_WINDOWS, TEST_WINDOWS = 64, 128
@@ -73,7 +76,8 @@ HEAD_SIZE = 32
 BASELINE = "log-spaced"
 CONTROL_BASELINE = f"log-spaced_{CONTROL}"
 CONTROL_ARM = f"short-frozen_{CONTROL}"
-FROZEN_WORDS = f"frozen half-lives of 1 to {SHORT} bytes"
+SHORT_WORDS = f"half-lives of 1 to {SHORT} bytes"
+FROZEN_WORDS = f"frozen {SHORT_WORDS}"
 
 
 class NoMemoryError(ValueError):
@@ -129,13 +133,14 @@ def plan_trial(
     out = out or Path("runs/out") / trial_name(text, options.model)
     path = out.with_name(f"{out.name}.toml")
     check_folder(out, "out")
-    known = read_measurement(out) if path.exists() else None
+    before = read_measurement(out)
+    known = before if path.exists() else None
     if path.exists() and known is None:
         raise ValueError(
             f"out must be a new folder, or that of a trial, got {out}: {path} is there but no"
             f" {MEASUREMENT}; give another --out"
         )
-    measured = known or _measured(text, options)
+    measured = known or _measured(text, options, before)
     if known:
         _check_same(known, str(text), options, out)
     _check_carried(measured, options)
@@ -145,10 +150,10 @@ def plan_trial(
         return PlannedTrial(load_spec(path, check), path, out, known)
     shortest = spec_of(spec_text(measured, out.name, LEAST_STEPS), path)
     tell(fit_table(measured, shortest))
+    save_json(out / MEASUREMENT, _content(measured))  # also for a call with more minutes
     steps, seconds = steps_for(shortest, options, time.monotonic() - begun)
     written = spec_text(measured, out.name, steps)
     spec = spec_of(written, path)
-    save_json(out / MEASUREMENT, _content(measured))
     atomic_write(path, written)
     runs = len(spec.arms) * len(spec.seeds)
     size = steps * spec.train.batch * spec.train.context / 1e6
@@ -258,10 +263,22 @@ def _check_carried(measured: Measured, options: TrialOptions) -> None:
 # Measuring and fitting
 
 
-def _measured(text: str | Path, options: TrialOptions) -> Measured:
-    """Measure the text, as plkernel.measure does with its defaults."""
+def _measured(text: str | Path, options: TrialOptions, before: Measured | None) -> Measured:
+    """Measure the text, as plkernel.measure does with its defaults.
+
+    before: what an earlier call measured, taken where the bytes are the same.
+    """
     corpus = corpora.load(text)
     _check_size(corpus)
+    if before is not None and before.sha256 == corpus.sha256:
+        return _with_words(
+            before.model_copy(update={"text": str(text), "options": options}), options
+        )
+    if np.ptp(corpus.bytes) == 0:
+        raise NoMemoryError(
+            f"{text}: repeats one byte, {corpus.bytes[0]}, which leaves nothing to predict, so"
+            " nothing is trained"
+        )
     with cli.progress_bar(corpus.name) as progress:
         found = measure_corpus(
             corpus, np.asarray(corpus.bytes), threads=os.cpu_count() or 1, progress=progress
@@ -273,13 +290,18 @@ def _measured(text: str | Path, options: TrialOptions) -> Measured:
         law = None
     values = {
         "text": str(text),
+        "sha256": corpus.sha256,
         "options": options,
         "information": found.information,
         "verdict": asdict(found.verdict),
         "law": law,
     }
-    measured = Measured.model_validate(values)
-    if law is None or not law.beta > 0:
+    return _with_words(Measured.model_validate(values), options)
+
+
+def _with_words(measured: Measured, options: TrialOptions) -> Measured:
+    """What was measured, with what the arms and the control of these options are called."""
+    if measured.law is None or not measured.law.beta > 0:
         return measured
     words = {name: arm.words for name, arm in arms_of(measured).items()}
     control = CONTROL_WORDS if _has_control(options) else ""
@@ -293,6 +315,12 @@ def _content(measured: Measured) -> dict[str, Any]:
 def _tell_law(measured: Measured, tell: Tell) -> None:
     """The verdict on the text, in one line or two."""
     tell(f"{measured.text}: {measured.information.size:,} bytes; {measured.verdict.sentence}")
+    most = max(measured.information.values) / math.log(2)
+    if most < FAINT:
+        tell(
+            f"note: a byte tells at most {most:.1g} bits of another one, at any lag: expect"
+            " differences as small, unless many bytes together tell more"
+        )
     if measured.law:
         law = measured.law
         tell(
@@ -378,6 +406,10 @@ def arms_of(measured: Measured) -> dict[str, Planned]:
         arms |= _ssm_arms(spread, beta)
     else:
         arms |= _rwkv_arms(spread, beta, last, _model(options))
+    if options.short:
+        arms["short"] = Planned(
+            _short(options), f"Too short at first, and learnt: {SHORT_WORDS}.", SHORT_WORDS
+        )
     if options.frozen:
         arms["short-frozen"] = Planned(
             _frozen(options), f"Too short, and never learnt: {FROZEN_WORDS}.", FROZEN_WORDS
@@ -388,19 +420,24 @@ def arms_of(measured: Measured) -> dict[str, Planned]:
 
 
 def _log_spaced(options: TrialOptions, longest: int) -> dict[str, Any]:
-    """Options of half-lives from one byte to `longest`, as far as the model holds them."""
+    """TrialOptions of half-lives from one byte to `longest`, as far as the model holds them."""
     spread: dict[str, Any] = {"placement": "log-spaced", "longest": longest}
     if options.model == "rwkv7":
         spread["shortest"] = GOOSE_SHORTEST
     return spread
 
 
-def _frozen(options: TrialOptions) -> dict[str, Any]:
-    """Options of half-lives of 1 to SHORT bytes that are not trained, at the baseline's output."""
-    frozen = {**_log_spaced(options, SHORT), "train": {"decay_multiplier": 0}}
+def _short(options: TrialOptions) -> dict[str, Any]:
+    """TrialOptions of half-lives of 1 to SHORT bytes, at the baseline's output."""
+    short = _log_spaced(options, SHORT)
     if options.model == "ssm":
-        frozen["match"] = "baseline"
-    return frozen
+        short["match"] = "baseline"
+    return short
+
+
+def _frozen(options: TrialOptions) -> dict[str, Any]:
+    """The same that are not trained."""
+    return {**_short(options), "train": {"decay_multiplier": 0}}
 
 
 def _control_arms(options: TrialOptions) -> dict[str, Planned]:

@@ -87,6 +87,38 @@ POOLED = {
 in a pool."""
 
 
+class Lowest(NamedTuple):
+    """Where a parabola is lowest, with its 95 % interval; None for ends that are not bounded."""
+
+    at: float
+    low: float | None
+    high: float | None
+
+
+def lowest(levels: ArrayLike, values: ArrayLike) -> Lowest:
+    """Return the lowest point of the parabola through values (n,L) of n seeds at levels (L,).
+
+    a + b x + c x^2 is fitted to each seed by least squares; the point is -b/2c of the means, and
+    its interval holds every x with |b + 2 c x| at most t_{n-1} standard errors (Fieller 1954).
+    """
+    x = np.asarray(levels, dtype=np.float64)
+    y = np.asarray(values, dtype=np.float64)
+    fits = np.linalg.lstsq(np.stack([np.ones_like(x), x, x**2], axis=1), y.T, rcond=None)[0]
+    slopes, curvatures = fits[1], 2.0 * fits[2]
+    slope, curvature = slopes.mean(), curvatures.mean()
+    t = float(stdtrit(len(y) - 1, 0.975))
+    spread = t**2 * np.cov(slopes, curvatures, ddof=1) / len(y)
+    leading = curvature**2 - spread[1, 1]
+    middle = slope * curvature - spread[0, 1]
+    last = slope**2 - spread[0, 0]
+    root = middle**2 - leading * last
+    at = float(-slope / curvature)
+    if leading <= 0 or root < 0:
+        return Lowest(at, None, None)
+    half = float(np.sqrt(root))
+    return Lowest(at, float((-middle - half) / leading), float((-middle + half) / leading))
+
+
 class PooledEffect(NamedTuple):
     """The mean of a distribution of effects, with its 95 % interval.
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import forest
 import numpy as np
+from comparisons import Lowest, lowest
 from matplotlib.figure import Figure
 from sentences import fill, paired, targets
 
@@ -33,7 +34,7 @@ from plkernel.common.files import save_json
 from plkernel.results.claims import interval
 from plkernel.results.convergence import convergence, groups, learnt_kernels_figure
 from plkernel.results.loss_curves import difference_figure
-from plkernel.results.statistics import difference_curves, pointwise_band
+from plkernel.results.statistics import difference_curves, paired_difference, pointwise_band
 from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
@@ -211,6 +212,45 @@ def on_test_text(study: str, one: Mapping[str, Any]) -> dict[str, float] | None:
     return {"mean": float(np.mean(values)), "low": low, "high": high}
 
 
+TOGETHER = 4
+"""Lengths of which intervals hold together, by Bonferroni."""
+EXPONENTS = ("0.4", "0.7", "1.0", "1.3", "1.6")
+"""Arms of memory-dose, of kernels t^-e."""
+
+
+def at_lengths() -> str:
+    """Return differences at several lengths, and at the last on test text at the same level."""
+    rows = load("memory-length/length.json")["rows"]
+    for row in rows:
+        row["test"] = at_the_end(row["arm"], row["rate"], "test_bpb")
+    return table("", "start", "{arm}, {rate}", LENGTHS, rows)
+
+
+def at_the_end(arm: str, rate: str, measure: str) -> dict[str, float]:
+    """Return a difference of memory-length to log-spaced half-lives at the last length."""
+    one = paired("memory-length", f"{arm}_{rate}", f"log-spaced_{rate}", measure)
+    every = paired_difference(one.per_seed, dict.fromkeys(one.per_seed, 0.0), 1 - 0.05 / TOGETHER)
+    return {"mean": every.mean, "low": every.low, "high": every.high}
+
+
+def best_exponents() -> str:
+    """Return the best exponent of a kernel on validation text, and at the end on test text."""
+    rows = load("memory-dose/best.json")["rows"]
+    for row in rows:
+        row["test"] = None
+        if row["step"] is None:
+            row["test"] = best_exponent(row["corpus"], row["decays"], "test_bpb")._asdict()
+    return table("", "best", "{corpus}, {decays}, {step}", DOSES, rows)
+
+
+def best_exponent(corpus: str, decays: str, at: str) -> Lowest:
+    """Return the lowest point of a parabola through the arms of memory-dose."""
+    ending = f"_{corpus}_{decays}"
+    arms = [paired("memory-dose", one + ending, f"uniform{ending}", at) for one in EXPONENTS]
+    values = np.array([list(one.per_seed.values()) for one in arms]).T
+    return lowest([float(one) for one in EXPONENTS], values)
+
+
 def forest_table() -> str:
     """Return the table behind the forest."""
     header = ["group", "what", "validation", "test", "seeds", "record"]
@@ -374,8 +414,10 @@ LENGTHS = {
     f"{size} MB": PAIRED.replace(":", f"[{at}]:")
     for at, size in enumerate(("0.4", "2.0", "8.2", "16.4"))
 }
+LENGTHS["16.4 MB, test text"] = PAIRED.replace("{", "{test[").replace(":", "]:")
 LENGTHS["falls as bytes^-p, p"] = "{exponent[at]:.2f} ({exponent[low]:.2f} to {exponent[high]:.2f})"
 DOSES = {"best exponent": "{best[at]:.2f}", "95 % interval": "{best[low]:.2f} to {best[high]:.2f}"}
+DOSES["on test text"] = "{test[at]:.2f} ({test[low]:.2f} to {test[high]:.2f})"
 DOSES |= {
     f"of the {name}": f"{{expected[of the {name}]:.2f}}"
     for name in ("best predictor", "information")
@@ -480,12 +522,8 @@ PARTS: dict[str, Callable[..., str]] = {
         GALLERY,
         load("gallery/gallery.json")["entries"],
     ),
-    "doses": lambda: table(
-        "", "best", "{corpus}, {decays}, {step}", DOSES, load("memory-dose/best.json")["rows"]
-    ),
-    "lengths": lambda: table(
-        "", "start", "{arm}, {rate}", LENGTHS, load("memory-length/length.json")["rows"]
-    ),
+    "doses": best_exponents,
+    "lengths": at_lengths,
     "corners": lambda: table(
         "", "at", "{what}", {"{arm}": PAIRED}, load("memory-length/length.json")["corners"]
     ),

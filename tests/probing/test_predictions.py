@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import entropy
-from torch import Tensor
+from torch import Tensor, nn
 
 import plkernel
 from plkernel.analysis.sequences import LagCorpus
@@ -24,7 +24,7 @@ from plkernel.config.reading import load_spec
 from plkernel.context.measures import influence_of, places, ratio_error
 from plkernel.data.windows import fixed_windows, predicted_bytes
 from plkernel.probing.predictions import beyond, check_causal, probe
-from plkernel.probing.text_models import open_text_model
+from plkernel.probing.text_models import TextModel, _bytewise, open_text_model
 from plkernel.training import evaluate
 from plkernel.training.evaluate import PLACES, Predict, influence, token_losses, truncation
 from plkernel.training.foreign import NEED_A_GPU
@@ -414,6 +414,14 @@ def test_a_run_is_probed_on_its_validation_text(
     said = capsys.readouterr().out
     assert "4 windows of 32 bytes" in said
     assert "I(d) of the text" in said
+
+
+def test_a_run_on_recall_is_no_model_of_a_text() -> None:
+    corpus = {"corpus": {"name": "synthetic:recall,pairs=8,length=32"}}
+    one = TextModel(nn.Identity(), lambda tokens: tokens, _bytewise, "byte", 32, config=corpus)
+    with pytest.raises(ValueError, match="target must be a model of a text, got a run on recall"):
+        one.text(None)
+    assert one.text("synthetic:lags,alpha=1,bytes=1kB")[1].size == 1000
 
 
 def test_a_model_of_transformers_is_probed_in_tokens(

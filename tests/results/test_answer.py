@@ -26,9 +26,10 @@ def told(folder: Path) -> str:
     [
         (
             "demo",
-            "after 0.61 MB and with 3 seeds (corrected for 4 comparisons), corpus copies: short"
-            " -0.002 (-0.012 to +0.008) cannot be distinguished from spread; short-frozen ended"
-            " 0.048 (0.037 to 0.059) bits per byte behind spread; corpus source: short -0.039",
+            "after 0.61 MB and with 3 seeds (significance is corrected for 4 comparisons,"
+            " intervals are not), corpus copies: short -0.002 (-0.012 to +0.008) cannot be"
+            " distinguished from spread; short-frozen ended 0.048 (0.037 to 0.059) bits per byte"
+            " behind spread; corpus source: short -0.039",
         ),
         (
             "models-mamba2",
@@ -36,12 +37,12 @@ def told(folder: Path) -> str:
         ),
         (
             "memory-shortness",
-            "On stdlib, after 6.1 MB and with 12 seeds (corrected for 13 comparisons), 12 of 13"
-            " differences are significant: 0 behind the baseline and 12 ahead; furthest ahead 8_ema"
-            " by 0.043 (0.033 to 0.053).",
+            "On stdlib, after 6.1 MB and with 12 seeds (significance is corrected for 13"
+            " comparisons, intervals are not), 12 of 13 differences are significant: 0 behind"
+            " the baseline and 12 ahead; furthest ahead 8_ema by 0.043 (0.033 to 0.053).",
         ),
         ("memory-bible", "'the baseline uses bytes beyond the last 32, Portuguese', so no hypoth"),
-        ("ladder-gpu", "(corrected for 3 comparisons), none of 3 differences is significant."),
+        ("ladder-gpu", "intervals are not), none of 3 differences is significant."),
     ],
 )
 def test_records_are_answered(name: str, sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from studies import BASELINE, CORPUS, change, save, write_study
@@ -120,7 +121,11 @@ CASES: list[tuple[Callable[[Comparison], list[str]], Callable[[Path], None], str
         stop_early,
         "Runs differ in the number of steps; they are compared at the last step that all reached.",
     ),
-    (cautions.unequal_sizes, shrink, "Runs differ in the number of parameters."),
+    (
+        cautions.unequal_sizes,
+        shrink,
+        f"{BASELINE} and {OTHER}: models that are compared differ in the number of parameters.",
+    ),
     (
         cautions.unequal_seeds,
         lose_a_seed,
@@ -157,6 +162,24 @@ def test_a_caution_names_its_fault(
     fault(study)
     assert caution(of(study)) == [sentence]
     assert sentence in cautions.warnings(of(study))
+
+
+def test_blocks_of_other_sizes_are_no_fault(tmp_path: Path) -> None:
+    """A control of a smaller model is compared within itself."""
+    arms: dict[str, Any] = {name: {} for name in (BASELINE, OTHER, "c_control", "d_control")}
+    arms["c_control"] = {"levels": {"text": "control"}}
+    arms["d_control"] = {"levels": {"text": "control"}, "against": "c_control"}
+    effects = dict.fromkeys(arms, 0.0)
+    spec = {"arms": arms, "within": ["text"]}
+    folder = write_study(tmp_path, effects=effects, spec=spec, state=LONG)
+    for name in ("c_control", "d_control"):
+        for seed in (0, 1):
+            change(folder / name / f"seed-{seed}/config.json", model={"parameters": 1})
+    assert cautions.unequal_sizes(of(folder)) == []
+    change(folder / "d_control/seed-0/config.json", model={"parameters": 2})
+    assert cautions.unequal_sizes(of(folder)) == [
+        "d_control: models that are compared differ in the number of parameters."
+    ]
 
 
 def test_half_lives_beyond_the_context_are_told(study: Path) -> None:

@@ -15,8 +15,9 @@ from plkernel.results.comparison import compare
 from plkernel.results.figures import drawings
 from plkernel.results.page import Table, sections
 from plkernel.results.power import powers
-from plkernel.results.statistics import paired_difference
+from plkernel.results.statistics import mean_interval, paired_difference
 from plkernel.results.study import read_study
+from plkernel.results.wording import p_text
 
 FINALS = {
     BASELINE: [2.0, 2.1, 2.2, 2.3],
@@ -106,6 +107,31 @@ def test_an_arm_without_a_difference_has_a_row_of_dashes(tmp_path: Path) -> None
     assert set(rows["b"]) == {"-"}
     assert len(rows["b"]) == len(rows["a"]) == len(table.header) - 1
     assert float(rows["a"][0].split()[0]) == pytest.approx(-0.05, abs=0.01)
+
+
+def test_differences_on_test_text_have_their_interval_and_their_correction(tmp_path: Path) -> None:
+    folder = pilot(tmp_path)
+    shifts = {"a": (0.0, 0.02, -0.05, 0.0), "b": (0.4, 0.0, 0.1, 0.2), "c": (0.0, 0.0, 0.0, 0.3)}
+    for arm, of_arm in shifts.items():
+        for seed, shift in enumerate(of_arm):
+            change(folder / arm / f"seed-{seed}" / "result.json", test_bpb=2.0 - 0.3 + shift)
+    for seed in range(4):
+        change(folder / BASELINE / f"seed-{seed}" / "result.json", test_bpb=2.0)
+    one = compare(read_study(folder))
+    (table,) = [item for item in sections(one, {})["Differences"] if isinstance(item, Table)]
+    first = table.header.index("test mean")
+    assert table.header[first : first + 3] == ["test mean", "test interval", "test corrected p"]
+    found = {arm: mean_interval(np.array(of_arm) - 0.3) for arm, of_arm in shifts.items()}
+    for row in table.groups[""]:
+        expected = found[row[0]]
+        assert float(row[first]) == pytest.approx(expected.mean, abs=1e-4)
+        bounds = [float(bound) for bound in row[first + 1].split(" to ")]
+        assert bounds == pytest.approx([expected.low, expected.high], rel=1e-2)
+    p = {arm: one[arm].differences["test_bpb"].p_value for arm in shifts}
+    assert p["a"] < p["c"] < p["b"]
+    shown = {row[0]: row[first + 2] for row in table.groups[""]}
+    expected_p = {"a": 3 * p["a"], "c": 2 * p["c"], "b": max(2 * p["c"], p["b"])}
+    assert shown == {arm: p_text(value) for arm, value in expected_p.items()}
 
 
 def test_the_picture_marks_where_no_difference_would_be(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.text import Text
-from studies import BASELINE, write_study
+from studies import BASELINE, change, write_study
 from test_answer import measurement
 
 from plkernel.analysis.figures.style import rendered, style
-from plkernel.common.files import MEASUREMENT, save_json
+from plkernel.common.files import MEASUREMENT, load_object, save_json
 from plkernel.results.comparison import Comparison, compare
 from plkernel.results.figures import Drawing, drawings
 from plkernel.results.picture import MOST_ARMS, look
@@ -76,6 +76,43 @@ def test_panels_hold_the_numbers(tmp_path: Path) -> None:
     expected += [[test.low, test.high], [test.mean]]
     for values, wanted in zip(shown, expected, strict=True):
         assert list(values) == pytest.approx(wanted)
+
+
+def test_an_interval_that_leaves_the_panel_ends_in_an_arrow(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, seeds=range(3), effects=EFFECTS, state=STATE)
+    for seed, shift in enumerate((-0.5, 0.0, 0.5)):
+        result = load_object(folder / f"b/seed-{seed}/result.json")
+        change(folder / f"b/seed-{seed}/result.json", test_bpb=result["test_bpb"] + shift)
+    drawn = picture(folder)
+    assert drawn is not None
+    ends = drawn.figure.axes[-1]
+    one = of(folder)["b"].differences["test_bpb"]
+    left, right = ends.get_xlim()
+    assert one.low < left
+    assert right < one.high
+    own = [line for line in ends.lines if line.get_color() == look(2)["color"]]
+    arrows = {
+        line.get_marker(): list(line.get_xdata()) for line in own if line.get_markersize() < 4
+    }
+    assert arrows == {"<": [left], ">": [right]}
+    bars = [line.get_xdata() for line in own if len(line.get_xdata()) == 2]
+    assert [left, right] in [list(bar) for bar in bars]
+    assert not [line for line in ends.lines if line.get_color() == look(1)["color"]][4:]
+
+
+def test_small_differences_are_written_out(tmp_path: Path) -> None:
+    """A power of ten beside the axis would lie on its label."""
+    folder = write_study(tmp_path, seeds=range(3), effects=dict.fromkeys(EFFECTS, 0.0))
+    for arm, change_ in (("a", 1e-5), ("b", -1e-5)):
+        for seed in range(3):
+            base = load_object(folder / BASELINE / f"seed-{seed}/result.json")
+            value = change_ * (1 + 0.1 * seed)
+            ends = {key: base[key] + value for key in ("final_val_bpb", "test_bpb")}
+            change(folder / arm / f"seed-{seed}/result.json", **ends)
+    drawn = picture(folder)
+    assert drawn is not None
+    rendered(drawn.figure, ["svg"])
+    assert drawn.figure.axes[-1].xaxis.get_offset_text().get_text() == ""
 
 
 def test_titles_stand_apart_and_no_text_leaves_the_figure(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ FAULTS: list[tuple[list[str], dict[str, Any] | None, str]] = [
     (
         [OTHER.format("config")],
         {"model": {"parameters": 1}},
-        "Runs differ in the number of parameters.",
+        "log-spaced and concentrated: models that are compared differ in the number of parameters.",
     ),
     (
         [ARM.format(0, "result")],
@@ -261,13 +261,13 @@ def test_the_first_screen_says_what_was_decided(
     places = [first.index(words) for words in told]
     assert places == sorted(places)
     claim = "helps metric val_bpb, arm better, against base, claim lower, margin 0.01 confirmed "
-    assert re.search(claim + r"-0.04\d+ -0.\d+ to -0.\d+ 6 0.047 1 worse", first), (
-        "confirming before refuting"
-    )
+    number = r"-0.\d+"
+    both = rf"-0.04\d+ {number} to {number} -0.04\d+ \({number} to {number}\)"
+    assert re.search(rf"{claim}{both} 6 0.047 1 worse", first), "confirming before refuting"
     assert "worse metric val_bpb, arm better, against base, claim higher refuted -0.04" in first
     assert (
-        "hypothesis verdict difference 90 % interval by sign flips n p confirming p refuting"
-        in first
+        "hypothesis verdict difference 90 % interval by sign flips on test text n p confirming p"
+        " refuting" in first
     )
     assert "6 1 0.047 hostile <script>alert('&')</script>$x$" in first
     demand = (
@@ -275,7 +275,8 @@ def test_the_first_screen_says_what_was_decided(
         r" .* 6"
     )
     assert re.search(demand, first)
-    assert "p is Holm-corrected over the family. Rows of commit 3f9a. hypothesis" in first
+    assert "p is Holm-corrected over the family. On test text stands the same" in first
+    assert "which decides nothing. Rows of commit 3f9a. hypothesis" in first
     assert '<td class="text confirmed">' in page.source
     assert not re.search("[0-9] % interval(?! by|s over)", page.text), (
         "every interval says its kind"

@@ -34,6 +34,28 @@ def test_a_changed_number_is_noticed(renderer: ModuleType) -> None:
     assert renderer.render(text.replace("(-0.0168", "(-0.0169")) == text
 
 
+def test_what_is_computed_for_test_text_is_what_was_computed_for_validation(
+    renderer: ModuleType,
+) -> None:
+    """The same functions, on validation text, give the numbers that the records keep.
+
+    Bands of several lengths are Bonferroni's at the widest.
+    """
+    rows = renderer.load("memory-dose/best.json")["rows"]
+    for row in rows:
+        at = "final_val_bpb" if row["step"] is None else str(row["step"])
+        found = renderer.best_exponent(row["corpus"], row["decays"], at)
+        expected = [row["best"][name] for name in ("at", "low", "high")]
+        assert [one is None for one in found] == [one is None for one in expected]
+        known = [one for one in found if one is not None]
+        assert known == pytest.approx([one for one in expected if one is not None], rel=1e-9)
+    for row in renderer.load("memory-length/length.json")["rows"]:
+        last = renderer.at_the_end(row["arm"], row["rate"], "final_val_bpb")
+        assert last["mean"] == pytest.approx(row["mean"][-1], rel=1e-9)
+        assert last["low"] <= row["low"][-1] + 1e-12
+        assert last["high"] >= row["high"][-1] - 1e-12
+
+
 def commands() -> Iterator[tuple[str, str]]:
     """The path of every committed JSON record and the command that made it."""
     for path in sorted((ROOT / "runs/records").rglob("*.json")):

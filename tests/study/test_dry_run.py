@@ -13,18 +13,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
-from plkernel.config.schema import Arm, ModelSpec, TrainSpec
+from plkernel.config.schema import Arm, CorpusSpec, ModelSpec, TrainSpec
 from plkernel.config.spec import Spec
 from plkernel.models.rwkv7 import RWKV7Config
 from plkernel.models.ssm import SSMConfig
 from plkernel.study import dry_run
 from plkernel.study.dry_run import OPERATIONS, estimate, operations, render
 from plkernel.training.build import Prepared
+from plkernel.training.evaluate import reach, worth_of_context
+from plkernel.training.recall_task import RecallTask
+from plkernel.training.recall_tests import recall_results
 
 RUNS = Path(__file__).parents[2] / "runs"
 TRAIN = TrainSpec(context=64, batch=2, steps=1)
@@ -127,6 +132,50 @@ def test_a_run_is_its_steps_its_evaluations_and_its_test(
     assert forecast["seconds"] == pytest.approx(3 * row["seconds"]), "six runs, two at a time"
     assert f"all runs: {6 * row['flops']:.2e} FLOPs" in render(forecast)
     assert len(timed) == 1
+
+
+class Counting:
+    """Predicts all bytes alike, and counts those that it is given."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.bytes += tokens.numel()
+        return torch.zeros(*tokens.shape, 256)
+
+
+TESTS_AT_END: list[tuple[str, dict[str, int], int]] = [
+    ("stdlib", {"truncation_windows": 6}, 1),
+    ("stdlib", {"probe_windows": 5}, 1),
+    ("stdlib", {"beyond": 4, "test_windows": 8}, 1),
+    ("stdlib", {"truncation_windows": 6, "probe_windows": 5, "beyond": 8}, 3),
+    ("synthetic:recall,pairs=8,length=32", {"test_windows": 6}, 0),
+    ("synthetic:recall,pairs=8,length=32", {"test_windows": 6, "beyond": 4}, 0),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "repeats"), TESTS_AT_END)
+def test_tests_at_the_end_are_priced_by_what_they_read(
+    name: str, options: dict[str, int], repeats: int
+) -> None:
+    """But for the batches that are read twice at the beginning of each of `repeats` tests."""
+    train = TrainSpec(context=32, batch=2, steps=1, **options)
+    one = resolve(ModelSpec(dim=16), None, train, CorpusSpec(name=name))
+    text = np.random.default_rng(0).integers(0, 256, 20_000, np.uint8)
+    predict = Counting()
+    task = RecallTask.of(one)
+    if task is None:
+        worth_of_context(predict, text, train, train.batch, name)
+        if train.beyond:
+            reach(predict, text, train, train.batch)
+    else:
+        recall_results(predict, task, train.batch)
+    without = one.protocol.eval_windows * 2 + one.protocol.test_windows
+    priced = dry_run.evaluated_windows(one) - without
+    read = predict.bytes / train.context
+    assert priced > 0
+    assert 0 <= read - priced <= 2 * repeats * max(train.batch, train.beyond or 1)
 
 
 def test_models_of_other_cost_are_rows_and_the_search_comes_first(

@@ -2,6 +2,7 @@
 that is run from it, and its page.
 """
 
+import dataclasses
 import math
 import random
 import tomllib
@@ -17,6 +18,7 @@ from plkernel.commands import trial as command
 from plkernel.common import cli
 from plkernel.common.files import MEASUREMENT, REGISTERED, SPEC, load_json
 from plkernel.config.reading import load_spec
+from plkernel.data import corpora
 from plkernel.results.measured import TrialOptions, read_measurement
 from plkernel.study import dry_run, schedule, trial
 from plkernel.study.engine import Engine, Job
@@ -86,6 +88,11 @@ def noise(path: Path) -> Path:
     return path
 
 
+def one_byte(path: Path) -> Path:
+    path.write_bytes(b"a" * 100_000)
+    return path
+
+
 def pairs(path: Path) -> Path:
     """Every second byte repeats the one before it: memory of one byte."""
     symbols = np.random.default_rng(0).integers(97, 113, 100_000).astype(np.uint8)
@@ -95,7 +102,7 @@ def pairs(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("write", [fasta, noise, pairs])
+@pytest.mark.parametrize("write", [fasta, noise, one_byte, pairs])
 def test_a_text_without_memory_ends_with_a_sentence(
     write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +139,21 @@ def test_a_short_text_is_refused_with_the_bytes_that_it_needs(tmp_path: Path, re
     told = refused(command.command, path, "--out", tmp_path / "out")
     assert "is too short: it has 1,400 bytes" in told
     assert told.endswith("need 82,240; give a longer text")
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize(("bits", "is_noted"), [(0.004, True), (0.4, False)])
+def test_pairs_of_bytes_that_tell_little_are_noted_before_training(
+    bits: float, is_noted: bool, tmp_path: Path
+) -> None:
+    measured = planned(tmp_path / "out").measured
+    most = max(measured.information.values) / math.log(2)
+    values = [value * bits / most for value in measured.information.values]
+    curve = dataclasses.replace(measured.information, values=tuple(values))
+    told: list[str] = []
+    trial._tell_law(measured.model_copy(update={"information": curve}), told.append)
+    notes = [line for line in told if line.startswith(f"note: a byte tells at most {bits:g} bits")]
+    assert len(notes) == is_noted
 
 
 # The spec
@@ -187,6 +209,50 @@ def test_the_control_is_frozen_short_against_log_spaced_on_copied_bytes(tmp_path
 
 
 @pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize("model", ["ssm", "rwkv6", "rwkv7"])
+def test_learnt_short_half_lives_differ_from_frozen_ones_in_training_alone(
+    model: str, tmp_path: Path
+) -> None:
+    spec = planned(tmp_path / "out", model=model, dim=32, short=True).spec
+    without = planned(tmp_path / "without", model=model, dim=32).spec
+    assert set(spec.arms) - set(without.arms) == {"short"}
+    learnt, frozen = (spec.condition(name) for name in ("short", "short-frozen"))
+    assert learnt.nodes == frozen.nodes
+    assert learnt.model == frozen.model
+    multipliers = [spec.train_of(name).decay_multiplier for name in ("short", "short-frozen")]
+    assert multipliers == [spec.train_of("log-spaced").decay_multiplier, 0]
+    assert multipliers[0] != 0
+
+
+def test_a_call_with_too_few_minutes_keeps_what_it_measured(
+    timed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(corpora.load(TEXT).bytes.tobytes())
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="minutes must be at least"):
+        planned(out, str(text), minutes=0.1)
+    assert not out.with_suffix(".toml").exists()
+    calls: list[str] = []
+
+    def again(corpus: Any, data: Any, **options: Any) -> Any:
+        calls.append(corpus.name)
+        return measured_once(corpus, data, **options)
+
+    monkeypatch.setattr(trial, "measure_corpus", again)
+    one = planned(out, str(text))
+    assert calls == []
+    assert one.measured.options.minutes == OPTIONS.minutes
+    assert read_measurement(out) == one.measured
+    other = tmp_path / "other"
+    with pytest.raises(ValueError, match="minutes must be at least"):
+        planned(other, str(text), minutes=0.1)
+    text.write_bytes(text.read_bytes()[:-1] + b"\0")
+    planned(other, str(text))
+    assert len(calls) == 2, "other bytes are measured anew"
+
+
+@pytest.mark.usefixtures("timed")
 def test_windows_of_a_run_are_those_that_are_priced(tmp_path: Path) -> None:
     spec = planned(tmp_path / "out").spec
     assert trial._windows(spec.condition("log-spaced")) == 7 * 64 + 128
@@ -216,7 +282,7 @@ def test_steps_follow_from_the_minutes(tmp_path: Path) -> None:
         trial.steps_for(one.spec, OPTIONS, elapsed=600.0)
     with pytest.raises(ValueError, match="minutes must be at least"):
         planned(tmp_path / "other", minutes=0.3)
-    assert not (tmp_path / "other").exists()
+    assert [path.name for path in (tmp_path / "other").iterdir()] == [MEASUREMENT]
 
 
 @pytest.mark.usefixtures("timed")

@@ -1,0 +1,150 @@
+"""Tests of recall and of long windows: their tables and curves hold what results hold."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from studies import BASELINE, CORPUS, change, write_study
+
+from plkernel.results.answer import answer
+from plkernel.results.comparison import Comparison, compare
+from plkernel.results.figures import drawings
+from plkernel.results.page import Table, page, sections, text_report
+from plkernel.results.record import save_record
+from plkernel.results.study import read_study
+
+RECALL = "synthetic:recall,pairs=8,length=32"
+ARMS = (BASELINE, "concentrated")
+LENGTHS = (32, 64)
+
+
+def accuracy(arm: str, seed: int, test: str, length: int) -> float:
+    return 0.9 - 0.3 * (arm != BASELINE) - 0.05 * seed - length / 1000 - 0.1 * (test == "capacity")
+
+
+def recall_result(arm: str, seed: int) -> dict[str, Any]:
+    tests = []
+    for length in LENGTHS:
+        for test, pairs in (("capacity", length // 4), ("persistence", 8)):
+            mean = accuracy(arm, seed, test, length)
+            groups = {"up_to": [4, 8, 64], "queries": [9, 9, 9], "bits": [1.0, 1.0, 1.0]}
+            groups["accuracy"] = [mean, mean / 2, mean / 4]
+            facts = {"test": test, "length": length, "pairs": pairs, "power": 0.0, "sequences": 6}
+            facts |= {"accuracy": mean, "accuracy_error": 0.1, "bits": 2.0, "bits_error": None}
+            tests.append({**facts, "distance": groups, "order": groups})
+    return {"floor": {"accuracy": 1.0, "bits": 0.0}, "tests": tests}
+
+
+def beyond_result(arm: str, seed: int) -> dict[str, Any]:
+    extra = 0.1 * seed + (arm != BASELINE)
+    along = {"given": [1, 2, 32, 64], "bpb": [4.0, 3.0, 2.0 + extra, 2.5 + extra]}
+    return {
+        "windows": 3,
+        "context": 32,
+        "positions": {**along, "standard_error": [0.1] * 4},
+        "reading_on": {"given": [64], "bpb": [-0.2 + extra], "standard_error": [0.1]},
+    }
+
+
+def study(folder: Path, **corpus: Any) -> Path:
+    write_study(folder, seeds=range(3), **corpus)
+    return folder
+
+
+def on_recall(folder: Path) -> Path:
+    study(folder)
+    for arm in ARMS:
+        for seed in range(3):
+            run = folder / arm / f"seed-{seed}"
+            change(run / "config.json", corpus={**CORPUS, "name": RECALL})
+            change(run / "result.json", recall=recall_result(arm, seed))
+    return folder
+
+
+def read_on(folder: Path) -> Path:
+    study(folder)
+    for arm in ARMS:
+        for seed in range(3):
+            change(folder / arm / f"seed-{seed}/result.json", beyond=beyond_result(arm, seed))
+    return folder
+
+
+def of(folder: Path) -> Comparison:
+    return compare(read_study(folder))
+
+
+def table_of(one: Comparison) -> Table:
+    (table,) = [item for item in sections(one, {})["Worth of far context"]]
+    assert isinstance(table, Table)
+    return table
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_accuracies_are_means_over_seeds(recorded: bool, tmp_path: Path) -> None:
+    folder = on_recall(tmp_path / "study")
+    if recorded:
+        save_record(read_study(folder), tmp_path / "record")
+        folder = tmp_path / "record"
+    table = table_of(of(folder))
+    places = [("persistence", 32), ("persistence", 64), ("capacity", 32), ("capacity", 64)]
+    assert table.header == ["arm", *(f"{test}, {length}" for test, length in places)]
+    for (arm, *cells), name in zip(table.groups[""], ARMS, strict=True):
+        assert arm == name
+        for cell, (test, length) in zip(cells, places, strict=True):
+            expected = np.mean([accuracy(name, seed, test, length) for seed in range(3)])
+            assert float(cell.partition(" ")[0]) == pytest.approx(expected, abs=6e-4)
+
+
+def test_curves_of_recall_are_those_of_the_longest_sequences(tmp_path: Path) -> None:
+    drawn = {one.name: one for one in drawings(of(on_recall(tmp_path)))}
+    assert drawn["recall"].section == "context"
+    assert "beyond" not in drawn
+    axes = drawn["recall"].figure.axes
+    for panel, test in zip(axes[:2], ("persistence", "capacity"), strict=True):
+        lines = panel.lines[: len(ARMS)]
+        for line, arm in zip(lines, ARMS, strict=True):
+            assert list(line.get_xdata()) == list(LENGTHS)
+            expected = [accuracy(arm, 1, test, length) for length in LENGTHS]
+            assert list(line.get_ydata()) == pytest.approx(expected)
+    for panel, test in zip(axes[2:], ("persistence", "capacity"), strict=True):
+        middle = accuracy(BASELINE, 1, test, 64)
+        assert list(panel.lines[0].get_xdata()) == [4, 8, 64]
+        expected = [middle, middle / 2, middle / 4]
+        assert list(panel.lines[0].get_ydata()) == pytest.approx(expected)
+    assert axes[0].get_ylabel() == "accuracy, 8 pairs"
+    assert axes[3].get_ylabel() == "accuracy, 16 pairs in 64 bytes"
+
+
+def test_losses_of_recall_are_bits_per_answer(tmp_path: Path) -> None:
+    one = of(on_recall(tmp_path))
+    whole = answer(one) + text_report(one) + page(one, [])
+    assert "bits per answer" in whole
+    assert "Bits per answer: mean over seeds" in whole
+    assert "bits per byte" not in whole.lower()
+    for drawing in drawings(one):
+        if drawing.section in ("curves", "differences", "answer"):
+            texts = [axes.get_ylabel() + axes.get_xlabel() for axes in drawing.figure.axes]
+            assert "bits per byte" not in " ".join(texts), drawing.name
+    assert one.unit == "bits per answer"
+
+
+def test_long_windows_have_bits_from_the_context_on_and_what_reading_on_costs(
+    tmp_path: Path,
+) -> None:
+    one = of(read_on(tmp_path))
+    table = table_of(one)
+    assert table.header == ["arm", "bits, to 32", "bits, to 64", "lost, to 64"]
+    means = [[float(cell.partition(" ")[0]) for cell in row[1:]] for row in table.groups[""]]
+    assert means == [pytest.approx([2.1, 2.6, -0.1]), pytest.approx([3.1, 3.6, 0.9])]
+    (drawn,) = [drawing for drawing in drawings(one) if drawing.name == "beyond"]
+    along, lost = drawn.figure.axes
+    assert list(along.lines[0].get_ydata()) == pytest.approx([4.0, 3.0, 2.1, 2.6])
+    assert list(lost.lines[1].get_ydata()) == pytest.approx([0.9])
+    assert one.unit == "bits per byte"
+
+
+def test_other_studies_have_neither(tmp_path: Path) -> None:
+    one = of(study(tmp_path))
+    assert sections(one, {})["Worth of far context"] == []
+    assert not {"recall", "beyond"} & {drawing.name for drawing in drawings(one)}

@@ -563,7 +563,7 @@ def _forgotten(trial: _Trial, half: int) -> StateCheck | None:
 def _left_padding(trial: _Trial) -> Iterator[StateCheck]:
     words = f"{PADDING} tokens of padding before a text"
     alone, hidden = trial.padded([0])
-    unseen = _unmasked(trial, alone, hidden)
+    unseen = _unmasked(trial, "left padding", alone, hidden)
     if unseen is not None:
         yield unseen
         return
@@ -585,19 +585,23 @@ def _left_padding(trial: _Trial) -> Iterator[StateCheck]:
         yield trial.compared("left padding", text, rows, read, real)
 
 
-def _unmasked(trial: _Trial, tokens: "Tensor", mask: "Tensor") -> StateCheck | None:
+def _unmasked(trial: _Trial, name: str, tokens: "Tensor", mask: "Tensor") -> StateCheck | None:
     """`not seen` where padding that is not masked changes no logit of the text."""
     found = trial.read(tokens, [trial.time])[0][mask[0]]
     changed = float((found - trial.alone[0, : len(found)]).abs().max())
     if changed > trial.tolerance:
         return None
     note = f"padding without a mask changes logits by {changed:.2g}, no more than rounding may do"
-    return StateCheck("left padding", "padding", "not seen", changed, trial.tolerance, note=note)
+    return StateCheck(name, "padding", "not seen", changed, trial.tolerance, note=note)
 
 
 def _inner_padding(trial: _Trial) -> Iterator[StateCheck]:
     half = trial.time // 2
     tokens, mask = trial.padded(range(ROWS), at=half)
+    unseen = _unmasked(trial, "padding inside", tokens, mask)
+    if unseen is not None:
+        yield unseen
+        return
     rest = trial.time - half
     after = half + PADDING
     ways: dict[str, Sequence[int]] = {

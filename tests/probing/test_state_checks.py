@@ -157,7 +157,8 @@ def test_what_cannot_be_seen_does_not_pass() -> None:
     model = Recurrence("ignores the mask")
     nn.init.zeros_(model.head.weight)
     found = checked(model)
-    assert [one.outcome for one in found.checks[:3]] == ["not seen"] * 3
+    assert [one.name for one in found.checks] == list(ALL_CHECKS)
+    assert [one.outcome for one in found.checks] == ["not seen"] * 4
     assert not found.passed
     coarse = checked(Recurrence().bfloat16())  # in which rounding does as much as a fault
     assert {one.outcome for one in coarse.failed} == {"not seen"}

@@ -1,6 +1,7 @@
-"""For pytest: decays that must survive what a training set-up does to a model.
+"""For pytest: decays that must survive what a training set-up does to a model, and states that
+must survive batches, cuts and padding.
 
-The fixture is `decays_survive`.
+The fixtures are `decays_survive` and `state_survives`.
 
 Loads torch when it is called, not when pytest loads the plugin.
 """
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from plkernel.decays.own import Decays
+    from plkernel.probing.state_checks import Step
 
 Arrays = dict[str, np.ndarray]
 Factory: TypeAlias = Callable[[], Any]
@@ -186,10 +188,54 @@ def _promises(given: Mapping[str, Any], first: Arrays) -> Arrays:
     return numbers
 
 
+def assert_state_survives(
+    model: Any,
+    step: "Step | None" = None,
+    *,
+    checks: Sequence[str] | None = None,
+    tokens: Any = None,
+    vocabulary: int | None = None,
+    tolerance: float | None = None,
+) -> None:
+    """Raise AssertionError unless the state of a model holds its own past, and nothing else.
+
+    The error names what was done to a text, the first token whose logits differ, and by how much.
+
+    model   one of transformers with a cache, one of plkernel, or with `step` any other
+    step    function(model, tokens (B,T), state, mask) to logits (B,T,V) and the next state
+    checks  neighbour, cut, left padding, padding inside; the first three unless given, without the
+            third where a model takes no mask
+    tokens, vocabulary, tolerance
+            as for `plkernel.probing.state_checks.check_state`, which says what each check does and
+            returns what it found
+    """
+    from plkernel.probing.state_checks import CHECKS, check_state
+
+    found = check_state(
+        model,
+        step,
+        checks=CHECKS if checks is None else checks,
+        tokens=tokens,
+        vocabulary=vocabulary,
+        tolerance=tolerance,
+    )
+    wrong = list(found.failed)
+    if checks is not None:
+        wrong += [one for one in found.checks if one.outcome == "not offered"]
+    if wrong:
+        raise AssertionError("; ".join(one.sentence for one in wrong))
+
+
 @pytest.fixture
 def decays_survive() -> Callable[..., None]:
     """`assert_decays_survive`."""
     return assert_decays_survive
+
+
+@pytest.fixture
+def state_survives() -> Callable[..., None]:
+    """`assert_state_survives`."""
+    return assert_state_survives
 
 
 def _move(model: Any, first: Arrays, decays: "Decays | None") -> Arrays:

@@ -1,0 +1,187 @@
+"""The gated delta net over bytes: the layer of Qwen3-Next, its state, its decays, and training."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_state import CUTS, TIME, check_parts
+from torch.nn import functional as F
+
+import plkernel
+from plkernel.config.condition import resolve
+from plkernel.config.schema import Arm, ModelSpec, TrainSpec
+from plkernel.models.gated_delta import GatedDelta, GatedDeltaConfig, gated_delta
+from plkernel.training.build import build_optimizer, started
+from plkernel.training.foreign import Foreign, check_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CONFIG = GatedDeltaConfig(dim=16, layers=2, heads=2, head_size=8)
+KIND = "plkernel.models.gated_delta:gated_delta"
+
+
+def built(dtype: torch.dtype = torch.float64, config: GatedDeltaConfig = CONFIG) -> GatedDelta:
+    """A model with weights so large that states matter, and slow and fast heads."""
+    torch.manual_seed(0)
+    model = GatedDelta(config)
+    with torch.no_grad():
+        for values in model.parameters():
+            if values.ndim > 1:
+                values.normal_(std=values.shape[-1] ** -0.5)
+        for block in model.blocks:
+            mixer: Any = block.mixer
+            mixer.A_log.uniform_(-1.0, 1.0)
+            mixer.dt_bias.uniform_(-4.0, 0.0)
+            mixer.norm.uniform_(0.5, 1.5)
+    return model.to(dtype)
+
+
+def some_bytes(batch: int = 3, time: int = TIME) -> torch.Tensor:
+    return torch.randint(0, 256, (batch, time), generator=torch.Generator().manual_seed(1))
+
+
+def qwen3_next_layer(mixer: Any) -> Any:
+    """The layer of transformers with the weights of `mixer`."""
+    from transformers import Qwen3NextConfig
+    from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+
+    heads = mixer.config.heads
+    size = mixer.config.head_size
+    config = Qwen3NextConfig(
+        hidden_size=mixer.config.dim,
+        num_hidden_layers=1,
+        layer_types=["linear_attention"],
+        linear_num_value_heads=heads,
+        linear_num_key_heads=heads,
+        linear_key_head_dim=size,
+        linear_value_head_dim=size,
+        linear_conv_kernel_dim=mixer.config.taps,
+    )
+    layer = Qwen3NextGatedDeltaNet(config, 0)
+    with torch.no_grad():
+        streams = mixer.qkv_proj.weight.unflatten(0, (3, heads, size))
+        gate = mixer.g_proj.weight.unflatten(0, (heads, size))
+        per_head = torch.cat((streams, gate[None])).transpose(0, 1)  # q, k, v, z of each head
+        layer.in_proj_qkvz.weight.copy_(per_head.flatten(0, 2))
+        shares = torch.stack((mixer.b_proj.weight, mixer.a_proj.weight), dim=1)
+        layer.in_proj_ba.weight.copy_(shares.flatten(0, 1))
+        layer.conv1d.weight.copy_(mixer.conv[:, None])
+        layer.A_log.copy_(mixer.A_log)
+        layer.dt_bias.copy_(mixer.dt_bias)
+        layer.norm.weight.copy_(mixer.norm)
+        layer.out_proj.weight.copy_(mixer.o_proj.weight)
+    return layer
+
+
+def test_the_layer_is_that_of_qwen3_next() -> None:
+    """Over two of its chunks of 64, in float32, in which transformers computes: within one unit of
+    rounding for each of about sqrt(time * width) terms, of the largest output, ten matrices deep.
+    """
+    mixer: Any = built(torch.float32).blocks[0].mixer
+    layer = qwen3_next_layer(mixer)
+    x = torch.randn(2, 100, CONFIG.dim, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        found = mixer(x)
+        expected = layer(x)
+    bound = 10 * math.sqrt(100 * CONFIG.dim) * torch.finfo(torch.float32).eps
+    largest = float(expected.abs().max())
+    assert float((found - expected).abs().max()) < bound * largest
+    assert largest > 0.1, "an output of zero shows nothing"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("taps", [1, 4])
+def test_parts_with_the_state_carried_are_the_whole(taps: int, dtype: torch.dtype) -> None:
+    config = GatedDeltaConfig(dim=16, layers=2, heads=2, head_size=8, taps=taps)
+    model: Any = built(dtype, config)
+    for sizes in CUTS.values():
+        check_parts(model, some_bytes(), sizes)
+
+
+@pytest.mark.parametrize("name", ["delta", "conv"])
+def test_a_forgotten_part_of_the_state_matters(name: str) -> None:
+    """So that the test above can fail."""
+    model = built()
+    inputs = some_bytes()
+    with torch.no_grad():
+        whole = model(inputs)
+        _, state = model(inputs[:, :9], model.initial_state(3))
+        for key, values in state.tensors.items():
+            if key.endswith(name):
+                values.zero_()
+        rest, _ = model(inputs[:, 9:], state)
+    assert float((rest - whole[:, 9:]).abs().max()) > 1e-2
+
+
+def test_the_cpu_kernel_and_the_loop_in_float64_have_the_same_gradients() -> None:
+    found = {}
+    for backend in ("cpu", "reference"):
+        config = GatedDeltaConfig(dim=16, layers=2, heads=2, head_size=8, backend=backend)
+        model: Any = built(config=config)
+        F.cross_entropy(model(some_bytes()).flatten(0, 1), some_bytes().flatten()).backward()
+        found[backend] = {name: one.grad for name, one in model.named_parameters()}
+    for name, expected in found["reference"].items():
+        assert expected.abs().max() > 0, name
+        torch.testing.assert_close(found["cpu"][name], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_its_half_lives_are_set_and_read_by_names(tmp_path: Any) -> None:
+    from safetensors.torch import save_file
+
+    model = built(torch.float32)
+    nodes = plkernel.place(CONFIG.heads, shortest=3, longest=300)
+    for block in model.blocks:
+        mixer: Any = block.mixer
+        plkernel.apply(nodes, mixer.A_log, parametrisation="a_log", dt_bias=mixer.dt_bias)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    layers = plkernel.inspect(tmp_path / "model.safetensors").layers
+    assert [layer.family.name for layer in layers] == ["gated delta net"] * CONFIG.layers
+    for layer in layers:
+        half_lives = np.log(2) / np.sort(layer.rates.ravel())
+        np.testing.assert_allclose(half_lives, sorted(nodes.half_lives())[::-1], rtol=1e-6)
+
+
+def test_at_initialisation_decays_are_those_of_the_paper() -> None:
+    torch.manual_seed(0)
+    mixer: Any = GatedDelta(GatedDeltaConfig(dim=8, layers=1, heads=400, head_size=1)).blocks[0]
+    values = mixer.mixer.A_log.detach().exp()
+    steps = F.softplus(mixer.mixer.dt_bias.detach()).log()
+    assert 0.01 <= float(values.min()) < 0.5
+    assert 15.5 < float(values.max()) <= 16
+    assert math.log(1e-3) - 1e-3 < float(steps.min()) < math.log(1.2e-3)
+    assert math.log(0.08) < float(steps.max()) < math.log(0.1) + 1e-3
+
+
+def test_a_study_names_it_and_trains_it() -> None:
+    """It passes the checks of other people's models, and learns a repeated text."""
+    config = {"dim": 16, "layers": 1, "heads": 2, "head_size": 8}
+    train = TrainSpec(steps=30, context=32, batch=4, learning_rate=1e-2)
+    model: Any = started(
+        resolve(ModelSpec(kind=KIND, config=config), Arm(), train, trusted=True), 0
+    )
+    assert isinstance(model, Foreign)
+    assert [len(one) for one in model.half_lives()] == [2]
+    text = torch.arange(33).repeat(4, 1)
+    optimizer = build_optimizer(model, train)
+    losses = []
+    for _ in range(30):
+        loss = F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 1
+    check_model(model, "gated delta net", 32, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 3}, "config must have options among dim, .*, got 'width'"),
+        ({"heads": 0}, "heads must be a whole number, at least 1, got 0"),
+    ],
+)
+def test_other_options_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gated_delta(options)

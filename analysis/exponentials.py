@@ -278,7 +278,15 @@ def array_target(values: ArrayLike, label: str = "array") -> Target:
 
     Raises ValueError unless they are positive and finite and T >= 3.
     """
-    return lag_target(integer_lags(np.size(values)), values, label=label)
+    try:
+        numbers = np.asarray(values, dtype=float)
+    except (TypeError, ValueError, RuntimeError):  # of torch on meta, RuntimeError
+        raise ValueError(f"values must be numbers, got {values!r:.80}") from None
+    if numbers.ndim != 1 or numbers.size < 3:
+        raise ValueError(
+            f"values must be a vector of three or more numbers, got shape {numbers.shape}"
+        )
+    return lag_target(integer_lags(numbers.size), numbers, label=label)
 
 
 def lag_target(

@@ -387,10 +387,10 @@ def place(
         )
         warn_outlasting(step * nodes.half_lives(), step * reach)
         return nodes
-    if terms is None:
+    if not isinstance(terms, ExponentialSum):
         raise ValueError(
-            "terms must be an exponential sum with placement 'terms', got None; the channels share"
-            " its terms"
+            f"terms must be an exponential sum with placement 'terms', got {terms!r}; the channels"
+            " share its terms"
         )
     per_step = replace(terms, rates=tuple(rate * step for rate in terms.rates))
     return term_nodes(per_step, channels, kernel, lag, gain, tempering)

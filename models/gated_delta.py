@@ -33,7 +33,7 @@ from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.kernels.wkv7 import wkv7
 from plkernel.models.layers import BYTES, Structure
 from plkernel.models.ssm import SwiGLU
-from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check
+from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check_state_layout
 
 MEMORY = ("delta", "conv")
 """What every block remembers."""
@@ -210,7 +210,7 @@ class GatedDelta(nn.Module):
             for block in self.blocks:
                 x = block(x)
             return self.head(self.norm(x))
-        check(state, self.state_kind, self.state_layout(), inputs)
+        check_state_layout(state, self.state_kind, self.state_layout(), inputs)
         memories = state.memories(self.config.layers, MEMORY)
         if x.shape[1] > 0:
             for block, memory in zip(self.blocks, memories, strict=True):

@@ -43,7 +43,7 @@ from plkernel.models.layers import (
     squared_relu,
 )
 from plkernel.models.power_law import decays_, projection_
-from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check_state
+from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check_state_layout
 
 MEMORY = ("att_shift", "wkv", "ffn_shift")
 """What a block remembers: the last input of its time mixing, S, the last input of its channel
@@ -394,7 +394,7 @@ class RWKV(nn.Module):
         """
         if state is None:
             return self.decode(self.emb(inputs))
-        check_state(state, self.state_kind, self.state_layout(), inputs)
+        check_state_layout(state, self.state_kind, self.state_layout(), inputs)
         memories = state.memories(self.config.layers, self.memory_names)
         logits = self.decode(self.emb(inputs), memories)
         return logits, state.with_memories(memories)

@@ -60,7 +60,7 @@ from plkernel.models.state import (
     State,
     blank,
     block_name,
-    check_state,
+    check_state_layout,
 )
 
 TOTAL, LAST = "patch.total", "patch.last"
@@ -377,7 +377,7 @@ class SSM(nn.Module):
         """
         if state is None:
             return self.decode(self.embedding(inputs))
-        check_state(state, self.state_kind, self.state_layout(), inputs, self.config.patch)
+        check_state_layout(state, self.state_kind, self.state_layout(), inputs, self.config.patch)
         return self.resume(self.embedding(inputs), state)
 
     def decode(self, embedded: Tensor) -> Tensor:

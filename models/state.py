@@ -81,7 +81,9 @@ def blank(model: str, layout: Layout, batch: int, device: torch.device) -> State
     return State(model, tensors)
 
 
-def check_state(state: State, model: str, layout: Layout, inputs: Tensor, patch: int = 1) -> None:
+def check_state_layout(
+    state: State, model: str, layout: Layout, inputs: Tensor, patch: int = 1
+) -> None:
     """Raise ValueError unless `state` is one of `model` that fits `inputs` (B,T)."""
     hint = "begin with model.initial_state(batch)"
     if not isinstance(state, State):

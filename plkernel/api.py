@@ -128,7 +128,11 @@ def _read_symbols(text: Text, tokenizer: Path | None, measured: MeasuredAs) -> S
     vector = _vector(text)
     check_measured(tokenizer, measured)
     if vector is None:
-        return of_text(*_read_text(text), tokenizer, measured)
+        corpus, data = _read_text(text)
+        if tokenizer is None:
+            return of_text(corpus, data)
+        with cli.progress_bar(f"{corpus.name}, tokens") as progress:
+            return of_text(corpus, data, tokenizer, measured, progress)
     if tokenizer is not None:
         raise ValueError(
             "tokenizer must be left out for a vector of integers, each of which is a symbol, got"
@@ -220,6 +224,8 @@ def apply(
     for name, value in options.items():
         if value is not None:
             _check_given(name, value)
+    if cap is not None and not np.all(np.asarray(cap) > 0):
+        raise ValueError(f"cap must be above 0, got {cap}")
     if not isinstance(parametrisation, str):
         raise ValueError(
             "parametrisation must say how the layer computes its decays from this tensor: one of"
@@ -245,6 +251,8 @@ def _check_writable(name: str, value: Any) -> None:
             f"{name} must hold numbers, got a tensor on the meta device; materialise it first, as"
             " by model.to_empty(device='cpu')"
         )
+    if value.is_inference():
+        raise ValueError(f"{name} was made in inference mode, where it cannot be changed: clone it")
     narrow = value.element_size() < 2
     if not value.is_floating_point() or narrow or value.layout is not strided:
         kind = str(value.dtype) if value.layout is strided else "a sparse tensor"
@@ -661,7 +669,8 @@ def trial(
         control=control,
         dim=dim,
     )
-    planned = chain.plan_trial(text, None if out is None else Path(out), options, lambda line: None)
+    folder = None if out is None else _path(out, "out")
+    planned = chain.plan_trial(text, folder, options, lambda line: None)
     chain.run_trial(planned)
     return load_study(planned.out)
 
@@ -807,6 +816,6 @@ def _checked(model: Any) -> "Predict":
                 f"model: given tokens of shape {tuple(tokens.shape)}, int64, it raised"
                 f" {cli.told(error)}"
             ) from error
-        return as_logits(given, tokens, "model")
+        return as_logits(given, tokens, "model").detach()
 
     return predict

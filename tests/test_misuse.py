@@ -2,26 +2,31 @@
 work, before anything slow.
 """
 
+import inspect
 import math
 import re
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 import torch
+import tyro
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import plkernel
+from plkernel.__main__ import commands
 from plkernel.common import cli
 from plkernel.config import reading
+from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.testing import assert_decays_survive
 from plkernel.training import build, check, loop
+from plkernel.training.checkpoint import save_model
 
 Shown = pytest.CaptureFixture[str]
 
@@ -303,6 +308,104 @@ MISUSES += [
     ("influence", "lags", lambda x: asked("influence", lags=x), [[math.nan], math.inf, META]),
     ("influence", "seed", lambda x: asked("influence", seed=x), NO_COUNTS),
 ]
+NO_NAMES = [3, "x", [], math.nan]
+NO_STATEMENTS: list[Any] = [3, "x", [], math.nan, META, {3: "a_log"}, {"*.w": 3}, {"*.w": "x"}]
+MISUSES += [
+    ("apply", "bound", lambda x: applied("bounded", bound=x), [*NO_OPTIONS, -1.0, 0.0]),
+    ("apply", "cap", lambda x: applied("sigmoid", cap=x), [*NO_OPTIONS, -1.0, 0.0]),
+    ("watch", "decays", lambda x: plkernel.watch(HEADS, decays=x), NO_STATEMENTS),
+    (
+        "decay_param_groups",
+        "decays",
+        lambda x: plkernel.decay_param_groups(HEADS, decays=x),
+        NO_STATEMENTS,
+    ),
+    ("inspect", "decays", lambda x: plkernel.inspect(saved_heads(), decays=x), NO_STATEMENTS),
+    (
+        "load_corpus",
+        "max_bytes",
+        lambda x: plkernel.load_corpus(COPIES, max_bytes=x),
+        [*NO_COUNTS, 0],
+    ),
+    (
+        "load_corpus",
+        "separator",
+        lambda x: plkernel.load_corpus(COPIES, separator=x),
+        [None, 3, "", [], "ab", "\u1234", math.nan, META],
+    ),
+    (
+        "load_corpus",
+        "column",
+        lambda x: plkernel.load_corpus(COPIES, column=x),
+        [3, [], math.nan, META],
+    ),
+    (
+        "load_corpus",
+        "cache",
+        lambda x: plkernel.load_corpus(COPIES, cache=x),
+        ["", 3, [], math.nan, META],
+    ),
+    (
+        "measure",
+        "estimator",
+        lambda x: plkernel.measure(TEXT, estimator=x, max_lag=20),
+        NO_NAMES,
+    ),
+    ("measure", "measured", lambda x: plkernel.measure(TEXT, measured=x, max_lag=20), NO_NAMES),
+    (
+        "measure",
+        "tokenizer",
+        lambda x: plkernel.measure(b"abc" * 300, tokenizer=x, max_lag=20),
+        ["", "nowhere", 3, [], math.nan, META],
+    ),
+    ("trial", "out", lambda x: plkernel.trial(COPIES, out=x), ["", 3, [], math.nan, META]),
+    (
+        "fit",
+        "values",
+        lambda x: plkernel.fit(values=x),
+        [3, "x", [], [1.0], META, EMPTY, [1, math.nan, 0.3], [1, 1, math.inf], [1, -1, 0.2]],
+    ),
+    (
+        "place",
+        "terms",
+        lambda x: plkernel.place(8, placement="terms", terms=x),
+        [*NOT_FINITE, *NO_NUMBERS, 3, None],
+    ),
+]
+for _option in ("placement", "projection", "target", "lag"):
+    MISUSES.append(
+        (
+            "place",
+            _option,
+            lambda x, name=_option: plkernel.place(8, **{name: x}),
+            [*NO_NAMES, None],
+        )
+    )
+for _option in ("tempering", "loss", "max_lag"):
+    MISUSES.append(
+        (
+            "place",
+            _option,
+            lambda x, name=_option: plkernel.place(8, placement="quantile", **{name: x}),
+            [*NOT_FINITE, *NO_NUMBERS, -1],
+        )
+    )
+SWITCHES = {"trust_code", "trusted", "frozen", "control", "check"}
+"""Arguments that are true or false, and a callback: neither numbers nor paths."""
+
+
+def saved_heads() -> Path:
+    save_file(HEADS.state_dict(), "heads.safetensors")
+    return Path("heads.safetensors")
+
+
+@pytest.mark.parametrize("name", plkernel.__all__)
+def test_every_argument_of_every_public_function_is_misused(name: str) -> None:
+    named = " ".join(pattern for function, pattern, *_ in MISUSES if function == name)
+    arguments = set(inspect.signature(getattr(plkernel, name)).parameters) - SWITCHES
+    called = {"load_corpus": {"name"}, "load_spec": {"path"}}  # "corpus" and "spec" in messages
+    missing = {one for one in arguments if not re.search(rf"\b{one}\b", named)}
+    assert missing == called.get(name, set())
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -359,3 +462,97 @@ def test_what_is_on_meta_is_watched_and_grouped() -> None:
     assert len(plkernel.decay_param_groups(layer)[0]["params"]) == 2
     with pytest.raises(AssertionError, match="A_log is on the meta device"):
         survive(factory=lambda: layer)
+
+
+NO_WORDS = {
+    int: ["", "nan", "inf", "x", "2.5", "1e400"],
+    float: ["", "x", "1,5", "0x10"],
+    Path: [""],
+}
+"""What is no number of a kind, and no path."""
+POSITIONAL: dict[str, list[str]] = {
+    "experiment": ["quick"],
+    "export": ["x", "y"],
+    "fit": [],
+    "gallery": [],
+    "load": ["x", "y"],
+    "train": ["quick"],
+}
+"""Words that a command needs; one for the others."""
+
+
+def options_of(name: str) -> list[tuple[str, type]]:
+    """The options of a command that take numbers or paths, by its signature, and their kinds."""
+    module = import_module(f"plkernel.commands.{name}")
+    command = getattr(module, "command", None) or getattr(module, name)
+    found = []
+    for parameter, hint in get_type_hints(command, include_extras=True).items():
+        settings = getattr(hint, "__metadata__", ())
+        called = next((one.name for one in settings if getattr(one, "name", None)), parameter)
+        kind = next((one for one in NO_WORDS if re.search(rf"\b{one.__name__}\b", str(hint))), None)
+        if kind is not None and tyro.conf.Positional not in settings:
+            found.append((f"--{called.replace('_', '-')}", kind))
+    return found
+
+
+COMMANDS = [name for name in commands() if name not in ("bench", "init")]
+"""Those without subcommands."""
+OPTIONS = [
+    pytest.param(name, option, kind, id=f"{name} {option}")
+    for name in COMMANDS
+    for option, kind in options_of(name)
+]
+
+
+@pytest.mark.parametrize(("name", "option", "kind"), OPTIONS)
+def test_options_are_told_what_is_no_number_and_no_path(
+    name: str, option: str, kind: type, tmp_path: Path, capsys: Shown, monkeypatch: Any
+) -> None:
+    """Every option of every command, found by inspection."""
+    monkeypatch.chdir(tmp_path)
+    first = POSITIONAL.get(name, ["model"])
+    for value in NO_WORDS[kind]:
+        for words in ([f"{option}={value}"], [option, value]):
+            said = refused(name, *first, *words, shown=capsys)
+            assert said.startswith(f"error: {option} must be "), (words, said)
+            assert said.count("\n") == 1, (words, said)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        pytest.param(name, option, id=f"{name} {option}")
+        for name in COMMANDS
+        for option, kind in options_of(name)
+        if kind is float
+    ],
+)
+def test_numbers_that_are_not_finite_are_refused(
+    name: str, option: str, value: str, tmp_path: Path, capsys: Shown, monkeypatch: Any
+) -> None:
+    """`inspect`, `judge` and `generate` look at their files first."""
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("arm,seed,value\n" + "a,0,1\nb,0,2\na,1,3\nb,1,5\n")
+    first = {"judge": ["rows.csv", "--baseline", "a"], "trial": [COPIES]}.get(name, [])
+    if name == "generate":
+        save_model(tmp_path / "model", RWKV(RWKVConfig(dim=16, layers=1, head_size=8)), "made")
+        first = ["model"]
+    assert option[2:].replace("-", "_") in refused(
+        name, *first, f"{option}={value}", shown=capsys
+    ).replace("-", "_")
+
+
+@pytest.mark.parametrize("words", ["inspect", "probe", "generate", "new", "report"])
+def test_an_empty_path_is_not_the_working_folder(words: str, capsys: Shown) -> None:
+    assert re.search(r"must be a path, got ''", refused(words, "", shown=capsys))
+
+
+def test_outputs_that_carry_a_gradient_are_taken_and_tensors_of_inference_refused() -> None:
+    plain = asked("influence")
+    assert asked("influence", model=lambda x: HEADS(x).requires_grad_()) == plain
+    with torch.inference_mode():
+        fixed = torch.zeros(4)
+    with pytest.raises(ValueError, match="decays was made in inference mode"):
+        plkernel.apply(NODES, fixed, parametrisation="log_rate")

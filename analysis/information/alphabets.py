@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 from scipy.special import xlogy
 
 from plkernel.analysis.information.counts import (
@@ -60,18 +61,17 @@ FREE = 16
 """Symbols up to which pairs are counted whatever the memory is."""
 
 
-def effective_size(data: Symbols) -> float:
+def effective_size(data: Symbols, counts: NDArray[np.int64]) -> float:
     """Independent pairs that pairs of `data` (n,) count as: n / v, v = (1 + r^2) / (1 - r^2).
 
     r is what agreement with the symbol before has above chance and three times its standard error,
     over the most that it can have. Exact where a symbol is its predecessor with probability r and
     drawn anew otherwise, so that symbols k apart correlate by r^k.
     """
-    _, counts = np.unique(data, return_counts=True)
     chance = float(((counts / data.size) ** 2).sum())
     if chance == 1:
         return float(data.size)
-    agreement = float((data[1:] == data[:-1]).mean())
+    agreement = np.count_nonzero(data[1:] == data[:-1]) / (data.size - 1)
     by_chance = chance + 3 * math.sqrt(chance * (1 - chance) / data.size)
     r = max(0.0, (agreement - by_chance) / (1 - chance))
     return data.size * (1 - r**2) / (1 + r**2)
@@ -103,12 +103,14 @@ def symbol_curves(
     blocks: int = BLOCKS,
     threads: int = 1,
     progress: Progress | None = None,
+    beside: Symbols | None = None,
 ) -> tuple[DecayCurve, DecayCurve]:
     """Information and correlation of `data` (n,), numbers of symbols, at each of `lags`.
 
     data       unsigned integers, those of `numbered`. For uint8 an estimator that counts pairs is
                that of `decay_curves`, of any sample: short texts are told by their floor. Of more
                symbols the correlation is r(d) of `repeat_curves`
+    beside     a sequence that has the layout of the data alone, as of `decay_curves`
     estimator  as of `decay_curves`, or 'repeats' for `repeat_curves`; None for `estimator_for`
 
     Raises ValueError as these do, and where an estimator that counts pairs is asked for of an
@@ -119,19 +121,22 @@ def symbol_curves(
     data = np.asarray(data)  # a mapped file as a plain array
     options: Any = {"blocks": blocks, "threads": threads, "progress": progress}
     if data.dtype == np.uint8 and estimator in ESTIMATORS:
-        return decay_curves(data, lags, estimator=estimator, **options)
-    counts = block_counts(data, block_edges(data.size, int(lags[-1]), blocks)).sum(axis=0)
+        return decay_curves(data, lags, estimator=estimator, beside=beside, **options)
+    parts = block_counts(data, block_edges(data.size, int(lags[-1]), blocks))
+    counts = parts.sum(axis=0)
     symbols = int(np.count_nonzero(counts))
     chosen = estimator
     if chosen is None:
-        chosen = estimator_for(data.size if symbols <= FREE else effective_size(data), symbols)
+        chosen = estimator_for(
+            data.size if symbols <= FREE else effective_size(data, counts), symbols
+        )
     if chosen == "repeats":
-        return repeat_curves(data, lags, **options)
+        return repeat_curves(data, lags, parts=parts, beside=beside, **options)
     if chosen not in ESTIMATORS:
         names = ", ".join((*ESTIMATORS, "repeats"))
         raise ValueError(f"estimator must be one of {names}, got {chosen!r}")
     if data.dtype == np.uint8:
-        return decay_curves(data, lags, estimator=chosen, **options)
+        return decay_curves(data, lags, estimator=chosen, beside=beside, **options)
     if not pairs_suffice(data.size, symbols):
         bias = expected_information(counts) / np.log(2)
         raise ValueError(
@@ -140,7 +145,7 @@ def symbol_curves(
             f" {fewest_pairs(symbols):,} or more, or the estimator 'repeats', which needs no table"
             " of pairs"
         )
-    return _pair_curves(data, lags, chosen, **options)
+    return _pair_curves(data, lags, chosen, parts=parts, beside=beside, **options)
 
 
 def _pair_curves(
@@ -150,16 +155,17 @@ def _pair_curves(
     blocks: int,
     threads: int,
     progress: Progress | None,
+    parts: csr_array,
+    beside: Symbols | None,
 ) -> tuple[DecayCurve, DecayCurve]:
     """`decay_curves` of more than 256 symbols, beside r(d) of `repeat_curves`."""
     if blocks < FEWEST_BLOCKS:
         raise ValueError(f"blocks must be at least {FEWEST_BLOCKS}, got {blocks}")
     edges = block_edges(data.size, int(lags[-1]), blocks)
-    parts = block_counts(data, edges)
     occurring = parts.sum(axis=0) > 0
     rank = np.cumsum(occurring) - 1
     data = rank[data]
-    parts = parts[:, occurring]
+    dense = parts.toarray()[:, occurring]
     report = progress or (lambda share: None)
 
     def estimate(lag: int) -> Floats:
@@ -169,23 +175,24 @@ def _pair_curves(
 
     with ThreadPoolExecutor(threads) as workers:
         information = np.stack(list(workers.map(estimate, lags.tolist())))
-        rest = parts.sum(axis=0) - parts
-        floors = np.array(list(workers.map(expected_information, (parts.sum(axis=0), *rest))))
+        rest = dense.sum(axis=0) - dense
+        floors = np.array(list(workers.map(expected_information, (dense.sum(axis=0), *rest))))
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
-    information, floor = corrected(information, floors, parts, sizes, estimator)
+    information, floor = corrected(information, floors, dense, sizes, estimator)
     repeats, correlation = repeat_curves(
         data.astype(np.uint32),
         lags,
         blocks=blocks,
         threads=threads,
         progress=lambda share: report(0.5 * share),
+        beside=None if beside is None else rank[beside].astype(np.uint32),
     )
     curve = replace(
         repeats,
         estimator=estimator,
         values=tuple(information[:, 0].tolist()),
         floor=tuple(floor[:, 0].tolist()),
-        drift=float(mutual_information(drift_table(parts))),
+        drift=float(mutual_information(drift_table(dense))),
         replicates=tuple(map(tuple, information[:, 1:].tolist())),
     )
     return curve, correlation

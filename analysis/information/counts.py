@@ -27,6 +27,9 @@ SMALL = 1 << 16
 PIECE = 1 << 18
 """Bytes that a histogram counts at a time, so that copies stay in the cache."""
 
+SPAN = 1 << 24
+"""Range of integers up to which they are numbered by a table, in little memory, and not sorted."""
+
 
 def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
     """Return `lags` as ascending positive integers (L,); ValueError if they are anything else."""
@@ -92,8 +95,27 @@ def numbered(data: NDArray[np.integer[Any]]) -> Symbols:
     >>> numbered(np.array([-7, 50_000, -7]))
     array([0, 1, 0], dtype=uint8)
     """
-    occurring, numbers = np.unique(data, return_inverse=True)
-    return np.asarray(numbers, dtype=np.min_scalar_type(max(occurring.size - 1, 0)))
+    low = int(data.min()) if data.size else 0
+    span = int(data.max()) - low + 1 if data.size else 1
+    if span > SPAN:
+        occurring, numbers = np.unique(data, return_inverse=True)
+        return np.asarray(numbers, dtype=np.min_scalar_type(max(occurring.size - 1, 0)))
+    occurs = np.zeros(span, bool)
+    starts = range(0, data.size, PIECE)
+    for start in starts:
+        occurs[_above(data[start : start + PIECE], low)] = True
+    rank = np.cumsum(occurs) - 1
+    found = np.empty(data.size, np.min_scalar_type(max(int(rank[-1]), 0)))
+    for start in starts:
+        found[start : start + PIECE] = rank[_above(data[start : start + PIECE], low)]
+    return found
+
+
+def _above(values: NDArray[np.integer[Any]], low: int) -> NDArray[np.int64]:
+    """`values` less the least of them; those beyond int64 are uint64."""
+    if values.dtype == np.uint64:
+        return np.asarray(values - np.uint64(low), np.int64)
+    return np.asarray(values, np.int64) - low
 
 
 def count_repeats(

@@ -8,7 +8,7 @@ blocks.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -171,7 +171,7 @@ def pools(counts: Table) -> NDArray[np.int64]:
     return np.where(common, np.cumsum(common) - 1, common.sum()).astype(np.int64)
 
 
-def correlation(tables: Table, pool: NDArray[np.int64]) -> Floats:
+def correlation(tables: Table, pool: NDArray[np.int64], beside: Table | None = None) -> Floats:
     """Largest non-trivial singular value of P_ij / sqrt(p_i q_j).
 
     From the pair tables (G, S, S) of G >= 2 blocks. It is the largest correlation that functions of
@@ -181,6 +181,8 @@ def correlation(tables: Table, pool: NDArray[np.int64]) -> Floats:
     ones and the other way round, and the two results averaged: zero on average where there is no
     memory.
 
+    beside: tables of a sequence that has the layout of the data alone; P_ij is what exceeds theirs.
+
     Returns (1 + G,): the estimate, and the estimate with each block left out, the vectors staying
     as they are. Errors from these are somewhat small where several singular values lie close
     together, and no jackknife removes the bias that noisy vectors leave: on mixtures of lags up to
@@ -189,15 +191,26 @@ def correlation(tables: Table, pool: NDArray[np.int64]) -> Floats:
     is right (runs/records/measure/coverage.json).
     """
     pooled = _pooled(tables, pool)
-    halves = [_normalised(pooled[start::2].sum(axis=0)) for start in (0, 1)]
+    others = None if beside is None else _pooled(beside, pool)
+
+    def excess(start: int) -> Floats:
+        own = _normalised(pooled[start::2].sum(axis=0))
+        return own if others is None else own - _normalised(others[start::2].sum(axis=0))
+
+    def without_each(index: int) -> Floats:
+        rest = _normalised(pooled[index::2].sum(axis=0) - pooled[index::2])
+        if others is None:
+            return rest
+        return rest - _normalised(others[index::2].sum(axis=0) - others[index::2])
+
+    halves = [excess(start) for start in (0, 1)]
     result = np.zeros(1 + len(tables))
     for index, half in enumerate(halves):
         left, _, right = np.linalg.svd(halves[1 - index])
         weight = 0.5 * left[:, :1] * right[0]
         whole = np.sum(weight * half)
-        without = pooled[index::2].sum(axis=0) - pooled[index::2]
         result += whole
-        result[1 + index :: 2] += np.sum(weight * _normalised(without), axis=(-2, -1)) - whole
+        result[1 + index :: 2] += np.sum(weight * without_each(index), axis=(-2, -1)) - whole
     return result
 
 
@@ -368,6 +381,7 @@ def decay_curves(
     blocks: int = BLOCKS,
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
+    beside: Bytes | None = None,
 ) -> tuple[DecayCurve, DecayCurve]:
     """Information and correlation of `data` (n,) uint8 at each of `lags`, from one count.
 
@@ -387,6 +401,8 @@ def decay_curves(
                values
     threads    lags counted at the same time; the curves do not depend on it
     progress   called with the share of the work done since the last call; the shares add up to 1
+    beside     (n,) uint8, a sequence of the same symbols that has the layout of the data alone:
+               both curves are what the data have beyond it
 
     Memory does not grow with n. Raises ValueError for unknown estimators, unusable lags, and data
     that are too short or hold one symbol only.
@@ -426,24 +442,36 @@ def decay_curves(
     def counted(pairs_done: float) -> None:
         report(0.5 * pairs_done / pairs)
 
-    def estimate(tables: NDArray[Any]) -> tuple[Floats, Floats]:
+    def left_out(tables: NDArray[Any]) -> Floats:
         total = tables.sum(axis=0, dtype=np.int64)
-        left = np.concatenate([total[None], total - tables])
-        report(0.5 / lags.size)  # counting is the other half of the work
-        return mutual_information(left), correlation(tables, pool)
+        return mutual_information(np.concatenate([total[None], total - tables]))
 
-    estimates: list[tuple[Floats, Floats]] = []
+    def estimate(tables: NDArray[Any], others: NDArray[Any] | None) -> tuple[Floats, ...]:
+        report(0.5 / lags.size)  # counting is the other half of the work
+        found = left_out(tables), correlation(tables, pool, others)
+        return found if others is None else (*found, left_out(others))
+
+    estimates: list[tuple[Floats, ...]] = []
     at_once = max(1, TABLE_BYTES // (blocks * symbols.size**2 * np.dtype(np.uint32).itemsize))
     for first in range(0, lags.size, at_once):
         some = lags[first : first + at_once]
         tables = count_pairs(
             data, some, symbols=symbols, edges=edges, threads=threads, progress=counted
         )
+        others: Any = repeat(None, some.size)
+        if beside is not None:
+            others = count_pairs(beside, some, symbols=symbols, edges=edges, threads=threads)
         with ThreadPoolExecutor(threads) as workers:
-            estimates += workers.map(estimate, tables)
-    information, correlations = (np.array(values) for values in zip(*estimates, strict=True))
+            estimates += workers.map(estimate, tables, others)
+    information, correlations, *layout = (
+        np.array(values) for values in zip(*estimates, strict=True)
+    )
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
     information, floor = corrected(information, floors, parts, sizes, estimator)
+    if layout:
+        information = information - corrected(layout[0], floors, parts, sizes, estimator)[0]
+        doubted = half_width(information[:, 1:])[:, None]
+        floor = np.maximum(floor, doubted)
 
     def curve(
         kind: Any, estimator: Estimator, values: Floats, floor: list[float], drift: float

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr
 
 from plkernel.analysis.information.alphabets import symbol_curves
-from plkernel.analysis.information.counts import Symbols
+from plkernel.analysis.information.counts import Symbols, check_data
 from plkernel.analysis.information.estimate import (
     BLOCKS,
     MAX_LAG,
@@ -27,6 +27,14 @@ from plkernel.analysis.information.estimate import (
     log_lags,
 )
 from plkernel.analysis.information.periods import UNITS, Period, find_period
+from plkernel.analysis.information.records import (
+    SHARE,
+    Records,
+    common_symbols,
+    line_starts,
+    shuffled_phases,
+    shuffled_records,
+)
 from plkernel.analysis.information.tokens import TokenLength
 from plkernel.analysis.results import Result
 
@@ -573,8 +581,8 @@ class Measurement(Result):
     """Result of `measure_corpus`; `law` is that on the stated range, None where nothing decays.
 
     rows: label of a range of lags, the law fitted there, and the exact exponent where the corpus
-    tells it. period: of a text whose composition depends on the phase; its share is not part of
-    `information`.
+    tells it. period, records: of a text whose composition depends on the phase, or on the place in
+    lines of nearly the same length; what that explains is not part of the curves.
     """
 
     corpus: Any
@@ -587,6 +595,7 @@ class Measurement(Result):
     exact: tuple[float, ...] | None
     period: Period | None = None
     tokens: TokenLength | None = None
+    records: Records | None = None
     _figure = "plkernel.analysis.figures.decay:measurement_figure"
 
     def _title(self) -> str:
@@ -635,6 +644,7 @@ class Measurement(Result):
             "correlation": asdict(self.correlation),
             "exact_information": self.exact and list(self.exact),
             "period": self.period and asdict(self.period),
+            "records": self.records and asdict(self.records),
             **self._both_units(),
         }
 
@@ -690,26 +700,32 @@ def measure_corpus(
     tokens  how long tokens of the same text are; lags are told in both units then
 
     Other options as of `symbol_curves`, which raises ValueError; of bytes pairs are counted unless
-    the estimator says otherwise. A period is looked for in uint8.
+    the estimator says otherwise. A period is looked for in the most frequent symbols.
     """
     if estimator is None and unit == "byte" and data.dtype == np.uint8:
         estimator = "jackknife"
     lags = _measured_lags(stated, max_lag)
-    information, correlation = (
-        replace(curve, unit=unit)
-        for curve in symbol_curves(
-            data, lags, estimator=estimator, blocks=blocks, threads=threads, progress=progress
-        )
+    options: Any = {"estimator": estimator, "blocks": blocks, "threads": threads}
+    check_data(data, int(lags[-1]), blocks, wide=True)
+    # A law that is known has no layout.
+    lines = _with_lines(data, lags, options) if exact is None and unit == "byte" else None
+    period = find_period(common_symbols(data), lags) if exact is None and lines is None else None
+    beside = None
+    if lines is not None:
+        beside = lines[1]
+    elif period is not None:
+        beside = shuffled_phases(data, period.length)
+    information, correlation = symbol_curves(
+        data, lags, progress=progress, beside=beside, **options
     )
+    if period is not None and information.estimator != "repeats":
+        information = beyond_period(symbol_curves(data, lags, **options)[0], period)
+        correlation = at_whole_symbols(correlation, period)
+    information, correlation = (replace(curve, unit=unit) for curve in (information, correlation))
     first = clear_from(information)
     begun = [(max(start, first), end) for start, end in (stated, *OTHER_RANGES, (1, 100))]
     stated, *_, near = begun
     ranges = [limits for limits in begun if limits[0] < limits[1] <= max_lag]
-    is_narrow = data.dtype == np.uint8 and information.estimator != "repeats"
-    period = find_period(data, lags) if is_narrow and not exact else None  # a known law has none
-    if period is not None:
-        information = beyond_period(information, period)
-        correlation = at_whole_symbols(correlation, period)
     verdict = with_correlation(judge(information), correlation)
     wanted = {_label(limits): (information, limits) for limits in ranges}
     if verdict.last_lag > verdict.first_lag:
@@ -740,7 +756,30 @@ def measure_corpus(
         true,
         period,
         tokens,
+        None if lines is None else lines[0],
     )
+
+
+def _with_lines(
+    data: Symbols, lags: NDArray[np.int64], options: dict[str, Any]
+) -> tuple[Records, Symbols] | None:
+    """The lines of a text of nearly the same length, and their layout alone.
+
+    None where there are none, and where they explain little.
+    """
+    if data.dtype != np.uint8 or options["estimator"] == "repeats":
+        return None
+    starts = line_starts(data)
+    if starts is None:
+        return None
+    layout = shuffled_records(data, starts)
+    lengths = np.diff(starts)
+    nearest = lags[[int(np.argmin(np.abs(lags - lengths.mean())))]]
+    alone, whole = (symbol_curves(one, nearest, **options)[0] for one in (layout, data))
+    if alone.values[0] < max(SHARE * whole.values[0], alone.floor[0]):
+        return None
+    low, high = np.quantile(lengths, (0.05, 0.95))
+    return Records(float(lengths.mean()), int(low), int(high), float(alone.values[0])), layout
 
 
 def _measured_lags(stated: Range, max_lag: int) -> NDArray[np.int64]:

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import pdtrik, xlogy
+from scipy.sparse import csr_array, vstack
+from scipy.special import gammaincinv, pdtrik, xlogy
 
 from plkernel.analysis.information.counts import (
     Symbols,
@@ -40,14 +41,20 @@ from plkernel.analysis.information.estimate import (
     Floats,
     each_left_out,
     half_width,
+    jackknife_error,
     log_lags,
     without_bias,
 )
+from plkernel.analysis.intervals import critical_value
 
 CLEAR = 0.999
 """Of what noise gives, the share that lies below the floor."""
 APART = 2
 """Blocks that are so far apart share no memory."""
+FEW = 100
+"""Equal pairs up to which a Poisson number has other limits than a normal one."""
+COVERED = 0.95
+"""Of intervals by those limits."""
 ENDS = 3
 """The first and the last of so many parts of a block show what it is composed of."""
 
@@ -59,6 +66,8 @@ def repeat_curves(
     blocks: int = BLOCKS,
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
+    parts: csr_array | None = None,
+    beside: Symbols | None = None,
 ) -> tuple[DecayCurve, DecayCurve]:
     """I_r(d) in nats and r(d) of `data` (n,), numbers of symbols, at each of `lags`.
 
@@ -67,6 +76,11 @@ def repeat_curves(
     once in a thousand lags; that of r is the size of such an r. Where symbols follow one another
     less often than by chance r is negative, and I_r is not. The drift is what the first and the
     last third of each block share, beyond the reach of a memory shorter than a third.
+
+    parts   `block_counts`, where they are known
+    beside  (n,) a sequence that has the layout of `data` alone: chance is its share of equal pairs
+
+    The errors are at least those of a Poisson number of equal pairs, where these are few.
 
     Raises ValueError for data that are too short, that hold one symbol only, and of which no symbol
     occurs twice.
@@ -77,7 +91,7 @@ def repeat_curves(
     check_data(data, int(lags[-1]), blocks, wide=True)
     data = np.asarray(data)
     edges = block_edges(data.size, int(lags[-1]), blocks)
-    parts = block_counts(data, edges)
+    parts = block_counts(data, edges) if parts is None else parts
     counts = parts.sum(axis=0)
     symbols = int(np.count_nonzero(counts))
     if symbols < 2:
@@ -99,14 +113,28 @@ def repeat_curves(
     repeated = count_repeats(data, lags, edges, threads=threads, progress=progress)
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
     share = each_left_out(repeated) / each_left_out(sizes)
-    agreement = without_bias((share - chance) / (1 - chance), sizes)
     pairs = each_left_out(sizes)
-    information = without_bias(agreement_information(share, chance) - 1 / (2 * pairs), sizes)
-    expected = chance[0] * pairs[:, 0]
-    poissonian = pdtrik(0.5 + CLEAR / 2, expected) / pairs[:, 0] - chance[0]
-    noise = np.maximum(poissonian / (1 - chance[0]), half_width(agreement[:, 1:], CLEAR))
-    floor = agreement_information(chance[0] + (1 - chance[0]) * np.minimum(noise, 1.0), chance[0])
-    mixed = max(chance[0], agreement_of_ends(data, edges))
+    bias = 1 / (2 * pairs)
+    drifting = chance[0]
+    if beside is not None:
+        alike = count_repeats(beside, lags, edges, threads=threads)
+        chance = np.maximum(each_left_out(alike), 0.5) / pairs
+        bias = 2 * bias  # chance is as uncertain
+    chance = np.broadcast_to(chance, share.shape)
+    agreement = without_bias((share - chance) / (1 - chance), sizes)
+    information = without_bias(agreement_information(share, chance) - bias, sizes)
+    at_random = chance[:, 0]
+    expected = at_random * pairs[:, 0]
+    poissonian = pdtrik(0.5 + CLEAR / 2, expected) / pairs[:, 0] - at_random
+    if beside is not None:
+        poissonian = np.sqrt(2) * poissonian
+    noise = np.maximum(poissonian / (1 - at_random), half_width(agreement[:, 1:], CLEAR))
+    by_chance = at_random + (1 - at_random) * np.minimum(noise, 1.0)
+    floor = agreement_information(by_chance, at_random)
+    least, least_information = least_errors(repeated.sum(axis=1), pairs[:, 0], at_random, blocks)
+    agreement = with_error(agreement, least)
+    information = with_error(information, least_information)
+    mixed = max(drifting, agreement_of_ends(data, edges))
 
     def curve(quantity: Any, values: Floats, limit: Floats, drift: float) -> DecayCurve:
         return DecayCurve(
@@ -121,23 +149,61 @@ def repeat_curves(
             tuple(map(tuple, values[:, 1:].tolist())),
         )
 
-    drift = float(agreement_information(mixed, chance[0]))
-    drift_agreement = float((mixed - chance[0]) / (1 - chance[0]))
+    drift = float(agreement_information(mixed, drifting))
+    drift_agreement = float((mixed - drifting) / (1 - drifting))
     return (
         curve("information", information, floor, drift),
         curve("correlation", agreement, noise, drift_agreement),
     )
 
 
-def block_counts(data: Symbols, edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often each number 0..K-1 stands in each block, (G, K)."""
-    size = int(data.max()) + 1
-    return np.stack(
-        [np.bincount(data[start:stop], minlength=size) for start, stop in pairwise(edges.tolist())]
+def least_errors(
+    equal: NDArray[np.int64], pairs: NDArray[np.int64], chance: Floats, blocks: int
+) -> tuple[Floats, Floats]:
+    """The least errors (L,) of r and of I_r where `equal` (L,) of the `pairs` are FEW: else 0.
+
+    With these errors the interval of a jackknife reaches the exact limits of a Poisson number
+    (Garwood, Biometrika 28:437, 1936). A jackknife of few equal pairs alone is too narrow, and of
+    none it has no width.
+    """
+    low = np.where(equal > 0, gammaincinv(np.maximum(equal, 1), (1 - COVERED) / 2), 0.0)
+    high = gammaincinv(equal + 1, (1 + COVERED) / 2)
+    width = critical_value(blocks, COVERED)
+    is_few = equal <= FEW
+    away = np.maximum(high - equal, equal - low) / pairs
+    values = [agreement_information(one / pairs, chance) for one in (low, equal, high)]
+    information = np.maximum(np.abs(values[0] - values[1]), np.abs(values[2] - values[1]))
+    return (
+        np.where(is_few, away / (1 - chance) / width, 0.0),
+        np.where(is_few, information / width, 0.0),
     )
 
 
-def left_out_chance(parts: NDArray[np.int64]) -> Floats:
+def with_error(estimates: Floats, least: Floats) -> Floats:
+    """Estimates (L, 1 + G), the replicates spread so that their error (L,) is at least `least`."""
+    left = estimates[:, 1:]
+    mean = left.mean(axis=1, keepdims=True)
+    error = jackknife_error(left)
+    alternating = np.resize([1.0, -1.0], left.shape[1])
+    alternating -= alternating.mean()
+    alternating /= jackknife_error(alternating)
+    wider = np.maximum(1.0, np.divide(least, error, out=np.ones_like(least), where=error > 0))
+    spread = mean + (left - mean) * wider[:, None]
+    even = left + least[:, None] * alternating
+    return np.concatenate([estimates[:, :1], np.where(error[:, None] > 0, spread, even)], axis=1)
+
+
+def block_counts(data: Symbols, edges: NDArray[np.int64]) -> csr_array:
+    """How often each number 0..K-1 stands in each block, (G, K): most numbers in few blocks."""
+    size = int(data.max()) + 1
+    rows = [
+        csr_array(np.bincount(data[start:stop], minlength=size)[None])
+        for start, stop in pairwise(edges.tolist())
+    ]
+    return csr_array(vstack(rows))
+
+
+def left_out_chance(parts: NDArray[np.int64] | csr_array) -> Floats:
     """Share of equal pairs between blocks APART, and that without each block, (1 + G,).
 
     parts: (G, K) counts. 0 where no two symbols of such blocks are equal.
@@ -146,11 +212,11 @@ def left_out_chance(parts: NDArray[np.int64]) -> Floats:
     >>> left_out_chance(parts)[0].round(4).tolist()  # of blocks 0 and 2, 0 and 3, 1 and 3
     0.3333
     """
-    counts = parts.astype(np.float64)
+    counts = csr_array(parts, dtype=np.float64)
     sizes = counts.sum(axis=1)
-    place = np.arange(len(parts))
+    place = np.arange(sizes.size)
     far = np.abs(place[:, None] - place) >= APART
-    equal = far * (counts @ counts.T)
+    equal = far * (counts @ counts.T).toarray()
     pairs = far * np.outer(sizes, sizes)
     left = np.array([table.sum() - 2 * table.sum(axis=1) for table in (equal, pairs)])
     whole = np.array([[equal.sum()], [pairs.sum()]])

@@ -16,6 +16,7 @@ from plkernel.analysis.information.counts import check_data
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, DecayCurve, Estimator
 from plkernel.analysis.information.laws import (
     DRIFT_MULTIPLE,
+    FEWEST_LAGS,
     STATED,
     Measurement,
     local_slopes,
@@ -143,7 +144,10 @@ def _read(
     if not is_vector_file(name):
         corpus = corpora.load(name, **reading)
         with heading(f"{name}: "):
-            return of_text(corpus, corpus.bytes, tokenizer, measured)
+            if tokenizer is None:
+                return of_text(corpus, corpus.bytes)
+            with cli.progress_bar(f"{name}, tokens") as progress:
+                return of_text(corpus, corpus.bytes, tokenizer, measured, progress)
     if tokenizer is not None or reading["max_bytes"] is not None:
         raise ValueError(
             f"tokenizer and max_bytes must be left out for {name}, which holds numbers and no text"
@@ -213,6 +217,8 @@ def render(result: Measurement) -> str:
         tokens_sentence(result),
         repeats_sentence(result),
         period_sentence(result),
+        records_sentence(result),
+        horizon_sentence(result),
         drift_sentence(curve),
         f"dropped: {dropped} lags where I is zero or negative" if dropped else None,
     ]
@@ -331,9 +337,45 @@ def period_sentence(result: Measurement) -> str | None:
     if period.blank <= MOSTLY or unit != "byte":
         return f"{found}: symbols of several {unit}s; {left_out}, and {only}"
     name = WIDE.get(period.length, f"symbols of {period.length} bytes")
+    told = f"{found}, and one of them is mostly 0: {name}; {left_out}, and {only}"
+    if period.length not in WIDE:
+        return told
+    coding = f"UTF-{8 * period.length}"
+    return f"{told}. Convert text to UTF-8 (iconv -f {coding} -t UTF-8)"
+
+
+def records_sentence(result: Measurement) -> str | None:
+    """Lines of nearly the same length, and what their layout explains."""
+    records = result.records
+    if records is None:
+        return None
+    found = (
+        f"records: lines of {records.low} to {records.high} bytes, {records.length:.1f} on average,"
+        f" of the same layout; it explains {records.strength * BITS:.2g} bits near that lag, and"
+        " what it explains is not part of I above"
+    )
+    curve = result.information
+    beyond = [
+        lag
+        for lag, value, floor in zip(curve.lags, curve.values, curve.floor, strict=True)
+        if lag > result.verdict.last_lag and value > floor
+    ]
+    if len(beyond) < FEWEST_LAGS:
+        return found
     return (
-        f"{found}, and one of them is mostly 0: {name}; {left_out}, and {only}."
-        " Convert text to UTF-8 (iconv -f UTF-16 -t UTF-8)"
+        f"{found}. I stands out at {len(beyond)} lags beyond the verdict's, up to {beyond[-1]:,}:"
+        " fields of lines that follow one another, as of a counter"
+    )
+
+
+def horizon_sentence(result: Measurement) -> str | None:
+    """That memory may reach farther than what was measured, where it stands out to the end."""
+    longest = result.information.lags[-1]
+    if result.verdict.last_lag != longest:
+        return None
+    return (
+        f"horizon: I stands out at {longest:,}, the longest lag measured; longer ones were not"
+        " looked at, which --max-lag does"
     )
 
 

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from plkernel.common.options import mistake, signature, unbroken
+from plkernel.common.options import check_empty_paths, mistake, signature, unbroken
 
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
 EXIT_BAD_INPUT = 2
@@ -112,7 +112,9 @@ def parse(
     """
     import tyro
 
-    _check_repeats(command, sys.argv[1:] if args is None else args)
+    given = sys.argv[1:] if args is None else args
+    _check_repeats(command, given)
+    check_empty_paths(command, given)
     about = inspect.getdoc(getattr(command, "func", command)) or ""
     text, _, _ = about.partition("\n\nArgs:")
     described = f"{text}\n\n{more}".strip()

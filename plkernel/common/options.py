@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -56,6 +57,12 @@ def _positional(name: str, plain: Any, parameter: inspect.Parameter) -> str:
     if get_origin(plain) is tuple:
         word = f"{word.removesuffix('S')} ..."
     return word if parameter.default is parameter.empty else f"[{word}]"
+
+
+def _called(name: str, hint: Any) -> str:
+    """The name of an option where its annotation gives it another than the parameter's."""
+    names = (getattr(one, "name", None) for one in getattr(hint, "__metadata__", ()))
+    return next((one for one in names if one), name)
 
 
 def _plain(hint: Any) -> Any:
@@ -121,6 +128,37 @@ def unbroken(docstring: str | None) -> str:
     return text + heading + re.sub(r"\n {8,}(?=\S)", " ", arguments)
 
 
+def check_empty_paths(command: Callable[..., Any], given: Sequence[str]) -> None:
+    """Raise ValueError for a path of no letters, as of an unset variable of a shell.
+
+    Python takes it for the working folder.
+    """
+    import tyro
+
+    hints = get_type_hints(getattr(command, "func", command), include_extras=True)
+    paths = [name for name, hint in hints.items() if _holds_paths(_plain(hint))]
+    flags = {f"--{name.replace('_', '-')}": name for name in paths}
+    positional = [
+        name for name in paths if tyro.conf.Positional in getattr(hints[name], "__metadata__", ())
+    ]
+    for before, word in pairwise(["", *given]):
+        name, is_joined, value = word.replace("_", "-").partition("=")
+        empty = None
+        if name in flags and is_joined and not value:
+            empty = name
+        elif not word and before in flags:
+            empty = before
+        elif not word and positional and not before.startswith("--"):
+            empty = positional[0]
+        if empty:
+            raise ValueError(f"{empty} must be a path, got ''; '.' is the working folder")
+
+
+def _holds_paths(hint: Any) -> bool:
+    """True for a path, and for what may be one or holds some."""
+    return hint is Path or any(_holds_paths(one) for one in get_args(hint))
+
+
 def mistake(message: str, command: Callable[..., Any]) -> str | None:
     """Return a message of tyro as `--option must be ..., got ...`, for an option of `command`.
 
@@ -133,7 +171,9 @@ def mistake(message: str, command: Callable[..., Any]) -> str | None:
     if found is None:
         return None
     name = found["option"].removeprefix("--").replace("-", "_")
-    hint = get_type_hints(getattr(command, "func", command)).get(name)
+    hints = get_type_hints(getattr(command, "func", command), include_extras=True)
+    called = {_called(own, hint): hint for own, hint in hints.items()}
+    hint = called.get(name)
     if hint is None:
         return None
     got = " ".join(QUOTED.findall(found["reason"])) or "nothing"

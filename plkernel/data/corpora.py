@@ -11,13 +11,14 @@ import sys
 import warnings
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plkernel.common.files import atomic, check_folder, load_object, save_json
+from plkernel.common.files import atomic, check_folder, load_object, save_json, shown
 from plkernel.data.names import Source, find_source
 
 FORMAT = 1
@@ -100,10 +101,24 @@ def load(
     corpus, it is empty or cannot be read; nothing of it is kept then.
     """
     name = str(name)
+    _check_options(max_bytes, separator, column, cache)
     source, path = _located(name, max_bytes, separator, column, cache)
     for note in source.notes:
         warnings.warn(f"corpus {name}: {note}", stacklevel=2)
     return replace(_cached(path) or _build(name, source, path, max_bytes), name=name)
+
+
+def _check_options(max_bytes: Any, separator: Any, column: Any, cache: Any) -> None:
+    """Raise ValueError for options of `load` that are of another type."""
+    is_whole = isinstance(max_bytes, Integral) and not isinstance(max_bytes, bool)
+    if max_bytes is not None and not is_whole:
+        raise ValueError(f"max_bytes must be a whole number, got {shown(max_bytes)}")
+    if not isinstance(separator, str):
+        raise ValueError(f"separator must be one character, got {shown(separator)}")
+    if column is not None and not isinstance(column, str):
+        raise ValueError(f"column must be the name of one, got {shown(column)}")
+    if cache is not None and (not isinstance(cache, str | os.PathLike) or not str(cache)):
+        raise ValueError(f"cache must be the path of a folder, got {shown(cache)}")
 
 
 def size_ahead(name: str, *, max_bytes: int | None = None, **options: Any) -> int | None:

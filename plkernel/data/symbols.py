@@ -1,5 +1,7 @@
 """What is measured: the bytes of a text, its tokens, or a vector of integers of any alphabet."""
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -39,15 +41,24 @@ def of_text(
     data: NDArray[np.uint8],
     tokenizer: str | Path | None = None,
     measured: MeasuredAs = "bytes",
+    progress: Callable[[float], Any] | None = None,
 ) -> SymbolText:
     """The bytes `data` of a text, or with `measured` tokens the tokens of `tokenizer`.
 
-    Raises ValueError for tokens without a tokenizer, and as `read_tokenizer` does.
+    progress: called with the share of the text tokenised since the last call. Warns of bytes that
+    the tokenizer leaves out. Raises ValueError for tokens without a tokenizer, and as
+    `read_tokenizer` does.
     """
     check_measured(tokenizer, measured)
     if tokenizer is None:
         return SymbolText(corpus, data)
-    found = tokenised(data, read_tokenizer(tokenizer))
+    found = tokenised(data, read_tokenizer(tokenizer), progress=progress)
+    if found.dropped:
+        warnings.warn(
+            f"tokenizer {tokenizer}: {found.dropped:,} of {data.size:,} bytes belong to no token,"
+            " as spaces between words; tokens are measured without them",
+            stacklevel=2,
+        )
     length = token_length(found.ends, str(tokenizer))
     if measured == "tokens":
         return SymbolText(corpus, numbered(found.ids), "token", length)

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
@@ -29,6 +29,10 @@ CHUNK = 1 << 23
 ARCHIVES = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 ROWS = 1000
+MOST_UNPACKED = 1 << 28
+"""Bytes that any compressed file may unpack to."""
+MOST_RATIO = 100
+"""Times its size that a compressed file may unpack to beyond that: text has 2 to 50."""
 
 
 class Chunk(NamedTuple):
@@ -79,16 +83,16 @@ def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
 
     A table is a document for each row whose text `column` is not null, any other is one document. A
     `.gz .bz2 .xz .zst` file is unpacked on the way. Memory is bounded. Raises ValueError for
-    archives and tables without that column or without text in it, OSError for a file that cannot be
-    read or unpacked; in one line.
+    archives, tables without that column or without text in it, and files that unpack to more than
+    MOST_UNPACKED bytes and MOST_RATIO times their size; OSError for a file that cannot be read or
+    unpacked; in one line.
     """
     if ARCHIVES & {path.suffix.lower(), Path(path.stem).suffix.lower()}:
         raise ValueError(
             f"corpus file {path}: an archive of several files; unpack it and name the folder"
             " instead"
         )
-    opener = OPENERS.get(path.suffix.lower(), partial(Path.open, mode="rb"))
-    with reader_errors(f"corpus file {path}"), opener(path) as handle:
+    with reader_errors(f"corpus file {path}"), _opened(path) as handle:
         match table_format(path):
             case "parquet":
                 import pyarrow.parquet as pq
@@ -103,6 +107,50 @@ def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
                 texts = (_json_texts if kind == "json" else _csv_texts)(handle, column)
                 while batch := list(islice(texts, ROWS)):
                     yield documents(batch, separator)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked where its suffix says that it is compressed."""
+    if not is_compressed(path):
+        with path.open("rb") as handle:
+            yield handle
+        return
+    with OPENERS[path.suffix.lower()](path) as stream:
+        unpacked = _Unpacked(stream, max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size))
+        yield cast(BinaryIO, io.BufferedReader(unpacked, CHUNK))
+
+
+class _Unpacked(io.RawIOBase):
+    """What a stream unpacks to; ValueError beyond `most` bytes."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self.stream = stream
+        self.most = most
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self.stream.seekable())
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self.stream.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self.stream.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        if self.count > self.most:  # of what was read before, so that a start can be had
+            raise ValueError(
+                f"unpacks to more than {self.most:,} bytes, more than {MOST_RATIO} times its size"
+                " and so hardly text; give max_bytes to read its start"
+            )
+        data = self.stream.read(len(buffer))
+        self.count += len(data)
+        buffer[: len(data)] = data
+        return len(data)
 
 
 MARKS = {

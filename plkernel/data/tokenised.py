@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,14 @@ SURROGATES = dict.fromkeys(range(0xDC80, 0xDD00), UNKNOWN)
 class Tokens:
     """A text as tokens.
 
-    ids   (n,) numbers of the tokens
-    ends  (n,) bytes of the text up to the end of each token, ascending
+    ids      (n,) numbers of the tokens
+    ends     (n,) bytes of the text up to the end of each token, ascending
+    dropped  bytes of the text that belong to no token
     """
 
     ids: NDArray[np.int64]
     ends: NDArray[np.int64]
+    dropped: int = 0
 
 
 Encode = Callable[[str], tuple[Iterable[int], Iterable[tuple[int, int]]]]
@@ -84,8 +87,15 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def tokenised(data: Bytes, encode: Encode, piece: int = PIECE) -> Tokens:
+def tokenised(
+    data: Bytes,
+    encode: Encode,
+    piece: int = PIECE,
+    progress: Callable[[float], Any] | None = None,
+) -> Tokens:
     """The bytes `data` (n,) as tokens, a piece after the other.
+
+    progress: called with the share of the text done since the last call.
 
     What stands between two tokens, as spaces do that a tokenizer drops, counts with the token
     behind it. A character that becomes several tokens is divided evenly among them.
@@ -93,15 +103,27 @@ def tokenised(data: Bytes, encode: Encode, piece: int = PIECE) -> Tokens:
     ids = list[NDArray[np.int64]]()
     ends = list[NDArray[np.int64]]()
     before = 0
+    dropped = 0
     for text, widths in _pieces(data, piece):
         numbers, spans = encode(text)
         reached = np.concatenate([[0], np.cumsum(widths)])
+        places = np.array(list(spans), dtype=np.int64).reshape(-1, 2)
         ids.append(np.array(numbers, dtype=np.int64))
-        ends.append(before + _ends(np.array(list(spans), dtype=np.int64).reshape(-1, 2), reached))
+        ends.append(before + _ends(places, reached))
+        dropped += int(widths[~_covered(places, widths.size)].sum())
         before += int(reached[-1])
+        if progress is not None:
+            progress(int(reached[-1]) / data.size)
     if not ids:
         return Tokens(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    return Tokens(np.concatenate(ids), np.concatenate(ends))
+    return Tokens(np.concatenate(ids), np.concatenate(ends), dropped)
+
+
+def _covered(spans: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+    """Which of `count` characters a token covers, of spans (n, 2)."""
+    opened = np.bincount(spans[:, 0], minlength=count + 1)
+    closed = np.bincount(spans[:, 1], minlength=count + 1)
+    return np.asarray(np.cumsum(opened - closed)[:count] > 0)
 
 
 def _ends(spans: NDArray[np.int64], reached: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -67,7 +67,10 @@ LIKE_DECAYS = re.compile(
     r"|(?:\w+_)?time_decay(?!_?w\d)(?:_\w+)?"
     r"|nu_log(?:_\w+)?|recurrent_param(?:_\w+)?|slope_rate(?:_\w+)?|Lambda_re(?:_\w+)?"
     r"|ssm_dt\.bias|time_mix_(?:decay|w0)\.weight"
-    r"|log_decays?(?:_\w+)?|decay_(?:log|logits?|bias|rates?)"
+    r"|log_(?:decays?|lambda|gamma|a)(?:_\w+)?|(?:lambda|alpha|a|retention)_log|lambda_(?:raw|log)"
+    r"|(?!weight_|ema_|lr_)(?:[a-zA-Z]+_)*decays?\d?(?:_(?:log|logits?|bias|rates?|base|factor))?"
+    r"|\w*decay\w*(?:\.\d+)?\.bias|A_logs?_\w+|(?:dt_bias|time_decay|A_log)\d+"
+    r"|(?:\w+\.)?(?:forget_?gate|f_?gate|forget)(?:_proj)?(?:_bias|\.bias)"
     r")",
     re.ASCII,
 )
@@ -76,7 +79,7 @@ WRAPPED = re.compile(
     r"(.+)\.(?:base_layer|original_module|modules_to_save\.[^.]+|_orig_mod)\.(weight|bias)"
 )
 """Names of the tensors of a linear map that peft or torch.compile has wrapped."""
-COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "num_blocks")
+COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
 """Names of config.json for the number of layers."""
 DEEPEST = 4
 """Parts of a name that may stand below a linear map: q.base_layer.weight.quant_state.nf4."""
@@ -97,7 +100,14 @@ class Given:
         return self.tensors[role]
 
     def setting(self, name: str) -> Any:
-        """Value of config.json, or of the language model in it; None if absent."""
+        """Value of config.json, or of the language model in it; None if absent.
+
+        The name of a value in an object has a dot, as in linear_attn_config.num_heads.
+        """
+        outer, dot, inner = name.partition(".")
+        if dot:
+            found = self.setting(outer)
+            return found.get(inner) if isinstance(found, dict) else None
         text = self.config.get("text_config")
         return self.config.get(name, text.get(name) if isinstance(text, dict) else None)
 
@@ -229,6 +239,8 @@ def mamba2(given: Given) -> Floats:
         )
     except (TypeError, ValueError):
         raise ValueError(f"config.json: {name} must be two numbers, got {shown(limits)}") from None
+    if not shortest <= longest:
+        raise ValueError(f"config.json: {name} must ascend, got {shown(limits)}")
     return stepped(given, shortest, longest)
 
 
@@ -248,6 +260,16 @@ def mamba3(given: Given) -> Floats:
     """softplus(dt_bias) max(ln 2, A_floor): A is softplus of what the input gives, here 0."""
     speed = max(math.log(2.0), given.number("A_floor", 0.0) or 0.0)
     return rate_of("dt_bias", given["dt_bias"], a_log=np.log(speed))
+
+
+def by_speed(given: Given) -> Floats:
+    """-A softplus(dt_bias): A is -exp(A_log), (H,) or (D, N) with one dt_bias for each row."""
+    speeds = given["A"]
+    dt_bias = given["dt_bias"]
+    is_by_head = speeds.size == dt_bias.size
+    steps = softplus(dt_bias.reshape(speeds.shape) if is_by_head else _of_rows(dt_bias, speeds))
+    rates: Floats = -speeds * steps
+    return rates
 
 
 def kimi(given: Given) -> Floats:
@@ -411,6 +433,7 @@ RATES: dict[str, Callable[[Given], Floats]] = {
     for one in (
         by_level,
         by_row_or_head,
+        by_speed,
         exponential,
         forget_gate,
         gla,

@@ -13,7 +13,17 @@ RANKED = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """Names of files that one process wrote, as mp_rank_00_model_states.pt."""
-WEIGHTS = (".safetensors", ".st", ".pth", ".pt", ".bin", ".ckpt", ".gguf")
+WEIGHTS = (".safetensors", ".st", ".pth", ".pt", ".bin", ".ckpt", ".pkl", ".tar", ".gguf")
+OTHERS = {
+    ".npz": "MLX keeps arrays so: its load and save_safetensors convert them",
+    ".msgpack": "Flax keeps weights so: from_pretrained(.., from_flax=True) reads them and"
+    " save_pretrained writes them",
+    ".h5": "TensorFlow keeps weights so: from_pretrained(.., from_tf=True) reads them and"
+    " save_pretrained writes them",
+    ".nemo": "it is an archive: unpack it with tar, and name model_weights.ckpt",
+    ".onnx": "it holds a graph: name the checkpoint that it was exported from",
+}
+"""Formats of other software by suffix, and how to come to one that is read."""
 
 
 def entries(folder: Path) -> list[str]:
@@ -38,6 +48,11 @@ def conversion(folder: Path) -> str:
             "is a checkpoint of DeepSpeed, in parts:"
             f" python {place / 'zero_to_fp32.py'} {place} out joins them; then name out. Without"
             " ZeRO, mp_rank_00_model_states.pt in it can be named"
+        )
+    if "manifest.ocdbt" in names or "_CHECKPOINT_METADATA" in names:
+        return (
+            "is a checkpoint of Orbax (JAX): restore it there, and write its arrays with"
+            " safetensors.numpy.save_file; then name that file"
         )
     marks = ("latest_checkpointed_iteration.txt", "model_optim_rng.pt")
     parts = any(name.startswith(("mp_rank_", "iter_")) for name in names)
@@ -74,6 +89,38 @@ def part_of(path: Path) -> str:
     return f"is one part of {count:,}, each with some of the numbers{hint}"
 
 
+def other_format(path: Path) -> str:
+    """How to come to a format that is read, by the suffix of a file; "" where it is not known."""
+    how = OTHERS.get(path.suffix.lower())
+    return f"; {how}" if how else ""
+
+
+def parts_in(folder: Path) -> list[str]:
+    """The parts of a model in safetensors where all of them are there, in order; none otherwise.
+
+    As save_pretrained names them; without the index, which an upload may have left out.
+    """
+    found = [(OF_SEVERAL.fullmatch(name), name) for name in entries(folder)]
+    parts = [name for match, name in found if match and name.endswith(".safetensors")]
+    counts = {int(match["count"]) for match, name in found if match and name in parts}
+    is_whole = len(counts) == 1 and counts == {len(parts)}
+    return parts if is_whole else []
+
+
 def held_files(folder: Path) -> list[str]:
-    """Files with weights in a folder, which can be named."""
-    return [name for name in entries(folder) if name.endswith(WEIGHTS)]
+    """Files with weights in a folder or one below it, which can be named."""
+    names = entries(folder)
+    here = [name for name in names if name.endswith(WEIGHTS)]
+    if here:
+        return here
+    below = [
+        folder / name
+        for name in names
+        if (folder / name).is_dir() and not (folder / name).is_symlink()
+    ]
+    return [
+        f"{inner.name}/{name}"
+        for inner in below
+        for name in entries(inner)
+        if name.endswith(WEIGHTS)
+    ]

@@ -46,6 +46,10 @@ POSITIVE = _form("exp({})", 0.0, np.inf, np.log)
 NEGATIVE = _form("-exp({})", -np.inf, 0.0, lambda x: np.log(-x))
 GATE = _form("exp(-exp(-1/2) sigmoid({}))", np.exp(-np.exp(-0.5)), 1.0, lambda x: _logit(x))
 SQUASHED = _form("exp(-8 softplus({}))", 0.0, 1.0, lambda x: np.log(np.expm1(-np.log(x) / 8.0)))
+RATE = _form("exp(-1/2) sigmoid({})", 0.0, np.exp(-0.5), lambda x: _logit(np.exp(-x)))
+LOG_DECAY = _form("-exp(-1/2) sigmoid({})", -np.exp(-0.5), 0.0, lambda x: _logit(np.exp(x)))
+SLOPE = _form("exp(-{})", 0.3, 1.0, lambda x: -np.log(x))
+OPEN = _form("sigmoid({})", 0.5, 1.0, lambda x: np.log(x) - np.log1p(-x))
 STEP = _form("softplus({})", *STEPS, lambda x: np.log(np.expm1(x)))
 
 
@@ -64,7 +68,9 @@ FORMS: dict[str, tuple[Form, ...]] = {
     "dt_bias": (STEP,),
     "log_dt": (POSITIVE,),
     "log_step": (POSITIVE,),
-    "w0": (GATE,),
+    "w0": (GATE, RATE, LOG_DECAY),
+    "slope_rate": (SLOPE,),
+    "fgate": (OPEN,),
     "recurrent_param": (SQUASHED,),
     "a_param": (SQUASHED,),
 }
@@ -102,6 +108,8 @@ def _last(layer: Layer, role: str) -> str:
     last = layer.names[role].removesuffix(".weight").rpartition(".")[2]
     if last == "time_mix_decay":  # of llama.cpp
         return "time_decay"
+    if last == "bias" and layer.family.name == "xLSTM":
+        return "fgate"
     return "w0" if layer.family.name == "RWKV-7" else last
 
 
@@ -112,11 +120,15 @@ def _is_so(last: str, form: Form, role: str, alike: Sequence[Layer], values: Flo
         return bool(high > SPREAD * low)
     if form is GATE:  # all half-lives between 1.5 and 2 tokens
         return True
+    if form is OPEN and values.max() < 0.9:  # of all gates between 1/2 and 1 some are nearly open
+        return False
     now = np.concatenate([half_lives(layer.rates).ravel() for layer in alike])
     then = _half_lives(form, role, alike)
     if not _plausible(then):
         return False
     if last in ("log_dt", "log_step"):  # steps above 1
+        return True
+    if form in (RATE, LOG_DECAY, SLOPE, OPEN):  # all half-lives as short as 1.4 to 3.4 tokens
         return True
     if last in DIRECT:
         short = np.median(now) < 2.0 * np.log(2.0)

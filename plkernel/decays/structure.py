@@ -32,6 +32,10 @@ def like_decays(names: Sequence[str]) -> list[str]:
     return [name for name in names if LIKE_DECAYS.fullmatch(name)]
 
 
+OWN = ("ordered.theta", "log_length", "zigzag")
+"""Tensors of plkernel's models alone, of which nobody else needs to hear."""
+
+
 def unread(checkpoint: Checkpoint, layers: Sequence[Layer]) -> Iterator[Unread]:
     """Tensors that are named like decays and belong to no layer, and numbers in them that are not
     finite.
@@ -79,9 +83,15 @@ def missing_beside(name: str, known: Collection[str], kinds: set[str] | None = N
     checkpoint, which are preferred.
     """
     lacking: dict[str, bool] = {}
+    beside: list[str] = []
     for family in FAMILIES:
         at = _module(name, family)
-        if at is None or len(family.tensors) < 2:
+        if at is None or any(form in known for form in _at(at, family.without)):
+            continue
+        if len(family.tensors) < 2:
+            if family.beside and not any(form in known for form in _at(at, family.beside)):
+                words = " or ".join(form.removeprefix("{at}.") for form in family.beside)
+                beside.append(words)
             continue
         forms = [form for form in family.tensors.values() if form.format(at=at) not in known]
         if not forms:
@@ -90,7 +100,13 @@ def missing_beside(name: str, known: Collection[str], kinds: set[str] | None = N
             words = " and ".join(form.removeprefix("{at}.") for form in forms)
             lacking[words] = lacking.get(words, False) or bool(kinds and kinds.issuperset(forms))
     preferred = [words for words, same in lacking.items() if same]
-    return " or ".join(preferred or lacking)
+    others = [words for words in lacking if not any(own in words for own in OWN)]
+    return " or ".join(preferred or others or beside or lacking)
+
+
+def _at(module: str, forms: Sequence[str]) -> list[str]:
+    """Names in a module from templates that need no more than it."""
+    return [form.format(at=module) for form in forms if "{x}" not in form and "{model}" not in form]
 
 
 def _module(name: str, family: Family) -> str | None:
@@ -137,7 +153,7 @@ def _other_states(family: Family, given: Given, shape: Sequence[int]) -> Iterato
     named = (_setting(given, one) for one in family.states)
     states = [size for size in named if size]
     if states and shape and shape[-1] not in states:
-        yield f"{states[0]} states"
+        yield f"{states[0]:g} states"
 
 
 def _other_channels(family: Family, given: Given, shape: Sequence[int]) -> Iterator[str]:
@@ -146,7 +162,7 @@ def _other_channels(family: Family, given: Given, shape: Sequence[int]) -> Itera
     channels = [size for size in named if size]
     held = math.prod(shape[:-1]) if family.states else math.prod(shape)
     if channels and held not in channels:
-        yield f"{channels[0]} channels"
+        yield f"{channels[0]:g} channels"
 
 
 def _product(given: Given, names: str) -> int:
@@ -203,6 +219,8 @@ def _apart(module: str, alike: Sequence[str]) -> str:
     head = _common(names)
     tail = _common([one[head:][::-1] for one in names])
     own = parts[head : len(parts) - tail]
+    if head and own and own[0].isdecimal():  # a number alone does not say of what
+        own = [parts[head - 1], *own]
     return ".".join(own) or module
 
 

@@ -23,7 +23,7 @@ from plkernel.common.files import check_regular, load_object, shown
 from plkernel.decays.checkpoints import EPS, MOST_DIMENSIONS, TYPES, Checkpoint, Stored
 from plkernel.decays.config_sizes import check_sizes
 from plkernel.decays.families import Floats
-from plkernel.decays.folders import conversion, held_files, part_of
+from plkernel.decays.folders import conversion, held_files, other_format, part_of, parts_in
 from plkernel.decays.gguf_files import GGUF, open_gguf
 from plkernel.decays.pickles import read_pickle
 
@@ -36,7 +36,7 @@ CONFIG, INDEX, SINGLE, PICKLE, PICKLE_INDEX = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-PICKLED = (".pth", ".pt", ".bin", ".ckpt")
+PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".tar")
 SAFE = (".safetensors", ".st")
 MOST_TEXT = 2**26
 """Bytes of config.json or of an index."""
@@ -62,7 +62,13 @@ def open_checkpoint(target: str) -> Checkpoint:
     for index in (INDEX, PICKLE_INDEX):
         if (path / index).exists():
             return _indexed(path, index, config)
-    return _whole(_file_in(path) if path.is_dir() else path, config)
+    if not path.is_dir():
+        return _whole(path, config)
+    parts = parts_in(path)
+    if parts and not any((path / name).exists() for name in (SINGLE, PICKLE)):
+        files = [_inside(path, part, path) for part in parts]
+        return _of_shards({name: file for file in files for name in _header(file)[0]}, config)
+    return _whole(_file_in(path), config)
 
 
 def _found(target: str) -> Path:
@@ -87,6 +93,7 @@ def _indexed(folder: Path, name: str, config: Mapping[str, Any]) -> Checkpoint:
     files = {file: _inside(folder, file, index) for file in dict.fromkeys(places.values())}
     for file in files.values():
         check_regular(file, f"{index}: shard ")
+        _check_content(file)
     placed = {tensor: files[file] for tensor, file in places.items()}
     if name == PICKLE_INDEX:
         return of_tensors(_of_pickles(placed), config)
@@ -104,6 +111,7 @@ def _file_in(folder: Path) -> Path:
 def _whole(path: Path, config: Mapping[str, Any]) -> Checkpoint:
     """A checkpoint in one file."""
     check_regular(path)
+    _check_content(path)
     part = part_of(path)
     if part:
         raise ValueError(f"{path}: {part}")
@@ -114,10 +122,23 @@ def _whole(path: Path, config: Mapping[str, Any]) -> Checkpoint:
     if path.suffix not in PICKLED:
         raise ValueError(
             f"{path}: is no {', '.join((*SAFE, *PICKLED, GGUF))} file, and nothing else is read"
+            f"{other_format(path)}"
         )
     content = read_pickle(path)
     checkpoint = of_tensors(content, config)
     return _as_named(checkpoint) if any(one in content for one in PREPARED) else checkpoint
+
+
+def _check_content(path: Path) -> None:
+    """ValueError for what stands in the place of weights that were not fetched."""
+    with path.open("rb") as file:
+        start = file.read(64).lstrip()
+    if start.startswith(b"version https://git-lfs"):
+        raise ValueError(
+            f"{path}: is a pointer of Git LFS, got no weights; git lfs pull fetches them"
+        )
+    if start.lower().startswith((b"<!doctype", b"<html")):
+        raise ValueError(f"{path}: is a web page, got no weights; download the file itself")
 
 
 def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpoint:

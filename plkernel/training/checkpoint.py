@@ -81,7 +81,8 @@ def load_checkpoint(
     """Fill `model` (and the AdamW moments of `optimizer`) from `path`.
 
     Raises ValueError, and fills nothing, when the file is damaged, does not fit the model, or
-    belongs to a run with another `config`.
+    belongs to a run with another `config`; with an optimizer, which trains on, also where weights
+    or moments are NaN.
     """
     if path.is_dir():
         raise ValueError(f"checkpoint {path} must be a regular file, got a folder")
@@ -98,12 +99,27 @@ def load_checkpoint(
         different = other_run(json.loads(metadata["config"]), config)
         if different:
             raise ValueError(f"checkpoint {path} belongs to another run ({different})")
+    if optimizer is not None:
+        broken = first_nan(tensors)
+        if broken:
+            raise ValueError(
+                f"checkpoint {path} must hold numbers to go on from, got NaN in {broken}"
+            )
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             tensor.copy_(tensors[f"model.{name}"])
     if optimizer is not None and progress.step > 0:
         _fill_moments(optimizer, model, tensors, progress.step)
     return progress
+
+
+def first_nan(tensors: Mapping[str, Tensor]) -> str:
+    """The first tensor that holds NaN with the number of them, as in 'w (2 of 4)'; '' if none."""
+    for name, tensor in tensors.items():
+        count = int(tensor.isnan().sum())
+        if count:
+            return f"{name} ({count:,} of {tensor.numel():,})"
+    return ""
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -45,7 +45,13 @@ from plkernel.training.build import (
     learning_rate,
     started,
 )
-from plkernel.training.checkpoint import AVERAGE, load_checkpoint, load_state, save_checkpoint
+from plkernel.training.checkpoint import (
+    AVERAGE,
+    first_nan,
+    load_checkpoint,
+    load_state,
+    save_checkpoint,
+)
 from plkernel.training.curves import CurveWriter, LoggerName, logger_library
 from plkernel.training.evaluate import (
     NATS_PER_BIT,
@@ -368,8 +374,18 @@ class Training:
         return row
 
     def save(self) -> None:
-        """Checkpoint the present state."""
+        """Checkpoint the present state.
+
+        Raises FloatingPointError, and leaves the earlier checkpoint, where weights are NaN: nothing
+        could go on from them.
+        """
         self.settle()
+        broken = first_nan(dict(self.model.named_parameters()))
+        if broken:
+            raise FloatingPointError(
+                f"the run diverged: NaN in {broken} at step {self.progress.step}; lower"
+                " train.learning_rate"
+            )
         # what follows the checkpoint is taken back, what comes before is not made again
         self.curves.writer.flush()
         self.progress = replace(self.progress, seconds=self.seconds)
@@ -461,6 +477,7 @@ class Training:
             "best_step": best["step"],
             "test_bpb": bits_per_byte(self.model, windows, self.at_once, self.device, hits, asked),
         }
+        _check_finite(result["test_bpb"], self.progress.step)
         if self.recall is not None:
             result["test_accuracy"] = hits.accuracy
         if causal:

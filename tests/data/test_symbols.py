@@ -108,3 +108,12 @@ def test_an_archive_is_told_from_a_vector(tmp_path: Path) -> None:
     path = (tmp_path / "two.npz").rename(tmp_path / "two.npy")
     with pytest.raises(ValueError, match=r"got an archive of numpy\.savez"):
         read_vector(path)
+
+
+def test_bytes_that_belong_to_no_token_are_said(tokenizer_file: Callable[..., Path]) -> None:
+    text = "one two three " * 300
+    data = np.frombuffer(text.encode(), np.uint8)
+    shares: list[float] = []
+    with pytest.warns(UserWarning, match=r"900 of 4,200 bytes belong to no token"):
+        of_text("corpus", data, tokenizer_file(text, kind="words"), progress=shares.append)
+    assert sum(shares) == pytest.approx(1.0)

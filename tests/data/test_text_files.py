@@ -356,3 +356,21 @@ def test_cautions_of_one_kind_are_one_line(tmp_path):
     with pytest.warns(UserWarning, match="and 2 more like it") as said:
         corpora.load(tmp_path, cache=tmp_path.parent / "cache")
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_a_small_file_that_unpacks_to_a_huge_one_is_refused_with_the_limit(
+    tmp_path, suffix, monkeypatch
+):
+    """Nothing of it stays in the cache, and its start can be read."""
+    monkeypatch.setattr("plkernel.data.text_files.MOST_UNPACKED", 100_000)
+    path = tmp_path / f"zeros{suffix}"
+    path.write_bytes(PACKERS[suffix](bytes(30_000_000)))
+    limit = max(100_000, 100 * path.stat().st_size)
+    with pytest.raises(ValueError, match=f"unpacks to more than {limit:,} bytes.*give max_bytes"):
+        corpora.load(path, cache=tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.bin"))
+    assert corpora.load(path, cache=tmp_path / "cache", max_bytes=50_000).size == 50_000
+    plain = tmp_path / "zeros"
+    plain.write_bytes(bytes(200_000))
+    assert corpora.load(plain, cache=tmp_path / "cache").size == 200_000

@@ -104,6 +104,21 @@ TRANSFORMED: dict[str, tuple[State, str]] = {
     "RWKV-6, decays": (changed(rwkv(6), "decay", decay), "exp(-exp(time_decay))"),
     "RWKV-6, rates": (changed(rwkv(6), "decay", torch.exp), "exp(time_decay)"),
     "RWKV-7, decays": (rwkv7(SQUASHED), "exp(-exp(-1/2) sigmoid(w0))"),
+    "RWKV-7, rates": (rwkv7(-torch.log(SQUASHED)), "exp(-1/2) sigmoid(w0)"),
+    "RWKV-7, logs of decays": (rwkv7(torch.log(SQUASHED)), "-exp(-1/2) sigmoid(w0)"),
+    "lightning attention, decays": (
+        {
+            f"model.layers.{i}.self_attn.slope_rate": torch.exp(
+                -(2.0 ** -torch.linspace(0.5, 8.0, 16)) * (1 - i / 4)
+            )[:, None, None]
+            for i in range(3)
+        },
+        "exp(-slope_rate)",
+    ),
+    "xLSTM, gates": (
+        {"blocks.0.mlstm_cell.fgate.bias": torch.sigmoid(torch.linspace(3.0, 6.0, 8))},
+        "sigmoid(fgate)",
+    ),
     "LRU, decays": ({"s.nu_log": decay(LEVELS)}, "exp(-exp(nu_log))"),
     "LRU, rates": ({"s.nu_log": torch.exp(LEVELS)}, "exp(nu_log)"),
     "RG-LRU, decays": (
@@ -165,6 +180,13 @@ HEALTHY: dict[str, State] = {
         **changed(mamba1(), "bias", lambda x: 0.05 + 0.01 * torch.randn(8, generator=drawn()))
     },
     "LRU": {"s.nu_log": LEVELS},
+    "RWKV-7 that is short": rwkv7(torch.linspace(-1.0, 1.0, CHANNELS)),
+    "lightning attention": {
+        f"l.{i}.self_attn.slope_rate": 2.0 ** -torch.linspace(0.5, 8.0, 16) * (1 - i / 4)
+        for i in range(3)
+    },
+    "xLSTM": {"l.fgate.bias": torch.linspace(3.0, 6.0, 8)},
+    "xLSTM that is short": {"l.fgate.bias": torch.linspace(0.5, 0.8, 8)},
 }
 
 
@@ -187,6 +209,24 @@ def test_rwkv7_under_its_first_names(tmp_path: Path) -> None:
     assert {layer.family.name for layer in found.layers} == {"RWKV-7"}
     rates = math.exp(-0.5) * torch.sigmoid(LEVELS.double())
     np.testing.assert_allclose(found.layers[0].rates, rates.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["by channel and state", "by head"])
+def test_speeds_in_place_of_their_logs_are_read(kind: str, tmp_path: Path) -> None:
+    """As vLLM keeps them: A = -exp(A_log), under a name of its own."""
+    logs = mamba1() if kind == "by channel and state" else mamba2()
+    speeds = {
+        name.replace("A_log", "A"): -torch.exp(x.double()) if name.endswith("A_log") else x
+        for name, x in logs.items()
+    }
+    expected = saved(tmp_path, logs).layers
+    found = saved(tmp_path, speeds)
+    assert not wrong(found)
+    for layer, other in zip(found.layers, expected, strict=True):
+        assert layer.family.name == other.family.name
+        np.testing.assert_allclose(layer.rates, other.rates, rtol=1e-7)
+    positive = changed(speeds, ".A", torch.abs)
+    assert "grows" in {one.name for one in wrong(saved(tmp_path, positive))}
 
 
 def further(a_log: str, dt_bias: str) -> State:
@@ -236,7 +276,13 @@ def test_four_directions_in_one_tensor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["A_log_atk", "A_x_log", "dt_bias_b", "time_decay_rev", "log_decay"]
+    "name",
+    [
+        *("A_log_atk", "A_x_log", "A_logs_b", "dt_bias_b", "dt_bias2", "log_decay"),
+        *("time_decay_rev", "time_decay2", "w_decay", "decay", "decay_base"),
+        *("to_decay_factor.0.bias", "forget_gate.bias", "fgate_bias"),
+        *("log_lambda", "lambda_raw", "alpha_log", "log_gamma", "retention_log"),
+    ],
 )
 def test_names_like_those_of_decays_are_said(name: str, tmp_path: Path) -> None:
     at = f"backbone.layers.0.mixer.{name}"
@@ -246,6 +292,19 @@ def test_names_like_those_of_decays_are_said(name: str, tmp_path: Path) -> None:
     assert not wrong(found)
     state[at][1] = torch.nan
     assert ("NaN", at) in {one[:2] for one in wrong(saved(tmp_path, state))}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("weight_decay", "ema_decay", "lr_decay", "gamma_log", "theta_log", "log_alpha"),
+        *("time_decay_w1", "decay_proj.weight", "gate.bias", "conv1d.bias", "norm.weight"),
+    ],
+)
+def test_other_names_are_not_called_decays(name: str, tmp_path: Path) -> None:
+    """The gamma of an LRU normalises, its theta turns; a decay of weights is a setting."""
+    state = mamba2() | {f"backbone.layers.0.mixer.{name}": torch.linspace(-1, 1, 5)}
+    assert "unread" not in {one.name for one in saved(tmp_path, state).findings}
 
 
 class Mixer(nn.Module):
@@ -409,6 +468,17 @@ LABELS = {
         ["0 model0", "0 model1"],
     ),
     "plain": (["layers.0.mixer", "layers.3.mixer"], ["0", "3"]),
+    "experts": (
+        ["layers.0.experts.0.mixer", "layers.0.experts.1.mixer"],
+        ["0 experts.0", "0 experts.1"],
+    ),
+    "stages": (
+        ["stages.0.blocks.0.ssm", "stages.0.blocks.1.ssm", "stages.1.blocks.0.ssm"],
+        ["0 stages.0", "1", "0 stages.1"],
+    ),
+    "two in a mixer": (["layers.0.mixer.ssm1", "layers.0.mixer.ssm2"], ["0 ssm1", "0 ssm2"]),
+    "a student": (["student.layers.0.m", "teacher.layers.0.m"], ["0 student", "0 teacher"]),
+    "an encoder": (["encoder.layers.1.m", "decoder.layers.1.m"], ["1 encoder", "1 decoder"]),
     "without numbers": (["a.ssm", "b.ssm"], ["0", "1"]),
     "one without a number": (["a.ssm", "layers.0.ssm"], ["0 a", "0 layers.0"]),
 }
@@ -447,6 +517,12 @@ SIZES: dict[str, tuple[State, dict[str, Any]]] = {
         {"lru_width": 32},
     ),
     "heads": (mamba2(), {"model_type": "mamba2", "num_heads": 8}),
+    "RWKV-7": (rwkv7(LEVELS), {"model_type": "rwkv7", "hidden_size": 64}),
+    "heads of an xLSTM": ({"l.fgate.bias": LEVELS}, {"model_type": "xlstm", "num_heads": 4}),
+    "heads in an object": (
+        {"l.A_log": LEVELS[:4], "l.dt_bias": LEVELS, "l.f_a_proj.weight": torch.ones(2, 2)},
+        {"model_type": "kimi_linear", "linear_attn_config": {"num_heads": 8}},
+    ),
 }
 
 
@@ -485,6 +561,12 @@ def lacking(state: State, part: str) -> State:
     return {name: x for name, x in state.items() if not name.endswith(part)}
 
 
+@pytest.mark.parametrize("name", ["n_layers", "n_layer", "num_layers", "num_blocks"])
+def test_the_number_of_layers_goes_by_many_names(name: str, tmp_path: Path) -> None:
+    [one] = wrong(saved(tmp_path, mamba2(2), **{name: 4}))
+    assert one.seen == "4 layers, and there are tensors of 2"
+
+
 RG_LRU = {"l.recurrent_param": LEVELS, "l.recurrent_gate_bias": LEVELS.reshape(2, 8)}
 S5 = {"l.Lambda_re": LEVELS, "l.log_step": LEVELS}
 
@@ -498,6 +580,7 @@ S5 = {"l.Lambda_re": LEVELS, "l.log_step": LEVELS}
         (mamba1(), "A_log", "backbone.layers.0.mixer.dt_proj.bias"),
         (RG_LRU, "recurrent_gate_bias", "l.recurrent_param"),
         (S5, "log_step", "l.Lambda_re"),
+        (rwkv7(LEVELS), "r_k", "blocks.0.att.w0"),
     ],
 )
 def test_the_tensor_that_is_missing_is_named(
@@ -519,3 +602,9 @@ def test_a_tensor_that_one_layer_lacks_is_named(state: State, index: int, tmp_pa
 def test_names_that_no_formula_takes_are_in_the_refusal(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no formula is known for l\.time_decay_rev"):
         saved(tmp_path, {"l.time_decay_rev": LEVELS, "a.weight": LEVELS})
+
+
+def test_what_only_our_models_have_is_not_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is missing beside") as told:
+        saved(tmp_path, lacking(mamba2(), "A_log"))
+    assert "ordered.theta" not in str(told.value).partition("is missing")[0]

@@ -67,6 +67,10 @@ SAVED: dict[str, Any] = {
     "chunks.pt": {"model0": halves()[0], "model1": halves()[1], "iteration": 3},
     "deep.pt": {"model": {"language_model": {"encoder": STATE}}, "iteration": 3},
     "flat.bin": STATE,
+    "params.pt": {"params": STATE, "step": 3},
+    "nested.pt": {"checkpoint": {"model": {"state_dict": STATE}}},
+    "best.pth.tar": {"state_dict": STATE, "epoch": 3},
+    "model.pkl": STATE,
 }
 
 
@@ -425,3 +429,58 @@ def test_a_kernel_that_is_unknown_leaves_a_gap(tmp_path: Path) -> None:
     kernels = inspected(str(tmp_path / "model.pt")).memory.kernels[0]
     assert np.isfinite(kernels[0]).all()
     assert np.isnan(kernels[1]).all()
+
+
+@pytest.mark.parametrize("start", [b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"])
+@pytest.mark.parametrize("name", ["model.safetensors", "x.pth", "x.gguf"])
+def test_a_pointer_of_git_lfs_is_told(start: bytes, name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(start)
+    with pytest.raises(ValueError, match=r"is a pointer of Git LFS.*git lfs pull fetches"):
+        inspected(str(tmp_path / name))
+    (tmp_path / name).write_bytes(b"<!DOCTYPE html><html><body>404</body></html>")
+    with pytest.raises(ValueError, match="is a web page"):
+        inspected(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("weights.npz", "MLX .* save_safetensors"),
+        ("flax_model.msgpack", "from_flax=True"),
+        ("tf_model.h5", "from_tf=True"),
+        ("model.nemo", "unpack it with tar"),
+    ],
+)
+def test_formats_of_other_software_are_told_how_to_convert(
+    name: str, hint: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(b"x" * 100)
+    with pytest.raises(ValueError, match=f"nothing else is read; .*{hint}"):
+        inspected(str(tmp_path / name))
+
+
+def test_a_folder_names_what_stands_one_folder_below(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-100").mkdir()
+    save_file(STATE, tmp_path / "checkpoint-100/model.safetensors")
+    with pytest.raises(ValueError, match=r"name a file, as checkpoint-100/model\.safetensors"):
+        inspected(str(tmp_path))
+    (tmp_path / "manifest.ocdbt").write_bytes(b"x")
+    with pytest.raises(ValueError, match="is a checkpoint of Orbax"):
+        inspected(str(tmp_path))
+
+
+def test_all_parts_are_read_without_their_index(tmp_path: Path) -> None:
+    for number, part in enumerate(halves(), start=1):
+        save_file(part, tmp_path / f"model-0000{number}-of-00002.safetensors")
+    assert len(inspected(str(tmp_path)).layers) == 2
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ValueError, match="holds none of"):
+        inspected(str(tmp_path))
+
+
+@pytest.mark.parametrize("limits", [[1.0, 0.1], [float("nan"), 1.0]])
+def test_limits_that_no_step_can_keep_are_told(limits: list[float], tmp_path: Path) -> None:
+    save_file(STATE, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"time_step_limit": limits}))
+    with pytest.raises(ValueError, match="time_step_limit must ascend, got"):
+        inspected(str(tmp_path))

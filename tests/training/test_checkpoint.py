@@ -142,3 +142,16 @@ def test_a_checkpoint_belongs_to_one_run(path: Path) -> None:
 def test_other_damage_is_named(path: Path, change: Callable, sealed: bool, message: str) -> None:
     rewrite(path, change, sealed)
     refused(path, f"checkpoint .*checkpoint.safetensors .*{message}")
+
+
+@pytest.mark.parametrize("name", ["model.matrix", "exp_avg.vector", "exp_avg_sq.matrix"])
+def test_nothing_goes_on_from_nan(name: str, path: Path) -> None:
+    """Of a right digest too; without an optimizer it is read, to be looked at."""
+
+    def spoil(tensors: dict[str, Tensor], _: dict[str, str]) -> None:
+        tensors[name].view(-1)[1] = torch.nan
+
+    rewrite(path, spoil)
+    count = 4 if name.endswith("vector") else 20
+    refused(path, rf"got NaN in {name} \(1 of {count}\)")
+    assert load_checkpoint(path, Parts()) == PROGRESS

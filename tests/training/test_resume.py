@@ -2,6 +2,7 @@
 have changed.
 """
 
+import math
 import os
 import random
 import shutil
@@ -14,11 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from tensorboard.summary.writer import event_file_writer
 
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
 from plkernel.config.spec import Spec
+from plkernel.training.checkpoint import digest_of
 from plkernel.training.folder import RunFolder
 from plkernel.training.loop import Training, prepare, run_training
 
@@ -266,6 +271,44 @@ def test_the_checkpoint_of_another_arm_is_refused(
     )
     (one / CHECKPOINT).write_bytes((one / CHECKPOINT).read_bytes()[:100])
     refused(run, out, r"checkpoint .*checkpoint.safetensors is damaged")
+
+
+def test_weights_that_are_nan_are_refused(
+    spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path
+) -> None:
+    """After the last step too, where nothing is left to train, and with a right checksum."""
+    run = spec()
+    for step in (5, 8):
+        out = tmp_path / f"{step}"
+        path = stopped(run, ARM, out, step) / CHECKPOINT
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        tensors["model.head.weight"][0, 0] = math.nan
+        metadata["digest"] = digest_of(tensors, metadata)
+        save_file(tensors, path, metadata)
+        refused(run, out, r"got NaN in model\.head\.weight \(1 of .*bring the run's own back")
+
+
+def test_a_run_that_is_stopped_with_nan_keeps_its_earlier_checkpoint(
+    spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss is finite at the step whose gradient is not; the weights are NaN after it."""
+    run = spec()
+    checkpoint = stopped(run, ARM, tmp_path, 6) / CHECKPOINT
+    before = checkpoint.read_bytes()
+    original = Training.step
+
+    def step(training: Training) -> None:
+        original(training)
+        with torch.no_grad():
+            next(training.model.parameters()).fill_(math.nan)
+
+    monkeypatch.setattr(Training, "step", step)
+    training = Training(prepare(run, ARM, 0, tmp_path))
+    with pytest.raises(FloatingPointError, match=r"diverged: NaN in .* at step 7; lower"):
+        training.run(lambda: True, progress_bar=False)
+    assert checkpoint.read_bytes() == before
 
 
 def test_rows_that_have_changed_are_refused(

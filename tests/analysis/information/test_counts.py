@@ -74,3 +74,17 @@ def test_a_mapped_file_and_all_256_symbols_are_counted(tmp_path, monkeypatch, sm
     for lag, table in zip((1, 5000), count_pairs(mapped, [1, 5000])[:, 0], strict=True):
         np.testing.assert_array_equal(table, by_bincount(data, lag))
     np.testing.assert_array_equal(histogram(mapped), np.bincount(data))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint32, np.int64, np.uint64])
+def test_integers_are_numbered_as_sorting_does(dtype, monkeypatch):
+    """By a table where their range is small, in little memory; by sorting where it is not."""
+    monkeypatch.setattr(counts, "PIECE", 700)
+    limits = np.iinfo(dtype)
+    for low in (limits.min, limits.max - 90):
+        data = np.random.default_rng(0).integers(low, int(low) + 91, 5_000, dtype=dtype)[::3]
+        expected = np.unique(data, return_inverse=True)[1]
+        np.testing.assert_array_equal(counts.numbered(data), expected)
+    ends = np.array([limits.min, limits.max, limits.min], dtype)
+    assert counts.numbered(ends).tolist() == [0, 1, 0]
+    assert counts.numbered(ends[:0]).dtype == np.uint8

@@ -114,9 +114,8 @@ def stepped(model: Any, batch: int) -> Stepped:
 
     Raises ValueError for one that takes neither a state nor a cache.
     """
-    if hasattr(model, "initial_state"):
-        return StateSteps(model, batch)
-    return CacheSteps(model.module if isinstance(model, Foreign) else model)
+    own = model.module if isinstance(model, Foreign) else model
+    return StateSteps(own, batch) if hasattr(own, "initial_state") else CacheSteps(own)
 
 
 def rounded(values: Tensor, dtype: str, generator: torch.Generator | None = None) -> Tensor:

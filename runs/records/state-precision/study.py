@@ -370,7 +370,10 @@ def report() -> None:
     rows = read_lines(HERE / "rows.jsonl")
     stating = read_hypotheses(HERE / "hypotheses.toml")
     result = judged(judge_rows(rows), EXACT, stating)
-    content: dict[str, Any] = {**content_of(result), "float32": float32_losses(rows)}
+    sizes = [row["parameters"] for row in rows]
+    content = content_of(result)
+    content["float32"] = float32_losses(rows)
+    content["parameters"] = {"fewest": min(sizes), "most": max(sizes)}
     save_json(HERE / "table.json", {**content, "environment": rows[0]["environment"]})
     for one in content["hypotheses"]:
         print(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, legend_below, line_style, style
 
@@ -19,6 +20,9 @@ SHOWN = {
 LABELS = ["to 1", "1-2", "2-4", "4-8", "8-16"]
 """Ranges of positions in contexts."""
 EXACT = "float32"
+LINEAR = {"dense": 0.003, "sparse": 0.03}
+"""Bits up to which an axis is linear; it is logarithmic beyond."""
+TICKS = {"dense": [-0.01, -0.003, 0, 0.003, 0.01, 0.03], "sparse": [-1, -0.1, 0, 0.1]}
 
 
 def costs(rows: Sequence[Mapping[str, Any]], condition: str, kind: str, storage: str) -> np.ndarray:
@@ -44,7 +48,11 @@ def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
                     axes.set_title(title)
                 if kind == kinds[-1]:
                     axes.set_xlabel("position in contexts")
+            line[0].set_yscale("symlog", linthresh=LINEAR[kind], linscale=0.7)
+            line[0].set_yticks(TICKS[kind], [f"{tick:g}" for tick in TICKS[kind]])
+            line[0].yaxis.set_minor_locator(NullLocator())
             line[0].set_ylabel(f"{kind} text (bits)")
+        drawn.align_ylabels(grid[:, 0])
         legend_below(drawn, storages)
     return drawn
 

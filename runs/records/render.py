@@ -358,7 +358,7 @@ def state_verdicts() -> str:
         lines.append([one["family"], words, PAIRED.format(**one), verdict])
     tests = " or ".join(dict.fromkeys(one["test"] for one in hypotheses))
     header = ["where", "hypothesis", f"bits per byte, 90 % interval by {tests}", "verdict"]
-    return f"{markdown(header, lines)}\n\n{source('state-precision')}"
+    return f"{markdown(header, lines)}\n\n{source('state-precision/table.json')}"
 
 
 def transfer() -> str:

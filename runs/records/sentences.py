@@ -796,7 +796,7 @@ def stored_state_seeds(
     than zero.
     """
     band = ("within", "1-2", "2-4", "4-8", "8-16").index(positions)
-    lines = (RECORDS / "state-precision/rows.jsonl").read_text().splitlines()
+    lines = (RECORDS / "state-precision/losses.jsonl").read_text().splitlines()
     found = []
     for row in map(json.loads, lines):
         if row["condition"].replace(" ", "") != condition:

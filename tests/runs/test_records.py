@@ -80,7 +80,7 @@ def test_stored_states_are_judged_as_registered_and_the_table_is_that_of_the_row
     registered = json.loads((folder / "registered.json").read_text())
     stating = read_hypotheses(folder / "hypotheses.toml")
     assert registered["hypotheses"] == [one.model_dump() for one in stating.hypotheses]
-    rows = read_lines(folder / "rows.jsonl")
+    rows = read_lines(folder / "losses.jsonl")
     runs = {(row["condition"], row["seed"]) for row in rows}
     expected = {(one.name, seed) for one in study.CONDITIONS for seed in registered["seeds"]}
     assert len(rows) == len(runs)

@@ -1,9 +1,9 @@
 """What a recurrent state stored in half precision costs models that were trained in float32.
 
 python runs/records/state-precision/study.py trains every condition at every seed, reads held-out
-text with the state stored in four ways, and adds a line to rows.jsonl beside this file; rows that
+text with the state stored in four ways, and adds a line to losses.jsonl beside this file; rows that
 are there are not made again. --models ssm trains one kind of model, so that two processes may share
-the work. --power pilot/rows.jsonl --seeds 0 1 2 3 4 5 writes the power of the hypotheses for the
+the work. --power pilot/losses.jsonl --seeds 0 1 2 3 4 5 writes the power of the hypotheses for the
 spread of a pilot to registered.json. --report-only writes table.json, with the verdicts on
 hypotheses.toml, and state.png and .svg.
 
@@ -367,7 +367,7 @@ def report() -> None:
 
     from plkernel.analysis.figures.style import rendered
 
-    rows = read_lines(HERE / "rows.jsonl")
+    rows = read_lines(HERE / "losses.jsonl")
     stating = read_hypotheses(HERE / "hypotheses.toml")
     result = judged(judge_rows(rows), EXACT, stating)
     sizes = [row["parameters"] for row in rows]
@@ -387,7 +387,7 @@ def report() -> None:
 def state_precision(
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5),
     models: tuple[str, ...] = tuple(MODELS),
-    out: Path = HERE / "rows.jsonl",
+    out: Path = HERE / "losses.jsonl",
     power: Path | None = None,
     report_only: bool = False,
 ) -> None:

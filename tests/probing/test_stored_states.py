@@ -24,11 +24,11 @@ def windows_of(count: int, seed: int = 0) -> Tensor:
 
 
 def drawn_(model: nn.Module) -> Any:
-    """All parameters but decays at random, so that no output is zero."""
+    """All parameters but the rates of an SSM at random, so that no output is zero."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, values in model.named_parameters():
-            if not name.endswith(("log_rate", "w0")):
+            if not name.endswith("log_rate"):
                 values.copy_(0.3 * torch.randn(values.shape, generator=generator))
     return model.eval()
 

@@ -11,8 +11,14 @@ steps on (355 in bfloat16, 2,839 in float16). For shorter half-lives a step is
 rounded to whole units, up or down by its size: below m = 2**-p / (1 - a) the state freezes there,
 above it falls too fast or too slowly. `kept` follows it step by step.
 
-A state that is stored at the ends of chunks alone is rounded that often. Inputs at every step act
-as a dither, which makes the error smaller; stochastic rounding has none on the average.
+A state that is stored at the ends of chunks alone is rounded that often. Inputs that vary from
+step to step act as a dither, which makes the error smaller; stochastic rounding has none on the
+average. A constant input is no dither: the state, on its way from 0 to s* = input / (1 - a), stops
+where a step takes it less than half a unit, short of s* by a share of at most
+
+    2**-p / (1 - a),
+
+which is 36 % in bfloat16 at a half-life of 64, where a state without input decays as it should.
 """
 
 import math

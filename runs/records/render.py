@@ -373,6 +373,34 @@ def half_lives(study: str) -> str:
     )
 
 
+STORAGES = {"bfloat16": "bfloat16", "float16": "float16", "stochastic": "bfloat16, stochastic"}
+"""Ways to store a state, as pages name them and as the record does."""
+
+
+def stored_states(storage: str) -> str:
+    """Return losses with a stored state minus those in float32, by position in contexts."""
+    rows = [
+        row
+        for row in load("state-precision/table.json")["rows"]
+        if row["storage"] == STORAGES[storage]
+    ]
+    line = "{condition}, {text}"
+    return table("", f"{storage} minus float32", line, {"{positions}": PAIRED}, rows)
+
+
+def state_verdicts() -> str:
+    """Return the hypotheses on stored states and what became of them."""
+    hypotheses = load("state-precision/table.json")["hypotheses"]
+    lines = []
+    for one in hypotheses:
+        words = one["name"].removeprefix(f"{one['family']}: ")
+        verdict = f"**{one['verdict']}**"
+        lines.append([one["family"], words, PAIRED.format(**one), verdict])
+    tests = " or ".join(dict.fromkeys(one["test"] for one in hypotheses))
+    header = ["where", "hypothesis", f"bits per byte, 90 % interval by {tests}", "verdict"]
+    return f"{markdown(header, lines)}\n\n{source('state-precision/table.json')}"
+
+
 def transfer() -> str:
     """Return the best learning rate of every width, under two parametrisations."""
     best = load("mup/transfer.json")["best"]
@@ -503,6 +531,8 @@ PARTS: dict[str, Callable[..., str]] = {
         {"{contender}": "{error:.1e}"},
         load("bench/h200/forms.json")["errors"],
     ),
+    "state": stored_states,
+    "state-verdicts": state_verdicts,
     "steps": lambda of: table(f"bench/h200/{of}.json", "model", "{model}, {size}", MODES),
     "compiled": lambda: table("bench/compiled.json", "kernel", "{kernel}", {"sm_{chip}": CHIP}),
     "chip": lambda of: table(

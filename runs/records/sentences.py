@@ -775,6 +775,60 @@ def published_fall() -> float:
 
 
 @number
+def stored_state(condition: str, text: str, positions: str, storage: str) -> Estimate:
+    """Return the loss with a stored state minus that in float32, in bits per byte.
+
+    condition, storage: as in state-precision/table.json, without blanks.
+    """
+    wanted = (condition, text, positions, storage)
+    for row in record("state-precision/table.json")["rows"]:
+        named = [row[name] for name in ("condition", "text", "positions", "storage")]
+        if tuple(one.replace(" ", "") for one in named) == wanted:
+            return Estimate(row["mean"], row["low"], row["high"])
+    raise ValueError(f"no row of state-precision is {', '.join(wanted)}")
+
+
+@number
+def stored_state_seeds(
+    condition: str, text: str, positions: str, storage: str, statistic: str
+) -> float:
+    """Return min or max over seeds of the same difference, or the number of seeds where it is lower
+    than zero.
+    """
+    band = ("within", "1-2", "2-4", "4-8", "8-16").index(positions)
+    lines = (RECORDS / "state-precision/losses.jsonl").read_text().splitlines()
+    found = []
+    for row in map(json.loads, lines):
+        if row["condition"].replace(" ", "") != condition:
+            continue
+        losses = {name.replace(" ", ""): of[band] for name, of in row["losses"][text].items()}
+        found.append(losses[storage] - losses["float32"])
+    if statistic == "lower":
+        return sum(value < 0 for value in found)
+    return {"min": min, "max": max}[statistic](found)
+
+
+@number
+def stored_state_largest(storage: str, text: str = "", positions: str = "") -> float:
+    """Return the largest mean difference to float32, either way, over all conditions."""
+    rows = record("state-precision/table.json")["rows"]
+    chosen = [
+        abs(row["mean"])
+        for row in rows
+        if row["storage"].replace(" ", "") == storage
+        and text in ("", row["text"])
+        and positions in ("", row["positions"])
+    ]
+    return max(chosen)
+
+
+@number
+def exact_state_loss(condition: str, text: str, positions: str) -> float:
+    """Return the bits per byte with the state in float32, mean over seeds."""
+    return float(record("state-precision/table.json")["float32"][condition][text][positions])
+
+
+@number
 def value(file: str, path: str) -> float:
     """Return a number of a JSON file, PATH being keys and places joined by dots."""
     found = record(file)

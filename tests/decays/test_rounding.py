@@ -80,6 +80,24 @@ def test_shares_of_heads() -> None:
     assert "3 never decay (half-lives of 355 or more)" in one.sentence
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3"])
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_a_constant_input_leaves_a_state_short_of_its_end(dtype: str, share: float) -> None:
+    """By at most 2**-p / (1 - a), and by half of that or more at some size of the input."""
+    leak = 2.0 ** -significand_bits(dtype) / share  # 1 - a
+    ends = torch.from_numpy(2.0 ** (np.arange(64) / 64))
+    state = torch.zeros_like(ends)
+    for _ in range(math.ceil(30 / leak)):
+        after = ((1.0 - leak) * state + leak * ends).to(DTYPES[dtype]).double()
+        if bool((after == state).all()):
+            break
+        state = after
+    short = (1.0 - state / ends).numpy()
+    assert short.max() <= share
+    assert short.max() >= share / 2
+    assert short.min() >= -(2.0 ** -significand_bits(dtype))
+
+
 def test_what_is_no_type_or_half_life_is_refused() -> None:
     with pytest.raises(ValueError, match="state_dtype must be one of float32, bfloat16"):
         dtype_name("int8")

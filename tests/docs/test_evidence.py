@@ -170,6 +170,7 @@ def test_in_bfloat16_the_longer_half_of_the_half_lives_of_the_ssm_does_not_move(
 DESIGN = {
     "evidence/measured": {"0.3"},
     "evidence/decays": {"0.1", "0.5"},
+    "evidence/state": set(),
     "evidence/fits": {"1.15", "0.9975"},
     "evidence/speed": set(),
     "evidence/starts": (

@@ -8,7 +8,9 @@ from types import ModuleType
 
 import pytest
 
+from plkernel.common.files import read_lines
 from plkernel.results.comparison import compare
+from plkernel.results.judging import judged, read_hypotheses
 from plkernel.results.study import read_study
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +84,7 @@ BESIDE = {
     "minimax/minimax_table": "table",
     "mup/mup_transfer": "transfer",
     "saturation/saturation": "saturation",
+    "state-precision/study": "state_precision",
 }
 """Scripts that made a record, and what each of them runs."""
 
@@ -89,6 +92,31 @@ BESIDE = {
 @pytest.mark.parametrize("script", BESIDE)
 def test_scripts_beside_records_load(script: str, script_of: Callable[[str], ModuleType]) -> None:
     assert callable(getattr(script_of(f"records/{script}"), BESIDE[script]))
+
+
+def test_stored_states_are_judged_as_registered_and_the_table_is_that_of_the_rows(
+    script_of: Callable[[str], ModuleType],
+) -> None:
+    folder = ROOT / "runs/records/state-precision"
+    study = script_of("records/state-precision/study")
+    registered = json.loads((folder / "registered.json").read_text())
+    stating = read_hypotheses(folder / "hypotheses.toml")
+    assert registered["hypotheses"] == [one.model_dump() for one in stating.hypotheses]
+    rows = read_lines(folder / "losses.jsonl")
+    runs = {(row["condition"], row["seed"]) for row in rows}
+    expected = {(one.name, seed) for one in study.CONDITIONS for seed in registered["seeds"]}
+    assert len(rows) == len(runs)
+    assert runs == expected
+    assert not set(registered["seeds"]) & set(registered["pilot_seeds"])
+    found = study.content_of(judged(study.judge_rows(rows), "float32", stating))
+    table = json.loads((folder / "table.json").read_text())
+    for part in ("rows", "hypotheses"):
+        assert len(found[part]) == len(table[part])
+        for one, held in zip(found[part], table[part], strict=True):
+            assert one.keys() == held.keys()
+            for name, value in held.items():
+                is_number = isinstance(value, float)
+                assert one[name] == (pytest.approx(value, rel=1e-9) if is_number else value)
 
 
 def test_the_table_of_minimax_is_what_its_script_makes(

@@ -1,0 +1,185 @@
+"""The loss of a trained model whose recurrent state is stored in half precision.
+
+A model reads one token at a time. After every step its recurrent state is rounded to a type of
+`plkernel.decays.rounding`, and the next step reads the rounded one; products and sums of a step
+stay in the precision of the model. That is what a cache in that type does to a text drawn token by
+token. Only the recurrent state is rounded: what a model keeps of its last tokens for a convolution
+or a token shift stays as it is.
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from plkernel.decays.rounding import DTYPES, dtype_name, significand_bits
+from plkernel.models.state import State
+from plkernel.training.evaluate import check_windows, losses_per_byte
+from plkernel.training.foreign import Foreign
+
+RECURRENT = ("ssm", "wkv", "delta")
+"""Last names of the tensors of a `State` that decay; the others are the last inputs of a shift."""
+CACHES = ("cache", "past_key_values", "cache_params")
+"""What models of transformers call the cache that they take and return."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a state is stored after every step.
+
+    dtype       a name of `plkernel.decays.rounding`, such as bfloat16 or fp16
+    stochastic  round up or down by chance, so that the mean is the number itself
+    """
+
+    dtype: str
+    stochastic: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+
+    @property
+    def name(self) -> str:
+        """The name of the type, and whether rounding is stochastic."""
+        return f"{self.dtype}, stochastic" if self.stochastic else self.dtype
+
+
+class Stepped(Protocol):
+    """A model that reads a text token by token."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Logits (B,V) behind one more token (B,) of each text."""
+
+    def states(self) -> list[Tensor]:
+        """The recurrent states (B,..), which the next step reads and which may be overwritten."""
+
+
+class StateSteps:
+    """`Stepped` of a model with `initial_state(batch)` and `model(tokens, state)`."""
+
+    def __init__(self, model: Any, batch: int) -> None:
+        self.model = model
+        self.state: State = model.initial_state(batch)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        logits, after = self.model(tokens[:, None], self.state)
+        # Copies, since a kernel may return a tensor that it, or another state, still needs.
+        kept = {name: values.clone() for name, values in after.tensors.items()}
+        self.state = replace(after, tensors=kept)
+        return cast(Tensor, logits[:, -1])
+
+    def states(self) -> list[Tensor]:
+        tensors = self.state.tensors
+        return [tensors[name] for name in tensors if name.rpartition(".")[2] in RECURRENT]
+
+
+class CacheSteps:
+    """`Stepped` of a model of transformers whose cache has recurrent states, such as Mamba-2."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        taken = inspect.signature(model.forward).parameters
+        names = [name for name in CACHES if name in taken]
+        if not names:
+            raise ValueError(
+                f"model must take a state or a cache, got {type(model).__name__}, whose forward"
+                f" takes none of {', '.join(CACHES)}"
+            )
+        self.name = names[0]
+        self.cache: Any = None
+
+    def step(self, tokens: Tensor) -> Tensor:
+        given = {} if self.cache is None else {self.name: self.cache}
+        output = self.model(tokens[:, None], use_cache=True, **given)
+        self.cache = output[self.name]
+        return cast(Tensor, output["logits"][:, -1])
+
+    def states(self) -> list[Tensor]:
+        layers = getattr(self.cache, "layers", [])
+        found = [state for one in layers for state in getattr(one, "recurrent_states", {}).values()]
+        known = [state for state in found if state is not None]
+        if not known:
+            raise ValueError(
+                f"model must keep recurrent states in its cache, got a {type(self.cache).__name__}"
+                " without any"
+            )
+        return known
+
+
+def stepped(model: Any, batch: int) -> Stepped:
+    """The model before the first token of `batch` texts.
+
+    Raises ValueError for one that takes neither a state nor a cache.
+    """
+    own = model.module if isinstance(model, Foreign) else model
+    return StateSteps(own, batch) if hasattr(own, "initial_state") else CacheSteps(own)
+
+
+def rounded(values: Tensor, dtype: str, generator: torch.Generator | None = None) -> Tensor:
+    """`values` rounded to a type, in the dtype that they have.
+
+    To nearest, ties to even, or with a generator up with the probability that makes the mean of
+    many roundings the number itself. Numbers beyond the largest of the type become infinite, and
+    below the smallest normal one units are those of subnormal numbers. Infinities and NaN stay.
+    """
+    kind = DTYPES[dtype_name(dtype)]
+    if generator is None:
+        return values.to(kind).to(values.dtype)
+    wide = values.double()
+    limits = torch.finfo(kind)
+    _, exponent = torch.frexp(wide)
+    smallest_unit = np.log2(limits.smallest_normal) - significand_bits(dtype) + 1
+    power = (exponent - significand_bits(dtype)).clamp(min=int(smallest_unit))
+    unit = torch.ldexp(torch.ones_like(wide), power)
+    chance = torch.rand(wide.shape, generator=generator, dtype=torch.float64, device=wide.device)
+    stored = torch.floor(wide / unit + chance) * unit
+    stored = torch.where(wide.isfinite(), stored, wide)
+    return stored.to(kind).to(values.dtype)
+
+
+@torch.no_grad()
+def stored_losses(
+    model: Any, windows: Tensor, storages: Sequence[Storage], seed: int = 0
+) -> np.ndarray:
+    """Bits (S,n,T) at tokens 1..T of `windows` (n,T+1), for each of S ways to store the state.
+
+    model  a causal model of plkernel, or one of transformers with recurrent states in its cache, in
+           evaluation mode from now on
+    seed   of the stochastic rounding
+
+    All S x n texts are read at once: memory is that of so many states. Raises ValueError for a
+    model without a state, and for patches, whose state holds more than the recurrence.
+    """
+    check_windows(windows)
+    patch = getattr(getattr(model, "config", None), "patch", 1)
+    if patch != 1:
+        raise ValueError(f"model must read byte by byte, got patches of {patch} bytes")
+    if not storages:
+        raise ValueError("storages must name one way to store the state or more, got none")
+    model.eval()
+    count = len(windows)
+    device = next(model.parameters()).device
+    texts = windows.repeat(len(storages), 1).to(device)
+    generator = torch.Generator(device).manual_seed(seed)
+    reading = stepped(model, len(texts))
+    bits = torch.empty(len(texts), windows.shape[1] - 1)
+    for place in range(windows.shape[1] - 1):
+        logits = reading.step(texts[:, place])
+        targets = texts[:, place + 1, None]
+        bits[:, place] = losses_per_byte(logits[:, None].float(), targets)[:, 0].cpu()
+        for state in reading.states():
+            _store(state, storages, count, generator)
+    return bits.view(len(storages), count, -1).double().numpy()
+
+
+def _store(
+    state: Tensor, storages: Sequence[Storage], count: int, generator: torch.Generator
+) -> None:
+    """Round the rows of a state (S x count,..) in place, `count` rows as each of S storages."""
+    for number, storage in enumerate(storages):
+        rows = state[number * count : (number + 1) * count]
+        chance = generator if storage.stochastic else None
+        rows.copy_(rounded(rows, storage.dtype, chance))

@@ -1,0 +1,412 @@
+"""What a recurrent state stored in half precision costs models that were trained in float32.
+
+python runs/records/state-precision/study.py trains every condition at every seed, reads held-out
+text with the state stored in four ways, and adds a line to losses.jsonl beside this file; rows that
+are there are not made again. --models ssm trains one kind of model, so that two processes may share
+the work. --power pilot/losses.jsonl --seeds 0 1 2 3 4 5 writes the power of the hypotheses for the
+spread of a pilot to registered.json. --report-only writes table.json, with the verdicts on
+hypotheses.toml, and state.png and .svg.
+
+The text is Python's library, half of it dense, half of it sparse: there seven zero bytes stand
+behind every byte, so that little is to be written between two bytes of text. Blocks of both
+alternate in training; evaluation is of either, on bytes of text alone.
+"""
+
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plkernel.common import cli
+from plkernel.common.environment import environment
+from plkernel.common.files import atomic_write, read_lines, save_json
+from plkernel.config.condition import Condition
+from plkernel.config.reading import parse_spec
+from plkernel.data import corpora
+from plkernel.data.windows import fixed_windows
+from plkernel.probing.stored_states import Storage, stored_losses
+from plkernel.results.claims import power
+from plkernel.results.judging import Judged, judged, read_hypotheses
+from plkernel.results.power import ASSUMED
+from plkernel.results.rows import Row
+from plkernel.training.checkpoint import open_model
+from plkernel.training.evaluate import token_losses
+from plkernel.training.loop import open_run, run_training
+
+HERE = Path(__file__).resolve().parent
+CONTEXT = 128
+TIMES = 16
+"""Length of the windows of evaluation in contexts."""
+EDGES = [0, *(CONTEXT * 2**power for power in range(5))]
+BANDS = ["within", "1-2", "2-4", "4-8", "8-16"]
+"""Ranges of positions between EDGES, in contexts."""
+WINDOWS = 6
+"""Windows of evaluation of each kind of text."""
+EVERY = 8
+"""Bytes in sparse text for each byte that is text."""
+BLOCK = 2048
+"""Bytes of dense and of sparse text that alternate in training."""
+TRAINING_TEXT = 6_000_000
+"""Bytes of the library that training is drawn from; evaluation is on those behind them."""
+STORAGES = (
+    Storage("float32"),
+    Storage("bfloat16"),
+    Storage("float16"),
+    Storage("bfloat16", stochastic=True),
+)
+MODELS: dict[str, dict[str, Any]] = {
+    "ssm": {"kind": "ssm", "dim": 64, "layers": 2, "gain": "ema"},
+    "rwkv7": {"kind": "rwkv7", "dim": 32, "layers": 2, "head_size": 32},
+    "mamba2": {
+        "kind": "transformers:Mamba2ForCausalLM",
+        "config": {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_heads": 8,
+            "head_dim": 8,
+            "state_size": 16,
+            "n_groups": 1,
+            "chunk_size": 16,
+        },
+    },
+}
+"""A further model is one more entry here and in CONDITIONS."""
+TRAIN: dict[str, Any] = {
+    "context": CONTEXT,
+    "batch": 16,
+    "steps": 400,
+    "learning_rate": 4e-3,
+    "warmup": 20,
+    "final_fraction": 0.05,
+    "eval_every": 400,
+    "eval_windows": 32,
+    "test_windows": 32,
+}
+SHORTEST = 1.2
+EXACT = "float32"
+EITHER_WAY = ", either way"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One condition: a kind of model, its longest half-life at initialisation in bytes.
+
+    carried: trained with the state of the window before, rather than from a blank one.
+    """
+
+    model: str
+    longest: int
+    carried: bool = False
+
+    @property
+    def name(self) -> str:
+        name = f"{self.model}, {self.longest}"
+        return f"{name}, carried" if self.carried else name
+
+
+CONDITIONS = (
+    Trained("ssm", 64),
+    Trained("ssm", 1024),
+    Trained("ssm", 16384),
+    Trained("ssm", 16384, carried=True),
+    Trained("rwkv7", 16384),
+    Trained("mamba2", 16384),
+)
+
+
+def spread_out(text: np.ndarray) -> np.ndarray:
+    """Sparse text: EVERY - 1 zero bytes behind each byte."""
+    spaced = np.zeros((text.size, EVERY), np.uint8)
+    spaced[:, 0] = text
+    return spaced.ravel()
+
+
+def mixed(text: np.ndarray) -> np.ndarray:
+    """Blocks of dense and of sparse text in turns, all of the text once."""
+    piece = BLOCK + BLOCK // EVERY
+    blocks = []
+    for start in range(0, text.size - piece + 1, piece):
+        dense, sparse = np.split(text[start : start + piece], [BLOCK])
+        blocks += [dense, spread_out(sparse)]
+    return np.concatenate(blocks)
+
+
+def texts() -> tuple[np.ndarray, dict[str, Tensor]]:
+    """The bytes of training, and windows (n,T+1) of evaluation by the kind of text."""
+    library = np.asarray(corpora.load("stdlib").bytes)
+    held_out = library[TRAINING_TEXT:]
+    length = TIMES * CONTEXT
+    dense = fixed_windows(held_out, length, WINDOWS)
+    few = fixed_windows(held_out, length // EVERY, WINDOWS).numpy()
+    sparse = np.stack([spread_out(row)[: length + 1] for row in few.astype(np.uint8)])
+    windows = {"dense": dense, "sparse": torch.from_numpy(sparse.astype(np.int64))}
+    return mixed(library[:TRAINING_TEXT]), windows
+
+
+def condition_of(one: Trained, corpus: Path) -> Condition:
+    """The condition of plkernel for one of CONDITIONS, trained on a file."""
+    arm: dict[str, Any] = {
+        "placement": "log-spaced",
+        "shortest": SHORTEST,
+        "longest": float(one.longest),
+    }
+    if ":" in MODELS[one.model]["kind"]:
+        options = {"shortest": SHORTEST, "longest": float(one.longest)}
+        arm = {"init": "plkernel.models.init.mamba2:log_spaced_", "init_options": options}
+    values = {
+        "name": "state-precision",
+        "baseline": "arm",
+        "seeds": [0],
+        "corpus": {"name": str(corpus)},
+        "model": MODELS[one.model],
+        "train": {**TRAIN, "carry": True} if one.carried else TRAIN,
+        "arms": {"arm": arm},
+    }
+    return parse_spec(values, "state-precision", trusted=True).condition("arm")
+
+
+def by_band(bits: np.ndarray, counted: np.ndarray) -> list[float]:
+    """Mean bits (n,T) of the positions that count, for every range of positions."""
+    means = []
+    for start, stop in pairwise(EDGES):
+        part = bits[:, start:stop]
+        means.append(float(part[counted[:, start:stop]].mean()))
+    return means
+
+
+def row_of(one: Trained, seed: int, corpus: Path, windows: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Train one condition at one seed, and read the held-out text in all storages."""
+    with tempfile.TemporaryDirectory() as folder:
+        task = open_run(condition_of(one, corpus), seed, Path(folder), checked=True)
+        result = run_training(task, progress_bar=False)
+        model, _, _ = open_model(Path(folder), trusted=True)
+    kinds = list(windows)
+    together = torch.cat([windows[kind] for kind in kinds])
+    bits = stored_losses(model, together, STORAGES, seed)
+    whole = token_losses(model, together[:1], 1)
+    losses: dict[str, dict[str, list[float]]] = {}
+    for number, kind in enumerate(kinds):
+        own = slice(number * WINDOWS, (number + 1) * WINDOWS)
+        counted = windows[kind][:, 1:].numpy() != 0
+        losses[kind] = {
+            storage.name: by_band(bits[place, own], counted)
+            for place, storage in enumerate(STORAGES)
+        }
+    return {
+        "condition": one.name,
+        "seed": seed,
+        "losses": losses,
+        "steps_against_parallel": float(np.abs(bits[0, :1] - whole).max()),
+        "validation": result["final_val_bpb"],
+        "half_lives": [np.quantile(of, (0, 0.5, 1)).tolist() for of in model.half_lives()],
+        "parameters": sum(values.numel() for values in model.parameters()),
+        "environment": environment(1),
+    }
+
+
+def train(seeds: Sequence[int], models: Sequence[str], out: Path) -> None:
+    """Add the rows that are missing to the file `out`."""
+    torch.set_num_threads(1)
+    training, windows = texts()
+    present = read_lines(out) if out.exists() else []
+    done = {(row["condition"], row["seed"]) for row in present}
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "mixed.bin"
+        training.tofile(corpus)
+        for seed in seeds:
+            for one in CONDITIONS:
+                if one.model not in models or (one.name, seed) in done:
+                    continue
+                row = row_of(one, seed, corpus, windows)
+                with out.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(f"{one.name}, seed {seed}: {row['validation']:.4f}", flush=True)
+
+
+def judge_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """A row for each storage, seed and group; a group is condition, kind of text and positions.
+
+    A storage "either way" has the loss in float32 and the distance of its own from that: whether
+    rounding raises or lowers a loss may depend on the seed.
+    """
+    found = []
+    for row in rows:
+        for kind, of_storage in row["losses"].items():
+            for place, band in enumerate(BANDS):
+                group = f"{row['condition']}, {kind}, {band}"
+                exact = of_storage[EXACT][place]
+                for storage, bands in of_storage.items():
+                    value = bands[place]
+                    found.append(Row(storage, row["seed"], value, None, group))
+                    if storage != EXACT:
+                        apart = exact + abs(value - exact)
+                        name = f"{storage}{EITHER_WAY}"
+                        found.append(Row(name, row["seed"], apart, None, group))
+    return found
+
+
+def differences(rows: Sequence[Row], arm: str, against: str, group: str) -> list[float]:
+    """Bits per byte of one storage minus another in one group, seed by seed."""
+    own = {row.seed: row.value for row in rows if (row.arm, row.size) == (arm, group)}
+    base = {row.seed: row.value for row in rows if (row.arm, row.size) == (against, group)}
+    return [own[seed] - base[seed] for seed in own]
+
+
+def powers(pilot: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """The power of every hypothesis with `seeds`, for the spread of the pilot.
+
+    True differences are 0 for equal, and for higher twice the margin or half of what the pilot
+    showed, whichever is more.
+    """
+    rows = judge_rows(read_lines(pilot))
+    stating = read_hypotheses(HERE / "hypotheses.toml")
+    found = []
+    for one in stating.hypotheses:
+        values = differences(rows, one.arm, one.against or EXACT, one.size)
+        members = sum(other.family == one.family for other in stating.hypotheses)
+        spread = statistics.stdev(values)
+        mean = statistics.fmean(values)
+        true = ASSUMED[one.claim] * one.margin
+        if one.claim == "higher":
+            true = max(true, mean / 2)
+        chance = power(
+            one.claim, one.margin, true, spread, len(seeds), members, one.alpha, len(values)
+        )
+        found.append(
+            {
+                "name": one.name,
+                "pilot_mean": mean,
+                "sd": spread,
+                "true": true,
+                "power": None if math.isnan(chance) else chance,
+            }
+        )
+    return found
+
+
+def register(pilot: Path, seeds: Sequence[int]) -> None:
+    """Write the hypotheses with their power to registered.json."""
+    stating = read_hypotheses(HERE / "hypotheses.toml")
+    content = {
+        "seeds": list(seeds),
+        "hypotheses": [one.model_dump(mode="json") for one in stating.hypotheses],
+        "pilot_seeds": sorted({row["seed"] for row in read_lines(pilot)}),
+        "power": powers(pilot, seeds),
+    }
+    save_json(HERE / "registered.json", content)
+    for one in content["power"]:
+        print(
+            f"{one['power']:.2f}  mean {one['pilot_mean']:+.4f}, sd {one['sd']:.4f}  {one['name']}"
+        )
+
+
+def content_of(result: Judged) -> dict[str, Any]:
+    """Differences to float32 with 95 % intervals, and the verdicts, for table.json."""
+    rows = []
+    for one in result.compared:
+        *condition, kind, band = one.size.split(", ")
+        found = one.difference
+        rows.append(
+            {
+                "condition": ", ".join(condition),
+                "text": kind,
+                "positions": band,
+                "storage": one.arm,
+                "mean": found.mean,
+                "low": found.low,
+                "high": found.high,
+                "n": found.n,
+            }
+        )
+    verdicts = []
+    for stated in result.stated:
+        judgement = result.verdicts[stated.name]
+        verdicts.append(
+            {
+                **stated.model_dump(mode="json"),
+                "mean": judgement.mean,
+                "low": judgement.low,
+                "high": judgement.high,
+                "test": judgement.test,
+                "verdict": judgement.verdict,
+            }
+        )
+    return {"rows": rows, "hypotheses": verdicts}
+
+
+def float32_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean bits per byte in float32 by condition (without blanks), kind of text and positions."""
+    found: dict[str, Any] = {}
+    for condition in dict.fromkeys(row["condition"] for row in rows):
+        own = [row["losses"] for row in rows if row["condition"] == condition]
+        found[condition.replace(" ", "")] = {
+            kind: dict(
+                zip(
+                    BANDS,
+                    np.mean([of[kind][EXACT] for of in own], axis=0).tolist(),
+                    strict=True,
+                )
+            )
+            for kind in own[0]
+        }
+    return found
+
+
+def report() -> None:
+    """Write table.json and the figure from the rows and the hypotheses beside this file."""
+    from figure import figure
+
+    from plkernel.analysis.figures.style import rendered
+
+    rows = read_lines(HERE / "losses.jsonl")
+    stating = read_hypotheses(HERE / "hypotheses.toml")
+    result = judged(judge_rows(rows), EXACT, stating)
+    sizes = [row["parameters"] for row in rows]
+    content = content_of(result)
+    content["float32"] = float32_losses(rows)
+    content["parameters"] = {"fewest": min(sizes), "most": max(sizes)}
+    save_json(HERE / "table.json", {**content, "environment": rows[0]["environment"]})
+    for one in content["hypotheses"]:
+        print(
+            f"{one['verdict']:10} {one['mean']:+.4f} ({one['low']:+.4f} to {one['high']:+.4f})"
+            f"  {one['name']}"
+        )
+    for kind, data in rendered(figure(rows), ("png", "svg")).items():
+        atomic_write(HERE / f"state.{kind}", data)
+
+
+def state_precision(
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5),
+    models: tuple[str, ...] = tuple(MODELS),
+    out: Path = HERE / "losses.jsonl",
+    power: Path | None = None,
+    report_only: bool = False,
+) -> None:
+    """Train and evaluate what is missing.
+
+    Args:
+        seeds: Seeds of training and of stochastic rounding.
+        models: Some of the kinds of models instead of all.
+        out: File to which rows are added.
+        power: Rows of a pilot; writes registered.json for these seeds instead of training.
+        report_only: Write table.json and the figure instead of training.
+    """
+    if power is not None:
+        register(power, seeds)
+    elif report_only:
+        report()
+    else:
+        train(seeds, models, out)
+
+
+if __name__ == "__main__":
+    cli.main(state_precision, prog="python runs/records/state-precision/study.py")

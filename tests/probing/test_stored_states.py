@@ -1,0 +1,173 @@
+"""Losses with a stored state, against a loop in float64 and against models in one pass."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from plkernel.analysis.nodes import place
+from plkernel.decays.rounding import DTYPES
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.models.ssm import SSM, SSMConfig, input_gain
+from plkernel.probing.stored_states import StateSteps, Storage, rounded, stepped, stored_losses
+from plkernel.training.evaluate import token_losses
+
+STEPS = 40
+
+
+def windows_of(count: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (count, STEPS + 1), generator=generator)
+
+
+def drawn_(model: nn.Module) -> Any:
+    """All parameters but the rates of an SSM at random, so that no output is zero."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, values in model.named_parameters():
+            if not name.endswith("log_rate"):
+                values.copy_(0.3 * torch.randn(values.shape, generator=generator))
+    return model.eval()
+
+
+def an_ssm(layers: int = 1) -> Any:
+    model = SSM(SSMConfig(dim=16, layers=layers, gain="ema"))
+    model.place_(place(16, longest=2000.0, gain="ema"))
+    return drawn_(model)
+
+
+def a_goose() -> Any:
+    model = RWKV7(RWKV7Config(dim=16, layers=2, head_size=8))
+    return drawn_(model)
+
+
+def a_mamba() -> Any:
+    pytest.importorskip("transformers")
+    from plkernel.models.mamba2 import mamba2
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 8}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return mamba2({**sizes, "state_size": 8, "n_groups": 1, "chunk_size": 16}).eval()
+
+
+MODELS = {"ssm": lambda: an_ssm(2), "rwkv7": a_goose, "mamba2": a_mamba}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3"])
+def test_losses_are_those_of_a_loop_in_float64(dtype: str) -> None:
+    """s <- round(a s + g B u), where the output of a step reads s before it is rounded."""
+    model = an_ssm().double()
+    windows = windows_of(3)
+    found = stored_losses(model, windows, [Storage(dtype)])
+    (block,) = model.blocks
+    rate = torch.exp(block.ssm.log_rate)
+    state = torch.zeros(3, 16, dtype=torch.float64)
+    expected = []
+    with torch.no_grad():
+        for place_in_text in range(STEPS):
+            x = model.embedding(windows[:, place_in_text])
+            u = block.join1.read(x, block.norm1)
+            state = torch.exp(-rate) * state + input_gain(rate, "ema") * block.ssm.B(u)
+            out = block.ssm.C_proj(state) + block.ssm.D * u
+            x = block.join1.add(x, out, block.norm1)
+            x = block.join2.add(x, block.mlp(block.join2.read(x, block.norm2)), block.norm2)
+            log_p = torch.log_softmax(model.head(model.norm(x)), -1)
+            target = windows[:, place_in_text + 1, None]
+            expected.append(-log_p.gather(1, target)[:, 0] / math.log(2))
+            state = state.to(DTYPES[dtype]).double()
+    # Rounding the loss to float32, which is at most 2**-24 of it, and ties that float64 decides.
+    assert found[0] == pytest.approx(torch.stack(expected, 1).numpy(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_state_in_float32_gives_the_losses_of_one_pass(name: str) -> None:
+    model = MODELS[name]()
+    windows = windows_of(2)
+    found = stored_losses(model, windows, [Storage("float32")])[0]
+
+    def predict(tokens: Tensor) -> Tensor:
+        output = model(tokens)
+        logits: Tensor = getattr(output, "logits", output)
+        return logits
+
+    # Sums over steps in another order: some hundred roundings of 2**-24 of numbers around 10.
+    assert np.abs(found - token_losses(predict, windows, 2)).max() < 1e-4
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_storages_do_not_touch_each_other(name: str) -> None:
+    model = MODELS[name]()
+    windows = windows_of(2)
+    ways = [Storage("float8_e4m3"), Storage("float32"), Storage("bfloat16", stochastic=True)]
+    together = stored_losses(model, windows, ways)
+    for number, way in enumerate(ways[:2]):
+        alone = stored_losses(model, windows, [way])[0]
+        assert np.abs(together[number] - alone).max() < 1e-4
+    assert np.abs(together[0] - together[1]).max() > 1e-3
+    assert np.abs(together[2] - together[1]).max() > 1e-5
+
+
+def test_stochastic_rounding_depends_on_the_seed_alone() -> None:
+    way = [Storage("bfloat16", stochastic=True)]
+    model = an_ssm()
+    first, again, other = (stored_losses(model, windows_of(2), way, seed) for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_only_the_recurrence_is_rounded() -> None:
+    reading = stepped(a_goose(), 2)
+    assert isinstance(reading, StateSteps)
+    reading.step(windows_of(2)[:, 0])
+    assert [tuple(state.shape) for state in reading.states()] == [(2, 2, 8, 8)] * 2
+    for state in reading.states():
+        state.zero_()
+    tensors = reading.state.tensors
+    zero = {name for name, values in tensors.items() if not values.any()}
+    assert zero == {"blocks.0.wkv", "blocks.1.wkv"}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e5m2"])
+def test_stochastic_rounding_gives_a_neighbour_and_the_number_on_the_average(dtype: str) -> None:
+    numbers = torch.tensor([1.0 + 1 / 3, -0.7, 3e-8, 6e-5, 100.3, -1.0, 0.0], dtype=torch.float64)
+    many = numbers.repeat(20_000, 1)
+    found = rounded(many, dtype, torch.Generator().manual_seed(0))
+    kind = DTYPES[dtype]
+    for number, column in zip(numbers, found.T, strict=True):
+        values = column.unique()
+        assert len(values) <= 2
+        assert (values.to(kind).double() == values).all()
+        assert values.min() <= number <= values.max()
+        error = float(values.max() - values.min()) / 2 / math.sqrt(len(column))
+        assert abs(float(column.mean() - number)) <= 5 * error
+
+
+def test_rounding_keeps_what_a_type_has_and_what_is_not_finite() -> None:
+    held = torch.tensor([1.0, -0.5, 2.0**-24, 0.0, math.inf, -math.inf])
+    for generator in (None, torch.Generator().manual_seed(0)):
+        assert (rounded(held, "float16", generator) == held).all()
+        assert rounded(torch.tensor([math.nan]), "float16", generator).isnan().all()
+        assert rounded(torch.tensor([1e6]), "float16", generator).isinf().all()
+
+
+def test_models_without_a_recurrent_state_are_refused() -> None:
+    windows = windows_of(1)
+    way = [Storage("bf16")]
+    with pytest.raises(ValueError, match="model must take a state or a cache, got Linear"):
+        stored_losses(nn.Linear(2, 2), windows, way)
+    patched = SSM(SSMConfig(dim=16, layers=1, patch=2))
+    with pytest.raises(ValueError, match="model must read byte by byte, got patches of 2 bytes"):
+        stored_losses(patched, windows, way)
+    with pytest.raises(ValueError, match="storages must name one way to store the state or more"):
+        stored_losses(an_ssm(), windows, [])
+    with pytest.raises(ValueError, match="state_dtype must be one of float32, bfloat16"):
+        Storage("int8")
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": 256}
+    attention = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    with pytest.raises(ValueError, match="model must keep recurrent states in its cache"):
+        stored_losses(attention, windows, way)

@@ -350,7 +350,7 @@ def slurm_gathered(given: Sequence[str]) -> list[str]:
 
     A parameter without a value stands for true.
 
-    >>> gathered(["quick", "--slurm.partition", "gpu", "--workers", "2", "--slurm.time=60"])
+    >>> slurm_gathered(["quick", "--slurm.partition", "gpu", "--workers", "2", "--slurm.time=60"])
     ['quick', '--workers', '2', '--slurm', 'partition=gpu', 'time=60']
     """
     words = list(given)

@@ -44,6 +44,8 @@ EMPTY = (
     "; it is empty: stage 3 of ZeRO keeps its numbers in other files, which zero_to_fp32.py of"
     " DeepSpeed joins"
 )
+NO_MODEL = ("corpus", "train", "arm_options")
+"""Tables of the config.json of a run that say nothing of the size of its model."""
 PREPARED = ("_strategy", "_version")
 """Names beside the tensors of a file that ChatRWKV has prepared for a strategy."""
 
@@ -58,7 +60,7 @@ def open_checkpoint(target: str) -> Checkpoint:
     config: dict[str, Any] = {}
     if (folder / CONFIG).exists():
         config = _settings(_inside(folder, CONFIG, folder))
-        check_sizes(config)
+        check_sizes({name: one for name, one in config.items() if name not in NO_MODEL})
     for index in (INDEX, PICKLE_INDEX):
         if (path / index).exists():
             return _indexed(path, index, config)

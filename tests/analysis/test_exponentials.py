@@ -104,10 +104,13 @@ def test_a_target_is_raised_to_a_power(power: float) -> None:
             lambda: power_law_target(1, 100, 2, 100),
             "break_lag must lie between 1 and max_lag 100, got 100",
         ),
-        (lambda: array_target([1, 0.5]), "'array': lags must be at least 3, got 2"),
+        (
+            lambda: array_target([1, 0.5]),
+            "values must be a vector of three or more numbers, got shape (2,)",
+        ),
         (lambda: array_target([1, 0.5, 0]), "values must be positive and finite, got 0 among them"),
         (lambda: array_target([1, 1, 1e-305]), "values must be at least 1e-300"),
-        (lambda: array_target([[1, 2, 3]]), "must be of one length, got shapes (3,), (1, 3)"),
+        (lambda: array_target([[1, 2, 3]]), "three or more numbers, got shape (1, 3)"),
         (lambda: lag_target([1, 3, 2], [1, 1, 1]), "lags must ascend"),
         (lambda: lag_target([1, 2, 3], [1, 1]), "must be of one length, got shapes (3,), (2,)"),
         (

@@ -324,6 +324,16 @@ def test_sizes_that_no_model_has_are_refused(message: str, tmp_path: Path) -> No
         inspected(str(tmp_path))
 
 
+def test_the_size_of_the_corpus_of_a_run_is_no_size_of_its_model(tmp_path: Path) -> None:
+    save_file(STATE, tmp_path / "model.safetensors")
+    run = {"corpus": {"name": "packages:torch", "size": 24_000_000}, "train": {"batch_size": 2**25}}
+    (tmp_path / "config.json").write_text(json.dumps(run))
+    assert inspected(str(tmp_path)).layers
+    (tmp_path / "config.json").write_text(json.dumps({**run, "model": {"dim": 2**25}}))
+    with pytest.raises(ValueError, match="dim must be at most 16,777,216"):
+        inspected(str(tmp_path))
+
+
 LARGER: dict[str, tuple[dict[str, Any], str]] = {
     "layers": ({"num_hidden_layers": 5000}, "is 5000, and there are tensors of 2 layers"),
     "width": ({"hidden_size": 2**20}, "is 1048576, and all tensors together hold"),

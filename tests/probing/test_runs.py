@@ -88,10 +88,12 @@ def test_mistakes_are_one_line(
     shutil.copytree(folder, tmp_path / "changed")
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "changed" / "config.json").write_text(json.dumps({**config, "seed": 1}))
+    (tmp_path / "empty").mkdir()
     text = Path(config["corpus"]["name"])
     text.write_text(text.read_text() + "one line more\n")
     for arguments, message in [
-        ([tmp_path], "no such file; give the folder of a run"),
+        ([tmp_path / "empty"], "no such file; give the folder of a run"),
+        ([tmp_path], "changed/checkpoint.safetensors"),
         ([folder, "--windows", "0"], "windows must be at least 1, got 0"),
         ([folder, "--corpus", "missing.txt"], "missing.txt"),
         ([folder], "must be what the run was trained on"),

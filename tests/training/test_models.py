@@ -271,7 +271,7 @@ def test_nodes_of_a_file_are_held_to_the_law_and_to_the_gain(
     with pytest.raises(ValueError, match="shape is that of gain 'none', but the key has another"):
         spec_with(file, "rwkv6", "head_size = 16\nk_clamp = true")
     with pytest.raises(
-        ValueError, match="must be as many as model.head_size, 8, got 16 rates and 16 multipliers"
+        ValueError, match=r"must be as many as model\.head_size, 8, got 16 rates and 16 multipliers"
     ):
         spec_with(file, "rwkv6")
     save_json(tmp_path / "fit.json", {"nodes": {**nodes.to_dict(), "projection": [1.0] * 16}})

@@ -283,7 +283,7 @@ def test_the_refusal_of_an_unknown_layer_has_the_lines_to_write() -> None:
     """With the parameters found, in the error's line and below it; as they stand they work."""
     model = Net()
     for read in (plkernel.watch, plkernel.decay_param_groups):
-        with pytest.raises(ValueError, match="no layer with known decays") as told:
+        with pytest.raises(ValueError, match="must have a layer with known decays") as told:
             read(model)
         assert 'as decays={"layers.*.decay": "sigmoid"}' in str(told.value)
         [note] = told.value.__notes__
@@ -316,7 +316,7 @@ def test_the_command_reads_a_file_and_tells_how_to_write_it(
     path = file_of(tmp_path, state)
     error = refused(inspect, path)
     assert 'such as "layers.*.decay" = "sigmoid"' in error
-    with pytest.raises(ValueError, match="no decays are known"):
+    with pytest.raises(ValueError, match="no formula is known"):
         inspect(path)
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == ["[decays]", '"layers.*.decay" = "sigmoid"']

@@ -91,11 +91,11 @@ def test_mistakes_are_one_line(
     text = Path(config["corpus"]["name"])
     text.write_text(text.read_text() + "one line more\n")
     for arguments, message in [
-        ([tmp_path], "no such file; give the folder of a run"),
+        ([tmp_path], "give the folder of a run"),
         ([folder, "--windows", "0"], "windows must be at least 1, got 0"),
         ([folder, "--corpus", "missing.txt"], "missing.txt"),
         ([folder], "must be what the run was trained on"),
-        ([tmp_path / "changed"], "belongs to another run (seed was 0, is now 1)"),
+        ([tmp_path / "changed"], "must be of this run, got another: seed was 0, is now 1"),
     ]:
         assert message in refused(inspect, *arguments)
 

@@ -140,8 +140,8 @@ def test_a_short_text_is_refused_with_the_bytes_that_it_needs(tmp_path: Path, re
     path = tmp_path / "short.txt"
     path.write_text("a short text. " * 100)
     told = refused(command.command, path, "--out", tmp_path / "out")
-    assert "for test, got 1,400; give a longer text" in told
-    assert told.endswith("need 82,240; give a longer text")
+    assert "must have at least 82,240 bytes" in told
+    assert told.endswith("got 1,400; give a longer text")
 
 
 @pytest.mark.usefixtures("timed")

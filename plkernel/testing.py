@@ -171,8 +171,8 @@ def _promises(given: Mapping[str, Any], first: Arrays) -> Arrays:
     missing = set(given) - set(first)
     if missing:
         raise ValueError(
-            f"promised must name decays, got {', '.join(sorted(map(str, missing)))}:"
-            f" {', '.join(first)} are"
+            f"promised must name decays, got {', '.join(sorted(map(str, missing)))}; decays are"
+            f" {', '.join(first)}"
         )
     numbers = {}
     for name, values in given.items():
@@ -252,11 +252,9 @@ def _move(model: Any, first: Arrays, decays: "Decays | None") -> Arrays:
 def _initialised_again(model: Any, fill: Filler, first: Arrays) -> Readings:
     if hasattr(model, "init_weights"):
         model.init_weights()
-        yield (
-            "",
-            model,
-            first if hasattr(model, "save_pretrained") else None,
-        )  # transformers leaves filled tensors
+        # transformers leaves tensors that are filled.
+        expected = first if hasattr(model, "save_pretrained") else None
+        yield "", model, expected
     fill(model)
     yield "", model, None
 
@@ -379,12 +377,11 @@ def _in_two_processes(
             store = distributed.FileStore(f"{folder}/store", 2)
             distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
             mesh = init_device_mesh("cpu", (2,))
-            found.append(
-                (f", {words}", _decays(fully_shard(_built(factory), mesh=mesh), decays), first)
-            )
+            sharded = fully_shard(_built(factory), mesh=mesh)
+            found.append((f", {words}", _decays(sharded, decays), first))
             words = "from meta"
-            sharded = fully_shard(_built(factory, device="meta"), mesh=mesh)
-            found.append((f", {words}", _decays(_materialised(sharded, fill), decays), None))
+            empty = fully_shard(_built(factory, device="meta"), mesh=mesh)
+            found.append((f", {words}", _decays(_materialised(empty, fill), decays), None))
         except Exception as error:  # of whatever kind other people's code raises
             raise AssertionError(f"{words}: {type(error).__name__}: {error}") from None
         Path(folder, str(rank)).write_bytes(pickle.dumps(found))
@@ -463,10 +460,11 @@ def _decays(model: "nn.Module", decays: "Decays | None") -> Arrays:
     """Decays by name, in float64, of DTensors the whole: a call that all processes must make."""
     from plkernel.decays.watch import layers_of
 
+    names: list[str] = []
+    for _, _, of_layer in layers_of(model, decays)[1]:
+        names += of_layer.values()
     found = {}
-    for name in dict.fromkeys(
-        name for _, _, names in layers_of(model, decays)[1] for name in names.values()
-    ):
+    for name in dict.fromkeys(names):
         tensor: Any = attrgetter(name)(model).detach()
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
         if whole.is_meta:
@@ -508,8 +506,7 @@ def _initialise(model: Any) -> None:
         elif hasattr(model, "_init_weights"):
             model.apply(model._init_weights)
         else:
-            for module in reversed(
-                list(model.modules())
-            ):  # a parent after what it holds, as they are built
+            # A parent after what it holds, as they are built.
+            for module in reversed(list(model.modules())):
                 if hasattr(module, "reset_parameters"):
                     module.reset_parameters()

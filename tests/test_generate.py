@@ -241,7 +241,7 @@ def test_mistakes_are_one_line(
     folder = trained('patching = { size = 2, mode = "published" }')
     cases = [
         ([str(folder)], "mode must be 'causal' for a state, got 'published'"),
-        ([str(tmp_path)], "no such file; give the folder of a run that has saved a checkpoint"),
+        ([str(tmp_path)], "give the folder of a run that has saved one"),
         ([str(tmp_path / "out")], "study"),
         ([str(tmp_path / "missing.pth")], "missing.pth"),
         ([str(folder), "--bytes", "0"], "bytes must be at least 1, got 0"),

@@ -107,7 +107,7 @@ def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
     ("content", "options", "message"),
     [
         (b"x" * 5000, {}, "one symbol only, 120"),
-        (b"short text", {}, "lag 1,000 in 40 blocks: give at least 1,040 or a smaller max_lag"),
+        (b"short text", {}, "at least 1,040 symbols for lag 1,000 in 40 blocks"),
         (None, {"names": ()}, "names must hold at least one corpus"),
         (None, {"lags": (5, 5)}, r"lags must be .*, ascending .*, got \(5, 5\)"),
     ],
@@ -244,7 +244,7 @@ def test_a_period_of_numbers_is_told_in_their_unit() -> None:
 
 def test_an_estimator_that_needs_more_symbols_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(0, 5_000, 50_000))
-    with pytest.raises(ValueError, match=r"5,000 different: too few to count .* 250,000,000 or"):
+    with pytest.raises(ValueError, match="have 250,000,000 symbols or more"):
         measure((str(tmp_path / "ids.npy"),), estimator="jackknife", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

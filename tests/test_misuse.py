@@ -440,10 +440,16 @@ def test_every_public_function_is_misused() -> None:
         ),
         (
             {"l.A_log": EMPTY, "l.dt_bias": EMPTY},
-            "l.A_log: is F32 .*, expected a tensor of floating",
+            "l.A_log must be a tensor of floating-point numbers .*, got F32",
         ),
-        ({"l.A_log": torch.ones(3), "l.dt_bias": torch.ones(2)}, "does not fit l.A_log"),
-        ({"l.A_log": torch.ones(3).long(), "l.dt_bias": torch.ones(3)}, "l.A_log: is I64"),
+        (
+            {"l.A_log": torch.ones(3), "l.dt_bias": torch.ones(2)},
+            "must have the shapes of Mamba-2, got l.A_log",
+        ),
+        (
+            {"l.A_log": torch.ones(3).long(), "l.dt_bias": torch.ones(3)},
+            "l.A_log must be .*, got I64",
+        ),
     ],
 )
 def test_checkpoints_without_decays_are_told(

@@ -127,9 +127,8 @@ def symbol_curves(
     symbols = int(np.count_nonzero(counts))
     chosen = estimator
     if chosen is None:
-        chosen = estimator_for(
-            data.size if symbols <= FREE else effective_size(data, counts), symbols
-        )
+        size = data.size if symbols <= FREE else effective_size(data, counts)
+        chosen = estimator_for(size, symbols)
     if chosen == "repeats":
         return repeat_curves(data, lags, parts=parts, beside=beside, **options)
     if chosen not in ESTIMATORS:
@@ -140,9 +139,9 @@ def symbol_curves(
     if not pairs_suffice(data.size, symbols):
         bias = expected_information(counts) / np.log(2)
         raise ValueError(
-            f"data has {data.size:,} symbols, {symbols:,} different: too few to count their pairs,"
-            f" which would show {bias:.2g} bits without any memory; give"
-            f" {fewest_pairs(symbols):,} or more, or the estimator 'repeats', which needs no table"
+            f"data must have {fewest_pairs(symbols):,} symbols or more to count pairs of"
+            f" {symbols:,} different ones, got {data.size:,}, which would show {bias:.2g} bits"
+            " without any memory; give more data, or the estimator 'repeats', which needs no table"
             " of pairs"
         )
     return _pair_curves(data, lags, chosen, parts=parts, beside=beside, **options)

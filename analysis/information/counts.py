@@ -50,21 +50,18 @@ def check_data(data: Symbols, longest: int = 0, blocks: int = 0, *, wide: bool =
 
     wide: unsigned integers of any width are taken.
     """
-    is_vector = isinstance(data, np.ndarray) and data.ndim == 1
+    is_array = isinstance(data, np.ndarray)
+    is_vector = is_array and data.ndim == 1
     if not is_vector or not (data.dtype == np.uint8 or (wide and data.dtype.kind == "u")):
-        got = (
-            f"{data.dtype} of shape {data.shape}"
-            if isinstance(data, np.ndarray)
-            else type(data).__name__
-        )
+        got = f"{data.dtype} of shape {data.shape}" if is_array else type(data).__name__
         raise ValueError(
             f"data must be a vector of uint8, got {got}; np.frombuffer(text, np.uint8) makes one of"
             " bytes"
         )
     if data.size < longest + blocks:
         raise ValueError(
-            f"data has {data.size:,} symbols, which is too short for lag {longest:,} in {blocks}"
-            f" blocks: give at least {longest + blocks:,} or a smaller max_lag"
+            f"data must have at least {longest + blocks:,} symbols for lag {longest:,} in {blocks}"
+            f" blocks, got {data.size:,}; give more data or a smaller max_lag"
         )
 
 
@@ -170,7 +167,8 @@ def count_pairs(
     t + lags[l]. Memory beyond them: 256 kB per thread. Lags and data are taken as `check_lags` and
     `check_data` allow.
     """
-    lags, data = np.asarray(lags), np.asarray(data)  # a mapped file as a plain array
+    lags = np.asarray(lags)
+    data = np.asarray(data)  # a mapped file as a plain array
     edges = np.array([0, data.size]) if edges is None else edges
     symbols = np.arange(SYMBOLS, dtype=np.uint8) if symbols is None else symbols
     dtype = np.uint32 if int(np.diff(edges).max()) < 2**31 else np.uint64

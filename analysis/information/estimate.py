@@ -46,33 +46,34 @@ TABLE_BYTES = 1 << 26
 
 Unit = Literal["byte", "token", "symbol"]
 Floats = NDArray[np.float64]
-Table = NDArray[Any]
+Counts = NDArray[Any]
 
 
-def mutual_information(tables: Table) -> Floats:
+def mutual_information(tables: Counts) -> Floats:
     """I(X;Y) = H(X) + H(Y) - H(X,Y) in nats of pair tables (..., S, S).
 
     H = -sum_i (n_i/n) ln(n_i/n). The plug-in estimate; its bias is about (S-1)^2 / 2n upwards, and
     `decay_curves` corrects it.
     """
     exact = np.result_type(tables, np.int64)
-    rows, columns = tables.sum(axis=-1, dtype=exact), tables.sum(axis=-2, dtype=exact)
+    rows = tables.sum(axis=-1, dtype=exact)
+    columns = tables.sum(axis=-2, dtype=exact)
     total = rows.sum(axis=-1)
 
-    def entropy(counts: Table) -> Floats:
+    def entropy(counts: Counts) -> Floats:
         cells = np.ascontiguousarray(counts).ravel()
-        occurring = np.flatnonzero(
-            cells
-        )  # few of a joint table, and the logarithms are most of the work
+        # Few cells of a joint table occur, and the logarithms are most of the work.
+        occurring = np.flatnonzero(cells)
         k = cells[occurring].astype(np.float64)
-        at = occurring // counts.shape[-1]
-        sums = np.bincount(at, k * np.log(k), minlength=max(1, cells.size // counts.shape[-1]))
+        length = counts.shape[-1]
+        distributions = max(1, cells.size // length)
+        sums = np.bincount(occurring // length, k * np.log(k), minlength=distributions)
         return np.asarray(np.log(total) - sums.reshape(np.shape(total)) / total)
 
     return entropy(rows) + entropy(columns) - entropy(tables.reshape(*tables.shape[:-2], -1))
 
 
-def expected_information(counts: Table) -> float:
+def expected_information(counts: Counts) -> float:
     """Mean plug-in mutual information, in nats, of a corpus over all its shuffles.
 
     `counts` (S,) is how often each symbol occurs, n = sum. Over all ways of pairing n firsts with n
@@ -96,7 +97,8 @@ def expected_information(counts: Table) -> float:
         alike = times.astype(np.float64)
     n = float(occurring @ alike)
     upper, left = np.triu_indices(occurring.size)
-    row, column = occurring[upper], occurring[left]
+    row = occurring[upper]
+    column = occurring[left]
     mean = row * column / n
     large = mean > EXPANDED_ABOVE
     cells = np.empty_like(mean)
@@ -126,7 +128,8 @@ def _expanded(row: Floats, column: Floats, n: float) -> Floats:
 def _summed(row: Floats, column: Floats, n: float) -> Floats:
     """E[N ln N] by the sum over k, in step for all cells; `active` shrinks as their tails end."""
     order = np.argsort(row * column)
-    row, column = row[order], column[order]
+    row = row[order]
+    column = column[order]
     mean = row * column / n
     k = np.maximum(0.0, row + column - n)
     last = np.minimum(np.minimum(row, column), np.ceil(mean + 12 * np.sqrt(mean) + 40))
@@ -150,7 +153,7 @@ def _summed(row: Floats, column: Floats, n: float) -> Floats:
     return unsorted
 
 
-def drift_table(parts: Table) -> Floats:
+def drift_table(parts: Counts) -> Floats:
     """Pair table (S, S) of a corpus with each of its blocks shuffled.
 
     sum_g n_g p_g p_g^T, of counts `parts` (G, S). Its information comes from blocks that differ in
@@ -161,7 +164,7 @@ def drift_table(parts: Table) -> Floats:
     return shares.T @ shares
 
 
-def pools(counts: Table) -> NDArray[np.int64]:
+def pools(counts: Counts) -> NDArray[np.int64]:
     """Pool of each symbol (S,) for `correlation`.
 
     Its own, but one for all that are rarer than `POOLED_BELOW` of the counts. Without it a pair of
@@ -171,7 +174,7 @@ def pools(counts: Table) -> NDArray[np.int64]:
     return np.where(common, np.cumsum(common) - 1, common.sum()).astype(np.int64)
 
 
-def correlation(tables: Table, pool: NDArray[np.int64], beside: Table | None = None) -> Floats:
+def correlation(tables: Counts, pool: NDArray[np.int64], beside: Counts | None = None) -> Floats:
     """Largest non-trivial singular value of P_ij / sqrt(p_i q_j).
 
     From the pair tables (G, S, S) of G >= 2 blocks. It is the largest correlation that functions of
@@ -214,7 +217,7 @@ def correlation(tables: Table, pool: NDArray[np.int64], beside: Table | None = N
     return result
 
 
-def _pooled(tables: Table, pool: NDArray[np.int64]) -> Floats:
+def _pooled(tables: Counts, pool: NDArray[np.int64]) -> Floats:
     """Sum the tables (..., S, S) over pools, (..., P, P)."""
     order = np.argsort(pool, kind="stable")
     starts = np.searchsorted(pool[order], np.arange(pool.max() + 1))
@@ -228,7 +231,8 @@ def _normalised(pooled: Floats) -> Floats:
     That is 1, of the vectors sqrt(p) and sqrt(q).
     """
     p = pooled / pooled.sum(axis=(-2, -1), keepdims=True)
-    rows, columns = np.sqrt(p.sum(axis=-1)), np.sqrt(p.sum(axis=-2))
+    rows = np.sqrt(p.sum(axis=-1))
+    columns = np.sqrt(p.sum(axis=-2))
     trivial = rows[..., :, None] * columns[..., None, :]
     return np.divide(p, trivial, out=np.zeros_like(p), where=trivial > 0) - trivial
 
@@ -335,23 +339,29 @@ class DecayCurve(Result):
     def interval(self, confidence: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper bounds (L,): value -+ t_{G-1} standard errors, at each lag on its own."""
         half = half_width(np.asarray(self.replicates), confidence)
-        return np.asarray(self.values) - half, np.asarray(self.values) + half
+        values = np.asarray(self.values)
+        return values - half, values + half
 
     def last_above(self, limit: ArrayLike, first: int = 1) -> int:
-        """The last lag before the values, from lag `first` on, fall below `limit`.
+        """The last lag, from `first` on, before a value is below `limit`; 0 if there is none.
 
-        That is a number or (L,). 0 when they do at once.
+        limit: a number, or one for each lag (L,).
         """
-        lags = np.asarray(self.lags)
-        below = (np.asarray(self.values) < limit) & (lags >= first)
-        count = int(np.argmax(below)) if below.any() else len(self.lags)
-        return self.lags[count - 1] if count and self.lags[count - 1] >= first else 0
+        last = 0
+        limits = np.broadcast_to(np.asarray(limit), len(self.lags))
+        for lag, value, least in zip(self.lags, self.values, limits, strict=True):
+            if lag < first:
+                continue
+            if value < least:
+                break
+            last = lag
+        return last
 
 
 def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
-    """At most `count` different integers from 1 to max_lag.
+    """At most `count` different integers from 1 to max_lag, evenly spaced in the logarithm.
 
-    As evenly spaced in the logarithm as integers can be.
+    As evenly as integers can be.
     """
     return np.unique(np.geomspace(1, max_lag, count).round().astype(np.int64))
 
@@ -359,11 +369,12 @@ def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
 def corrected(
     information: Floats, floors: Floats, parts: Any, sizes: Any, estimator: Estimator
 ) -> tuple[Floats, Floats]:
-    """The plug-in information (lags, 1 + blocks) less the bias that `estimator` removes, and the
-    floor.
+    """The plug-in information less the bias that `estimator` removes, and the floor.
 
-    floors  expected information without memory, with all blocks and with each left out
-    parts   counts of symbols (blocks, K); sizes: pairs (lags, blocks)
+    information  (lags, 1 + blocks), with all blocks and with each left out
+    floors       (1 + blocks,) expected information without memory
+    parts        (blocks, K) counts of symbols
+    sizes        (lags, blocks) numbers of pairs
     """
     floor = floors * each_left_out(parts.sum(axis=1)) / each_left_out(sizes)
     if estimator in ("jackknife", "shuffle"):

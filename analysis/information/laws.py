@@ -4,6 +4,7 @@ Four shapes of decay are compared on one curve, each by least squares on ln I, a
 follows from that.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
@@ -42,7 +43,9 @@ Range = tuple[int, int]
 
 STATED: Range = (1, 500)
 """The range of the published figures, and of the exponent that `fit --corpus` takes."""
-OTHER_RANGES: tuple[Range, ...] = ((1, 100), (100, 1000))
+CORRELATED: Range = (1, 100)
+"""The range on which the exponent of the correlation is stated."""
+OTHER_RANGES: tuple[Range, ...] = (CORRELATED, (100, 1000))
 CONFIDENCE = 0.95
 """Of every interval."""
 DRIFT_MULTIPLE = 2.0
@@ -95,10 +98,18 @@ class PowerLaw:
         return self.amplitude * np.asarray(lags, dtype=np.float64) ** -self.beta
 
 
+LabelledLaw = tuple[str, PowerLaw, float | None]
+"""Label of a range of lags, the law fitted there, and the exact exponent where it is known."""
+
+
 class Points(NamedTuple):
     """Lags (m,) of a fit and what is known there.
 
-    ln d, ln I, its errors, ln I with each block left out (m, G) to first order, and lags left out.
+    x           ln d
+    logs        ln I
+    errors      of ln I
+    replicates  (m, G) ln I with each block left out, to first order
+    dropped     lags that are left out
     """
 
     lags: NDArray[np.int64]
@@ -135,23 +146,32 @@ def points(curve: DecayCurve, lags: Range | None = None) -> Points:
 
     Raises ValueError when fewer than three remain.
     """
-    first, last = (clear_from(curve), clear_until(curve)) if lags is None else lags
-    if lags is not None and not 1 <= first < last:
-        raise ValueError(f"lags: a range must ascend from 1 or more, got {first} to {last}")
-    at, values = np.asarray(curve.lags), np.asarray(curve.values)
+    if lags is None:
+        first = clear_from(curve)
+        last = clear_until(curve)
+    else:
+        first, last = lags
+        if not 1 <= first < last:
+            raise ValueError(f"lags must ascend from 1 or more, got {first} to {last}")
+    at = np.asarray(curve.lags)
+    values = np.asarray(curve.values)
     inside = (at >= first) & (at <= last)
     used = inside & (values > 0)
     if used.sum() < FEWEST_LAGS:
         where = f"lags {first} to {last}" if lags else "the lags with values above the floor"
         raise ValueError(
-            f"{where}: {used.sum()} usable values, a fit needs {FEWEST_LAGS}; measure more data or"
-            " lags"
+            f"{where} must have {FEWEST_LAGS} usable values or more for a fit, got {used.sum()};"
+            " measure more data or lags"
         )
     logs = np.log(values[used])
     replicates = logs[:, None] + np.asarray(curve.replicates)[used] / values[used, None] - 1
-    dropped = tuple(at[inside & ~used].tolist())
     return Points(
-        at[used], np.log(at[used]), logs, jackknife_error(replicates), replicates, dropped
+        lags=at[used],
+        x=np.log(at[used]),
+        logs=logs,
+        errors=jackknife_error(replicates),
+        replicates=replicates,
+        dropped=tuple(at[inside & ~used].tolist()),
     )
 
 
@@ -177,16 +197,10 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None) -> PowerLaw:
     half = half_width(betas, CONFIDENCE)
     residual = chosen.logs - constant - slope * x
     spread = chosen.logs - np.average(chosen.logs, weights=w)
-    bend = bend_error = bend_p = float("nan")
-    if x.size > FEWEST_LAGS:
-        row = _projector(x, 2, w)[2]
-        bend = float(row @ chosen.logs)
-        bend_error = float(jackknife_error(row @ chosen.replicates))
-        bend_p = (
-            float(2 * stdtr(betas.size - 1, -abs(bend) / bend_error))
-            if bend_error
-            else float("nan")
-        )
+    r_squared = math.nan
+    if np.any(spread):
+        r_squared = float(1 - (w @ residual**2) / (w @ spread**2))
+    bend, bend_error, bend_p = _curvature(chosen, w)
     return PowerLaw(
         beta=float(-slope),
         standard_error=float(jackknife_error(betas)),
@@ -198,13 +212,26 @@ def fit_power_law(curve: DecayCurve, lags: Range | None = None) -> PowerLaw:
         last_lag=int(chosen.lags[-1]),
         used=x.size,
         dropped=chosen.dropped,
-        r_squared=(
-            float(1 - (w @ residual**2) / (w @ spread**2)) if np.any(spread) else float("nan")
-        ),
+        r_squared=r_squared,
         curvature=bend,
         curvature_error=bend_error,
         curvature_p=bend_p,
     )
+
+
+def _curvature(data: Points, weights: Floats) -> tuple[float, float, float]:
+    """The coefficient of (ln d)^2 in a parabola through ln I, its error, and p against 0.
+
+    NaN for as many values as a line needs; p is NaN where the error is 0.
+    """
+    if data.x.size <= FEWEST_LAGS:
+        return math.nan, math.nan, math.nan
+    row = _projector(data.x, 2, weights)[2]
+    bend = float(row @ data.logs)
+    error = float(jackknife_error(row @ data.replicates))
+    freedom = data.replicates.shape[1] - 1
+    p = float(2 * stdtr(freedom, -abs(bend) / error)) if error else math.nan
+    return bend, error, p
 
 
 def log_log_slope(lags: ArrayLike, values: ArrayLike) -> float:
@@ -217,15 +244,14 @@ def log_log_slope(lags: ArrayLike, values: ArrayLike) -> float:
     """
     x = np.log(np.asarray(lags, dtype=np.float64))
     y = np.asarray(values, dtype=np.float64)
-    return (
-        float(-(_projector(x, 1, octave_weights(lags)) @ np.log(y))[1]) if np.all(y > 0) else np.nan
-    )
+    if not np.all(y > 0):
+        return math.nan
+    _, slope = _projector(x, 1, octave_weights(lags)) @ np.log(y)
+    return float(-slope)
 
 
 def octave_weights(lags: ArrayLike) -> Floats:
-    """The stretch of ln d that each of `lags` (m,) stands for, (m,).
-
-    The weights of the trapezoid rule.
+    """The stretch of ln d that each of `lags` (m,) stands for, (m,): weights of the trapezoid rule.
 
     >>> (octave_weights([1, 2, 4, 16]) / np.log(2)).round(12).tolist()
     [0.5, 1.0, 1.5, 1.0]
@@ -240,23 +266,27 @@ def local_slopes(curve: DecayCurve) -> tuple[NDArray[np.int64], Floats, Floats]:
     A line through the positive values from d / 2 to 2 d; lags with fewer than three of them are
     left out.
     """
-    rows = []
-    for lag in (lag for lag, value in zip(curve.lags, curve.values, strict=True) if value > 0):
+    at = []
+    slopes = []
+    errors = []
+    for lag, value in zip(curve.lags, curve.values, strict=True):
+        if value <= 0:
+            continue
+        first = max(1, math.ceil(lag / WINDOW))
+        last = int(lag * WINDOW)
         try:
-            window = points(curve, (max(1, int(np.ceil(lag / WINDOW))), int(lag * WINDOW)))
+            window = points(curve, (first, last))
         except ValueError:
             continue
         line = _projector(window.x, 1, octave_weights(window.lags))[1]
-        rows.append((lag, -line @ window.logs, jackknife_error(line @ window.replicates)))
-    at, slopes, errors = zip(*rows, strict=True) if rows else ((), (), ())
+        at.append(lag)
+        slopes.append(-line @ window.logs)
+        errors.append(jackknife_error(line @ window.replicates))
     return np.array(at, np.int64), np.array(slopes), np.array(errors)
 
 
 def _projector(x: Floats, degree: int, weights: Floats) -> Floats:
-    """(degree + 1, m): takes values at x to coefficients of a polynomial.
-
-    It is their weighted least-squares polynomial.
-    """
+    """(degree + 1, m): takes values at x to the coefficients of their least-squares polynomial."""
     root = np.sqrt(weights)
     design: Floats = root[:, None] * x[:, None] ** np.arange(degree + 1)
     return np.asarray(np.linalg.pinv(design) * root, np.float64)
@@ -280,10 +310,8 @@ class Shape(NamedTuple):
 
     def design(self, data: Points, place: float) -> Floats:
         """(m, 1 + columns) in standard errors of ln I."""
-        return (
-            np.stack([np.ones_like(data.x), *self.columns(data, place)], axis=1)
-            / data.errors[:, None]
-        )
+        columns = [np.ones_like(data.x), *self.columns(data, place)]
+        return np.stack(columns, axis=1) / data.errors[:, None]
 
     def least(self, data: Points, targets: Floats) -> Floats:
         """The least chi squared (B,) over the grid for each of `targets` (m, B).
@@ -426,8 +454,9 @@ def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelF
 
         power law              ln I = a - beta ln d
         exponential            ln I = a - d / tau
-        stretched exponential  ln I = a - (d / tau)^gamma, 0.05 <= gamma <= 1 broken power law
-        ln I = a - beta_1 ln d up to the break, slope -beta_2 beyond it, continuous
+        stretched exponential  ln I = a - (d / tau)^gamma, 0.05 <= gamma <= 1
+        broken power law       ln I = a - beta_1 ln d up to the break, slope -beta_2 beyond it,
+                               continuous
 
     The residuals are weighted by jackknife errors lag by lag. Errors of neighbouring lags are
     positively correlated, so chi squared falls short of its degrees of freedom while its
@@ -439,7 +468,10 @@ def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelF
     data = points(curve, lags)
     size = data.lags.size
     if size < FEWEST_COMPARED:
-        raise ValueError(f"lags: {size} usable values, four models need at least {FEWEST_COMPARED}")
+        raise ValueError(
+            f"lags must have {FEWEST_COMPARED} usable values or more to compare four models, got"
+            f" {size}"
+        )
     drawn = noise(data)
     target = data.logs / data.errors
 
@@ -590,7 +622,7 @@ class Measurement(Result):
     information: DecayCurve
     correlation: DecayCurve
     law: PowerLaw | None
-    rows: tuple[tuple[str, PowerLaw, float | None], ...]
+    rows: tuple[LabelledLaw, ...]
     verdict: Verdict
     exact: tuple[float, ...] | None
     period: Period | None = None
@@ -664,18 +696,17 @@ def check_range(lags: object, max_lag: int) -> Range:
     """
     if max_lag < 2:
         raise ValueError(f"max_lag must be at least 2, got {max_lag}")
+    if lags is None:
+        return 1, min(STATED[1], max_lag)
     pair = tuple(lags) if isinstance(lags, tuple | list) else ()
-    pair = (1, min(STATED[1], max_lag)) if lags is None else pair
-    if (
-        len(pair) != 2
-        or not all(isinstance(lag, Integral) for lag in pair)
-        or not 1 <= pair[0] < pair[1] <= max_lag
-    ):
+    are_two_integers = len(pair) == 2 and all(isinstance(lag, Integral) for lag in pair)
+    if not are_two_integers or not 1 <= pair[0] < pair[1] <= max_lag:
         raise ValueError(
             f"lags must be the first and the last, ascending from 1 or more to max_lag {max_lag} at"
             f" most, such as (1, {max_lag}), got {lags!r}"
         )
-    return pair
+    first, last = pair
+    return first, last
 
 
 def measure_corpus(
@@ -707,31 +738,68 @@ def measure_corpus(
     lags = _measured_lags(stated, max_lag)
     options: Any = {"estimator": estimator, "blocks": blocks, "threads": threads}
     check_data(data, int(lags[-1]), blocks, wide=True)
-    # A law that is known has no layout.
-    lines = _with_lines(data, lags, options) if exact is None and unit == "byte" else None
-    period = find_period(common_symbols(data), lags) if exact is None and lines is None else None
-    beside = None
-    if lines is not None:
-        beside = lines[1]
-    elif period is not None:
-        beside = shuffled_phases(data, period.length)
+    records = None
+    layout = None
+    if exact is None and unit == "byte":  # a law that is known has no layout
+        records, layout = _lines_and_layout(data, lags, options)
+    period = None
+    if exact is None and records is None:
+        period = find_period(common_symbols(data), lags)
+    if period is not None:
+        layout = shuffled_phases(data, period.length)
     information, correlation = symbol_curves(
-        data, lags, progress=progress, beside=beside, **options
+        data, lags, progress=progress, beside=layout, **options
     )
     if period is not None and information.estimator != "repeats":
         information = beyond_period(symbol_curves(data, lags, **options)[0], period)
         correlation = at_whole_symbols(correlation, period)
-    information, correlation = (replace(curve, unit=unit) for curve in (information, correlation))
-    first = clear_from(information)
-    begun = [(max(start, first), end) for start, end in (stated, *OTHER_RANGES, (1, 100))]
-    stated, *_, near = begun
-    ranges = [limits for limits in begun if limits[0] < limits[1] <= max_lag]
+    information = replace(information, unit=unit)
+    correlation = replace(correlation, unit=unit)
     verdict = with_correlation(judge(information), correlation)
-    wanted = {_label(limits): (information, limits) for limits in ranges}
+    first = clear_from(information)
+    stated = _begun_at(first, stated)
+    ranges = [stated, *(_begun_at(first, limits) for limits in OTHER_RANGES)]
+    rows = _laws(information, correlation, ranges, verdict, max_lag, exact)
+    return Measurement(
+        corpus=corpus,
+        estimator=information.estimator,
+        information=information,
+        correlation=correlation,
+        law=next((law for label, law, _ in rows if label == _label(stated)), None),
+        rows=tuple(rows),
+        verdict=verdict,
+        exact=None if exact is None else tuple(np.asarray(exact(lags)).tolist()),
+        period=period,
+        tokens=tokens,
+        records=records,
+    )
+
+
+def _begun_at(first: int, limits: Range) -> Range:
+    """A range of lags without those before `first`."""
+    start, end = limits
+    return max(start, first), end
+
+
+def _laws(
+    information: DecayCurve,
+    correlation: DecayCurve,
+    ranges: Sequence[Range],
+    verdict: Verdict,
+    max_lag: int,
+    exact: Callable[[Any], Any] | None,
+) -> list[LabelledLaw]:
+    """The laws on each range up to `max_lag`, on the lags that stand out, and of the correlation.
+
+    Ranges with too few positive values are left out.
+    """
+    measured = [limits for limits in ranges if limits[0] < limits[1] <= max_lag]
+    wanted = {_label(limits): (information, limits) for limits in measured}
     if verdict.last_lag > verdict.first_lag:
         above = (verdict.first_lag, verdict.last_lag)
         wanted[f"{_label(above)}, what stands out"] = (information, above)
-    if near in ranges:
+    near = _begun_at(clear_from(information), CORRELATED)
+    if near in measured:
         wanted[f"correlation, {_label(near)}"] = (correlation, near)
     rows = []
     for label, (curve, limits) in wanted.items():
@@ -743,43 +811,32 @@ def measure_corpus(
         if exact is not None and curve is information:
             slope = _exact_slope(exact, law, curve.lags, limits)
         rows.append((label, law, slope))
-    stated_law = next((law for label, law, _ in rows if label == _label(stated)), None)
-    true = None if exact is None else tuple(np.asarray(exact(lags)).tolist())
-    return Measurement(
-        corpus,
-        information.estimator,
-        information,
-        correlation,
-        stated_law,
-        tuple(rows),
-        verdict,
-        true,
-        period,
-        tokens,
-        None if lines is None else lines[0],
-    )
+    return rows
 
 
-def _with_lines(
+def _lines_and_layout(
     data: Symbols, lags: NDArray[np.int64], options: dict[str, Any]
-) -> tuple[Records, Symbols] | None:
-    """The lines of a text of nearly the same length, and their layout alone.
+) -> tuple[Records, Symbols] | tuple[None, None]:
+    """The lines of a text of nearly the same length, and a sequence that has their layout alone.
 
-    None where there are none, and where they explain little.
+    Neither where there are no such lines, and where they explain little.
     """
     if data.dtype != np.uint8 or options["estimator"] == "repeats":
-        return None
+        return None, None
     starts = line_starts(data)
     if starts is None:
-        return None
+        return None, None
     layout = shuffled_records(data, starts)
     lengths = np.diff(starts)
-    nearest = lags[[int(np.argmin(np.abs(lags - lengths.mean())))]]
-    alone, whole = (symbol_curves(one, nearest, **options)[0] for one in (layout, data))
-    if alone.values[0] < max(SHARE * whole.values[0], alone.floor[0]):
-        return None
+    mean = float(lengths.mean())
+    nearest = lags[[int(np.argmin(np.abs(lags - mean)))]]
+    alone, _ = symbol_curves(layout, nearest, **options)
+    whole, _ = symbol_curves(data, nearest, **options)
+    explained = alone.values[0]
+    if explained < max(SHARE * whole.values[0], alone.floor[0]):
+        return None, None
     low, high = np.quantile(lengths, (0.05, 0.95))
-    return Records(float(lengths.mean()), int(low), int(high), float(alone.values[0])), layout
+    return Records(mean, int(low), int(high), float(explained)), layout
 
 
 def _measured_lags(stated: Range, max_lag: int) -> NDArray[np.int64]:

@@ -102,8 +102,8 @@ def repeat_curves(
     chance = left_out_chance(parts)
     if not chance.min() > 0:
         raise ValueError(
-            f"data has {data.size:,} symbols, {symbols:,} different: hardly one occurs twice, so"
-            " that there is nothing to count; give more data"
+            "data must hold symbols that occur twice, so that there is something to count, got"
+            f" {data.size:,} symbols, {symbols:,} different; give more data"
         )
     if not chance.max() < 1:
         raise ValueError(

@@ -50,7 +50,7 @@ def token_length(ends: ArrayLike, tokenizer: str, blocks: int = BLOCKS) -> Token
     """
     last = np.asarray(ends)
     if not last.size:
-        raise ValueError("tokens: the text has none")
+        raise ValueError("text must have a token, got none")
     mean = float(last[-1] / last.size)
     if last.size < blocks * FEWEST_IN_BLOCK:
         return TokenLength(mean, None, None, int(last.size), tokenizer)

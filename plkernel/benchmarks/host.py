@@ -112,7 +112,10 @@ def run(rounds: int, device: Device, out: Path | None) -> None:
         given = problem(name, shape, place)
         error = relative_error(step(operator(name), given)(), truth(name, given))
         if not error <= LIMITS[name][place]:
-            raise ValueError(f"{name} differs from float64 by {error:.1e}: nothing is timed")
+            raise ValueError(
+                f"{name} must differ from float64 by at most {LIMITS[name][place]:.1e}, got"
+                f" {error:.1e}; nothing is timed"
+            )
     made = works(place)
     times = {name: np.zeros((2, rounds)) for name in made}
     for work in made.values():  # what is compiled or remembered at the first calls

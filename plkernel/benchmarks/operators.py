@@ -353,7 +353,7 @@ def run(
     At each shape in turn.
     """
     if any(min(shape) < 1 for shape in shapes):
-        raise ValueError(f"shapes has {shapes}; all must be 1 or more")
+        raise ValueError(f"shapes must be of sizes 1 or more, got {shapes}")
     place = set_up(rounds, threads, device, out).type
     rows: list[dict[str, Any]] = []
     for shape in shapes or SHAPES[name][place]:

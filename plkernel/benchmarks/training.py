@@ -35,13 +35,17 @@ def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | Non
     """
     loaded = load_spec(spec)
     place = set_up(rounds, threads, device, out)
-    kind, context, batch = loaded.model.kind, loaded.train.context, loaded.train.batch
+    kind = loaded.model.kind
+    context = loaded.train.context
+    batch = loaded.train.batch
     if kind not in OPERATORS:
         raise ValueError(
-            f"spec {spec}: model kind {kind!r} is not timed here, only {', '.join(OPERATORS)}"
+            f"spec {spec}: model.kind must be one of {', '.join(OPERATORS)} to be timed, got"
+            f" {kind!r}"
         )
     keep_memory()
-    error, model = gradient_error(loaded, place), _model(loaded, place)
+    error = gradient_error(loaded, place)
+    model = _model(loaded, place)
     size = sum(parameter.numel() for parameter in model.parameters())
     entries = {
         OURS: Contender(lambda: _step(model, loaded, place)),
@@ -92,7 +96,8 @@ def gradient_error(spec: Spec, device: torch.device) -> float:
     )
     if not error <= LARGEST_ERROR:
         raise ValueError(
-            f"the model differs from its float64 reference by {error:.1e}: nothing is timed"
+            f"model must differ from its float64 reference by at most {LARGEST_ERROR:.1e}, got"
+            f" {error:.1e}; nothing is timed"
         )
     return error
 

@@ -37,10 +37,8 @@ READING = ("--status", "--cancel")
 def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     """Return parameters, operations, memory and hours of every run and of the whole study.
 
-    The search for learning rates is included.
-
-    ValueError where a corpus does not exist or is too short; one that is still to be fetched or
-    unpacked is named.
+    The search for learning rates is included. Raises ValueError where a corpus does not exist or is
+    too short; one that is still to be fetched or unpacked is named.
     """
     from plkernel.study.dry_run import estimate, render
     from plkernel.study.schedule import chosen_arms, search_of
@@ -59,12 +57,9 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     searched = spec.tuning.rates and any(arm.learning_rate is None for arm in arms.values())
     search = resolve_spec(search_of(chosen.spec)) if searched else None
     lines = [render(estimate(chosen, workers, search=search)), *_cautions(study, *arms)]
-    return "\n".join(
-        [
-            *lines,
-            *(f"corpus {name!r} is not read yet: nothing is known of its size" for name in unread),
-        ]
-    )
+    for name in unread:
+        lines.append(f"corpus {name!r} is not read yet: nothing is known of its size")
+    return "\n".join(lines)
 
 
 def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
@@ -306,7 +301,7 @@ def _train(
     if report and read_study(folder).finished():
         from plkernel.commands.report import report as print_report
 
-        # the last job of a queue may be about to write the report too
+        # The last job of a queue may be about to write the report too.
         with _held(folder) if engine else nullcontext():
             print_report(folder)
     if failed:
@@ -337,11 +332,9 @@ def _register(
         raise ValueError(f"register must be one file or none, got {len(register)}")
     path = register[0] if register else place_of(spec)
     new = register_study(spec, path, folder, pilot, underpowered)
-    done = (
-        f"registered: {path}; commit it before the runs"
-        if new
-        else f"registered before, unchanged: {path}"
-    )
+    done = f"registered before, unchanged: {path}"
+    if new:
+        done = f"registered: {path}; commit it before the runs"
     print("\n".join([done, *_power(spec, pilot), *_cautions(resolve_spec(spec))]))
 
 

@@ -5,12 +5,18 @@ The model is one of plkernel, or anybody's.
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from plkernel.common import cli
 from plkernel.common.files import refuse_study
+
+if TYPE_CHECKING:
+    from plkernel.decays.inspection import Parts
+
+WINDOWS = 16
+"""Windows of a run that are evaluated unless asked otherwise."""
 
 
 def __getattr__(name: str) -> Any:
@@ -25,7 +31,7 @@ def __getattr__(name: str) -> Any:
 def command(
     model: tyro.conf.Positional[Path],
     corpus: str | None = None,
-    windows: int = 16,
+    windows: int = WINDOWS,
     json: Path | None = None,
     figure: Path | None = None,
     compare: Path | None = None,
@@ -70,52 +76,76 @@ def command(
             parameters: a table [decays] with lines such as "*.decay" = "sigmoid".
     """
     from plkernel.common.delivery import check_outputs, deliver
-    from plkernel.decays import inspection, own
+    from plkernel.decays.inspection import is_other_software
     from plkernel.decays.memory_figures import model_figure
 
     check_outputs(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
-    other = inspection.is_other_software(model)
+    other = is_other_software(model)
     if notable and not strict:
         raise ValueError("strict must be given with notable; give --strict --notable")
-    if other and (corpus, windows) != (None, 16):
-        raise ValueError(
-            f"corpus and windows must be left out for {model}, which is no run of plkernel"
-        )
-    asked = [compare, state_dtype, decays]
-    if not other and (strict or any(one is not None for one in asked)):
-        raise ValueError(
-            f"compare, strict, state_dtype and decays must be left out for {model}, which is no"
-            " checkpoint of other software"
-        )
+    if other:
+        _check_for_checkpoint(model, corpus, windows)
+    else:
+        _check_for_run(model, strict, compare, state_dtype, decays)
     if decays is not None and text is not None:
         raise ValueError(
             "text must be left out where decays are given, since models of known families alone"
             " are run"
         )
     if other:
-        options = (compare, state_dtype, None if decays is None else own.read_statements(decays))
-        try:
-            parts, values, (before, now), title = inspection.of_checkpoint(model, *options)
-        except own.UnknownDecays as error:
-            told = own.with_toml(error, f"{cli.program()} {model}")
-            print(*getattr(told, "__notes__", ()), sep="\n", file=sys.stderr)
-            raise told from None
+        parts, values, memories, title = _of_checkpoint(model, compare, state_dtype, decays)
     else:
         from plkernel.probing.runs import of_run
 
-        parts, values, (before, now), title = of_run(model, corpus, windows)
+        parts, values, memories, title = of_run(model, corpus, windows)
+    before, now = memories
     if text is not None:
         if other:
             _check_runnable(model, values["findings"])
-        table, values["observed"] = _observed(model, text, tokens, now.blocks if other else None)
+        layers = now.blocks if other else None
+        table, values["observed"] = _observed(model, text, tokens, layers)
         parts.append(table)
     unit = "tokens" if other else "bytes"
-    deliver(
-        "\n\n".join(parts), values, lambda: model_figure(before, now, title, unit), json, figure
-    )
+    report = "\n\n".join(parts)
+    deliver(report, values, lambda: model_figure(before, now, title, unit), json, figure)
     if strict and _fails(values["findings"], notable):
         sys.exit(1)
+
+
+def _check_for_checkpoint(model: Path, corpus: str | None, windows: int) -> None:
+    """Raise ValueError for options that only a run of plkernel has a use for."""
+    if corpus is not None or windows != WINDOWS:
+        raise ValueError(
+            f"corpus and windows must be left out for {model}, which is no run of plkernel"
+        )
+
+
+def _check_for_run(model: Path, strict: bool, *others: object) -> None:
+    """Raise ValueError for options that only a checkpoint of other software has a use for."""
+    if strict or any(one is not None for one in others):
+        raise ValueError(
+            f"compare, strict, state_dtype and decays must be left out for {model}, which is no"
+            " checkpoint of other software"
+        )
+
+
+def _of_checkpoint(
+    model: Path, compare: Path | None, state_dtype: str | None, decays: Path | None
+) -> "Parts":
+    """The report on a checkpoint of other software; where no decays are known, how to state them.
+
+    That stands on standard error, before UnknownDecays is raised.
+    """
+    from plkernel.decays import inspection, own
+
+    stated = None if decays is None else own.read_statements(decays)
+    try:
+        return inspection.of_checkpoint(model, compare, state_dtype, stated)
+    except own.UnknownDecays as error:
+        told = own.with_toml(error, f"{cli.program()} {model}")
+        print(*getattr(told, "__notes__", ()), sep="\n", file=sys.stderr)
+        raise told from None
 
 
 def _check_runnable(model: Path, findings: list[dict[str, Any]]) -> None:

@@ -113,7 +113,8 @@ def command(
     reading: Any = {"max_bytes": most, "separator": unescape(separator), "column": column}
     check_measured(tokenizer, measured)
     loaded = {name: _read(name, tokenizer, measured, reading) for name in names}
-    for name, text in loaded.items():  # all before the first is measured
+    # All are checked before the first is measured.
+    for name, text in loaded.items():
         with heading(f"{name}: "):
             check_data(text.data, max_lag, blocks, wide=True)
     options: Any = {"estimator": estimator, "stated": stated, "max_lag": max_lag, "blocks": blocks}
@@ -175,7 +176,8 @@ def save_figures(
         stem = re.sub(r"[^\w.]+", "-", item.corpus.name).strip("-.") or "corpus"
         taken.append(stem)
         times = taken.count(stem)
-        save_figure(out, stem if times == 1 else f"{stem}-{times}", item.plot, formats)
+        name = stem if times == 1 else f"{stem}-{times}"
+        save_figure(out, name, item.plot, formats)
     if len(results) > 1:
         save_figure(out, "comparison", lambda: _comparison(results), formats)
 
@@ -276,15 +278,12 @@ def _lag_table(result: Measurement) -> str:
     shown = [lag for lag in SHOWN_LAGS if lag <= curve.lags[-1]]
     ratios = [np.divide(curve.lags, lag) for lag in shown]
     nearest = [int(np.argmin(np.abs(np.log(ratio)))) for ratio in ratios]
-    other = result.other_lags()
-    heads = ["lag"] if other is None else [f"lag, {curve.unit}s", f"{other[0]}"]
     rows = []
     for i in dict.fromkeys(nearest):
         lag = curve.lags[i]
         rows.append(
             [
                 f"{lag}",
-                *([] if other is None else [f"{other[1][i]:.1f}"]),
                 f"{curve.values[i] * BITS:.3e}",
                 f"{errors[i] * BITS:.1e}",
                 f"{curve.values[i] / curve.floor[i]:.2f}",
@@ -292,8 +291,15 @@ def _lag_table(result: Measurement) -> str:
                 slopes.get(lag, "-"),
             ]
         )
-    columns = ["I, bits", "error", "I / floor", "correlation", "local slope"]
-    return text_table([*heads, *columns], rows)
+    header = ["lag", "I, bits", "error", "I / floor", "correlation", "local slope"]
+    other = result.other_lags()
+    if other is not None:
+        unit, lags_in_unit = other
+        header[0] = f"lag, {curve.unit}s"
+        header.insert(1, unit)
+        for row, i in zip(rows, dict.fromkeys(nearest), strict=True):
+            row.insert(1, f"{lags_in_unit[i]:.1f}")
+    return text_table(header, rows)
 
 
 def _exponent_table(result: Measurement) -> str:
@@ -380,9 +386,10 @@ def horizon_sentence(result: Measurement) -> str | None:
 
 
 def drift_sentence(curve: DecayCurve) -> str | None:
-    """The lag from which blocks of different composition explain half of I, where they do.
+    """The lag from which blocks of different composition explain half of I.
 
-    None where the drift is smaller than the error of I, so that noise alone is left.
+    None where they do not, and where the drift is smaller than the error of I, so that noise alone
+    is left.
     """
     clear = curve.last_above(DRIFT_MULTIPLE * curve.drift, laws.clear_from(curve))
     if clear == curve.lags[-1]:

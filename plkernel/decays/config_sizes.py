@@ -65,11 +65,13 @@ def check_against(config: Mapping[str, Any], names: Iterable[str], numbers: int)
     if not any(name in config for name in SHARED):
         for name, size in _numbers(config, LAYERS):
             if size > held:
-                words = f"{name} is {_written(size)}, and there are tensors of {held} layers"
+                words = f"{name} must be at most the {held} layers that have tensors"
+                words += f", got {_written(size)}"
                 raise ValueError(f"config.json: {words}")
     for name, size in _numbers(config, SIZED):
         if size > numbers:
-            words = f"{name} is {_written(size)}, and all tensors together hold {numbers:,} numbers"
+            words = f"{name} must be at most the {numbers:,} numbers that all tensors together hold"
+            words += f", got {_written(size)}"
             raise ValueError(f"config.json: {words}")
 
 
@@ -80,8 +82,8 @@ def check_parameters(parameters: int, numbers: int) -> None:
     """
     if parameters > 2 * numbers:
         raise ValueError(
-            f"config.json describes a model of {parameters:,} parameters, and all tensors together"
-            f" hold {numbers:,} numbers"
+            f"config.json must describe a model of the {numbers:,} numbers that all tensors"
+            f" together hold, got one of {parameters:,} parameters"
         )
 
 

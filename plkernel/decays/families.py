@@ -133,7 +133,7 @@ class Given:
         value = self.number(name)
         if value is None or not 1 <= value <= 4096:
             raise ValueError(
-                f"config.json: {name} must lie between 1 and 4096, got {shown(self.setting(name))}"
+                f"config.json: {name} must be from 1 to 4096, got {shown(self.setting(name))}"
             )
         return int(value)
 
@@ -284,7 +284,9 @@ def kimi(given: Given) -> Floats:
     if bound is not None:
         return rate_of("bounded", dt_bias, bound=-bound, a_log=a_log)
     if "A_log" not in given.tensors:
-        raise ValueError("config.json: lower_bound is missing, which a gate without A_log needs")
+        raise ValueError(
+            "config.json: lower_bound must be given for a gate without A_log, got none"
+        )
     return rate_of("dt_bias", dt_bias, a_log=a_log)
 
 
@@ -399,7 +401,9 @@ def hgrn(given: Given) -> Floats:
     """
     bounds = given["lower_bounds"]
     if not 0 <= given.layer < len(bounds):
-        raise ValueError(f"lower_bounds has {len(bounds)} rows, and there is a layer {given.layer}")
+        raise ValueError(
+            f"lower_bounds must have a row for layer {given.layer}, got {len(bounds)} rows"
+        )
     shares = np.exp(bounds - bounds.max(axis=0))
     shares = shares / shares.sum(axis=0)
     return half_open_rate(np.cumsum(shares, axis=0)[given.layer] - shares[0])

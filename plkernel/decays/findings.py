@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from plkernel.decays.families import COUNTS, Floats, Given, gate_bound, kimi
+from plkernel.decays.families import COUNTS, Family, Floats, Given, gate_bound, kimi
 from plkernel.decays.plausible import transformed
 from plkernel.decays.rates import NUMBERED, Layer, half_lives
-from plkernel.decays.structure import sizes, too_many, unread
+from plkernel.decays.structure import NOT_FINITE, sizes, too_many, unread
 from plkernel.decays.tensors import Checkpoint, rounded, spacing
 
 LONGEST = 1e6  # tokens: beyond any training context
@@ -46,21 +46,17 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
     """Everything wrong or notable in the tensors and half-lives of `layers`, and in names."""
     count = 1 + max((layer.number for layer in layers), default=0)
     seen: list[Finding] = []
-    moved: list[Layer] = []
+    moved: list[str] = []
     for layer in layers:
         started = official_starts(layer, count)
         if layer.family.fixed is None and len(started) < len(layer.tensors):
-            moved.append(layer)
-        of_layer = [
-            *_of_tensors(layer, started, count),
-            *_of_half_lives(layer, started),
-            *_of_dtype(layer, started),
-        ]
-        seen += [_of_own(one) for one in of_layer] if layer.family.own else of_layer
-    for name in dict.fromkeys(layer.family.name for layer in moved):
+            moved.append(layer.family.name)
+        seen += _as_owned(layer.family, _of_tensors(layer, started, count))
+        seen += _as_owned(layer.family, _of_half_lives(layer, started))
+        seen += _as_owned(layer.family, _of_dtype(layer, started))
+    for name in dict.fromkeys(moved):
         alike = [layer for layer in layers if layer.family.name == name]
-        of_family = list(_identical(alike))
-        seen += [_of_own(one) for one in of_family] if alike[0].family.own else of_family
+        seen += _as_owned(alike[0].family, _identical(alike))
     seen += [Finding(*one) for one in unread(checkpoint, layers)]
     seen += [Finding("shape", *one) for layer in layers for one in sizes(layer)]
     seen += [Finding("transformed", *one) for one in transformed(layers)]
@@ -68,9 +64,13 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
     return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
 
 
-def _of_own(one: Finding) -> Finding:
-    """A finding of a layer of somebody's own: what an initialisation may give is notable there."""
-    return one._replace(severity="notable") if one.name in MAY_BE_INITIAL else one
+def _as_owned(family: Family, seen: Iterable[Finding]) -> Iterator[Finding]:
+    """Findings of a family; of somebody's own, what an initialisation may give is notable."""
+    for one in seen:
+        if family.own and one.name in MAY_BE_INITIAL:
+            yield one._replace(severity="notable")
+        else:
+            yield one
 
 
 def _identical(layers: Sequence[Layer]) -> Iterator[Finding]:
@@ -92,11 +92,14 @@ def grouped(seen: Iterable[Finding], severity: str) -> list[str]:
     for one in seen:
         if one.severity == severity:
             alike.setdefault((one.name, re.sub(r"\d+", "*", one.tensor)), []).append(one)
-    lines = [f"{first.name}: {first.tensor}: {first.seen}" for first, *_ in alike.values()]
-    more = [
-        f" (and {len(group) - 1} more like it)" if group[1:] else "" for group in alike.values()
-    ]
-    return [line + rest for line, rest in zip(lines, more, strict=True)]
+    lines = []
+    for group in alike.values():
+        first = group[0]
+        line = f"{first.name}: {first.tensor}: {first.seen}"
+        if len(group) > 1:
+            line += f" (and {len(group) - 1} more like it)"
+        lines.append(line)
+    return lines
 
 
 def official_starts(layer: Layer, count: int) -> dict[str, str]:
@@ -106,11 +109,12 @@ def official_starts(layer: Layer, count: int) -> dict[str, str]:
     """
     started = {}
     for role, stored in layer.tensors.items():
+        if not stored.values.ndim:
+            continue
         eps = max(stored.eps, 1e-6)
-        for words, start in layer.family.starts.get(role, ()) if stored.values.ndim else ():
-            if np.allclose(
-                stored.values, start(stored.values.shape, layer.number, count), rtol=eps, atol=eps
-            ):
+        for words, start in layer.family.starts.get(role, ()):
+            expected = start(stored.values.shape, layer.number, count)
+            if np.allclose(stored.values, expected, rtol=eps, atol=eps):
                 started[role] = words
     one_step = _one_step(layer)
     if one_step:
@@ -123,16 +127,25 @@ def _one_step(layer: Layer) -> str:
 
     transformers draws it between time_step_min and time_step_max, not below time_step_floor.
     """
-    stored, given = layer.tensors.get("dt_bias"), Given({}, layer.config, layer.number)
-    names = ("time_step_min", "time_step_max", "time_step_floor")
-    low, high, floor = (given.setting(name) for name in names)
-    limits = [one for one in (low, 0.1 if high is None else high) if isinstance(one, int | float)]
-    if stored is None or len(limits) < 2 or limits[0] != limits[1] or not limits[0] > 0:
+    stored = layer.tensors.get("dt_bias")
+    given = Given({}, layer.config, layer.number)
+    low = given.setting("time_step_min")
+    high = given.setting("time_step_max")
+    floor = given.setting("time_step_floor")
+    if high is None:
+        high = 0.1
+    if stored is None or not (_is_number(low) and _is_number(high)):
         return ""
-    step = max(limits[0], floor if isinstance(floor, int | float) else 0.0)
+    if low != high or not low > 0:
+        return ""
+    step = max(low, floor) if _is_number(floor) else low
     expected = step + np.log(-np.expm1(-step))
     near = np.allclose(stored.values, expected, rtol=max(stored.eps, 1e-5), atol=0.0)
     return f"the one step of config.json, {step:g}" if near else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def _of_names(checkpoint: Checkpoint, modules: Sequence[str]) -> Iterator[Finding]:
@@ -191,27 +204,39 @@ def _first_integer(given: Given, names: Iterable[str]) -> int | None:
 def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterator[Finding]:
     """Numbers that are not finite, all equal, or in part or whole an official initialisation."""
     for role, stored in layer.tensors.items():
-        name, values = layer.names[role], stored.values
+        name = layer.names[role]
+        values = stored.values
         positive = np.zeros(values.shape, bool) if stored.raw is None else stored.raw > 0
-        for kind, test in (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf)):
-            if (where := test(values) & ~positive).any():
+        for kind, test in NOT_FINITE:
+            where = test(values) & ~positive
+            if where.any():
                 yield Finding(kind, name, _share(where))
         if positive.any():
             words = f"{_share(positive)} numbers are above 0, which -exp({role}) is not: they grow"
             yield Finding("sign", name, words)
-            continue
-        if role in started:
+        elif role in started:
             if values.size > 1:
                 yield Finding("initialisation", name, f"still is {started[role]}", "notable")
-            continue
-        if role in layer.family.equal:
-            continue
-        if not values.any():
-            yield Finding("zeros", name, f"all {values.size:,} numbers are zero")
-        elif values.size > _few(stored.dtype) and (values == values.flat[0]).all():
-            yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
-        elif values.size > 3:
-            yield from _partly(layer, role, count)
+        elif role not in layer.family.equal:
+            yield from _hardly_trained(layer, role, count)
+    yield from _other_heads(layer)
+
+
+def _hardly_trained(layer: Layer, role: str, count: int) -> Iterator[Finding]:
+    """A tensor of zeros, of one number, or that is in part an official initialisation."""
+    stored = layer.tensors[role]
+    name = layer.names[role]
+    values = stored.values
+    if not values.any():
+        yield Finding("zeros", name, f"all {values.size:,} numbers are zero")
+    elif values.size > _few(stored.dtype) and (values == values.flat[0]).all():
+        yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
+    elif values.size > 3:
+        yield from _partly(layer, role, count)
+
+
+def _other_heads(layer: Layer) -> Iterator[Finding]:
+    """A layer with another number of heads than config.json says."""
     counted = layer.tensors.get("A_log")
     wanted = _first_integer(Given({}, layer.config, layer.number), layer.family.heads)
     if counted is not None and wanted is not None and counted.values.size != wanted:
@@ -229,24 +254,24 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
 
     One number in a quarter or more counts too.
     """
-    stored, name = layer.tensors[role], layer.names[role]
+    stored = layer.tensors[role]
+    name = layer.names[role]
+    values = stored.values
+    is_precise = stored.eps < 1e-6
     for words, start in layer.family.starts.get(role, ()):
-        expected = start(stored.values.shape, layer.number, count)
-        if expected.any() and np.allclose(stored.values, -expected, rtol=1e-6, atol=1e-6):
+        expected = start(values.shape, layer.number, count)
+        if expected.any() and np.allclose(values, -expected, rtol=1e-6, atol=1e-6):
             yield Finding("sign", name, f"is -1 times {words}")
             return
-        if (
-            stored.eps < 1e-6
-            and (where := np.isclose(stored.values, expected, rtol=1e-7, atol=0)).mean() >= 0.25
-        ):
-            yield Finding("reset", name, f"{_share(where)} numbers still are {words}")
+        unmoved = np.isclose(values, expected, rtol=1e-7, atol=0)
+        if is_precise and unmoved.mean() >= 0.25:
+            yield Finding("reset", name, f"{_share(unmoved)} numbers still are {words}")
             return
-    if stored.eps < 1e-6:
-        numbers, times = np.unique(stored.values, return_counts=True)
-        if 4 * times.max() >= stored.values.size and times.max() > times.min():
-            words = (
-                f"{times.max():,} of {stored.values.size:,} numbers are {numbers[times.argmax()]:g}"
-            )
+    if is_precise:
+        numbers, times = np.unique(values, return_counts=True)
+        most = times.max()
+        if 4 * most >= values.size and most > times.min():
+            words = f"{most:,} of {values.size:,} numbers are {numbers[times.argmax()]:g}"
             yield Finding("reset", name, words)
 
 
@@ -332,12 +357,19 @@ def _fresh(layer: Layer, started: Collection[str]) -> str:
         return "all of it still is as it starts"
     if layer.family.rate is not kimi or len(layer.tensors) < 2 or gate_bound(layer.given) is None:
         return ""
-    a_log, dt_bias = layer.tensors["A_log"], layer.tensors["dt_bias"]
+    a_log = layer.tensors["A_log"]
+    dt_bias = layer.tensors["dt_bias"]
     low, high = _within_rounding(np.array([1e-4, 0.1]), dt_bias.eps)
-    drawn_steps = bool(((low <= dt_bias.values) & (dt_bias.values <= high)).all())
     margin = 2.0 * max(a_log.eps, 1e-6)
-    drawn_speeds = bool(((a_log.values >= -margin) & (a_log.values <= np.log(16.0) + margin)).all())
-    return "dt_bias is as for softplus, in a gate with a bound" * (drawn_steps and drawn_speeds)
+    are_steps = _lie_within(dt_bias.values, low, high)
+    are_speeds = _lie_within(a_log.values, -margin, np.log(16.0) + margin)
+    if not (are_steps and are_speeds):
+        return ""
+    return "dt_bias is as for softplus, in a gate with a bound"
+
+
+def _lie_within(values: Floats, low: float, high: float) -> bool:
+    return bool(((low <= values) & (values <= high)).all())
 
 
 def _within_rounding(steps: Floats, eps: float) -> tuple[float, float]:

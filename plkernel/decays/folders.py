@@ -1,6 +1,7 @@
 """Folders that training leaves and that are not read: what they are, and what converts them."""
 
 import re
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -34,16 +35,14 @@ def entries(folder: Path) -> list[str]:
 def conversion(folder: Path) -> str:
     """What a folder is that other software writes in parts, and how to convert it; "" if none."""
     names = entries(folder)
-    if any(name.endswith(".distcp") or name == ".metadata" for name in names):
+    if _is_of_torch(names):
         return (
             "is a distributed checkpoint of torch (DCP), whose index is a pickle and is not read:"
             f" python -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} model.pt"
             " converts it, if you trust it; then name model.pt"
         )
-    steps = any(name.startswith("global_step") for name in names)
-    states = any(name.endswith(("_model_states.pt", "_optim_states.pt")) for name in names)
-    if "zero_to_fp32.py" in names or steps or states:
-        place = folder.parent if states else folder
+    if _is_of_deepspeed(names):
+        place = folder.parent if _has_states(names) else folder
         return (
             "is a checkpoint of DeepSpeed, in parts:"
             f" python {place / 'zero_to_fp32.py'} {place} out joins them; then name out. Without"
@@ -54,15 +53,33 @@ def conversion(folder: Path) -> str:
             "is a checkpoint of Orbax (JAX): restore it there, and write its arrays with"
             " safetensors.numpy.save_file; then name that file"
         )
-    marks = ("latest_checkpointed_iteration.txt", "model_optim_rng.pt")
-    parts = any(name.startswith(("mp_rank_", "iter_")) for name in names)
-    if parts or any(mark in names for mark in marks):
+    if _is_of_megatron(names):
         return (
             "is a checkpoint of Megatron, in parts: tools/checkpoint/convert.py of Megatron-LM"
             " (--loader mcore --saver mcore --target-tensor-parallel-size 1"
             " --target-pipeline-parallel-size 1) joins them; then name its model_optim_rng.pt"
         )
     return ""
+
+
+def _is_of_torch(names: Sequence[str]) -> bool:
+    return any(name.endswith(".distcp") or name == ".metadata" for name in names)
+
+
+def _is_of_deepspeed(names: Sequence[str]) -> bool:
+    has_steps = any(name.startswith("global_step") for name in names)
+    return "zero_to_fp32.py" in names or has_steps or _has_states(names)
+
+
+def _has_states(names: Sequence[str]) -> bool:
+    """True for a folder of one step of DeepSpeed, which lies beside its script."""
+    return any(name.endswith(("_model_states.pt", "_optim_states.pt")) for name in names)
+
+
+def _is_of_megatron(names: Sequence[str]) -> bool:
+    marks = ("latest_checkpointed_iteration.txt", "model_optim_rng.pt")
+    has_parts = any(name.startswith(("mp_rank_", "iter_")) for name in names)
+    return has_parts or any(mark in names for mark in marks)
 
 
 def part_of(path: Path) -> str:
@@ -79,7 +96,8 @@ def part_of(path: Path) -> str:
     ranked = RANKED.search(path.name)
     if not ranked:
         return ""
-    head, tail = path.name[: ranked.start("rank")], path.name[ranked.end("rank") :]
+    head = path.name[: ranked.start("rank")]
+    tail = path.name[ranked.end("rank") :]
     alike = re.compile(rf"{re.escape(head)}\d+{re.escape(tail)}")
     count = sum(bool(alike.fullmatch(name)) for name in entries(path.parent))
     if count < 2:
@@ -100,11 +118,14 @@ def parts_in(folder: Path) -> list[str]:
 
     As save_pretrained names them; without the index, which an upload may have left out.
     """
-    found = [(OF_SEVERAL.fullmatch(name), name) for name in entries(folder)]
-    parts = [name for match, name in found if match and name.endswith(".safetensors")]
-    counts = {int(match["count"]) for match, name in found if match and name in parts}
-    is_whole = len(counts) == 1 and counts == {len(parts)}
-    return parts if is_whole else []
+    parts = []
+    counts = set()
+    for name in entries(folder):
+        match = OF_SEVERAL.fullmatch(name)
+        if match and name.endswith(".safetensors"):
+            parts.append(name)
+            counts.add(int(match["count"]))
+    return parts if counts == {len(parts)} else []
 
 
 def held_files(folder: Path) -> list[str]:
@@ -113,14 +134,9 @@ def held_files(folder: Path) -> list[str]:
     here = [name for name in names if name.endswith(WEIGHTS)]
     if here:
         return here
-    below = [
-        folder / name
-        for name in names
-        if (folder / name).is_dir() and not (folder / name).is_symlink()
-    ]
-    return [
-        f"{inner.name}/{name}"
-        for inner in below
-        for name in entries(inner)
-        if name.endswith(WEIGHTS)
-    ]
+    below = []
+    for name in names:
+        inner = folder / name
+        if inner.is_dir() and not inner.is_symlink():
+            below += [f"{name}/{one}" for one in entries(inner) if one.endswith(WEIGHTS)]
+    return below

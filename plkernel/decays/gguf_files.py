@@ -44,11 +44,12 @@ def open_gguf(path: Path) -> Checkpoint:
     """
     check_regular(path)
     _check_header(path)
+    reader_class = _reader()
     try:
-        reader = _reader()(path)
+        reader = reader_class(path)
         fields = {name: _plain(field) for name, field in reader.fields.items()}
     except BROKEN as error:
-        raise ValueError(f"{path}: not a whole {GGUF} file ({shown(str(error))})") from error
+        raise ValueError(f"{path}: must be a whole {GGUF} file, got {shown(str(error))}") from error
     tensors = {one.name: one for one in reader.tensors}
     architecture = fields.get("general.architecture")
     config = {"model_type": architecture} if isinstance(architecture, str) else {}
@@ -71,13 +72,13 @@ def _check_header(path: Path) -> None:
     with path.open("rb") as handle:
         head = handle.read(HEADER.size)
     if not head.startswith(MAGIC):
-        raise ValueError(f"{path}: is no {GGUF} file: it must begin with GGUF, got {shown(head)}")
+        raise ValueError(f"{path}: a {GGUF} file must begin with GGUF, got {shown(head)}")
     if len(head) < HEADER.size:
-        raise ValueError(f"{path}: not a whole {GGUF} file ({len(head)} bytes)")
+        raise ValueError(f"{path}: must be a whole {GGUF} file, got {len(head)} bytes")
     _, version, tensors, entries = HEADER.unpack(head)
     if version not in (2, 3):
         hint = "; files of big-endian machines are not read" if version % 2**16 == 0 else ""
-        raise ValueError(f"{path}: its version must be 2 or 3, got {version}{hint}")
+        raise ValueError(f"{path}: version must be 2 or 3, got {version}{hint}")
     for what, count, most in (
         ("tensors", tensors, MOST_TENSORS),
         ("entries", entries, MOST_ENTRIES),
@@ -95,8 +96,8 @@ def _reader() -> Callable[[Path], Any]:
         from gguf import GGUFReader, GGUFValueType
     except ImportError as error:
         raise ValueError(
-            f"{GGUF} files are read by the package gguf, which is missing:"
-            ' pip install "plkernel[gguf]"'
+            f"package gguf must be installed to read {GGUF} files, got none; pip install"
+            ' "plkernel[gguf]"'
         ) from error
     base: Any = GGUFReader
 
@@ -112,20 +113,18 @@ def _reader() -> Callable[[Path], Any]:
             inner, count = struct.unpack_from("<IQ", self.data, start)
             length = self._array_length(start + 12, GGUFValueType(inner), count)
             if start + 12 + length > len(self.data):
-                raise ValueError(f"an array of {count:,} at byte {start:,} ends beyond the file")
+                raise ValueError(f"an array of {count:,} at byte {start:,}, beyond its end")
             return 12 + length, [], [], [kind]
 
         def _array_length(self, start: int, inner: Any, count: int) -> int:
             """Bytes of `count` values at `start`."""
             if inner is GGUFValueType.ARRAY:
-                raise ValueError("arrays of arrays are not read")
+                raise ValueError("arrays of arrays, which are not read")
             if inner is not GGUFValueType.STRING:
                 return count * np.dtype(self.gguf_scalar_to_np[inner]).itemsize
             self.strings_left -= count
             if self.strings_left < 0:
-                raise ValueError(
-                    f"must have at most {MOST_STRINGS:,} strings, got {count:,} in one"
-                )
+                raise ValueError(f"{count:,} strings in one array, of at most {MOST_STRINGS:,}")
             place = start
             for _ in range(count):
                 (length,) = struct.unpack_from("<Q", self.data, place)
@@ -136,7 +135,9 @@ def _reader() -> Callable[[Path], Any]:
             field = super()._get_tensor_info_field(orig_offs)
             (count,), dims = field.parts[2], field.parts[3]
             if count > MOST_DIMENSIONS or len(dims) != count:
-                raise ValueError(f"{field.name}: must have at most {MOST_DIMENSIONS} dimensions")
+                raise ValueError(
+                    f"{field.name} with {count} dimensions, of at most {MOST_DIMENSIONS}"
+                )
             return field
 
     return Reader
@@ -153,7 +154,7 @@ def _checked(name: str, tensor: Any) -> Any:
     if kind not in TYPES or not tensor.n_elements:
         held = f"{kind} {tuple(tensor.shape.tolist()[::-1])}"
         raise ValueError(
-            f"{name}: is {held}, expected a tensor of floating-point numbers ({', '.join(TYPES)})"
+            f"{name} must be a tensor of floating-point numbers ({', '.join(TYPES)}), got {held}"
         )
     return tensor
 

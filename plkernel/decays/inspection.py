@@ -59,13 +59,9 @@ class Shown(Result):
                 "family": layer.family.name,
                 "channels": layer.rates.size,
             }
-            rows.append(
-                {
-                    **row,
-                    **{name: lives[at] for name, at in NAMED.items()},
-                    "x": _exponent(layer.rates),
-                }
-            )
+            row |= {name: lives[at] for name, at in NAMED.items()}
+            row["x"] = _exponent(layer.rates)
+            rows.append(row)
         return rows
 
     def _draw(self) -> "Figure":
@@ -80,51 +76,46 @@ class Shown(Result):
     def memory(self) -> Memory:
         """Half-lives and kernels for figures, within what can be drawn; NaN leaves a gap."""
         tokens = np.stack([quantiles(layer.rates) for layer in self.layers])
-        return Memory(
-            np.clip(tokens, *DRAWN)[None], LAGS, np.nan_to_num(self.kernels, nan=np.nan)[None]
-        )
+        drawn = np.clip(tokens, *DRAWN)
+        finite = np.nan_to_num(self.kernels, nan=np.nan)
+        return Memory(drawn[None], LAGS, finite[None])
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; numbers that are not finite become null."""
-        layers = []
-        for layer, weights in zip(self.layers, self.kernels, strict=True):
-            family, tokens = layer.family, quantiles(layer.rates)
-            tensors = {
-                role: {
-                    "name": layer.names[role],
-                    "shape": list(stored.values.shape),
-                    "dtype": stored.dtype,
-                }
-                for role, stored in layer.tensors.items()
-            }
-            row: dict[str, Any] = {
-                "module": layer.module,
-                "layer": layer.number,
-                "family": family.name,
-            }
-            row |= {
-                "formula": family.formula,
-                "source": family.source,
-                "notes": family.notes,
-                "tensors": tensors,
-            }
-            row |= {
-                "channels": layer.rates.size,
-                "kernel": {"lags": LAGS.tolist(), "values": weights.tolist()},
-            }
-            row["half_lives"] = {
-                f"{QUANTILES[place]:g}": float(tokens[place]) for place in NAMED.values()
-            }
-            layers.append(
-                row | {"exponent": _exponent(layer.rates), "exponent_over_lags": SLOPES_OVER}
-            )
-        found = [finding._asdict() for finding in self.findings]
+        pairs = zip(self.layers, self.kernels, strict=True)
         return {
             "model": self.name,
             "model_type": self.model_type,
-            "layers": layers,
-            "findings": found,
+            "layers": [_layer_row(layer, weights) for layer, weights in pairs],
+            "findings": [finding._asdict() for finding in self.findings],
         }
+
+
+def _layer_row(layer: Layer, weights: Floats) -> dict[str, Any]:
+    """What is known of one layer, for JSON; weights: its kernel at LAGS."""
+    family = layer.family
+    lives = quantiles(layer.rates)
+    tensors = {}
+    for role, stored in layer.tensors.items():
+        tensors[role] = {
+            "name": layer.names[role],
+            "shape": list(stored.values.shape),
+            "dtype": stored.dtype,
+        }
+    return {
+        "module": layer.module,
+        "layer": layer.number,
+        "family": family.name,
+        "formula": family.formula,
+        "source": family.source,
+        "notes": family.notes,
+        "tensors": tensors,
+        "channels": layer.rates.size,
+        "kernel": {"lags": LAGS.tolist(), "values": weights.tolist()},
+        "half_lives": {f"{QUANTILES[at]:g}": float(lives[at]) for at in NAMED.values()},
+        "exponent": _exponent(layer.rates),
+        "exponent_over_lags": SLOPES_OVER,
+    }
 
 
 def is_other_software(model: Path) -> bool:
@@ -150,8 +141,9 @@ def of_checkpoint(
 ) -> Parts:
     """Decays and findings of a checkpoint of other software.
 
-    state_dtype: also what a recurrent state of that type makes of its half-lives; decays: of layers
-    of somebody's own, see `plkernel.decays.own`.
+    compare      an earlier checkpoint of the same model
+    state_dtype  also what a recurrent state of that type makes of its half-lives
+    decays       of layers of somebody's own, see `plkernel.decays.own`
 
     Raises ValueError if the one to compare has other layers, and for a type that is unknown.
     """
@@ -174,15 +166,15 @@ def _compared(model: Path, compare: Path | None, decays: Decays | None) -> tuple
         return now, ([render(now)], now.to_dict(), (None, now.memory), now.name)
     if len(before.layers) != len(now.layers):
         raise ValueError(
-            f"compare {before.name}: has {_count(before)}, but {now.name} has {len(now.layers)}"
+            f"compare {before.name}: must have {_count(now)}, as {now.name}, got"
+            f" {len(before.layers)}"
         )
     for old, new in zip(before.layers, now.layers, strict=True):
         if np.squeeze(old.rates).shape != np.squeeze(new.rates).shape:
-            shapes = (
-                f"has {old.rates.shape} decays in {old.module}, but {now.name} has"
-                f" {new.rates.shape}"
+            raise ValueError(
+                f"compare {before.name}: {old.module} must have decays of shape {new.rates.shape},"
+                f" as in {now.name}, got {old.rates.shape}"
             )
-            raise ValueError(f"compare {before.name}: {shapes}")
     now = replace(now, findings=(*now.findings, *redrawn(before.layers, now.layers)))
     values = {**now.to_dict(), "compare": before.to_dict()}
     return now, ([render(now, before)], values, (before.memory, now.memory), now.name)

@@ -37,34 +37,49 @@ def to_official(model: RWKV) -> StateDict:
     naming what the format cannot express: with K-clamp or most options of a `Structure`, the
     official code computes another function.
     """
-    config, plain = model.config, Structure()
-    if config.k_clamp:
-        raise ValueError(
-            "k_clamp: a checkpoint cannot say that keys are scaled by min(1, lambda): only models"
-            " with k_clamp = false"
-        )
-    if isinstance(config, RWKV7Config):
-        if config.parametrisation != "free":
-            raise ValueError(f"parametrisation {config.parametrisation!r}: the format has no order")
-        if config.scaling_length is not None:
-            raise ValueError(
-                f"scaling_length {config.scaling_length:g}: the official code knows no positions"
-            )
-    kept = (
-        "tied",
-        "embedding_norm",
-    )  # every RWKV norms its embedding, and a tied head is written twice
-    for name, value in config.structure.options().items():
-        if name not in kept and value != getattr(plain, name):
-            raise ValueError(f"{name} = {value!r}: the format has no such option")
-    for name, value in config.structure.multipliers.items():
-        if value != 1:
-            raise ValueError(f"multiplier {name} = {value}: the format has no multipliers")
-    if config.head_size == 1:
-        raise ValueError("head_size 1: the official code needs more than one channel per head")
+    _check_expressible(model.config)
     state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
     state.setdefault("head.weight", state["emb.weight"].clone())
     return {name: state[name] for name in sorted(state, key=_place)}
+
+
+def _check_expressible(config: RWKVConfig | RWKV7Config) -> None:
+    """Raise ValueError that names an option which the official format cannot express."""
+    if config.k_clamp:
+        raise ValueError(
+            "k_clamp must be false, got true; a checkpoint cannot say that keys are scaled by"
+            " min(1, lambda)"
+        )
+    if isinstance(config, RWKV7Config):
+        if config.parametrisation != "free":
+            raise ValueError(
+                f"parametrisation must be 'free', got {config.parametrisation!r}; the format has no"
+                " order"
+            )
+        if config.scaling_length is not None:
+            raise ValueError(
+                f"scaling_length must be left out, got {config.scaling_length:g}; the official code"
+                " knows no positions"
+            )
+    plain = Structure()
+    # Every RWKV norms its embedding, and a tied head is written twice.
+    free = ("tied", "embedding_norm")
+    for name, value in config.structure.options().items():
+        usual = getattr(plain, name)
+        if name not in free and value != usual:
+            raise ValueError(
+                f"{name} must be {usual!r}, got {value!r}; the format has no such option"
+            )
+    for name, value in config.structure.multipliers.items():
+        if value != 1:
+            raise ValueError(
+                f"multiplier {name} must be 1, got {value}; the format has no multipliers"
+            )
+    if config.head_size == 1:
+        raise ValueError(
+            "head_size must be 2 or more, got 1; the official code needs more than one channel per"
+            " head"
+        )
 
 
 def _place(name: str) -> tuple[float, int]:
@@ -85,7 +100,8 @@ def write_official(path: Path, state: StateDict, dtype: str = "float32") -> None
     for name, tensor in cast.items():
         if not tensor.isfinite().all() and state[name].isfinite().all():
             raise ValueError(
-                f"dtype {dtype}: {name} has a number too large for it; use bfloat16 or float32"
+                f"dtype must hold every number of {name}, got {dtype}, for which one is too large;"
+                " use bfloat16 or float32"
             )
     with atomic(path) as temporary, temporary.open("wb") as handle:
         torch.save(cast, handle)
@@ -93,7 +109,8 @@ def write_official(path: Path, state: StateDict, dtype: str = "float32") -> None
 
 def described(model: RWKV, dtype: str) -> str:
     """Version, sizes and number of parameters of a model, in one line."""
-    config, count = model.config, sum(parameter.numel() for parameter in model.parameters())
+    config = model.config
+    count = sum(parameter.numel() for parameter in model.parameters())
     return (
         f"rwkv{config.version}: {config.layers} layers of width {config.dim}, {config.heads} heads"
         f" of {config.head_size}, feed-forward {config.hidden}, {count:,} parameters in {dtype}"
@@ -115,46 +132,47 @@ def read(source: Path) -> RWKV:
 def from_official(state: Mapping[str, Any]) -> RWKV:
     """Build the model that a dictionary of official tensors describes, in float32.
 
-    Sizes follow from shapes.
-
-    Keys may come in any order, and vectors with or without dimensions of 1, as in the official
-    package. Raises ValueError, naming the key, unless it is a version 5.2, 6 or 7 model over bytes.
+    Sizes follow from shapes. Keys may come in any order, and vectors with or without dimensions of
+    1, as in the official package. Raises ValueError, naming the key, unless it is a version 5.2, 6
+    or 7 model over bytes.
     """
-    given = {}
-    for name, value in state.items():
-        if (
-            not isinstance(value, Tensor)
-            or value.is_meta
-            or not value.is_floating_point()
-            or value.is_sparse
-        ):
-            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(
-                f"{name}: is {kind}, expected a tensor of floating-point numbers that holds its"
-                " values"
-            )
-        given[name] = value.detach().float()
+    given = {name: _plain(name, value) for name, value in state.items()}
     try:
         config = _config(given)
     except KeyError as error:
-        raise ValueError(f"tensors are missing: {error.args[0]}") from error
+        raise ValueError(f"state must have a tensor {error.args[0]}, got none") from error
     with torch.device("meta"):
         model = RWKV7(config) if isinstance(config, RWKV7Config) else RWKV(config)
     expected = model.state_dict()
-    if missing := expected.keys() - given.keys():
-        raise ValueError(f"tensors are missing: {', '.join(sorted(missing)[:3])}")
+    missing = expected.keys() - given.keys()
+    if missing:
+        raise ValueError(f"state must have tensors {', '.join(sorted(missing)[:3])}, got none")
     unused = UNUSED if isinstance(config, RWKV7Config) else set()
-    if unknown := given.keys() - expected.keys() - unused:
-        raise ValueError(f"tensors that these models do not have: {', '.join(sorted(unknown)[:3])}")
+    unknown = given.keys() - expected.keys() - unused
+    if unknown:
+        raise ValueError(
+            f"state must have tensors of such a model alone, got {', '.join(sorted(unknown)[:3])}"
+        )
     fitted = {}
     for name, like in expected.items():
         if given[name].squeeze().shape != like.squeeze().shape:
             raise ValueError(
-                f"{name}: shape {tuple(given[name].shape)}, expected {tuple(like.shape)}"
+                f"{name} must have shape {tuple(like.shape)}, got {tuple(given[name].shape)}"
             )
         fitted[name] = given[name].reshape(like.shape).clone()
     model.load_state_dict(fitted, assign=True)
     return model.requires_grad_(True)
+
+
+def _plain(name: str, value: Any) -> Tensor:
+    """A value of a checkpoint in float32; ValueError unless it is a tensor that holds numbers."""
+    is_tensor = isinstance(value, Tensor)
+    if not is_tensor or value.is_meta or value.is_sparse or not value.is_floating_point():
+        kind = value.dtype if is_tensor else type(value).__name__
+        raise ValueError(
+            f"{name} must be a tensor of floating-point numbers that holds its values, got {kind}"
+        )
+    return value.detach().float()
 
 
 def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
@@ -191,7 +209,7 @@ def _version(state: Mapping[str, Tensor]) -> int:
         return 5
     some = ", ".join(sorted(state)[:3])
     raise ValueError(
-        f"no model of RWKV-5.2, RWKV-6 or RWKV-7, which can be read: among the keys are {some}"
+        f"state must be a model of RWKV-5.2, RWKV-6 or RWKV-7, got one with keys such as {some}"
     )
 
 
@@ -199,7 +217,7 @@ def _matrix(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
     """Rows and columns of a tensor; ValueError unless it has two dimensions."""
     tensor = state[name]
     if tensor.ndim != 2:
-        raise ValueError(f"{name}: shape {tuple(tensor.shape)}, expected a matrix")
+        raise ValueError(f"{name} must be a matrix, got shape {tuple(tensor.shape)}")
     return tensor.shape[0], tensor.shape[1]
 
 
@@ -208,8 +226,8 @@ def _width(state: Mapping[str, Tensor]) -> int:
     rows, dim = _matrix(state, "emb.weight")
     if rows != BYTES:
         raise ValueError(
-            f"vocabulary: emb.weight has {rows} rows, but plkernel's models read bytes and need"
-            f" {BYTES}"
+            f"emb.weight must have {BYTES} rows, one for each byte, got {rows}; plkernel's models"
+            " read bytes alone"
         )
     return dim
 
@@ -219,7 +237,7 @@ def _heads(state: Mapping[str, Tensor], version: int, dim: int) -> int:
     name = "blocks.0.att.r_k" if version == 7 else "blocks.0.att.time_faaaa"
     heads, _ = _matrix(state, name)
     if not heads or dim % heads:
-        raise ValueError(f"{name}: {heads} heads do not divide a width of {dim}")
+        raise ValueError(f"{name} must have heads that divide the width {dim}, got {heads}")
     return heads
 
 
@@ -228,7 +246,7 @@ def _depth(state: Mapping[str, Tensor]) -> int:
     matches = [BLOCK.fullmatch(name) for name in state]
     numbers = sorted({int(match[1]) for match in matches if match})
     if numbers != list(range(len(numbers))):
-        raise ValueError(f"blocks are numbered {numbers[:8]}, expected 0, 1, 2, ... without a gap")
+        raise ValueError(f"blocks must be numbered 0, 1, 2, .. without a gap, got {numbers[:8]}")
     return len(numbers)
 
 

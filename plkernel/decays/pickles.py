@@ -25,6 +25,7 @@ NESTED = ("state_dict", "model_state_dict", "model", "module", "model_ema", "ema
 CHUNK = re.compile(r"model\d+")  # of a pipeline (Megatron)
 NOT_WEIGHTS = re.compile(r".*(optim|rng|scheduler|scaler|loop|callback)", re.IGNORECASE)
 DEEPEST = 4
+NEEDED = "must be a .pth file that holds tensors only"
 
 
 class Inert:
@@ -50,20 +51,18 @@ def read_pickle(path: Path) -> dict[str, Any]:
         import torch  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"{path}: reading this format needs torch, which is missing: pip install torch"
+            f"{path}: torch must be installed to read this format, got none; pip install torch"
         ) from error
     _check_memory(path)
     try:
         content = _loaded(path)
     except Exception as error:  # a damaged or hostile pickle can raise anything
         reason = type(error).__name__  # torch's own text advises to switch the safety off
-        raise ValueError(
-            f"{path}: not a .pth file that holds tensors only, and nothing else is read ({reason})"
-        ) from error
+        raise ValueError(f"{path}: {NEEDED}, got {reason}; nothing else is read") from error
     weights = _weights(content)
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
         raise ValueError(
-            f"{path}: holds {type(content).__name__}, expected a flat dictionary of named tensors"
+            f"{path}: must hold a flat dictionary of named tensors, got {type(content).__name__}"
         )
     _check_expanded(path, weights)
     return weights
@@ -78,8 +77,8 @@ def _check_expanded(path: Path, weights: Mapping[str, Any]) -> None:
             more += max(0, tensor.numel() * tensor.element_size() - held)
     if more > MOST_INFLATED:
         raise ValueError(
-            f"{path}: its tensors take {more:,} bytes more than it holds, expected at most"
-            f" {MOST_INFLATED:,}; save them with .contiguous()"
+            f"{path}: its tensors must take at most {MOST_INFLATED:,} bytes more than it holds, got"
+            f" {more:,}; save them with .contiguous()"
         )
 
 
@@ -112,28 +111,26 @@ def _check_memory(path: Path) -> None:
             total = sum(part.file_size for part in parts)
             if total > size + MOST_INFLATED:
                 raise ValueError(
-                    f"{path}: unpacks to {total:,} bytes, expected at most {MOST_INFLATED:,} more"
-                    f" than its {size:,}; save it with torch.save, which does not compress"
+                    f"{path}: must unpack to at most {MOST_INFLATED:,} bytes more than its"
+                    f" {size:,}, got {total:,}; save it with torch.save, which does not compress"
                 )
             for part in parts:
                 if part.filename.endswith(".pkl"):
                     if part.file_size > MOST_PICKLED:
                         raise ValueError(
-                            f"{path}: its pickle has {part.file_size:,} bytes, expected at most"
-                            f" {MOST_PICKLED:,}"
+                            f"{path}: its pickle must have at most {MOST_PICKLED:,} bytes, got"
+                            f" {part.file_size:,}"
                         )
                     _check_calls(path, iter([file.read(part)]))
     except (BadZipFile, OSError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(
-            f"{path}: not a .pth file that holds tensors only, and nothing else is read ({error})"
-        ) from error
+        raise ValueError(f"{path}: {NEEDED}, got {error}; nothing else is read") from error
 
 
 def _check_calls(path: Path, blocks: Iterator[bytes]) -> None:
     if any(HUGE.search(block) for block in blocks):
         raise ValueError(
-            f"{path}: not a .pth file that holds tensors only, and nothing else is read (it calls"
-            " bytearray, which can take any amount of memory)"
+            f"{path}: {NEEDED}, got a call of bytearray, which can take any amount of memory;"
+            " nothing else is read"
         )
 
 

@@ -63,16 +63,11 @@ class Layer:
             if others:  # for which a function of the user may not be made
                 return np.full_like(self.rates, np.nan)
             raise Misfit(f"{self.module}: {error}") from error
-        except (
-            ValueError,
-            IndexError,
-            TypeError,
-        ) as error:  # the last two of arrays with too few dimensions
-            shapes = ", ".join(
-                f"{self.names[role]} {array.shape}" for role, array in values.items()
-            )
+        except (ValueError, IndexError, TypeError) as error:  # too few dimensions: the last two
+            held = [f"{self.names[role]} {array.shape}" for role, array in values.items()]
             raise ValueError(
-                f"{self.module}: {self.family.name} does not fit {shapes or 'it'} ({error})"
+                f"{self.module}: tensors must have the shapes of {self.family.name}, got"
+                f" {', '.join(held) or 'none'} ({error})"
             ) from error
 
 
@@ -164,12 +159,15 @@ def known_layers(
     """All layers of known families, and those that are stated, in order; see `located_layers`."""
     matched = located_layers(checkpoint, stated, head)
     if len(matched) > MOST_LAYERS:
-        raise ValueError(f"{len(matched):,} layers with decays, expected at most {MOST_LAYERS:,}")
-    if (
-        numbers := sum(checkpoint.size(one) for _, _, wanted in matched for one in wanted.values())
-    ) > MOST_NUMBERS:
         raise ValueError(
-            f"{numbers:,} numbers in tensors of decays, expected at most {MOST_NUMBERS:,}"
+            f"layers with decays must be at most {MOST_LAYERS:,}, got {len(matched):,}"
+        )
+    numbers = 0
+    for _, _, wanted in matched:
+        numbers += sum(checkpoint.size(name) for name in wanted.values())
+    if numbers > MOST_NUMBERS:
+        raise ValueError(
+            f"tensors of decays must hold at most {MOST_NUMBERS:,} numbers, got {numbers:,}"
         )
     layers = []
     for module, family, wanted in matched:

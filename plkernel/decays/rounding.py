@@ -178,8 +178,9 @@ def stored(rates: ArrayLike, dtype: str) -> StoredHalfLives:
     """
     name = dtype_name(dtype)
     flat = np.asarray(rates, dtype=np.float64).ravel()
-    if not (np.isfinite(flat) & (flat >= 0)).all():
-        raise ValueError("rates must be finite and not below 0")
+    is_usable = np.isfinite(flat) & (flat >= 0)
+    if not is_usable.all():
+        raise ValueError(f"rates must be finite and not below 0, got {flat[~is_usable][0]:g}")
     with np.errstate(divide="ignore"):
         half_lives = math.log(2.0) / flat
     shares = np.ones_like(half_lives)

@@ -1,9 +1,10 @@
-"""What names and sizes of a checkpoint say: decays that no formula reads, and sizes that are not
-those of config.json.
+"""What names and sizes of a checkpoint say.
+
+Which decays no formula reads, and which sizes are not those of config.json.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -37,24 +38,26 @@ OWN = ("ordered.theta", "log_length", "zigzag")
 
 
 def unread(checkpoint: Checkpoint, layers: Sequence[Layer]) -> Iterator[Unread]:
-    """Tensors that are named like decays and belong to no layer, and numbers in them that are not
-    finite.
-    """
-    taken = {name for layer in layers for name in layer.names.values()}
+    """Tensors named like decays that belong to no layer, and what in them is not finite."""
+    taken: set[str] = set()
+    kinds: set[str] = set()
+    for layer in layers:
+        taken.update(layer.names.values())
+        kinds.update(layer.family.tensors.values())
     modules = {layer.module.partition(":")[0] for layer in layers}
-    families = {layer.family.name: layer.family for layer in layers}
-    kinds = {form for family in families.values() for form in family.tensors.values()}
     known = names_of(checkpoint.names)
     for name in checkpoint.names:
         if name in taken or not (_is_decay(name) or LIKE_DECAYS.fullmatch(name)):
             continue
         missing = missing_beside(name, known, kinds)
-        if missing and name.rpartition(".")[0].removesuffix(".dt_proj") not in modules:
+        parent = name.rpartition(".")[0].removesuffix(".dt_proj")
+        if missing and parent not in modules:
             words = f"{missing} is missing beside it, so that no half-life is known"
-            yield "unread", name, words, "wrong"
+            severity = "wrong"
         else:
             words = "is named like a decay, but no formula is known for it"
-            yield "unread", name, words, "wrong" if _is_decay(name) else "notable"
+            severity = "wrong" if _is_decay(name) else "notable"
+        yield "unread", name, words, severity
         yield from _not_finite(checkpoint, name)
 
 
@@ -82,26 +85,43 @@ def missing_beside(name: str, known: Collection[str], kinds: set[str] | None = N
     known: all names, see `names_of`; kinds: templates of the tensors of other layers in the
     checkpoint, which are preferred.
     """
+    # Words on what is missing; True if other layers have it.
     lacking: dict[str, bool] = {}
     beside: list[str] = []
     for family in FAMILIES:
         at = _module(name, family)
-        if at is None or any(form in known for form in _at(at, family.without)):
+        if at is None or _any_known(at, family.without, known):
             continue
         if len(family.tensors) < 2:
-            if family.beside and not any(form in known for form in _at(at, family.beside)):
-                words = " or ".join(form.removeprefix("{at}.") for form in family.beside)
-                beside.append(words)
+            if family.beside and not _any_known(at, family.beside, known):
+                beside.append(_listed_forms(family.beside, " or "))
             continue
         forms = [form for form in family.tensors.values() if form.format(at=at) not in known]
         if not forms:
             return ""
         if len(forms) == len(family.tensors) - 1:
-            words = " and ".join(form.removeprefix("{at}.") for form in forms)
-            lacking[words] = lacking.get(words, False) or bool(kinds and kinds.issuperset(forms))
-    preferred = [words for words, same in lacking.items() if same]
-    others = [words for words in lacking if not any(own in words for own in OWN)]
-    return " or ".join(preferred or others or beside or lacking)
+            words = _listed_forms(forms, " and ")
+            is_elsewhere = kinds is not None and kinds.issuperset(forms)
+            lacking[words] = lacking.get(words, False) or is_elsewhere
+    return " or ".join(_likeliest(lacking) or beside or lacking)
+
+
+def _any_known(module: str, forms: Sequence[str], known: Collection[str]) -> bool:
+    """True if one of these templates names a tensor that the module has."""
+    return any(name in known for name in _at(module, forms))
+
+
+def _listed_forms(forms: Iterable[str], joint: str) -> str:
+    """Templates of tensors, without their module, in words."""
+    return joint.join(form.removeprefix("{at}.") for form in forms)
+
+
+def _likeliest(lacking: Mapping[str, bool]) -> list[str]:
+    """Of what may be missing, what other layers have; else what is no tensor of plkernel alone."""
+    preferred = [words for words, is_elsewhere in lacking.items() if is_elsewhere]
+    if preferred:
+        return preferred
+    return [words for words in lacking if not any(own in words for own in OWN)]
 
 
 def _at(module: str, forms: Sequence[str]) -> list[str]:

@@ -83,14 +83,11 @@ def _found(target: str) -> Path:
 def _indexed(folder: Path, name: str, config: Mapping[str, Any]) -> Checkpoint:
     """A checkpoint in several files, which an index names."""
     index = _inside(folder, name, folder)
-    places = _settings(index).get("weight_map")
-    if (
-        not isinstance(places, dict)
-        or not places
-        or not all(isinstance(file, str) for file in places.values())
-    ):
+    stated = _settings(index).get("weight_map")
+    places = stated if isinstance(stated, dict) else {}
+    if not places or not all(isinstance(file, str) for file in places.values()):
         raise ValueError(
-            f"{index}: weight_map must say which tensor is in which file, got {shown(places)}"
+            f"{index}: weight_map must say which tensor is in which file, got {shown(stated)}"
         )
     files = {file: _inside(folder, file, index) for file in dict.fromkeys(places.values())}
     for file in files.values():
@@ -123,8 +120,8 @@ def _whole(path: Path, config: Mapping[str, Any]) -> Checkpoint:
         return _of_shards(dict.fromkeys(_header(path)[0], path), config)
     if path.suffix not in PICKLED:
         raise ValueError(
-            f"{path}: is no {', '.join((*SAFE, *PICKLED, GGUF))} file, and nothing else is read"
-            f"{other_format(path)}"
+            f"{path}: suffix must be one of {', '.join((*SAFE, *PICKLED, GGUF))}, got"
+            f" {shown(path.suffix)}; nothing else is read{other_format(path)}"
         )
     content = read_pickle(path)
     checkpoint = of_tensors(content, config)
@@ -137,10 +134,10 @@ def _check_content(path: Path) -> None:
         start = file.read(64).lstrip()
     if start.startswith(b"version https://git-lfs"):
         raise ValueError(
-            f"{path}: is a pointer of Git LFS, got no weights; git lfs pull fetches them"
+            f"{path}: must hold weights, got a pointer of Git LFS; git lfs pull fetches them"
         )
     if start.lower().startswith((b"<!doctype", b"<html")):
-        raise ValueError(f"{path}: is a web page, got no weights; download the file itself")
+        raise ValueError(f"{path}: must hold weights, got a web page; download the file itself")
 
 
 def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpoint:
@@ -148,16 +145,14 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
 
     def checked(name: str) -> Any:
         tensor = tensors[name]
-        plain = str(getattr(tensor, "layout", "")) == "torch.strided" and not (
-            tensor.is_meta or tensor.is_nested
-        )
+        is_strided = str(getattr(tensor, "layout", "")) == "torch.strided"
+        plain = is_strided and not (tensor.is_meta or tensor.is_nested)
         if not plain or str(tensor.dtype).removeprefix("torch.") not in EPS or not tensor.numel():
-            held = (
-                f"{getattr(tensor, 'dtype', type(tensor).__name__)}"
-                f" {tuple(tensor.shape) if plain else ''}".rstrip()
-            )
+            held = str(getattr(tensor, "dtype", type(tensor).__name__))
+            if plain:
+                held += f" {tuple(tensor.shape)}"
             raise ValueError(
-                f"{name}: is {held}, expected a tensor of floating-point numbers ({', '.join(EPS)})"
+                f"{name} must be a tensor of floating-point numbers ({', '.join(EPS)}), got {held}"
                 f"{EMPTY if plain and not tensor.numel() else ''}"
             )
         _check_dimensions(name, tensor.ndim)
@@ -219,7 +214,7 @@ def _of_pickles(places: Mapping[str, Path]) -> dict[str, Any]:
     tensors = {}
     for name, file in places.items():
         if name not in contents[file]:
-            raise ValueError(f"{file}: has no tensor {name}, which the index says is there")
+            raise ValueError(f"{file}: must have tensor {name}, as the index says, got none")
         tensors[name] = contents[file][name]
     return tensors
 
@@ -238,14 +233,14 @@ def _settings(path: Path) -> dict[str, Any]:
     check_regular(path)
     size = path.stat().st_size
     if size > MOST_TEXT:
-        raise ValueError(f"{path}: has {size:,} bytes, expected at most {MOST_TEXT:,}")
+        raise ValueError(f"{path}: must have at most {MOST_TEXT:,} bytes, got {size:,}")
     return load_object(path)
 
 
 def _check_dimensions(name: str, count: int) -> None:
     if count > MOST_DIMENSIONS:
         raise ValueError(
-            f"{name}: has {count} dimensions, expected a tensor of at most {MOST_DIMENSIONS}"
+            f"{name} must be a tensor of at most {MOST_DIMENSIONS} dimensions, got {count}"
         )
 
 
@@ -274,13 +269,13 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
     def entry(name: str) -> tuple[dict[str, Any], int]:
         entries, start = header(files[name])
         if name not in entries:
-            raise ValueError(f"{files[name]}: has no tensor {name}, which the index says is there")
+            raise ValueError(f"{files[name]}: must have tensor {name}, as the index says, got none")
         one = entries[name]
         if one["dtype"] not in TYPES or not math.prod(one["shape"]):
             held = f"{one['dtype']} {tuple(one['shape'])}"
             raise ValueError(
-                f"{name}: is {held}, expected a tensor of floating-point numbers"
-                f" ({', '.join(TYPES)}){EMPTY if 0 in one['shape'] else ''}"
+                f"{name} must be a tensor of floating-point numbers ({', '.join(TYPES)}), got"
+                f" {held}{EMPTY if 0 in one['shape'] else ''}"
             )
         _check_dimensions(name, len(one["shape"]))
         return one, start
@@ -297,14 +292,8 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
             values = (raw.astype(np.uint32) << 16).view(np.float32)
         elif dtype == "float8_e5m2":
             values = (raw.astype(np.uint16) << 8).view(np.float16)
-        elif (
-            dtype == "float8_e4m3fn"
-        ):  # 1 sign, 4 exponent (bias 7) and 3 mantissa bits; NaN where all are set
-            exponent, mantissa = (raw >> 3 & 15).astype(int), (raw & 7) / 8
-            size = np.where(
-                exponent > 0, np.ldexp(1 + mantissa, exponent - 7), np.ldexp(mantissa, -6)
-            )
-            values = np.where(raw & 127 == 127, np.nan, np.where(raw & 128, -size, size))
+        elif dtype == "float8_e4m3fn":
+            values = _of_float8_e4m3fn(raw)
         with np.errstate(invalid="ignore"):  # of NaN
             return Stored(values.astype(np.float64).reshape(one["shape"]), dtype)
 
@@ -322,6 +311,20 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
     return Checkpoint(tuple(files), config, size, read, numbers)
 
 
+def _of_float8_e4m3fn(raw: Any) -> Floats:
+    """Numbers of bytes with a sign, 4 bits of exponent (bias 7) and 3 of mantissa.
+
+    NaN where all bits but the sign are set.
+    """
+    exponent = (raw >> 3 & 15).astype(int)
+    mantissa = (raw & 7) / 8
+    normal = np.ldexp(1 + mantissa, exponent - 7)
+    subnormal = np.ldexp(mantissa, -6)
+    size = np.where(exponent > 0, normal, subnormal)
+    signed = np.where(raw & 128, -size, size)
+    return np.where(raw & 127 == 127, np.nan, signed)
+
+
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """Entries of a .safetensors file by name, and the place of its numbers.
 
@@ -336,28 +339,27 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
             length = int.from_bytes(handle.read(8), "little")
             header = json.loads(handle.read(length))
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{path}: not a whole .safetensors file ({error})") from error
+        raise ValueError(f"{path}: must be a whole .safetensors file, got {error}") from error
     return {name: header[name] for name in names}, 8 + length
 
 
 def _inside(folder: Path, name: str, origin: Path) -> Path:
     """The file `name` of a folder; ValueError, headed by `origin`, if it is outside of it."""
-    place, roots = Path(name), [folder.resolve()]
-    if (
-        roots[0].parent.name == "snapshots"
-    ):  # of the hub's cache: REPOSITORY/snapshots/COMMIT beside REPOSITORY/blobs
-        roots.append(roots[0].parent.parent / "blobs")
+    place = Path(name)
+    root = folder.resolve()
+    roots = [root]
+    # The hub's cache has REPOSITORY/snapshots/COMMIT beside REPOSITORY/blobs.
+    if root.parent.name == "snapshots":
+        roots.append(root.parent.parent / "blobs")
     try:
         real = (folder / place).resolve()
     except (ValueError, RuntimeError) as error:  # a zero byte, or links in a circle
-        raise ValueError(f"{origin}: {shown(name)} names no file ({error})") from error
-    if (
-        place.is_absolute()
-        or ".." in place.parts
-        or not any(real.is_relative_to(one) for one in roots)
-    ):
+        raise ValueError(f"{origin}: must name files, got {shown(name)} ({error})") from error
+    leads_up = place.is_absolute() or ".." in place.parts
+    if leads_up or not any(real.is_relative_to(one) for one in roots):
         raise ValueError(
-            f"{origin}: {shown(name)} is outside of the folder, and nothing there is read"
+            f"{origin}: must name files in the folder, got {shown(name)}; nothing outside of it is"
+            " read"
         )
     return folder / place
 
@@ -369,7 +371,7 @@ def _downloaded(name: str) -> Path:
     """
     if not HUB_NAME.fullmatch(name):
         raise ValueError(
-            f"model hf:{name}: expected hf:OWNER/NAME or hf:OWNER/NAME@REVISION, got {shown(name)}"
+            f"model must be hf:OWNER/NAME or hf:OWNER/NAME@REVISION, got {shown(f'hf:{name}')}"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -383,8 +385,8 @@ def _downloaded(name: str) -> Path:
         return Path(snapshot_download(repository, revision=revision or None, **options))
     except LocalEntryNotFoundError as error:
         raise OSError(
-            f"model hf:{name}: not in the cache, and {endpoint()} cannot be reached: connect to a"
-            " network, or name a folder or file that holds the checkpoint"
+            f"model hf:{name} must be in the cache while {endpoint()} cannot be reached, got none;"
+            " connect to a network, or name a folder or file that holds the checkpoint"
         ) from error
     except (HFValidationError, HfHubHTTPError) as error:
         raise OSError(f"model hf:{name}: {error}") from error

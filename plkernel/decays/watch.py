@@ -239,8 +239,8 @@ class watch:
                         raise ValueError(f"{name}: {what}")
                     if (split and family.whole) or len(splits) > 1:
                         raise ValueError(
-                            f"{name}: shards of this process do not give whole decays of"
-                            f" {family.name}"
+                            f"{name} must be whole in this process for decays of {family.name}, got"
+                            " a shard"
                         )
                     tensors[role] = of_tensors({name: tensor}, {}).read(name)
                 layer = Layer(module, family, names, tensors, self._checkpoint.config, np.empty(0))
@@ -413,7 +413,7 @@ def optimizers_of(given: Any) -> list[Any]:
     several = list(given.values()) if isinstance(given, Mapping) else given
     optimizers = list(several) if isinstance(several, list | tuple) else [several]
     if not optimizers:
-        raise ValueError("optimizer must be an optimizer or several, got none: leave it out")
+        raise ValueError("optimizer must be an optimizer or several, got none; leave it out")
     for one in optimizers:
         if not hasattr(one, "param_groups"):
             raise ValueError(
@@ -626,8 +626,8 @@ def layers_of(model: nn.Module, decays: Decays | None = None) -> Any:
     if not known:
         families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         raise UnknownDecays(
-            f"a {type(model).__name__} has no layer with known decays; known are those of"
-            f" {families}",
+            f"model must have a layer with known decays, got none in {type(model).__name__}; known"
+            f" are those of {families}",
             [name for name, _ in model.named_parameters()],
         )
     return checkpoint, known

@@ -54,8 +54,9 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
     try:
         layers = observe(target.model, target.predict, windows)
     except RuntimeError as error:  # of the model's own code
+        reason = " ".join(str(error).split())
         raise ValueError(
-            f"text: {model} does not run on this CPU: {' '.join(str(error).split())}"
+            f"text: model must run on this CPU, got {model}, which raised {reason}"
         ) from error
     entries = [_entry(layer, rates) for layer, rates in layers]
     values = {
@@ -132,39 +133,49 @@ def observe(
     `layer.rates`; N is 0 where its arguments do not have the shape of the static tensor, or are
     unknown.
     """
-    config: dict[str, Any] = getattr(
-        model.config, "to_dict", dict
-    )()  # models of plkernel need none
+    to_dict = getattr(model.config, "to_dict", None)
+    config = to_dict() if to_dict else {}  # models of plkernel need none
     layers = known_layers(of_tensors(model.state_dict(), config))
-    moved = [
-        (one, model.get_submodule(one.module), one.family.taken)
-        for one in layers
-        if one.family.taken
-    ]
-    rates: dict[str, list[Floats]] = {one.module: [] for one in layers}
+    moved: list[tuple[Layer, nn.Module, Argument]] = []
+    for layer in layers:
+        if layer.family.taken:
+            moved.append((layer, model.get_submodule(layer.module), layer.family.taken))
+    arguments = {module: argument for _, module, argument in moved}
+    rates: dict[str, list[Floats]] = {layer.module: [] for layer in layers}
     for window in windows:
-        with (
-            torch.no_grad(),
-            _overheard({module: argument for _, module, argument in moved}, len(window)) as heard,
-        ):
+        with torch.no_grad(), _overheard(arguments, len(window)) as heard:
             predict(window[None])
         for layer, module, argument in moved:
-            static, calls = layer.tensors[argument.role].values, heard[module]
-            calls = calls if argument.every else calls[argument.call : argument.call + 1]
-            tokens = (
-                torch.cat([call.flatten(1) for call in calls], dim=1)
-                if calls
-                else torch.empty(0, 0)
-            )
-            if tokens.shape[1] == static.size:
-                count = min(len(tokens), max(1, MOST_RATES // (layer.rates.size * len(windows))))
-                for row in (
-                    tokens[torch.linspace(0, len(tokens) - 1, count).long()].double().numpy()
-                ):
-                    rates[layer.module].append(
-                        layer.rates_of(**{argument.role: row.reshape(static.shape)})
-                    )
-    return [(one, np.array(rates[one.module]).reshape(-1, *one.rates.shape)) for one in layers]
+            rates[layer.module] += _rates_at(layer, argument, heard[module], len(windows))
+    found = []
+    for layer in layers:
+        of_layer = np.array(rates[layer.module])
+        found.append((layer, of_layer.reshape(-1, *layer.rates.shape)))
+    return found
+
+
+def _rates_at(
+    layer: Layer, argument: Argument, calls: Sequence[Tensor], windows: int
+) -> list[Floats]:
+    """Rates of a layer at some tokens of a window, from the arguments (T,...) of its calls.
+
+    As many as keep all windows within MOST_RATES; none where the arguments do not have the size of
+    the static tensor.
+    """
+    static = layer.tensors[argument.role].values
+    if not argument.every:
+        calls = calls[argument.call : argument.call + 1]
+    if not calls:
+        return []
+    tokens = torch.cat([call.flatten(1) for call in calls], dim=1)
+    if tokens.shape[1] != static.size:
+        return []
+    most = max(1, MOST_RATES // (layer.rates.size * windows))
+    chosen = torch.linspace(0, len(tokens) - 1, min(len(tokens), most)).long()
+    rates = []
+    for row in tokens[chosen].double().numpy():
+        rates.append(layer.rates_of(**{argument.role: row.reshape(static.shape)}))
+    return rates
 
 
 @contextmanager
@@ -179,19 +190,22 @@ def _overheard(
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if (
-                running
-                and getattr(func, "__name__", "") in (wanted := modules[running[-1]]).functions
-            ):
-                value = args[0]
-                if value.dim() > 2 and value.shape[0] == 1 and value.shape[wanted.time] == tokens:
-                    heard[running[-1]].append(value.detach().movedim(wanted.time, 0)[:, 0])
+            if running:
+                keep(running[-1], getattr(func, "__name__", ""), args)
             return func(*args, **(kwargs or {}))
+
+    def keep(module: nn.Module, function: str, args: Any) -> None:
+        wanted = modules[module]
+        if function not in wanted.functions:
+            return
+        value = args[0]
+        if value.dim() > 2 and value.shape[0] == 1 and value.shape[wanted.time] == tokens:
+            heard[module].append(value.detach().movedim(wanted.time, 0)[:, 0])
 
     with Listening(), ExitStack() as stack:
         for module in modules:
-            stack.callback(
-                module.register_forward_pre_hook(lambda module, _: running.append(module)).remove
-            )
-            stack.callback(module.register_forward_hook(lambda *_: running.clear()).remove)
+            begins = module.register_forward_pre_hook(lambda module, _: running.append(module))
+            ends = module.register_forward_hook(lambda *_: running.clear())
+            stack.callback(begins.remove)
+            stack.callback(ends.remove)
         yield heard

@@ -1,6 +1,7 @@
 """How far back the predictions of any causal model read: `probe`, from the predictions alone."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,16 +46,18 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 
     known = logits_of(predict, inputs)
     limit = rounding_of(known)
     rng = np.random.default_rng(seed)
-    for place in sorted(
-        {length - 1, length - 2, length // 2, length // 2 - 1} & set(range(1, length)), reverse=True
-    ):
+    middle = length // 2
+    places = {length - 1, length - 2, middle, middle - 1} & set(range(1, length))
+    for place in sorted(places, reverse=True):
         changed = inputs.clone()
         changed[:, place] = torch.as_tensor(others(windows.numpy(), inputs[:, place].numpy(), rng))
         moved = moved_by(known, logits_of(predict, changed))[:, :place].amax(dim=(0, 2))
-        if len(seen := torch.nonzero(moved > limit)):
+        seen = torch.nonzero(moved > limit)
+        if len(seen):
+            last = int(seen[-1])
             raise ValueError(
                 f"the model is not causal: replacing the token at position {place} of {length}"
-                f" moves the logits at position {int(seen[-1])} by {float(moved[seen[-1]]):.2g};"
+                f" moves the logits at position {last} by {float(moved[last]):.2g};"
                 " give a model that predicts each token from those before it"
             )
 
@@ -101,54 +104,86 @@ def _interval(result: Probe) -> str:
     return f" (+- {critical_value(result.windows) * result.bits_per_byte_error:.4f})"
 
 
+class _Column(NamedTuple):
+    """A quantity at some lags or positions, with standard errors over a sample of this size."""
+
+    name: str
+    places: Sequence[int]
+    values: Sequence[float]
+    form: str
+    errors: ArrayLike
+    sample: int
+
+    def texts(self) -> dict[int, str]:
+        """The values by place, with half of their 95 % intervals where these are known."""
+        reaches = critical_value(self.sample) * np.asarray(self.errors)
+        texts = {}
+        for at, value, reach in zip(self.places, self.values, reaches, strict=True):
+            texts[at] = f"{value:{self.form}}"
+            if reach > 0:
+                texts[at] += f" +- {reach:{self.form.lstrip('+')}}"
+        return texts
+
+
+def _columns(result: Probe) -> list[_Column]:
+    """The columns of the table; of longer windows and of the text where these were measured."""
+    count = result.windows
+    near = result.influence
+    along = result.positions
+    cut = result.truncation
+    unknown = np.zeros(len(cut.bpb))
+    columns = [
+        _Column("influence", near.lags, near.bits, ".2e", near.standard_error, count),
+        _Column("by position", along.given, along.bpb, ".4f", along.standard_error, count),
+        _Column("given alone", cut.given, cut.bpb, ".4f", unknown, count),
+        _Column("cost", cut.given, cut.cost, "+.4f", cut.standard_error, count),
+    ]
+    far = result.cost
+    if far:
+        columns.append(_Column("reading on", far.given, far.bpb, "+.4f", far.standard_error, count))
+    apart = result.divergence
+    if apart:
+        unknown = np.zeros(len(apart.bpb))
+        columns.append(_Column("KL", apart.given, apart.bpb, ".2e", unknown, count))
+    text = result.information
+    if text:
+        columns.append(
+            _Column("I(d) of the text", text.lags, text.bits, ".2e", text.standard_error, INFORMED)
+        )
+    return columns
+
+
 def render(result: Probe) -> str:
     """The quantities measured, their units, and a table with a row for every lag."""
-    unit, per_token, text = result.unit, result.bytes_per_token, result.information
-    near, along, cut, count = result.influence, result.positions, result.truncation, result.windows
-    far, apart = result.cost, result.divergence
-    columns = [
-        ("influence", near.lags, near.bits, ".2e", near.standard_error, count),
-        ("by position", along.given, along.bpb, ".4f", along.standard_error, count),
-        ("given alone", cut.given, cut.bpb, ".4f", np.zeros(len(cut.bpb)), count),
-        ("cost", cut.given, cut.cost, "+.4f", cut.standard_error, count),
-        *([("reading on", far.given, far.bpb, "+.4f", far.standard_error, count)] if far else []),
-        *(
-            [("KL", apart.given, apart.bpb, ".2e", np.zeros(len(apart.bpb)), count)]
-            if apart
-            else []
-        ),
-        *(
-            [("I(d) of the text", text.lags, text.bits, ".2e", text.standard_error, INFORMED)]
-            if text
-            else []
-        ),
-    ]
+    unit = result.unit
+    columns = _columns(result)
     cells: dict[int, dict[str, str]] = {}
-    for name, places, values, form, errors, sample in columns:
-        for at, value, reach in zip(
-            places, values, critical_value(sample) * np.asarray(errors), strict=True
-        ):
-            interval = f" +- {reach:{form.lstrip('+')}}" if reach > 0 else ""
-            cells.setdefault(at, {})[name] = f"{value:{form}}{interval}"
-    head = [name for name, *_ in columns]
-    rows = [[f"{at:,}", *(cells[at].get(name, "-") for name in head)] for at in sorted(cells)]
+    for column in columns:
+        for at, text in column.texts().items():
+            cells.setdefault(at, {})[column.name] = text
+    head = [column.name for column in columns]
+    rows = []
+    for at in sorted(cells):
+        rows.append([f"{at:,}", *(cells[at].get(name, "-") for name in head)])
     whole = (
-        f"{count:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f} bits per"
-        f" {unit}"
+        f"{result.windows:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f}"
+        f" bits per {unit}"
     )
     if unit != "byte":
         whole += (
             f", {result.bits_per_byte:.4f} bits per byte{_interval(result)}; a token of them is"
-            f" {per_token:.2f} bytes"
+            f" {result.bytes_per_token:.2f} bytes"
         )
-    words = (
-        f"reading on: bits with all before less those with the last {result.trained} alone; KL: of"
-        " both\n"
-    )
+    reading_on = ""
+    if result.cost:
+        reading_on = (
+            f"reading on: bits with all before less those with the last {result.trained} alone;"
+            " KL: of both\n"
+        )
     return f"""{whole}
 influence: how far the prediction moves (KL, bits) when the {unit} so many before it is another
 by position: bits per {unit} where so many {unit}s of the window come before, since the row above
 given alone: bits at the last {unit} of each window when only so many are given; cost: against all
-{words if far else ""}+-: 95 % intervals over windows, and of I(d) over blocks of the text
+{reading_on}+-: 95 % intervals over windows, and of I(d) over blocks of the text
 
 {cli.text_table([f"{unit}s", *head], rows)}"""

@@ -1,7 +1,7 @@
 """A trained model at one time for `plkernel.inspect`, and two times of it as tables."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +27,8 @@ BATCH = 4
 UNTRAINED_CONTEXT = 512  # of a model that was not trained here
 NAMED = {"shortest": 0, "median": 3, "longest": 6}
 """Places among the quantiles of half-lives."""
+Values = dict[str, Any]
+"""What is known of a model at one time, for JSON."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,11 @@ def view(model: Model, windows: Tensor) -> View:
     """
     half_lives = [values.numpy() for values in model.half_lives()]
     known = memory_of([memory(model, half_lives, windows.shape[1] - 1)])
-    lags, span = known.lags, slope_range(known.lags)
-    kernel: dict[str, Any] = {"lags": lags.tolist(), "blocks": known.kernels[0].tolist()}
-    kernel |= {
+    lags = known.lags
+    span = slope_range(lags)
+    kernel: dict[str, Any] = {
+        "lags": lags.tolist(),
+        "blocks": known.kernels[0].tolist(),
         "exponents": known.exponents()[0].tolist() if span else [],
         "exponents_over_lags": span,
     }
@@ -56,9 +60,9 @@ def view(model: Model, windows: Tensor) -> View:
         rows = np.stack([row.numpy() for row in responses])
         kernel["measured_exponents"] = kernel_exponents(lags, rows).tolist()
     figures = diagnose(model, windows, BATCH, torch.device("cpu"))
-    lives = [
-        {name: block[at] for name, at in NAMED.items()} for block in known.half_lives[0].tolist()
-    ]
+    lives = []
+    for quantiles in known.half_lives[0].tolist():
+        lives.append({name: quantiles[at] for name, at in NAMED.items()})
     values = {
         "half_lives": lives,
         "kernel": kernel,
@@ -76,7 +80,10 @@ def at_initialisation(config: dict[str, Any]) -> Model | None:
 
     None if it was not trained here, and where code that is not imported here had a part in it.
     """
-    if "seed" not in config or (condition := from_config(config)).code:
+    if "seed" not in config:
+        return None
+    condition = from_config(config)
+    if condition.code:
         return None
     return cast(Model, started(condition, config["seed"]))
 
@@ -86,10 +93,11 @@ def validation_text(
 ) -> tuple[str, Bytes, int]:
     """Name and validation split of the corpus, and the context of the run.
 
-    The split is long enough for that context.
+    corpus  the name of another corpus than the run's
+    option  of the command, for messages
 
-    option: of the command, for messages. Raises ValueError when the run's corpus has other bytes
-    here, or none is named for a model that was not trained here.
+    Raises ValueError when the run's corpus has other bytes here, when none is named for a model
+    that was not trained here, and when the split is too short for the context.
     """
     known = config.get("corpus") or {}
     if not isinstance(known, dict):
@@ -118,10 +126,25 @@ def validation_text(
 def render(start: View | None, now: View, note: str = "") -> str:
     """Tables of blocks, slopes and all blocks together, at initialisation and now.
 
-    `note` follows the bits per byte.
+    note: follows the words "bits per byte"
     """
-    first, last = start.values if start else None, now.values
-    times, blocks, kernel = (first, last), range(now.memory.blocks), last["kernel"]
+    first = start.values if start else None
+    last = now.values
+    blocks = range(now.memory.blocks)
+    parts = [_block_table(first, last, blocks)]
+    if "half_lives_at" in last:
+        parts.append(
+            f"half-lives and kernels are those at byte {last['half_lives_at']:g}: decays slow down"
+            " with the position"
+        )
+    if last["kernel"]["exponents_over_lags"]:
+        parts.append(_slope_table(first, last, blocks))
+    parts.append(_summary_table(first, last, note))
+    return "\n\n".join(parts)
+
+
+def _block_table(first: Values | None, last: Values, blocks: Sequence[int]) -> str:
+    """Half-lives and amplification of every block, at initialisation and now."""
     header = [
         "block",
         "half-lives at initialisation",
@@ -129,57 +152,65 @@ def render(start: View | None, now: View, note: str = "") -> str:
         "amplification at initialisation",
         "now",
     ]
-    tables = [text_table(header, [[str(block), *_cells(times, block)] for block in blocks])]
-    if "half_lives_at" in last:
-        tables.append(
-            f"half-lives and kernels are those at byte {last['half_lives_at']:g}: decays slow down"
-            " with the position"
-        )
-    if span := kernel["exponents_over_lags"]:
-        columns = {
-            title: [f"{x:.3f}" for x in time["kernel"][key]] if time else ["-"] * len(blocks)
-            for title, time, key in (
-                ("x at initialisation", first, "exponents"),
-                ("now", last, "exponents"),
-                ("measured at initialisation", first, "measured_exponents"),
-                ("measured now", last, "measured_exponents"),
-            )
-            if key in kernel
-        }
-        cells = [list(row) for row in zip(map(str, blocks), *columns.values(), strict=True)]
-        erasing = (
-            "; measured with erasing, which kernels leave out"
-            if "measured_exponents" in kernel
-            else ""
-        )
-        title = f"kernels fall as t**-x over lags {span[0]:g} to {span[1]:g} bytes{erasing}:"
-        tables.append(f"{title}\n{text_table(['block', *columns], cells)}")
-    before, after = _summary(first) if first else {}, _summary(last)
-    rows = [
-        [name + note * (name == "bits per byte"), before.get(name, "-"), after[name]]
-        for name in after
-    ]
-    return "\n\n".join([*tables, text_table(["", "at initialisation", "now"], rows)])
+    rows = []
+    for block in blocks:
+        row = [str(block)]
+        row += [_half_lives_text(first, block), _half_lives_text(last, block)]
+        row += [_amplification_text(first, block), _amplification_text(last, block)]
+        rows.append(row)
+    return text_table(header, rows)
 
 
-def _cells(times: Iterable[dict[str, Any] | None], block: int) -> list[str]:
-    """Half-lives, then amplification of a block at both times, in words."""
-    lives, growth = [], []
-    for time in times:
-        spans = time["half_lives"][block].values() if time else ()
-        lives.append(
-            " / ".join(f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in spans)
-            or "-"
-        )
-        growth.append(
-            f"{time['amplification'][block]:.3f}" if time and "amplification" in time else "-"
-        )
-    return lives + growth
+def _half_lives_text(time: Values | None, block: int) -> str:
+    """The half-lives of a block, as 2 / 30 / 1500; "-" where they are not known."""
+    lives = time["half_lives"][block].values() if time else ()
+    texts = [f"{value:.0f}" if value >= 1000 else f"{value:.3g}" for value in lives]
+    return " / ".join(texts) if texts else "-"
 
 
-def _summary(values: dict[str, Any]) -> dict[str, str]:
+def _amplification_text(time: Values | None, block: int) -> str:
+    """The growth of the residual stream over a block; "-" where it is not known."""
+    if time is None or "amplification" not in time:
+        return "-"
+    return f"{time['amplification'][block]:.3f}"
+
+
+def _slope_table(first: Values | None, last: Values, blocks: Sequence[int]) -> str:
+    """The exponents of the kernels, and where they are known those of measured responses."""
+    shortest, longest = last["kernel"]["exponents_over_lags"]
+    title = f"kernels fall as t**-x over lags {shortest:g} to {longest:g} bytes"
+    columns = {
+        "x at initialisation": _exponents(first, "exponents", blocks),
+        "now": _exponents(last, "exponents", blocks),
+    }
+    if "measured_exponents" in last["kernel"]:
+        title += "; measured with erasing, which kernels leave out"
+        columns["measured at initialisation"] = _exponents(first, "measured_exponents", blocks)
+        columns["measured now"] = _exponents(last, "measured_exponents", blocks)
+    rows = [list(row) for row in zip(map(str, blocks), *columns.values(), strict=True)]
+    return f"{title}:\n{text_table(['block', *columns], rows)}"
+
+
+def _exponents(time: Values | None, key: str, blocks: Sequence[int]) -> list[str]:
+    if time is None:
+        return ["-"] * len(blocks)
+    return [f"{x:.3f}" for x in time["kernel"][key]]
+
+
+def _summary_table(first: Values | None, last: Values, note: str) -> str:
+    """The figures of all blocks together, at initialisation and now."""
+    before = _summary(first) if first else {}
+    rows = []
+    for name, text in _summary(last).items():
+        words = f"{name}{note}" if name == "bits per byte" else name
+        rows.append([words, before.get(name, "-"), text])
+    return text_table(["", "at initialisation", "now"], rows)
+
+
+def _summary(values: Values) -> dict[str, str]:
     """The figures of all blocks together, in words."""
-    seen, growth = values["saturation"], values.get("amplification")
+    seen = values["saturation"]
+    growth = values.get("amplification")
     uniform = f"in nats (uniform: {math.log(256):.3f})"
     return {
         "bits per byte": f"{values['bits_per_byte']:.4f}",
@@ -202,25 +233,29 @@ def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
     trained, config, step = open_model(model)
     name, validation, context = validation_text(config, corpus)
     data = fixed_windows(validation, context, windows)
-    now, start = view(trained, data), None
-    if (untrained := at_initialisation(config)) is not None:
-        start = view(untrained, data)
+    now = view(trained, data)
+    untrained = at_initialisation(config)
+    start = None if untrained is None else view(untrained, data)
     causal = trained.config.causal
-    values: dict[str, Any] = {
+    values = {
         "model": str(model),
         "step": step,
         "corpus": name,
         "windows": len(data),
+        "context": context,
+        "causal": causal,
+        "initialisation": start.values if start else None,
+        "now": now.values,
     }
-    values |= {"context": context, "causal": causal}
     parts = [
         f"{model}: step {step:,}; {len(data)} validation windows of {context} bytes of {name}",
         render(start, now, label(causal)),
     ]
-    if part := (config.get("arm_options") or {}).get("init"):
+    code = (config.get("arm_options") or {}).get("init")
+    if code:
         parts.append(
-            f"left out: its initialisation, which the code {part!r} had a part in; it is not"
+            f"left out: its initialisation, which the code {code!r} had a part in; it is not"
             " imported here"
         )
-    values |= {"initialisation": start.values if start else None, "now": now.values}
-    return parts, values, (start.memory if start else None, now.memory), f"{model}, step {step:,}"
+    memories = (start.memory if start else None, now.memory)
+    return parts, values, memories, f"{model}, step {step:,}"

@@ -218,13 +218,15 @@ def _block(levels: Mapping[str, str], arms: Sequence[ArmResult]) -> ArmBlock:
     """The block of arms that share these levels, by factor."""
     against = Counter(arm.against for arm in arms if arm.against)
     base = max(against, key=against.__getitem__, default=arms[0].name)
-    ends = [factor.rpartition(".")[2] for factor in levels]  # gain of model.gain
+    # Of model.gain the name is gain, unless another factor ends so too.
+    ends = [factor.rpartition(".")[2] for factor in levels]
     titles = []
     slug = ""
     for (factor, level), end in zip(levels.items(), ends, strict=True):
         name = end if ends.count(end) == 1 else factor
         titles.append(f"{name} {level}")
-        slug += f"-{re.sub(r'[^A-Za-z0-9.-]+', '-', level)}"
+        plain = re.sub(r"[^A-Za-z0-9.-]+", "-", level)
+        slug += f"-{plain}"
     base_first = sorted(arms, key=lambda arm: arm.name != base)
     return ArmBlock(", ".join(titles), slug, tuple(base_first))
 
@@ -241,11 +243,12 @@ def compare(study: Study) -> Comparison:
     at_steps = _measured_steps(study, runs)
     values = _values(study, runs, at_steps)
     measures = _measured(_titles(at_steps), values)
+    primary = COMMON_STEP if COMMON_STEP in measures else next(iter(measures))
     arms = _compared_arms(study, runs)
     return Comparison(
         study=study,
         measures=measures,
-        primary=COMMON_STEP if COMMON_STEP in measures else next(iter(measures)),
+        primary=primary,
         arms=tuple(_arm_result(study, arm, values) for arm in arms),
         tuning=choices(_grids(study, arms), study.folder),
         declared=declared(study),
@@ -295,7 +298,7 @@ def _values(
 def _numbers(run: StudyRun, at_steps: Mapping[str, int]) -> dict[str, Any]:
     """Every number of a run by measure, None where it has none."""
     losses = {row.step: row.val_bpb for row in run.evaluations}
-    numbers = {**vars(run.result)}
+    numbers = dict(vars(run.result))
     numbers["excess_bpb"] = run.evaluations[-1].excess_bpb if run.evaluations else None
     for key, step in at_steps.items():
         numbers[key] = losses.get(step)
@@ -304,7 +307,11 @@ def _numbers(run: StudyRun, at_steps: Mapping[str, int]) -> dict[str, Any]:
 
 def _measured(titles: Mapping[str, str], values: Mapping[str, Values]) -> dict[str, str]:
     """The titles of the measures that any run has."""
-    return {key: title for key, title in titles.items() if any(arm[key] for arm in values.values())}
+    measured = {}
+    for key, title in titles.items():
+        if any(of_arm[key] for of_arm in values.values()):
+            measured[key] = title
+    return measured
 
 
 def _compared_arms(study: Study, runs: Sequence[StudyRun]) -> list[str]:
@@ -343,7 +350,7 @@ def _arm_result(study: Study, name: str, values: Mapping[str, Values]) -> ArmRes
         parameters=_sizes(runs),
         steps=tuple(sorted({result.steps for result in results})),
         values=own,
-        estimates={key: mean_interval(of.values()) for key, of in own.items() if of},
+        estimates={key: mean_interval(by_seed.values()) for key, by_seed in own.items() if by_seed},
         differences=differences,
         bytes=bytes_to_reach,
     )
@@ -357,11 +364,11 @@ def _sizes(runs: Sequence[StudyRun]) -> tuple[int, ...]:
 
 def _differences(own: Values, base: Values) -> dict[str, PairedDifference]:
     """The difference of every measure that has a common seed."""
-    return {
-        key: paired_difference(own[key], of)
-        for key, of in base.items()
-        if of.keys() & own[key].keys()
-    }
+    differences = {}
+    for key, of_base in base.items():
+        if own[key].keys() & of_base.keys():
+            differences[key] = paired_difference(own[key], of_base)
+    return differences
 
 
 def _bytes_to_reach(runs: Sequence[StudyRun], base: Sequence[StudyRun]) -> dict[int, float]:
@@ -383,7 +390,7 @@ def table(comparison: Comparison) -> dict[str, Any]:
 
     Per arm and measure the values by seed, n, mean and interval.
     """
-    return {
+    values = {
         "study": comparison.study.name,
         "baseline": comparison.study.baseline,
         "confidence": 0.95,
@@ -395,8 +402,10 @@ def table(comparison: Comparison) -> dict[str, Any]:
         "surviving_correction": comparison.surviving,
         "declared": comparison.declared.to_dict() if comparison.declared else None,
         "arms": [_table_row(comparison, arm) for arm in comparison.arms],
-        **({"curves": curve_table(comparison.curves)} if comparison.curves else {}),
     }
+    if comparison.curves:
+        values["curves"] = curve_table(comparison.curves)
+    return values
 
 
 def _table_row(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
@@ -406,6 +415,9 @@ def _table_row(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
         measures[key] = {"per_seed": arm.values[key], **vars(estimate)}
     for key, difference in arm.differences.items():
         measures[key]["difference_to_baseline"] = vars(difference)
+    bytes_to_baseline = {}
+    for seed, share in arm.bytes.items():
+        bytes_to_baseline[seed] = share if share < inf else None
     p_corrected = comparison.corrected.get(arm.name)
     evidence = None
     if p_corrected is not None:
@@ -422,9 +434,7 @@ def _table_row(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
         "seeds": arm.seeds,
         "parameters": arm.parameters,
         "steps": arm.steps,
-        "bytes_to_baseline": {
-            seed: share if share < inf else None for seed, share in arm.bytes.items()
-        },
+        "bytes_to_baseline": bytes_to_baseline,
         "n": len(arm.seeds),
         "measures": measures,
         "p_corrected": p_corrected,

@@ -10,6 +10,8 @@ from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 
 RECALL_TESTS = ("persistence", "capacity")
 """Tests of recall: with the pairs of the corpus, and with a pair for every four bytes."""
+Tests = Sequence[Mapping[str, Any]]
+"""The tests of one run, as its result holds them."""
 
 
 class Lines(NamedTuple):
@@ -40,41 +42,63 @@ def recall_lines(comparison: Comparison, block: ArmBlock) -> list[Lines]:
 
     The last two are those of the longest sequences. Empty where no run was tested.
     """
-    arms = {comparison.label(arm): _seeds_of(comparison, arm) for arm in block.arms}
-    arms = {label: runs for label, runs in arms.items() if runs}
+    arms = {}
+    for arm in block.arms:
+        runs = _alike_runs(comparison, arm)
+        if runs:
+            arms[comparison.label(arm)] = runs
     if not arms:
         return []
-    tests = next(iter(arms.values()))[0]
-    panels = []
-    for name in RECALL_TESTS:
-        of_test = [one for one in tests if one["test"] == name]
-        pairs = sorted({one["pairs"] for one in of_test})
-        amount = f"{pairs[0]:,} pairs" if len(pairs) == 1 else "more pairs in longer ones"
-        curves = {label: _by_length(runs, name) for label, runs in arms.items()}
-        panels.append(Lines(curves, "length of the sequences (bytes)", f"accuracy, {amount}"))
-    for name, groups, below in (
-        ("persistence", "distance", "bytes from pair to query"),
-        ("capacity", "order", "number of the pair"),
-    ):
-        longest = max((one for one in tests if one["test"] == name), key=lambda one: one["length"])
-        curves = {label: _by_group(runs, name, groups) for label, runs in arms.items()}
-        left = f"accuracy, {longest['pairs']:,} pairs in {longest['length']:,} bytes"
-        panels.append(Lines(curves, below, left))
+    panels = [_lines_by_length(arms, name) for name in RECALL_TESTS]
+    panels.append(_lines_by_group(arms, "persistence", "distance", "bytes from pair to query"))
+    panels.append(_lines_by_group(arms, "capacity", "order", "number of the pair"))
     return panels
 
 
+def _lines_by_length(arms: Mapping[str, Sequence[Tests]], name: str) -> Lines:
+    """Accuracy by the length of the sequences of a test."""
+    first_run = next(iter(arms.values()))[0]
+    pairs = sorted({one["pairs"] for one in _of_name(first_run, name)})
+    amount = f"{pairs[0]:,} pairs" if len(pairs) == 1 else "more pairs in longer ones"
+    curves = {label: _by_length(runs, name) for label, runs in arms.items()}
+    return Lines(curves, "length of the sequences (bytes)", f"accuracy, {amount}")
+
+
+def _lines_by_group(
+    arms: Mapping[str, Sequence[Tests]], name: str, groups: str, below: str
+) -> Lines:
+    """Accuracy in the longest sequences of a test, by distance or by order; below: the label."""
+    first_run = next(iter(arms.values()))[0]
+    longest = _longest(first_run, name)
+    curves = {label: _by_group(runs, name, groups) for label, runs in arms.items()}
+    left = f"accuracy, {longest['pairs']:,} pairs in {longest['length']:,} bytes"
+    return Lines(curves, below, left)
+
+
 def _tests(result: Any) -> list[dict[str, Any]]:
-    return list((result.recall or {}).get("tests", ())) if result else []
+    """The tests in the result of a run; none where it was not tested."""
+    recall = result.recall if result else None
+    return list(recall.get("tests", ())) if recall else []
 
 
-def _seeds_of(comparison: Comparison, arm: ArmResult) -> list[list[dict[str, Any]]]:
+def _alike_runs(comparison: Comparison, arm: ArmResult) -> list[list[dict[str, Any]]]:
     """The tests of every finished run of an arm, of those that took the same as the first."""
     runs = [_tests(run.result) for run in comparison.study.finished(arm.name)]
-    runs = [tests for tests in runs if tests]
-    return [tests for tests in runs if _places(tests) == _places(runs[0])]
+    tested = [tests for tests in runs if tests]
+    return [tests for tests in tested if _places(tests) == _places(tested[0])]
 
 
-def _places(tests: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _of_name(tests: Tests, name: str) -> list[Mapping[str, Any]]:
+    """The tests of one name, one for each length."""
+    return [one for one in tests if one["test"] == name]
+
+
+def _longest(tests: Tests, name: str) -> Mapping[str, Any]:
+    """The test of this name in the longest sequences."""
+    return max(_of_name(tests, name), key=lambda one: int(one["length"]))
+
+
+def _places(tests: Tests) -> list[Any]:
     """What decides at which positions the curves of some tests stand."""
     return [
         (one["test"], one["length"], one["distance"]["up_to"], one["order"]["up_to"])
@@ -82,18 +106,16 @@ def _places(tests: Sequence[Mapping[str, Any]]) -> list[Any]:
     ]
 
 
-def _by_length(runs: Sequence[Sequence[Mapping[str, Any]]], name: str) -> Curves:
-    kept = [[one for one in tests if one["test"] == name] for tests in runs]
-    lengths = tuple(one["length"] for one in kept[0])
-    return Curves(lengths, np.array([[one["accuracy"] for one in tests] for tests in kept]))
+def _by_length(runs: Sequence[Tests], name: str) -> Curves:
+    """Accuracy by the length of the sequences, a row for each run."""
+    lengths = tuple(one["length"] for one in _of_name(runs[0], name))
+    rows = [[one["accuracy"] for one in _of_name(tests, name)] for tests in runs]
+    return Curves(lengths, np.array(rows))
 
 
-def _by_group(runs: Sequence[Sequence[Mapping[str, Any]]], name: str, groups: str) -> Curves:
-    """Accuracy by distance or by order in the longest sequences of a test."""
-    kept = [
-        max((one for one in tests if one["test"] == name), key=lambda one: int(one["length"]))
-        for tests in runs
-    ]
+def _by_group(runs: Sequence[Tests], name: str, groups: str) -> Curves:
+    """Accuracy by distance or by order in the longest sequences, a row for each run."""
+    kept = [_longest(tests, name) for tests in runs]
     at = tuple(kept[0][groups]["up_to"])
     return Curves(at, np.array([one[groups]["accuracy"] for one in kept], dtype=float))
 
@@ -133,19 +155,33 @@ def beyond_bits(comparison: Comparison, arm: ArmResult) -> BeyondBits:
 
 def beyond_lines(comparison: Comparison, block: ArmBlock) -> list[Lines]:
     """Bits by position in long windows, and what reading on costs; empty where no run has them."""
+    labels = {
+        "positions": "bits per byte",
+        "reading_on": "lost by reading on, bits per byte",
+    }
     panels = []
-    for key, left in (
-        ("positions", "bits per byte"),
-        ("reading_on", "lost by reading on, bits per byte"),
-    ):
+    for key, left in labels.items():
         curves = {}
         for arm in block.arms:
-            results = [run.result for run in comparison.study.finished(arm.name)]
-            found = [one.beyond[key] for one in results if one is not None and one.beyond]
-            found = [one for one in found if one["given"] == found[0]["given"]]
-            if found:
-                bits = np.array([one["bpb"] for one in found], dtype=float)
-                curves[comparison.label(arm)] = Curves(tuple(found[0]["given"]), bits)
+            found = _beyond_curves(comparison, arm, key)
+            if found is not None:
+                curves[comparison.label(arm)] = found
         if curves:
             panels.append(Lines(curves, "bytes before, in the window", left))
     return panels
+
+
+def _beyond_curves(comparison: Comparison, arm: ArmResult, key: str) -> Curves | None:
+    """A row for each finished run of an arm that read as long windows as the first; None if none.
+
+    key: positions, or reading_on
+    """
+    found = []
+    for run in comparison.study.finished(arm.name):
+        if run.result is not None and run.result.beyond:
+            found.append(run.result.beyond[key])
+    if not found:
+        return None
+    given = found[0]["given"]
+    rows = [one["bpb"] for one in found if one["given"] == given]
+    return Curves(tuple(given), np.array(rows, dtype=float))

@@ -17,7 +17,8 @@ def compared_arms(study: Study, hypothesis: Hypothesis) -> tuple[str, str | None
         return arm, hypothesis.against
     if hypothesis.metric in OF_CURVES:
         return arm, curve_against(study, arm)
-    return arm, study.against(arm) if arm in study.arms else None
+    other = study.against(arm) if arm in study.arms else None
+    return arm, other
 
 
 def arms_measured(study: Study, measured: MeasuredNumber, names: Iterable[str | None]) -> set[str]:
@@ -26,7 +27,10 @@ def arms_measured(study: Study, measured: MeasuredNumber, names: Iterable[str | 
     if measured.metric not in OF_CURVES:
         return known
     curves = curves_of(study.spec["arms"])
-    return {arm for name in known for arm in curves.get(name, {}).values()}
+    arms: set[str] = set()
+    for name in known:
+        arms.update(curves.get(name, {}).values())
+    return arms
 
 
 def values(
@@ -37,8 +41,9 @@ def values(
     What is measured at the end counts only in runs that took as many steps as planned.
     """
     if measured.metric in OF_CURVES:
-        known = arm in curves_of(study.spec["arms"])
-        return rate_curve(study, str(arm), measured.metric, seeds).minima if known else {}
+        if arm is None or arm not in curves_of(study.spec["arms"]):
+            return {}
+        return rate_curve(study, arm, measured.metric, seeds).minima
     found = {}
     for run in study.finished():
         if run.arm != arm or run.seed not in seeds or run.result is None:

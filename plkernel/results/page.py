@@ -144,15 +144,22 @@ def _picture(drawing: Drawing, svg: bytes) -> Picture:
 def text_report(comparison: Comparison) -> str:
     """The sections of the page up to the differences as plain text."""
     texts: list[str] = []
-    found = sections(comparison, {})
-    shown = list(found)[: list(found).index("Differences") + 1]
-    for item in (item for title in shown for item in found[title]):
-        if isinstance(item, Paragraphs):
-            head = "note: " if item.style == "warnings" else ""
-            texts += [f"{head}{text}" for text in item.texts]
-        elif isinstance(item, Table):
-            texts += ["", _plain(item), f"({item.caption})", ""]
+    for title, items in sections(comparison, {}).items():
+        for item in items:
+            texts += _plain_item(item)
+        if title == "Differences":
+            break
     return "\n".join(texts)
+
+
+def _plain_item(item: Item) -> list[str]:
+    """An item as lines of text; none of a picture."""
+    if isinstance(item, Paragraphs):
+        head = "note: " if item.style == "warnings" else ""
+        return [f"{head}{text}" for text in item.texts]
+    if isinstance(item, Table):
+        return ["", _plain_table(item), f"({item.caption})", ""]
+    return []
 
 
 def sections(
@@ -185,13 +192,15 @@ def sections(
 
 def _table(caption: str, header: Sequence[str], groups: Mapping[str, Rows]) -> Table:
     """A table without the columns that hold nothing, except the first, and without empty groups."""
-    rows = [row for of in groups.values() for row in of]
-    columns = list(zip(*rows, strict=True))
+    every_row: list[Sequence[str]] = []
+    for rows in groups.values():
+        every_row += rows
+    columns = list(zip(*every_row, strict=True))
     kept = [at for at, cells in enumerate(columns) if at == 0 or _holds_something(cells)]
     shown = {}
-    for title, of in groups.items():
-        if of:
-            shown[title] = [[row[at] for at in kept] for row in of]
+    for title, rows in groups.items():
+        if rows:
+            shown[title] = [[row[at] for at in kept] for row in rows]
     return Table(
         caption=caption,
         header=[header[at] for at in kept],
@@ -209,7 +218,7 @@ def _is_numeric(cells: Sequence[str]) -> bool:
     return all(re.match(r"[-+<>\d]|$", cell) for cell in cells)
 
 
-def _plain(table: Table) -> str:
+def _plain_table(table: Table) -> str:
     """A table as text of WIDTH columns; those that do not fit are named below it.
 
     Notes are left out, and long names are broken.
@@ -220,14 +229,14 @@ def _plain(table: Table) -> str:
         if title:
             title_at[len(rows)] = title
         for name, *cells in of:
-            first, *more = textwrap.wrap(
-                name.partition("\n")[0], NAME_WIDTH, subsequent_indent="  "
-            )
+            label, _, _ = name.partition("\n")
+            first, *more = textwrap.wrap(label, NAME_WIDTH, subsequent_indent="  ")
             rows.append([first, *cells])
             empty = [""] * len(cells)
             rows += [[rest, *empty] for rest in more]
     count = _fitting(table.header, rows)
-    head, rule, *body = text_table(table.header[:count], [row[:count] for row in rows]).splitlines()
+    fitting = text_table(table.header[:count], [row[:count] for row in rows])
+    head, rule, *body = fitting.splitlines()
     lines = [head, rule]
     for at, line in enumerate(body):
         if at in title_at:
@@ -252,7 +261,9 @@ def _fitting(header: Sequence[str], rows: Rows) -> int:
 def _grouped(
     comparison: Comparison, cells: Callable[[ArmResult], Sequence[str]], paired: bool = False
 ) -> dict[str, list[list[str]]]:
-    """A row for each arm, under the title of its block, with what it is called in sentences below.
+    """A row for each arm, under the title of its block.
+
+    Its first cell is the arm's label, and below it what sentences call it.
 
     cells   the cells after the first of an arm
     paired  only of arms that are compared with another
@@ -316,12 +327,13 @@ def _verdict_table(comparison: Comparison, declared: Declared) -> Table:
         groups.setdefault(basis, []).append(_verdict_row(comparison, declared, outcome))
     levels = [f"{100 * (1 - 2 * one.hypothesis.alpha):.4g} %" for one in declared.outcomes]
     tests = [one.judgement.test for one in declared.outcomes]
-    kind = f"{' or '.join(dict.fromkeys(levels))} interval by"
+    some_levels = " or ".join(dict.fromkeys(levels))
+    some_tests = " or ".join(dict.fromkeys(tests))
     header = [
         "hypothesis",
         "verdict",
         "difference",
-        f"{kind} {' or '.join(dict.fromkeys(tests))}",
+        f"{some_levels} interval by {some_tests}",
         "on test text",
         "n",
         "p confirming",
@@ -361,10 +373,10 @@ def _on_test_text(comparison: Comparison, outcome: HypothesisOutcome) -> str:
         return "-"
     study = comparison.study
     measured = hypothesis.model_copy(update={"metric": "test_bpb"})
-    own, base = (
-        values(study, arm, measured, list(outcome.per_seed))
-        for arm in compared_arms(study, hypothesis)
-    )
+    seeds = list(outcome.per_seed)
+    arm, other = compared_arms(study, hypothesis)
+    own = values(study, arm, measured, seeds)
+    base = values(study, other, measured, seeds)
     found = paired_difference(own, base)
     if not found.n:
         return "-"
@@ -489,12 +501,22 @@ def _differences(comparison: Comparison) -> Iterator[Item]:
     """Every arm minus the one it is compared with; nothing where there is no difference."""
     if not comparison.differences:
         return
-    told = (comparison.primary, "test_bpb", "best_val_bpb", "excess_bpb")
-    others = {key: title for key, title in comparison.measures.items() if key not in told}
+    # The other measures have columns of their own, or none.
+    apart = (comparison.primary, "test_bpb", "best_val_bpb", "excess_bpb")
+    others = {key: title for key, title in comparison.measures.items() if key not in apart}
     on_test = comparison.corrected_in("test_bpb")
-    header = ["arm", "mean", "95 % interval by t", "p", "corrected p"]
-    header += ["test mean", "test interval", "test corrected p"]
-    header += ["bytes", *others.values()]
+    header = [
+        "arm",
+        "mean",
+        "95 % interval by t",
+        "p",
+        "corrected p",
+        "test mean",
+        "test interval",
+        "test corrected p",
+        "bytes",
+        *others.values(),
+    ]
 
     def cells(arm: ArmResult) -> list[str]:
         one = comparison.differences.get(arm.name)
@@ -549,7 +571,9 @@ def _bytes_text(arm: ArmResult) -> str:
 def _recall(comparison: Comparison) -> Iterator[Item]:
     """Accuracy in the tests of recall; nothing where no run has been tested."""
     found = {arm.name: recall_accuracy(comparison, arm) for arm in comparison.arms}
-    taken = dict.fromkeys(test for of_arm in found.values() for test in of_arm)
+    taken: dict[tuple[str, int], None] = {}
+    for of_arm in found.values():
+        taken |= dict.fromkeys(of_arm)
     tests = sorted(taken, key=lambda test: RECALL_TESTS.index(test[0]))
     if not tests:
         return
@@ -573,8 +597,8 @@ def _beyond(comparison: Comparison) -> Iterator[Item]:
     contexts = sorted({one.context for one in found.values() if one.context})
     if not contexts:
         return
-    given = sorted({at for one in found.values() for at in one.along})
-    behind = sorted({at for one in found.values() for at in one.reading_on})
+    given = sorted(set().union(*(one.along for one in found.values())))
+    behind = sorted(set().union(*(one.reading_on for one in found.values())))
 
     def cells(arm: ArmResult) -> list[str]:
         own = found[arm.name]

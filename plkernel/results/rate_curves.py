@@ -84,10 +84,11 @@ def parabola(rates: Sequence[float], losses: Sequence[float]) -> Parabola:
             places.append(vertex)
     values = [a * place**2 + b * place + c for place in places]
     best = int(np.argmin(values))
-    rate = float(centre * 2.0 ** places[best])
-    if best < 2:
-        rate = float((rates[0], rates[-1])[best])
-    return Parabola(a, b, c, centre, float(rates[0]), float(rates[-1]), values[best], rate)
+    lowest = float(rates[0])
+    highest = float(rates[-1])
+    at_vertex = float(centre * 2.0 ** places[best])
+    rate = (lowest, highest, at_vertex)[best]
+    return Parabola(a, b, c, centre, lowest, highest, values[best], rate)
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,11 @@ class RateCurve:
     @cached_property
     def means(self) -> tuple[float, ...]:
         """The mean loss over `seeds` at each of `rates`."""
-        return tuple(
-            float(np.mean([self.losses[rate][seed] for seed in self.seeds])) for rate in self.rates
-        )
+        means = []
+        for rate in self.rates:
+            losses = [self.losses[rate][seed] for seed in self.seeds]
+            means.append(float(np.mean(losses)))
+        return tuple(means)
 
     @cached_property
     def fitted(self) -> tuple[float, ...]:
@@ -137,14 +140,13 @@ class RateCurve:
         if len(self.rates) < 3 or not self.seeds:
             return ()
         best = int(np.argmin(self.means))
-        first, last = max(best - 1, 0), min(best + 1, len(self.rates) - 1)
-        if last - first < 2:  # the best is the first or the last rate
-            first, last = (first, first + 2) if best == 0 else (last - 2, last)
+        # The best one and its neighbours; three also where it is the first or the last.
+        middle = min(max(best, 1), len(self.rates) - 2)
         near = 2.0 ** (OCTAVES + ROUNDING)
         kept = []
         for index, rate in enumerate(self.rates):
             ratio = max(rate / self.rates[best], self.rates[best] / rate)
-            if first <= index <= last or ratio <= near:
+            if abs(index - middle) <= 1 or ratio <= near:
                 kept.append(rate)
         return tuple(kept)
 
@@ -208,7 +210,8 @@ def curve_results(study: Study) -> tuple[CurveResult, ...]:
     results = []
     for name in names:
         against = curve_against(study, name)
-        difference = test_difference = None
+        difference = None
+        test_difference = None
         if against is not None:
             difference = paired_difference(validation[name].minima, validation[against].minima)
             test_difference = paired_difference(test[name].minima, test[against].minima)
@@ -226,15 +229,15 @@ def rate_curve(
     for rate, arm in sorted(by_rate.items()):
         losses[rate] = {}
         for run in study.runs:
-            if run.arm == arm and (seeds is None or run.seed in seeds):
-                loss = _loss(run, key)
-                if loss is not None:
-                    losses[rate][run.seed] = loss
+            if run.arm != arm or (seeds is not None and run.seed not in seeds):
+                continue
+            loss = _loss(run, key)
+            if loss is not None:
+                losses[rate][run.seed] = loss
     whole = set.intersection(*(set(of_rate) for of_rate in losses.values()))
-    kept = {
-        rate: {seed: loss for seed, loss in of_rate.items() if seed in whole}
-        for rate, of_rate in losses.items()
-    }
+    kept = {}
+    for rate, of_rate in losses.items():
+        kept[rate] = {seed: loss for seed, loss in of_rate.items() if seed in whole}
     return RateCurve(name, kept)
 
 

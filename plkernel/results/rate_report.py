@@ -126,20 +126,28 @@ def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
             " minimum may lie beyond: add rates."
         )
     for one in results:
-        curve = one.curve
-        left_out = [f"{rate:g}" for rate in curve.losses if rate not in curve.rates]
-        if left_out:
-            sentences.append(
-                f"{curve.name}: without learning rate {listed(left_out)}, at which fewer than half"
-                " of the seeds finished."
-            )
-        every = {seed for of_rate in curve.losses.values() for seed in of_rate}
-        lost = sorted(every - set(curve.seeds))
-        if curve.rates and lost:
-            sentences.append(
-                f"{curve.name}: without seed {listed(lost)}, whose runs did not finish at every"
-                " learning rate."
-            )
+        sentences += _left_out(one.curve)
+    return sentences
+
+
+def _left_out(curve: RateCurve) -> list[str]:
+    """Sentences on the learning rates and the seeds that a curve goes without."""
+    sentences = []
+    rates = [f"{rate:g}" for rate in curve.losses if rate not in curve.rates]
+    if rates:
+        sentences.append(
+            f"{curve.name}: without learning rate {listed(rates)}, at which fewer than half of the"
+            " seeds finished."
+        )
+    every: set[int] = set()
+    for of_rate in curve.losses.values():
+        every.update(of_rate)
+    lost = sorted(every - set(curve.seeds))
+    if curve.rates and lost:
+        sentences.append(
+            f"{curve.name}: without seed {listed(lost)}, whose runs did not finish at every"
+            " learning rate."
+        )
     return sentences
 
 
@@ -152,7 +160,8 @@ def rate_figure(results: Sequence[CurveResult]) -> "Figure | None":
         return None
     compared = [one for one in shown if one.difference and one.difference.n]
     with style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.9 + 0.15 * -(-len(shown) // 3)))
+        rows_of_legend = math.ceil(len(shown) / 3)
+        figure = Figure(figsize=(PAGE_WIDTH, 2.9 + 0.15 * rows_of_legend))
         ratios = [2.2, 1.0] if compared else [1.0]
         axes = list(figure.subplots(1, len(ratios), width_ratios=ratios, squeeze=False)[0])
         for index, one in enumerate(shown):
@@ -203,7 +212,7 @@ def _loss_limits(shown: Sequence[CurveResult]) -> tuple[float, float]:
                 fitted += losses
     low = min(min(fitted), *(one.curve.fit.minimum for one in shown if one.curve.fit))
     high = min(max(every), low + STEEP * (max(fitted) - low))
-    room = 0.05 * (high - low) or 1e-3
+    room = 0.05 * (high - low) if high > low else 1e-3
     return low - room, high + room
 
 

@@ -137,7 +137,8 @@ def _check_power(stated: Sequence[Mapping[str, Any]]) -> None:
 
 def _check_same(path: Path, stated: Mapping[str, Any]) -> None:
     """Raise ValueError where `path` holds the registration of another spec."""
-    before = read_registration(path, "register")
+    before = read_registration(path)
+    _check_intact(before, path, "register")
     differing = changes(before.spec, stated)
     if differing:
         raise ValueError(
@@ -172,30 +173,35 @@ def registration_of(spec: Spec, out: Path) -> Registration | None:
     path = place_of(spec)
     if not path.exists():
         return None
-    one = read_registration(path, "registration")
+    registration = read_registration(path)
+    _check_intact(registration, path, "registration")
     own = out / REGISTERED
-    if own.exists() and read_registration(own) != one:
+    if own.exists() and read_registration(own) != registration:
         raise ValueError(
             f"registration {path}: must be the one in {out}, got another; bring that back, or name"
             " another out"
         )
-    return one
+    return registration
 
 
-def read_registration(path: Path, intact: str = "") -> Registration:
-    """The registration at `path`; ValueError, naming the file, where there is none.
+def read_registration(path: Path) -> Registration:
+    """The registration at `path`, also one that was changed after it was written.
 
-    intact: heads the message where it was changed after it was written; if empty, that is not
-    refused.
+    Raises ValueError, naming the file, where there is none.
     """
     content = validated(path, RegisteredFile, load_json(path))
     sha256 = content.pop("sha256")
-    one = Registration(content, content["spec"], sha256, sha256 == fingerprint(content))
-    if intact and not one.intact:
+    intact = sha256 == fingerprint(content)
+    return Registration(content, content["spec"], sha256, intact)
+
+
+def _check_intact(registration: Registration, path: Path, name: str) -> None:
+    """Raise ValueError, headed by `name`, for a registration that was changed since."""
+    if not registration.intact:
         raise ValueError(
-            f"{intact} {path}: was changed after it was written; bring it back, or remove it"
+            f"{name} {path}: must be as it was written, got one that was changed since; bring it"
+            " back, or remove it"
         )
-    return one
 
 
 def fingerprint(content: Mapping[str, Any]) -> str:
@@ -229,11 +235,12 @@ def _by_name(spec: Mapping[str, Any], searched: Sequence[str]) -> dict[str, Any]
     named = dict(spec)
     for key in ("hypotheses", "gates"):
         named[key] = {}
-        for one in spec.get(key) or ():
-            given = {name: value for name, value in one.items() if value is not None}
-            named[key][one["name"]] = given
-    named["arms"] = dict(spec["arms"])
-    for name in searched:
-        if name in named["arms"]:
-            named["arms"][name] = {**named["arms"][name], "learning_rate": None}
+        for declared in spec.get(key) or ():
+            given = {option: value for option, value in declared.items() if value is not None}
+            named[key][declared["name"]] = given
+    arms = dict(spec["arms"])
+    for arm in searched:
+        if arm in arms:
+            arms[arm] = {**arms[arm], "learning_rate": None}
+    named["arms"] = arms
     return named

@@ -63,7 +63,8 @@ class GateOutcome(NamedTuple):
 
     def _within(self, *numbers: float) -> bool:
         """True if all numbers lie within the limits; a number or a limit of NaN never does."""
-        low, high = self.gate.at_least, self.gate.at_most
+        low = self.gate.at_least
+        high = self.gate.at_most
         above = low is None or all(number >= low for number in numbers)
         below = high is None or all(number <= high for number in numbers)
         known = not any(math.isnan(number) for number in numbers)
@@ -154,12 +155,13 @@ class Declared:
         if not self.outcomes:
             return "No hypothesis is declared."
         number = counted(len(self.outcomes), "hypothesis", "hypotheses")
-        many = f"{number} declared {'before the runs' if self.ahead else 'in the spec'}"
+        where = "before the runs" if self.ahead else "in the spec"
+        declared = f"{number} declared {where}"
         if self.closed:
             gates = ", ".join(f"gate {name!r} is not passed" for name in self.closed)
-            text = f"the study cannot answer its {many}: {gates}."
+            text = f"the study cannot answer its {declared}: {gates}."
         else:
-            text = f"of {many}: {self._counts()}."
+            text = f"of {declared}: {self._counts()}."
         if self.waiting:
             runs = counted(self.waiting, "run is", "runs are")
             text = f"preliminary, {runs} still to end: {text}"
@@ -273,7 +275,10 @@ def declared(study: Study) -> Declared | None:
 
 
 def _judged_as_registered(study: Study, registration: Registration) -> Declared:
-    """The verdicts on what an intact registration states; early ones have gates by their means."""
+    """The verdicts on what an intact registration states.
+
+    Registrations of early versions, which state no rule, have gates by their means.
+    """
     stated = registration.spec
     hypotheses, gates = _stated(stated)
     rule = registration.content.get("gate_rule", "mean")
@@ -303,14 +308,17 @@ def _hypothesis_outcomes(
     outcomes = {}
     for members in families(hypotheses).values():
         per_seed = {one.name: _differences(study, one, seeds) for one in members}
-        family = {
-            one.name: Claimed(one.claim, one.margin, list(per_seed[one.name].values()))
-            for one in members
-        }
-        judgements = judge_family(family, members[0].alpha)
+        claims = {}
+        for one in members:
+            differences = list(per_seed[one.name].values())
+            claims[one.name] = Claimed(one.claim, one.margin, differences)
+        judgements = judge_family(claims, members[0].alpha)
         for one in members:
             outcomes[one.name] = HypothesisOutcome(
-                one, judgements[one.name], per_seed[one.name], _is_causal(study, one)
+                hypothesis=one,
+                judgement=judgements[one.name],
+                per_seed=per_seed[one.name],
+                causal=_is_causal(study, one),
             )
     return tuple(outcomes[one.name] for one in hypotheses)
 
@@ -373,9 +381,11 @@ def _gate_outcome(study: Study, stated: Mapping[str, Any], gate: Gate, rule: str
         gate = gate.model_copy(update={"at_most": _best_n_grams(study, gate, gate.ahead_of)})
     seeds = stated["seeds"]
     runs = study.finished(gate.arm)
-    results = [run.result for run in runs if run.result and run.seed in seeds]
-    stated_errors = [_error(result, gate) for result in results]
-    errors = [error for error in stated_errors if error is not None]
+    errors = []
+    for run in runs:
+        error = _error(run.result, gate) if run.result and run.seed in seeds else None
+        if error is not None:
+            errors.append(error)
     corpus = runs[0].config["corpus"] if runs else None
     return GateOutcome(
         gate=gate,

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -55,9 +55,10 @@ ALIVE = {
 class SavedJob:
     """The job of a run, as job.json holds it.
 
-    queue: its kind. output: the file, below the study, that the job prints to apart from the run.
-    before: time of the result that an earlier attempt left, in nanoseconds; None without one.
-    ended: how the job ended without a result; None while that is not known.
+    queue   its kind
+    output  the file, below the study, that the job prints to apart from the run
+    before  time of the result that an earlier attempt left, in nanoseconds; None without one
+    ended   how the job ended without a result; None while that is not known
     """
 
     id: str
@@ -84,7 +85,7 @@ def job_of(folder: Path) -> SavedJob | None:
     try:
         return SavedJob(**values)
     except TypeError as error:
-        raise ValueError(f"{path} does not describe a job ({error}): remove it") from error
+        raise ValueError(f"{path} must describe a job, got none ({error}); remove it") from error
 
 
 def jobs_of(study: Path) -> list[str]:
@@ -147,8 +148,10 @@ class QueueEngine:
     """An `Engine` that submits runs to a queue, and looks at their folders for results.
 
     The runs of one round are submitted together. A run whose job is already in the queue is not
-    submitted again. detach: once all are submitted, leave with LeftToQueueError. report: the last
-    run writes the report of the study, if no command waits for it.
+    submitted again.
+
+    detach  once all are submitted, leave with LeftToQueueError
+    report  the last run writes the report of the study, if no command waits for it
     """
 
     def __init__(self, queue: Queue, detach: bool = False, report: bool = True) -> None:
@@ -158,7 +161,8 @@ class QueueEngine:
         self.fresh: list[Job] = []
         self.active: dict[Job, SavedJob] = {}
         self.missing: set[Job] = set()
-        self.looked = self.asked = 0.0
+        self.looked = 0.0
+        self.asked = 0.0
         self.silent = False
 
     def device(self, condition: Condition) -> str:
@@ -258,9 +262,8 @@ class QueueEngine:
             elif job not in self.missing:
                 self.missing.add(job)
             else:
-                SavedJob(
-                    **{**asdict(entry), "ended": reason(entry.printed(job.folder), state)}
-                ).save(job.folder)
+                ended = reason(entry.printed(job.folder), state)
+                replace(entry, ended=ended).save(job.folder)
                 lost.append(job)
         return lost
 
@@ -286,7 +289,7 @@ def reason(output: Path, state: str | None) -> str:
             " --out on a file system that all nodes share"
         )
     line = last_line(output)
-    return f"job {ended}" + (f" ({line})" if line else "")
+    return f"job {ended} ({line})" if line else f"job {ended}"
 
 
 def last_line(path: Path, whole: bool = False) -> str:

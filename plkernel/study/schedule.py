@@ -59,8 +59,9 @@ LINKED = (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT)
 class Sitting:
     """How the runs of one call are trained.
 
-    workers: runs at a time, None for as many as the engine has room for. retry: go on with runs
-    that diverged. logger: also receives the scalars of their curves.
+    workers  runs at a time, None for as many as the engine has room for
+    retry    go on with runs that diverged
+    logger   also receives the scalars of their curves
     """
 
     engine: Engine
@@ -84,10 +85,13 @@ def run_experiment(
 ) -> list[str]:
     """Run every arm at every seed that has not ended yet; return the names of the runs that failed.
 
-    Runs that diverged are among these. workers: runs at a time, by default as many as the engine
-    has room for. only: patterns of arm names, by default all arms. engine: by default processes of
-    this machine. retry: go on with runs that diverged, from their last checkpoints. logger: a
-    library that receives the scalars of the curves too.
+    Runs that diverged are among these.
+
+    workers  runs at a time, by default as many as the engine has room for
+    only     patterns of arm names, by default all arms
+    engine   by default processes of this machine
+    retry    go on with runs that diverged, from their last checkpoints
+    logger   a library that receives the scalars of the curves too
 
     Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning.
     A study may grow by seeds and arms; a run that another configuration made is refused, and so is
@@ -117,7 +121,7 @@ def run_experiment(
     with locked(out, f"out {out}", patience):
         if registration:
             save_json(out / REGISTERED, {**registration.content, "sha256": registration.sha256})
-        # so that a record may be kept while rates are searched
+        # So that a record may be kept while rates are searched.
         save_json(out / SPEC, spec.model_dump(mode="json"))
         if untuned:
             _run(search, searching, out / TUNING, sitting)
@@ -125,8 +129,9 @@ def run_experiment(
             _check_rates(study.spec, untuned, out)
             jobs = _jobs(study, arms, out, sitting)
         save_references(study, arms, out)
-        # the search may have rates of arms that are not chosen
-        return _run(study.spec if untuned else tuned(spec, out), jobs, out, sitting)
+        # Also where no arm is untuned: the search may have rates of arms that are not chosen.
+        settled = study.spec if untuned else tuned(spec, out)
+        return _run(settled, jobs, out, sitting)
 
 
 def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
@@ -167,16 +172,14 @@ def _check_rates(spec: Spec, searched: Iterable[str], out: Path) -> None:
     for arm in searched:
         if spec.arm(arm).learning_rate is None:
             raise ValueError(
-                f"tuning.rates: no learning rate for arm {arm!r}, see {out / TUNING}; mend the"
-                " cause and run the same command again with --retry, or try lower rates"
+                f"tuning.rates must hold a learning rate for arm {arm!r}, got none that finished,"
+                f" see {out / TUNING}; mend the cause and run the same command again with --retry,"
+                " or try lower rates"
             )
 
 
 def _jobs(study: ResolvedSpec, arms: Sequence[str], out: Path, sitting: Sitting) -> list[Job]:
-    """Return the runs, seed by seed, each checked.
-
-    Its corpus, the machine and the content of its folder must allow it.
-    """
+    """Return the runs, seed by seed; ValueError unless corpus, machine and folder allow each."""
     spec = study.spec
     prepared = [Prepared.of(study.conditions[arm]) for arm in arms]
     devices = [sitting.engine.device(ready.condition) for ready in prepared]
@@ -211,7 +214,8 @@ def _run(spec: Spec, jobs: Sequence[Job], out: Path, sitting: Sitting) -> list[s
     """Run those of `jobs` that have not ended; return the names of those that fail or diverge."""
     finished = _jobs_that(FINISHED, jobs)
     diverged = [] if sitting.retry else _jobs_that(DIVERGED, jobs)
-    waiting = [job for job in jobs if job not in [*finished, *diverged]]
+    ended = [*finished, *diverged]
+    waiting = [job for job in jobs if job not in ended]
     for arm in dict.fromkeys(job.arm for job in jobs):
         _draw_mean(arm, jobs, out)
     save_json(out / SPEC, spec.model_dump(mode="json"))
@@ -282,19 +286,19 @@ def _draw_mean(arm: str, jobs: Iterable[Job], out: Path) -> None:
 def search_of(spec: Spec) -> Spec:
     """Return the study that looks for the learning rates of `spec`.
 
-    It has an arm for every arm that has none, and rate to try.
+    It has an arm for every rate to try of every arm that has none.
     """
-    # contexts, influences and longer windows say nothing of a rate
-    changes: dict[str, Any] = {"truncation_windows": 0, "probe_windows": 0}
+    # Contexts, influences and longer windows say nothing of a rate.
+    options: dict[str, Any] = {"truncation_windows": 0, "probe_windows": 0}
     if spec.train.beyond is not None:
-        changes["beyond"] = 1
+        options["beyond"] = 1
     if spec.tuning.steps is not None:
-        changes |= {"steps": spec.tuning.steps, "bytes": None}
+        options |= {"steps": spec.tuning.steps, "bytes": None}
     arms: dict[str, Arm] = {}
     for name, arm in spec.arms.items():
         if arm.learning_rate is None:
             for rate in spec.rates_of(name):
-                arms[name_at(name, rate)] = _at_rate(arm, rate, leaving_out=changes)
+                arms[name_at(name, rate)] = _at_rate(arm, rate, leaving_out=options)
     with heading(f"the search for the learning rates of {spec.name}: "):
         search = Spec(
             name=f"{spec.name}-{TUNING}",
@@ -302,17 +306,16 @@ def search_of(spec: Spec) -> Spec:
             seeds=spec.tuning.seeds,
             corpus=spec.corpus,
             model=spec.model,
-            train=spec.train.model_copy(update=changes),
+            train=spec.train.model_copy(update=options),
             arms=arms,
         )
     return search.trusting(spec.trusted)
 
 
 def _at_rate(arm: Arm, rate: float, leaving_out: Collection[str]) -> Arm:
-    """Return the arm of a search: at a rate, compared with none, some options of training left."""
-    train = {
-        option: value for option, value in (arm.train or {}).items() if option not in leaving_out
-    }
+    """Return the arm of a search: at a rate, compared with none, without options `leaving_out`."""
+    own = arm.train or {}
+    train = {option: value for option, value in own.items() if option not in leaving_out}
     alone = {"rates": None, "match": None, "against": None, "levels": None}
     return arm.model_copy(update={**alone, "learning_rate": rate, "train": train or None})
 

@@ -1,5 +1,6 @@
-"""The whole chain on one text: measure its memory, fit it, plan a study of starts that fits into
-some minutes, register and run it.
+"""The whole chain on one text: measure its memory, fit it, plan a study, register and run it.
+
+The study compares initialisations, and fits into some minutes.
 
 RUNS/NAME.toml is the spec of the study in RUNS/NAME, with comments that say what was measured; what
 was measured lies in RUNS/NAME/measurement.json. With both there, a trial goes on; with the latter
@@ -50,7 +51,8 @@ FAINT = 0.01
 """Bits that a byte tells of another; below, the reader is told before anything is trained."""
 LEAST_STEPS = 60
 EVALUATIONS = 6
-EVAL_WINDOWS, TEST_WINDOWS = 64, 128
+EVAL_WINDOWS = 64
+TEST_WINDOWS = 128
 AFTERWARDS = 15.0
 """Seconds kept for n-grams before the runs and the page after them."""
 SHORT = 8
@@ -187,7 +189,10 @@ def trial_name(text: str | Path, model: str) -> str:
     if os.sep in name or Path(name).exists():
         name = Path(name).resolve().stem
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", name)[:60].strip("-.")
-    return "-".join(filter(None, ["trial", plain or "text", "" if model == "ssm" else model]))
+    parts = ["trial", plain or "text"]
+    if model != "ssm":
+        parts.append(model)
+    return "-".join(parts)
 
 
 # Checks
@@ -224,14 +229,17 @@ def _check_size(corpus: corpora.Corpus) -> None:
     wanted = max(math.ceil(LEAST_WINDOWS * (CONTEXT + 1) / HELD_OUT), MAX_LAG + BLOCKS)
     if corpus.size < wanted:
         raise ValueError(
-            f"text {corpus.name!r} is too short: it has {corpus.size:,} bytes, but {LEAST_WINDOWS}"
-            f" windows of {CONTEXT} bytes in the {HELD_OUT:.0%} for validation, and as many for"
-            f" test, need {wanted:,}; give a longer text"
+            f"text {corpus.name!r} must have at least {wanted:,} bytes, for {LEAST_WINDOWS} windows"
+            f" of {CONTEXT} bytes in the {HELD_OUT:.0%} for validation, and as many for test, got"
+            f" {corpus.size:,}; give a longer text"
         )
 
 
 def _check_carried(measured: Measured, options: TrialOptions) -> None:
-    """Refuse a text without a law that half-lives carry, and a model too small for it."""
+    """Refuse a text without a law that half-lives carry, and a model too small for it.
+
+    Raises NoMemoryError for the one, ValueError for the other.
+    """
     verdict = measured.verdict
     if verdict.kind == "none" or not verdict.last_lag:
         raise NoMemoryError(
@@ -254,8 +262,8 @@ def _check_carried(measured: Measured, options: TrialOptions) -> None:
     if channels < needed:
         what = "channels" if options.model == "ssm" else "channels in a head"
         raise ValueError(
-            f"dim {options.dim} is too small for this text: half-lives of 1 to {verdict.last_lag}"
-            f" bytes are {measured.octaves:.1f} octaves, but the model has {channels} {what};"
+            f"dim must give {needed} {what} or more, as half-lives of 1 to {verdict.last_lag} bytes"
+            f" are {measured.octaves:.1f} octaves, got {options.dim}, which gives {channels};"
             f" give --dim {needed} or more"
         )
 
@@ -271,9 +279,8 @@ def _measured(text: str | Path, options: TrialOptions, before: Measured | None) 
     corpus = corpora.load(text)
     _check_size(corpus)
     if before is not None and before.sha256 == corpus.sha256:
-        return _with_words(
-            before.model_copy(update={"text": str(text), "options": options}), options
-        )
+        known = before.model_copy(update={"text": str(text), "options": options})
+        return _with_words(known, options)
     if np.ptp(corpus.bytes) == 0:
         raise NoMemoryError(
             f"{text}: repeats one byte, {corpus.bytes[0]}, which leaves nothing to predict, so"
@@ -283,7 +290,8 @@ def _measured(text: str | Path, options: TrialOptions, before: Measured | None) 
         found = measure_corpus(
             corpus, np.asarray(corpus.bytes), threads=os.cpu_count() or 1, progress=progress
         )
-    first, last = found.verdict.first_lag, found.verdict.last_lag
+    first = found.verdict.first_lag
+    last = found.verdict.last_lag
     try:
         law = fit_power_law(found.information, (first, last)) if last > first else None
     except ValueError:  # too few positive values
@@ -338,13 +346,11 @@ def fit_table(measured: Measured, spec: Spec) -> str:
     with warnings.catch_warnings(action="ignore"):  # of half-lives beyond the last lag
         published = fit(law.beta, max_lag=last)
     terms = published.active
-    rows = [
-        [
-            "NNLS on 1 to 2,048, published",
-            f"{terms.half_lives().max():,.0f}",
-            f"{len(terms.rates)}",
-            _factor(published.optimal_scores.e_log),
-        ]
+    published_row = [
+        "NNLS on 1 to 2,048, published",
+        f"{terms.half_lives().max():,.0f}",
+        f"{len(terms.rates)}",
+        _factor(published.optimal_scores.e_log),
     ]
     channels = spec.model.node_count
     gain = spec.model.input_gain
@@ -359,6 +365,7 @@ def fit_table(measured: Measured, spec: Spec) -> str:
             ),
             "log-spaced to the last lag, to be learnt": place(channels, longest=last, gain=gain),
         }
+    rows = [published_row]
     rows += [_fit_row(name, nodes, law.beta, last) for name, nodes in placed.items()]
     header = [f"d**-{law.beta:.3g} on lags 1 to {last}", "longest half-life", "terms", "off by"]
     return f"{cli.text_table(header, rows)}\n(off by: the factor either way that no scale removes)"
@@ -378,7 +385,7 @@ def _factor(e_log: float) -> str:
 def _law(measured: Measured) -> Any:
     """The law, which `_check_carried` has seen."""
     if measured.law is None:
-        raise ValueError(f"text {measured.text!r} has no law that could be fitted")
+        raise ValueError(f"text must have a law that could be fitted, got {measured.text!r}")
     return measured.law
 
 
@@ -420,7 +427,7 @@ def arms_of(measured: Measured) -> dict[str, Planned]:
 
 
 def _log_spaced(options: TrialOptions, longest: int) -> dict[str, Any]:
-    """TrialOptions of half-lives from one byte to `longest`, as far as the model holds them."""
+    """Options of half-lives from one byte to `longest`, as far as the model holds them."""
     spread: dict[str, Any] = {"placement": "log-spaced", "longest": longest}
     if options.model == "rwkv7":
         spread["shortest"] = GOOSE_SHORTEST
@@ -428,7 +435,7 @@ def _log_spaced(options: TrialOptions, longest: int) -> dict[str, Any]:
 
 
 def _short(options: TrialOptions) -> dict[str, Any]:
-    """TrialOptions of half-lives of 1 to SHORT bytes, at the baseline's output."""
+    """Options of half-lives of 1 to SHORT bytes, at the baseline's output."""
     short = _log_spaced(options, SHORT)
     if options.model == "ssm":
         short["match"] = "baseline"
@@ -436,7 +443,7 @@ def _short(options: TrialOptions) -> dict[str, Any]:
 
 
 def _frozen(options: TrialOptions) -> dict[str, Any]:
-    """The same that are not trained."""
+    """Options of the same half-lives, not trained."""
     return {**_short(options), "train": {"decay_multiplier": 0}}
 
 
@@ -496,7 +503,7 @@ def _ssm_arms(spread: dict[str, Any], beta: float) -> dict[str, Planned]:
 def _rwkv_arms(
     spread: dict[str, Any], beta: float, last: int, model: dict[str, Any]
 ) -> dict[str, Planned]:
-    """The official start, and the power law in the receptance or in the decays as well.
+    """The official initialisation, and the power law in the receptance or in the decays as well.
 
     A flat law has quantiles that no decay holds; that arm is then left out.
     """
@@ -557,6 +564,7 @@ def spec_text(measured: Measured, name: str, steps: int) -> str:
     train |= {"eval_every": every, "eval_windows": EVAL_WINDOWS, "test_windows": TEST_WINDOWS}
     read = steps * 8 * CONTEXT
     share = read / (measured.information.size * (1 - 2 * HELD_OUT))
+    within = ['within = ["text"]'] if _has_control(options) else []
     lines = [
         "# Written by plkernel.trial, to be read and edited; the same command goes on with it.",
         f"# Measured: {measured.information.size:,} bytes, {measured.verdict.sentence}.",
@@ -569,15 +577,16 @@ def spec_text(measured: Measured, name: str, steps: int) -> str:
         f"baseline = {_toml(BASELINE)}",
         f"seeds = {_toml(list(range(options.seeds)))}",
         f"report_steps = {_toml([2 * every, 4 * every])}",
-        *(['within = ["text"]'] if _has_control(options) else []),
-        *_section("corpus", {"name": measured.text, "validation": HELD_OUT, "test": HELD_OUT}),
-        *_section("model", _model(options)),
-        *_section("train", train),
+        *within,
     ]
+    corpus = {"name": measured.text, "validation": HELD_OUT, "test": HELD_OUT}
+    lines += ["", *_section("corpus", corpus)]
+    lines += ["", *_section("model", _model(options))]
+    lines += ["", *_section("train", train)]
     for arm, planned in arms.items():
-        lines += ["", f"# {planned.comment}", *_section(f"arms.{arm}", planned.options)[1:]]
+        lines += ["", f"# {planned.comment}", *_section(f"arms.{arm}", planned.options)]
     for claim in claims_of(list(arms)):
-        lines += _section("[hypotheses]", claim._asdict())
+        lines += ["", *_section("[hypotheses]", claim._asdict())]
     return "\n".join(lines) + "\n"
 
 
@@ -593,7 +602,8 @@ def spec_of(text: str, path: Path) -> Spec:
 
 
 def _section(name: str, values: dict[str, Any]) -> list[str]:
-    return ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+    """The lines of a table of TOML."""
+    return [f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
 
 
 def _toml(value: Any) -> str:
@@ -622,8 +632,11 @@ def steps_for(spec: Spec, options: TrialOptions, elapsed: float) -> tuple[int, f
     baseline = conditions[spec.baseline]
     runs = len(spec.arms) * len(spec.seeds)
     at_once = max(1, min(runs, engine.room(spec, engine.device(baseline))))
+    bases = [spec.baseline]
+    if CONTROL_BASELINE in conditions:
+        bases.append(CONTROL_BASELINE)
     costs = []
-    for base in [spec.baseline, *({CONTROL_BASELINE} & conditions.keys())]:
+    for base in bases:
         arms = [name for name in spec.arms if base in (name, spec.against(name))]
         rounds = math.ceil(len(arms) * len(spec.seeds) / at_once)
         costs.append(_cost(conditions[base], spec.train.batch, at_once, rounds))

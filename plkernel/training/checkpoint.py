@@ -91,14 +91,14 @@ def load_checkpoint(
         progress = _progress_of(metadata)
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
     except (SafetensorError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        hint = "" if optimizer else ": name the folder of a run, or a checkpoint in one"
+        hint = "" if optimizer else "; name the folder of a run, or a checkpoint in one"
         raise ValueError(
-            f"checkpoint {path} is damaged or of another model ({error}){hint}"
+            f"checkpoint {path} must be whole and of this model, got another ({error}){hint}"
         ) from error
     if config is not None:
         different = other_run(json.loads(metadata["config"]), config)
         if different:
-            raise ValueError(f"checkpoint {path} belongs to another run ({different})")
+            raise ValueError(f"checkpoint {path} must be of this run, got another: {different}")
     if optimizer is not None:
         broken = first_nan(tensors)
         if broken:
@@ -130,10 +130,10 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if set(metadata) != {"progress", "config", "digest"}:
-            raise ValueError("it has no digest: not written by plkernel, or by an early version")
+            raise ValueError("there is no digest, as other software and early versions write it")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if metadata["digest"] != digest_of(tensors, metadata):
-        raise ValueError("its digest is not that of its content")
+        raise ValueError("the digest is not that of the content")
     kept = {name: x for name, x in tensors.items() if not name.startswith(STATE)}
     return kept, metadata
 
@@ -206,13 +206,13 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
             needed |= own.keys()
     missing = needed - tensors.keys()
     if missing:
-        raise ValueError(f"no tensor {min(missing)}")
+        raise ValueError(f"tensor {min(missing)} is missing")
     unknown = tensors.keys() - known.keys()
     if unknown:
-        raise ValueError(f"unknown tensor {min(unknown)}")
+        raise ValueError(f"tensor {min(unknown)} is unknown")
     for name, tensor in tensors.items():
         if _kind(tensor) != _kind(known[name]):
-            raise ValueError(f"{name} is {_kind(tensor)}, the model's {_kind(known[name])}")
+            raise ValueError(f"{name} is {_kind(tensor)}, not {_kind(known[name])}")
 
 
 def _kind(tensor: Tensor) -> str:
@@ -232,28 +232,34 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
     config = folder / CONFIG
     if not checkpoint.is_file():
         raise ValueError(
-            f"{checkpoint}: no such file; give the folder of a run that has saved a checkpoint"
+            f"checkpoint must be a file, got no {checkpoint}; give the folder of a run that has"
+            " saved one"
         )
     if not config.is_file():
         raise ValueError(
-            f"{config} is missing: a checkpoint needs the configuration of its run beside it"
+            f"checkpoint {checkpoint} must have the configuration of its run beside it, got no"
+            f" {config}"
         )
     content = load_object(config)
     code = _foreign_kind(content)
     if code is not None and not trusted:
-        needed = f"its model needs other people's code, kind {code!r}, which is not imported here"
-        remedy = (
-            "give a model of plkernel's own" if trusted is None else f"review it, then pass {TRUST}"
+        hint = f"review it, then pass {TRUST}"
+        if trusted is None:
+            hint = "give a model of plkernel's own"
+        raise ValueError(
+            f"{config}: model.kind must be one of plkernel's own, got {code!r}, which is other"
+            f" people's code; {hint}"
         )
-        raise ValueError(f"{config}: {needed}; {remedy}")
     try:
         held = open_checkpoint(str(checkpoint))
     except ValueError as error:
-        raise ValueError(f"checkpoint {checkpoint} is damaged ({error})") from error
+        raise ValueError(
+            f"checkpoint {checkpoint} must be whole, got a damaged one ({error})"
+        ) from error
     try:
         model = _described(content, code is not None, held)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{config} does not describe a model ({error})") from error
+        raise ValueError(f"{config} must describe a model, got none ({error})") from error
     step = load_checkpoint(checkpoint, model, config=content).step
     return model.eval(), content, step
 
@@ -300,7 +306,10 @@ def check_free(folder: Path) -> None:
     """Raise ValueError when the folder holds a model already."""
     for name in (CONFIG, CHECKPOINT):
         if (folder / name).exists():
-            raise ValueError(f"{folder} holds a {name} already: choose another folder or remove it")
+            raise ValueError(
+                f"folder must hold no model, got {folder} with a {name}; choose another folder or"
+                " remove it"
+            )
 
 
 def save_model(folder: Path, model: RWKV, source: str) -> None:

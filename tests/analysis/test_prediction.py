@@ -166,7 +166,7 @@ def test_a_verdict_becomes_the_shape_it_names() -> None:
     [
         (
             lambda: repeat_correlations(np.arange(120, dtype=np.uint8), 100),
-            "too short for lag 100 in 40 blocks",
+            "at least 140 symbols for lag 100 in 40 blocks, got 120",
         ),
         (
             lambda: repeat_correlations(np.full(1000, 7, np.uint8), 10),

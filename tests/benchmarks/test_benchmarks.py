@@ -114,7 +114,7 @@ def test_a_wrong_gradient_is_noticed(name: str) -> None:
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        (bench.scan, {"shapes": ((0, 64, 4),)}, "all must be 1 or more"),
+        (bench.scan, {"shapes": ((0, 64, 4),)}, "must be of sizes 1 or more"),
         (bench.scan, {"rounds": 0}, "rounds must be 1 or more, got 0"),
         (bench.train, {"threads": 0}, "threads must be 1 or more, got 0"),
     ],
@@ -186,7 +186,7 @@ def test_an_operator_that_is_wrong_is_not_timed_on_the_host(
         return lambda first, *others: exact(name)(first * 0.99, *others)
 
     monkeypatch.setattr(host, "operator", wrong)
-    with pytest.raises(ValueError, match=r"scan differs from float64 by .*: nothing is timed"):
+    with pytest.raises(ValueError, match=r"scan must differ from float64 by .*; nothing is timed"):
         bench.host(rounds=1, device="cpu")
 
 

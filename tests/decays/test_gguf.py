@@ -330,7 +330,9 @@ def test_what_is_not_known_is_told(tmp_path: Path, refused: Callable[..., str]) 
     assert "name a file, as " in refused(inspect, tmp_path)
     tensors = {"blk.0.ssm_a": torch.ones(2), "blk.0.ssm_dt.bias": torch.ones(3)}
     path = write(tmp_path / "misfit.gguf", "mamba2", tensors)
-    assert "Mamba-2 does not fit blk.0.ssm_a (2,), blk.0.ssm_dt.bias (3,)" in refused(inspect, path)
+    assert "the shapes of Mamba-2, got blk.0.ssm_a (2,), blk.0.ssm_dt.bias (3,)" in refused(
+        inspect, path
+    )
 
 
 def test_quantised_decays_are_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
@@ -342,7 +344,9 @@ def test_quantised_decays_are_refused(tmp_path: Path, refused: Callable[..., str
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert "is Q8_0 (1, 32), expected a tensor of" in refused(inspect, tmp_path / "q.gguf")
+    assert "(F64, F32, F16, BF16, F8_E5M2, F8_E4M3), got Q8_0 (1, 32)" in refused(
+        inspect, tmp_path / "q.gguf"
+    )
 
 
 def test_the_package_is_named_where_it_is_missing(
@@ -351,7 +355,7 @@ def test_the_package_is_named_where_it_is_missing(
     _, now = pair(tmp_path, "Mamba-2")
     status, _, error = without(["gguf"], lambda: inspect(now))
     assert status
-    assert 'which is missing: pip install "plkernel[gguf]"' in error
+    assert 'got none; pip install "plkernel[gguf]"' in error
 
 
 def text(value: bytes) -> bytes:
@@ -381,45 +385,51 @@ A, FLOATS = b"blk.0.time_mix_w0.weight", bytes(64)
 HOSTILE = {
     "nothing": (b"", "must begin with GGUF"),
     "another file": (b"\x89PNG" + FLOATS, "must begin with GGUF"),
-    "the magic alone": (b"GGUF", "not a whole .gguf file (4 bytes)"),
-    "version 1": (header(0, 0, 1), "its version must be 2 or 3, got 1"),
+    "the magic alone": (b"GGUF", "must be a whole .gguf file, got 4 bytes"),
+    "version 1": (header(0, 0, 1), "version must be 2 or 3, got 1"),
     "big-endian": (header(0, 0, 3 << 24), "files of big-endian machines are not read"),
     "tensors without end": (header(2**60, 0), "must have at most 131,072 tensors"),
     "entries without end": (header(0, 2**60), "must have at most 16,384 entries"),
-    "entries that are not there": (header(0, 5), "not a whole .gguf file"),
-    "a key without end": (header(0, 1) + struct.pack("<Q", 2**62), "not a whole .gguf file"),
-    "an unknown kind": (header(0, 1) + entry(b"a", 99, FLOATS), "not a whole .gguf file"),
-    "an array without end": (header(0, 1) + entry(b"a", 9, array(4, 2**61)), "beyond the file"),
-    "bytes without end": (header(0, 1) + entry(b"a", 9, array(0, 2**40)), "beyond the file"),
-    "strings without end": (header(0, 1) + entry(b"a", 9, array(8, 2**40)), "8,388,608 strings"),
+    "entries that are not there": (header(0, 5), "must be a whole .gguf file"),
+    "a key without end": (header(0, 1) + struct.pack("<Q", 2**62), "must be a whole .gguf file"),
+    "an unknown kind": (header(0, 1) + entry(b"a", 99, FLOATS), "must be a whole .gguf file"),
+    "an array without end": (header(0, 1) + entry(b"a", 9, array(4, 2**61)), "beyond its end"),
+    "bytes without end": (header(0, 1) + entry(b"a", 9, array(0, 2**40)), "beyond its end"),
+    "strings without end": (header(0, 1) + entry(b"a", 9, array(8, 2**40)), "of at most 8,388,608"),
     "a string without end": (
         header(0, 1) + entry(b"a", 9, array(8, 2, struct.pack("<Q", 2**63))),
-        "not a whole .gguf file",
+        "must be a whole .gguf file",
     ),
     "arrays of arrays": (
         header(0, 1) + entry(b"a", 9, array(9, 1, array(9, 1, array(4, 1)))),
-        "arrays of arrays are not read",
+        "arrays of arrays, which are not read",
     ),
     "the same key twice": (header(0, 2) + 2 * entry(b"a", 4, bytes(4)), "Duplicate a"),
     "the same name twice": (header(2, 0) + 2 * info(A, [4]) + FLOATS, "duplicated tensor"),
     "dimensions without end": (
         header(1, 0) + info(A, [4], count=2**31) + FLOATS + bytes(4),
-        "must have at most 8 dimensions",
+        "of at most 8",
     ),
-    "nine dimensions": (header(1, 0) + info(A, [1] * 9) + FLOATS, "at most 8 dimensions"),
-    "numbers without end": (header(1, 0) + info(A, [2**40]) + FLOATS, "not a whole .gguf file"),
+    "nine dimensions": (
+        header(1, 0) + info(A, [1] * 9) + FLOATS,
+        "with 9 dimensions, of at most 8",
+    ),
+    "numbers without end": (header(1, 0) + info(A, [2**40]) + FLOATS, "must be a whole .gguf file"),
     "a product that wraps": (
         header(1, 0) + info(A, [2**32, 2**32]) + FLOATS,
-        "not a whole .gguf file",
+        "must be a whole .gguf file",
     ),
-    "an offset beyond": (header(1, 0) + info(A, [4], 0, 2**63) + FLOATS, "not a whole .gguf file"),
-    "a type that is not": (header(1, 0) + info(A, [4], 77) + FLOATS, "not a whole .gguf file"),
-    "whole numbers": (header(1, 0) + info(A, [4], 26) + FLOATS, "is I32 (4,), expected a tensor"),
-    "an empty tensor": (header(1, 0) + info(A, [0]) + FLOATS, "is F32 (0,), expected a tensor"),
-    "a name that is no text": (header(1, 0) + info(b"\xff", [4]) + FLOATS, "not a whole"),
+    "an offset beyond": (
+        header(1, 0) + info(A, [4], 0, 2**63) + FLOATS,
+        "must be a whole .gguf file",
+    ),
+    "a type that is not": (header(1, 0) + info(A, [4], 77) + FLOATS, "must be a whole .gguf file"),
+    "whole numbers": (header(1, 0) + info(A, [4], 26) + FLOATS, "got I32 (4,)"),
+    "an empty tensor": (header(1, 0) + info(A, [0]) + FLOATS, "got F32 (0,)"),
+    "a name that is no text": (header(1, 0) + info(b"\xff", [4]) + FLOATS, "must be a whole"),
     "an alignment of 0": (
         header(0, 1) + entry(b"general.alignment", 4, bytes(4)),
-        "not a whole .gguf file",
+        "must be a whole .gguf file",
     ),
     "no tensors": (header(0, 0), "the checkpoint holds no tensors"),
 }

@@ -93,8 +93,11 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, refused: Callable[...
     (tmp_path / "run").mkdir()
     for arguments, message in [
         ([file, "--windows", "3"], "corpus and windows must be left out for"),
-        ([file, "--compare", tmp_path / "short.safetensors"], "has 1 layer with decays, but"),
-        ([file, "--compare", tmp_path / "narrow.safetensors"], "decays in blocks.0.att, but"),
+        ([file, "--compare", tmp_path / "short.safetensors"], "must have 2 layers with decays, as"),
+        (
+            [file, "--compare", tmp_path / "narrow.safetensors"],
+            "blocks.0.att must have decays of shape",
+        ),
         ([file, "--notable"], "strict must be given with notable"),
         ([file, "--compare", tmp_path / "missing"], "no such file"),
         ([file, "--figure", "x.jpeg"], "figure must end in .pdf, .png, .svg, got 'x.jpeg'"),

@@ -391,7 +391,9 @@ def test_one_changed_word_and_another_registration_are_noticed(
         lambda: register(spec, path, tmp_path),
         lambda: registration_of(spec, tmp_path / "out"),
     ):
-        with pytest.raises(ValueError, match="was changed after it was written; bring it back"):
+        with pytest.raises(
+            ValueError, match="must be as it was written, got one that was changed since; bring it"
+        ):
             action()
 
 

@@ -116,7 +116,8 @@ def test_a_search_without_a_rate_says_what_ended_it(
 ) -> None:
     engine = Idle(results=iter([BROKEN, DIVERGED]))
     with pytest.raises(
-        ValueError, match=r"tuning.rates: no learning rate for arm 'uniform', see .*tuning; mend"
+        ValueError,
+        match=r"tuning.rates must hold a learning rate for arm 'uniform', got none .*tuning; mend",
     ):
         run_experiment(
             load_spec(tiny_spec(head=SEARCH)), tmp_path / "out", only=["uniform"], engine=engine
@@ -130,7 +131,7 @@ def test_a_search_without_a_rate_says_what_ended_it(
         (True, engine.started),
     ):  # what failed, and what diverged too
         again = Idle(results=iter([BROKEN, DIVERGED]))
-        with pytest.raises(ValueError, match="no learning rate for arm 'uniform'"):
+        with pytest.raises(ValueError, match="must hold a learning rate for arm 'uniform'"):
             run_experiment(
                 load_spec(tiny_spec(head=SEARCH)), tmp_path / "out", 2, ["uniform"], again, retry
             )

@@ -121,8 +121,11 @@ def test_a_text_without_memory_ends_with_a_sentence(
     [
         (["--seeds", "1"], "seeds must be at least 2, for an interval, got 1"),
         (["--minutes", "0"], "minutes must be above 0, got 0"),
-        (["--dim", "4"], "octaves, but the model has 4 channels; give --dim 11 or more"),
-        (["--model", "rwkv6", "--dim", "6"], "but the model has 6 channels in a head; give --dim"),
+        (["--dim", "4"], "got 4, which gives 4; give --dim 11 or more"),
+        (
+            ["--model", "rwkv6", "--dim", "6"],
+            "got 6, which gives 6; give --dim",
+        ),
     ],
 )
 @pytest.mark.usefixtures("timed")
@@ -137,8 +140,8 @@ def test_a_short_text_is_refused_with_the_bytes_that_it_needs(tmp_path: Path, re
     path = tmp_path / "short.txt"
     path.write_text("a short text. " * 100)
     told = refused(command.command, path, "--out", tmp_path / "out")
-    assert "is too short: it has 1,400 bytes" in told
-    assert told.endswith("need 82,240; give a longer text")
+    assert "must have at least 82,240 bytes" in told
+    assert told.endswith("got 1,400; give a longer text")
 
 
 @pytest.mark.usefixtures("timed")

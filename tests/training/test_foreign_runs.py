@@ -127,9 +127,9 @@ def test_a_run_is_used_after_consent_and_never_before(
     report(out)
     page = (out / "report" / "report.html").read_text()
     assert KIND in page
-    assert f"its model needs other people's code, kind '{KIND}'" in refused(inspect, run)
+    assert f"got '{KIND}', which is other people's code" in refused(inspect, run)
     error = refused(probe, run)
-    assert f"its model needs other people's code, kind '{KIND}'" in error
+    assert f"got '{KIND}', which is other people's code" in error
     assert error.endswith("review it, then pass --trust-code")
     assert not (package / "imported").exists()
     cli.main(
@@ -203,7 +203,7 @@ def test_a_process_with_a_parent_tries_the_code_unless_it_is_said_to_be_tried(
             "its logits must be finite at initialisation",
         ),
         (KIND, "{}", 'scheme = "mup_table8"', "scheme mup_table8 belongs to models of plkernel"),
-        (KIND, "{}", "train = { decay_multiplier = 2.0 }", "has no layer with known decays"),
+        (KIND, "{}", "train = { decay_multiplier = 2.0 }", "must have a layer with known decays"),
         (KIND, "{}", 'init = "somebodys.models:smal_"', "has no attribute 'smal_'"),
     ],
 )

@@ -267,10 +267,12 @@ def test_the_checkpoint_of_another_arm_is_refused(
     one, other = (stopped(run, arm, out, 5) for arm in (ARM, OTHER))
     shutil.copy(other / CHECKPOINT, one / CHECKPOINT)
     refused(
-        run, out, r"belongs to another run \(arm was 'power-law', is now 'uniform'.*bring the run's"
+        run,
+        out,
+        r"must be of this run, got another: arm was 'power-law', is now 'uniform'.*bring the run's",
     )
     (one / CHECKPOINT).write_bytes((one / CHECKPOINT).read_bytes()[:100])
-    refused(run, out, r"checkpoint .*checkpoint.safetensors is damaged")
+    refused(run, out, r"checkpoint .*checkpoint.safetensors must be whole")
 
 
 def test_weights_that_are_nan_are_refused(

@@ -128,7 +128,7 @@ def test_below_the_rule_memory_would_seem_to_last(monkeypatch: pytest.MonkeyPatc
     floor at lags where there is none.
     """
     data = chain(300, 300**2, 0.8)
-    with pytest.raises(ValueError, match="300 different: too few to count their pairs"):
+    with pytest.raises(ValueError, match="to count pairs of 300 different ones"):
         symbol_curves(data, [64], estimator="jackknife")
     monkeypatch.setattr(alphabets, "PAIRS", 1)
     information, _ = symbol_curves(data, [64], estimator="jackknife")

@@ -140,7 +140,7 @@ def test_the_curve_depends_neither_on_threads_nor_on_passes(known, monkeypatch):
     ("data", "options", "message"),
     [
         (np.zeros(5000, np.uint8), {}, "one symbol only, 0"),
-        (np.arange(200, dtype=np.uint8), {"lags": [1, 180]}, "give at least 220"),
+        (np.arange(200, dtype=np.uint8), {"lags": [1, 180]}, "at least 220 symbols"),
         (np.arange(200, dtype=np.uint8), {"lags": [3, 2]}, r"got \[3, 2\]"),
         (
             np.arange(200, dtype=np.uint8),

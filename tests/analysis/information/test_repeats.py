@@ -203,7 +203,7 @@ def test_a_curve_of_repeats_is_judged_from_its_peak() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (np.arange(2_000), "hardly one occurs twice"),
+        (np.arange(2_000), "must hold symbols that occur twice"),
         (np.zeros(2_000, np.int64), "one symbol only"),
         (np.append(np.zeros(1_999, np.int64), 1), "in all but one"),
     ],

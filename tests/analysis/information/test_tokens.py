@@ -37,5 +37,5 @@ def test_equal_tokens_have_no_error() -> None:
 
 
 def test_no_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="the text has none"):
+    with pytest.raises(ValueError, match="must have a token, got none"):
         token_length([], "made")

@@ -16,12 +16,14 @@ from plkernel.common.files import shown
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec, explained
 from plkernel.data import corpora
+from plkernel.data.names import recall_of
 from plkernel.data.windows import Bytes, check_holds_window, fixed_windows
 from plkernel.decays.inspection import Parts
 from plkernel.decays.memory import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.training.build import Model, started
 from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import diagnose, memory
+from plkernel.training.recall_task import Asked, asked_in, held_out
 
 BATCH = 4
 UNTRAINED_CONTEXT = 512  # of a model that was not trained here
@@ -37,8 +39,10 @@ class View:
     values: dict[str, Any]
 
 
-def view(model: Model, windows: Tensor) -> View:
+def view(model: Model, windows: Tensor, asked: Asked | None = None) -> View:
     """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation.
+
+    Where something is `asked`, the evaluation is of the answers.
 
     x of the law t**-x that the kernel of a block follows is left out where too few lags are known.
     Of an RWKV-7 the exponents of its impulse responses, erasing included, are added.
@@ -55,14 +59,14 @@ def view(model: Model, windows: Tensor) -> View:
     if responses:
         rows = np.stack([row.numpy() for row in responses])
         kernel["measured_exponents"] = kernel_exponents(lags, rows).tolist()
-    figures = diagnose(model, windows, BATCH, torch.device("cpu"))
+    figures = diagnose(model, windows, BATCH, torch.device("cpu"), asked)
     lives = [
         {name: block[at] for name, at in NAMED.items()} for block in known.half_lives[0].tolist()
     ]
     values = {
         "half_lives": lives,
         "kernel": kernel,
-        "bits_per_byte": figures.bits_per_byte,
+        "bits_per_byte" if asked is None else "bits_per_answer": figures.bits_per_byte,
         **figures.to_row(),
     }
     length = getattr(model.config, "scaling_length", None)
@@ -115,10 +119,25 @@ def validation_text(
     return section.name, data, context
 
 
+def held_out_windows(
+    name: str, text: Bytes, context: int, count: int
+) -> tuple[Tensor, Asked | None]:
+    """Up to `count` validation windows (n, context + 1) of the corpus called `name`.
+
+    text: its validation split. Of a corpus of recall they are sequences as a run is evaluated on,
+    whatever the context, with what is asked in them.
+    """
+    law = recall_of(name)
+    if law is None:
+        return fixed_windows(text, context, count), None
+    sequences = held_out(law, "validation", min(count, text.size // law.length))
+    return sequences, asked_in(sequences)
+
+
 def render(start: View | None, now: View, note: str = "") -> str:
     """Tables of blocks, slopes and all blocks together, at initialisation and now.
 
-    `note` follows the bits per byte.
+    `note` follows the bits per byte, or per answer.
     """
     first, last = start.values if start else None, now.values
     times, blocks, kernel = (first, last), range(now.memory.blocks), last["kernel"]
@@ -156,7 +175,7 @@ def render(start: View | None, now: View, note: str = "") -> str:
         tables.append(f"{title}\n{text_table(['block', *columns], cells)}")
     before, after = _summary(first) if first else {}, _summary(last)
     rows = [
-        [name + note * (name == "bits per byte"), before.get(name, "-"), after[name]]
+        [name + note * name.startswith("bits per"), before.get(name, "-"), after[name]]
         for name in after
     ]
     return "\n\n".join([*tables, text_table(["", "at initialisation", "now"], rows)])
@@ -181,14 +200,23 @@ def _summary(values: dict[str, Any]) -> dict[str, str]:
     """The figures of all blocks together, in words."""
     seen, growth = values["saturation"], values.get("amplification")
     uniform = f"in nats (uniform: {math.log(256):.3f})"
+    if "bits_per_answer" in values:
+        predicted = "answers"
+        losses = {
+            "bits per answer": f"{values['bits_per_answer']:.4f}",
+            "answers right": f"{values['val_accuracy']:.1%}",
+        }
+    else:
+        predicted = "positions"
+        losses = {"bits per byte": f"{values['bits_per_byte']:.4f}"}
     return {
-        "bits per byte": f"{values['bits_per_byte']:.4f}",
+        **losses,
         f"loss {uniform}": f"{seen['loss']:.3f}",
         "logits": f"{seen['logit_min']:+.1f} .. {seen['logit_max']:+.1f}",
         "largest probability, mean": f"{seen['largest_probability']:.3f}",
         "largest probability, maximum": f"{seen['peak_probability']:.3f}",
         f"entropy {uniform}": f"{seen['entropy']:.3f}",
-        "saturated positions": f"{seen['saturated_share']:.1%}",
+        f"saturated {predicted}": f"{seen['saturated_share']:.1%}",
         "amplification per block, geometric mean": (
             f"{np.exp(np.mean(np.log(growth))):.3f}" if growth else "-"
         ),
@@ -201,10 +229,11 @@ def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
 
     trained, config, step = open_model(model)
     name, validation, context = validation_text(config, corpus)
-    data = fixed_windows(validation, context, windows)
-    now, start = view(trained, data), None
+    data, asked = held_out_windows(name, validation, context, windows)
+    context = data.shape[1] - 1
+    now, start = view(trained, data, asked), None
     if (untrained := at_initialisation(config)) is not None:
-        start = view(untrained, data)
+        start = view(untrained, data, asked)
     causal = trained.config.causal
     values: dict[str, Any] = {
         "model": str(model),
@@ -213,8 +242,11 @@ def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
         "windows": len(data),
     }
     values |= {"context": context, "causal": causal}
+    read = f"{len(data)} validation windows of {context} bytes of {name}"
+    if asked is not None:
+        read += ", of which the answers count"
     parts = [
-        f"{model}: step {step:,}; {len(data)} validation windows of {context} bytes of {name}",
+        f"{model}: step {step:,}; {read}",
         render(start, now, label(causal)),
     ]
     if part := (config.get("arm_options") or {}).get("init"):

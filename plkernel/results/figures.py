@@ -142,7 +142,7 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
         if judged:
             rows = [hypothesis_row(outcome) for outcome in judged]
             yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": rows}, label))
-    over_rates = rate_figure(comparison.curves)
+    over_rates = rate_figure(comparison.curves, comparison.unit)
     if over_rates:
         yield Drawing("rates", *KINDS["rates"], "", over_rates)
     if comparison.differences:

@@ -100,7 +100,7 @@ KINDS = {
         (
             "Kernels: weight of an input t bytes later, 1 at lag 1, of blocks (thin) and their"
             " geometric mean (thick). Grey: the arm's power law. Slopes x of t**-x: over lags"
-            f" {SLOPE_LAGS[0]:g} to {SLOPE_LAGS[1]:g}, before to after training."
+            f" {SLOPE_LAGS[0]:g} to {SLOPE_LAGS[1]:g}, or to the longest, before to after training."
         ),
     ),
     "half-lives": (

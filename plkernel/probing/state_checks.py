@@ -211,7 +211,7 @@ def _check_tolerance(tolerance: Any) -> None:
     """ValueError unless it is a finite number above 0, or None."""
     if tolerance is None:
         return
-    if not isinstance(tolerance, numbers.Real) or not 0 < tolerance < math.inf:
+    if not isinstance(tolerance, numbers.Real) or not 0 < float(tolerance) < math.inf:
         raise ValueError(f"tolerance must be a finite number above 0, got {tolerance!r}")
 
 

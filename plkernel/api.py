@@ -471,14 +471,17 @@ class TrainedRun(Result):
     generate = generate
 
     def _title(self) -> str:
+        from plkernel.training.folder import loss_unit
+
         last = self.metrics.tail(1)
         return f"{self.path}: {len(self.metrics)} evaluations" + "".join(
-            f", {row.val_bpb:.4f} bits per byte after {row.step:,} steps"
-            for row in last.itertuples()
+            f", {row['val_bpb']:.4f} {loss_unit(row)} after {int(row['step']):,} steps"
+            for _, row in last.iterrows()
         )
 
     def _table(self) -> Any:
-        return self.metrics.filter(["step", "bytes", "train_bpb", "val_bpb", "excess_bpb"])
+        columns = ["step", "bytes", "train_bpb", "val_bpb", "excess_bpb", "val_accuracy"]
+        return self.metrics.filter(columns)
 
     def _draw(self) -> "Figure":
         from plkernel.decays.memory_figures import model_figure
@@ -747,6 +750,7 @@ def _opened(
     """The model as a callable, windows of the text (n, context + 1), and the bytes of a patch."""
     import torch
 
+    from plkernel.data.names import is_recall
     from plkernel.data.windows import check_holds_window, fixed_windows, spread_windows
     from plkernel.probing.predictions import check_causal
     from plkernel.probing.runs import validation_text
@@ -758,6 +762,12 @@ def _opened(
     if text is None and not isinstance(model, TrainedRun):
         raise ValueError(
             "text must be given: bytes, an array, or the name of a corpus such as 'stdlib'"
+        )
+    corpus = config.get("corpus") or {}
+    if text is None and is_recall(str(corpus.get("name"))):
+        raise ValueError(
+            "text must be given for a run on recall, which predicts answers alone; python -m"
+            " plkernel.inspect evaluates these"
         )
     data = validation_text(config, None, "text")[1] if text is None else _read_text(text)[1]
     length = config.get("train", {}).get("context", CONTEXT) if context is None else context

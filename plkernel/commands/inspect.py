@@ -53,7 +53,8 @@ def command(
     Of a run or a model of plkernel.load half-lives are in bytes, at its initialisation, rebuilt
     from specification and seed, and now. A kernel is the weight of an input t bytes later in a
     block, the root mean square over its entries; x of t**-x is fitted on log-log axes. A position
-    is saturated if one byte has a probability above 0.99. Amplification (RWKV) is the growth of the
+    is saturated if one byte has a probability above 0.99. Of a run on recall all predictions are
+    those of the answers. Amplification (RWKV) is the growth of the
     residual stream over a block. Code of other people is not imported.
 
     Args:

@@ -75,6 +75,10 @@ def load_spec(path: Path | str, check: Check | None = None, trusted: bool = Fals
     ValueError in one line names the file, the key and the remedy. trusted: consent to the code that
     the spec names, which is imported once models are built, not here.
     """
+    if check is not None and not callable(check):
+        raise ValueError(
+            f"check must be a function of a spec, got {check!r}; plkernel.training.check is one"
+        )
     path = find_spec(path)
     return parse_spec(load_values(path), str(path), check, trusted)
 

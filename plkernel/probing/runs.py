@@ -16,12 +16,14 @@ from plkernel.common.files import shown
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec, explained
 from plkernel.data import corpora
+from plkernel.data.names import recall_of
 from plkernel.data.windows import Bytes, check_holds_window, fixed_windows
 from plkernel.decays.inspection import Parts
 from plkernel.decays.memory import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.training.build import Model, started
 from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import diagnose, memory
+from plkernel.training.recall_task import Asked, asked_in, held_out
 
 BATCH = 4
 UNTRAINED_CONTEXT = 512  # of a model that was not trained here
@@ -39,8 +41,10 @@ class View:
     values: dict[str, Any]
 
 
-def view(model: Model, windows: Tensor) -> View:
+def view(model: Model, windows: Tensor, asked: Asked | None = None) -> View:
     """The memory of `model` up to the length of `windows` (n, context + 1), and one evaluation.
+
+    Where something is `asked`, the evaluation is of the answers.
 
     x of the law t**-x that the kernel of a block follows is left out where too few lags are known.
     Of an RWKV-7 the exponents of its impulse responses, erasing included, are added.
@@ -59,14 +63,14 @@ def view(model: Model, windows: Tensor) -> View:
     if responses:
         rows = np.stack([row.numpy() for row in responses])
         kernel["measured_exponents"] = kernel_exponents(lags, rows).tolist()
-    figures = diagnose(model, windows, BATCH, torch.device("cpu"))
+    figures = diagnose(model, windows, BATCH, torch.device("cpu"), asked)
     lives = []
     for quantiles in known.half_lives[0].tolist():
         lives.append({name: quantiles[at] for name, at in NAMED.items()})
     values = {
         "half_lives": lives,
         "kernel": kernel,
-        "bits_per_byte": figures.bits_per_byte,
+        "bits_per_byte" if asked is None else "bits_per_answer": figures.bits_per_byte,
         **figures.to_row(),
     }
     length = getattr(model.config, "scaling_length", None)
@@ -123,10 +127,25 @@ def validation_text(
     return section.name, data, context
 
 
+def held_out_windows(
+    name: str, text: Bytes, context: int, count: int
+) -> tuple[Tensor, Asked | None]:
+    """Up to `count` validation windows (n, context + 1) of the corpus called `name`.
+
+    text: its validation split. Of a corpus of recall they are sequences as a run is evaluated on,
+    whatever the context, with what is asked in them.
+    """
+    law = recall_of(name)
+    if law is None:
+        return fixed_windows(text, context, count), None
+    sequences = held_out(law, "validation", min(count, text.size // law.length))
+    return sequences, asked_in(sequences)
+
+
 def render(start: View | None, now: View, note: str = "") -> str:
     """Tables of blocks, slopes and all blocks together, at initialisation and now.
 
-    note: follows the words "bits per byte"
+    note: follows the words "bits per byte" or "bits per answer"
     """
     first = start.values if start else None
     last = now.values
@@ -202,7 +221,7 @@ def _summary_table(first: Values | None, last: Values, note: str) -> str:
     before = _summary(first) if first else {}
     rows = []
     for name, text in _summary(last).items():
-        words = f"{name}{note}" if name == "bits per byte" else name
+        words = f"{name}{note}" if name.startswith("bits per ") else name
         rows.append([words, before.get(name, "-"), text])
     return text_table(["", "at initialisation", "now"], rows)
 
@@ -212,14 +231,23 @@ def _summary(values: Values) -> dict[str, str]:
     seen = values["saturation"]
     growth = values.get("amplification")
     uniform = f"in nats (uniform: {math.log(256):.3f})"
+    if "bits_per_answer" in values:
+        predicted = "answers"
+        losses = {
+            "bits per answer": f"{values['bits_per_answer']:.4f}",
+            "answers right": f"{values['val_accuracy']:.1%}",
+        }
+    else:
+        predicted = "positions"
+        losses = {"bits per byte": f"{values['bits_per_byte']:.4f}"}
     return {
-        "bits per byte": f"{values['bits_per_byte']:.4f}",
+        **losses,
         f"loss {uniform}": f"{seen['loss']:.3f}",
         "logits": f"{seen['logit_min']:+.1f} .. {seen['logit_max']:+.1f}",
         "largest probability, mean": f"{seen['largest_probability']:.3f}",
         "largest probability, maximum": f"{seen['peak_probability']:.3f}",
         f"entropy {uniform}": f"{seen['entropy']:.3f}",
-        "saturated positions": f"{seen['saturated_share']:.1%}",
+        f"saturated {predicted}": f"{seen['saturated_share']:.1%}",
         "amplification per block, geometric mean": (
             f"{np.exp(np.mean(np.log(growth))):.3f}" if growth else "-"
         ),
@@ -232,10 +260,11 @@ def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
 
     trained, config, step = open_model(model)
     name, validation, context = validation_text(config, corpus)
-    data = fixed_windows(validation, context, windows)
-    now = view(trained, data)
+    data, asked = held_out_windows(name, validation, context, windows)
+    context = data.shape[1] - 1
+    now = view(trained, data, asked)
     untrained = at_initialisation(config)
-    start = None if untrained is None else view(untrained, data)
+    start = None if untrained is None else view(untrained, data, asked)
     causal = trained.config.causal
     values = {
         "model": str(model),
@@ -247,8 +276,11 @@ def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
         "initialisation": start.values if start else None,
         "now": now.values,
     }
+    read = f"{len(data)} validation windows of {context} bytes of {name}"
+    if asked is not None:
+        read += ", of which the answers count"
     parts = [
-        f"{model}: step {step:,}; {len(data)} validation windows of {context} bytes of {name}",
+        f"{model}: step {step:,}; {read}",
         render(start, now, label(causal)),
     ]
     code = (config.get("arm_options") or {}).get("init")

@@ -7,6 +7,8 @@ that a state is for; tokens and padding are drawn at random, so that a model nee
 
 import copy
 import inspect
+import math
+import numbers
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -180,10 +182,10 @@ def check_state(
 
     asked = _asked(checks)
     model = model.module if isinstance(model, Foreign) else model
+    _check_model(model)
     chosen = step or known_step(model)
     texts = _texts(model, tokens, vocabulary)
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(f"tolerance must be above 0, got {tolerance!r}")
+    _check_tolerance(tolerance)
     with _evaluating(model):
         offered = step is not None or takes_mask(model)
         trial = _Trial.of(model, chosen, texts, tolerance)
@@ -205,6 +207,27 @@ def _asked(checks: Sequence[str]) -> list[str]:
     return [one for one in ALL_CHECKS if one in checks]
 
 
+def _check_tolerance(tolerance: Any) -> None:
+    """ValueError unless it is a finite number above 0, or None."""
+    if tolerance is None:
+        return
+    if not isinstance(tolerance, numbers.Real) or not 0 < float(tolerance) < math.inf:
+        raise ValueError(f"tolerance must be a finite number above 0, got {tolerance!r}")
+
+
+def _check_model(model: Any) -> None:
+    """ValueError for a class in the place of a model, and for parameters without numbers."""
+    from torch import nn
+
+    if isinstance(model, type):
+        raise ValueError(f"model must be a model, got the class {model.__name__}; build one of it")
+    if isinstance(model, nn.Module) and any(one.is_meta for one in model.parameters()):
+        raise ValueError(
+            "model must have parameters with numbers, got some on the meta device; load or"
+            " initialise it"
+        )
+
+
 def _texts(model: Any, tokens: "Tensor | None", vocabulary: int | None) -> "Tensor":
     """(2,T) tokens, drawn unless given, on the device of the model."""
     import torch
@@ -214,20 +237,23 @@ def _texts(model: Any, tokens: "Tensor | None", vocabulary: int | None) -> "Tens
     device = torch.device("cpu") if first is None else first.device
     if tokens is not None:
         shape = tuple(getattr(tokens, "shape", ()))
-        if len(shape) != 2 or shape[0] != ROWS or shape[1] < LEAST:
+        if (
+            not isinstance(tokens, torch.Tensor)
+            or len(shape) != 2
+            or shape[0] != ROWS
+            or shape[1] < LEAST
+        ):
             raise ValueError(
                 f"tokens must be a tensor of shape ({ROWS}, T), T at least {LEAST}, got"
-                f" {shape or type(tokens).__name__}"
+                f" {type(tokens).__name__}{shape or ''}"
             )
         return tokens.to(device)
     size = _vocabulary(model) if vocabulary is None else vocabulary
-    if not isinstance(size, int) or size < 2:
-        raise ValueError(
-            f"vocabulary must be the number of tokens, at least 2, got {size}; the model has no"
-            " config.vocab_size"
-        )
+    if not isinstance(size, numbers.Integral) or size < 2:
+        hint = "; the model has no config.vocab_size" if size is None else ""
+        raise ValueError(f"vocabulary must be the number of tokens, at least 2, got {size!r}{hint}")
     draw = torch.Generator().manual_seed(0)
-    return torch.randint(size, (ROWS, LENGTH), generator=draw).to(device)
+    return torch.randint(int(size), (ROWS, LENGTH), generator=draw).to(device)
 
 
 def _vocabulary(model: Any) -> int | None:
@@ -322,7 +348,10 @@ def _transformers_step(
     output = model(tokens, **options)
     after = next((getattr(output, one) for one in CACHES if hasattr(output, one)), None)
     if after is None:
-        raise ValueError(f"forward returned none of {', '.join(CACHES)}")
+        raise ValueError(
+            f"forward returned none of {', '.join(CACHES)}; give step=function(model, tokens,"
+            " state, mask)"
+        )
     return output.logits, (after, seen)
 
 
@@ -340,13 +369,15 @@ class _Trial:
     def of(cls, model: Any, step: Step, texts: "Tensor", tolerance: float | None) -> "_Trial":
         """Read each text alone; ValueError for a model that cannot be compared with itself."""
         alone = _read_alone(model, step, texts)
-        allowed = _rounding(model, step, texts, alone) if tolerance is None else tolerance
         again = float((_read_alone(model, step, texts) - alone).abs().max())
-        if again > allowed:
+        # Of a random model a nudge shows the noise too, and would allow it: half of the digits.
+        bound = _half_digits(model, alone) if tolerance is None else tolerance
+        if again > bound:
             raise ValueError(
                 f"model must give the same logits twice, got others by {again:.2g}; rounding may do"
-                f" {allowed:.2g}"
+                f" {bound:.2g}"
             )
+        allowed = _rounding(model, step, texts, alone) if tolerance is None else tolerance
         return cls(model, step, texts, alone, allowed)
 
     @property
@@ -456,6 +487,8 @@ def _read_alone(model: Any, step: Step, texts: "Tensor") -> "Tensor":
                 f"model must read tokens of shape {tuple(row.shape)}, got {told(error)}"
             ) from error
         shape = tuple(getattr(logits, "shape", ()))
+        if not isinstance(logits, torch.Tensor):
+            raise ValueError(f"model must give logits as a tensor, got {type(logits).__name__}")
         if len(shape) != 3 or shape[:2] != tuple(row.shape):
             raise ValueError(f"model must give logits (1, {row.shape[1]}, V), got {shape}")
         if not bool(logits.isfinite().all()):
@@ -469,18 +502,32 @@ def _rounding(model: Any, step: Step, texts: "Tensor", alone: "Tensor") -> float
 
     At least FACTOR * UNITS units of rounding of the largest one.
     """
+    from torch import nn
+
+    changed = 0.0
+    if isinstance(model, nn.Module):
+        moved = _nudged(copy.deepcopy(model), _unit(_type_of(model)))
+        changed = float((_read_alone(moved, step, texts) - alone).abs().max())
+    return FACTOR * max(changed, _least_rounding(model, alone))
+
+
+def _least_rounding(model: Any, alone: "Tensor") -> float:
+    """UNITS units of rounding of the largest logit."""
+    return UNITS * _unit(_type_of(model)) * float(alone.abs().max())
+
+
+def _half_digits(model: Any, alone: "Tensor") -> float:
+    """The difference of two logits that have half of their digits in common, of the largest."""
+    return math.sqrt(_unit(_type_of(model))) * float(alone.abs().max())
+
+
+def _type_of(model: Any) -> Any:
+    """The type of the first parameter that is no integer; float32 where there is none."""
     import torch
     from torch import nn
 
-    dtype = torch.float32
-    changed = 0.0
-    if isinstance(model, nn.Module):
-        types = [one.dtype for one in model.parameters() if one.is_floating_point()]
-        dtype = types[0] if types else dtype
-        moved = _nudged(copy.deepcopy(model), _unit(dtype))
-        changed = float((_read_alone(moved, step, texts) - alone).abs().max())
-    least = UNITS * _unit(dtype) * float(alone.abs().max())
-    return FACTOR * max(changed, least)
+    parameters = model.parameters() if isinstance(model, nn.Module) else ()
+    return next((one.dtype for one in parameters if one.is_floating_point()), torch.float32)
 
 
 def _unit(dtype: Any) -> float:

@@ -26,7 +26,7 @@ def answer(comparison: Comparison) -> str:
     """One sentence on all differences, at the significance of the report (Holm-corrected)."""
     where = _where(comparison)
     if comparison.curves:
-        return f"{where}, {curve_clauses(comparison.curves)}."
+        return f"{where}, {curve_clauses(comparison.curves, comparison.unit)}."
     if not any(one.n > 1 for one in comparison.differences.values()):
         return f"{where}, no arm shares two seeds with its baseline, so nothing can be told apart."
     blocks = text_blocks(comparison)

@@ -100,7 +100,7 @@ KINDS = {
         (
             "Kernels: weight of an input t bytes later, 1 at lag 1, of blocks (thin) and their"
             " geometric mean (thick). Grey: the arm's power law. Slopes x of t**-x: over lags"
-            f" {SLOPE_LAGS[0]:g} to {SLOPE_LAGS[1]:g}, before to after training."
+            f" {SLOPE_LAGS[0]:g} to {SLOPE_LAGS[1]:g}, or to the longest, before to after training."
         ),
     ),
     "half-lives": (
@@ -142,7 +142,7 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
         if judged:
             rows = [hypothesis_row(outcome) for outcome in judged]
             yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": rows}, label))
-    over_rates = rate_figure(comparison.curves)
+    over_rates = rate_figure(comparison.curves, comparison.unit)
     if over_rates:
         yield Drawing("rates", *KINDS["rates"], "", over_rates)
     if comparison.differences:

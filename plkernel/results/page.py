@@ -452,7 +452,9 @@ def _origin(comparison: Comparison) -> str:
 def _minima(comparison: Comparison) -> Iterator[Item]:
     """Minima of curves over learning rates; nothing in other studies."""
     if comparison.curves:
-        yield _table(CAPTION, HEADER, {"": curve_rows(comparison.curves)})
+        yield _table(
+            CAPTION.format(unit=comparison.unit), HEADER, {"": curve_rows(comparison.curves)}
+        )
 
 
 # Results and differences

@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,10 @@ LOSSES = {"val_bpb_minimum": "final_val_bpb", "test_bpb_minimum": "test_bpb"}
 """The loss of a run whose minimum over rates a metric is."""
 OCTAVES = 1.0
 """Rates at most so far from the best one, as log2, are fitted."""
+FAR = 2.0
+"""Neighbouring rates that are further apart, as log2, are too far for a parabola: with the losses
+of above and rates g octaves apart it misses a minimum by 0.0002 g**4.
+"""
 ROUNDING = 1e-9
 """Relative difference of two rates that are one."""
 
@@ -149,6 +154,15 @@ class RateCurve:
             if abs(index - middle) <= 1 or ratio <= near:
                 kept.append(rate)
         return tuple(kept)
+
+    @cached_property
+    def gap(self) -> tuple[float, float] | None:
+        """The two neighbouring fitted rates furthest apart, if they are too far for a parabola."""
+        pairs = list(pairwise(self.fitted))
+        if not pairs:
+            return None
+        low, high = max(pairs, key=lambda pair: pair[1] / pair[0])
+        return (low, high) if math.log2(high / low) > FAR + ROUNDING else None
 
     @cached_property
     def at_edge(self) -> bool:

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 HEADER = ("curve", "minimum", "best rate", "difference", "95 % interval by t", "p", "test", "n")
 CAPTION = (
-    "Minima over learning rates of the validation loss, in bits per byte: every seed's losses at"
-    " the rates within a factor of 2 of the best one are fitted by a parabola in the logarithm of"
-    " the rate. Differences of minima are paired by seed; p of the paired t test is corrected by"
-    " Holm. Test: the same difference on test text, with half of its 95 % interval."
+    "Minima over learning rates of the validation loss, in {unit}: every seed's losses at the"
+    " rates within a factor of 2 of the best one, and at its neighbours, are fitted by a parabola"
+    " in the logarithm of the rate. Differences of minima are paired by seed; p of the paired t"
+    " test is corrected by Holm. Test: the same difference on test text, with half of its 95 %"
+    " interval."
 )
 FIGURE_CAPTION = (
     "Final validation loss against the learning rate: seeds (thin), their mean (dots) and its"
@@ -44,7 +45,7 @@ def corrected(results: Sequence[CurveResult]) -> dict[str, float]:
     return holm({one.curve.name: one.difference.p_value for one in results if one.difference})
 
 
-def curve_clauses(results: Sequence[CurveResult]) -> str:
+def curve_clauses(results: Sequence[CurveResult], unit: str = "bits per byte") -> str:
     """How the minima compare: "at the best rate of each, short ended 0.01 (..) behind long"."""
     p_values = corrected(results)
     clauses = []
@@ -63,7 +64,7 @@ def curve_clauses(results: Sequence[CurveResult]) -> str:
             clauses.append(f"{name} cannot be distinguished from {one.against}, {numbers}")
     if not clauses:
         return "no two curves have a minimum with a common seed"
-    return f"at the best learning rate of each, {'; '.join(clauses)} bits per byte"
+    return f"at the best learning rate of each, {'; '.join(clauses)} {unit}"
 
 
 def curve_rows(results: Sequence[CurveResult]) -> list[list[str]]:
@@ -125,6 +126,15 @@ def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
             f"{listed(edge)}: the best learning rate is the first or last tried, so that the"
             " minimum may lie beyond: add rates."
         )
+    gaps: dict[tuple[float, float], list[str]] = {}
+    for one in results:
+        if one.curve.gap:
+            gaps.setdefault(one.curve.gap, []).append(one.curve.name)
+    for (low, high), names in gaps.items():
+        sentences.append(
+            f"{listed(names)}: the parabola spans learning rates {low:g} and {high:g} with none"
+            " between them, too far for its minimum to be trusted: add rates there."
+        )
     for one in results:
         sentences += _left_out(one.curve)
     return sentences
@@ -151,7 +161,7 @@ def _left_out(curve: RateCurve) -> list[str]:
     return sentences
 
 
-def rate_figure(results: Sequence[CurveResult]) -> "Figure | None":
+def rate_figure(results: Sequence[CurveResult], unit: str = "bits per byte") -> "Figure | None":
     """Draw the curves of every arm, and the differences of their minima; None without a minimum."""
     from matplotlib.figure import Figure
 
@@ -166,9 +176,7 @@ def rate_figure(results: Sequence[CurveResult]) -> "Figure | None":
         axes = list(figure.subplots(1, len(ratios), width_ratios=ratios, squeeze=False)[0])
         for index, one in enumerate(shown):
             _draw_curve(axes[0], one.curve, line_style(index))
-        axes[0].set(
-            xscale="log", xlabel="peak learning rate", ylabel="final validation, bits per byte"
-        )
+        axes[0].set(xscale="log", xlabel="peak learning rate", ylabel=f"final validation, {unit}")
         _label_rates(axes[0], shown)
         axes[0].set_ylim(*_loss_limits(shown))
         if compared:

@@ -263,7 +263,7 @@ def _column(
     """The column of that kind; None where it is not `needed` and not there."""
     found = _found(table, kind, given)
     if found is None and (needed or given is not None):
-        wanted = given or kind
+        wanted = kind if given is None else given
         raise ValueError(
             f"{path}: {kind} must be a column of it, got {wanted!r};"
             f" {nearest(wanted, _names(table))}"

@@ -46,7 +46,7 @@ from plkernel.study.references import save_references
 from plkernel.training.build import Prepared
 from plkernel.training.curves import LoggerName, logger_library, save_mean
 from plkernel.training.evaluate import label
-from plkernel.training.folder import RunFolder, locked
+from plkernel.training.folder import RunFolder, locked, loss_unit
 from plkernel.training.loop import Task, longest_window, open_corpus
 
 QUEUE_PATIENCE = 30.0
@@ -272,7 +272,7 @@ def _ending(run: RunFolder) -> str:
         return f" {lost}"
     if result is None or run.status != FINISHED:
         return f" {run.failure}, see {run.path / LOG}"
-    loss = f"{result['final_val_bpb']:.4f} bits per byte after {result['steps']} steps"
+    loss = f"{result['final_val_bpb']:.4f} {loss_unit(result)} after {result['steps']} steps"
     return f": validation {loss}, {result['seconds']:.0f} s{label(result['causal'])}"
 
 

@@ -21,7 +21,7 @@ from plkernel.common.files import (
 )
 from plkernel.config.spec import Spec
 from plkernel.study.queue import ALIVE, Queue, SavedJob, is_open, job_of, last_line, lives, reason
-from plkernel.training.folder import RunFolder, locked
+from plkernel.training.folder import RunFolder, locked, loss_unit
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 STOPPED, NOT_STARTED, UNKNOWN = "stopped", "not started", "unknown"
@@ -111,7 +111,7 @@ def _of_result(run: RunFolder, job: str, log: Path | None) -> tuple[str, str, Pa
     """Return state, job, log and note of a run that has a result."""
     result = run.result or {}
     if run.status == FINISHED:
-        return DONE, job, log, f"{result['final_val_bpb']:.4f} bits per byte"
+        return DONE, job, log, f"{result['final_val_bpb']:.4f} {loss_unit(result)}"
     return str(run.status), job, log, run.failure
 
 

@@ -32,7 +32,7 @@ from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec, parse_toml
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import Arm, ModelSpec
-from plkernel.config.spec import Spec
+from plkernel.config.spec import FOLDER_NAME, Spec
 from plkernel.data import corpora
 from plkernel.results.measured import CONTROL, Measured, TrialOptions, read_measurement
 from plkernel.results.registration import register
@@ -50,6 +50,8 @@ LEAST_LAG = 10
 FAINT = 0.01
 """Bits that a byte tells of another; below, the reader is told before anything is trained."""
 LEAST_STEPS = 60
+LEAST_SEEDS = 2
+"""For an interval."""
 EVALUATIONS = 6
 EVAL_WINDOWS = 64
 TEST_WINDOWS = 128
@@ -133,6 +135,7 @@ def plan_trial(
     begun = time.monotonic()
     _check(options)
     out = out or Path("runs/out") / trial_name(text, options.model)
+    _check_name(out)
     path = out.with_name(f"{out.name}.toml")
     check_folder(out, "out")
     before = read_measurement(out)
@@ -203,12 +206,23 @@ def _check(options: TrialOptions) -> None:
     if options.model not in get_args(TrialModel):
         names = ", ".join(get_args(TrialModel))
         raise ValueError(f"model must be one of {names}, got {options.model!r}")
-    if options.seeds < 2:
-        raise ValueError(f"seeds must be at least 2, for an interval, got {options.seeds}")
+    if options.seeds < LEAST_SEEDS:
+        raise ValueError(
+            f"seeds must be at least {LEAST_SEEDS}, for an interval, got {options.seeds}"
+        )
     if not 0 < options.minutes < math.inf:
-        raise ValueError(f"minutes must be above 0, got {options.minutes:g}")
+        raise ValueError(f"minutes must be a finite number above 0, got {options.minutes:g}")
     if options.dim < 2:
         raise ValueError(f"dim must be at least 2, got {options.dim}")
+
+
+def _check_name(out: Path) -> None:
+    """ValueError for a folder whose name, as written, cannot be that of a study."""
+    if not re.fullmatch(FOLDER_NAME, out.name):
+        raise ValueError(
+            f"out must end in the name of the study, of letters, digits, '.', '_' and '-', got"
+            f" {str(out)!r}; the spec is written beside it, as NAME.toml"
+        )
 
 
 def _check_same(known: Measured, text: str, options: TrialOptions, out: Path) -> None:
@@ -647,10 +661,10 @@ def steps_for(spec: Spec, options: TrialOptions, elapsed: float) -> tuple[int, f
     steps -= steps % EVALUATIONS
     if steps < LEAST_STEPS:
         needed = (fixed + LEAST_STEPS * step) / 60
+        fewer = "; or give fewer --seeds" if options.seeds > LEAST_SEEDS else ""
         raise ValueError(
             f"minutes must be at least {math.ceil(1.1 * needed)} here for {runs} runs of"
-            f" {LEAST_STEPS} steps, {at_once} at a time, got {options.minutes:g}; or give fewer"
-            " --seeds"
+            f" {LEAST_STEPS} steps, {at_once} at a time, got {options.minutes:g}{fewer}"
         )
     return steps, fixed + steps * step
 

@@ -44,6 +44,16 @@ NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
 
 
+def loss_unit(figures: Mapping[str, Any]) -> str:
+    """What the losses of a row or a result are in: of a run on recall those of the answers alone.
+
+    >>> loss_unit({"val_bpb": 2.5}), loss_unit({"val_bpb": 7.0, "val_accuracy": 0.0})
+    ('bits per byte', 'bits per answer')
+    """
+    is_recall = "val_accuracy" in figures or "test_accuracy" in figures
+    return "bits per answer" if is_recall else "bits per byte"
+
+
 @dataclass(frozen=True)
 class RunProgress:
     """The point that a run has reached after `step` steps.

@@ -68,7 +68,7 @@ from plkernel.training.evaluate import (
     reach,
     worth_of_context,
 )
-from plkernel.training.folder import RunFolder, RunProgress
+from plkernel.training.folder import RunFolder, RunProgress, loss_unit
 from plkernel.training.foreign import Foreign, origins
 from plkernel.training.recall_task import Asked, RecallTask, asked_in, times_of
 from plkernel.training.recall_tests import recall_results
@@ -421,13 +421,13 @@ class Training:
                 bar.update()
                 if self.progress.step % every == 0 or self.progress.step == total:
                     row = self.evaluate()
-                    bpb = (
-                        f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} bits per"
-                        " byte"
+                    losses = (
+                        f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f}"
+                        f" {loss_unit(row)}"
                     )
                     if "val_accuracy" in row:
-                        bpb += f", {100 * row['val_accuracy']:.1f} % of answers right"
-                    tqdm.write(f"step {row['step']}: {bpb}{self.note}", file=sys.stderr)
+                        losses += f", {100 * row['val_accuracy']:.1f} % of answers right"
+                    tqdm.write(f"step {row['step']}: {losses}{self.note}", file=sys.stderr)
                 if stopped():
                     self.save()
                     raise KeyboardInterrupt(
@@ -435,7 +435,7 @@ class Training:
                     )
 
     def result(self) -> dict[str, Any]:
-        """The end of the run, in bits per byte.
+        """The end of the run, in bits per byte; of recall, in bits per answer.
 
         Final and best validation, and the one test figure.
         """
@@ -535,7 +535,7 @@ def summary(name: str, result: Mapping[str, Any]) -> str:
     return (
         f"{name}: {result['steps']} steps, validation {result['final_val_bpb']:.4f} (best"
         f" {result['best_val_bpb']:.4f} at step {result['best_step']}), test"
-        f" {result['test_bpb']:.4f} bits per byte, {result['seconds']:.0f}"
+        f" {result['test_bpb']:.4f} {loss_unit(result)}, {result['seconds']:.0f}"
         f" s{label(result['causal'])}"
     )
 

@@ -110,12 +110,7 @@ class RecallTask:
 
         They are made one by one: fewer are the first of more.
         """
-        number = SPLITS.index(split)
-        rows = [
-            self.law.windows(1, np.random.default_rng([self.law.seed, number, index]))
-            for index in range(count)
-        ]
-        return _tensor(np.concatenate(rows))
+        return held_out(self.law, split, count)
 
     def tests(self) -> Iterator[tuple[str, RecallCorpus]]:
         """The laws of sequences of 1, 2, 4 .. times the length, with their names.
@@ -133,6 +128,15 @@ class RecallTask:
         number = SPLITS.index("longer")
         seeds = [self.law.seed, number, law.length, law.pairs, int(law.power > 0)]
         return _tensor(law.windows(count, np.random.default_rng(seeds)))
+
+
+def held_out(law: RecallCorpus, split: str, count: int) -> Tensor:
+    """`count` windows (count, length + 1), int64, of a law; fewer are the first of more."""
+    number = SPLITS.index(split)
+    rows = [
+        law.windows(1, np.random.default_rng([law.seed, number, index])) for index in range(count)
+    ]
+    return _tensor(np.concatenate(rows))
 
 
 def times_of(train: TrainSpec, law: RecallCorpus | None) -> int:

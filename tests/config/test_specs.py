@@ -468,6 +468,12 @@ def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
             load_spec(tmp_path / name)
 
 
+def test_a_check_that_is_no_function_is_refused() -> None:
+    check: Any = 3
+    with pytest.raises(ValueError, match="check must be a function of a spec, got 3; plkernel"):
+        load_spec("quick", check)
+
+
 def test_files_beyond_the_limits_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

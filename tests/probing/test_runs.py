@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from plkernel import evaluate, load_run
 from plkernel.commands.inspect import command as inspect
 from plkernel.common.files import load_json, read_lines
-from plkernel.config.reading import load_spec
+from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.spec import Spec
 from plkernel.probing.runs import validation_text
+from plkernel.study.schedule import _ending
+from plkernel.study.status import states_of
 from plkernel.training.checkpoint import open_model
-from plkernel.training.loop import prepare, run_training
+from plkernel.training.folder import RunFolder
+from plkernel.training.loop import prepare, run_training, summary
 
 SpecWriter = Callable[..., Path]
 
@@ -114,3 +118,40 @@ def test_a_damaged_corpus_of_a_run_is_told_in_our_words(corpus: object, message:
     with pytest.raises(ValueError, match=message) as caught:
         validation_text({"corpus": corpus}, None)
     assert "pydantic" not in str(caught.value)
+
+
+def test_losses_of_a_run_on_recall_are_called_those_of_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Inspected, it is evaluated as it was in training: on its sequences, answers alone."""
+    values = {
+        "name": "tiny",
+        "baseline": "uniform",
+        "seeds": [0],
+        "corpus": {"name": "synthetic:recall,pairs=4,length=16,bytes=20k"},
+        "model": {"dim": 16},
+        "train": {"context": 16, "batch": 4, "steps": 4, "eval_windows": 5, "test_windows": 2},
+        "arms": {"uniform": {}},
+    }
+    spec = parse_spec(values, "here")
+    folder = train(spec, tmp_path / "out")
+    run = RunFolder(folder)
+    assert run.result is not None
+    told = capsys.readouterr().err
+    told += summary("run", run.result) + _ending(run) + repr(load_run(folder))
+    told += states_of(spec, tmp_path / "out", None)[0].note
+    inspect(folder, windows=5, json=tmp_path / "figures.json")
+    told += capsys.readouterr().out
+    assert told.count("bits per answer") == 6
+    assert "bits per byte" not in told
+
+    found, rows = load_json(tmp_path / "figures.json"), read_lines(folder / "metrics.jsonl")
+    assert (found["windows"], found["context"]) == (5, 16)
+    for time, row in (("initialisation", rows[0]), ("now", rows[-1])):
+        assert "bits_per_byte" not in found[time]
+        assert found[time]["bits_per_answer"] == row["val_bpb"]
+        assert found[time]["val_accuracy"] == row["val_accuracy"]
+        assert found[time]["saturation"] == row["saturation"]
+    with pytest.raises(ValueError, match="text must be given for a run on recall"):
+        evaluate(load_run(folder))
+    assert evaluate(load_run(folder), bytes(range(200)), windows=2).losses.shape == (2, 16)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_models import EAGLE, FINCH, GOOSE, build
@@ -174,6 +175,8 @@ def test_logits_that_change_on_their_own_are_refused() -> None:
 
     with pytest.raises(ValueError, match="model must give the same logits twice, got others by"):
         checked(Noisy(), tolerance=1e-3)
+    with pytest.raises(ValueError, match="model must give the same logits twice, got others by"):
+        checked(Noisy())
 
 
 def test_an_error_of_the_model_is_a_failure_of_the_check() -> None:
@@ -291,11 +294,18 @@ def test_models_of_transformers(name: str) -> None:
     [
         ({"checks": "cut"}, "checks must be a list of some of neighbour, cut, .*, got 'cut'"),
         ({"checks": ["cuts"]}, "checks must be among neighbour, .*, got cuts"),
-        ({"tolerance": 0.0}, "tolerance must be above 0, got 0.0"),
-        ({"vocabulary": None}, "vocabulary must be the number of tokens, at least 2, got None"),
+        ({"tolerance": 0.0}, "tolerance must be a finite number above 0, got 0.0"),
+        ({"tolerance": "1"}, "tolerance must be a finite number above 0, got '1'"),
+        ({"tolerance": math.inf}, "tolerance must be a finite number above 0, got inf"),
+        ({"vocabulary": None}, "at least 2, got None; the model has no config.vocab_size"),
+        ({"vocabulary": "16"}, "vocabulary must be the number of tokens, at least 2, got '16'$"),
         (
             {"tokens": torch.zeros(2, 5)},
-            r"tokens must be a tensor of shape \(2, T\), T at least 13",
+            r"tokens must be a tensor of shape \(2, T\), T at least 13, got Tensor\(2, 5\)",
+        ),
+        (
+            {"tokens": np.zeros((2, 20), dtype=np.int64)},
+            r"tokens must be a tensor of shape \(2, T\), T at least 13, got ndarray\(2, 20\)",
         ),
     ],
 )
@@ -315,3 +325,20 @@ def test_a_model_without_a_known_state_needs_a_step() -> None:
 
 def test_the_fixture_is_the_function(state_survives: Any) -> None:
     assert state_survives is assert_state_survives
+
+
+def test_what_is_no_model_with_numbers_is_refused_by_what_it_is() -> None:
+    def in_numpy(model: Any, tokens: Tensor, state: Any, mask: Any) -> tuple[Any, Any]:
+        return model(tokens, state, mask)[0].numpy(), None
+
+    with pytest.raises(ValueError, match="model must be a model, got the class Recurrence"):
+        check_state(Recurrence, step, vocabulary=VOCABULARY)
+    with pytest.raises(ValueError, match="parameters with numbers, got some on the meta device"):
+        check_state(Recurrence().to("meta"), step, vocabulary=VOCABULARY)
+    with pytest.raises(ValueError, match="model must give logits as a tensor, got ndarray"):
+        check_state(Recurrence(), in_numpy, vocabulary=VOCABULARY)
+
+
+def test_a_vocabulary_may_be_an_integer_of_numpy() -> None:
+    size: Any = np.int64(VOCABULARY)
+    assert check_state(Recurrence(), step, checks=["neighbour"], vocabulary=size).passed

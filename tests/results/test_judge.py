@@ -112,6 +112,11 @@ def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
         ("arm,seed,loss,time\na,0,1,2\n", Columns(), "with numbers: loss, time"),
         (
             HEADER + "a,0,1\n",
+            Columns(arm=("",)),
+            "arm must be a column of it, got ''; valid: arm, s",
+        ),
+        (
+            HEADER + "a,0,1\n",
             Columns(value="los"),
             "value must be a column of it, got 'los'; valid: arm, s",
         ),

@@ -16,7 +16,8 @@ from plkernel.results.cautions import warnings
 from plkernel.results.comparison import compare, table
 from plkernel.results.figures import drawings
 from plkernel.results.page import text_report
-from plkernel.results.rate_curves import RateCurve, parabola
+from plkernel.results.rate_curves import CurveResult, RateCurve, parabola
+from plkernel.results.rate_report import curve_cautions, curve_clauses
 from plkernel.results.study import read_study
 
 SPEC = """
@@ -287,7 +288,9 @@ def test_a_curve_waits_for_every_rate_of_a_seed(tmp_path):
 def test_the_report_says_draws_and_keeps_the_minima(tmp_path):
     comparison = compare(read_study(study_folder(tmp_path, diverged=("long_0.016",))))
     assert "short is ahead of long, -0.020 (-0.020 to -0.019) bits per byte" in answer(comparison)
+    assert curve_clauses(comparison.curves, "bits per answer").endswith(" bits per answer")
     text = text_report(comparison)
+    assert "of the validation loss, in bits per byte: every seed's losses at the rates" in text
     assert "-0.0196" in text
     assert "0.0028" in text
     assert any("long: without learning rate 0.016" in one for one in warnings(comparison))
@@ -306,3 +309,21 @@ def test_a_minimum_at_the_edge_of_the_rates_is_said(tmp_path):
     folder.mkdir()
     comparison = compare(read_study(study_folder(folder, diverged=("long_0.016", "long_0.008"))))
     assert any("long: the best learning rate is" in one for one in warnings(comparison))
+
+
+def test_rates_too_far_apart_for_a_parabola_are_said(tmp_path):
+    """Of 1, 2, 4 and 64 times a rate the third is best, and its fit spans a factor of 16."""
+    losses = {1e-3: {0: 3.0}, 2e-3: {0: 2.0}, 4e-3: {0: 1.0}, 64e-3: {0: 2.0}}
+    assert RateCurve("long", losses).gap == (4e-3, 64e-3)
+    assert RateCurve("long", {rate: losses[rate] for rate in (1e-3, 2e-3, 4e-3)}).gap is None
+    factors_of_four = {1e-3: {0: 2.0}, 4e-3: {0: 1.0}, 16e-3: {0: 2.0}}
+    assert RateCurve("long", factors_of_four).gap is None
+
+    comparison = compare(read_study(study_folder(tmp_path)))
+    assert not any("too far" in text for text in warnings(comparison))
+    far = RateCurve("short", losses)
+    told = curve_cautions([CurveResult(far, None, None, None)])
+    assert told == [
+        "short: the parabola spans learning rates 0.004 and 0.064 with none between them, too far"
+        " for its minimum to be trusted: add rates there."
+    ]

@@ -120,7 +120,8 @@ def test_a_text_without_memory_ends_with_a_sentence(
     ("options", "told"),
     [
         (["--seeds", "1"], "seeds must be at least 2, for an interval, got 1"),
-        (["--minutes", "0"], "minutes must be above 0, got 0"),
+        (["--minutes", "0"], "minutes must be a finite number above 0, got 0"),
+        (["--minutes", "inf"], "minutes must be a finite number above 0, got inf"),
         (["--dim", "4"], "got 4, which gives 4; give --dim 11 or more"),
         (
             ["--model", "rwkv6", "--dim", "6"],
@@ -134,6 +135,15 @@ def test_options_that_do_not_fit_are_refused(
 ) -> None:
     assert told in refused(command.command, TEXT, "--out", tmp_path / "out", *options)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", [".", "/", "a/.."])
+def test_a_folder_without_a_name_is_refused_before_anything_is_measured(
+    out: str, refused: Any
+) -> None:
+    told = refused(command.command, "no-such-text", "--out", out)
+    assert "out must end in the name of the study, of letters, digits, '.', '_' and '-'" in told
+    assert f"got '{out}'; the spec is written beside it, as NAME.toml" in told
 
 
 def test_a_short_text_is_refused_with_the_bytes_that_it_needs(tmp_path: Path, refused: Any) -> None:
@@ -280,9 +290,12 @@ def test_steps_follow_from_the_minutes(tmp_path: Path) -> None:
     most = ((600 - 10 - trial.AFTERWARDS) / 8 - fixed) / 0.01
     assert steps == 6 * math.floor(most / 6)
     assert seconds == pytest.approx(10 + trial.AFTERWARDS + 8 * (fixed + 0.01 * steps))
-    told = r"minutes must be at least 12 here for 16 runs of 60 steps, 2 at a time, got 10; or"
-    with pytest.raises(ValueError, match=told):
+    told = r"minutes must be at least 12 here for 16 runs of 60 steps, 2 at a time, got 10"
+    with pytest.raises(ValueError, match=f"{told}$"):  # with fewer seeds there is no interval
         trial.steps_for(one.spec, OPTIONS, elapsed=600.0)
+    more_seeds = OPTIONS.model_copy(update={"seeds": 3})
+    with pytest.raises(ValueError, match=f"{told}; or give fewer --seeds"):
+        trial.steps_for(one.spec, more_seeds, elapsed=600.0)
     with pytest.raises(ValueError, match="minutes must be at least"):
         planned(tmp_path / "other", minutes=0.3)
     assert [path.name for path in (tmp_path / "other").iterdir()] == [MEASUREMENT]

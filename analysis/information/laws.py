@@ -488,6 +488,24 @@ def noise(data: Points) -> Floats:
     return np.asarray(away @ rng.standard_normal((blocks, DRAWS)) * scale / data.errors[:, None])
 
 
+def outstanding(curve: DecayCurve, last: int) -> list[int]:
+    """Lags beyond `last` at which the values are above twice the floor."""
+    columns = zip(curve.lags, curve.values, curve.floor, strict=True)
+    return [lag for lag, value, floor in columns if lag > last and value > 2 * floor]
+
+
+def _hidden_by(curve: DecayCurve, last: int) -> str:
+    """What the values beyond lag `last` do not stand out from.
+
+    That is the drift where it is large beside the floor and most of them are above the floor.
+    """
+    beyond = [lag for lag in curve.lags if lag > last]
+    is_drift = curve.drift > DRIFT_MULTIPLE * max(curve.floor)
+    if is_drift and len(outstanding(curve, last)) > len(beyond) / 2:
+        return "blocks of different composition"
+    return "a shuffled corpus"
+
+
 def judge(curve: DecayCurve) -> Verdict:
     """Decide whether `curve`, clear of floor and drift, is a power law, and its shape if not.
 
@@ -500,7 +518,7 @@ def judge(curve: DecayCurve) -> Verdict:
     usable = [lag for lag in curve.lags if start <= lag <= last]
     if len(usable) < FEWEST_LAGS:
         beyond = f" beyond lag {last}" if last else ""
-        sentence = f"no memory that stands out from a shuffled corpus{beyond}"
+        sentence = f"no memory that stands out from {_hidden_by(curve, last)}{beyond}"
         return Verdict("none", sentence, start, last, ())
     first = usable[0]
     span = f"lags {first} to {last}"
@@ -727,6 +745,10 @@ def measure_corpus(
     stated, *_, near = begun
     ranges = [limits for limits in begun if limits[0] < limits[1] <= max_lag]
     verdict = with_correlation(judge(information), correlation)
+    is_apart = len(outstanding(information, verdict.last_lag)) >= FEWEST_LAGS
+    if lines is not None and verdict.kind == "none" and not verdict.last_lag and is_apart:
+        sentence = "no memory that stands out at the shortest lags; some farther lags do"
+        verdict = replace(verdict, sentence=sentence)
     wanted = {_label(limits): (information, limits) for limits in ranges}
     if verdict.last_lag > verdict.first_lag:
         above = (verdict.first_lag, verdict.last_lag)

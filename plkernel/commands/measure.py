@@ -354,12 +354,7 @@ def records_sentence(result: Measurement) -> str | None:
         f" of the same layout; it explains {records.strength * BITS:.2g} bits near that lag, and"
         " what it explains is not part of I above"
     )
-    curve = result.information
-    beyond = [
-        lag
-        for lag, value, floor in zip(curve.lags, curve.values, curve.floor, strict=True)
-        if lag > result.verdict.last_lag and value > floor
-    ]
+    beyond = laws.outstanding(result.information, result.verdict.last_lag)
     if len(beyond) < FEWEST_LAGS:
         return found
     return (

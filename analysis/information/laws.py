@@ -50,6 +50,8 @@ DRIFT_MULTIPLE = 2.0
 drift.
 """
 FEWEST_LAGS = 3
+BY_CHANCE = 0.1
+"""Share of the lags above which values beyond the floor are no noise."""
 FEWEST_COMPARED = 6
 WINDOW = 2.0
 """A local slope at d uses the lags from d / WINDOW to d * WINDOW."""
@@ -489,9 +491,13 @@ def noise(data: Points) -> Floats:
 
 
 def outstanding(curve: DecayCurve, last: int) -> list[int]:
-    """Lags beyond `last` at which the values are above twice the floor."""
+    """Lags beyond `last` at which the values are above the floor; none where noise gives as many.
+
+    Of noise alone about one in forty is above a floor of a 95 % interval.
+    """
     columns = zip(curve.lags, curve.values, curve.floor, strict=True)
-    return [lag for lag, value, floor in columns if lag > last and value > 2 * floor]
+    found = [lag for lag, value, floor in columns if lag > last and value > floor]
+    return found if len(found) >= max(FEWEST_LAGS, BY_CHANCE * len(curve.lags)) else []
 
 
 def _hidden_by(curve: DecayCurve, last: int) -> str:
@@ -745,7 +751,7 @@ def measure_corpus(
     stated, *_, near = begun
     ranges = [limits for limits in begun if limits[0] < limits[1] <= max_lag]
     verdict = with_correlation(judge(information), correlation)
-    is_apart = len(outstanding(information, verdict.last_lag)) >= FEWEST_LAGS
+    is_apart = bool(outstanding(information, verdict.last_lag))
     if lines is not None and verdict.kind == "none" and not verdict.last_lag and is_apart:
         sentence = "no memory that stands out at the shortest lags; some farther lags do"
         verdict = replace(verdict, sentence=sentence)

@@ -16,7 +16,6 @@ from plkernel.analysis.information.counts import check_data
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, DecayCurve, Estimator
 from plkernel.analysis.information.laws import (
     DRIFT_MULTIPLE,
-    FEWEST_LAGS,
     STATED,
     Measurement,
     local_slopes,
@@ -355,7 +354,7 @@ def records_sentence(result: Measurement) -> str | None:
         " what it explains is not part of I above"
     )
     beyond = laws.outstanding(result.information, result.verdict.last_lag)
-    if len(beyond) < FEWEST_LAGS:
+    if not beyond:
         return found
     return (
         f"{found}. I stands out at {len(beyond)} lags beyond the verdict's, up to {beyond[-1]:,}:"

@@ -81,7 +81,9 @@ def assert_decays_survive(
     initialised again  as it is, and as if it had never been
     saved and loaded   with other decays: `save_pretrained`, or the state_dict into another model;
                        also in bfloat16, and from files that lack one tensor of the modules with
-                       decays, or all other tensors: the decays that are there must survive
+                       decays, the last of these modules, or all other tensors: the decays that are
+                       there must survive. Of transformers, also the file of the model within it,
+                       and its own file in that model
     deepcopy, compiled
     two processes      of gloo: sharded by FSDP2 when built, and built on meta, sharded,
                        materialised and initialised
@@ -293,6 +295,38 @@ def _saved_and_loaded(
         now = _decays(other, decays)
         expected = {**kept, **{name: x for name, x in now.items() if name in left_out}}
         yield f" from a file without {words}", now, expected
+    if files:
+        yield from _within(model, kept, decays)
+
+
+def _within(model: Any, kept: Arrays, decays: "Decays | None") -> Readings:
+    """The file of the model that a model of transformers wraps, and its own file in that one.
+
+    Nothing where it wraps none with all decays and the same configuration, or names no prefix, by
+    which transformers finds the one in the other.
+    """
+    inner = [
+        (name, child)
+        for name, child in model.named_children()
+        if hasattr(child, "save_pretrained") and type(child.config) is type(model.config)
+    ]
+    if len(inner) != 1 or not model.base_model_prefix:
+        return
+    name, child = inner[0]
+    if not all(one.startswith(f"{name}.") for one in kept):
+        return
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        try:
+            child.save_pretrained(folder)
+        except RuntimeError:  # tensors that only the whole model ties: it has no file of its own
+            return
+        other = type(model).from_pretrained(folder)
+    yield f" from the file of {name}", other, kept
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        model.save_pretrained(folder)
+        other = type(child).from_pretrained(folder)
+    now = {f"{name}.{one}": x for one, x in _decays(other, decays).items()}
+    yield f" in {name} alone", now, kept
 
 
 @contextmanager
@@ -316,8 +350,9 @@ def _options_of(function: Callable[..., Any]) -> set[str]:
 def _lacking(model: Any, decays: "Decays | None") -> Iterator[tuple[str, set[str]]]:
     """What a file may lack, in words, and names of those tensors.
 
-    Each tensor of a module with decays, in all layers at once, and then all tensors elsewhere: an
-    initialisation runs for a module of which something is missing, and for those around it.
+    Each tensor of a module with decays, in all layers at once, the last of these modules, as where
+    a layer was added, and then all tensors elsewhere: an initialisation runs for a module of which
+    something is missing, and for those around it.
     """
     from plkernel.decays.watch import layers_of
 
@@ -332,6 +367,9 @@ def _lacking(model: Any, decays: "Decays | None") -> Iterator[tuple[str, set[str
         else:
             elsewhere.add(name)
     yield from alike.items()
+    last = heads[-1]
+    if len(heads) > 1 and last:
+        yield f"{last}*", {name for name in model.state_dict() if name.startswith(last)}
     if elsewhere:
         yield "the tensors of other modules", elsewhere
 

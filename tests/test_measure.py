@@ -101,6 +101,9 @@ def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
     assert len(curve.replicates[0]) == BLOCKS
     assert found.verdict.kind == "none"
     assert "drift: beyond lag 0 half of I or more" in render(found)
+    assert "verdict: no memory that stands out from blocks of different composition" in render(
+        found
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,6 +141,19 @@ def test_blocks_of_different_composition_are_called_drift() -> None:
     draw = np.random.default_rng(0)
     blocks = [draw.integers(low, low + 4, 50_000) for low in (0, 2, 0, 2, 1, 3)]
     assert "drift: beyond lag 0 half of I or more" in rendered(np.concatenate(blocks))
+
+
+def test_a_counter_in_lines_is_no_contradiction() -> None:
+    """Its digits share information at a line's length, which the verdict leaves to the records."""
+    rng = np.random.default_rng(7)
+    colours = [b"red", b"green", b"blue"]
+    lines = [
+        b"%05d,%d,%.3f,%s" % (10_000 + i, rng.integers(0, 10), rng.random(), colours[i * i % 7 % 3])
+        for i in range(8_000)
+    ]
+    text = rendered(np.frombuffer(b"\n".join(lines), np.uint8))
+    assert "verdict: no memory that stands out at the shortest lags; some farther lags do" in text
+    assert "fields of lines that follow one another, as of a counter" in text
 
 
 @pytest.mark.parametrize(

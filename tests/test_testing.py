@@ -294,6 +294,135 @@ def test_files_of_transformers_that_lack_a_tensor(draws: str, message: str) -> N
     return None
 
 
+SIZES: dict[str, Any] = {
+    "vocab_size": 32,
+    "pad_token_id": 0,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_heads": 8,
+    "head_dim": 4,
+    "state_size": 4,
+    "n_groups": 1,
+    "chunk_size": 8,
+}
+
+
+def is_missing(tensor: torch.Tensor) -> bool:
+    """Whether a file that is being loaded lacks it."""
+    return not getattr(tensor, "_is_hf_initialized", False)
+
+
+def draw(mixer: Any) -> None:
+    """Put new numbers in place of the decays, whatever was loaded."""
+    mixer.A_log.copy_(torch.arange(1.0, 9.0).log())
+    mixer.dt_bias.copy_(torch.empty(8).uniform_(-7.0, -3.0))
+
+
+def nothing(model: Any, module: Any) -> None:
+    pass
+
+
+def beside_a_skip(model: Any, module: Any) -> None:
+    """Draws decays where D of their mixer is missing."""
+    if hasattr(module, "D") and is_missing(module.D):
+        draw(module)
+
+
+def beside_a_convolution(model: Any, module: Any) -> None:
+    """Draws decays where the convolution of their mixer is missing."""
+    if isinstance(module, nn.Conv1d) and is_missing(module.weight):
+        for layer in model.layers:
+            if layer.mixer.conv1d is module:
+                draw(layer.mixer)
+
+
+def of_all_layers(model: Any, module: Any) -> None:
+    """Draws A_log of all layers where that of one is missing."""
+    if hasattr(module, "A_log") and is_missing(module.A_log):
+        for layer in model.layers:
+            layer.mixer.A_log.copy_(torch.arange(1.0, 9.0).log())
+
+
+def of_layers_before(model: Any, module: Any) -> None:
+    """Draws the decays of the first layer where the last one was added."""
+    is_last = hasattr(module, "A_log") and module is model.layers[-1].mixer
+    if is_last and is_missing(module.A_log) and is_missing(module.D):
+        draw(model.layers[0].mixer)
+
+
+def beside_a_norm(model: Any, module: Any) -> None:
+    """Draws decays where the norm before their mixer is missing."""
+    for layer in getattr(model, "layers", ()):
+        if layer.norm is module and is_missing(module.weight):
+            draw(layer.mixer)
+
+
+def beside_a_head(model: Any, module: Any) -> None:
+    """Draws decays where the head is missing."""
+    if module is getattr(model, "lm_head", None) and is_missing(module.weight):
+        for layer in model.backbone.layers:
+            draw(layer.mixer)
+
+
+SHARED = {
+    f"backbone.layers.{index}.mixer.A_log": "backbone.layers.0.mixer.A_log" for index in (1, 2)
+}
+WITHOUT = "saved and loaded from a file without "
+MIXERS = r"backbone.layers.\*.mixer."
+LOADED: list[tuple[Any, dict[str, Any], str]] = [
+    (nothing, {}, ""),
+    (nothing, {"_tied_weights_keys": SHARED}, ""),
+    (beside_a_skip, {}, rf"{WITHOUT}{MIXERS}D: "),
+    (beside_a_skip, {"_tied_weights_keys": SHARED}, rf"{WITHOUT}{MIXERS}D: "),
+    (beside_a_convolution, {}, rf"{WITHOUT}{MIXERS}conv.d.weight: "),
+    (of_all_layers, {}, WITHOUT + r"backbone.layers.2.mixer.\*: backbone.layers.0.mixer.A_log"),
+    (of_layers_before, {}, WITHOUT + r"backbone.layers.2.mixer.\*: backbone.layers.0.mixer.A_log"),
+    (beside_a_norm, {}, f"{WITHOUT}the tensors of other modules: "),
+    (beside_a_head, {}, f"{WITHOUT}the tensors of other modules: "),
+    (nothing, {"base_model_prefix": "model"}, "saved and loaded from the file of backbone: "),
+    (
+        nothing,
+        {"_keys_to_ignore_on_save": ["backbone.layers.1.mixer.A_log"]},
+        "saved and loaded: backbone.layers.1.mixer.A_log",
+    ),
+]
+
+
+@pytest.mark.parametrize(("redraws", "options", "message"), LOADED)
+def test_parts_of_files_in_models_of_transformers(
+    redraws: Any, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An initialisation that overwrites what was loaded, a prefix that is not found, shared decays,
+    and a tensor that is not saved.
+    """
+    module = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
+    config = pytest.importorskip("transformers").Mamba2Config(**SIZES)
+    config.tie_word_embeddings = "_tied_weights_keys" in options
+    kind = type("Loaded", (module.Mamba2ForCausalLM,), options)
+    as_it_was = module.Mamba2PreTrainedModel._init_weights
+
+    @torch.no_grad()
+    def initialised(model: Any, part: Any) -> None:
+        redraws(model, part)
+        as_it_was(model, part)
+
+    monkeypatch.setattr(module.Mamba2PreTrainedModel, "_init_weights", initialised)
+    if not message:
+        return assert_decays_survive(lambda: kind(config), steps=["saved and loaded"])
+    with pytest.raises(AssertionError, match=message):
+        assert_decays_survive(lambda: kind(config), steps=["saved and loaded"])
+    return None
+
+
+def test_a_model_that_loses_names_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the whole, in the model that it wraps."""
+    module = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
+    config = pytest.importorskip("transformers").Mamba2Config(**SIZES)
+    monkeypatch.setattr(module.Mamba2Model, "base_model_prefix", "model")
+    with pytest.raises(AssertionError, match="saved and loaded in backbone alone: "):
+        assert_decays_survive(lambda: module.Mamba2ForCausalLM(config), steps=["saved and loaded"])
+
+
 def test_a_layer_without_a_parent() -> None:
     assert_decays_survive(Layer, steps=["saved and loaded", "deepcopy"], initialise=Layer.reset)
 

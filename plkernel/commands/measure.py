@@ -16,7 +16,6 @@ from plkernel.analysis.information.counts import check_data
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, DecayCurve, Estimator
 from plkernel.analysis.information.laws import (
     DRIFT_MULTIPLE,
-    FEWEST_LAGS,
     STATED,
     Measurement,
     local_slopes,
@@ -360,13 +359,8 @@ def records_sentence(result: Measurement) -> str | None:
         f" of the same layout; it explains {records.strength * BITS:.2g} bits near that lag, and"
         " what it explains is not part of I above"
     )
-    curve = result.information
-    beyond = [
-        lag
-        for lag, value, floor in zip(curve.lags, curve.values, curve.floor, strict=True)
-        if lag > result.verdict.last_lag and value > floor
-    ]
-    if len(beyond) < FEWEST_LAGS:
+    beyond = laws.outstanding(result.information, result.verdict.last_lag)
+    if not beyond:
         return found
     return (
         f"{found}. I stands out at {len(beyond)} lags beyond the verdict's, up to {beyond[-1]:,}:"

@@ -1,4 +1,4 @@
-"""What became of the decays of a checkpoint since one before: drawn anew, or in another order.
+"""What became of the decays of a checkpoint since one before: drawn anew, in another order or form.
 
 Each tensor of each layer is tested, as one that was drawn anew hides among those that were kept.
 """
@@ -53,6 +53,12 @@ WHY = {
 SINGLE = np.finfo(np.float32)
 MOST_ROUNDINGS = 8.0
 """In the exponentials of a converter, which computes in float32."""
+SAME = 1e-6
+"""Spreads of a tensor within which movements are called the same, beside their rounding."""
+LEAST_MOVED, LEAST_KNOWN = 0.05, 100.0
+"""The least movement that is told: spreads of the tensor, and times the difference allowed. The
+first step of an optimizer such as Adam moves numbers by the learning rate alone, which is less.
+"""
 
 
 @dataclass(frozen=True)
@@ -92,12 +98,14 @@ def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
     another order      a tensor has the same numbers in other places, or those of another layer
     initialised again  it is an official initialisation, and was not before; or the numbers before
                        explain nothing of those now, in all layers together or in this one
+    moved as one       (notable) all its numbers have moved by the same amount or factor
     """
     told: set[str] = set()
     for found in (
         *_in_another_form(before, now),
         *_in_another_order(before, now),
         *_started_again(before, now),
+        *_moved_as_one(before, now),
     ):
         if found.tensor not in told:
             told.add(found.tensor)
@@ -200,6 +208,35 @@ def _started_again(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Fi
             if role not in were and role in old.tensors:
                 seen = f"is {words}, and was not before"
                 yield Finding("initialised again", new.names[role], seen)
+
+
+def _moved_as_one(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
+    """Tensors of FEWEST or more numbers that are those before plus a constant, or times one.
+
+    Gradients move each number by another amount, so this is the work of a converter, or of weight
+    decay where no gradient came.
+    """
+    for name, _, _, old, new in _tensors(before, now):
+        x, y = old.values.ravel(), new.values.ravel()
+        if x.size < FEWEST or not (np.isfinite(x).all() and np.isfinite(y).all()):
+            continue
+        spread = float(x.std())
+        if spread == 0.0 or np.ptp(y) == 0.0:
+            continue
+        largest = max(1.0, float(np.abs(x).max()), float(np.abs(y).max()))
+        allowed = SAME * spread + (old.eps + new.eps) * largest
+        least = max(LEAST_MOVED * spread, LEAST_KNOWN * allowed)
+        shift = float((y - x).mean())
+        factor = float(x @ y / (x @ x))
+        forms = {
+            f"plus {shift:.6g}": (x + shift, abs(shift)),
+            f"times {factor:.6g}": (factor * x, abs(factor - 1.0) * float(np.abs(x).max())),
+        }
+        for words, (expected, moved) in forms.items():
+            if moved >= least and np.abs(y - expected).max() <= allowed:
+                seen = f"all numbers are those before {words}, which training does not do"
+                yield Finding("moved as one", name, seen, "notable")
+                break
 
 
 def _pairs(before: Sequence[Layer], now: Sequence[Layer]) -> list[Pair]:

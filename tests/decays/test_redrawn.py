@@ -130,6 +130,47 @@ def test_training_is_none_of_this(model: str, seed: int) -> None:
     assert told(narrow, before) == {}
 
 
+AS_ONE: dict[str, Callable[[Tensor], Tensor]] = {
+    "plus 0.693147": lambda x: x + math.log(2.0),
+    "plus -1": lambda x: x - 1.0,
+    "times 0.9": lambda x: 0.9 * x,
+    "times 2": lambda x: 2.0 * x,
+    "times -0.5": lambda x: -0.5 * x,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("chosen", CHOSEN)
+@pytest.mark.parametrize("words", AS_ONE)
+@pytest.mark.parametrize("model", MODELS)
+def test_all_numbers_of_a_tensor_moved_as_one(
+    model: str, words: str, chosen: str, dtype: torch.dtype
+) -> None:
+    """By a converter, or by weight decay alone: notable, and nothing else is found."""
+    before = MODELS[model](3)
+    now = {
+        name: AS_ONE[words](x.double()).to(dtype) if CHOSEN[chosen](name) else x
+        for name, x in before.items()
+    }
+    found = list(redrawn(layers(before), layers(now)))
+    moved = {name for name in before if CHOSEN[chosen](name) and "ln_x" not in name}
+    assert {one.tensor for one in found} == moved
+    assert {(one.name, one.severity) for one in found} == {("moved as one", "notable")}
+    assert all(f"those before {words}, " in one.seen for one in found)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_training_moves_no_tensor_as_one(model: str) -> None:
+    """One step of Adam with gradients of one sign, a drift with noise, and rounding."""
+    before = MODELS[model](4)
+    step = {name: x - 0.01 for name, x in before.items()}
+    drift = {name: x - 1.0 for name, x in trained(before, 1e-4).items()}
+    shrunk = {name: 0.5 * x for name, x in trained(before, 1e-4).items()}
+    narrow = {name: (x - 1.0).bfloat16() for name, x in before.items()}
+    for now in (step, drift, shrunk, narrow):
+        assert told(before, now) == {}
+
+
 def placed(state: State, place: Callable[[int], int]) -> State:
     """Tensors of layer n from layer `place(n)`."""
 

@@ -411,7 +411,7 @@ def test_one_changed_word_and_another_registration_are_noticed(
         (
             "spec",
             {"gates": [{"name": "g", "arm": "base"}]},
-            "'g': a gate needs at_least or at_most",
+            "'g': a gate must have at_least or at_most",
         ),
     ],
 )

@@ -390,7 +390,7 @@ for _option in ("tempering", "loss", "max_lag"):
             [*NOT_FINITE, *NO_NUMBERS, -1],
         )
     )
-SWITCHES = {"trust_code", "trusted", "frozen", "control", "check"}
+SWITCHES = {"trust_code", "trusted", "frozen", "control", "check", "short"}
 """Arguments that are true or false, and a callback: neither numbers nor paths."""
 
 

@@ -227,6 +227,12 @@ def test_a_tree_is_dirty_where_code_differs(
     )
     assert changed("plkernel/results/page.py") == (True, False)
     assert changed("plkernel/training/new.py") == (True, True)
+
+    before = environment.source_digest()
+    folder = tmp_path / "plkernel/training"
+    (folder / "new.py").rename(folder / "other.py")
+    environment.source_digest.cache_clear()
+    assert environment.source_digest() != before, "the name of a file belongs to the digest"
     environment.source_digest.cache_clear()
 
 

@@ -91,7 +91,7 @@ def test_mistakes_are_one_line(
     text = Path(config["corpus"]["name"])
     text.write_text(text.read_text() + "one line more\n")
     for arguments, message in [
-        ([tmp_path], "no such file; give the folder of a run"),
+        ([tmp_path], "holds none of model.safetensors"),
         ([folder, "--windows", "0"], "windows must be at least 1, got 0"),
         ([folder, "--corpus", "missing.txt"], "missing.txt"),
         ([folder], "must be what the run was trained on"),

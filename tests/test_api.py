@@ -4,6 +4,7 @@ say.
 
 import ast
 import importlib
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -333,3 +334,14 @@ def test_units_are_bits(run: TrainedRun) -> None:
     assert bits == pytest.approx(2.0, abs=0.1)
     assert measured.information.values[0] == pytest.approx(bits * np.log(2), rel=1e-12)
     assert run.to_frame()["val_bpb"].tolist() == run.metrics["val_bpb"].tolist()
+
+
+@pytest.mark.parametrize("name", ["trial", "generate"])
+def test_a_function_has_the_defaults_of_its_command(name: str) -> None:
+    command = importlib.import_module(f"plkernel.commands.{name}").command
+    of_command = inspect.signature(command).parameters
+    of_function = inspect.signature(getattr(plkernel, name)).parameters
+    shared = set(of_function) & set(of_command) - {"prompt"}  # the function takes bytes
+    assert len(shared) > 3
+    for one in shared:
+        assert of_function[one].default == of_command[one].default, one

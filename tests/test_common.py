@@ -171,6 +171,16 @@ def test_no_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixture[s
         assert capsys.readouterr().err.startswith(f"error: out of memory, {type(error).__name__}")
 
 
+def test_a_record_names_the_command_of_its_process_or_of_the_study_that_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(environment.COMMAND, raising=False)
+    monkeypatch.setattr(sys, "argv", ["sweep.py", "--out", "two words"])
+    assert environment.environment(1)["command"].endswith(" --out 'two words'")
+    monkeypatch.setenv(environment.COMMAND, "plkernel experiment demo")
+    assert environment.environment(1)["command"] == "plkernel experiment demo"
+
+
 def test_a_source_tree_without_git_has_a_digest_but_no_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -217,6 +227,12 @@ def test_a_tree_is_dirty_where_code_differs(
     )
     assert changed("plkernel/results/page.py") == (True, False)
     assert changed("plkernel/training/new.py") == (True, True)
+
+    before = environment.source_digest()
+    folder = tmp_path / "plkernel/training"
+    (folder / "new.py").rename(folder / "other.py")
+    environment.source_digest.cache_clear()
+    assert environment.source_digest() != before, "the name of a file belongs to the digest"
     environment.source_digest.cache_clear()
 
 

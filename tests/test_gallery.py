@@ -17,6 +17,7 @@ def test_the_table_names_every_source_and_holds_the_figures(
 ) -> None:
     gallery(max_lag=512, out=tmp_path, figure=False)
     text = capsys.readouterr().out
+    assert text.endswith(f"\nwritten: {tmp_path / 'gallery.json'}\n")
     rows = {line.split()[0]: line for line in text.splitlines() if line.strip()}
     assert all(rows[item.name].split()[-1] in item.origin["source"] for item in initialisations())
     assert "slopes on lags 4..128; t**-1.15 itself falls to 1% at lag 55" in text

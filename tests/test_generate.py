@@ -272,6 +272,10 @@ def test_mistakes_are_one_line(
         assert output == ""
 
 
+def test_no_bytes_are_drawn_where_none_are_asked_for() -> None:
+    assert plkernel.generate(build("ssm"), count=0) == b""
+
+
 def test_wrong_arguments_of_the_function_are_named() -> None:
     model: Any = build("ssm")
     with pytest.raises(ValueError, match="count must be at least 0, got -1"):

@@ -7,9 +7,11 @@ import xml.dom.minidom
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from scipy.stats import t as student
 
 from plkernel.analysis.figures.style import COLOURS, INK, rendered
-from plkernel.context.curve_figures import Curves, truncation_figure
+from plkernel.context.curve_figures import Curves, probe_figure, truncation_figure
+from plkernel.context.measures import INFORMED, Influence, Means, Probe, Truncation
 from plkernel.decays.memory import QUANTILES, Memory
 from plkernel.decays.memory_figures import START, Panel, kernel_figure
 
@@ -75,6 +77,45 @@ def test_truncation_shows_means_over_seeds_and_the_loss() -> None:
         truncation_figure({"nothing lost": Curves(GIVEN, BASE[:, ::-1])}).axes[1].get_yscale()
         == "linear"
     )
+
+
+def test_axes_of_truncation_say_what_is_given_and_what_is_lost() -> None:
+    whole, lost = truncation_figure({"base": Curves(GIVEN, BASE)}).axes
+    assert [axes.get_xlabel() for axes in (whole, lost)] == ["bytes given"] * 2
+    assert whole.get_ylabel() == "bits per byte"
+    assert lost.get_ylabel() == "bits per byte lost by the rest"
+
+
+def test_bands_of_a_probe_are_95_per_cent_intervals_over_windows_and_over_blocks_of_the_text():
+    windows = 5
+    errors = (0.01, 0.01, 0.02, 0.03)
+    bits = (0.8, 0.4, 0.2, 0.1)
+    probe = Probe(
+        "byte",
+        windows,
+        context=8,
+        bytes_per_token=1.0,
+        bits_per_token=3.0,
+        influence=Influence(GIVEN, bits, errors),
+        positions=Means(GIVEN, tuple(BASE[0]), errors),
+        truncation=Truncation(windows, GIVEN, tuple(BASE[0]), (1.0, 0.5, 0.2, 0.0), errors),
+        information=Influence(GIVEN, bits[::-1], errors),
+    )
+    near, along, lost = probe_figure(probe).axes
+    over_windows = student.ppf(0.975, windows - 1)
+    over_blocks = student.ppf(0.975, INFORMED - 1)
+    expected = [
+        (near.collections[0], bits, over_windows),
+        (near.collections[1], bits[::-1], over_blocks),
+        (along.collections[0], BASE[0], over_windows),
+        (lost.collections[0], (1.0, 0.5, 0.2), over_windows),
+    ]
+    for band, middle, factor in expected:
+        edges = band.get_paths()[0].vertices
+        for place, (lag, value) in enumerate(zip(GIVEN, middle, strict=False)):
+            heights = edges[edges[:, 0] == lag, 1]
+            half = factor * errors[place]
+            assert (heights.min(), heights.max()) == pytest.approx((value - half, value + half))
 
 
 def test_any_name_is_drawn() -> None:

@@ -152,6 +152,7 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
         ("synthetic:beta=one", "could not convert string to float: 'one'"),
         ("synthetic:beta=1,symbols=2.5", r"invalid literal for int\(\) with base 10: '2.5'"),
         ("synthetic:beta=1,bytes=0", "bytes must be a number of bytes such as 500000"),
+        ("synthetic:beta=1,bytes=many", "bytes must be a number of bytes such as 500000"),
         ("synthetic:lag", r"law must be one of those known, got 'lag'; did you mean 'lags'\?"),
         ("synthetic:lags,alpha=-1", "alpha must be a number of at least 0"),
     ],

@@ -1,5 +1,6 @@
 """What is measured: bytes, tokens, and vectors of integers from files of numpy."""
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,14 @@ class Danger:
         return Path.touch, (self.path,)
 
 
-def test_nothing_in_a_file_of_numpy_is_executed(tmp_path: Path) -> None:
-    np.save(tmp_path / "bad.npy", np.array([Danger(tmp_path / "ran")], dtype=object))
+@pytest.mark.parametrize("is_array", [True, False])
+def test_nothing_in_a_file_of_numpy_is_executed(tmp_path: Path, is_array: bool) -> None:
+    """Of an array of objects, and of a pickle under the name of such a file."""
+    danger = Danger(tmp_path / "ran")
+    if is_array:
+        np.save(tmp_path / "bad.npy", np.array([danger], dtype=object))
+    else:
+        (tmp_path / "bad.npy").write_bytes(pickle.dumps(danger))
     with pytest.raises(ValueError, match=r"bad\.npy: is no file of numpy with a vector"):
         read_vector(tmp_path / "bad.npy")
     assert not (tmp_path / "ran").exists()

@@ -13,7 +13,7 @@ from plkernel.commands import judge as command
 from plkernel.common import cli
 from plkernel.common.files import load_json
 from plkernel.results.comparison import compare
-from plkernel.results.judging import Judged, judged, render, seeds_needed
+from plkernel.results.judging import Judged, figure, judged, render, seeds_needed
 from plkernel.results.rows import Columns, Row, last_values, read_rows, split_name
 from plkernel.results.statistics import detectable_difference, holm
 from plkernel.results.study import read_study
@@ -265,6 +265,19 @@ def test_the_headline_says_which_is_better(better: str, word: str) -> None:
     assert word in found.splitlines()[0]
     nothing = render(judged(drawn({"base": 0.0, "a": 0.0}, seeds=3)), better)
     assert nothing.startswith("No arm can be distinguished from base (1 comparison")
+
+
+@pytest.mark.parametrize(
+    ("value", "better", "label"),
+    [
+        ("val_loss", "lower", "val_loss, difference to base, below 0 is better"),
+        ("", "higher", "difference to base, above 0 is better"),
+    ],
+)
+def test_the_axis_of_the_forest_says_what_is_compared(value: str, better: str, label: str) -> None:
+    result = judged(drawn({"base": 0.0, "a": -0.1}), "base")
+    [axes] = figure(result, value, better).axes
+    assert axes.get_xlabel() == label
 
 
 # The command

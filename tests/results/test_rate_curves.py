@@ -234,6 +234,9 @@ def test_a_rate_at_which_most_runs_diverge_is_left_out_and_else_the_seed_is():
     one = curve([[2.0, 1.0, 2.0, math.inf]] + [[2.0, 1.0, 2.0, 9.0]] * 2, RATES[:4])
     assert one.rates == tuple(RATES[:4])
     assert one.seeds == (1, 2)
+    half = curve([[2.0, 1.0, 2.0, math.inf]] * 2 + [[2.0, 1.0, 2.0, 9.0]] * 2, RATES[:4])
+    assert half.rates == tuple(RATES[:4])
+    assert half.seeds == (2, 3)
 
 
 def test_paired_minima_hold_the_true_difference_as_often_as_their_interval_says():

@@ -148,6 +148,18 @@ def test_no_process_writes_through_a_link(
     assert not elsewhere.exists()
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs the affinity of Linux")
+def test_cores_are_those_that_this_process_may_use() -> None:
+    """As taskset and the queue of a cluster leave them, not those of the machine."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert engines.available_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert engines.available_cores() == len(allowed)
+
+
 def test_cores_are_shared_by_the_threads_of_a_run(
     tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

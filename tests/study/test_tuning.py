@@ -18,6 +18,7 @@ from plkernel.config.resolved import resolve_spec
 from plkernel.data.corpora import Splits
 from plkernel.data.windows import fixed_windows
 from plkernel.results.record import restore
+from plkernel.results.saved import Reference
 from plkernel.results.study import read_study
 from plkernel.results.tuning import Choice, choices
 from plkernel.study import references
@@ -243,6 +244,19 @@ def test_counts_are_kept_for_the_same_windows_and_for_other_corpora(
     assert (len(counts[-1]), entry(tmp_path)["training_bytes"]) == (10, 320)
     words = "the first 10 of 48 windows: those that the runs of seed 0 read in 12 steps"
     assert entry(tmp_path)["training_windows"] == words
+
+
+def test_counts_are_those_of_the_windows_that_judge_the_last_step(
+    tiny_spec: SpecWriter, tmp_path: Path, counts: list
+) -> None:
+    """They suit the runs of the same spec, and are counted anew for other final windows."""
+    out = tmp_path / "out"
+    for number, final in enumerate((None, 6, 7), 1):
+        spec = load_spec(tiny_spec(final_windows=final))
+        save_references(resolve_spec(spec), ["uniform"], out)
+        assert len(counts) == number
+        config = prepare(spec, "uniform", 0, tmp_path / f"final {final}").config
+        assert Reference.model_validate(entry(out)).suits(config)
 
 
 def test_an_experiment_counts_before_it_trains_and_its_search_counts_nothing(

@@ -198,6 +198,12 @@ def test_an_unknown_estimator_is_refused(estimator) -> None:
         symbol_curves(chain(300, 5_000, 0.5), [1], estimator=estimator)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_symbols_are_unsigned_integers(dtype: type) -> None:
+    with pytest.raises(ValueError, match=f"data must be a vector .* got {dtype.__name__}"):
+        symbol_curves(chain(300, 5_000, 0.5).astype(dtype), [1])
+
+
 def test_persistent_symbols_count_as_fewer_pairs_and_are_measured_by_repeats() -> None:
     """With probability r a symbol is the one before it: n counts as n (1 - r^2) / (1 + r^2).
 

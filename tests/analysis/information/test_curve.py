@@ -149,6 +149,7 @@ def test_the_curve_depends_neither_on_threads_nor_on_passes(known, monkeypatch):
         ),
         (np.arange(200, dtype=np.uint8), {"lags": []}, "list of integers"),
         (np.arange(200), {}, "vector of uint8, got int64"),
+        (np.arange(200, dtype=np.uint16), {}, "vector of uint8, got uint16"),
         (b"bytes", {}, "got bytes; np.frombuffer"),
         (
             np.arange(200, dtype=np.uint8),

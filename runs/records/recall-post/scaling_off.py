@@ -1,0 +1,91 @@
+"""Accuracy of recall with decays that stop slowing down behind the length of training.
+
+python runs/records/recall-post/scaling_off.py STUDY writes scaling-off.json beside this file: of
+every run of the study whose decays depend on the position, the tests with 32 pairs twice, with
+ln t as it is and with ln min(t, T). The models are those that training left; nothing is trained.
+STUDY is the folder with the runs, runs/out/recall-post.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import torch
+import tyro
+from torch import Tensor
+
+from plkernel.common import cli
+from plkernel.common.environment import environment
+from plkernel.common.files import save_json
+from plkernel.config.condition import from_config
+from plkernel.models import rwkv7
+from plkernel.models.spectrum import log_positions
+from plkernel.training.checkpoint import open_model
+from plkernel.training.evaluate import predictor
+from plkernel.training.recall_task import RecallTask
+from plkernel.training.recall_tests import recalled
+
+OUT = Path(__file__).resolve().parent / "scaling-off.json"
+ARMS = ("scaling", "post")
+CPU = torch.device("cpu")
+
+
+def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -> None:
+    """Test the runs of the study with scaling that goes on, and with scaling that stops at T.
+
+    Args:
+        study: Folder of the study with its runs.
+        out: JSON file for the record.
+    """
+    rows = []
+    for arm in ARMS:
+        for run in sorted((study / arm).glob("seed-*")):
+            rows += tested(arm, run)
+    save_json(out, {"environment": environment(1), "rows": rows})
+    print(f"written: {out}")
+
+
+def tested(arm: str, run: Path) -> list[dict[str, Any]]:
+    """Return a row for every length of the tests of a run."""
+    model, config, _ = open_model(run)
+    task = RecallTask.of(from_config(config))
+    if task is None:
+        raise ValueError(f"{run}: its corpus must be one of recall")
+    predict = predictor(model, CPU)
+    rows = []
+    for name, law in task.tests():
+        if name != "persistence":
+            continue
+        windows = task.longer(law, task.train.test_windows)
+        at_once = max(1, task.train.batch * task.law.length // law.length)
+        goes_on = recalled(predict, windows, at_once)["accuracy"]
+        with stopped_at(task.law.length):
+            stops = recalled(predict, windows, at_once)["accuracy"]
+        rows.append(
+            {
+                "arm": arm,
+                "seed": config["seed"],
+                "length": law.length,
+                "goes_on": goes_on,
+                "stops": stops,
+            }
+        )
+    return rows
+
+
+@contextmanager
+def stopped_at(length: int) -> Iterator[None]:
+    """Give RWKV-7 ln min(t, length) in place of ln t."""
+    most = torch.tensor(float(length)).log()
+
+    def bounded(x: Tensor, memory: Any, dtype: torch.dtype) -> Tensor:
+        return log_positions(x, memory, dtype).minimum(most.to(dtype))
+
+    with patch.object(rwkv7, "log_positions", bounded):
+        yield
+
+
+if __name__ == "__main__":
+    cli.main(evaluations, prog="python runs/records/recall-post/scaling_off.py")

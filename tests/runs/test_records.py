@@ -104,7 +104,11 @@ def test_stored_states_are_judged_as_registered_and_the_table_is_that_of_the_row
     assert registered["hypotheses"] == [one.model_dump() for one in stating.hypotheses]
     rows = read_lines(folder / "losses.jsonl")
     runs = {(row["condition"], row["seed"]) for row in rows}
-    expected = {(one.name, seed) for one in study.CONDITIONS for seed in registered["seeds"]}
+    expected = {
+        (one.name, seed)
+        for one in study.CONDITIONS["state-precision"]
+        for seed in registered["seeds"]
+    }
     assert len(rows) == len(runs)
     assert runs == expected
     assert not set(registered["seeds"]) & set(registered["pilot_seeds"])

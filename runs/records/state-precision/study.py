@@ -373,6 +373,12 @@ def float32_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def every_row() -> list[dict[str, Any]]:
+    """The rows of all records that have some."""
+    files = [RECORDS / name / "losses.jsonl" for name in CONDITIONS]
+    return [row for file in files if file.exists() for row in read_lines(file)]
+
+
 def report(folder: Path) -> None:
     """Write table.json of a record from its rows and hypotheses, and the figure of all records."""
     from figure import figure
@@ -392,8 +398,7 @@ def report(folder: Path) -> None:
             f"{one['verdict']:10} {one['mean']:+.4f} ({one['low']:+.4f} to {one['high']:+.4f})"
             f"  {one['name']}"
         )
-    shown = [row for record in CONDITIONS for row in read_lines(RECORDS / record / "losses.jsonl")]
-    for kind, data in rendered(figure(shown), ("png", "svg")).items():
+    for kind, data in rendered(figure(every_row()), ("png", "svg")).items():
         atomic_write(HERE / f"state.{kind}", data)
 
 

@@ -94,6 +94,20 @@ def test_scripts_beside_records_load(script: str, script_of: Callable[[str], Mod
     assert callable(getattr(script_of(f"records/{script}"), BESIDE[script]))
 
 
+@pytest.mark.parametrize("record", ["state-precision", "state-precision-gdn"])
+def test_hypotheses_on_stored_states_are_those_registered_with_other_seeds_than_the_pilot(
+    record: str,
+) -> None:
+    folder = ROOT / "runs/records" / record
+    registered = json.loads((folder / "registered.json").read_text())
+    stating = read_hypotheses(folder / "hypotheses.toml")
+    assert registered["hypotheses"] == [one.model_dump() for one in stating.hypotheses]
+    assert [one["name"] for one in registered["power"]] == [one.name for one in stating.hypotheses]
+    pilot = {row["seed"] for row in read_lines(folder / "pilot/losses.jsonl")}
+    assert registered["pilot_seeds"] == sorted(pilot)
+    assert not set(registered["seeds"]) & pilot
+
+
 def test_stored_states_are_judged_as_registered_and_the_table_is_that_of_the_rows(
     script_of: Callable[[str], ModuleType],
 ) -> None:
@@ -101,13 +115,15 @@ def test_stored_states_are_judged_as_registered_and_the_table_is_that_of_the_row
     study = script_of("records/state-precision/study")
     registered = json.loads((folder / "registered.json").read_text())
     stating = read_hypotheses(folder / "hypotheses.toml")
-    assert registered["hypotheses"] == [one.model_dump() for one in stating.hypotheses]
     rows = read_lines(folder / "losses.jsonl")
     runs = {(row["condition"], row["seed"]) for row in rows}
-    expected = {(one.name, seed) for one in study.CONDITIONS for seed in registered["seeds"]}
+    expected = {
+        (one.name, seed)
+        for one in study.CONDITIONS["state-precision"]
+        for seed in registered["seeds"]
+    }
     assert len(rows) == len(runs)
     assert runs == expected
-    assert not set(registered["seeds"]) & set(registered["pilot_seeds"])
     found = study.content_of(judged(study.judge_rows(rows), "float32", stating))
     table = json.loads((folder / "table.json").read_text())
     for part in ("rows", "hypotheses"):

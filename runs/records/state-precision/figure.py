@@ -15,8 +15,9 @@ SHOWN = {
     "ssm, 16384, carried": "SSM, state carried",
     "rwkv7, 16384": "RWKV-7",
     "mamba2, 16384": "Mamba-2",
+    "gdn, 16384": "gated delta net",
 }
-"""Conditions of the figure and the titles of their columns."""
+"""Conditions of the figure, where they have rows, and the titles of their columns."""
 LABELS = ["to 1", "1-2", "2-4", "4-8", "8-16"]
 """Ranges of positions in contexts."""
 EXACT = "float32"
@@ -32,14 +33,16 @@ def costs(rows: Sequence[Mapping[str, Any]], condition: str, kind: str, storage:
 
 
 def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """A row for each kind of text, a column for each of SHOWN; thin lines are single seeds."""
+    """A row for each kind of text, a column for each condition; thin lines are single seeds."""
+    present = {row["condition"] for row in rows}
+    shown = {name: title for name, title in SHOWN.items() if name in present}
     kinds = list(rows[0]["losses"])
     storages = list(rows[0]["losses"][kinds[0]])
     with style():
         drawn = Figure(figsize=(PAGE_WIDTH, 3.6))
-        grid = drawn.subplots(len(kinds), len(SHOWN), squeeze=False, sharex=True, sharey="row")
+        grid = drawn.subplots(len(kinds), len(shown), squeeze=False, sharex=True, sharey="row")
         for line, kind in zip(grid, kinds, strict=True):
-            for axes, (condition, title) in zip(line, SHOWN.items(), strict=True):
+            for axes, (condition, title) in zip(line, shown.items(), strict=True):
                 axes.axhline(0.0, color=INK, lw=0.8)
                 for look, storage in enumerate(storages):
                     if storage != EXACT:

@@ -1,11 +1,12 @@
 """What a recurrent state stored in half precision costs models that were trained in float32.
 
-python runs/records/state-precision/study.py trains every condition at every seed, reads held-out
-text with the state stored in four ways, and adds a line to losses.jsonl beside this file; rows that
-are there are not made again. --models ssm trains one kind of model, so that two processes may share
-the work. --power pilot/losses.jsonl --seeds 0 1 2 3 4 5 writes the power of the hypotheses for the
-spread of a pilot to registered.json. --report-only writes table.json, with the verdicts on
-hypotheses.toml, and state.png and .svg.
+python runs/records/state-precision/study.py trains every condition of a record at every seed, reads
+held-out text with the state stored in four ways, and adds a line to losses.jsonl in the folder of
+the record; rows that are there are not made again. --models ssm trains one kind of model, so that
+two processes may share the work. --power FILE --seeds 0 1 2 3 4 5 writes the power of the
+hypotheses for the spread of a pilot, whose rows FILE has, to registered.json. --report-only writes
+table.json, with the verdicts on hypotheses.toml, and state.png and .svg, which show all records.
+--record state-precision-gdn is of gated delta nets; it was declared when the first rows were there.
 
 The text is Python's library, half of it dense, half of it sparse: there seven zero bytes stand
 behind every byte, so that little is to be written between two bytes of text. Blocks of both
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ from plkernel.training.evaluate import token_losses
 from plkernel.training.loop import open_run, run_training
 
 HERE = Path(__file__).resolve().parent
+RECORDS = HERE.parent
 CONTEXT = 128
 TIMES = 16
 """Length of the windows of evaluation in contexts."""
@@ -77,6 +79,10 @@ MODELS: dict[str, dict[str, Any]] = {
             "n_groups": 1,
             "chunk_size": 16,
         },
+    },
+    "gdn": {
+        "kind": "plkernel.models.gated_delta:gated_delta",
+        "config": {"dim": 32, "layers": 2, "heads": 8, "head_size": 8},
     },
 }
 """A further model is one more entry here and in CONDITIONS."""
@@ -113,14 +119,18 @@ class Trained:
         return f"{name}, carried" if self.carried else name
 
 
-CONDITIONS = (
-    Trained("ssm", 64),
-    Trained("ssm", 1024),
-    Trained("ssm", 16384),
-    Trained("ssm", 16384, carried=True),
-    Trained("rwkv7", 16384),
-    Trained("mamba2", 16384),
-)
+CONDITIONS = {
+    "state-precision": (
+        Trained("ssm", 64),
+        Trained("ssm", 1024),
+        Trained("ssm", 16384),
+        Trained("ssm", 16384, carried=True),
+        Trained("rwkv7", 16384),
+        Trained("mamba2", 16384),
+    ),
+    "state-precision-gdn": (Trained("gdn", 16384),),
+}
+"""Of every record, a folder of its own with its own hypotheses."""
 
 
 def spread_out(text: np.ndarray) -> np.ndarray:
@@ -213,7 +223,9 @@ def row_of(one: Trained, seed: int, corpus: Path, windows: Mapping[str, Tensor])
     }
 
 
-def train(seeds: Sequence[int], models: Sequence[str], out: Path) -> None:
+def train(
+    conditions: Sequence[Trained], seeds: Sequence[int], models: Sequence[str], out: Path
+) -> None:
     """Add the rows that are missing to the file `out`."""
     torch.set_num_threads(1)
     training, windows = texts()
@@ -223,7 +235,7 @@ def train(seeds: Sequence[int], models: Sequence[str], out: Path) -> None:
         corpus = Path(folder) / "mixed.bin"
         training.tofile(corpus)
         for seed in seeds:
-            for one in CONDITIONS:
+            for one in conditions:
                 if one.model not in models or (one.name, seed) in done:
                     continue
                 row = row_of(one, seed, corpus, windows)
@@ -261,14 +273,14 @@ def differences(rows: Sequence[Row], arm: str, against: str, group: str) -> list
     return [own[seed] - base[seed] for seed in own]
 
 
-def powers(pilot: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def powers(folder: Path, pilot: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """The power of every hypothesis with `seeds`, for the spread of the pilot.
 
     True differences are 0 for equal, and for higher twice the margin or half of what the pilot
     showed, whichever is more.
     """
     rows = judge_rows(read_lines(pilot))
-    stating = read_hypotheses(HERE / "hypotheses.toml")
+    stating = read_hypotheses(folder / "hypotheses.toml")
     found = []
     for one in stating.hypotheses:
         values = differences(rows, one.arm, one.against or EXACT, one.size)
@@ -293,16 +305,16 @@ def powers(pilot: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     return found
 
 
-def register(pilot: Path, seeds: Sequence[int]) -> None:
-    """Write the hypotheses with their power to registered.json."""
-    stating = read_hypotheses(HERE / "hypotheses.toml")
+def register(folder: Path, pilot: Path, seeds: Sequence[int]) -> None:
+    """Write the hypotheses of a record with their power to registered.json."""
+    stating = read_hypotheses(folder / "hypotheses.toml")
     content = {
         "seeds": list(seeds),
         "hypotheses": [one.model_dump(mode="json") for one in stating.hypotheses],
         "pilot_seeds": sorted({row["seed"] for row in read_lines(pilot)}),
-        "power": powers(pilot, seeds),
+        "power": powers(folder, pilot, seeds),
     }
-    save_json(HERE / "registered.json", content)
+    save_json(folder / "registered.json", content)
     for one in content["power"]:
         print(
             f"{one['power']:.2f}  mean {one['pilot_mean']:+.4f}, sd {one['sd']:.4f}  {one['name']}"
@@ -361,33 +373,40 @@ def float32_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def report() -> None:
-    """Write table.json and the figure from the rows and the hypotheses beside this file."""
+def every_row() -> list[dict[str, Any]]:
+    """The rows of all records that have some."""
+    files = [RECORDS / name / "losses.jsonl" for name in CONDITIONS]
+    return [row for file in files if file.exists() for row in read_lines(file)]
+
+
+def report(folder: Path) -> None:
+    """Write table.json of a record from its rows and hypotheses, and the figure of all records."""
     from figure import figure
 
     from plkernel.analysis.figures.style import rendered
 
-    rows = read_lines(HERE / "losses.jsonl")
-    stating = read_hypotheses(HERE / "hypotheses.toml")
+    rows = read_lines(folder / "losses.jsonl")
+    stating = read_hypotheses(folder / "hypotheses.toml")
     result = judged(judge_rows(rows), EXACT, stating)
     sizes = [row["parameters"] for row in rows]
     content = content_of(result)
     content["float32"] = float32_losses(rows)
     content["parameters"] = {"fewest": min(sizes), "most": max(sizes)}
-    save_json(HERE / "table.json", {**content, "environment": rows[0]["environment"]})
+    save_json(folder / "table.json", {**content, "environment": rows[0]["environment"]})
     for one in content["hypotheses"]:
         print(
             f"{one['verdict']:10} {one['mean']:+.4f} ({one['low']:+.4f} to {one['high']:+.4f})"
             f"  {one['name']}"
         )
-    for kind, data in rendered(figure(rows), ("png", "svg")).items():
+    for kind, data in rendered(figure(every_row()), ("png", "svg")).items():
         atomic_write(HERE / f"state.{kind}", data)
 
 
 def state_precision(
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5),
     models: tuple[str, ...] = tuple(MODELS),
-    out: Path = HERE / "losses.jsonl",
+    record: Literal["state-precision", "state-precision-gdn"] = "state-precision",
+    out: Path | None = None,
     power: Path | None = None,
     report_only: bool = False,
 ) -> None:
@@ -396,16 +415,18 @@ def state_precision(
     Args:
         seeds: Seeds of training and of stochastic rounding.
         models: Some of the kinds of models instead of all.
-        out: File to which rows are added.
+        record: Folder beside that of this script, with hypotheses and conditions of its own.
+        out: File to which rows are added; the one of the record if not given.
         power: Rows of a pilot; writes registered.json for these seeds instead of training.
         report_only: Write table.json and the figure instead of training.
     """
+    folder = RECORDS / record
     if power is not None:
-        register(power, seeds)
+        register(folder, power, seeds)
     elif report_only:
-        report()
+        report(folder)
     else:
-        train(seeds, models, out)
+        train(CONDITIONS[record], seeds, models, out or folder / "losses.jsonl")
 
 
 if __name__ == "__main__":

@@ -283,7 +283,7 @@ def test_the_refusal_of_an_unknown_layer_has_the_lines_to_write() -> None:
     """With the parameters found, in the error's line and below it; as they stand they work."""
     model = Net()
     for read in (plkernel.watch, plkernel.decay_param_groups):
-        with pytest.raises(ValueError, match="no layer with known decays") as told:
+        with pytest.raises(ValueError, match="must have a layer with known decays") as told:
             read(model)
         assert 'as decays={"layers.*.decay": "sigmoid"}' in str(told.value)
         [note] = told.value.__notes__

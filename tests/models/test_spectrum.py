@@ -396,7 +396,10 @@ def test_nodes_in_any_order_are_placed_in_that_of_the_channels() -> None:
 
 
 def test_the_official_format_has_neither_order_nor_positions() -> None:
-    for options, name in ((OPTIONS[0], "parametrisation 'ordered'"), (OPTIONS[1], "scaling_len")):
+    for options, name in (
+        (OPTIONS[0], "parametrisation must be 'free', got 'ordered'"),
+        (OPTIONS[1], "scaling_len"),
+    ):
         model = initialise_(RWKV7(RWKV7Config(16, 1, 8, **options)), "rwkv7_official", 0)
         with pytest.raises(ValueError, match=name):
             to_official(model)

@@ -96,12 +96,12 @@ def test_mistakes_are_one_line(
     text = Path(config["corpus"]["name"])
     text.write_text(text.read_text() + "one line more\n")
     for arguments, message in [
-        ([tmp_path / "empty"], "no such file; give the folder of a run"),
+        ([tmp_path / "empty"], "give the folder of a run that has saved one"),
         ([tmp_path], "changed/checkpoint.safetensors"),
         ([folder, "--windows", "0"], "windows must be at least 1, got 0"),
         ([folder, "--corpus", "missing.txt"], "missing.txt"),
         ([folder], "must be what the run was trained on"),
-        ([tmp_path / "changed"], "belongs to another run (seed was 0, is now 1)"),
+        ([tmp_path / "changed"], "must be of this run, got another: seed was 0, is now 1"),
     ]:
         assert message in refused(inspect, *arguments)
 

@@ -374,14 +374,17 @@ def half_lives(study: str) -> str:
 
 
 STORAGES = {"bfloat16": "bfloat16", "float16": "float16", "stochastic": "bfloat16, stochastic"}
-"""Ways to store a state, as pages name them and as the record does."""
+"""Ways to store a state, as pages name them and as the records do."""
+STATE_TABLES = ("state-precision/table.json", "state-precision-gdn/table.json")
+"""Records on stored states, in the order in which they were declared."""
 
 
 def stored_states(storage: str) -> str:
     """Return losses with a stored state minus those in float32, by position in contexts."""
     rows = [
         row
-        for row in load("state-precision/table.json")["rows"]
+        for file in STATE_TABLES
+        for row in load(file)["rows"]
         if row["storage"] == STORAGES[storage]
     ]
     line = "{condition}, {text}"
@@ -390,7 +393,7 @@ def stored_states(storage: str) -> str:
 
 def state_verdicts() -> str:
     """Return the hypotheses on stored states and what became of them."""
-    hypotheses = load("state-precision/table.json")["hypotheses"]
+    hypotheses = [one for file in STATE_TABLES for one in load(file)["hypotheses"]]
     lines = []
     for one in hypotheses:
         words = one["name"].removeprefix(f"{one['family']}: ")
@@ -398,7 +401,8 @@ def state_verdicts() -> str:
         lines.append([one["family"], words, PAIRED.format(**one), verdict])
     tests = " or ".join(dict.fromkeys(one["test"] for one in hypotheses))
     header = ["where", "hypothesis", f"bits per byte, 90 % interval by {tests}", "verdict"]
-    return f"{markdown(header, lines)}\n\n{source('state-precision/table.json')}"
+    sources = "\n\n".join(source(file) for file in STATE_TABLES)
+    return f"{markdown(header, lines)}\n\n{sources}"
 
 
 def transfer() -> str:

@@ -774,18 +774,27 @@ def published_fall() -> float:
     return -float(np.polyfit(np.log(steps), np.log(gaps), 1)[0])
 
 
+STATE_RECORDS = ("state-precision", "state-precision-gdn")
+"""Records on stored states."""
+
+
+def stored_state_rows() -> list[dict[str, Any]]:
+    """Rows of the tables of all records on stored states."""
+    return [row for name in STATE_RECORDS for row in record(f"{name}/table.json")["rows"]]
+
+
 @number
 def stored_state(condition: str, text: str, positions: str, storage: str) -> Estimate:
     """Return the loss with a stored state minus that in float32, in bits per byte.
 
-    condition, storage: as in state-precision/table.json, without blanks.
+    condition, storage: as in table.json of the records, without blanks.
     """
     wanted = (condition, text, positions, storage)
-    for row in record("state-precision/table.json")["rows"]:
+    for row in stored_state_rows():
         named = [row[name] for name in ("condition", "text", "positions", "storage")]
         if tuple(one.replace(" ", "") for one in named) == wanted:
             return Estimate(row["mean"], row["low"], row["high"])
-    raise ValueError(f"no row of state-precision is {', '.join(wanted)}")
+    raise ValueError(f"no row on stored states is {', '.join(wanted)}")
 
 
 @number
@@ -796,7 +805,11 @@ def stored_state_seeds(
     than zero.
     """
     band = ("within", "1-2", "2-4", "4-8", "8-16").index(positions)
-    lines = (RECORDS / "state-precision/losses.jsonl").read_text().splitlines()
+    lines = [
+        line
+        for name in STATE_RECORDS
+        for line in (RECORDS / name / "losses.jsonl").read_text().splitlines()
+    ]
     found = []
     for row in map(json.loads, lines):
         if row["condition"].replace(" ", "") != condition:
@@ -811,10 +824,9 @@ def stored_state_seeds(
 @number
 def stored_state_largest(storage: str, text: str = "", positions: str = "") -> float:
     """Return the largest mean difference to float32, either way, over all conditions."""
-    rows = record("state-precision/table.json")["rows"]
     chosen = [
         abs(row["mean"])
-        for row in rows
+        for row in stored_state_rows()
         if row["storage"].replace(" ", "") == storage
         and text in ("", row["text"])
         and positions in ("", row["positions"])
@@ -825,7 +837,10 @@ def stored_state_largest(storage: str, text: str = "", positions: str = "") -> f
 @number
 def exact_state_loss(condition: str, text: str, positions: str) -> float:
     """Return the bits per byte with the state in float32, mean over seeds."""
-    return float(record("state-precision/table.json")["float32"][condition][text][positions])
+    found: dict[str, Any] = {}
+    for name in STATE_RECORDS:
+        found |= record(f"{name}/table.json")["float32"]
+    return float(found[condition][text][positions])
 
 
 @number

@@ -108,19 +108,18 @@ def test_hypotheses_on_stored_states_are_those_registered_with_other_seeds_than_
     assert not set(registered["seeds"]) & pilot
 
 
+@pytest.mark.parametrize("record", ["state-precision", "state-precision-gdn"])
 def test_stored_states_are_judged_as_registered_and_the_table_is_that_of_the_rows(
-    script_of: Callable[[str], ModuleType],
+    record: str, script_of: Callable[[str], ModuleType]
 ) -> None:
-    folder = ROOT / "runs/records/state-precision"
+    folder = ROOT / "runs/records" / record
     study = script_of("records/state-precision/study")
     registered = json.loads((folder / "registered.json").read_text())
     stating = read_hypotheses(folder / "hypotheses.toml")
     rows = read_lines(folder / "losses.jsonl")
     runs = {(row["condition"], row["seed"]) for row in rows}
     expected = {
-        (one.name, seed)
-        for one in study.CONDITIONS["state-precision"]
-        for seed in registered["seeds"]
+        (one.name, seed) for one in study.CONDITIONS[record] for seed in registered["seeds"]
     }
     assert len(rows) == len(runs)
     assert runs == expected

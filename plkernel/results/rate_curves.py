@@ -11,7 +11,7 @@ either side of it. Minima of two arms are paired by seed, as other numbers of ru
 A parabola over all rates is wrong where curves rise more steeply on one side: with losses of
 0.02 x**2 + 0.004 x**3 over six octaves it misses a difference of minima by 0.013, the fit above by
 0.001. Over such curves with 3 to 8 seeds the t interval of paired minima holds the true difference
-in 94 to 97 of 100 draws, percentiles of a bootstrap over whole curves in 81 to 93.
+in 92 to 97 of 100 draws, percentiles of a bootstrap over whole curves in 81 to 93.
 """
 
 import math

@@ -4,6 +4,7 @@ acts.
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -321,6 +322,21 @@ def test_a_model_without_a_known_state_needs_a_step() -> None:
         check_state(
             nn.Linear(2, 2), lambda model, tokens, state, mask: (tokens, None), vocabulary=9
         )
+
+
+def test_a_model_that_takes_a_cache_and_returns_none_needs_a_step() -> None:
+    class Forgetful(nn.Module):
+        """Takes a cache as models of transformers do, and gives logits alone."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(32, 32)
+
+        def forward(self, tokens: Tensor, past_key_values: Any = None) -> Any:
+            return SimpleNamespace(logits=self.embedding(tokens))
+
+    with pytest.raises(ValueError, match="forward returned none of cache, past_key_values"):
+        check_state(Forgetful(), vocabulary=32)
 
 
 def test_the_fixture_is_the_function(state_survives: Any) -> None:

@@ -1,4 +1,4 @@
-"""What specs and runs ask about a kind of model, before one is built and without torch."""
+"""Facts about kinds of models that specs and runs need, without building one and without torch."""
 
 import math
 from dataclasses import dataclass

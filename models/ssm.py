@@ -316,7 +316,7 @@ class SwiGLU(nn.Module):
         return self.down(self.silu(self.gate(x)) * self.up(x))
 
     def _is_fillable(self) -> bool:
-        """Whether `_filled` differs from the formula, and can: layers are their matrices alone."""
+        """True if `_filled` differs from the formula, and can: layers are their matrices alone."""
         layers = (self.gate, self.up, self.down)
         plain = all(layer.shift is None and layer.multiplier == 1 for layer in layers)
         return plain and self.down.in_features % ALIGNED > 0

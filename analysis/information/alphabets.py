@@ -78,7 +78,7 @@ def effective_size(data: Symbols, counts: NDArray[np.int64]) -> float:
 
 
 def pairs_suffice(size: float, symbols: int) -> bool:
-    """Whether `size` pairs are enough for a table of symbols^2 cells: n >= PAIRS K^2."""
+    """True if `size` pairs are enough for a table of symbols^2 cells: n >= PAIRS K^2."""
     return size >= fewest_pairs(symbols)
 
 

@@ -123,7 +123,7 @@ def count_repeats(
     threads: int = 1,
     progress: Callable[[float], Any] | None = None,
 ) -> NDArray[np.int64]:
-    """How many symbols of each block stand again d places later, (L, G), at each d of `lags`.
+    """The number of symbols of each block that stand again d places later, (L, G), d in `lags`.
 
     data      (n,) of any alphabet
     edges     (G + 1,) as of `count_pairs`

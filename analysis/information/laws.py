@@ -533,7 +533,7 @@ def outstanding(curve: DecayCurve, last: int) -> list[int]:
 
 
 def _hidden_by(curve: DecayCurve, last: int) -> str:
-    """What the values beyond lag `last` do not stand out from.
+    """The noise that the values beyond lag `last` do not stand out from.
 
     That is the drift where it is large beside the floor and most of them are above the floor.
     """

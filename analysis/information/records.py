@@ -46,7 +46,7 @@ class Records:
 
 
 def line_starts(data: Bytes) -> NDArray[np.int64] | None:
-    """Where lines start, (R,), if they are many and nearly, but not all, of one length."""
+    """The starts of lines, (R,), if they are many and nearly, but not all, of one length."""
     breaks = np.flatnonzero(data == LINE_BREAK)
     if breaks.size < FEWEST:
         return None

@@ -194,7 +194,7 @@ def with_error(estimates: Floats, least: Floats) -> Floats:
 
 
 def block_counts(data: Symbols, edges: NDArray[np.int64]) -> csr_array:
-    """How often each number 0..K-1 stands in each block, (G, K): most numbers in few blocks."""
+    """The counts of each number 0..K-1 in each block, (G, K): most numbers in few blocks."""
     size = int(data.max()) + 1
     rows = [
         csr_array(np.bincount(data[start:stop], minlength=size)[None])

@@ -1,4 +1,4 @@
-"""How many bytes a token has: the factor between lags in tokens and lags in bytes."""
+"""The bytes of a token: the factor between lags in tokens and lags in bytes."""
 
 from dataclasses import dataclass
 

@@ -227,7 +227,7 @@ def render(result: Measurement) -> str:
 
 
 def tokens_sentence(result: Measurement) -> str | None:
-    """How long a token is, and how far the text remembers in bytes and in tokens."""
+    """The length of a token, and how far the text remembers in bytes and in tokens."""
     length = result.tokens
     if length is None:
         return None
@@ -247,7 +247,7 @@ def tokens_sentence(result: Measurement) -> str | None:
 
 
 def repeats_sentence(result: Measurement) -> str | None:
-    """What was measured in place of the information of pairs, and why."""
+    """The estimator that took the place of the information of pairs, and the reason."""
     curve = result.information
     if curve.estimator != "repeats":
         return None

@@ -25,7 +25,7 @@ rate, each compared with the baseline at its rate.
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -44,6 +44,13 @@ RATE = "learning_rate"
 """The factor that such curves have, an option of an arm."""
 
 
+class TuningKeys(BaseModel):
+    """The keys of [tuning] that a curve over learning rates is written out from."""
+
+    method: str | None = None
+    rates: list[float] | None = None
+
+
 class DesignKeys(BaseModel):
     """The keys of a spec that factors are written out from."""
 
@@ -51,14 +58,7 @@ class DesignKeys(BaseModel):
     arms: dict[str, Options] | None = None
     within: list[str] | None = None
     baseline: str | None = None
-    tuning: "TuningKeys | None" = None
-
-
-class TuningKeys(BaseModel):
-    """The keys of [tuning] that a curve over learning rates is written out from."""
-
-    method: str | None = None
-    rates: list[float] | None = None
+    tuning: TuningKeys | None = None
 
 
 def expanded(values: Options) -> Options:
@@ -108,7 +108,6 @@ def _with_rates(keys: DesignKeys, named: Mapping[str, Options]) -> DesignKeys:
         update={
             "factors": {**factors, RATE: list(rates)},
             "within": [*(keys.within or []), RATE],
-            "baseline": keys.baseline,
         }
     )
 
@@ -126,6 +125,20 @@ def curves_of(arms: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[float, st
             curve = name.removesuffix(f"_{level}")
             curves.setdefault(curve, {})[float(options[RATE])] = name
     return curves
+
+
+def opposite_curve(
+    curves: Mapping[str, Mapping[float, str]], name: str, against: Callable[[str], str | None]
+) -> str | None:
+    """Return the curve that the curve `name` is compared with; None for the baseline's.
+
+    curves: as `curves_of` gives them. against: the arm that an arm is compared with.
+    """
+    others = {against(arm) for arm in curves[name].values()}
+    for curve, by_rate in curves.items():
+        if others & set(by_rate.values()):
+            return curve
+    return None
 
 
 def _design(keys: DesignKeys, named: Mapping[str, Options]) -> "Design":

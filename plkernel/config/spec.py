@@ -12,7 +12,7 @@ from plkernel.common.cli import nearest
 from plkernel.common.files import REFERENCES, REGISTERED, REPORT, SPEC, TUNING, shown
 from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
-from plkernel.config.factors import CURVE, curves_of
+from plkernel.config.factors import CURVE, curves_of, opposite_curve
 from plkernel.config.schema import (
     Arm,
     CorpusSpec,
@@ -271,11 +271,7 @@ class Spec(Section):
         """Return the arm, or the curve, that a hypothesis subtracts; None where it has none."""
         if hypothesis.against or hypothesis.metric not in schema.OF_CURVES:
             return hypothesis.against or self.against(hypothesis.arm)
-        curves = self.curves
-        arms = set(curves[hypothesis.arm].values())
-        others = {self.against(arm) for arm in arms}
-        found = [name for name, by_rate in curves.items() if others & set(by_rate.values())]
-        return found[0] if found else None
+        return opposite_curve(self.curves, hypothesis.arm, self.against)
 
     def arm(self, name: str, option: str = "arm", other_than: str | None = None) -> Arm:
         """Return the arm called `name`, which `option` names.

@@ -352,7 +352,7 @@ def byte_count(text: str, name: str = "max_bytes") -> int:
 
 
 def is_synthetic(name: str) -> bool:
-    """Whether the corpus called `name` is made from a seed, and so is no text."""
+    """True if the corpus called `name` is made from a seed, and so is no text."""
     return name.partition(":")[0] == "synthetic"
 
 

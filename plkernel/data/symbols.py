@@ -1,4 +1,4 @@
-"""What is measured: the bytes of a text, its tokens, or a vector of integers of any alphabet."""
+"""Symbols that are measured: bytes of a text, its tokens, or integers of any alphabet."""
 
 import warnings
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from plkernel.data.tokenised import first_line, read_tokenizer, tokenised
 
 SUFFIX = ".npy"
 MeasuredAs = Literal["bytes", "tokens"]
-"""What of a text is measured."""
+"""The symbols of a text that are measured."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def of_vector(data: NDArray[Any], name: str, source: str) -> SymbolText:
 
 
 def is_vector_file(name: str | Path) -> bool:
-    """Whether `name` is that of an existing file of numpy."""
+    """True if `name` is that of an existing file of numpy."""
     path = Path(name)
     return path.suffix.lower() == SUFFIX and path.is_file()
 

@@ -122,7 +122,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a stream unpacks to; ValueError beyond `most` bytes."""
+    """The bytes that a stream unpacks to; ValueError beyond `most` bytes."""
 
     def __init__(self, stream: Any, most: int) -> None:
         self.stream = stream

@@ -18,7 +18,7 @@ PIECE = 1 << 20
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """Stands for a byte that is not UTF-8."""
 SURROGATES = dict.fromkeys(range(0xDC80, 0xDD00), UNKNOWN)
-"""What Python decodes such bytes to, one for each."""
+"""The characters that Python decodes such bytes to, one for each."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _pieces(data: Bytes, piece: int) -> Iterator[tuple[str, NDArray[np.int64]]]:
 
 
 def _cut(data: Bytes, start: int, stop: int) -> int:
-    """Where to end a piece: behind its last line break, or else before a whole character."""
+    """The end of a piece: behind its last line break, or else before a whole character."""
     breaks = np.flatnonzero(data[start:stop] == ord("\n"))
     if breaks.size:
         return start + int(breaks[-1]) + 1

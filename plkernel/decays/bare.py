@@ -26,7 +26,7 @@ def with_parent(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def head_of(checkpoint: Checkpoint, moved: Checkpoint) -> str:
-    """What begins the names of a checkpoint that `with_parent` may have moved."""
+    """The beginnings of the names of a checkpoint that `with_parent` may have moved."""
     return "" if moved is checkpoint else f"{PARENT}."
 
 

@@ -108,7 +108,7 @@ def part_of(path: Path) -> str:
 
 
 def other_format(path: Path) -> str:
-    """How to come to a format that is read, by the suffix of a file; "" where it is not known."""
+    """The way to a format that is read, by the suffix of a file; "" where it is not known."""
     how = OTHERS.get(path.suffix.lower())
     return f"; {how}" if how else ""
 

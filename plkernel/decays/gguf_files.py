@@ -34,7 +34,7 @@ BROKEN = (
     RuntimeError,
     struct.error,
 )
-"""What the package raises for files that are cut off or lie about lengths."""
+"""Errors that the package raises for files that are cut off or lie about lengths."""
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -184,7 +184,7 @@ def _stored(name: str, tensor: Any, order: Callable[[Floats], Floats]) -> Stored
 
 
 def _order(fields: Mapping[str, Any], architecture: Any) -> Callable[[Floats], Floats]:
-    """What brings heads (H,) back into the order of the original checkpoint.
+    """The permutation that brings heads (H,) back into the order of the original checkpoint.
 
     Of TILED ones (values per key, keys) become (keys, values per key).
     """

@@ -92,7 +92,7 @@ class Shown(Result):
 
 
 def _layer_row(layer: Layer, weights: Floats) -> dict[str, Any]:
-    """What is known of one layer, for JSON; weights: its kernel at LAGS."""
+    """The facts of one layer, for JSON; weights: its kernel at LAGS."""
     family = layer.family
     lives = quantiles(layer.rates)
     tensors = {}

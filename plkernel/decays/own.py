@@ -71,7 +71,7 @@ class UnknownDecays(ValueError):
 
 @dataclass(frozen=True)
 class Statement:
-    """How decays follow from the parameters whose names match a pattern.
+    """The form of decays of the parameters whose names match a pattern.
 
     form    name of a form, or a function
     beside  patterns or numbers of what the form needs beside, by its name there
@@ -105,12 +105,12 @@ class Statement:
         return re.compile(f"{first}{stars}(.*){last}", re.DOTALL)
 
     def same_as(self, other: "Statement") -> bool:
-        """Whether both state the same of a parameter that both match."""
+        """True if both state the same of a parameter that both match."""
         return self.form == other.form and self.beside == other.beside
 
 
 def statements(decays: Decays | None) -> list[Statement]:
-    """What `decays` states; none for None.
+    """The statements of `decays`; none for None.
 
     Raises ValueError for what are no forms by pattern.
     """
@@ -342,7 +342,7 @@ def suggestion(names: Iterable[str]) -> dict[str, str]:
 
 
 def _is_likely(name: str) -> bool:
-    """Whether the last part of a name has a word that decays have; of a bias the part before."""
+    """True if the last part of a name has a word that decays have; of a bias the part before."""
     words = name.removesuffix(".bias").rpartition(".")[2].split("_")
     return any(LIKELY.fullmatch(word) for word in words)
 

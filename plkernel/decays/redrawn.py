@@ -49,7 +49,7 @@ WHY = {
     ("{}", "-exp({})"): "-exp was not taken back",
     ("{}", "exp({})"): "the exponential was not taken back",
 }
-"""What went wrong, by the right form and the one that is there."""
+"""Faults, by the right form and the one that is there."""
 SINGLE = np.finfo(np.float32)
 MOST_ROUNDINGS = 8.0
 """In the exponentials of a converter, which computes in float32."""
@@ -157,7 +157,7 @@ def _in_another_form(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[
 
 
 def _is(form: str, x: Floats, y: Floats, precision: float) -> bool:
-    """Whether y is a form of x, to what rounding leaves.
+    """True if y is a form of x, to what rounding leaves.
 
     That is float32's in one or two exponentials, and `precision` in what is stored.
     """

@@ -30,7 +30,7 @@ UNTRAINED_CONTEXT = 512  # of a model that was not trained here
 NAMED = {"shortest": 0, "median": 3, "longest": 6}
 """Places among the quantiles of half-lives."""
 Values = dict[str, Any]
-"""What is known of a model at one time, for JSON."""
+"""The figures of a model at one time, for JSON."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ CHECKS = ("neighbour", "cut", "left padding")
 """Checks that are made unless others are asked for."""
 ALL_CHECKS = (*CHECKS, "padding inside")
 CACHES = ("cache", "past_key_values", "cache_params", "state")
-"""What transformers calls a state, as an argument and in an output."""
+"""Names that transformers has for a state, as an argument and in an output."""
 ROWS = 2
 LENGTH = 72
 """Tokens of a text: more than the 64 of a chunk of most kernels."""
@@ -98,7 +98,7 @@ class StateCheck:
 
 @dataclass(frozen=True, repr=False)
 class StateChecks(Result):
-    """What `check_state` found, check by check."""
+    """The results of `check_state`, check by check."""
 
     model: str
     checks: tuple[StateCheck, ...]
@@ -110,7 +110,7 @@ class StateChecks(Result):
 
     @property
     def passed(self) -> bool:
-        """Whether none failed."""
+        """True if none failed."""
         return not self.failed
 
     def sentences(self) -> list[str]:
@@ -284,7 +284,7 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def takes_mask(model: Any) -> bool:
-    """Whether `forward` has an argument `attention_mask`."""
+    """True if `forward` has an argument `attention_mask`."""
     return "attention_mask" in _arguments(model)
 
 
@@ -295,7 +295,7 @@ def _arguments(model: Any) -> dict[str, inspect.Parameter]:
 
 
 def known_step(model: Any) -> Step:
-    """How a model of plkernel or of transformers takes a state; ValueError for any other."""
+    """The step of a model of plkernel or of transformers; ValueError for any other model."""
     if hasattr(model, "initial_state"):
         return _plkernel_step
     cache = next((one for one in CACHES if one in _arguments(model)), None)
@@ -498,7 +498,7 @@ def _read_alone(model: Any, step: Step, texts: "Tensor") -> "Tensor":
 
 
 def _rounding(model: Any, step: Step, texts: "Tensor", alone: "Tensor") -> float:
-    """What rounding may do to a logit: FACTOR times what a nudge of every parameter does.
+    """The change of a logit that rounding may cause: FACTOR times that of a nudge of parameters.
 
     At least FACTOR * UNITS units of rounding of the largest one.
     """

@@ -18,18 +18,17 @@ from torch import Tensor, nn
 
 from plkernel.decays.rounding import DTYPES, dtype_name, significand_bits
 from plkernel.models.state import State
+from plkernel.probing.state_checks import CACHES
 from plkernel.training.evaluate import check_windows, losses_per_byte
 from plkernel.training.foreign import Foreign
 
 RECURRENT = ("ssm", "wkv", "delta")
 """Last names of the tensors of a `State` that decay; the others are the last inputs of a shift."""
-CACHES = ("cache", "past_key_values", "cache_params")
-"""What models of transformers call the cache that they take and return."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """How a state is stored after every step.
+    """The type in which a state is stored after every step.
 
     dtype       a name of `plkernel.decays.rounding`, such as bfloat16 or fp16
     stochastic  round up or down by chance, so that the mean is the number itself

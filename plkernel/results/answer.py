@@ -6,11 +6,11 @@ from pathlib import Path
 
 from plkernel.analysis.figures.style import byte_unit
 from plkernel.common.cli import shortened, written
-from plkernel.results.comparison import ALPHA, ArmBlock, ArmResult, Comparison
+from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.measured import CONTROL, read_measurement
 from plkernel.results.rate_report import curve_clauses
-from plkernel.results.statistics import PairedDifference
-from plkernel.results.wording import counted, interval_text, listed, mean_text, span
+from plkernel.results.statistics import ALPHA, PairedDifference
+from plkernel.results.wording import counted, listed, mean_and_interval, mean_text, span
 
 MOST_NAMED = 6
 """With more differences, or more than MOST_BLOCKS blocks, the sentence counts and names two."""
@@ -86,10 +86,10 @@ def control_note(comparison: Comparison) -> str:
     words = measured.words.get(arm.name) or arm.name
     # a family of its own among the hypotheses, so it is not corrected for the arms on the text
     if one.p_value < ALPHA and one.mean > 0:
-        return f"{what} is seen: {words} cost {_numbers(one, '.3f')} there"
+        return f"{what} is seen: {words} cost {mean_and_interval(one, '.3f')} there"
     return (
-        f"{what} is not seen: {words} {_numbers(one, '+.3f')} there, so this trial is too small to"
-        " show what memory is worth"
+        f"{what} is not seen: {words} {mean_and_interval(one, '+.3f')} there, so this trial is too"
+        " small to show what memory is worth"
     )
 
 
@@ -158,9 +158,9 @@ def _of_block(
         if arm.name not in comparison.surviving:
             same.append((named(arm), one))
         elif one.mean > 0:
-            behind.append((named(arm), _numbers(one, ".3f")))
+            behind.append((named(arm), mean_and_interval(one, ".3f")))
         else:
-            ahead.append((named(arm), _numbers(_negated(one), ".3f")))
+            ahead.append((named(arm), mean_and_interval(_negated(one), ".3f")))
     parts = []
     if same:
         parts.append(_undistinguished(same, base))
@@ -178,7 +178,7 @@ def _of_block(
 def _undistinguished(same: Sequence[tuple[str, PairedDifference]], base: str) -> str:
     """Names with their numbers, or if they are several with the numbers of all together."""
     if len(same) < SEVERAL:
-        told = listed(f"{name} {_numbers(one, '+.3f')}" for name, one in same)
+        told = listed(f"{name} {mean_and_interval(one, '+.3f')}" for name, one in same)
         return f"{told} cannot be distinguished from {base}"
     names = listed(name for name, _ in same)
     ordered = sorted((one for _, one in same), key=lambda one: one.mean)
@@ -187,12 +187,6 @@ def _undistinguished(same: Sequence[tuple[str, PairedDifference]], base: str) ->
     high = max(one.high for one in ordered)
     bounds = f"{written(low, '+.3f', low)} to {written(high, '+.3f', high)}"
     return f"{names} cannot be distinguished from {base} ({means}, intervals within {bounds})"
-
-
-def _numbers(one: PairedDifference, form: str) -> str:
-    """A mean and its interval: "0.050 (0.041 to 0.059)"."""
-    interval = interval_text(one, form)
-    return f"{mean_text(one, form)} ({interval})" if interval else mean_text(one, form)
 
 
 def _negated(one: PairedDifference) -> PairedDifference:
@@ -217,11 +211,11 @@ def _counts(comparison: Comparison) -> str:
     )
     if behind:
         furthest = max(behind, key=lambda name: comparison.differences[name].mean)
-        numbers = _numbers(comparison.differences[furthest], ".3f")
+        numbers = mean_and_interval(comparison.differences[furthest], ".3f")
         text += f"; furthest behind {_marked(comparison, furthest)} by {numbers}"
     if ahead:
         furthest = min(ahead, key=lambda name: comparison.differences[name].mean)
-        numbers = _numbers(_negated(comparison.differences[furthest]), ".3f")
+        numbers = mean_and_interval(_negated(comparison.differences[furthest]), ".3f")
         text += f"; furthest ahead {_marked(comparison, furthest)} by {numbers}"
     return text
 

@@ -13,6 +13,7 @@ from plkernel.results.rate_curves import CurveResult, curve_results
 from plkernel.results.rate_report import curve_table
 from plkernel.results.saved import Reference
 from plkernel.results.statistics import (
+    ALPHA,
     Estimate,
     PairedDifference,
     detectable_difference,
@@ -25,7 +26,6 @@ from plkernel.results.study import Study, StudyRun
 from plkernel.results.tuning import Choice, choices
 from plkernel.results.verdicts import Declared, declared
 
-ALPHA = 0.05
 COMMON_STEP = "val_bpb_common_step"
 TITLES = {
     "final_val_bpb": "final validation",
@@ -140,7 +140,7 @@ class Comparison:
 
     @cached_property
     def unit(self) -> str:
-        """What losses are in: of runs on recall they are those of the answers alone."""
+        """The unit of losses: of runs on recall they are those of the answers alone."""
         asked = {run.is_recall for run in self.study.finished()}
         if asked == {True}:
             return "bits per answer"

@@ -18,9 +18,9 @@ from plkernel.common.cli import nearest, text_table
 from plkernel.common.files import parse_toml, read_bytes
 from plkernel.config.schema import BOUNDED, Claim, explained
 from plkernel.results.claims import Claimed, Judgement, judge_family
-from plkernel.results.comparison import ALPHA
 from plkernel.results.rows import Row
 from plkernel.results.statistics import (
+    ALPHA,
     PairedDifference,
     detectable_difference,
     holm,

@@ -1,4 +1,4 @@
-"""What runs recall, and what reading on costs, in windows up to some times those of training."""
+"""Accuracy of recall, and the cost of reading on, in windows longer than those of training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -99,7 +99,7 @@ def _longest(tests: Tests, name: str) -> Mapping[str, Any]:
 
 
 def _places(tests: Tests) -> list[Any]:
-    """What decides at which positions the curves of some tests stand."""
+    """The positions of the curves of some tests, as far as these decide them."""
     return [
         (one["test"], one["length"], one["distance"]["up_to"], one["order"]["up_to"])
         for one in tests
@@ -124,7 +124,7 @@ def _by_group(runs: Sequence[Tests], name: str, groups: str) -> Curves:
 
 
 class BeyondBits(NamedTuple):
-    """What an arm does in windows that are longer than those of training.
+    """The losses of an arm in windows that are longer than those of training.
 
     context     the length of training; zero where no run has read longer windows
     along       bits per byte by the most bytes before, from that length on, and by seed

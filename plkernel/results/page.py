@@ -29,6 +29,7 @@ from plkernel.results.wording import (
     interval_text,
     listed,
     mean_and_half_width,
+    mean_and_interval,
     mean_text,
     p_text,
     size_text,
@@ -357,7 +358,7 @@ def _kind_of_hypotheses(declared: Declared) -> str:
 
 
 def _units(comparison: Comparison, declared: Declared) -> str:
-    """What the differences of hypotheses are in."""
+    """The unit of the differences of hypotheses."""
     if any(one.hypothesis.times is not None for one in declared.outcomes):
         return f"{comparison.unit}, of recall the share of right answers"
     return comparison.unit
@@ -382,8 +383,7 @@ def _on_test_text(comparison: Comparison, outcome: HypothesisOutcome) -> str:
         return "-"
     low, high = interval(list(found.per_seed.values()), hypothesis.alpha, outcome.judgement.test)
     one = replace(found, low=low, high=high)
-    bounds = interval_text(one)
-    return f"{mean_text(one)} ({bounds})" if bounds else mean_text(one)
+    return mean_and_interval(one)
 
 
 def _verdict_row(
@@ -562,9 +562,7 @@ def _bytes_text(arm: ArmResult) -> str:
         return f"> 1 in {never} of {len(arm.bytes)}"
     logs = mean_interval(math.log(share) for share in arm.bytes.values())
     ratio = Estimate(logs.n, math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), math.nan)
-    bounds = interval_text(ratio, ".2f")
-    mean = mean_text(ratio, ".2f")
-    return f"{mean} ({bounds})" if bounds else mean
+    return mean_and_interval(ratio, ".2f")
 
 
 # Recall, and beyond the length of training

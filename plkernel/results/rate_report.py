@@ -13,14 +13,20 @@ from plkernel.analysis.figures.style import (
     style,
 )
 from plkernel.results.rate_curves import CurveResult, RateCurve
-from plkernel.results.statistics import PairedDifference, holm
-from plkernel.results.wording import interval_text, listed, mean_and_half_width, mean_text, p_text
+from plkernel.results.statistics import ALPHA, PairedDifference, holm
+from plkernel.results.wording import (
+    interval_text,
+    listed,
+    mean_and_half_width,
+    mean_and_interval,
+    mean_text,
+    p_text,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ALPHA = 0.05
 HEADER = ("curve", "minimum", "best rate", "difference", "95 % interval by t", "p", "test", "n")
 CAPTION = (
     "Minima over learning rates of the validation loss, in {unit}: every seed's losses at the"
@@ -45,8 +51,8 @@ def corrected(results: Sequence[CurveResult]) -> dict[str, float]:
     return holm({one.curve.name: one.difference.p_value for one in results if one.difference})
 
 
-def curve_clauses(results: Sequence[CurveResult], unit: str = "bits per byte") -> str:
-    """How the minima compare: "at the best rate of each, short ended 0.01 (..) behind long"."""
+def curve_clauses(results: Sequence[CurveResult], unit: str) -> str:
+    """The minima in words: "at the best learning rate of each, short is behind long, +0.01"."""
     p_values = corrected(results)
     clauses = []
     for one in results:
@@ -54,9 +60,7 @@ def curve_clauses(results: Sequence[CurveResult], unit: str = "bits per byte") -
         if difference is None or not difference.n:
             continue
         name = one.curve.name
-        numbers = f"{mean_text(difference, '+.3f')} ({interval_text(difference, '+.3f')})"
-        if difference.n < 2:
-            numbers = mean_text(difference, "+.3f")
+        numbers = mean_and_interval(difference, "+.3f")
         if p_values[name] < ALPHA:
             place = "behind" if difference.mean > 0 else "ahead of"
             clauses.append(f"{name} is {place} {one.against}, {numbers}")
@@ -161,7 +165,7 @@ def _left_out(curve: RateCurve) -> list[str]:
     return sentences
 
 
-def rate_figure(results: Sequence[CurveResult], unit: str = "bits per byte") -> "Figure | None":
+def rate_figure(results: Sequence[CurveResult], unit: str) -> "Figure | None":
     """Draw the curves of every arm, and the differences of their minima; None without a minimum."""
     from matplotlib.figure import Figure
 

@@ -12,6 +12,8 @@ from scipy.special import nctdtr, stdtr
 from plkernel.analysis.intervals import critical_value, student_interval
 
 Floats = NDArray[np.float64]
+ALPHA = 0.05
+"""The significance level of reports."""
 LossCurve = Mapping[int, float]
 """Values of one seed by position: a step, or bytes read."""
 Key = TypeVar("Key")

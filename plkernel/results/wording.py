@@ -28,6 +28,12 @@ def interval_text(one: Estimate | Judgement, form: str = "+.4f") -> str:
     return f"{low} to {high}"
 
 
+def mean_and_interval(one: Estimate | Judgement, form: str = "+.4f") -> str:
+    """Format a mean and its bounds, as in "0.050 (0.041 to 0.059)"; without those it has not."""
+    bounds = interval_text(one, form)
+    return f"{mean_text(one, form)} ({bounds})" if bounds else mean_text(one, form)
+
+
 def mean_and_half_width(one: Estimate | None, form: str, seeds: int) -> str:
     """Format mean ± half width of the interval, "-" for None.
 

@@ -526,7 +526,7 @@ def beyond(
 def reach(
     predict: Predict, text: np.ndarray, train: TrainSpec, batch: int, step: int = 1
 ) -> dict[str, Any]:
-    """What happens to the loss beyond the length of training, for JSON.
+    """The loss beyond the length of training, for JSON.
 
     In windows of `train.beyond` times the context, with as many bytes as the windows of the test
     figure have: bits by position, and what reading on is worth (`beyond`). Positions are other

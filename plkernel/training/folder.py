@@ -45,7 +45,7 @@ LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a 
 
 
 def loss_unit(figures: Mapping[str, Any]) -> str:
-    """What the losses of a row or a result are in: of a run on recall those of the answers alone.
+    """The unit of the losses of a row or a result: of a run on recall, of the answers alone.
 
     >>> loss_unit({"val_bpb": 2.5}), loss_unit({"val_bpb": 7.0, "val_accuracy": 0.0})
     ('bits per byte', 'bits per answer')

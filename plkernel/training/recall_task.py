@@ -1,4 +1,4 @@
-"""What a run on a corpus of recall is given: sequences to train on, and to be tested with.
+"""Sequences of recall on which a run is trained, and with which it is tested.
 
 They are drawn anew, from the law that the corpus names. The loss is that of the answers alone.
 """
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
     answers: Tensor
 
     def rows(self, start: int, end: int) -> "Asked":
-        """Those of some of the windows."""
+        """The queries of some of the windows."""
         return Asked(self.places[start:end], self.answers[start:end])
 
     def to(self, device: torch.device) -> "Asked":
@@ -145,7 +145,7 @@ def times_of(train: TrainSpec, law: RecallCorpus | None) -> int:
 
 
 def asked_in(windows: Tensor) -> Asked:
-    """What is asked in windows (n, T+1), int64 on the CPU, of whole sequences."""
+    """The queries in windows (n, T+1), int64 on the CPU, of whole sequences."""
     found = queries(windows[:, :-1].numpy())
     return Asked(torch.from_numpy(found.query), torch.from_numpy(found.answer))
 

@@ -1,4 +1,4 @@
-"""How well a model recalls: accuracy and bits by length, by distance and by the order of pairs."""
+"""Recall of a model: accuracy and bits by length, by distance and by the order of pairs."""
 
 import math
 from typing import Any

@@ -88,7 +88,7 @@ in a pool."""
 
 
 class Lowest(NamedTuple):
-    """Where a parabola is lowest, with its 95 % interval; None for ends that are not bounded."""
+    """The minimum of a parabola, with its 95 % interval; None for ends that are not bounded."""
 
     at: float
     low: float | None

@@ -1,4 +1,4 @@
-"""What a recurrent state stored in half precision costs models that were trained in float32.
+"""The cost of a recurrent state stored in half precision for models that were trained in float32.
 
 python runs/records/state-precision/study.py trains every condition of a record at every seed, reads
 held-out text with the state stored in four ways, and adds a line to losses.jsonl in the folder of

@@ -300,6 +300,19 @@ def test_the_report_says_draws_and_keeps_the_minima(tmp_path):
     kept = table(comparison)["curves"]
     assert kept[1]["difference"]["mean"] == pytest.approx(-0.0196, abs=1e-9)
     assert kept[0]["fitted"] == [2e-3, 4e-3, 8e-3]
+    assert kept[0]["best_rate"] == pytest.approx(4e-3, rel=1e-6)
+
+
+def test_a_seed_whose_run_diverged_at_one_rate_is_named(tmp_path):
+    study = study_folder(tmp_path)
+    rows = [json.loads(line) for line in (study / "rows.jsonl").read_text().splitlines()]
+    lost = [_row(row["arm"], 3, 0.0, diverged=True) for row in rows if row["seed"] == 3]
+    kept = [row for row in rows if (row["arm"], row["seed"]) != ("short_0.001", 3)]
+    kept += [row for row in lost if row["arm"] == "short_0.001"]
+    (study / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    comparison = compare(read_study(study))
+    assert sorted(comparison.curves[1].curve.minima) == [0, 1, 2, 4]
+    assert any("short: without seed 3, whose runs" in one for one in warnings(comparison))
 
 
 def test_a_minimum_at_the_edge_of_the_rates_is_said(tmp_path):

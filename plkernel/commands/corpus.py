@@ -26,7 +26,8 @@ def corpus(
 
     Args:
         name: A file, a folder or one of these names: stdlib, the source code of Python's library;
-            packages:numpy==2.4.6,scipy==1.17.1, that of installed packages; wiki-pt, fineweb and
+            packages:numpy==2.4.6,scipy==1.17.1, that of installed packages, with other endings
+            than .py as packages:torch==2.13.0:.h,.hpp; wiki-pt, fineweb and
             hf:NAME[:CONFIG[:SPLIT]], data sets of the Hugging Face hub; bible:en, one text in 22
             languages, which needs plkernel[text]; and bytes of a known law,
             synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0,

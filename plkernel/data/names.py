@@ -113,26 +113,39 @@ def _stdlib(_: str, separator: bytes, column: str) -> Source:
 
 
 def _packages(rest: str, separator: bytes, column: str) -> Source:
-    """'packages:NAME==VERSION,...': the .py sources of packages, ordered by a hash of their paths.
+    """'packages:NAME==VERSION,...[:.ENDING,...]': source files of packages, by a hash of paths.
 
-    Each of the blocks that a corpus is divided into thus holds files of all packages.
+    Each of the blocks that a corpus is divided into thus holds files of all packages. Without
+    endings the files are those of Python, '.py'.
     """
+    packages, _, endings = rest.partition(":")
+    suffixes = tuple(endings.split(",")) if endings else (".py",)
+    if not all(suffix.startswith(".") and len(suffix) > 1 for suffix in suffixes):
+        raise ValueError(
+            f"endings of corpus 'packages:{rest}' must each begin with a dot, such as .h,"
+            f" got {endings!r}"
+        )
     files = dict[str, Path]()
-    for part in rest.split(","):
+    for part in packages.split(","):
         name, _, wanted = part.strip().partition("==")
         try:
-            files |= _sources_of(name, wanted)
+            files |= _sources_of(name, wanted, suffixes)
         except ValueError as error:
             raise ValueError(
                 f"corpus 'packages:{rest}': {error}; write NAME==VERSION of one that is"
             ) from error
+    if not files:
+        raise ValueError(
+            f"packages of corpus 'packages:{rest}' must have files that end in"
+            f" {' or '.join(suffixes)}, got none"
+        )
     names = sorted(files, key=lambda name: hashlib.sha256(name.encode()).digest())
     ordered = {name: files[name] for name in names}
     return _files(f"packages {rest}", None, ordered, separator, column)
 
 
-def _sources_of(name: str, version: str) -> dict[str, Path]:
-    """The .py sources of an installed package; ValueError unless that version of it is there."""
+def _sources_of(name: str, version: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
+    """Files of an installed package with these endings; ValueError unless it has that version."""
     found = next(iter(importlib.metadata.distributions(name=name)), None) if name else None
     if found is None:
         raise ValueError(f"package must be installed, got {name!r}")
@@ -141,7 +154,7 @@ def _sources_of(name: str, version: str) -> dict[str, Path]:
         raise ValueError(
             f"version of {name} must be the one that is installed, {there}, got {version}"
         )
-    sources = [file for file in found.files or () if file.suffix == ".py"]
+    sources = [file for file in found.files or () if file.suffix in suffixes]
     return {file.as_posix(): Path(str(file.locate())) for file in sources}
 
 

@@ -58,6 +58,28 @@ def test_the_sources_of_packages_are_all_their_modules_in_an_order_of_their_own(
             find_source(f"packages:{name}")
 
 
+def test_the_files_of_packages_may_have_other_endings():
+    version = importlib.metadata.version("numpy")
+    source = find_source(f"packages:numpy=={version}:.pyi,.pxd", b"\xff")
+    names = [name for name, *_ in source.key["listing"]]
+    assert {Path(name).suffix for name in names} == {".pyi", ".pxd"}
+    folder = Path(np.__file__).parent
+    assert set(names) == {
+        path.relative_to(folder.parent).as_posix()
+        for ending in ("pyi", "pxd")
+        for path in folder.rglob(f"*.{ending}")
+    }
+    plain = find_source(f"packages:numpy=={version}")
+    assert find_source(f"packages:numpy=={version}:.py").key["listing"] == plain.key["listing"]
+    for endings, message in (
+        ("h", r"must each begin with a dot, such as \.h, got 'h'"),
+        (".h,", r"must each begin with a dot, such as \.h, got '\.h,'"),
+        (".absent", r"must have files that end in \.absent, got none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            find_source(f"packages:numpy=={version}:{endings}")
+
+
 def test_copies_may_come_from_far_only():
     corpus = synthetic_corpus("lags,shortest=3,longest=5,alpha=0,redrawn=0.5,bytes=1000")
     np.testing.assert_allclose(corpus.chances, [0, 0, 1 / 6, 1 / 6, 1 / 6])

@@ -77,6 +77,7 @@ def test_every_script_that_a_page_or_a_record_cites_is_there(renderer: ModuleTyp
 
 
 BESIDE = {
+    "beta-sweep/texts": "texts",
     "decays-train/observe": "observations",
     "findings/findings": "look",
     "measure/interval_coverage": "coverage",

@@ -208,26 +208,13 @@ class Training:
         self.recall = RecallTask.of(condition)
         self.validation, self.asked = self.held_out("validation", train.eval_windows)
         self.law = predictor_of(condition.corpus.name)
-        self.floor: float | None = None
-        if self.recall is not None:
-            self.floor = 0.0
-        elif self.law is not None:
-            self.floor = float(self.law.losses(self.validation.numpy()).mean())
+        self.floor = self._floor()
         self.progress = RunProgress()
         self.state: State | None = None
         if train.carry:
             self.state = cast(Model, self.model).initial_state(train.batch)
         if task.folder.checkpoint.exists():
-            try:
-                self.progress = load_checkpoint(
-                    task.folder.checkpoint, self.model, self.optimizer, self.config
-                )
-                if self.state is not None:
-                    self.state = load_state(task.folder.checkpoint, self.state)
-            except ValueError as error:
-                raise ValueError(
-                    f"{error}: bring the run's own back, or remove it to start over"
-                ) from error
+            self._resume()
         self.unread: list[Tensor] = []
         self.compiled: nn.Module = self.model
         if compiles(train, self.device):  # on a GPU its steps are replayed as CUDA graphs
@@ -241,6 +228,26 @@ class Training:
         self.curves = CurveWriter(task.folder.path, known, self.config, logger)
         self.note = label(self.model.config.causal)  # behind the losses of a model that sees ahead
         self._clock = time.perf_counter()
+
+    def _floor(self) -> float | None:
+        """Bits per byte that no model can beat on the validation windows; None where unknown."""
+        if self.recall is not None:
+            return 0.0
+        if self.law is not None:
+            return float(self.law.losses(self.validation.numpy()).mean())
+        return None
+
+    def _resume(self) -> None:
+        """Go on from the checkpoint: weights, optimiser, progress and, if carried, the state."""
+        checkpoint = self.task.folder.checkpoint
+        try:
+            self.progress = load_checkpoint(checkpoint, self.model, self.optimizer, self.config)
+            if self.state is not None:
+                self.state = load_state(checkpoint, self.state)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}: bring the run's own back, or remove it to start over"
+            ) from error
 
     @property
     def seconds(self) -> float:
@@ -292,9 +299,7 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_multiplier"]
         self.model.train()
-        if train.dropout or isinstance(self.model, Foreign):
-            seeds = np.random.SeedSequence([self.task.seed, number])  # alone, for resumed runs
-            torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
+        self._seed(number)
         drawn = self.drawn(number)
         asked = None
         if self.recall is not None:
@@ -302,25 +307,44 @@ class Training:
         with autocast(self.device):
             loss = next_byte_loss(self.predicted, self.on_device(drawn), train.l2wrap, asked)
         loss.backward()
-        for parameter in (
-            self.model.parameters()
-        ):  # AdamW counts steps of parameters, a resumed run those of the run
-            if parameter.requires_grad and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        self._fill_gradients()
         nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
         self.optimizer.step()
-        averaged = max(1, round(train.average * train.total_steps))
-        count = number + 1 - train.total_steps + averaged
-        if train.average and count > 0:
-            for weight, state in self.optimizer.state.items():  # frozen ones have none
-                state.setdefault(AVERAGE, torch.zeros_like(weight)).lerp_(
-                    weight.detach(), 1 / count
-                )
+        self._average_weights(number + 1)
         self.unread.append(loss.detach().reshape(1))
         self.progress = replace(
             self.progress, step=number + 1, loss_count=self.progress.loss_count + 1
         )
         self.optimizer.zero_grad(set_to_none=True)
+
+    def _seed(self, number: int) -> None:
+        """Seed torch for this step alone, where a model may draw: a resumed run draws the same."""
+        if self.train.dropout or isinstance(self.model, Foreign):
+            seeds = np.random.SeedSequence([self.task.seed, number])
+            torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
+
+    def _fill_gradients(self) -> None:
+        """Give parameters without a gradient one of zeros.
+
+        AdamW counts the steps of each parameter, a resumed run those of the run.
+        """
+        for parameter in self.model.parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def _average_weights(self, done: int) -> None:
+        """Take the weights after `done` steps into their mean over the last steps, if it has begun.
+
+        The mean is part of the optimiser's state, so that a checkpoint has it.
+        """
+        train = self.train
+        averaged = max(1, round(train.average * train.total_steps))
+        count = done - (train.total_steps - averaged)
+        if not train.average or count <= 0:
+            return
+        for weight, state in self.optimizer.state.items():  # frozen ones have none
+            mean = state.setdefault(AVERAGE, torch.zeros_like(weight))
+            mean.lerp_(weight.detach(), 1 / count)
 
     def settle(self) -> None:
         """Read the losses of the steps since the last call.
@@ -344,9 +368,8 @@ class Training:
         self.settle()
         train, done = self.train, self.progress
         figures = diagnose(self.model, self.validation, self.at_once, self.device, self.asked)
-        half_lives = [
-            values.cpu().numpy() for values in self.model.half_lives()
-        ]  # infinite where a rate became zero
+        # Half-lives are infinite where a rate became zero.
+        half_lives = [values.cpu().numpy() for values in self.model.half_lives()]
         usable = figures.finite and all(
             ((values > 0) & np.isfinite(values)).all() for values in half_lives
         )
@@ -420,14 +443,8 @@ class Training:
                     self.settle()
                 bar.update()
                 if self.progress.step % every == 0 or self.progress.step == total:
-                    row = self.evaluate()
-                    losses = (
-                        f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f}"
-                        f" {loss_unit(row)}"
-                    )
-                    if "val_accuracy" in row:
-                        losses += f", {100 * row['val_accuracy']:.1f} % of answers right"
-                    tqdm.write(f"step {row['step']}: {losses}{self.note}", file=sys.stderr)
+                    told = told_losses(self.evaluate()) + self.note
+                    tqdm.write(told, file=sys.stderr)
                 if stopped():
                     self.save()
                     raise KeyboardInterrupt(
@@ -437,60 +454,86 @@ class Training:
     def result(self) -> dict[str, Any]:
         """The end of the run, in bits per byte; of recall, in bits per answer.
 
-        Final and best validation, and the one test figure.
+        Final and best validation, the one test figure, and what context is worth.
         """
-        train = self.train
-        text = self.task.splits.test
-        causal = self.model.config.causal
         best = min(self.rows, key=lambda row: row["val_bpb"])
         last = self.rows[-1]
-        if train.average:
-            with torch.no_grad():
-                for parameter, state in self.optimizer.state.items():
-                    parameter.copy_(state[AVERAGE])
-        final = {"final_val_bpb": last["val_bpb"]}
-        windows, asked = self.validation, self.asked
-        means = list[float]()
-        if train.final_windows:
-            windows, asked = self.held_out("validation", train.final_windows)
-        if train.average or train.final_windows:
-
-            def watch(logits: Tensor, targets: Tensor) -> None:
-                means.extend(losses_per_byte(logits, targets).mean(1).tolist())
-
-            final = {
-                "final_val_bpb": bits_per_byte(
-                    self.model, windows, self.at_once, self.device, watch, asked
-                )
-            }
-            _check_finite(final["final_val_bpb"], self.progress.step)
-            if len(windows) > 1:
-                final["final_val_error"] = float(np.std(means, ddof=1)) / math.sqrt(len(windows))
-        windows, asked = self.held_out("test", train.test_windows)
-        hits = Hits()
-        result: dict[str, Any] = {
+        if self.train.average:
+            self._take_mean_weights()
+        return {
             "status": FINISHED,
             "steps": self.progress.step,
             "bytes": last["bytes"],
-            **final,
+            **self._final_validation(last),
             "best_val_bpb": best["val_bpb"],
             "best_step": best["step"],
-            "test_bpb": bits_per_byte(self.model, windows, self.at_once, self.device, hits, asked),
+            **self._test(),
+            **self._use_of_context(),
+            "seconds": self.seconds,
+            "causal": self.model.config.causal,
+            "error": None,
         }
-        _check_finite(result["test_bpb"], self.progress.step)
+
+    def _take_mean_weights(self) -> None:
+        """Give the model the mean of its weights over the last steps."""
+        with torch.no_grad():
+            for parameter, state in self.optimizer.state.items():
+                parameter.copy_(state[AVERAGE])
+
+    def _final_validation(self, last: Mapping[str, Any]) -> dict[str, float]:
+        """The loss of the last row, or that of the mean weights, or on more windows."""
+        train = self.train
+        if not (train.average or train.final_windows):
+            return {"final_val_bpb": last["val_bpb"]}
+        windows, asked = self.validation, self.asked
+        if train.final_windows:
+            windows, asked = self.held_out("validation", train.final_windows)
+        means = list[float]()
+
+        def watch(logits: Tensor, targets: Tensor) -> None:
+            means.extend(losses_per_byte(logits, targets).mean(1).tolist())
+
+        loss = bits_per_byte(self.model, windows, self.at_once, self.device, watch, asked)
+        _check_finite(loss, self.progress.step)
+        final = {"final_val_bpb": loss}
+        if len(windows) > 1:
+            final["final_val_error"] = float(np.std(means, ddof=1)) / math.sqrt(len(windows))
+        return final
+
+    def _test(self) -> dict[str, Any]:
+        """The loss on the test windows, and of recall the share of answers that are right."""
+        windows, asked = self.held_out("test", self.train.test_windows)
+        hits = Hits()
+        loss = bits_per_byte(self.model, windows, self.at_once, self.device, hits, asked)
+        _check_finite(loss, self.progress.step)
         if self.recall is not None:
-            result["test_accuracy"] = hits.accuracy
-        if causal:
-            name = self.task.condition.corpus.name
-            floor = None if self.law is None else self.law.losses
-            predict = predictor(self.model, self.device)
-            step = patch_of(self.model)
-            result |= worth_of_context(predict, text, train, self.at_once, name, floor, step)
-            if self.recall is not None:
-                result["recall"] = recall_results(predict, self.recall, self.at_once)
-            elif times_of(train, None) > 1:
-                result["beyond"] = reach(predict, text, train, self.at_once, step)
-        return {**result, "seconds": self.seconds, "causal": causal, "error": None}
+            return {"test_bpb": loss, "test_accuracy": hits.accuracy}
+        return {"test_bpb": loss}
+
+    def _use_of_context(self) -> dict[str, Any]:
+        """What earlier bytes are worth to a causal model, in the context and beyond it."""
+        if not self.model.config.causal:
+            return {}
+        train = self.train
+        text = self.task.splits.test
+        name = self.task.condition.corpus.name
+        floor = None if self.law is None else self.law.losses
+        predict = predictor(self.model, self.device)
+        patch = patch_of(self.model)
+        found = dict(worth_of_context(predict, text, train, self.at_once, name, floor, patch))
+        if self.recall is not None:
+            found["recall"] = recall_results(predict, self.recall, self.at_once)
+        elif times_of(train, None) > 1:
+            found["beyond"] = reach(predict, text, train, self.at_once, patch)
+        return found
+
+
+def told_losses(row: Mapping[str, Any]) -> str:
+    """The losses of an evaluation in one line."""
+    losses = f"train {row['train_bpb']:.4f}, validation {row['val_bpb']:.4f} {loss_unit(row)}"
+    if "val_accuracy" in row:
+        losses += f", {100 * row['val_accuracy']:.1f} % of answers right"
+    return f"step {row['step']}: {losses}"
 
 
 def run_training(

@@ -127,17 +127,35 @@ def curves_of(arms: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[float, st
     return curves
 
 
-def opposite_curve(
-    curves: Mapping[str, Mapping[float, str]], name: str, against: Callable[[str], str | None]
-) -> str | None:
-    """Return the curve that the curve `name` is compared with; None for the baseline's.
+def means_of(
+    arms: Mapping[str, Mapping[str, Any]], within: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Return the arms of every mean over blocks, by its name and the block.
 
-    curves: as `curves_of` gives them. against: the arm that an arm is compared with.
+    The name of a mean is that of its arms without the levels of `within`. arms: the options of
+    every arm, with its `levels`. There are none without `within`, or with one block.
     """
-    others = {against(arm) for arm in curves[name].values()}
-    for curve, by_rate in curves.items():
-        if others & set(by_rate.values()):
-            return curve
+    means: dict[str, dict[str, str]] = {}
+    for name, options in arms.items():
+        levels = options.get("levels") or {}
+        block = _joined(*(levels[factor] for factor in within if factor in levels))
+        short = name.removesuffix(f"_{block}")
+        if block and short != name:
+            means.setdefault(short, {})[block] = name
+    return {name: blocks for name, blocks in means.items() if len(blocks) > 1 and name not in arms}
+
+
+def opposite(
+    groups: Mapping[str, Mapping[Any, str]], name: str, against: Callable[[str], str | None]
+) -> str | None:
+    """Return the curve, or the mean, that `name` is compared with; None for the baseline's.
+
+    groups: as `curves_of` or `means_of` gives them. against: the arm that an arm is compared with.
+    """
+    others = {against(arm) for arm in groups[name].values()}
+    for group, arms in groups.items():
+        if others & set(arms.values()):
+            return group
     return None
 
 

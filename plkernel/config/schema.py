@@ -681,7 +681,8 @@ class MeasuredNumber(Section):
     name: Sentence
     """A sentence or a word that no other one has."""
     arm: str
-    """The arm it is about."""
+    """The arm it is about. Of a hypothesis also the name that arms share without their levels of
+    `within`: the mean over these, in seeds that have them all."""
     metric: Metric = "val_bpb"
     """val_bpb, test_bpb; excess_bpb: validation above the floor of a known corpus; truncation_cost:
     bits per byte when only `bytes` bytes are given, minus those with the whole context; capacity
@@ -724,7 +725,8 @@ class Hypothesis(MeasuredNumber):
 
     family: Sentence = option("Those of one family are corrected for their number (Holm).", "main")
     against: str | None = option(
-        "The arm that is subtracted; left out, the one that `arm` is compared with."
+        "The arm that is subtracted; left out, the one that `arm` is compared with. Where `arm` is"
+        " a mean over the levels of `within`, another mean."
     )
     claim: Claim
     """lower or higher: by more than the margin; equal: by less than the margin either way;

@@ -12,7 +12,7 @@ from plkernel.common.cli import nearest
 from plkernel.common.files import REFERENCES, REGISTERED, REPORT, SPEC, TUNING, shown
 from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
-from plkernel.config.factors import CURVE, curves_of, opposite_curve
+from plkernel.config.factors import CURVE, curves_of, means_of, opposite
 from plkernel.config.schema import (
     Arm,
     CorpusSpec,
@@ -188,6 +188,9 @@ class Spec(Section):
                     raise ValueError("name must be unique, got one that several have")
                 if one.metric in schema.OF_CURVES:
                     self._check_curve(one.arm)
+                elif isinstance(one, Hypothesis) and one.arm in self.means:
+                    for arm in self.means[one.arm].values():
+                        self._check_measured(one.model_copy(update={"arm": arm}))
                 else:
                     self.arm(one.arm)
                     self._check_measured(one)
@@ -239,6 +242,8 @@ class Spec(Section):
             )
         if one.metric in schema.OF_CURVES:
             self._check_curve(other, "against", other_than=one.arm)
+        elif one.arm in self.means:
+            self._check_mean(other, other_than=one.arm)
         else:
             self.arm(other, "against", other_than=one.arm)
         alpha = schema.families(self.hypotheses)[one.family][0].alpha
@@ -260,6 +265,25 @@ class Spec(Section):
                 f"{option} {name!r} is not {'another' if other_than else 'a'} curve; {hint}"
             )
 
+    def _check_mean(self, name: str, other_than: str) -> None:
+        """Raise ValueError where `name` is not another mean over blocks."""
+        if name not in self.means or name == other_than:
+            hint = nearest(name, self.means.keys() - {other_than})
+            raise ValueError(
+                f"against must name another mean over the levels of"
+                f" {' and '.join(self.within)}, as {other_than!r} does, got {name!r}; {hint}"
+            )
+
+    @property
+    def means(self) -> dict[str, dict[str, str]]:
+        """Arms of every mean over the blocks of `within`, by its name and the block.
+
+        None with curves over learning rates, whose rates are a factor of `within`.
+        """
+        if self.tuning.method == CURVE:
+            return {}
+        return means_of({name: dict(arm) for name, arm in self.arms.items()}, self.within)
+
     @property
     def curves(self) -> dict[str, dict[float, str]]:
         """Arms of every curve over learning rates, by its name and the rate; none without them."""
@@ -268,10 +292,14 @@ class Spec(Section):
         return curves_of({name: dict(arm) for name, arm in self.arms.items()})
 
     def opponent(self, hypothesis: Hypothesis) -> str | None:
-        """Return the arm, or the curve, that a hypothesis subtracts; None where it has none."""
-        if hypothesis.against or hypothesis.metric not in schema.OF_CURVES:
-            return hypothesis.against or self.against(hypothesis.arm)
-        return opposite_curve(self.curves, hypothesis.arm, self.against)
+        """Return the arm, curve or mean that a hypothesis subtracts; None where it has none."""
+        if hypothesis.against:
+            return hypothesis.against
+        if hypothesis.metric in schema.OF_CURVES:
+            return opposite(self.curves, hypothesis.arm, self.against)
+        if hypothesis.arm in self.means:
+            return opposite(self.means, hypothesis.arm, self.against)
+        return self.against(hypothesis.arm)
 
     def arm(self, name: str, option: str = "arm", other_than: str | None = None) -> Arm:
         """Return the arm called `name`, which `option` names.

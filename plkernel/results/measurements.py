@@ -1,9 +1,10 @@
 """The numbers that hypotheses and gates speak of: which runs count, and what each measured."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from plkernel.config.factors import curves_of
+from plkernel.config.factors import curves_of, means_of, opposite
 from plkernel.config.schema import OF_CURVES, Gate, Hypothesis, MeasuredNumber
 from plkernel.results.rate_curves import curve_against, rate_curve
 from plkernel.results.saved import RunResult
@@ -11,25 +12,42 @@ from plkernel.results.study import Study, StudyRun
 
 
 def compared_arms(study: Study, hypothesis: Hypothesis) -> tuple[str, str | None]:
-    """The arm of a hypothesis, and the one that is subtracted; of minima, the two curves."""
+    """The arm of a hypothesis, and the one that is subtracted.
+
+    Of minima they are curves; of means over the blocks of a design, means.
+    """
     arm = hypothesis.arm
     if hypothesis.against:
         return arm, hypothesis.against
     if hypothesis.metric in OF_CURVES:
         return arm, curve_against(study, arm)
+    means = means_in(study)
+    if arm in means:
+        return arm, opposite(means, arm, study.against)
     other = study.against(arm) if arm in study.arms else None
     return arm, other
 
 
+def means_in(study: Study) -> dict[str, dict[str, str]]:
+    """The arms of every mean over blocks, by its name and the block; see `means_of`."""
+    return means_of(study.spec["arms"], study.spec.get("within") or ())
+
+
 def arms_measured(study: Study, measured: MeasuredNumber, names: Iterable[str | None]) -> set[str]:
-    """The arms whose runs tell a number of each of `names`: themselves, or those of a curve."""
+    """The arms whose runs tell a number of each of `names`.
+
+    Themselves, those of a curve, or those of a mean over blocks.
+    """
     known = {name for name in names if name is not None}
-    if measured.metric not in OF_CURVES:
-        return known
-    curves = curves_of(study.spec["arms"])
     arms: set[str] = set()
+    if measured.metric in OF_CURVES:
+        curves = curves_of(study.spec["arms"])
+        for name in known:
+            arms.update(curves.get(name, {}).values())
+        return arms
+    means = means_in(study)
     for name in known:
-        arms.update(curves.get(name, {}).values())
+        arms.update(means[name].values() if name in means else [name])
     return arms
 
 
@@ -38,12 +56,18 @@ def values(
 ) -> dict[int, float]:
     """The measurement in every finished run of an arm that made it, by seed.
 
-    What is measured at the end counts only in runs that took as many steps as planned.
+    What is measured at the end counts only in runs that took as many steps as planned. Of a mean
+    over blocks, a seed counts that has a number in every block.
     """
     if measured.metric in OF_CURVES:
         if arm is None or arm not in curves_of(study.spec["arms"]):
             return {}
         return rate_curve(study, arm, measured.metric, seeds).minima
+    means = means_in(study)
+    if arm in means:
+        blocks = [values(study, one, measured, seeds) for one in means[arm].values()]
+        whole = set.intersection(*(set(block) for block in blocks))
+        return {seed: fmean(block[seed] for block in blocks) for seed in sorted(whole)}
     found = {}
     for run in study.finished():
         if run.arm != arm or run.seed not in seeds or run.result is None:

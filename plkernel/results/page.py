@@ -19,7 +19,7 @@ from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.conclusion import memory_worth, overview
 from plkernel.results.figures import Drawing
 from plkernel.results.longer import RECALL_TESTS, beyond_bits, recall_accuracy
-from plkernel.results.measurements import compared_arms, values
+from plkernel.results.measurements import compared_arms, means_in, values
 from plkernel.results.rate_report import CAPTION, HEADER, curve_rows
 from plkernel.results.saved import Reference
 from plkernel.results.statistics import Estimate, mean_interval, paired_difference
@@ -392,7 +392,10 @@ def _verdict_row(
     """The cells of one hypothesis."""
     judged = outcome.judgement
     hypothesis = outcome.hypothesis
-    name = [hypothesis.name, statement(hypothesis)]
+    title = hypothesis.name
+    if hypothesis.arm in means_in(comparison.study):
+        title += f" (mean over {' and '.join(comparison.study.spec['within'])})"
+    name = [title, statement(hypothesis)]
     if not outcome.causal:
         name.append(NOT_CAUSAL)
     if not judged.n:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plkernel.common.files import FINISHED
-from plkernel.config.factors import CURVE, curves_of, opposite_curve
+from plkernel.config.factors import CURVE, curves_of, opposite
 from plkernel.results.statistics import Estimate, PairedDifference, mean_interval, paired_difference
 from plkernel.results.study import Study, StudyRun
 
@@ -260,4 +260,4 @@ def _loss(run: StudyRun, key: str) -> float | None:
 
 def curve_against(study: Study, name: str) -> str | None:
     """The curve that `name` is compared with; None for the baseline's."""
-    return opposite_curve(curves_of(study.spec["arms"]), name, study.against)
+    return opposite(curves_of(study.spec["arms"]), name, study.against)

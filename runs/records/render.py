@@ -3,7 +3,8 @@
 python runs/records/render.py rewrites every part between <!-- record:NAME STUDY .. --> and <!-- end
 -->, and every number in a sentence that stands between comments, which sentences.py describes. It
 draws the kernels of several starts before training and after, convergence/kernels.png and .svg,
-what short half-lives are worth, memory-shortness/dose.png and .svg, and what starts of RWKV-7 and
+what short half-lives are worth, memory-shortness/dose.png and .svg, what exponents are worth on
+eight texts, beta-sweep/exponents.png and .svg, and what starts of RWKV-7 and
 Mamba-2 are worth, starts.png and .svg in models-goose and models-mamba2. The forest of all of
 them and its numbers are forest/forest.png, .svg and table.json.
 """
@@ -33,6 +34,8 @@ from plkernel.analysis.figures.style import (
 from plkernel.common.files import save_json
 from plkernel.results.claims import interval
 from plkernel.results.convergence import convergence, groups, learnt_kernels_figure
+from plkernel.results.forest import ForestRow
+from plkernel.results.forest import forest as forest_of_rows
 from plkernel.results.loss_curves import difference_figure
 from plkernel.results.statistics import difference_curves, paired_difference, pointwise_band
 from plkernel.results.study import read_study
@@ -249,6 +252,41 @@ def best_exponent(corpus: str, decays: str, at: str) -> Lowest:
     arms = [paired("memory-dose", one + ending, f"uniform{ending}", at) for one in EXPONENTS]
     values = np.array([list(one.per_seed.values()) for one in arms]).T
     return lowest([float(one) for one in EXPONENTS], values)
+
+
+CONTRASTS = {
+    "own exponent minus 1.15": ("own", "fixed"),
+    "other kind's minus own": ("other", "own"),
+    "1.15 minus none": ("fixed", "uniform"),
+}
+"""Columns of the sweep of exponents, and the two starts whose difference they hold."""
+
+
+def exponents() -> str:
+    """Return the measured exponent of every text of beta-sweep, and what exponents are worth there.
+
+    Differences on validation text, then on test text.
+    """
+    lines = []
+    for text in load("beta-sweep/texts.json")["texts"]:
+        name = text["text"]
+        measured = "{beta:.2f} ({low:.2f} to {high:.2f})".format(**text)
+        lines.append([name, measured, *contrasts(f"_{name}")])
+    lines.append(["mean", "", *contrasts("")])
+    header = ["text", "measured exponent", *CONTRASTS]
+    return f"{markdown(header, lines)}\n\n{source('beta-sweep')}"
+
+
+def contrasts(ending: str) -> list[str]:
+    """Return the cells of the starts whose arms have this ending."""
+    cells = []
+    for arm, against in CONTRASTS.values():
+        both = [
+            PAIRED.format(**vars(paired("beta-sweep", arm + ending, against + ending, at)))
+            for at in ("final_val_bpb", "test_bpb")
+        ]
+        cells.append("; ".join(both))
+    return cells
 
 
 def forest_table() -> str:
@@ -557,6 +595,7 @@ PARTS: dict[str, Callable[..., str]] = {
         load("gallery/gallery.json")["entries"],
     ),
     "doses": best_exponents,
+    "exponents": exponents,
     "lengths": at_lengths,
     "corners": lambda: table(
         "", "at", "{what}", {"{arm}": PAIRED}, load("memory-length/length.json")["corners"]
@@ -621,6 +660,21 @@ def dose_figure() -> Figure:
     return figure
 
 
+def exponents_figure() -> Figure:
+    """Draw what exponents of the projection are worth on every text of beta-sweep, and on all."""
+    texts = [text["text"] for text in load("beta-sweep/texts.json")["texts"]]
+    groups = {}
+    for title, (arm, against) in CONTRASTS.items():
+        rows = []
+        for text in [*texts, "mean"]:
+            ending = "" if text == "mean" else f"_{text}"
+            found = paired("beta-sweep", arm + ending, against + ending)
+            holds = found.low > 0 or found.high < 0
+            rows.append(ForestRow(text, found, list(found.per_seed.values()), holds))
+        groups[title] = rows
+    return forest_of_rows(groups)
+
+
 def starts_figure(name: str) -> Figure:
     """Draw the losses of the arms of a study minus that of the baseline over bytes read."""
     study, paired = read_study(RECORDS / name), {}
@@ -643,6 +697,7 @@ if __name__ == "__main__":
     figures = {
         "convergence/kernels": learnt_kernels_figure(panels),
         "memory-shortness/dose": dose_figure(),
+        "beta-sweep/exponents": exponents_figure(),
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
     figures["forest/forest"] = forest.figure()

@@ -34,6 +34,7 @@ from plkernel.analysis.nodes import falling_exponent
 from plkernel.config.reading import load_spec
 from plkernel.decays.memory import Memory
 from plkernel.results.convergence import LONGEST_LAG, Starts, convergence, groups
+from plkernel.results.measurements import means_in
 from plkernel.results.power import powers
 from plkernel.results.statistics import (
     PairedDifference,
@@ -124,7 +125,12 @@ def _study_and_arm(study: str, arm: str) -> tuple[str, str]:
 
 
 def losses(study: str, arm: str, at: str = "final_val_bpb") -> dict[int, float]:
-    """Return the bits per byte of an arm by seed."""
+    """Return the bits per byte of an arm, or of a mean over the levels of `within`, by seed."""
+    means = means_in(studies()[study])
+    if arm in means:
+        blocks = [losses(study, one, at) for one in means[arm].values()]
+        whole = set.intersection(*(set(block) for block in blocks))
+        return {seed: statistics.fmean(block[seed] for block in blocks) for seed in sorted(whole)}
     runs = studies()[study].finished(arm)
     if at.isdecimal():
         return {run.seed: _validation(run, int(at)) for run in runs}

@@ -569,6 +569,15 @@ def test_a_script_asks_for_what_the_spec_says(
     assert queue.states() == states
     commands.say("squeue", "", 1)
     assert queue.states() is None
+    commands.say("scancel", "", 1)
+    with pytest.raises(OSError, match="scancel: no reason given"):
+        queue.cancel(["7_0"])
+
+
+def test_a_pattern_that_names_no_arm_is_refused_before_anything_is_resolved() -> None:
+    check_arguments(["uniform", "power-law"], only=["uni*"])
+    with pytest.raises(ValueError, match="only must match an arm, got 'unifrom'"):
+        check_arguments(["uniform", "power-law"], only=["unifrom"])
 
 
 def test_cancel_ends_what_is_in_the_queue(

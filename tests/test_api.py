@@ -345,3 +345,16 @@ def test_a_function_has_the_defaults_of_its_command(name: str) -> None:
     assert len(shared) > 3
     for one in shared:
         assert of_function[one].default == of_command[one].default, one
+
+
+@pytest.mark.parametrize("text", [3, ""])
+def test_a_trial_of_what_is_no_name_says_what_a_text_is(text: str | int) -> None:
+    with pytest.raises(ValueError, match="text must be the name of a corpus, a file or a folder"):
+        plkernel.trial(text)  # type: ignore[arg-type]
+
+
+def test_one_arm_may_be_named_without_a_list(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="only must be names or patterns of arms, got 3"):
+        plkernel.run_study("quick", tmp_path, only=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="only must match an arm, got 'none'"):
+        plkernel.run_study("quick", tmp_path, only="none")

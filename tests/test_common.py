@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from plkernel.commands.load import load as load_model
 from plkernel.commands.measure import command as measure
 from plkernel.commands.probe import probe
 from plkernel.commands.report import report
-from plkernel.common import cli, environment, files
+from plkernel.common import cli, environment, files, options
 from plkernel.config import reading
 
 
@@ -179,6 +180,27 @@ def test_a_record_names_the_command_of_its_process_or_of_the_study_that_started_
     assert environment.environment(1)["command"].endswith(" --out 'two words'")
     monkeypatch.setenv(environment.COMMAND, "plkernel experiment demo")
     assert environment.environment(1)["command"] == "plkernel experiment demo"
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        (None, "python sweep.py"),
+        ("plkernel.commands.experiment", "python -m plkernel.experiment"),
+    ],
+)
+def test_a_script_and_a_module_are_named_as_one_would_type_them(
+    module: str | None, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = None if module is None else SimpleNamespace(name=module)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec, raising=False)
+    monkeypatch.setattr(sys, "argv", ["sweep.py", "--out", "two words"])
+    assert environment.command_line() == f"{command} --out 'two words'"
+
+
+def test_words_for_a_type_leave_out_none_alone() -> None:
+    assert options.kind(float | None) == "a number"
+    assert options.kind(float | bytes | None) == "another value"
 
 
 def test_a_source_tree_without_git_has_a_digest_but_no_commit(

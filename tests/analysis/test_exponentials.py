@@ -123,3 +123,11 @@ def test_bad_input_is_refused_in_one_line(make: Callable[[], Any], message: str)
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("beta", [-1.0, 0.0, np.inf, np.nan])
+def test_an_exponent_must_be_positive_and_finite(beta: float) -> None:
+    with pytest.raises(ValueError, match="beta must be a positive number"):
+        power_law_target(beta, 100)
+    with pytest.raises(ValueError, match="beta must be a positive number"):
+        power_law_target(1.0, 100, beta, 10)

@@ -718,6 +718,9 @@ def test_what_comes_with_plkernel_has_a_name(
         ValueError, match="none of that name comes with plkernel; did you mean 'quick'"
     ):
         find_spec("qick")
+    for missing in ("qick.toml", "here/qick"):
+        with pytest.raises(ValueError, match=f"spec {missing}: no such file or folder"):
+            find_spec(missing)
     command("finch")
     assert capsys.readouterr().out.encode() == (RUNS / "finch.toml").read_bytes()
     for name, path in roles().items():

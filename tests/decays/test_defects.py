@@ -13,6 +13,7 @@ from torch import Tensor
 from plkernel.commands.inspect import command as inspect
 from plkernel.common import cli
 from plkernel.decays.families import rwkv7_from, rwkv_from
+from plkernel.decays.findings import _gap
 from plkernel.decays.inspection import inspected
 
 LAYERS, HEADS = 4, 16
@@ -101,6 +102,19 @@ def test_a_planted_defect_is_wrong(defect: str, tmp_path: Path) -> None:
     change, name = DEFECTS[defect]
     found = inspected(str(write(tmp_path, change(trained())))).findings
     assert name in {one.name for one in found if one.severity == "wrong"}
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ({0, 1, 2}, ""),
+        ({0, 2}, "no tensor of layer 1, but of 2"),
+        ({5}, "no tensor of layer 0, 1, 2, 3, 4, but of 5"),
+        ({6}, "no tensor of layer 0, 1, 2, 3, 4 .., but of 6"),
+    ],
+)
+def test_five_missing_layers_are_named(held: set[int], words: str) -> None:
+    assert _gap(held) == words
 
 
 def test_decays_that_were_drawn_anew_are_wrong_beside_those_before(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import plkernel
 from plkernel.decays.findings import Finding
 from plkernel.decays.inspection import Shown, inspected, render
+from plkernel.decays.plausible import POSITIVE, _counted
 from plkernel.decays.structure import row_labels
 
 State = dict[str, Tensor]
@@ -227,6 +229,17 @@ def test_speeds_in_place_of_their_logs_are_read(kind: str, tmp_path: Path) -> No
         np.testing.assert_allclose(layer.rates, other.rates, rtol=1e-7)
     positive = changed(speeds, ".A", torch.abs)
     assert "grows" in {one.name for one in wrong(saved(tmp_path, positive))}
+
+
+@pytest.mark.parametrize(("states", "counted"), [(1, False), (2, False), (3, True), (16, True)])
+def test_fewer_than_three_speeds_are_no_evidence_that_they_count(
+    states: int, counted: bool
+) -> None:
+    speeds = np.tile(np.arange(1.0, states + 1), (4, 1))
+    layer: Any = SimpleNamespace(tensors={"A_log": SimpleNamespace(values=speeds)})
+    assert _counted(POSITIVE, "A_log", [layer]) == counted
+    of_heads: Any = SimpleNamespace(tensors={"A_log": SimpleNamespace(values=speeds[0])})
+    assert not _counted(POSITIVE, "A_log", [of_heads])
 
 
 def further(a_log: str, dt_bias: str) -> State:

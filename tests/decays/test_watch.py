@@ -507,6 +507,19 @@ def test_meta() -> None:
     assert (watch.unseen, watch.read()["decay/layer0/moved"]) == ({}, 0.0)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_findings_of_a_layer_beside_one_that_is_elsewhere() -> None:
+    """Only that the tensors of the layer elsewhere were not read is no finding."""
+    watched = model()
+    watched.layers[0].to("meta")  # type: ignore[operator, union-attr, index]
+    change(watched, "A_log", [0.0, 0.0, 0.0, 0.0])
+    watch = plkernel.watch(watched)
+    assert list(watch.unseen) == ["layers.0.mixer"]
+    names = [one.name for one in watch.findings]
+    assert "zeros" in names
+    assert "unread" not in names
+
+
 def read_shards(rank: int, folder: str) -> None:
     store = distributed.FileStore(f"{folder}/store", 2)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)

@@ -233,7 +233,11 @@ def test_a_queue_that_does_not_answer_is_waited_for(
             return None if self.asked < 3 else self.told
 
     assert run_experiment(spec, out, engine=QueueEngine(Silent())) == []
-    assert capsys.readouterr().err.count("slurm does not answer; waiting for results") == 1
+    notes = [line for line in capsys.readouterr().err.splitlines() if "slurm" in line]
+    assert notes == [
+        "note: slurm does not answer; waiting for results",
+        "note: slurm answers again",
+    ]
 
 
 def test_a_job_that_is_missing_once_is_not_lost(tiny_spec: SpecWriter, tmp_path: Path) -> None:
@@ -565,6 +569,15 @@ def test_a_script_asks_for_what_the_spec_says(
     assert queue.states() == states
     commands.say("squeue", "", 1)
     assert queue.states() is None
+    commands.say("scancel", "", 1)
+    with pytest.raises(OSError, match="scancel: no reason given"):
+        queue.cancel(["7_0"])
+
+
+def test_a_pattern_that_names_no_arm_is_refused_before_anything_is_resolved() -> None:
+    check_arguments(["uniform", "power-law"], only=["uni*"])
+    with pytest.raises(ValueError, match="only must match an arm, got 'unifrom'"):
+        check_arguments(["uniform", "power-law"], only=["unifrom"])
 
 
 def test_cancel_ends_what_is_in_the_queue(

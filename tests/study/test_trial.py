@@ -321,7 +321,7 @@ def test_the_name_of_a_trial_is_a_folder(tmp_path: Path) -> None:
     assert trial.trial_name("/", "ssm") == "trial-text"
 
 
-@pytest.mark.parametrize("text", ["plain", 'a "quoted" \\ path', "tab\there\nand ü", "\x7f"])
+@pytest.mark.parametrize("text", ["plain", 'a "quoted" \\ path', "tab\there\nand ü", "\x7f", "😀"])
 def test_strings_are_toml(text: str) -> None:
     import tomllib
 

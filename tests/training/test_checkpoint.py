@@ -10,7 +10,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from plkernel.training.checkpoint import digest_of, load_checkpoint, save_checkpoint
+from plkernel.training.checkpoint import (
+    digest_of,
+    first_nan,
+    load_checkpoint,
+    save_checkpoint,
+)
 from plkernel.training.folder import RunProgress
 
 CONFIG = {"arm": "a", "seed": 0, "train": {"steps": 12, "learning_rate": 0.01}}
@@ -163,3 +168,10 @@ def test_nothing_goes_on_from_nan(name: str, path: Path) -> None:
     count = 4 if name.endswith("vector") else 20
     refused(path, rf"got NaN in {name} \(1 of {count}\)")
     assert load_checkpoint(path, Parts()) == PROGRESS
+
+
+def test_the_first_tensor_with_nan_is_named_with_their_number() -> None:
+    fine = torch.ones(2)
+    broken = torch.tensor([torch.nan, 0.0, torch.nan, torch.inf])
+    assert first_nan({"a": fine}) == ""
+    assert first_nan({"a": fine, "w": broken, "x": broken}) == "w (2 of 4)"

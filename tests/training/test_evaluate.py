@@ -15,6 +15,7 @@ from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training.evaluate import (
+    _root_mean,
     as_logits,
     bits_per_byte,
     diagnose,
@@ -243,3 +244,9 @@ def test_logits_are_taken_in_every_form_that_models_return() -> None:
     for wrong in ({"loss": 1.0}, None, (), "logits"):
         with pytest.raises(ValueError, match=r"^the model must return logits, .* got "):
             as_logits(wrong, tokens, "the model")
+
+
+def test_a_root_mean_over_batches_is_that_over_all_numbers() -> None:
+    values = torch.arange(1.0, 8.0)
+    batches = [(part.square().mean(), part.numel()) for part in values.split([1, 4, 2])]
+    assert _root_mean(batches) == pytest.approx(math.sqrt(20.0), rel=1e-6)  # 140 / 7

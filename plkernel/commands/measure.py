@@ -211,6 +211,7 @@ def render(result: Measurement) -> str:
         f" {curve.drift * BITS:.2e} bits, {drift}; estimator '{curve.estimator}'"
     )
     dropped = sum(value <= 0 for value in curve.values)
+    left_out = "1 lag" if dropped == 1 else f"{dropped} lags"
     parts = [
         title,
         _lag_table(result),
@@ -222,7 +223,7 @@ def render(result: Measurement) -> str:
         records_sentence(result),
         horizon_sentence(result),
         drift_sentence(curve),
-        f"dropped: {dropped} lags where I is zero or negative" if dropped else None,
+        f"dropped: {left_out} where I is zero or negative" if dropped else None,
     ]
     return "\n\n".join(part for part in parts if part)
 

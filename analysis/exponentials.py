@@ -97,9 +97,14 @@ def integer_lags(max_lag: int) -> Floats:
 def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
     """Scores of a kernel, given by its logarithm, against `target` on `lags`.
 
-    All are of shape (T,), and the target is positive.
+    All are of shape (T,), and the target is positive. Raises ValueError for a target of one value.
     """
     log_k, y, t = (np.asarray(values, dtype=float) for values in (log_kernel, target, lags))
+    if np.all(y == y[0]):
+        raise ValueError(
+            f"values must change with the lag, got {y[0]:g} at all {y.size}; a kernel without decay"
+            " needs no fit"
+        )
     log_y = np.log(y)
     with np.errstate(over="ignore", invalid="ignore"):
         kernel = np.exp(log_k)

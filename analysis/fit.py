@@ -120,7 +120,7 @@ class Certificate:
                   Vallee Poussin's theorem no sum of K exponentials, of any signs, has a smaller
                   largest error, up to rounding
     ratio         smallest / largest: 1 for the best sum
-    level         the sum is the best, to `LEVEL_RATIO`
+    level         the sum is the best, to `LEVEL_RATIO`; or `is_exact`
 
     Source: Braess, "Nonlinear Approximation Theory" (Springer 1986), on exponential sums.
     """
@@ -131,6 +131,11 @@ class Certificate:
     smallest: float
     ratio: float
     level: bool
+
+    @property
+    def is_exact(self) -> bool:
+        """True if all errors are rounding, whose extrema say nothing."""
+        return self.largest <= ACCURACY_FLOOR
 
 
 @dataclass(frozen=True, repr=False)
@@ -413,9 +418,8 @@ def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
     largest = float(np.abs(errors).max())
     smallest = 0.0 if at is None else float(np.abs(errors[at]).min())
     ratio = smallest / largest if largest else 1.0
-    return Certificate(
-        _extrema(errors).size, needed, largest, smallest, ratio, ratio >= LEVEL_RATIO
-    )
+    level = ratio >= LEVEL_RATIO or largest <= ACCURACY_FLOOR
+    return Certificate(_extrema(errors).size, needed, largest, smallest, ratio, level)
 
 
 def _grown(target: Target, terms: int) -> Floats:

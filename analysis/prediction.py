@@ -18,6 +18,7 @@ Source: Yule (1927) and Walker (1931); Raftery (JRSS B 47:528, 1985) for mixture
 correlations.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -51,7 +52,14 @@ from plkernel.analysis.information.estimate import (
     jackknife_error,
     without_bias,
 )
-from plkernel.analysis.information.laws import Verdict, fit_power_law, measure_corpus, points
+from plkernel.analysis.information.laws import (
+    BY_CHANCE,
+    Verdict,
+    fit_power_law,
+    measure_corpus,
+    points,
+    simplest,
+)
 from plkernel.analysis.nodes import Aim, AimTarget, Lag, Summation
 
 REACH = 4
@@ -120,12 +128,15 @@ def information(
             )
         return law(fitted.beta, cast(AimTarget, target), kernel, lag, max_lag, told, measured)
     curve = verdict_target(verdict, found.information, max_lag)
-    beyond = (
-        f"; beyond lag {verdict.last_lag} it goes on as judged"
-        if curve.max_lag > verdict.last_lag
-        else ""
+    sides = []
+    if curve.lags[0] < verdict.first_lag:
+        sides.append(f"below lag {verdict.first_lag}")
+    if curve.max_lag > verdict.last_lag:
+        sides.append(f"beyond lag {verdict.last_lag}")
+    outside = f"; {' and '.join(sides)} it goes on as judged" if sides else ""
+    told.append(
+        f"the kernel is {curve.label} on lags {curve.lags[0]:g}..{curve.max_lag:g}{outside}"
     )
-    told.append(f"the kernel is {curve.label} on lags {curve.lags[0]:g}..{curve.max_lag:g}{beyond}")
     if curve.beta is not None:
         return law(curve.beta, "information", kernel, lag, max_lag, told, measured)
     return Kernel(curve, None, told, measured)
@@ -136,8 +147,9 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
 
     It is 1 at t = 1, and continued beyond the judged lags. A power law, or a broken one, on every
     real lag; an exponential or stretched exponential at the integers up to where it vanishes in
-    float64. A curve too short to have a shape is its own values up to `power_law_fit.clear_until`,
-    with their relative jackknife errors. Raises ValueError for a shape that does not fall.
+    float64. Where the correlation alone is exponential (`with_correlation`) it is the shape of the
+    information. A curve too short to have a shape is its own values up to `laws.clear_until`, with
+    their relative jackknife errors. Raises ValueError for a shape that does not fall.
     """
     if verdict.kind == "too short":
         chosen = points(curve, None)
@@ -148,15 +160,18 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
         return power_law_target(
             fit_power_law(curve, (verdict.first_lag, verdict.last_lag)).beta, max_lag
         )
-    shape = next(model.parameters for model in verdict.models if model.name == verdict.kind)
-    if verdict.kind == "broken power law":
+    kind = verdict.kind
+    if kind == "exponential":
+        kind = simplest(verdict.models).name
+    shape = next(model.parameters for model in verdict.models if model.name == kind)
+    if kind == "broken power law":
         second = (shape["beta_2"], shape["break"]) if shape["break"] < max_lag else ()
         return power_law_target(shape["beta_1"], max_lag, *second)
     tau = shape["tau"]
     gamma = shape.get("gamma", 1.0)
     if not (np.isfinite(tau) and tau > 0):
         raise ValueError(
-            f"curve of {curve.quantity}: its {verdict.kind} must fall, got tau {tau:g}; measure"
+            f"curve of {curve.quantity}: its {kind} must fall, got tau {tau:g}; measure"
             " more data or longer lags"
         )
     logs = (1 - integer_lags(max_lag) ** gamma) / tau**gamma
@@ -175,16 +190,18 @@ def predictive(
     edges, lags, values, replicates = bands(weights)
     used = np.flatnonzero(values > half_width(replicates))
     errors = jackknife_error(replicates)
-    if used.size < FEWEST_LAGS:
+    least = max(FEWEST_LAGS, math.ceil(BY_CHANCE * values.size))
+    if used.size < least:
         raise ValueError(
-            f"corpus {corpus.name!r}: predictive weights stand out from noise at {used.size} bands"
-            f" of lags, a fit needs {FEWEST_LAGS}; use more data, or target 'information'"
+            f"corpus {corpus.name!r}: predictive weights must stand out from noise in {least} of"
+            f" {values.size} bands of lags, got {used.size}; use more data, or target 'information'"
         )
     target = lag_target(lags[used], values[used], (errors / values)[used], "predictive weights")
     reach = used[-1] + 1
     told = [
-        f"predictive weights stand out from noise on lags 1..{edges[reach] - 1},"
-        f" {weights[0, 0]:.4g} at lag 1"
+        f"predictive weights stand out from noise in {used.size} of {values.size} bands of lags,"
+        f" the last at {edges[reach - 1]}..{edges[reach] - 1}; one band in forty does by chance. At"
+        f" lag 1 the weight is {weights[0, 0]:.4g}"
     ]
     left = ", ".join(f"{edges[at]}..{edges[at + 1] - 1}" for at in range(reach) if at not in used)
     if left:

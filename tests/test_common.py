@@ -431,7 +431,7 @@ def test_code_is_imported_with_consent_alone() -> None:
     for name, message in {
         "nowhere:x": "No module named 'nowhere'",
         "math:hipot": "module 'math' has no attribute 'hipot'",
-        "math:pi": "must be something to call, got a float",
+        "math:pi": "must be something to call, got float",
     }.items():
         with pytest.raises(ValueError, match=f"init '{name}'.* {message}"):
             cli.imported(name, "init")

@@ -12,12 +12,14 @@ import pytest
 from mixtures import Mixture, power_law_copies
 
 from plkernel.analysis import fit as fits
+from plkernel.analysis import prediction
 from plkernel.analysis.exponentials import ExponentialSum, array_target, power_law_target
 from plkernel.analysis.information import laws as measurement
 from plkernel.analysis.information.laws import ModelFit, Verdict
 from plkernel.analysis.nodes import Nodes, Summation, node_scores
 from plkernel.analysis.sequences import LagCorpus, PottsCorpus
 from plkernel.commands.fit import command as fit
+from plkernel.commands.fit import render
 from plkernel.common import cli
 from plkernel.config.condition import resolve
 from plkernel.config.reading import parse_spec
@@ -192,7 +194,7 @@ def test_predictive_weights_are_fitted_and_loaded(
     }
     written = fitted(tmp_path, **given, **options)
     told = capsys.readouterr().out
-    assert "predictive weights stand out from noise on lags 1.." in told
+    assert "bands of lags, the last at" in told
     assert (written["beta"], written["exponent"]) == (None, None)
     values = written["kernel"]["values"]
     lags = np.array(written["kernel"]["lags"])
@@ -201,6 +203,66 @@ def test_predictive_weights_are_fitted_and_loaded(
     assert nodes == loaded(tmp_path, 48, "ema")
     kernel = options.get("kernel", "coherent")
     assert node_scores(nodes, power_law_target(1.0, 128), kernel, "state").r_star > 0.96
+
+
+def test_predictive_weights_of_noise_are_refused() -> None:
+    """One band in forty stands out by chance, and so few are no kernel."""
+    for seed in range(12):
+        data = np.random.default_rng(seed).integers(0, 4, 20_000).astype(np.uint8)
+        with pytest.raises(ValueError, match=r"must stand out from noise in 4 of \d+ bands"):
+            prediction.predictive(measurement.Named("noise", "made"), data, 512)
+
+
+def test_a_curve_is_that_of_the_information_where_the_correlation_is_exponential() -> None:
+    """The verdict is on the correlation then; the information, which is fitted, looks stretched."""
+    stretched = ModelFit(
+        "stretched exponential",
+        {"amplitude": 1.0, "tau": 15.0, "gamma": 0.9},
+        1.0,
+        5,
+        5.0,
+        0.0,
+        0.5,
+        0.5,
+    )
+    plain = ModelFit(
+        "exponential", {"amplitude": 1.0, "tau": 12.0}, 90.0, 6, 94.0, 89.0, 0.001, 0.001
+    )
+    verdict = Verdict("exponential", "the correlation decays so", 2, 90, (stretched, plain))
+    curve: Any = None  # of which only a curve that is too short is used
+    found = prediction.verdict_target(verdict, curve, 100)
+    np.testing.assert_allclose(
+        found.values, np.exp((1 - np.arange(1, 101.0) ** 0.9) / 15**0.9), rtol=1e-12
+    )
+    of_both = replace(verdict, models=(plain, stretched))
+    found = prediction.verdict_target(of_both, curve, 100)
+    np.testing.assert_allclose(found.values, np.exp(-np.arange(100) / 12), rtol=1e-12)
+
+
+@pytest.mark.parametrize("terms", [1, 2])
+def test_an_exact_fit_is_not_called_uneven(terms: int) -> None:
+    """Its errors are rounding, whose extrema need not alternate."""
+    lags = np.arange(1.0, 200)
+    values = np.exp(-lags / 20) + (terms - 1) * 0.1 * np.exp(-lags / 100)
+    found = fits.fit(values=values, terms=terms)
+    assert found.certificate is not None
+    assert found.certificate.level
+    text = render(found)
+    assert "exact but for rounding" in text
+    assert "NOT LEVEL" not in text
+
+
+def test_too_few_extrema_bound_nothing() -> None:
+    found = fits.fit(1.15, terms=3)
+    few = fits.Certificate(3, 7, 0.5, 0.0, 0.0, False)
+    text = render(replace(found, certificate=few))
+    assert "NOT LEVEL: too few errors alternate" in text
+    assert "is at least" not in text
+
+
+def test_a_kernel_that_does_not_decay_is_refused() -> None:
+    with pytest.raises(ValueError, match="values must change with the lag, got 1 at all 50"):
+        fits.fit(values=np.ones(50))
 
 
 def test_quantiles_need_a_power_law(copies: Path, tmp_path: Path) -> None:

@@ -153,14 +153,14 @@ def test_a_counter_in_lines_is_no_contradiction() -> None:
     ]
     text = rendered(np.frombuffer(b"\n".join(lines), np.uint8))
     assert "verdict: no memory that stands out at the shortest lags; some farther lags do" in text
-    assert "fields of lines that follow one another, as of a counter" in text
+    assert "as where a field of one line follows from that of the line before" in text
 
 
 @pytest.mark.parametrize(
     ("encoding", "width", "message"),
     [
-        ("latin-1", 60, "the composition of the text repeats every 61 bytes: lines or records"),
-        ("utf-16-le", None, "every 2 bytes, and one of them is mostly 0: UTF-16 or numbers of 16"),
+        ("latin-1", 60, "the composition of the text repeats every 61 bytes, the length of most"),
+        ("utf-16-le", None, "2 bytes, and one of them is mostly 0, as in UTF-16 or numbers of 16"),
         ("latin-1", None, None),
     ],
 )
@@ -173,6 +173,74 @@ def test_a_period_is_named(encoding: str, width: int | None, message: str | None
         assert "period:" not in text
     else:
         assert message in text
+
+
+def persistent(symbols: int, stay: float, size: int, seed: int) -> np.ndarray:
+    """Symbols each of which is the one before with probability `stay`, and else drawn anew."""
+    rng = np.random.default_rng(seed)
+    is_fresh = rng.random(size) >= stay
+    is_fresh[0] = True
+    drawn = rng.integers(0, symbols, size)
+    return drawn[np.maximum.accumulate(np.where(is_fresh, np.arange(size), 0))]
+
+
+def in_lines(data: np.ndarray, seed: int) -> np.ndarray:
+    """`data` as letters in lines of 50 to 59."""
+    rng = np.random.default_rng(seed)
+    letters = (data + 97).astype(np.uint8).tobytes()
+    ends = np.cumsum(rng.integers(50, 60, len(letters) // 50))
+    pieces = np.split(np.frombuffer(letters, np.uint8), ends[ends < len(letters)])
+    return np.frombuffer(b"\n".join(piece.tobytes() for piece in pieces), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("make", "has_period"),
+    [
+        (lambda rng: np.stack([persistent(8, 0.9, 30_000, s) + 8 * s for s in (0, 1, 2)], 1), 3),
+        (lambda rng: 128 + 20 * np.sin(np.arange(60_000) * 2 * np.pi / 61) + rng.normal(0, 3), 61),
+        (lambda rng: 16 * (np.arange(60_000) % 6) + rng.integers(0, 4, 60_000), 6),
+    ],
+    ids=["three streams", "a wave", "a short cycle"],
+)
+def test_a_period_is_told_without_a_cause(
+    make: Callable[[np.random.Generator], np.ndarray], has_period: int
+) -> None:
+    """None of these has lines, records or symbols of several bytes."""
+    text = rendered(make(np.random.default_rng(0)).ravel(), max_lag=100, stated=(1, 100))
+    assert f"repeats every {has_period} bytes; it explains" in text
+    for false in ("line", "record", "UTF", "symbols of"):
+        assert false not in text.split("period: ")[1].split("\n")[0]
+
+
+def test_only_multiples_of_a_period_are_said_to_be_measured_where_they_are() -> None:
+    data = np.arange(80_000) % 8 * 16 + np.random.default_rng(0).integers(0, 4, 80_000)
+    told = "only multiples of 8 are measured"
+    assert told in rendered(data, max_lag=100, stated=(1, 100))
+    assert told not in rendered(data, max_lag=10, stated=(1, 10)), "there is one such lag, 8"
+
+
+def test_memory_without_drift_is_seldom_called_drift() -> None:
+    """Stretches of a slow chain differ in composition by chance alone."""
+    options: dict[str, Any] = {"max_lag": 300, "stated": (1, 300), "blocks": 20}
+    texts = [rendered(persistent(4, 0.97, 20_000, seed), **options) for seed in range(8)]
+    assert sum("drift:" in text for text in texts) <= 1
+
+
+def test_independent_bits_have_no_last_lag() -> None:
+    """One degree of freedom: a sixth of all lags is above twice the mean."""
+    options: dict[str, Any] = {"max_lag": 30, "stated": (1, 30), "blocks": 20}
+    for seed in range(20):
+        data = np.random.default_rng(seed).integers(0, 2, 20_000).astype(np.uint8)
+        assert measure_corpus(Named("bits", "made"), data, **options).verdict.last_lag == 0
+
+
+def test_lines_of_different_composition_are_no_counter() -> None:
+    rng = np.random.default_rng(0)
+    halves = [rng.integers(low, low + 6, 15_000) for low in (0, 3)]
+    chain = persistent(8, 0.8, 30_000, 0)
+    for letters in (np.concatenate(halves), chain, rng.integers(0, 6, 30_000)):
+        text = rendered(in_lines(letters, 0), max_lag=300, stated=(1, 300))
+        assert "such as a counter" not in text
 
 
 def words(size: int) -> str:
@@ -255,7 +323,7 @@ def test_a_period_of_numbers_is_told_in_their_unit() -> None:
     records = np.random.default_rng(0).integers(1_000, 1_004, (3_000, 30))
     records[:, 0] = 7
     text = render(plkernel.measure(records.ravel(), max_lag=100))
-    assert "the composition of the text repeats every 30 symbols: lines or records" in text
+    assert "the composition of the text repeats every 30 symbols; it explains" in text
 
 
 def test_an_estimator_that_needs_more_symbols_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtr
+from scipy.special import chdtri, stdtr
 
 from plkernel.analysis.information.alphabets import symbol_curves
 from plkernel.analysis.information.counts import Symbols, check_data
@@ -36,6 +36,7 @@ from plkernel.analysis.information.records import (
     shuffled_phases,
     shuffled_records,
 )
+from plkernel.analysis.information.repeats import CLEAR
 from plkernel.analysis.information.tokens import TokenLength
 from plkernel.analysis.results import Result
 
@@ -532,6 +533,34 @@ def outstanding(curve: DecayCurve, last: int) -> list[int]:
     return found if len(found) >= max(FEWEST_LAGS, BY_CHANCE * len(curve.lags)) else []
 
 
+def apart(curve: DecayCurve, last: int) -> list[int]:
+    """The `outstanding` lags beyond `last` at which blocks of other composition do not explain I.
+
+    These are `DRIFT_MULTIPLE` above the drift; none where they are as few as noise gives.
+    """
+    limit = DRIFT_MULTIPLE * curve.drift
+    values = dict(zip(curve.lags, curve.values, strict=True))
+    found = [lag for lag in outstanding(curve, last) if values[lag] > limit]
+    return found if len(found) >= max(FEWEST_LAGS, BY_CHANCE * len(curve.lags)) else []
+
+
+def drift_from(curve: DecayCurve) -> int | None:
+    """The last lag, or 0, beyond which blocks of different composition are half of I or more.
+
+    None where they are not. What blocks of one composition differ by, as samples do, shows in the
+    drift too, the more so the longer the memory is; but then I itself is zero at far lags, and it
+    is no less than the drift where that is one. So I must be as much on average.
+    """
+    clear = curve.last_above(DRIFT_MULTIPLE * curve.drift, clear_from(curve))
+    if clear == curve.lags[-1]:
+        return None
+    following = curve.lags.index(clear) + 1 if clear else 0
+    errors = curve.standard_errors()
+    is_noise = curve.drift < errors[following]
+    beyond = float(np.mean(curve.values[following:]))
+    return None if is_noise or beyond < curve.drift / DRIFT_MULTIPLE else clear
+
+
 def _hidden_by(curve: DecayCurve, last: int) -> str:
     """The noise that the values beyond lag `last` do not stand out from.
 
@@ -542,6 +571,19 @@ def _hidden_by(curve: DecayCurve, last: int) -> str:
     if is_drift and len(outstanding(curve, last)) > len(beyond) / 2:
         return "blocks of different composition"
     return "a shuffled corpus"
+
+
+def _is_beyond_noise(curve: DecayCurve, last: int) -> bool:
+    """True if I, up to lag `last`, is more than pairs without memory give once in a thousand times.
+
+    The plug-in estimate of n such pairs of K symbols is chi squared with (K - 1)^2 degrees of
+    freedom over 2n. Of few symbols it is often more than twice its mean, which is the floor.
+    """
+    if curve.estimator == "repeats":  # whose floor is this limit
+        return True
+    freedom = (curve.symbols - 1) ** 2
+    limit = np.asarray(curve.floor) * (chdtri(freedom, 1 - CLEAR) / freedom - 1)
+    return curve.last_above(limit, clear_from(curve)) >= last
 
 
 def judge(curve: DecayCurve) -> Verdict:
@@ -555,6 +597,8 @@ def judge(curve: DecayCurve) -> Verdict:
     last = clear_until(curve)
     usable = [lag for lag in curve.lags if start <= lag <= last]
     if len(usable) < FEWEST_LAGS:
+        if last and not _is_beyond_noise(curve, last):
+            last = 0
         beyond = f" beyond lag {last}" if last else ""
         sentence = f"no memory that stands out from {_hidden_by(curve, last)}{beyond}"
         return Verdict("none", sentence, start, last, ())
@@ -780,7 +824,7 @@ def measure_corpus(
     information = replace(information, unit=unit)
     correlation = replace(correlation, unit=unit)
     verdict = with_correlation(judge(information), correlation)
-    is_apart = bool(outstanding(information, verdict.last_lag))
+    is_apart = bool(apart(information, verdict.last_lag))
     if records is not None and verdict.kind == "none" and not verdict.last_lag and is_apart:
         sentence = "no memory that stands out at the shortest lags; some farther lags do"
         verdict = replace(verdict, sentence=sentence)

@@ -42,7 +42,8 @@ CLEAR = 5.0
 BESIDE = (-7, -5, -3, -2, -1, 1, 2, 3, 5, 7)
 """How many times the information at the lengths beside P, by these offsets, that at P must be."""
 UNITS = 8
-"""Periods up to this one are taken for code units: symbols of several bytes."""
+"""Periods up to this one may be those of one symbol: of such only multiples are measured."""
+LINE_BREAK = 10
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,15 @@ class Period:
     strength     nats at lag P and its multiples
     information  (L,) nats at the lags asked for
     blank        the largest share that the byte 0 has at one phase: near 1 for code units of
-                 several bytes whose upper byte is mostly empty
+                 several bytes whose upper byte is mostly empty. Of half of the stretches at least
+    lines        the share of the text that stands in lines of this length, the line break included
     """
 
     length: int
     strength: float
     information: tuple[float, ...]
     blank: float
+    lines: float = 0.0
 
 
 def find_period(data: Bytes, lags: ArrayLike) -> Period | None:
@@ -76,8 +79,9 @@ def find_period(data: Bytes, lags: ArrayLike) -> Period | None:
             continue
         if _stands_out(stretches, length):
             strength, *shared = _shared_information(stretches, length, np.append(length, lags))
-            blank = max(_share_of_zero(stretches, length))
-            return Period(length, float(strength), tuple(map(float, shared)), blank)
+            blank = _share_of_zero(stretches, length)
+            lines = _share_in_lines(data, length)
+            return Period(length, float(strength), tuple(map(float, shared)), blank, lines)
     return None
 
 
@@ -200,8 +204,21 @@ def _information_of_shares(tables: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(entropy(rows) + entropy(columns) - entropy(tables))
 
 
-def _share_of_zero(stretches: list[Bytes], length: int) -> list[float]:
-    """Share of the byte 0 at each phase, in the stretch where it is largest."""
-    return [
-        float(np.mean(piece[phase::length] == 0)) for piece in stretches for phase in range(length)
-    ]
+def _share_of_zero(stretches: list[Bytes], length: int) -> float:
+    """The largest share of the byte 0 at one phase; the median over stretches.
+
+    Stretches that are mostly zeros at every phase say nothing of the phases, and do not count.
+    """
+    largest = []
+    for piece in stretches:
+        shares = [float(np.mean(piece[phase::length] == 0)) for phase in range(length)]
+        if min(shares) < 0.5:
+            largest.append(max(shares))
+    return float(np.median(largest)) if largest else 0.0
+
+
+def _share_in_lines(data: Bytes, length: int) -> float:
+    """The share of `data` (n,) in lines of `length` bytes, the line break included."""
+    breaks = np.flatnonzero(data == LINE_BREAK)
+    lines = np.count_nonzero(np.diff(breaks) == length)
+    return float(lines * length / data.size)

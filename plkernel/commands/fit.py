@@ -207,11 +207,7 @@ def render(result: fits.FitResult, of: str = "") -> str:
         ),
     }
     if proof:
-        least = f"the least error of so many terms is at least {_percent(proof.smallest)}"
-        level = "level, the best sum of so many terms" if proof.level else f"NOT LEVEL: {least}"
-        figures[f"smallest of {proof.needed} alternating errors over the largest"] = (
-            f"{proof.ratio:.5f}, {level}"
-        )
+        figures[f"smallest of {proof.needed} alternating errors over the largest"] = _level(proof)
     figures["uniform weights: R1 / R* / Elog"] = _scores(result.uniform_scores)
     figures[f"uniform over true kernel at t = {target.max_lag:.0f}"] = (
         f"{result.uniform_excess:.1f}x"
@@ -221,6 +217,18 @@ def render(result: fits.FitResult, of: str = "") -> str:
         f" {count} half-lives"
     )
     return cli.text_table([f"{title} up to {half_lives[-1]:.4g}", "value"], list(figures.items()))
+
+
+def _level(proof: fits.Certificate) -> str:
+    """How near a sum is to the best of so many terms, and what is known of the best."""
+    if proof.is_exact:
+        return "exact but for rounding"
+    if proof.level:
+        return f"{proof.ratio:.5f}, level, the best sum of so many terms"
+    if not proof.smallest:
+        return "NOT LEVEL: too few errors alternate to tell how near it is to the best"
+    least = f"the least error of so many terms is at least {_percent(proof.smallest)}"
+    return f"{proof.ratio:.5f}, NOT LEVEL: {least}"
 
 
 def _half_life(steps: float) -> str:

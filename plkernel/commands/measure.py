@@ -15,7 +15,6 @@ from plkernel.analysis.information.alphabets import fewest_pairs, pairs_suffice
 from plkernel.analysis.information.counts import check_data
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, DecayCurve, Estimator
 from plkernel.analysis.information.laws import (
-    DRIFT_MULTIPLE,
     STATED,
     Measurement,
     local_slopes,
@@ -48,6 +47,8 @@ BITS = 1 / np.log(2)
 WIDE = {2: "UTF-16 or numbers of 16 bits", 4: "UTF-32 or numbers of 32 bits"}
 MOSTLY = 0.8
 """The share of one byte at one phase from which it is said to be mostly that byte."""
+MOST = 0.5
+"""The share of a text in lines of one length from which they are said to be most lines."""
 
 
 def command(
@@ -210,6 +211,7 @@ def render(result: Measurement) -> str:
         f" {curve.drift * BITS:.2e} bits, {drift}; estimator '{curve.estimator}'"
     )
     dropped = sum(value <= 0 for value in curve.values)
+    left_out = "1 lag" if dropped == 1 else f"{dropped} lags"
     parts = [
         title,
         _lag_table(result),
@@ -221,7 +223,7 @@ def render(result: Measurement) -> str:
         records_sentence(result),
         horizon_sentence(result),
         drift_sentence(curve),
-        f"dropped: {dropped} lags where I is zero or negative" if dropped else None,
+        f"dropped: {left_out} where I is zero or negative" if dropped else None,
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -326,45 +328,54 @@ def _exponent_table(result: Measurement) -> str:
 
 
 def period_sentence(result: Measurement) -> str | None:
-    """The period of the bytes, what it may be, and what to do about it."""
+    """The period of the text, what is seen of its cause, and what to do about it.
+
+    Streams that are interleaved, numbers of several bytes and fields of a record look alike, so
+    none of them is named.
+    """
     period = result.period
     if period is None:
         return None
-    unit = result.information.unit
-    found = f"period: the composition of the text repeats every {period.length} {unit}s"
-    left_out = (
-        f"it explains {period.strength * BITS:.2g} bits at lag {period.length}, and what it"
-        " explains is not part of I above"
+    curve = result.information
+    is_text = curve.unit == "byte"
+    length = period.length
+    found = f"period: the composition of the text repeats every {length} {curve.unit}s"
+    explains = (
+        f"it explains {period.strength * BITS:.2g} bits at lag {length}, and what it explains is"
+        " not part of I above"
     )
-    if period.length > UNITS:
-        return f"{found}: lines or records of the same, or nearly the same, length; {left_out}"
-    only = f"only multiples of {period.length} are measured"
-    if period.blank <= MOSTLY or unit != "byte":
-        return f"{found}: symbols of several {unit}s; {left_out}, and {only}"
-    name = WIDE.get(period.length, f"symbols of {period.length} bytes")
-    told = f"{found}, and one of them is mostly 0: {name}; {left_out}, and {only}"
-    if period.length not in WIDE:
-        return told
-    coding = f"UTF-{8 * period.length}"
-    return f"{told}. Convert text to UTF-8 (iconv -f {coding} -t UTF-8)"
+    if all(lag % length == 0 for lag in curve.lags):
+        explains = f"{explains}; only multiples of {length} are measured"
+    if is_text and period.lines >= MOST:
+        return f"{found}, the length of most lines; {explains}"
+    if not is_text or length > UNITS or period.blank <= MOSTLY:
+        return f"{found}; {explains}"
+    told = f"{found}, and one of them is mostly 0"
+    if length not in WIDE:
+        return f"{told}; {explains}"
+    coding = f"UTF-{8 * length}"
+    return (
+        f"{told}, as in {WIDE[length]}; {explains}. Convert text to UTF-8 (iconv -f {coding} -t"
+        " UTF-8)"
+    )
 
 
 def records_sentence(result: Measurement) -> str | None:
-    """Lines of nearly the same length, and what their layout explains."""
+    """Lines of nearly the same length, and what the place in a line explains."""
     records = result.records
     if records is None:
         return None
     found = (
-        f"records: lines of {records.low} to {records.high} bytes, {records.length:.1f} on average,"
-        f" of the same layout; it explains {records.strength * BITS:.2g} bits near that lag, and"
-        " what it explains is not part of I above"
+        f"records: lines of {records.low} to {records.high} bytes, {records.length:.1f} on average;"
+        f" the place in a line explains {records.strength * BITS:.2g} bits near that lag, and what"
+        " it explains is not part of I above"
     )
-    beyond = laws.outstanding(result.information, result.verdict.last_lag)
+    beyond = laws.apart(result.information, result.verdict.last_lag)
     if not beyond:
         return found
     return (
-        f"{found}. I stands out at {len(beyond)} lags beyond the verdict's, up to {beyond[-1]:,}:"
-        " fields of lines that follow one another, as of a counter"
+        f"{found}. I stands out at {len(beyond)} lags beyond the verdict's, up to {beyond[-1]:,},"
+        " as where a field of one line follows from that of the line before, such as a counter"
     )
 
 
@@ -380,16 +391,9 @@ def horizon_sentence(result: Measurement) -> str | None:
 
 
 def drift_sentence(curve: DecayCurve) -> str | None:
-    """The lag from which blocks of different composition explain half of I.
-
-    None where they do not, and where the drift is smaller than the error of I, so that noise alone
-    is left.
-    """
-    clear = curve.last_above(DRIFT_MULTIPLE * curve.drift, laws.clear_from(curve))
-    if clear == curve.lags[-1]:
-        return None
-    following = curve.lags.index(clear) + 1 if clear else 0
-    if curve.drift < curve.standard_errors()[following]:
+    """The lag from which blocks of different composition explain half of I, as `drift_from`."""
+    clear = laws.drift_from(curve)
+    if clear is None:
         return None
     return (
         f"drift: beyond lag {clear} half of I or more is blocks of different composition, not"

@@ -274,7 +274,7 @@ def imported(name: str, option: str) -> Any:
         raise ValueError(f"{option} {name!r}: importing {module} raised {told(error)}") from error
     if not callable(result):
         raise ValueError(
-            f"{option} {name!r} must be something to call, got a {type(result).__name__}"
+            f"{option} {name!r} must be something to call, got {type(result).__name__}"
         )
     return result
 

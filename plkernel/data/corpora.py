@@ -227,8 +227,9 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
             if size == max_bytes:
                 break
         if size < max(documents, 1):  # nothing, or separators only
+            found = "1 document" if documents == 1 else f"{documents} documents"
             raise ValueError(
-                f"corpus {name!r} must hold text, got none in {documents} documents; name another,"
-                " or its --column"
+                f"corpus {name!r} must hold text, got none in {found}; name another, or its"
+                " --column"
             )
     return Corpus(name, source.label, path, size, digest.hexdigest(), documents)

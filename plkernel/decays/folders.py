@@ -15,6 +15,8 @@ RANKED = re.compile(
 )
 """Names of files that one process wrote, as mp_rank_00_model_states.pt."""
 WEIGHTS = (".safetensors", ".st", ".pth", ".pt", ".bin", ".ckpt", ".pkl", ".tar", ".gguf")
+SAVED = (b"PK", b"\x80", b"version https://git-lfs")
+"""First bytes of a zip and of a pickle, one of which torch.save writes, and of a pointer to one."""
 OTHERS = {
     ".npz": "MLX keeps arrays so: its load and save_safetensors convert them",
     ".msgpack": "Flax keeps weights so: from_pretrained(.., from_flax=True) reads them and"
@@ -131,12 +133,23 @@ def parts_in(folder: Path) -> list[str]:
 def held_files(folder: Path) -> list[str]:
     """Files with weights in a folder or one below it, which can be named."""
     names = entries(folder)
-    here = [name for name in names if name.endswith(WEIGHTS)]
+    here = [name for name in names if _may_hold_weights(folder / name)]
     if here:
         return here
     below = []
     for name in names:
         inner = folder / name
         if inner.is_dir() and not inner.is_symlink():
-            below += [f"{name}/{one}" for one in entries(inner) if one.endswith(WEIGHTS)]
+            below += [f"{name}/{one}" for one in entries(inner) if _may_hold_weights(inner / one)]
     return below
+
+
+def _may_hold_weights(path: Path) -> bool:
+    """True by the suffix; a file .bin, as texts are kept too, begins as torch.save has it."""
+    if not path.name.endswith(WEIGHTS):
+        return False
+    if path.suffix != ".bin" or not path.is_file():
+        return True
+    with path.open("rb") as file:
+        start = file.read(64)
+    return not start or start.startswith(SAVED)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plkernel.commands.inspect import command as inspect
+from plkernel.decays.folders import held_files
 from plkernel.decays.inspection import inspected, is_other_software
 from plkernel.decays.pickles import read_pickle
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
@@ -494,3 +495,14 @@ def test_limits_that_no_step_can_keep_are_told(limits: list[float], tmp_path: Pa
     (tmp_path / "config.json").write_text(json.dumps({"time_step_limit": limits}))
     with pytest.raises(ValueError, match="time_step_limit must ascend, got"):
         inspected(str(tmp_path))
+
+
+def test_a_text_named_bin_is_no_file_with_weights(tmp_path: Path) -> None:
+    """Corpora are cached so; zips, pickles and pointers to them may be weights."""
+    (tmp_path / "stdlib-0123.bin").write_bytes(b"import os\n" * 9)
+    assert held_files(tmp_path) == []
+    assert not is_other_software(tmp_path)
+    torch.save({"a": torch.zeros(2)}, tmp_path / "weights.bin")
+    (tmp_path / "pointer.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    (tmp_path / "empty.bin").touch()
+    assert held_files(tmp_path) == ["empty.bin", "pointer.bin", "weights.bin"]

@@ -91,6 +91,21 @@ def test_what_has_no_period_has_none(name):
     assert find_period(np.frombuffer(FREE[name], np.uint8), [1]) is None
 
 
+def test_zeros_in_a_part_of_a_file_are_no_byte_of_every_symbol():
+    """One stretch in eight is all zeros, and every phase of it; elsewhere there is none."""
+    data = (1 + np.arange(600_000) % 8).astype(np.uint8)
+    data[:70_000] = 0
+    found = find_period(data, [1])
+    assert found.length == 8
+    assert found.blank == 0.0
+
+
+def test_lines_of_a_period_are_a_share_of_the_text():
+    for name, share in {"lines of 60": 1.0, "a cycle": 0.0, "UTF-16": 0.0}.items():
+        found = find_period(np.frombuffer(PERIODIC[name][0], np.uint8), [1])
+        assert found.lines == pytest.approx(share, abs=1e-3)
+
+
 def test_information_of_phases_is_all_that_independent_bases_in_lines_share():
     data = np.frombuffer(lines(BASES, 60), np.uint8)
     lags = np.array([1, 30, 60, 61, 122])

@@ -542,11 +542,16 @@ def _differences(comparison: Comparison) -> Iterator[Item]:
         f"Arm minus {comparison.one_baseline or 'the one it is compared with'},"
         f" {comparison.measures[comparison.primary]}, paired by seed, in {comparison.unit} (below"
         " zero is better): t interval, p of the paired t test, corrected by Holm for all"
-        f" {len(comparison.corrected)}; then on test text, corrected in the same way, and in other"
+        f" {len(comparison.on_text)}{_control_apart(comparison)}; then on test text, corrected in the same way, and in other"
         " measures. Bytes: at which the arm reaches the other's final loss, over those that the"
         " other took: geometric mean and 95 % t interval, or how many never do."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
+
+
+def _control_apart(comparison: Comparison) -> str:
+    """What the correction leaves out; empty without a control."""
+    return " on the text, the control apart" if comparison.control else ""
 
 
 def _counted_mean(one: Estimate, seeds: int) -> str:

@@ -23,7 +23,7 @@ from plkernel.analysis.figures.style import (
 )
 from plkernel.analysis.information.laws import CONFIDENCE
 from plkernel.decays.memory import Memory
-from plkernel.results.answer import control_note, text_blocks
+from plkernel.results.answer import control_note
 from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.measured import Measured, read_measurement
 from plkernel.results.statistics import Estimate, pointwise_band
@@ -96,7 +96,7 @@ def overview_figure(
 
 def _arms(comparison: Comparison) -> tuple[ArmResult, ...]:
     """The arms that are drawn, the baseline first; none where one picture cannot show the study."""
-    blocks = text_blocks(comparison)
+    blocks = comparison.text_blocks
     if len(blocks) != 1 or not comparison.differences:
         return ()
     arms = blocks[0].arms

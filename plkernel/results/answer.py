@@ -40,6 +40,26 @@ def answer(comparison: Comparison) -> str:
     return f"{where}{told}."
 
 
+def advice(comparison: Comparison) -> str:
+    """What follows for a model of the reader's, in a trial; empty in other studies."""
+    measured = read_measurement(comparison.study.folder)
+    if not measured or not comparison.on_text:
+        return ""
+    last = measured.verdict.last_lag
+    names = [name for name in comparison.surviving if name in comparison.on_text]
+    ahead = [name for name in names if comparison.differences[name].mean < 0]
+    words = listed(measured.words.get(name) or name for name in ahead)
+    more = (
+        f"{words} did better here; try this again with more minutes and seeds before you rely on it"
+        if ahead
+        else "no other initialisation did better here"
+    )
+    return (
+        "For a model of yours: begin with half-lives spaced evenly on a logarithmic scale, from 1"
+        f" to {last} bytes, the last lag at which information stands out, and learn them; {more}."
+    )
+
+
 def words_of(comparison: Comparison) -> dict[str, str]:
     """What the arms are called in a sentence, where the study says it."""
     measured = read_measurement(comparison.study.folder)

@@ -148,6 +148,11 @@ class Comparison:
         return "bits per byte or answer" if True in asked else "bits per byte"
 
     @property
+    def held_out(self) -> str:
+        """What losses at the end are of, beside validation: of recall they are sequences."""
+        return "test sequences" if self.unit == "bits per answer" else "test text"
+
+    @property
     def one_baseline(self) -> str | None:
         """Name of the arm that all others of their block are compared with; None if several."""
         names = {self.short(base.name) for base in self.baselines}
@@ -220,8 +225,8 @@ class Comparison:
         The control tells whether the study can show anything. It is a family of its own: it makes
         no claim on the text harder to find, and these make it no harder to see.
         """
-        on_text = {}
-        of_control = {}
+        on_text: dict[str, float] = {}
+        of_control: dict[str, float] = {}
         for arm in self.others:
             one = arm.differences.get(measure)
             if one is not None:

@@ -8,7 +8,7 @@ import pytest
 from studies import BASELINE, write_study
 
 from plkernel.common.files import MEASUREMENT, save_json
-from plkernel.results.answer import answer, words_of
+from plkernel.results.answer import advice, answer, words_of
 from plkernel.results.comparison import compare
 from plkernel.results.conclusion import overview
 from plkernel.results.figures import drawings
@@ -196,3 +196,21 @@ def test_a_control_that_ended_before_the_text_is_said(tmp_path: Path) -> None:
         for result in (folder / name).glob("*/result.json"):
             result.unlink()
     assert told(folder).startswith("So far, with the control alone, no arm shares two seeds")
+
+
+@pytest.mark.parametrize(
+    ("effect", "end"),
+    [
+        (0.0, "; no other initialisation did better here."),
+        (-0.5, "; law did better here; try this again with more minutes and seeds"),
+        (0.5, "; no other initialisation did better here."),
+    ],
+)
+def test_a_trial_says_what_follows_for_a_model(effect: float, end: str, tmp_path: Path) -> None:
+    folder = write_study(tmp_path, seeds=range(4), effects={BASELINE: 0.0, "a": effect})
+    assert advice(compare(read_study(folder))) == ""
+    save_json(folder / MEASUREMENT, measurement(words={"a": "law"}))
+    one = compare(read_study(folder))
+    assert "from 1 to 128 bytes, the last lag at which information stands out" in advice(one)
+    assert end in advice(one)
+    assert end.replace("; ", "") in page(one, []).replace("; ", "")

@@ -52,7 +52,7 @@ def advice(comparison: Comparison) -> str:
     more = (
         f"{words} did better here; try this again with more minutes and seeds before you rely on it"
         if ahead
-        else "no other initialisation did better here"
+        else "no other initialisation can be told to do better here"
     )
     return (
         "For a model of yours: begin with half-lives spaced evenly on a logarithmic scale, from 1"

@@ -49,6 +49,9 @@ ROOM = 8.0
 """The axis of the information ends so many times above it, so that the law can be named there."""
 BROAD = {**LAW, "alpha": 0.35}
 """Of the text's law, which stands out from its interval."""
+STEEP_CORNER: dict[str, Any] = {"x": 0.98, "y": 0.98, "ha": "right", "va": "top"}
+FLAT_CORNER: dict[str, Any] = {"x": 0.03, "y": 0.02, "ha": "left", "va": "bottom"}
+"""Where kernels leave room for a word: above those that fall fast, below others."""
 LOWEST = 1e-3
 """Kernels, 1 at lag 1, are shown down to here."""
 ENDS = {"final_val_bpb": ("validation", True), "test_bpb": ("test", False)}
@@ -192,7 +195,8 @@ def _kernels(axes: "Axes", memories: Sequence[Memory | None], measured: Measured
         lags = np.array([1.0, axes.get_xlim()[1]])
         axes.plot(lags, lags**-measured.law.beta, **BROAD)
         name = f"grey: t^-{measured.law.beta:.2f}"
-        axes.text(0.03, 0.02, name, transform=axes.transAxes, va="bottom", fontsize=SMALL)
+        free = STEEP_CORNER if measured.law.beta > 1 else FLAT_CORNER
+        axes.text(s=name, transform=axes.transAxes, fontsize=SMALL, **free)
     axes.set_ylim(max(LOWEST, 0.6 * lowest), 1.5)
     decades(axes.xaxis, axes.yaxis)
 

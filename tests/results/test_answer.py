@@ -201,9 +201,9 @@ def test_a_control_that_ended_before_the_text_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("effect", "end"),
     [
-        (0.0, "; no other initialisation did better here."),
+        (0.0, "; no other initialisation can be told to do better here."),
         (-0.5, "; law did better here; try this again with more minutes and seeds"),
-        (0.5, "; no other initialisation did better here."),
+        (0.5, "; no other initialisation can be told to do better here."),
     ],
 )
 def test_a_trial_says_what_follows_for_a_model(effect: float, end: str, tmp_path: Path) -> None:

@@ -148,15 +148,28 @@ def plain_ticks(axis: "Axis") -> None:
 
 
 def decades(*log_axes: "Axis") -> None:
-    """Set ticks in plain digits: at powers of ten, or at 1, 2 and 5 of each if two do not fit."""
-    from matplotlib.ticker import LogLocator
+    """Set ticks in plain digits: at powers of ten, or at 1, 2 and 5 of each over a small range.
+
+    Where these show fewer than two, ticks are evenly spaced.
+    """
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     for axis in log_axes:
         plain_ticks(axis)
-        low, high = axis.get_view_interval()
+        low, high = sorted(axis.get_view_interval())
         if high > 50 * low:
             axis.set_major_locator(LogLocator(numticks=7))
+        if _shown(axis) < 2:
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        if _shown(axis) < 2:
+            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         axis.set_major_formatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
+
+
+def _shown(axis: "Axis") -> int:
+    """The number of ticks that lie in view."""
+    low, high = sorted(axis.get_view_interval())
+    return sum(low <= at <= high for at in axis.get_major_locator().tick_values(low, high))
 
 
 def headline(figure: "Figure", heading: str) -> None:

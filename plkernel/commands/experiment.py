@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -74,7 +74,10 @@ def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
 
 
 def _cautions(study: ResolvedSpec, *arms: str) -> Iterator[str]:
-    """Yield what `arms`, by default all, lack: a gate, equal output scale, decays that move."""
+    """Yield what `arms`, by default all, lack: a gate, equal output scale, decays that move.
+
+    The arms of a curve over learning rates are one but for the rate: its name stands for them.
+    """
     from plkernel.data.names import is_synthetic
 
     spec = study.spec
@@ -85,13 +88,24 @@ def _cautions(study: ResolvedSpec, *arms: str) -> Iterator[str]:
             " ahead_of = 5"
         )
     conditions = study.conditions
+    words = {name: name for name in conditions}
+    for curve, by_rate in spec.curves.items():
+        words |= dict.fromkeys(by_rate.values(), curve)
+    found: list[str] = []
     for name in arms or conditions:
-        yield from _scale_caution(conditions[name], conditions.get(study.baselines[name] or ""))
-        yield from _decay_caution(conditions[name])
+        base = study.baselines[name] or ""
+        found += _scale_caution(conditions[name], conditions.get(base), words)
+        found += _decay_caution(conditions[name], words[name])
+    yield from dict.fromkeys(found)
 
 
-def _scale_caution(condition: Condition, other: Condition | None) -> Iterator[str]:
-    """Yield that the output of an SSM differs in scale from that of the arm it is compared with."""
+def _scale_caution(
+    condition: Condition, other: Condition | None, words: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield that the output of an SSM differs in scale from that of the arm it is compared with.
+
+    words: what arms are called.
+    """
     from plkernel.analysis.nodes import output_std
 
     if other is None or condition.model != other.model or not other.model.of_kind.has_scale:
@@ -99,12 +113,12 @@ def _scale_caution(condition: Condition, other: Condition | None) -> Iterator[st
     scale = output_std(condition.nodes) / output_std(other.nodes)
     if not 0.9 < scale < 1.1:
         yield (
-            f"{condition.name}: at initialisation its output is {scale:.2f} times the output of"
-            f" {other.name}; match = 'baseline' evens it"
+            f"{words[condition.name]}: at initialisation its output is {scale:.2f} times the output"
+            f" of {words[other.name]}; match = 'baseline' evens it"
         )
 
 
-def _decay_caution(condition: Condition) -> Iterator[str]:
+def _decay_caution(condition: Condition, called: str) -> Iterator[str]:
     """Yield that many half-lives outlast the context, in which they hardly move."""
     from plkernel.decays.memory import outlasting
 
@@ -114,7 +128,7 @@ def _decay_caution(condition: Condition) -> Iterator[str]:
     half_lives = [step * math.log(2) / rate for rate in condition.nodes.rates]
     words = outlasting(half_lives, condition.protocol.context)
     if words:
-        yield f"{condition.name}: {words}"
+        yield f"{called}: {words}"
 
 
 def check_arguments(

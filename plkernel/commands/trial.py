@@ -10,7 +10,7 @@ import tyro
 
 from plkernel.api import trial
 from plkernel.common import cli
-from plkernel.results.answer import answer
+from plkernel.results.answer import advice, answer
 from plkernel.results.comparison import compare
 from plkernel.results.measured import TrialOptions
 from plkernel.results.study import read_study
@@ -86,7 +86,7 @@ def _show(out: Path) -> None:
     page = write_comparison(comparison, out / "report")
     if comparison.declared:
         print(f"\n{comparison.declared.headline}")
-    print(f"\n{answer(comparison)}\n\npage: {page}", flush=True)
+    print(f"\n{answer(comparison)}\n\n{advice(comparison)}\n\npage: {page}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from plkernel.analysis.figures.style import byte_unit
 from plkernel.common.cli import shortened, written
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
-from plkernel.results.measured import CONTROL, read_measurement
+from plkernel.results.measured import read_measurement
 from plkernel.results.rate_report import curve_clauses
 from plkernel.results.statistics import ALPHA, PairedDifference
 from plkernel.results.wording import counted, listed, mean_and_interval, mean_text, span
@@ -27,10 +27,10 @@ def answer(comparison: Comparison) -> str:
     where = _where(comparison)
     if comparison.curves:
         return f"{where}, {curve_clauses(comparison.curves, comparison.unit)}."
-    if not any(one.n > 1 for one in comparison.differences.values()):
+    if not any(one.n > 1 for one in comparison.on_text.values()):
         return f"{where}, no arm shares two seeds with its baseline, so nothing can be told apart."
-    blocks = text_blocks(comparison)
-    is_short = len(comparison.differences) <= MOST_NAMED and len(blocks) <= MOST_BLOCKS
+    is_few = len(comparison.on_text) <= MOST_NAMED
+    is_short = is_few and len(comparison.text_blocks) <= MOST_BLOCKS
     told = _every_arm(comparison) if is_short else _counts(comparison)
     told += _of_control(comparison)
     declared = comparison.declared
@@ -40,29 +40,30 @@ def answer(comparison: Comparison) -> str:
     return f"{where}{told}."
 
 
+def advice(comparison: Comparison) -> str:
+    """What follows for a model of the reader's, in a trial; empty in other studies."""
+    measured = read_measurement(comparison.study.folder)
+    if not measured or not comparison.on_text:
+        return ""
+    last = measured.verdict.last_lag
+    names = [name for name in comparison.surviving if name in comparison.on_text]
+    ahead = [name for name in names if comparison.differences[name].mean < 0]
+    words = listed(measured.words.get(name) or name for name in ahead)
+    more = (
+        f"{words} did better here; try this again with more minutes and seeds before you rely on it"
+        if ahead
+        else "no other initialisation can be told to do better here"
+    )
+    return (
+        "For a model of yours: begin with half-lives spaced evenly on a logarithmic scale, from 1"
+        f" to {last} bytes, the last lag at which information stands out, and learn them; {more}."
+    )
+
+
 def words_of(comparison: Comparison) -> dict[str, str]:
     """What the arms are called in a sentence, where the study says it."""
     measured = read_measurement(comparison.study.folder)
     return measured.words if measured else {}
-
-
-def control_block(comparison: Comparison) -> ArmBlock | None:
-    """The arms of a trial on its control; None without one."""
-    measured = read_measurement(comparison.study.folder)
-    if not measured or not measured.control:
-        return None
-    found = [block for block in comparison.blocks if _is_control(comparison, block)]
-    return found[0] if found else None
-
-
-def text_blocks(comparison: Comparison) -> list[ArmBlock]:
-    """The blocks without that of the control."""
-    control = control_block(comparison)
-    return [block for block in comparison.blocks if block is not control]
-
-
-def _is_control(comparison: Comparison, block: ArmBlock) -> bool:
-    return comparison.levels(block.arms[0].name) == {"text": CONTROL}
 
 
 def _of_control(comparison: Comparison) -> str:
@@ -77,15 +78,14 @@ def control_note(comparison: Comparison) -> str:
     if not measured or not measured.control:
         return ""
     what = f"the control ({measured.control})"
-    block = control_block(comparison)
+    block = comparison.control
     arms = [arm for arm in block.arms if arm.name in comparison.differences] if block else []
     if not arms:
         return f"{what} has not been trained yet"
     arm = arms[0]
     one = comparison.differences[arm.name]
     words = measured.words.get(arm.name) or arm.name
-    # a family of its own among the hypotheses, so it is not corrected for the arms on the text
-    if one.p_value < ALPHA and one.mean > 0:
+    if comparison.corrected[arm.name] < ALPHA and one.mean > 0:
         return f"{what} is seen: {words} cost {mean_and_interval(one, '.3f')} there"
     return (
         f"{what} is not seen: {words} {mean_and_interval(one, '+.3f')} there, so this trial is too"
@@ -95,9 +95,11 @@ def control_note(comparison: Comparison) -> str:
 
 def _where(comparison: Comparison) -> str:
     """The text, bytes and seeds: "On stdlib, after 0.61 MB and with 3 seeds"."""
-    control = control_block(comparison)
+    control = comparison.control
     excluded = {arm.name for arm in control.arms} if control else set()
     runs = [run for run in comparison.study.finished() if run.arm not in excluded]
+    if not runs:
+        return "So far, with the control alone"
     names = list(dict.fromkeys(_text_name(run.config) for run in runs))
     texts = listed(names) if len(names) <= MOST_BLOCKS else f"{len(names)} texts"
     ends = [run.result.bytes for run in runs if run.result]
@@ -106,7 +108,7 @@ def _where(comparison: Comparison) -> str:
     planned = [run for run in comparison.study.runs if run.arm not in excluded]
     begins = "On" if len(runs) == len(planned) else "So far, on"
     where = f"{begins} {texts}, after {after} {unit_name}"
-    seeds = [one.n for one in comparison.differences.values()]
+    seeds = [one.n for one in comparison.on_text.values()]
     if seeds:
         where += f" and with {span(seeds)} {'seed' if max(seeds) == 1 else 'seeds'}"
     compared = sum(one.difference is not None for one in comparison.curves) or len(seeds)
@@ -131,7 +133,7 @@ def _every_arm(comparison: Comparison) -> str:
     """The clauses of every block that has differences."""
     words = words_of(comparison)
     clauses = []
-    for block in text_blocks(comparison):
+    for block in comparison.text_blocks:
         arms = [arm for arm in block.arms if arm.name in comparison.differences]
         if arms:
             clauses.append(_of_block(comparison, block, arms, words))
@@ -199,8 +201,8 @@ def _negated(one: PairedDifference) -> PairedDifference:
 
 def _counts(comparison: Comparison) -> str:
     """How many differences are significant, and the largest either way."""
-    names = comparison.surviving
-    tested = counted(len(comparison.differences), "difference", "differences")
+    names = [name for name in comparison.surviving if name in comparison.on_text]
+    tested = counted(len(comparison.on_text), "difference", "differences")
     if not names:
         return f", none of {tested} is significant"
     behind = [name for name in names if comparison.differences[name].mean > 0]

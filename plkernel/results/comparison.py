@@ -9,6 +9,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from plkernel.models import NOT_CAUSAL
+from plkernel.results.measured import CONTROL, read_measurement
 from plkernel.results.rate_curves import CurveResult, curve_results
 from plkernel.results.rate_report import curve_table
 from plkernel.results.saved import Reference
@@ -147,6 +148,11 @@ class Comparison:
         return "bits per byte or answer" if True in asked else "bits per byte"
 
     @property
+    def held_out(self) -> str:
+        """What losses at the end are of, beside validation: of recall they are sequences."""
+        return "test sequences" if self.unit == "bits per answer" else "test text"
+
+    @property
     def one_baseline(self) -> str | None:
         """Name of the arm that all others of their block are compared with; None if several."""
         names = {self.short(base.name) for base in self.baselines}
@@ -163,6 +169,22 @@ class Comparison:
             levels = tuple(self.levels(arm.name).items())
             by_levels.setdefault(levels, []).append(arm)
         return [_block(dict(levels), arms) for levels, arms in by_levels.items()]
+
+    @cached_property
+    def control(self) -> ArmBlock | None:
+        """The arms of a trial on its control; None without one."""
+        measured = read_measurement(self.study.folder)
+        if not measured or not measured.control:
+            return None
+        for block in self.blocks:
+            if self.levels(block.arms[0].name) == {"text": CONTROL}:
+                return block
+        return None
+
+    @cached_property
+    def text_blocks(self) -> list[ArmBlock]:
+        """The blocks without that of the control."""
+        return [block for block in self.blocks if block is not self.control]
 
     def reference(self, arm: ArmResult) -> Reference | None:
         """The n-grams that suit the arm; None where none were counted, or the arm is not causal."""
@@ -184,14 +206,33 @@ class Comparison:
         return found
 
     @cached_property
+    def on_text(self) -> dict[str, PairedDifference]:
+        """`differences` without that of the control, which is no claim on an initialisation."""
+        return {name: one for name, one in self.differences.items() if name not in self._controls}
+
+    @cached_property
+    def _controls(self) -> set[str]:
+        return {arm.name for arm in self.control.arms} if self.control else set()
+
+    @cached_property
     def corrected(self) -> dict[str, float]:
-        """p of each of `differences`, adjusted for their number (Holm)."""
+        """p of each of `differences`, adjusted for their number (Holm), the control apart."""
         return self.corrected_in(self.primary)
 
     def corrected_in(self, measure: str) -> dict[str, float]:
-        """p of every arm's difference in a measure, adjusted for their number (Holm)."""
-        found = {arm.name: arm.differences.get(measure) for arm in self.others}
-        return holm({name: one.p_value for name, one in found.items() if one is not None})
+        """p of every arm's difference in a measure, adjusted for their number (Holm).
+
+        The control tells whether the study can show anything. It is a family of its own: it makes
+        no claim on the text harder to find, and these make it no harder to see.
+        """
+        on_text: dict[str, float] = {}
+        of_control: dict[str, float] = {}
+        for arm in self.others:
+            one = arm.differences.get(measure)
+            if one is not None:
+                family = of_control if arm.name in self._controls else on_text
+                family[arm.name] = one.p_value
+        return {**holm(on_text), **holm(of_control)}
 
     @cached_property
     def detectable(self) -> dict[str, float]:

@@ -15,11 +15,12 @@ FEW = 4
 
 def overview(comparison: Comparison) -> list[str]:
     """Sentences on the significant differences, the largest of them, and the power."""
-    seeds = [one.n for one in comparison.differences.values() if one.n > 1]
+    seeds = [one.n for one in comparison.on_text.values() if one.n > 1]
     if not seeds:
         return ["No arm shares two seeds with the arm it is compared with: no interval, no claim."]
     sentences = [_significant(comparison, seeds)]
-    sizes = [size for size in comparison.detectable.values() if not math.isnan(size)]
+    found = [comparison.detectable[name] for name in comparison.on_text]
+    sizes = [size for size in found if not math.isnan(size)]
     if sizes:
         sentences.append(
             f"With {span(seeds)} seeds and this spread, one comparison on its own finds a"
@@ -31,7 +32,7 @@ def overview(comparison: Comparison) -> list[str]:
 
 def _significant(comparison: Comparison, seeds: Sequence[int]) -> str:
     """The sentence on significant differences; `seeds` are the n of those that are tested."""
-    names = comparison.surviving
+    names = [name for name in comparison.surviving if name in comparison.on_text]
     number = counted(len(seeds), "difference", "differences")
     verb = "is" if len(names) < 2 else "are"
     correction = "Holm-corrected, " if len(seeds) > 1 else ""

@@ -105,7 +105,10 @@ KINDS = {
     ),
     "half-lives": (
         "memory",
-        "Half-lives of channels by block: median, middle half (box), shortest to longest (line).",
+        (
+            "Half-lives of channels by block, at initialisation (left) and after training (right):"
+            " median, middle half (box), shortest to longest (line)."
+        ),
     ),
 }
 """Section of the page and caption of each kind of figure."""

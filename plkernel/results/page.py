@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.common.cli import text_table
 from plkernel.models import NOT_CAUSAL
-from plkernel.results.answer import answer, words_of
+from plkernel.results.answer import advice, answer, words_of
 from plkernel.results.cautions import warnings
 from plkernel.results.claims import interval
 from plkernel.results.comparison import ArmResult, Comparison
@@ -172,7 +172,7 @@ def sections(
         return list(pictures.get(section, ()))
 
     return {
-        "Answer": [Paragraphs("answer", [answer(comparison)]), *drawn("answer")],
+        "Answer": [*_answer(comparison), *drawn("answer")],
         "What was decided": [*_verdicts(comparison), *drawn("decided"), *_context(comparison)],
         "Minima over learning rates": [*_minima(comparison), *drawn("rates")],
         "Results": [_results(comparison)],
@@ -285,6 +285,14 @@ def _grouped(
 # What was decided
 
 
+def _answer(comparison: Comparison) -> Iterator[Item]:
+    """The answer in one sentence, and of a trial what follows for a model."""
+    yield Paragraphs("answer", [answer(comparison)])
+    follows = advice(comparison)
+    if follows:
+        yield Paragraphs("summary", [follows])
+
+
 def _verdicts(comparison: Comparison) -> Iterator[Item]:
     """How the hypotheses were decided, and what is significant beside them."""
     declared = comparison.declared
@@ -335,7 +343,7 @@ def _verdict_table(comparison: Comparison, declared: Declared) -> Table:
         "verdict",
         "difference",
         f"{some_levels} interval by {some_tests}",
-        "on test text",
+        f"on {comparison.held_out}",
         "n",
         "p confirming",
         "p refuting",
@@ -343,8 +351,8 @@ def _verdict_table(comparison: Comparison, declared: Declared) -> Table:
     caption = (
         f"{_kind_of_hypotheses(declared)}. Differences are paired by seed, in"
         f" {_units(comparison, declared)}, each with its own interval; p is Holm-corrected over the"
-        " family. On test text stands the same difference at the end, which decides nothing. Rows"
-        f" of {_origin(comparison)}."
+        f" family. On {comparison.held_out} stands the same difference at the end, which decides"
+        f" nothing. Rows of {_origin(comparison)}."
     )
     return _table(caption, header, groups)
 
@@ -456,7 +464,9 @@ def _minima(comparison: Comparison) -> Iterator[Item]:
     """Minima of curves over learning rates; nothing in other studies."""
     if comparison.curves:
         yield _table(
-            CAPTION.format(unit=comparison.unit), HEADER, {"": curve_rows(comparison.curves)}
+            CAPTION.format(unit=comparison.unit, held_out=comparison.held_out),
+            HEADER,
+            {"": curve_rows(comparison.curves)},
         )
 
 
@@ -545,11 +555,17 @@ def _differences(comparison: Comparison) -> Iterator[Item]:
         f"Arm minus {comparison.one_baseline or 'the one it is compared with'},"
         f" {comparison.measures[comparison.primary]}, paired by seed, in {comparison.unit} (below"
         " zero is better): t interval, p of the paired t test, corrected by Holm for all"
-        f" {len(comparison.corrected)}; then on test text, corrected in the same way, and in other"
-        " measures. Bytes: at which the arm reaches the other's final loss, over those that the"
-        " other took: geometric mean and 95 % t interval, or how many never do."
+        f" {len(comparison.on_text)}{_control_apart(comparison)}; then on {comparison.held_out},"
+        " corrected in the same way, and in other measures. Bytes: at which the arm reaches the"
+        " other's final loss, over those that the other took: geometric mean and 95 % t interval,"
+        " or how many never do."
     )
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
+
+
+def _control_apart(comparison: Comparison) -> str:
+    """What the correction leaves out; empty without a control."""
+    return " on the text, the control apart" if comparison.control else ""
 
 
 def _counted_mean(one: Estimate, seeds: int) -> str:

@@ -23,7 +23,7 @@ from plkernel.analysis.figures.style import (
 )
 from plkernel.analysis.information.laws import CONFIDENCE
 from plkernel.decays.memory import Memory
-from plkernel.results.answer import control_note, text_blocks
+from plkernel.results.answer import control_note
 from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.measured import Measured, read_measurement
 from plkernel.results.statistics import Estimate, pointwise_band
@@ -49,6 +49,9 @@ ROOM = 8.0
 """The axis of the information ends so many times above it, so that the law can be named there."""
 BROAD = {**LAW, "alpha": 0.35}
 """Of the text's law, which stands out from its interval."""
+STEEP_CORNER: dict[str, Any] = {"x": 0.98, "y": 0.98, "ha": "right", "va": "top"}
+FLAT_CORNER: dict[str, Any] = {"x": 0.03, "y": 0.02, "ha": "left", "va": "bottom"}
+"""Where kernels leave room for a word: above those that fall fast, below others."""
 LOWEST = 1e-3
 """Kernels, 1 at lag 1, are shown down to here."""
 ENDS = {"final_val_bpb": ("validation", True), "test_bpb": ("test", False)}
@@ -96,7 +99,7 @@ def overview_figure(
 
 def _arms(comparison: Comparison) -> tuple[ArmResult, ...]:
     """The arms that are drawn, the baseline first; none where one picture cannot show the study."""
-    blocks = text_blocks(comparison)
+    blocks = comparison.text_blocks
     if len(blocks) != 1 or not comparison.differences:
         return ()
     arms = blocks[0].arms
@@ -192,7 +195,8 @@ def _kernels(axes: "Axes", memories: Sequence[Memory | None], measured: Measured
         lags = np.array([1.0, axes.get_xlim()[1]])
         axes.plot(lags, lags**-measured.law.beta, **BROAD)
         name = f"grey: t^-{measured.law.beta:.2f}"
-        axes.text(0.03, 0.02, name, transform=axes.transAxes, va="bottom", fontsize=SMALL)
+        free = STEEP_CORNER if measured.law.beta > 1 else FLAT_CORNER
+        axes.text(s=name, transform=axes.transAxes, fontsize=SMALL, **free)
     axes.set_ylim(max(LOWEST, 0.6 * lowest), 1.5)
     decades(axes.xaxis, axes.yaxis)
 

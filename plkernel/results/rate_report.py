@@ -32,7 +32,7 @@ CAPTION = (
     "Minima over learning rates of the validation loss, in {unit}: every seed's losses at the"
     " rates within a factor of 2 of the best one, and at its neighbours, are fitted by a parabola"
     " in the logarithm of the rate. Differences of minima are paired by seed; p of the paired t"
-    " test is corrected by Holm. Test: the same difference on test text, with half of its 95 %"
+    " test is corrected by Holm. Test: the same difference on {held_out}, with half of its 95 %"
     " interval."
 )
 FIGURE_CAPTION = (

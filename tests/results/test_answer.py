@@ -8,10 +8,13 @@ import pytest
 from studies import BASELINE, write_study
 
 from plkernel.common.files import MEASUREMENT, save_json
-from plkernel.results.answer import answer, words_of
+from plkernel.results.answer import advice, answer, words_of
 from plkernel.results.comparison import compare
+from plkernel.results.conclusion import overview
 from plkernel.results.figures import drawings
+from plkernel.results.page import page
 from plkernel.results.record import save_record
+from plkernel.results.statistics import holm
 from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).parents[2] / "runs" / "records"
@@ -126,10 +129,10 @@ CONTROLLED = ("log-spaced_control", "short-frozen_control")
 
 def controlled(folder: Path, cost: float, trained: bool = True) -> Path:
     """A study on a text, and on a control in which frozen half-lives cost `cost`."""
-    effects = {BASELINE: 0.0, "a": 0.05}
+    effects = {BASELINE: 0.0, "a": 0.05, "b": 0.01}
     if trained:
         effects |= dict(zip(CONTROLLED, (0.0, cost), strict=True))
-    arms: dict[str, Any] = {BASELINE: {}, "a": {}}
+    arms: dict[str, Any] = {BASELINE: {}, "a": {}, "b": {}}
     for name in CONTROLLED:
         arms[name] = {"levels": {"text": "control"}}
     arms[CONTROLLED[1]]["against"] = CONTROLLED[0]
@@ -169,5 +172,45 @@ def test_the_control_does_not_hide_the_picture(tmp_path: Path) -> None:
     drawn = next(drawings(compare(read_study(controlled(tmp_path, 0.5)))))
     assert drawn.name == "overview"
     legend = drawn.figure.legends[0]
-    assert [text.get_text() for text in legend.get_texts()] == [f"{BASELINE} (baseline)", "a"]
+    assert [text.get_text() for text in legend.get_texts()] == [f"{BASELINE} (baseline)", "a", "b"]
     assert legend.get_title().get_text().startswith("the control (copied bytes) is seen")
+
+
+def test_the_control_is_corrected_apart_from_the_arms_on_the_text(tmp_path: Path) -> None:
+    one = compare(read_study(controlled(tmp_path, 0.5)))
+    names = [name for name in one.differences if name not in CONTROLLED]
+    on_text = {name: one.differences[name].p_value for name in names}
+    assert list(on_text) == ["a", "b"]
+    own = one.differences[CONTROLLED[1]].p_value
+    assert one.corrected == {**holm(on_text), CONTROLLED[1]: own}
+    on_test = one.corrected_in("test_bpb")
+    assert on_test[CONTROLLED[1]] == one[CONTROLLED[1]].differences["test_bpb"].p_value
+    assert "corrected for 2 comparisons" in answer(one)
+    assert re.match("(None|[12]) of 2 differences (is|are) significant", overview(one)[0])
+    assert "by Holm for all 2 on the text, the control apart;" in page(one, [])
+
+
+def test_a_control_that_ended_before_the_text_is_said(tmp_path: Path) -> None:
+    folder = controlled(tmp_path, 0.5)
+    for name in (BASELINE, "a", "b"):
+        for result in (folder / name).glob("*/result.json"):
+            result.unlink()
+    assert told(folder).startswith("So far, with the control alone, no arm shares two seeds")
+
+
+@pytest.mark.parametrize(
+    ("effect", "end"),
+    [
+        (0.0, "; no other initialisation can be told to do better here."),
+        (-0.5, "; law did better here; try this again with more minutes and seeds"),
+        (0.5, "; no other initialisation can be told to do better here."),
+    ],
+)
+def test_a_trial_says_what_follows_for_a_model(effect: float, end: str, tmp_path: Path) -> None:
+    folder = write_study(tmp_path, seeds=range(4), effects={BASELINE: 0.0, "a": effect})
+    assert advice(compare(read_study(folder))) == ""
+    save_json(folder / MEASUREMENT, measurement(words={"a": "law"}))
+    one = compare(read_study(folder))
+    assert "from 1 to 128 bytes, the last lag at which information stands out" in advice(one)
+    assert end in advice(one)
+    assert end.replace("; ", "") in page(one, []).replace("; ", "")

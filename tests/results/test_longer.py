@@ -122,6 +122,8 @@ def test_losses_of_recall_are_bits_per_answer(tmp_path: Path) -> None:
     assert "bits per answer" in whole
     assert "Bits per answer: mean over seeds" in whole
     assert "bits per byte" not in whole.lower()
+    assert "test sequences" in whole
+    assert "test text" not in whole
     for drawing in drawings(one):
         if drawing.section in ("curves", "differences", "answer"):
             texts = [axes.get_ylabel() + axes.get_xlabel() for axes in drawing.figure.axes]

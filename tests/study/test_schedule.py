@@ -332,6 +332,17 @@ def test_arms_of_unequal_scale_are_named(spec: str, said: dict[str, str]) -> Non
     assert bool(lines) == bool(said)
 
 
+def test_a_caution_is_said_once_for_a_curve_over_learning_rates(tiny_spec: SpecWriter) -> None:
+    """The rates of a curve differ in nothing that the cautions are about."""
+    path = tiny_spec(learning_rate=None)
+    rates = "[tuning]\nmethod = 'curve'\nrates = [1e-3, 2e-3, 4e-3]\n[model]\n"
+    path.write_text(path.read_text().replace("[model]\n", rates))
+    assert list(_cautions(resolve_spec(load_spec(path)))) == [
+        "power-law: at initialisation its output is 0.61 times the output of uniform; match ="
+        " 'baseline' evens it"
+    ]
+
+
 def test_a_dry_run_says_what_a_study_cannot_know(
     tiny_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,29 @@
+"""What figures share: ticks of logarithmic axes."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from plkernel.analysis.figures.style import decades
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (0.62, 1.05, [0.7, 0.8, 0.9, 1.0]),
+        (0.91, 1.02, [0.95, 1.0]),
+        (0.3, 1.6, [0.5, 1.0]),
+        (0.11, 6.0, [0.2, 0.5, 1.0, 2.0, 5.0]),
+        (0.02, 1.5, [0.1, 1.0]),
+        (1.0, 2048.0, [1.0, 10.0, 100.0, 1000.0]),
+    ],
+)
+def test_a_log_axis_has_two_ticks_or_more_in_view(
+    low: float, high: float, wanted: list[float]
+) -> None:
+    """Powers of ten where two of them fit, then 1, 2 and 5 of each, then even steps."""
+    axes = Figure().subplots()
+    axes.set(yscale="log", ylim=(low, high))
+    decades(axes.yaxis)
+    ticks = [float(at) for at in axes.get_yticks() if low <= at <= high]
+    assert ticks == pytest.approx(wanted)
+    assert axes.yaxis.get_major_formatter()(wanted[0], 0) == f"{wanted[0]:g}"

@@ -86,11 +86,11 @@ class StoredHalfLives:
         """One sentence for a terminal."""
         number = self.half_lives.size
         lost = int(np.sum(~self.held))
-        told = f"a state stored as {self.dtype} after every step does not hold {lost} of {number}"
-        told += " half-lives"
-        if lost:
-            shortest = float(self.half_lives[~self.held].min())
-            told += f", from {shortest:,.3g} steps on"
+        told = f"a state stored as {self.dtype} after every step"
+        if not lost:
+            return f"{told} holds all {number} half-lives"
+        shortest = float(self.half_lives[~self.held].min())
+        told += f" does not hold {lost} of {number} half-lives, from {shortest:,.3g} steps on"
         frozen = int(np.sum(self.frozen))
         if frozen:
             told += f"; {frozen} never decay (half-lives of {self.frozen_from:,.0f} or more)"

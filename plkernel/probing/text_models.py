@@ -1,7 +1,8 @@
 """Causal models that are opened to run on a text: runs of plkernel, and folders of transformers."""
 
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from plkernel.common.files import CHECKPOINT, CONFIG, load_json
 from plkernel.context.measures import Bytes
 from plkernel.data import corpora
 from plkernel.data.names import is_recall
-from plkernel.data.tokenised import tokenised
+from plkernel.data.tokenised import characters, tokenised
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint
 from plkernel.probing.runs import UNTRAINED_CONTEXT, validation_text
@@ -31,6 +32,10 @@ from plkernel.training.foreign import without_gpu_code
 
 TOKENISED = 1 << 22
 """Bytes of a text that become tokens, at most."""
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""Stands for a space in the pieces of SentencePiece."""
+FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
+"""A piece that is one byte of a character that has no piece."""
 
 
 Read = tuple[NDArray[Any], NDArray[np.int64] | None]
@@ -134,18 +139,37 @@ def _loaded(path: Path, numbers: int | None) -> nn.Module:
     return cast(nn.Module, model)
 
 
+def ends_by_pieces(pieces: Sequence[str], size: int) -> NDArray[np.int64]:
+    """Bytes up to the end of each token (n,), of a tokenizer that does not tell its places.
+
+    pieces: what each token stands for, in the letters of its vocabulary. These are bytes (GPT-2,
+    ByT5) or characters (SentencePiece, with a mark for a space); whichever comes nearer to the
+    `size` of the text, in bytes, is taken. The rest, such as spaces that are dropped, is spread.
+    """
+    plain = [FALLBACK.sub(" ", piece).replace(SPACE, " ") for piece in pieces]
+    as_bytes = np.array([len(piece) for piece in plain], dtype=np.int64)
+    as_characters = np.array([len(piece.encode()) for piece in plain], dtype=np.int64)
+    widths = min(as_bytes, as_characters, key=lambda each: abs(int(each.sum()) - size))
+    if not widths.any():
+        widths = np.ones_like(widths)
+    reached = np.cumsum(widths)
+    if not reached.size:
+        return reached
+    return np.asarray(np.rint(reached * (size / reached[-1])).astype(np.int64))
+
+
 def _transformers(path: Path, device: torch.device) -> TextModel:
     """Model and tokenizer of a folder; 256 tokens without a tokenizer are bytes.
 
-    A tokenizer that does not tell where its tokens stand is taken to spread them evenly. Nothing
-    is fetched, and no code of the folder runs.
+    Where a tokenizer does not tell the places of its tokens, the length of what each stands for
+    tells them. Nothing is fetched, and no code of the folder runs.
     """
     numbers = _checked_numbers(path)
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise ValueError(
-            f"target {path}: needs transformers, which is missing: pip install transformers"
+            f'target {path}: needs transformers, which is missing: pip install "plkernel[models]"'
         ) from error
     local = {"local_files_only": True, "trust_remote_code": False}
     try:
@@ -171,27 +195,27 @@ def _transformers(path: Path, device: torch.device) -> TextModel:
         logits: Tensor = model(input_ids=tokens.to(device), use_cache=False).logits
         return logits.float()
 
+    plain = {"add_special_tokens": False, "verbose": False}
+
     def spans(words: str) -> tuple[list[int], Iterable[tuple[int, int]]]:
-        found = tokenizer(
-            words,
-            add_special_tokens=False,
-            verbose=False,
-            return_offsets_mapping=tokenizer.is_fast,
-        )
-        ids = found["input_ids"]
-        if tokenizer.is_fast:
-            return ids, found["offset_mapping"]
-        return ids, [(0, round(len(words) * (at + 1) / len(ids))) for at in range(len(ids))]
+        found = tokenizer(words, return_offsets_mapping=True, **plain)
+        return found["input_ids"], found["offset_mapping"]
 
     def encode(text: Bytes) -> Read:
-        found = tokenised(text[:TOKENISED], spans, piece=TOKENISED)
-        tokens = found.ids
+        read = text[:TOKENISED]
+        if tokenizer.is_fast:
+            found = tokenised(read, spans, piece=TOKENISED)
+            tokens, ends = found.ids, found.ends
+        else:
+            words, _ = characters(read)
+            tokens = np.array(tokenizer(words, **plain)["input_ids"], dtype=np.int64)
+            ends = ends_by_pieces(tokenizer.convert_ids_to_tokens(tokens.tolist()), read.size)
         if tokens.size and tokens.max() >= (size := model.get_input_embeddings().num_embeddings):
             raise ValueError(
                 f"target {path}: tokens of its tokenizer must be below {size}, as the model has,"
                 f" got {tokens.max()}; save that of the model there"
             )
-        return tokens, found.ends
+        return tokens, ends
 
     most = getattr(model.config, "max_position_embeddings", None) or math.inf
     context = int(min(UNTRAINED_CONTEXT, most))

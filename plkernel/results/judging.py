@@ -138,7 +138,7 @@ def judged(
     arms = list(dict.fromkeys(row.arm for row in kept))
     if len(arms) < 2:
         raise ValueError(f"rows must hold two arms or more, got {', '.join(arms) or 'none'}")
-    base = _baseline(arms, baseline or stating.baseline)
+    base = _baseline(arms, stating.baseline if baseline is None else baseline)
     groups = _by_size_and_arm(kept)
     compared = _all_compared(groups, arms, base, hope)
     verdicts = _verdicts(groups, base, arms, stating.hypotheses)
@@ -267,7 +267,7 @@ def _verdicts(
     families: dict[str, dict[str, Claimed]] = {}
     alphas = {one.family: one.alpha for one in hypotheses}
     for one in hypotheses:
-        against = one.against or baseline
+        against = baseline if one.against is None else one.against
         size = one.size or next(iter(groups))
         _check_named(one.name, [one.arm, against], arms, size, groups)
         own = _by_seed(groups[size].get(one.arm, []))

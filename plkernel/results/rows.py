@@ -113,7 +113,7 @@ def _long(path: Path, table: "DataFrame", columns: Columns) -> "DataFrame":
     if not runs or _found(table, "value", columns.value):
         return table
     metrics = sorted({name.rpartition(WIDE)[2] for name in runs})
-    metric = columns.value or metrics[0]
+    metric = metrics[0] if columns.value is None else columns.value
     if len(metrics) > 1 and columns.value is None:
         raise ValueError(f"{path}: value must be one of its metrics; {nearest('', metrics)}")
     kept = [name for name in runs if name.endswith(f"{WIDE}{metric}")]
@@ -231,7 +231,8 @@ def _rows_of_events(folder: Path, columns: Columns) -> list[Row]:
         tags = events.Tags()["scalars"]
         if not tags:
             continue
-        tag = columns.value or (tags[0] if len(tags) == 1 else "")
+        only = tags[0] if len(tags) == 1 else ""
+        tag = only if columns.value is None else columns.value
         if tag not in tags:
             raise ValueError(
                 f"{run}: value must be one of its tags, got {tag!r}; {nearest(tag, tags)}"

@@ -78,6 +78,8 @@ def test_shares_of_heads() -> None:
     assert one.lost_share == np.mean(~one.held)
     assert "bfloat16 after every step does not hold" in one.sentence
     assert "3 never decay (half-lives of 355 or more)" in one.sentence
+    whole = stored(rates[0, :1], "bf16")
+    assert whole.sentence == "a state stored as bfloat16 after every step holds all 1 half-lives"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3"])

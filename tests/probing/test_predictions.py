@@ -24,7 +24,12 @@ from plkernel.config.reading import load_spec
 from plkernel.context.measures import influence_of, places, ratio_error
 from plkernel.data.windows import fixed_windows, predicted_bytes
 from plkernel.probing.predictions import beyond, check_causal, probe
-from plkernel.probing.text_models import TextModel, _bytewise, open_text_model
+from plkernel.probing.text_models import (
+    TextModel,
+    _bytewise,
+    ends_by_pieces,
+    open_text_model,
+)
 from plkernel.training import evaluate
 from plkernel.training.evaluate import PLACES, Predict, influence, token_losses, truncation
 from plkernel.training.foreign import NEED_A_GPU
@@ -533,9 +538,10 @@ def test_a_tokenizer_that_tells_no_places_spreads_its_tokens(
         is_fast = False
         all_special_ids = known.all_special_ids
         __len__ = known.__len__
+        convert_ids_to_tokens = known.convert_ids_to_tokens
 
         def __call__(self, words: str, **options: Any) -> Any:
-            assert not options.pop("return_offsets_mapping")
+            assert "return_offsets_mapping" not in options
             return known(words, **options)
 
     monkeypatch.setattr(
@@ -547,6 +553,31 @@ def test_a_tokenizer_that_tells_no_places_spreads_its_tokens(
     assert len(ends) == len(tokens)
     assert ends[-1] == text.size
     assert np.all(np.diff(ends) >= 0)
+    pieces = known.convert_ids_to_tokens(tokens.tolist())  # a letter of these stands for a byte
+    assert ends.tolist() == np.cumsum([len(piece) for piece in pieces]).tolist()
+
+
+def test_windows_of_a_tokenizer_that_tells_no_places_have_their_own_bytes(tmp_path: Path) -> None:
+    """Of ByT5 every token is a byte, in Latin letters and in Devanagari, of three bytes each."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 384, "n_positions": 32, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    config = transformers.GPT2Config(**sizes, bos_token_id=1, eos_token_id=1)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    transformers.ByT5Tokenizer().save_pretrained(tmp_path)
+    text = np.frombuffer(("a" * 600 + "अ" * 200).encode(), np.uint8)
+    tokens, ends = open_text_model(tmp_path, CPU).encode(text)
+    assert tokens.size == text.size
+    assert ends is not None
+    assert ends.tolist() == list(range(1, 1201))
+    assert open_text_model(tmp_path, CPU).encode(text[:0])[0].size == 0
+
+
+def test_pieces_of_characters_are_as_long_as_in_utf8() -> None:
+    """As SentencePiece has them: a mark for a space, and bytes of characters without a piece."""
+    pieces = ["漢字", "\u2581a", "<0xE0>", "<0xA4>", "<0x85>", "\u2581\u2581"]
+    assert ends_by_pieces(pieces, 13).tolist() == [6, 8, 9, 10, 11, 13]
+    assert ends_by_pieces(pieces, 26).tolist() == [12, 16, 18, 20, 22, 26]
+    assert ends_by_pieces(["", ""], 4).tolist() == [2, 4]
 
 
 def test_on_a_cpu_transformers_finds_no_kernels_of_gpus(
@@ -585,7 +616,7 @@ def test_mistakes_are_one_line(
         assert message in refused(command.probe, *arguments)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "transformers", None)
-        assert "pip install transformers" in refused(command.probe, gpt2, *asked)
+        assert 'pip install "plkernel[models]"' in refused(command.probe, gpt2, *asked)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (gpt2 / name).unlink()
     assert "tokenizer" in refused(command.probe, gpt2, *asked)

@@ -95,12 +95,18 @@ def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
             for step in (10, 20):
                 writer.add_scalar("loss", step + len(run), step)
             writer.add_scalar("lr", 0.1, 20)
+    only = tmp_path.with_name(f"{tmp_path.name}-only")
+    with SummaryWriter(str(only / "long/seed-1")) as writer:
+        writer.add_scalar("loss", 1.0, 20)
+    assert ended(only) == [Row("long", 1, 1.0, 20)]
     assert ended(tmp_path, Columns(value="loss")) == [
         Row("long", 0, 20.0 + len("long/seed-0"), 20),
         Row("short", 0, 20.0 + len("short/seed-0"), 20),
     ]
     with pytest.raises(ValueError, match=r"value must be one of its tags, got ''; valid: loss, lr"):
         read_rows(tmp_path)
+    with pytest.raises(ValueError, match=r"value must be one of its tags, got ''; valid: loss"):
+        read_rows(only, Columns(value=""))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +128,7 @@ def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
         ),
         (HEADER, Columns(), "must hold a row for each run, got none"),
         ("", Columns(), "must be CSV with a header, TSV, JSON lines or Parquet"),
+        ("Step,a-0 - loss\n1,2\n", Columns(value=""), "one of its metrics, got ''; valid: loss"),
         ("run,value\nlong,1\n", Columns(), "as long/seed-3 does, got 'long'; give --pattern"),
         ("run,value\nlong-1,1\n", Columns(pattern="("), "pattern must be a regular expression"),
     ],
@@ -315,6 +322,7 @@ def test_the_command_judges_hypotheses(tmp_path: Path, capsys: pytest.CaptureFix
             ["--baseline", "bas"],
             "baseline must be an arm of the rows, got 'bas'; did you mean 'base'?",
         ),
+        (["--baseline", ""], "baseline must be an arm of the rows, got ''; valid: a, base"),
         (["--hope", "0"], "hope must be a finite number other than 0, got 0"),
         (["--hypotheses", "none.toml"], "none.toml"),
         (["--at", "3"], "got 3, which arm 'base' with seed 0 has not"),
@@ -334,6 +342,7 @@ def test_hypotheses_on_arms_that_are_not_there_are_refused() -> None:
     rows = drawn({"base": 0.0, "a": 0.1})
     for changes, told in (
         ({"arm": "c"}, "arm must be one of the rows, got 'c'"),
+        ({"against": ""}, "arm must be one of the rows, got ''"),
         ({"size": "9M"}, "size must be that of a run, got '9M'"),
     ):
         one = Stated.model_validate({"name": "x", "arm": "a", "claim": "lower", **changes})

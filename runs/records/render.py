@@ -21,7 +21,7 @@ import forest
 import numpy as np
 from comparisons import Lowest, lowest
 from matplotlib.figure import Figure
-from sentences import fill, paired, targets
+from sentences import accuracies, fill, paired, targets
 
 from plkernel.analysis.figures.style import (
     INK,
@@ -42,7 +42,7 @@ from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
 ROOT = RECORDS.parents[1]
-PART = re.compile(r"(<!-- record:([\w -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+PART = re.compile(r"(<!-- record:([\w /-]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def load(name: str) -> Any:
@@ -287,6 +287,25 @@ def contrasts(ending: str) -> list[str]:
         ]
         cells.append("; ".join(both))
     return cells
+
+
+TIMES_TRAINED = (1, 2, 4, 8)
+"""Lengths of the tests of recall, in lengths of training."""
+
+
+def recall(study: str, test: str) -> str:
+    """Return the accuracy in % of every arm in a test of recall, by length: mean, and the range of
+    the seeds.
+    """
+    lines: dict[str, list[str]] = {}
+    for arm, by_length in accuracies(study, test).items():
+        cells = []
+        for values in by_length.values():
+            percent = 100 * np.array(list(values.values()))
+            cells.append(f"{percent.mean():.1f} ({percent.min():.1f} to {percent.max():.1f})")
+        lines[arm] = cells
+    header = [test, *(f"{times} times" for times in TIMES_TRAINED)]
+    return f"{markdown(header, [[arm, *cells] for arm, cells in lines.items()])}\n\n{source(study)}"
 
 
 def forest_table() -> str:
@@ -596,6 +615,7 @@ PARTS: dict[str, Callable[..., str]] = {
     ),
     "doses": best_exponents,
     "exponents": exponents,
+    "recall": recall,
     "lengths": at_lengths,
     "corners": lambda: table(
         "", "at", "{what}", {"{arm}": PAIRED}, load("memory-length/length.json")["corners"]

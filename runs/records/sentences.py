@@ -137,6 +137,50 @@ def losses(study: str, arm: str, at: str = "final_val_bpb") -> dict[int, float]:
     return {run.seed: getattr(run.result, at) for run in runs}
 
 
+@cache
+def accuracies(study: str, test: str) -> dict[str, dict[int, dict[int, float]]]:
+    """Return the share of right answers in a test of recall, by arm, length and seed.
+
+    The study need not have ended, such as a pilot. Lengths are in lengths of training.
+    """
+    found: dict[str, dict[int, dict[int, float]]] = {}
+    for run in read_study(RECORDS / study).finished():
+        assert run.result is not None
+        context = run.config["train"]["context"]
+        for one in (run.result.recall or {}).get("tests", ()):
+            if one["test"] == test:
+                by_length = found.setdefault(run.arm, {})
+                by_seed = by_length.setdefault(one["length"] // context, {})
+                by_seed[run.seed] = float(one["accuracy"])
+    return found
+
+
+@number
+def recalled(study: str, arm: str, times: str, which: str, test: str = "persistence") -> float:
+    """Return the accuracy in % of an arm at a length: the mean, min or max over seeds."""
+    values = accuracies(study, test)[arm][int(times)].values()
+    choose: dict[str, Callable[..., float]] = {"mean": statistics.fmean, "min": min, "max": max}
+    return 100 * choose[which](values)
+
+
+@number
+def lead_needed(study: str, hypothesis: str) -> float:
+    """Return the difference that a registered hypothesis finds 8 times in 10, counted from 0, in
+    hundredths.
+    """
+    registered = json.loads((RECORDS.parent / "registered" / f"{study}.json").read_text())
+    return 100 * float(registered["power"][int(hypothesis)]["needed"])
+
+
+@number
+def recalled_more(
+    study: str, arm: str, against: str, times: str, seed: str, test: str = "persistence"
+) -> float:
+    """Return the accuracy of an arm minus that of another at a length, in points, of one seed."""
+    of_arm, of_other = (accuracies(study, test)[one][int(times)] for one in (arm, against))
+    return 100 * (of_arm[int(seed)] - of_other[int(seed)])
+
+
 def _validation(run: StudyRun, step: int) -> float:
     """Return the loss on validation text at a step."""
     (found,) = [row.val_bpb for row in run.evaluations if row.step == step]

@@ -262,6 +262,10 @@ CONTRASTS = {
 """Columns of the sweep of exponents, and the two starts whose difference they hold."""
 
 
+SPELT = {"cpp": "C++", "javascript": "JavaScript"}
+"""Names of texts that are not their own capitalised."""
+
+
 def exponents() -> str:
     """Return the measured exponent of every text of beta-sweep, and what exponents are worth there.
 
@@ -271,8 +275,8 @@ def exponents() -> str:
     for text in load("beta-sweep/texts.json")["texts"]:
         name = text["text"]
         measured = "{beta:.2f} ({low:.2f} to {high:.2f})".format(**text)
-        lines.append([name, measured, *contrasts(f"_{name}")])
-    lines.append(["mean", "", *contrasts("")])
+        lines.append([SPELT.get(name, name.capitalize()), measured, *contrasts(f"_{name}")])
+    lines.append(["mean", "-", *contrasts("")])
     header = ["text", "measured exponent", *CONTRASTS]
     return f"{markdown(header, lines)}\n\n{source('beta-sweep')}"
 
@@ -690,7 +694,8 @@ def exponents_figure() -> Figure:
             ending = "" if text == "mean" else f"_{text}"
             found = paired("beta-sweep", arm + ending, against + ending)
             holds = found.low > 0 or found.high < 0
-            rows.append(ForestRow(text, found, list(found.per_seed.values()), holds))
+            label = SPELT.get(text, text.capitalize())
+            rows.append(ForestRow(label, found, list(found.per_seed.values()), holds))
         groups[title] = rows
     return forest_of_rows(groups)
 

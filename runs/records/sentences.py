@@ -331,9 +331,16 @@ def spread_over_pilot(study: str) -> float:
     return statistics.geometric_mean(ratios)
 
 
+AVERAGED = ("beta-sweep", "recall-post")
+"""Studies whose registered power is the mean over the spreads that their pilot leaves possible."""
+
+
 def _equivalences(without: str) -> list[dict[str, Any]]:
-    """Return the rows of `promised` that claim equality, without one study."""
-    return [row for row in promised() if row["claim"] == "equal" and row["study"] != without]
+    """Return the rows of `promised` that claim equality as if the spread were known, without one
+    study.
+    """
+    left_out = {without, *AVERAGED}
+    return [row for row in promised() if row["claim"] == "equal" and row["study"] not in left_out]
 
 
 @number
@@ -444,6 +451,28 @@ def change_interval(
     """Return the loss of an arm minus that of another, with its t interval."""
     found = paired(study, arm, against, at, seeds)
     return Estimate(found.mean, found.low, found.high)
+
+
+@number
+def change_without(
+    study: str, arm: str, against: str, block: str, at: str = "final_val_bpb"
+) -> Estimate:
+    """Return the mean change over the levels of `within` but one, with its t interval."""
+    means = means_in(studies()[study])
+    left = [one for one in means[arm] if one != block]
+    of_blocks = [paired(study, means[arm][one], means[against][one], at).per_seed for one in left]
+    seeds = set.intersection(*(set(one) for one in of_blocks))
+    found = mean_interval(
+        [statistics.fmean(one[seed] for one in of_blocks) for seed in sorted(seeds)]
+    )
+    return Estimate(found.mean, found.low, found.high)
+
+
+@number
+def text_exponent(name: str) -> float:
+    """Return the measured exponent of a text of beta-sweep."""
+    (found,) = [text for text in record("beta-sweep/texts.json")["texts"] if text["text"] == name]
+    return float(found["beta"])
 
 
 @number

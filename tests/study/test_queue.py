@@ -136,7 +136,7 @@ def test_a_pre_empted_run_goes_on_to_the_same_bytes(
     spec = load_spec(tiny_spec(steps=300, eval_every=15)).model_copy(update={"seeds": (0,)})
     out, alone = tmp_path / "out", tmp_path / "alone"
     run_training(prepare(spec, "uniform", 0, alone), progress_bar=False)
-    with pytest.raises(LeftToQueueError, match=r"1 runs are in the queue\. They go on without"):
+    with pytest.raises(LeftToQueueError, match=r"1 run is in the queue\. It goes on without"):
         run_experiment(spec, out, only=["uniform"], engine=QueueEngine(here, detach=True))
     (job,) = here.jobs.values()
     rows = out / "uniform" / "seed-0" / "metrics.jsonl"

@@ -393,6 +393,7 @@ def test_states_of_a_study_on_this_machine(tiny_spec: SpecWriter, tmp_path: Path
     after = states_of(spec, out, None)
     assert [run.state for run in after] == ["done", "stopped", "not started", "not started"]
     assert render("tiny", after).startswith("tiny: 4 runs: 1 done, 1 stopped, 2 not started\n")
+    assert render("tiny", after[:1]).startswith("tiny: 1 run: 1 done\n")
 
 
 def test_status_loads_no_torch(

@@ -249,7 +249,8 @@ def fit(
     known = target.value(lags)
     best, even = (score(kernel.log_kernel(lags), known, lags) for kernel in (optimal, uniform))
     proof = certificate(optimal, target) if method == "minimax" else None
-    warn_outlasting(optimal.active().half_lives(), target.max_lag)
+    is_law = target.beta is not None
+    warn_outlasting(optimal.active().half_lives(), target.max_lag, by_beta=is_law)
     return FitResult(target, method, optimal, uniform, best, even, proof)
 
 
@@ -656,7 +657,7 @@ def place_channels(
         )
     check_rates("nodes: half-lives", nodes.rates, 1)
     if placement != "quantile":  # of which `place` warns
-        warn_outlasting(nodes.half_lives(), target.max_lag)
+        warn_outlasting(nodes.half_lives(), target.max_lag, by_beta=target.beta is not None)
     return nodes, node_scores(nodes, target, kernel, lag)
 
 

@@ -222,15 +222,19 @@ def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
             raise ValueError(f"{name} must be {form}, got {value!r}")
 
 
-def warn_outlasting(half_lives: ArrayLike, max_lag: float) -> None:
-    """Warn where more than half of the half-lives (N,) exceed the longest lag, in the same unit."""
+def warn_outlasting(half_lives: ArrayLike, max_lag: float, *, by_beta: bool = False) -> None:
+    """Warn where more than half of the half-lives (N,) exceed the longest lag, in the same unit.
+
+    by_beta: they follow from the exponent of a power law, which may be larger.
+    """
     values = np.asarray(half_lives, dtype=float)
     count = int((values > max_lag).sum())
     if 2 * count > values.size:
+        larger = "a larger beta, or " if by_beta else ""
         warnings.warn(
             f"{count} of {values.size} half-lives, up to {values.max():,.0f}, are longer than"
-            f" max_lag {max_lag:g} and hardly decay before it: use a larger beta, or placement"
-            " 'log-spaced' with longest=max_lag",
+            f" max_lag {max_lag:g} and hardly decay before it: use {larger}placement 'log-spaced'"
+            " with longest=max_lag",
             stacklevel=3,
         )
 
@@ -385,7 +389,7 @@ def place(
         nodes = quantile_nodes(
             channels, aim, gain, tempering, LOSS if loss is None else loss, reach, fastest
         )
-        warn_outlasting(step * nodes.half_lives(), step * reach)
+        warn_outlasting(step * nodes.half_lives(), step * reach, by_beta=True)
         return nodes
     if not isinstance(terms, ExponentialSum):
         raise ValueError(

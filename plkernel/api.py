@@ -144,7 +144,10 @@ def _read_symbols(text: Text, tokenizer: Path | None, measured: MeasuredAs) -> S
 def _vector(text: Any) -> SymbolText | None:
     """A vector of integers that are not all bytes, or a file of numpy; None for anything else."""
     if isinstance(text, str | Path):
-        return read_vector(text) if is_vector_file(text) else None
+        if not is_vector_file(text):
+            return None
+        with cli.progress_bar(f"{text}, symbols") as progress:
+            return read_vector(text, progress)
     if isinstance(text, bytes | bytearray | memoryview) or getattr(text, "is_meta", False):
         return None
     data = np.asarray(text)
@@ -152,7 +155,8 @@ def _vector(text: Any) -> SymbolText | None:
         return None
     if data.min() >= 0 and data.max() < SYMBOLS:
         return None
-    return of_vector(data, "array", "given")
+    with cli.progress_bar("array, symbols") as progress:
+        return of_vector(data, "array", "given", progress)
 
 
 def apply(

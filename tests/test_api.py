@@ -109,6 +109,23 @@ def test_most_half_lives_beyond_the_longest_lag_are_a_warning() -> None:
         plkernel.apply(nodes, torch.empty(64), parametrisation="log_rate", max_lag=100)
 
 
+def test_a_larger_beta_is_advised_for_power_laws_alone() -> None:
+    """Not for what is measured, nor for half-lives that are given."""
+    advised = r"before it: use a larger beta, or placement 'log-spaced'"
+    other = r"before it: use placement 'log-spaced'"
+    with pytest.warns(UserWarning, match=advised):
+        nodes = plkernel.place(
+            64, max_lag=100, placement="quantile", tempering=0.5, gain="ema", beta=0.456
+        )
+    with pytest.warns(UserWarning, match=other):
+        plkernel.apply(nodes, torch.empty(64), parametrisation="log_rate", max_lag=100)
+    with pytest.warns(UserWarning, match=advised):
+        plkernel.fit(0.001, max_lag=100, terms=1)
+    lags = np.arange(1, 101)
+    with pytest.warns(UserWarning, match=other):
+        plkernel.fit(values=np.exp(-lags / 400), terms=1)
+
+
 @pytest.fixture
 def run(tiny_spec: Callable[..., Path], tmp_path: Path) -> TrainedRun:
     run_training(

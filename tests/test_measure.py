@@ -3,7 +3,9 @@ refusals.
 """
 
 import json
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from plkernel.analysis.information.estimate import BLOCKS, DecayCurve
 from plkernel.analysis.information.laws import Named, fit_power_law, measure_corpus
 from plkernel.commands.measure import command as measure
 from plkernel.commands.measure import render
+from plkernel.common import cli
 from plkernel.data import corpora
 
 KNOWN = "synthetic:beta=1,bytes=600k"
@@ -378,3 +381,31 @@ def test_python_measures_vectors_and_tokens(
         plkernel.measure(text.encode(), tokenizer=wrong)
     with pytest.raises(ValueError, match=r"estimator must be one of .*, got 5"):
         plkernel.measure(ids, estimator=wrong)
+
+
+def test_ctrl_c_ends_the_numbering_of_symbols(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the piece at hand, under a bar of its own; nothing is written."""
+    bars: list[tuple[str, list[float]]] = []
+
+    @contextmanager
+    def interrupted(name: str) -> Iterator[Callable[[float], Any]]:
+        shares: list[float] = []
+        bars.append((name, shares))
+
+        def report(share: float) -> None:
+            shares.append(share)
+            signal.raise_signal(signal.SIGINT)
+
+        yield report
+
+    path = tmp_path / "ids.npy"
+    np.save(path, np.random.default_rng(0).integers(0, 2**40, 2**19))
+    monkeypatch.setattr(cli, "progress_bar", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(measure, [str(path), "--out", str(tmp_path / "out")], prog="test")
+    assert stop.value.code == 130
+    assert capsys.readouterr().err.startswith("\ninterrupted")
+    assert bars == [(f"{path}, symbols", [1 / 6])]
+    assert not (tmp_path / "out").exists()

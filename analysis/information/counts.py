@@ -4,9 +4,9 @@ Counts add up: the tables of two stretches of a corpus sum to the table of both,
 blocks of a jackknife rest on the same function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, reduce
 from itertools import pairwise, repeat
 from typing import Any
 
@@ -84,28 +84,74 @@ def histogram(data: Bytes) -> NDArray[np.int64]:
     return counts
 
 
-def numbered(data: NDArray[np.integer[Any]]) -> Symbols:
+def numbered(
+    data: NDArray[np.integer[Any]], progress: Callable[[float], Any] | None = None
+) -> Symbols:
     """Integers (n,) as the numbers 0, 1 .. of those that occur, in the same order, (n,).
 
     Of the smallest unsigned type that holds them: up to 256 different ones are uint8.
 
+    progress: called with the share of the work done since the last call. The data are taken in
+    pieces, so that it is called often, and Ctrl-C is heard.
+
     >>> numbered(np.array([-7, 50_000, -7]))
     array([0, 1, 0], dtype=uint8)
     """
-    low = int(data.min()) if data.size else 0
-    span = int(data.max()) - low + 1 if data.size else 1
-    if span > SPAN:
-        occurring, numbers = np.unique(data, return_inverse=True)
-        return np.asarray(numbers, dtype=np.min_scalar_type(max(occurring.size - 1, 0)))
-    occurs = np.zeros(span, bool)
-    starts = range(0, data.size, PIECE)
-    for start in starts:
-        occurs[_above(data[start : start + PIECE], low)] = True
-    rank = np.cumsum(occurs) - 1
-    found = np.empty(data.size, np.min_scalar_type(max(int(rank[-1]), 0)))
-    for start in starts:
-        found[start : start + PIECE] = rank[_above(data[start : start + PIECE], low)]
+    pieces = [data[start : start + PIECE] for start in range(0, data.size, PIECE)]
+    if not pieces:
+        return np.empty(0, np.uint8)
+    report = progress or (lambda share: None)
+    third = 1 / (3 * len(pieces))
+    low = int(data[0])
+    high = low
+    for piece in pieces:
+        low = min(low, int(piece.min()))
+        high = max(high, int(piece.max()))
+        report(third)
+    if high - low < SPAN:
+        number_of, most = _by_table(pieces, low, high, lambda: report(third))
+    else:
+        number_of, most = _by_search(pieces, lambda: report(third))
+    found = np.empty(data.size, np.min_scalar_type(most))
+    for index, piece in enumerate(pieces):
+        found[index * PIECE : (index + 1) * PIECE] = number_of(piece)
+        report(third)
     return found
+
+
+def _by_table(
+    pieces: Sequence[NDArray[np.integer[Any]]], low: int, high: int, done: Callable[[], Any]
+) -> tuple[Callable[[NDArray[Any]], NDArray[np.int64]], int]:
+    """The numbers of integers from `low` to `high` by a table, and the largest; little memory.
+
+    done: called after each piece.
+    """
+    occurs = np.zeros(high - low + 1, bool)
+    for piece in pieces:
+        occurs[_above(piece, low)] = True
+        done()
+    rank = np.cumsum(occurs) - 1
+    return lambda piece: rank[_above(piece, low)], int(rank[-1])
+
+
+def _by_search(
+    pieces: Sequence[NDArray[np.integer[Any]]], done: Callable[[], Any]
+) -> tuple[Callable[[NDArray[Any]], NDArray[np.int64]], int]:
+    """The numbers of any integers by a search among those that occur, and the largest.
+
+    Those of pieces are joined with those of as many others, as in a merge sort: however many there
+    are, each is touched a logarithm of times. done: called after each piece.
+    """
+    joined: list[NDArray[Any]] = []
+    for count, piece in enumerate(pieces, start=1):
+        joined.append(np.unique(piece))
+        while count % 2 == 0:
+            last = joined.pop()
+            joined[-1] = np.union1d(joined[-1], last)
+            count //= 2
+        done()
+    occurring = reduce(np.union1d, reversed(joined))
+    return lambda piece: np.searchsorted(occurring, piece), occurring.size - 1
 
 
 def _above(values: NDArray[np.integer[Any]], low: int) -> NDArray[np.int64]:

@@ -80,7 +80,7 @@ def tune_jacobians_(
     paths = block_paths(parameters)
     if not paths:
         raise ValueError(
-            f"model must have numbered blocks, got a {type(model).__name__} whose parameters have"
+            f"model must have numbered blocks, got {type(model).__name__}, whose parameters have"
             " no number in their names"
         )
     tuned = []

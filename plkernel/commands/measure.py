@@ -153,7 +153,8 @@ def _read(
         raise ValueError(
             f"tokenizer and max_bytes must be left out for {name}, which holds numbers and no text"
         )
-    return read_vector(name)
+    with cli.progress_bar(f"{name}, symbols") as progress:
+        return read_vector(name, progress)
 
 
 def comparison_table(results: Sequence[Measurement]) -> str:

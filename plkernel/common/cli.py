@@ -320,6 +320,15 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-" * len(form.format(*header)), *lines[1:]])
 
 
+def counted(number: int, one: str, several: str) -> str:
+    """A number and its noun.
+
+    >>> counted(1, "run", "runs"), counted(0, "run", "runs")
+    ('1 run', '0 runs')
+    """
+    return f"{number} {one if number == 1 else several}"
+
+
 def written(value: float, form: str, *sizes: float) -> str:
     """Format a number, with more digits where one of `sizes` would read as zero; zero has no sign.
 

@@ -76,15 +76,20 @@ def check_measured(tokenizer: str | Path | None, measured: MeasuredAs) -> None:
         )
 
 
-def of_vector(data: NDArray[Any], name: str, source: str) -> SymbolText:
-    """A vector (n,) of integers, each of which is a symbol; ValueError for anything else."""
+def of_vector(
+    data: NDArray[Any], name: str, source: str, progress: Callable[[float], Any] | None = None
+) -> SymbolText:
+    """A vector (n,) of integers, each of which is a symbol; ValueError for anything else.
+
+    progress: called with the share of the symbols numbered since the last call.
+    """
     if data.ndim != 1 or data.dtype.kind not in "iu":
         is_whole = data.dtype.kind in "iu"
         hint = ".ravel() makes a vector" if is_whole else ".astype(int) makes integers"
         raise ValueError(
             f"{name} must hold a vector of integers, got {data.dtype} of shape {data.shape}; {hint}"
         )
-    return SymbolText(Named(name, source), numbered(data), "symbol")
+    return SymbolText(Named(name, source), numbered(data, progress), "symbol")
 
 
 def is_vector_file(name: str | Path) -> bool:
@@ -93,8 +98,8 @@ def is_vector_file(name: str | Path) -> bool:
     return path.suffix.lower() == SUFFIX and path.is_file()
 
 
-def read_vector(path: str | Path) -> SymbolText:
-    """The integers (n,) in a file of numpy.
+def read_vector(path: str | Path, progress: Callable[[float], Any] | None = None) -> SymbolText:
+    """The integers (n,) in a file of numpy; progress as of `of_vector`.
 
     Nothing in the file is executed. Raises ValueError for anything else in it.
     """
@@ -111,4 +116,4 @@ def read_vector(path: str | Path) -> SymbolText:
             f"{path}: must hold one vector of integers, got an archive of numpy.savez;"
             " numpy.save writes a vector"
         )
-    return of_vector(np.asarray(found), str(path), str(Path(path).resolve()))
+    return of_vector(np.asarray(found), str(path), str(Path(path).resolve()), progress)

@@ -172,8 +172,10 @@ class Family:
     the input
     heads    names of config.json for the number of heads: the first that is there is the size of
     A_log
-    channels products of names of config.json, one of which is the number of channels of the first
-    tensor; states: names of which one is its last dimension
+    channels by role: products or quotients of settings of config.json, one of which is the number
+    of channels of its tensor; states: of which one is its last dimension. In families.toml a list
+    is of the first tensor. What stands after `else` holds where the settings before are absent
+    widths   of the tensors beside by template: how many numbers they hold, in the same way
     whole    the formula needs all of a tensor; any other is of each channel alone
     equal    roles of tensors whose numbers may well be equal, or zero
     own      stated for a layer of somebody's own, whose initialisation is not known
@@ -195,8 +197,9 @@ class Family:
     heads: list[str] = field(default_factory=list)
     whole: bool = False
     decides: list[str] = field(default_factory=list)
-    channels: list[str] = field(default_factory=list)
-    states: list[str] = field(default_factory=list)
+    channels: Mapping[str, list[str]] = field(default_factory=dict)
+    states: Mapping[str, list[str]] = field(default_factory=dict)
+    widths: Mapping[str, list[str]] = field(default_factory=dict)
     equal: list[str] = field(default_factory=list)
     own: bool = False
 
@@ -533,7 +536,8 @@ def _families() -> tuple[Family, ...]:
             first = re.escape(next(iter(layout.values()), ""))
             anchor = rf"(?P<at>.+)\.{first}".replace(r"\{x\}", "(?P<x>[a-zA-Z0-9]+)", 1)
             tensors = {role: _whole_name(name) for role, name in layout.items()}
-            families.append(Family(**{"anchor": anchor, **fields}, tensors=tensors))
+            sizes = {key: _by_role(row.get(key, {}), layout) for key in ("channels", "states")}
+            families.append(Family(**{"anchor": anchor, **fields, **sizes}, tensors=tensors))
     return tuple(families)
 
 
@@ -551,7 +555,16 @@ def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
             fields[key] = RATES[row[key]]
     if "taken" in row:
         fields["taken"] = Argument(**row["taken"])
+    widths = row.get("widths", {})
+    fields["widths"] = {_whole_name(name): sizes for name, sizes in widths.items()}
     return fields
+
+
+def _by_role(stated: Any, layout: Mapping[str, str]) -> dict[str, list[str]]:
+    """Sizes by the role of a tensor; a list is of the first one."""
+    if isinstance(stated, list):
+        return {next(iter(layout)): stated}
+    return dict(stated)
 
 
 def _whole_name(name: str) -> str:

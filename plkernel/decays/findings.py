@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plkernel.decays.families import COUNTS, Family, Floats, Given, gate_bound, kimi
+from plkernel.decays.families import Family, Floats, Given, gate_bound, kimi
 from plkernel.decays.plausible import transformed
 from plkernel.decays.rates import NUMBERED, Layer, half_lives
-from plkernel.decays.structure import NOT_FINITE, sizes, too_many, unread
+from plkernel.decays.structure import NOT_FINITE, layers_of, sizes, too_many, unread
 from plkernel.decays.tensors import Checkpoint, rounded, spacing
 
 LONGEST = 1e6  # tokens: beyond any training context
@@ -58,7 +58,7 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
         alike = [layer for layer in layers if layer.family.name == name]
         seen += _as_owned(alike[0].family, _identical(alike))
     seen += [Finding(*one) for one in unread(checkpoint, layers)]
-    seen += [Finding("shape", *one) for layer in layers for one in sizes(layer)]
+    seen += [Finding("shape", *one) for layer in layers for one in sizes(checkpoint, layer)]
     seen += [Finding("transformed", *one) for one in transformed(layers)]
     seen += _of_names(checkpoint, [layer.module for layer in layers])
     return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
@@ -155,12 +155,11 @@ def _of_names(checkpoint: Checkpoint, modules: Sequence[str]) -> Iterator[Findin
         words = _gap(known)
         if words:
             yield Finding("missing layers", prefix, words)
-    wanted = _first_integer(Given({}, checkpoint.config, 0), COUNTS) or 0
-    modules_held = [one for one in modules if NUMBERED.search(f"{one}.")]
-    words = too_many(modules_held, checkpoint.config, wanted)
+    wanted = layers_of(checkpoint.config)
+    held = 1 + max((max(known) for known in numbers.values()), default=-1)
+    words = too_many(held, checkpoint.config, wanted)
     if words:
         yield Finding("more layers", "config.json", words)
-    held = 1 + max((max(known) for known in numbers.values()), default=-1)
     if numbers and held < wanted:
         words = f"{wanted} layers, and there are tensors of {held}"
         yield Finding("missing layers", "config.json", words)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from plkernel.decays.families import (
+    COUNTS,
     DECAYS,
     FAMILIES,
     LIKE_DECAYS,
@@ -21,6 +22,8 @@ from plkernel.decays.tensors import Checkpoint
 
 EXTRA_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 """Names of config.json for layers that are numbered after the others."""
+LAYER_KINDS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
+"""Names of config.json for lists or texts with the kind of each layer."""
 MOST_READ = 2**22
 """Numbers of one tensor without a formula that are looked at for NaN."""
 NOT_FINITE = (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf))
@@ -153,59 +156,106 @@ def why_unknown(names: Sequence[str]) -> str:
     return ""
 
 
-def sizes(layer: Layer) -> Iterator[tuple[str, str]]:
-    """A tensor and words where its channels or states are not those of config.json."""
-    role = next(iter(layer.tensors), None)
-    if role is None or not layer.family.channels:
-        return
-    shape = layer.tensors[role].values.shape
+def sizes(checkpoint: Checkpoint, layer: Layer) -> Iterator[tuple[str, str]]:
+    """Tensors and words where their channels or states are not those of config.json.
+
+    Also of the tensors beside that are as wide as the decays which config.json defines.
+    """
     given = Given({}, layer.config, layer.number)
-    found = [
-        *_other_states(layer.family, given, shape),
-        *_other_channels(layer.family, given, shape),
-    ]
-    if found:
-        yield layer.names[role], f"has shape {shape}, and config.json says {' and '.join(found)}"
+    for role, stored in layer.tensors.items():
+        shape = stored.values.shape
+        states = layer.family.states.get(role, [])
+        rows = math.prod(shape[:-1]) if states else math.prod(shape)
+        last = shape[-1] if shape else 1
+        found = [
+            *_otherwise(given, states, last, "states"),
+            *_otherwise(given, layer.family.channels.get(role, []), rows, "channels"),
+        ]
+        if found:
+            words = f"has shape {shape}, and config.json says {' and '.join(found)}"
+            yield layer.names[role], words
+    for form, settings in layer.family.widths.items():
+        name = form.format(at=layer.module)
+        held = _numbers(checkpoint, name)
+        for words in _otherwise(given, settings, held, "numbers") if held else ():
+            yield name, f"holds {held:,} numbers, and config.json says {words}"
 
 
-def _other_states(family: Family, given: Given, shape: Sequence[int]) -> Iterator[str]:
-    """How many states config.json says, where a tensor of this shape has others."""
-    named = (_setting(given, one) for one in family.states)
-    states = [size for size in named if size]
-    if states and shape and shape[-1] not in states:
-        yield f"{states[0]:g} states"
+def _numbers(checkpoint: Checkpoint, name: str) -> int:
+    """How many numbers a tensor holds; 0 if it is absent, or quantised and so perhaps packed."""
+    if name not in checkpoint.names:
+        return 0
+    try:
+        return checkpoint.size(name)
+    except ValueError:
+        return 0
 
 
-def _other_channels(family: Family, given: Given, shape: Sequence[int]) -> Iterator[str]:
-    """How many channels config.json says, where a tensor of this shape has others."""
-    named = (_product(given, one) for one in family.channels)
-    channels = [size for size in named if size]
-    held = math.prod(shape[:-1]) if family.states else math.prod(shape)
-    if channels and held not in channels:
-        yield f"{channels[0]:g} channels"
+def _otherwise(given: Given, settings: Sequence[str], held: int, unit: str) -> Iterator[str]:
+    """What config.json says where `held` is none of its sizes.
+
+    A size that is no integer may be rounded either way.
+    """
+    stated = [size for size in (_size(given, one) for one in settings) if size]
+    if stated and not any(abs(held - size) < 1 for size in stated):
+        said = " or ".join(f"{size:,g}" for size in dict.fromkeys(stated))
+        yield f"{said} {unit}"
 
 
-def _product(given: Given, names: str) -> int:
-    """Product of the settings of config.json; 0 if one is absent."""
-    return int(math.prod(_setting(given, name) for name in names.split()))
+def _size(given: Given, stated: str) -> float:
+    """The first of the sizes before and after every `else` whose settings config.json has, or 0."""
+    for one in stated.split(" else "):
+        size = _quotient(given, one)
+        if size:
+            return size
+    return 0.0
+
+
+def _quotient(given: Given, names: str) -> float:
+    """Product of settings of config.json, over that of those after a slash; 0 if one is absent."""
+    above, _, below = names.partition(" / ")
+    divisor = _product(given, below)
+    return _product(given, above) / divisor if divisor else 0.0
+
+
+def _product(given: Given, names: str) -> float:
+    return math.prod(_setting(given, name) for name in names.split())
 
 
 def _setting(given: Given, name: str) -> float:
-    """A positive number of config.json, of a table in it if the name has a dot; 0 if absent."""
+    """A positive number of config.json, of a table in it if the name has a dot; 0 if absent.
+
+    A number stands for itself.
+    """
+    if name.isdecimal():
+        return float(name)
     first, _, inner = name.partition(".")
     value = given.setting(first)
     if inner:
-        defaults = {"expand": 2, "d_state": 16}  # of mamba_ssm
+        defaults = {"expand": 2, "d_state": 16, "headdim": 64}  # of mamba_ssm
         value = value.get(inner, defaults.get(inner)) if isinstance(value, Mapping) else None
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and 0 < value < 2**31 else 0.0
 
 
-def too_many(modules: Sequence[str], config: Mapping[str, object], wanted: int) -> str:
-    """Words if layers with decays are numbered beyond the `wanted` of config.json, or ""."""
+def layers_of(config: Mapping[str, object]) -> int:
+    """How many layers config.json says, by a number or by what has an entry for each; 0 if none."""
+    given = Given({}, config, 0)
+    for name in COUNTS:
+        value = given.setting(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    for name in LAYER_KINDS:
+        value = given.setting(name)
+        if isinstance(value, list | str) and value:
+            return len(value)
+    return 0
+
+
+def too_many(held: int, config: Mapping[str, object], wanted: int) -> str:
+    """Words if `held` layers are more than the `wanted` of config.json, or ""."""
     given = Given({}, config, 0)
     extra = max(_setting(given, name) for name in EXTRA_LAYERS)
-    held = 1 + max((int(number_in(one) or 0) for one in modules), default=0)
     if wanted and held > wanted + extra:
         return f"{wanted} layers, and there are tensors of {held}"
     return ""

@@ -301,7 +301,7 @@ def known_step(model: Any) -> Step:
     cache = next((one for one in CACHES if one in _arguments(model)), None)
     if cache is None:
         raise ValueError(
-            f"model must take a state, got a {type(model).__name__} whose forward has none of"
+            f"model must take a state, got {type(model).__name__}, whose forward has none of"
             f" {', '.join(CACHES)}; give step=function(model, tokens, state, mask)"
         )
     return _transformers_step

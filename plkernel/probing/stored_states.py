@@ -102,7 +102,7 @@ class CacheSteps:
         known = [state for state in found if state is not None]
         if not known:
             raise ValueError(
-                f"model must keep recurrent states in its cache, got a {type(self.cache).__name__}"
+                f"model must keep recurrent states in its cache, got {type(self.cache).__name__}"
                 " without any"
             )
         return known

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from plkernel.analysis.figures.style import byte_unit
-from plkernel.common.cli import shortened, written
+from plkernel.common.cli import counted, shortened, written
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.measured import read_measurement
 from plkernel.results.rate_report import curve_clauses
 from plkernel.results.statistics import ALPHA, PairedDifference
-from plkernel.results.wording import counted, listed, mean_and_interval, mean_text, span
+from plkernel.results.wording import listed, mean_and_interval, mean_text, span
 
 MOST_NAMED = 6
 """With more differences, or more than MOST_BLOCKS blocks, the sentence counts and names two."""

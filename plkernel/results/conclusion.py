@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from plkernel.common.cli import counted
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import Comparison
 from plkernel.results.saved import LzmaLosses, Reference
-from plkernel.results.wording import counted, interval_text, listed, mean_text, size_text, span
+from plkernel.results.wording import interval_text, listed, mean_text, size_text, span
 
 FEW = 4
 """Up to so many differences are quoted."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from plkernel.common.cli import text_table
+from plkernel.common.cli import counted, text_table
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.answer import advice, answer, words_of
 from plkernel.results.cautions import warnings
@@ -25,7 +25,6 @@ from plkernel.results.saved import Reference
 from plkernel.results.statistics import Estimate, mean_interval, paired_difference
 from plkernel.results.verdicts import Declared, GateOutcome, HypothesisOutcome
 from plkernel.results.wording import (
-    counted,
     interval_text,
     listed,
     mean_and_half_width,

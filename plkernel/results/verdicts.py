@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple, get_args
 
+from plkernel.common.cli import counted
 from plkernel.common.files import REGISTERED
 from plkernel.config.schema import Gate, Hypothesis, families
 from plkernel.results.claims import Claimed, Judgement, VerdictName, judge_family
@@ -25,7 +26,6 @@ from plkernel.results.registration import (
 from plkernel.results.saved import RunResult
 from plkernel.results.statistics import Estimate, mean_interval, paired_difference
 from plkernel.results.study import Study
-from plkernel.results.wording import counted
 
 Z = 1.96
 """Standard errors in half of a 95 % interval over target bytes."""

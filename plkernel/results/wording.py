@@ -85,15 +85,6 @@ def listed(items: Iterable[Any]) -> str:
     return f"{', '.join(names)} and {last}" if names else last
 
 
-def counted(number: int, one: str, several: str) -> str:
-    """A number and its noun.
-
-    >>> counted(1, "run", "runs"), counted(0, "run", "runs")
-    ('1 run', '0 runs')
-    """
-    return f"{number} {one if number == 1 else several}"
-
-
 def size_text(count: int) -> str:
     """A number of bytes that is a power of two.
 

@@ -24,7 +24,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from plkernel.common.cli import text_table
+from plkernel.common.cli import counted, text_table
 from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
 from plkernel.config.condition import Condition, from_config
 from plkernel.config.resolved import ResolvedSpec
@@ -263,8 +263,8 @@ def render(forecast: Forecast) -> str:
     flops = sum(row["runs"] * row["flops"] for row in rows)
     lines = [
         (
-            f"{forecast['name']}: {runs} runs, {at_once} at a time, on {forecast['device']}; of one"
-            " run:"
+            f"{forecast['name']}: {counted(runs, 'run', 'runs')}, {at_once} at a time, on"
+            f" {forecast['device']}; of one run:"
         ),
         text_table(header, cells),
         f"all runs: {flops:.2e} FLOPs, {duration(forecast['seconds'])}",

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from plkernel.common.cli import shortened
+from plkernel.common.cli import counted, shortened
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import LOG, RESULT, TUNING, load_object, refuse_links, save_json
 from plkernel.config.condition import Condition
@@ -210,12 +210,18 @@ class QueueEngine:
         for job in done:
             del self.active[job]
         if self.detach and self.active and not done:
-            raise LeftToQueueError(f"{len(self.active)} runs are in the queue. {self.farewell}")
+            left = counted(len(self.active), "run is", "runs are")
+            raise LeftToQueueError(f"{left} in the queue. {self.farewell}")
         return done
 
     @property
     def farewell(self) -> str:
         """What is to be known when runs go on without the command."""
+        if len(self.active) == 1:
+            return (
+                "It goes on without this command; the same command collects it, --status shows it,"
+                " and --cancel ends it, saved"
+            )
         return (
             "They go on without this command; the same command collects them, --status shows them,"
             " and --cancel ends them, saved"

@@ -222,7 +222,7 @@ def _run(spec: Spec, jobs: Sequence[Job], out: Path, sitting: Sitting) -> list[s
     lost = f", {len(diverged)} diverged before" if diverged else ""
     at_once = min(len(waiting), sitting.room(spec, jobs[0].device))
     before = f"{len(finished)} finished before{lost}, {at_once} at a time, in {out}"
-    print(f"{spec.name}: {len(jobs)} runs, {before}", flush=True)
+    print(f"{spec.name}: {cli.counted(len(jobs), 'run', 'runs')}, {before}", flush=True)
     try:
         with tqdm(total=len(waiting), unit="run", desc=spec.name, disable=None) as bar:
             for job in _trained(spec, waiting, sitting):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from plkernel.common.cli import text_table
+from plkernel.common.cli import counted, text_table
 from plkernel.common.files import (
     CHECKPOINT,
     CONFIG,
@@ -156,7 +156,7 @@ def render(name: str, runs: list[RunState]) -> str:
     counts = Counter(run.state for run in runs)
     summary = ", ".join(f"{number} {state}" for state, number in counts.items())
     rows = [[run.name, run.state, run.job or "-", str(run.log or "-"), run.note] for run in runs]
-    return f"{name}: {len(runs)} runs: {summary}\n" + _table(rows)
+    return f"{name}: {counted(len(runs), 'run', 'runs')}: {summary}\n" + _table(rows)
 
 
 def _table(rows: list[list[str]]) -> str:

@@ -156,9 +156,7 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
             given = builder.config_class(**{**usual, **given})
         module = builder(given)
     if not isinstance(module, nn.Module):
-        raise ValueError(
-            f"kind {kind!r} must give a torch.nn.Module, got a {type(module).__name__}"
-        )
+        raise ValueError(f"kind {kind!r} must give a torch.nn.Module, got {type(module).__name__}")
     return Foreign(kind, module)
 
 

@@ -84,6 +84,43 @@ def wrong(found: Shown) -> set[str]:
     return {one.name for one in found.findings if one.severity == "wrong"}
 
 
+WIDTHS = {
+    "Mamba": "state_size",
+    "Mamba2": "num_heads",
+    "Rwkv": "attention_hidden_size",
+    "FalconMamba": "intermediate_size",
+    "Jamba": "mamba_d_state",
+    "Zamba": "mamba_expand",
+    "Bamba": "mamba_n_heads",
+    "FalconH1": "mamba_n_heads",
+    "GraniteMoeHybrid": "mamba_n_heads",
+    "NemotronH": "mamba_num_heads",
+    "Zamba2": "n_mamba_heads",
+    "Qwen3Next": "linear_num_value_heads",
+    "Qwen3_5": "linear_num_value_heads",
+    "Qwen3_5Moe": "linear_num_value_heads",
+    "OlmoHybrid": "linear_num_value_heads",
+    "BailingHybrid": "linear_head_dim",
+    "KimiLinear": "linear_head_dim",
+    "RecurrentGemma": "lru_width",
+    "MiniMax": "head_dim",
+    "xLSTM": "num_heads",
+    "kda": "head_dim",
+    "kda-bound": "head_dim",
+    "rwkv6": "expand_k",
+    "rwkv7": "hidden_size",
+    "gla": "expand_k",
+    "hgrn": "hidden_size",
+    "hgrn2": "hidden_size",
+    "retnet": "num_heads",
+    "mamba": "state_size",
+    "preconditioned-kda": "head_dim",
+}
+"""A setting of config.json from which the width of the decays follows; of others num_heads."""
+LISTED = {"NemotronH": "layers_block_type"}
+"""Setting of config.json that has an entry for each layer, where no number does."""
+
+
 NAMES = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in (*SLOW, *FLA))]
 
 
@@ -113,3 +150,29 @@ def test_quantised_neighbours_change_nothing(name: str, tmp_path: Path) -> None:
             for one, other in zip(found.layers, plain.layers, strict=True)
         )
         assert wrong(found) == wrong(plain)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NAMES)
+def test_another_width_in_config_json_is_wrong(name: str, tmp_path: Path) -> None:
+    model, config = fresh(name)
+    setting = WIDTHS.get(name, "num_heads")
+    other = {**config, setting: 2 * config[setting]}
+    if setting == "hidden_size":
+        other["num_heads"] = 2 * (config.get("num_heads") or 0)
+    assert "shape" in wrong(saved(tmp_path, state_of(model), other))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NAMES)
+def test_another_number_of_layers_in_config_json_is_wrong(name: str, tmp_path: Path) -> None:
+    model, config = fresh(name)
+    config = {**config, "num_nextn_predict_layers": 0}
+    if name in LISTED:
+        kinds = config[LISTED[name]]
+        more, fewer = {LISTED[name]: [*kinds, kinds[0]]}, {LISTED[name]: kinds[:-1]}
+    else:
+        count = config["num_hidden_layers"]
+        more, fewer = {"num_hidden_layers": count + 1}, {"num_hidden_layers": count - 1}
+    assert "missing layers" in wrong(saved(tmp_path, state_of(model), {**config, **more}))
+    assert "more layers" in wrong(saved(tmp_path, state_of(model), {**config, **fewer}))

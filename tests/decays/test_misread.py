@@ -514,7 +514,28 @@ def test_the_table_has_these_labels(tmp_path: Path) -> None:
     assert [row for row in rows if row in expected] == expected
 
 
+def lacking(state: State, part: str) -> State:
+    return {name: x for name, x in state.items() if not name.endswith(part)}
+
+
 MAMBA_1 = {"model_type": "mamba", "num_hidden_layers": 2}
+KIMI = {"l.A_log": LEVELS[:4], "l.dt_bias": LEVELS, "l.f_a_proj.weight": torch.ones(2, 2)}
+BOUNDS = {
+    "m.lower_bounds": LEVELS.reshape(2, 8),
+    **{f"m.layers.{i}.attn.f_proj.weight": torch.ones(1) for i in range(2)},
+}
+RG_LRU = {"l.recurrent_param": LEVELS, "l.recurrent_gate_bias": LEVELS.reshape(2, 8)}
+S4D = {"l.log_dt": LEVELS[:4], "l.log_A_real": LEVELS.reshape(4, 4)}
+RETNET = {"l.g_proj.weight": torch.ones(32, 16), "l.g_norm_swish_gate.weight": torch.ones(16)}
+RETNET_SAYS = {"model_type": "retnet", "hidden_size": 16, "expand_v": 2.0, "num_heads": 2}
+MINIMAX = {"l.output_gate.weight": torch.ones(16, 16)}
+MINIMAX_SAYS = {
+    "model_type": "minimax",
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "head_dim": 8,
+    "num_hidden_layers": 2,
+}
 SIZES: dict[str, tuple[State, dict[str, Any]]] = {
     "channels": (mamba1(), MAMBA_1 | {"intermediate_size": 24, "state_size": 4}),
     "states": (mamba1(), MAMBA_1 | {"intermediate_size": 8, "state_size": 16}),
@@ -536,6 +557,73 @@ SIZES: dict[str, tuple[State, dict[str, Any]]] = {
         {"l.A_log": LEVELS[:4], "l.dt_bias": LEVELS, "l.f_a_proj.weight": torch.ones(2, 2)},
         {"model_type": "kimi_linear", "linear_attn_config": {"num_heads": 8}},
     ),
+    "heads of a Falcon-H1": (mamba2(), {"model_type": "falcon_h1", "mamba_n_heads": 8}),
+    "heads of a Bamba": (mamba2(), {"model_type": "bamba", "mamba_n_heads": 8}),
+    "heads of a Zamba2": (mamba2(), {"model_type": "zamba2", "n_mamba_heads": 8}),
+    "heads of a Nemotron-H": (mamba2(), {"model_type": "nemotron_h", "mamba_num_heads": 8}),
+    "heads of a Mamba-2 of mamba_ssm": (mamba2(), {"d_model": 32, "ssm_cfg": {"headdim": 8}}),
+    "heads of 64 in a Mamba-2 of mamba_ssm": (
+        mamba2(),
+        {"d_model": 256, "ssm_cfg": {"layer": "Mamba2"}},
+    ),
+    "states of a Jamba": (mamba1(), {"hidden_size": 4, "mamba_expand": 2, "mamba_d_state": 16}),
+    "value heads of a Qwen3-Next": (
+        {"l.A_log": LEVELS, "l.dt_bias": LEVELS, "l.in_proj_ba.weight": torch.ones(2, 2)},
+        {"model_type": "qwen3_next", "linear_num_value_heads": 8},
+    ),
+    "heads of a gated delta net": (
+        {"l.A_log": LEVELS, "l.dt_bias": LEVELS, "l.b_proj.weight": torch.ones(2, 2)},
+        {"model_type": "gated_deltanet", "num_heads": 8},
+    ),
+    "width of a head in an object": (KIMI, {"linear_attn_config": {"num_heads": 4, "head_dim": 8}}),
+    "width of a head": (KIMI, {"num_heads": 4, "head_dim": 8}),
+    "width of a head of a Kimi": (KIMI, {"linear_num_heads": 4, "linear_head_dim": 8}),
+    "a gate without A_log": (
+        lacking(KIMI, "A_log"),
+        {"lower_bound": -5.0, "num_heads": 4, "head_dim": 8},
+    ),
+    "GLA": ({"l.gk_proj.1.bias": LEVELS}, {"hidden_size": 16, "expand_k": 0.5}),
+    "GLA in groups": (
+        {"l.gk_proj.1.bias": LEVELS},
+        {"hidden_size": 64, "expand_k": 0.5, "num_heads": 4, "num_kv_heads": 1},
+    ),
+    "RWKV-4": (rwkv(4), {"model_type": "rwkv", "hidden_size": 16, "attention_hidden_size": 32}),
+    "RWKV-7 of its authors": (rwkv7(LEVELS), {"model_type": "rwkv7", "n_embd": 16, "dim_att": 32}),
+    "Griffin": (RG_LRU, {"hidden_size": 16, "lru_width": 32}),
+    "RWKV-6": (rwkv(6), {"model_type": "rwkv6", "hidden_size": 32}),
+    "RWKV-6 of fla": (
+        {"l.w_proj.linear.lora.2.bias": LEVELS},
+        {"model_type": "rwkv6", "hidden_size": 16, "expand_k": 0.5},
+    ),
+    "RWKV-7 of fla": (
+        {"l.w_lora.lora.2.bias": LEVELS, "l.r_k": LEVELS},
+        {"model_type": "rwkv7", "num_heads": 4, "head_dim": 8},
+    ),
+    "HGRN": (BOUNDS, {"num_hidden_layers": 2, "hidden_size": 16}),
+    "layers of an HGRN": (BOUNDS, {"num_hidden_layers": 3, "hidden_size": 8}),
+    "heads of a Mesa net": (
+        {"l.a_proj.bias": LEVELS, "l.lambda_params": LEVELS},
+        {"model_type": "mesa_net", "num_heads": 8},
+    ),
+    "heads of a forgetting transformer": (
+        {"l.f_proj.bias": LEVELS},
+        {"model_type": "forgetting_transformer", "num_heads": 8},
+    ),
+    "heads of a Mamba-3": ({"l.dt_bias": LEVELS}, {"model_type": "mamba3", "num_heads": 8}),
+    "heads of a fused xLSTM": (
+        {"l.ifgate_preact.bias": LEVELS},
+        {"model_type": "xlstm", "num_heads": 16},
+    ),
+    "channels of an S4D": (S4D, {"d_model": 8, "d_state": 8}),
+    "states of an S4D": (S4D, {"d_model": 4, "d_state": 16}),
+    "heads of a RetNet": (RETNET, {**RETNET_SAYS, "num_heads": 4}),
+    "heads of a RetNet without a gate": (
+        {"l.g_proj.weight": torch.ones(32, 16), "l.g_norm.weight": torch.ones(16)},
+        {**RETNET_SAYS, "num_heads": 4},
+    ),
+    "width of a RetNet": (RETNET, {**RETNET_SAYS, "hidden_size": 32, "num_heads": 4}),
+    "heads of a MiniMax": (MINIMAX, {**MINIMAX_SAYS, "num_attention_heads": 4}),
+    "width of a MiniMax": (MINIMAX, {**MINIMAX_SAYS, "hidden_size": 32}),
 }
 
 
@@ -560,6 +648,45 @@ def test_sizes_of_config_json_are_not_wrong(config: dict[str, Any], tmp_path: Pa
     assert not wrong(saved(tmp_path, mamba1(), **config))
 
 
+HELD: dict[str, tuple[State, dict[str, Any]]] = {
+    "Mamba-2 of mamba_ssm": (mamba2(), {"d_model": 64, "ssm_cfg": {"headdim": 8}}),
+    "Mamba-2 of mamba_ssm beside an MLP": (
+        mamba2(),
+        {"d_model": 256, "ssm_cfg": {"d_ssm": 64, "headdim": 4}},
+    ),
+    "width of a head": (KIMI, {"linear_attn_config": {"num_heads": 4, "head_dim": 4}}),
+    "GLA": ({"l.gk_proj.1.bias": LEVELS}, {"hidden_size": 32, "expand_k": 0.5}),
+    "GLA, rounded down": ({"l.gk_proj.1.bias": LEVELS}, {"hidden_size": 33, "expand_k": 0.5}),
+    "GLA in groups": (
+        {"l.gk_proj.1.bias": LEVELS},
+        {"hidden_size": 128, "expand_k": 0.5, "num_heads": 4, "num_kv_heads": 1},
+    ),
+    "HGRN": (BOUNDS, {"num_hidden_layers": 2, "hidden_size": 4, "expand_ratio": 2}),
+    "HGRN-2": (BOUNDS, {"num_hidden_layers": 2, "hidden_size": 8, "expand_ratio": 128}),
+    "S4D": (S4D, {"d_model": 4, "d_state": 8}),
+    "S4D without conjugates": (S4D, {"d_model": 4, "d_state": 4}),
+    "RetNet": (RETNET, RETNET_SAYS),
+    "RetNet in four bits": (
+        {**RETNET, "l.g_proj.weight": torch.zeros(256, 1, dtype=torch.uint8)},
+        RETNET_SAYS,
+    ),
+    "MiniMax": (MINIMAX, MINIMAX_SAYS),
+    "without sizes": (RETNET, {"model_type": "retnet", "num_heads": 2}),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_sizes_that_are_those_of_config_json_are_not_wrong(name: str, tmp_path: Path) -> None:
+    state, config = HELD[name]
+    assert "shape" not in {one.name for one in saved(tmp_path, state, **config).findings}
+
+
+def test_all_sizes_that_config_json_may_mean_are_told(tmp_path: Path) -> None:
+    config = {"num_hidden_layers": 2, "hidden_size": 16, "expand_ratio": 2}
+    [one] = [one for one in wrong(saved(tmp_path, BOUNDS, **config)) if one.name == "shape"]
+    assert one.seen == "has shape (2, 8), and config.json says 32 or 64 channels"
+
+
 @pytest.mark.parametrize(
     "config", [{"num_hidden_layers": 2}, {"n_layer": 1}, {"text_config": {"num_layers": 3}}]
 )
@@ -570,8 +697,16 @@ def test_more_layers_than_config_json_says_are_wrong(
     assert [(one.name, one.tensor) for one in found] == [("more layers", "config.json")]
 
 
-def lacking(state: State, part: str) -> State:
-    return {name: x for name, x in state.items() if not name.endswith(part)}
+@pytest.mark.parametrize("kinds", ["M*M", ["mamba", "attention", "mamba"]])
+def test_layers_are_counted_by_their_kinds(kinds: Any, tmp_path: Path) -> None:
+    [one] = wrong(saved(tmp_path, mamba2(2), hybrid_override_pattern=kinds))
+    assert one.seen == "3 layers, and there are tensors of 2"
+
+
+def test_a_layer_without_decays_counts_too(tmp_path: Path) -> None:
+    state = mamba2(2) | {"backbone.layers.2.mlp.weight": torch.ones(2, 2)}
+    [one] = wrong(saved(tmp_path, state, num_hidden_layers=2))
+    assert (one.name, one.seen) == ("more layers", "2 layers, and there are tensors of 3")
 
 
 @pytest.mark.parametrize("name", ["n_layers", "n_layer", "num_layers", "num_blocks"])
@@ -580,7 +715,6 @@ def test_the_number_of_layers_goes_by_many_names(name: str, tmp_path: Path) -> N
     assert one.seen == "4 layers, and there are tensors of 2"
 
 
-RG_LRU = {"l.recurrent_param": LEVELS, "l.recurrent_gate_bias": LEVELS.reshape(2, 8)}
 S5 = {"l.Lambda_re": LEVELS, "l.log_step": LEVELS}
 
 

@@ -136,7 +136,7 @@ def test_a_pre_empted_run_goes_on_to_the_same_bytes(
     spec = load_spec(tiny_spec(steps=300, eval_every=15)).model_copy(update={"seeds": (0,)})
     out, alone = tmp_path / "out", tmp_path / "alone"
     run_training(prepare(spec, "uniform", 0, alone), progress_bar=False)
-    with pytest.raises(LeftToQueueError, match=r"1 runs are in the queue\. They go on without"):
+    with pytest.raises(LeftToQueueError, match=r"1 run is in the queue\. It goes on without"):
         run_experiment(spec, out, only=["uniform"], engine=QueueEngine(here, detach=True))
     (job,) = here.jobs.values()
     rows = out / "uniform" / "seed-0" / "metrics.jsonl"
@@ -393,6 +393,7 @@ def test_states_of_a_study_on_this_machine(tiny_spec: SpecWriter, tmp_path: Path
     after = states_of(spec, out, None)
     assert [run.state for run in after] == ["done", "stopped", "not started", "not started"]
     assert render("tiny", after).startswith("tiny: 4 runs: 1 done, 1 stopped, 2 not started\n")
+    assert render("tiny", after[:1]).startswith("tiny: 1 run: 1 done\n")
 
 
 def test_status_loads_no_torch(

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import xlogy
 from scipy.stats import hypergeom, poisson
 
-from plkernel.analysis.information import alphabets
+from plkernel.analysis.information import alphabets, counts
 from plkernel.analysis.information.alphabets import (
     PAIRS,
     effective_size,
@@ -181,6 +181,23 @@ def test_numbers_are_of_the_smallest_type() -> None:
     assert numbered(np.arange(65_536)).dtype == np.uint16
     assert numbered(np.arange(65_537)).dtype == np.uint32
     assert numbered(np.array([], int)).size == 0
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 100, 129])
+@pytest.mark.parametrize("spread", [1, 2**40])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_integers_are_numbered_in_pieces(
+    size: int, spread: int, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a table and by a search; as np.unique of all of them, and the shares add up to one."""
+    monkeypatch.setattr(counts, "PIECE", 8)
+    data = spread * np.random.default_rng(size).integers(0, 40, size).astype(dtype)
+    told: list[float] = []
+    found = numbered(data, told.append)
+    assert np.array_equal(found, np.unique(data, return_inverse=True)[1])
+    assert found.dtype == np.uint8
+    assert len(told) == 3 * -(-size // 8)
+    assert sum(told) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("estimator", ["jackknife", "repeats"])

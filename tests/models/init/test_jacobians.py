@@ -193,5 +193,5 @@ def test_a_model_of_another_library() -> None:
     message = r"block 0 .* after 60 rounds, not 1: too little of it passes through its output"
     with pytest.raises(ValueError, match=message):
         tune_jacobians_(Theirs(around=1.5), batch(), ROLES)
-    with pytest.raises(ValueError, match="model must have numbered blocks, got a Embedding"):
+    with pytest.raises(ValueError, match="model must have numbered blocks, got Embedding, whose"):
         tune_jacobians_(nn.Embedding(4, 4), batch(), RoleTable.from_dict({"weight": "embedding"}))

@@ -1,9 +1,8 @@
-"""For pytest: decays that must survive what a training set-up does to a model, and states that
-must survive batches, cuts and padding.
+"""Decays that must survive what a training set-up does to a model, and states that must survive
+batches, cuts and padding.
 
-The fixtures are `decays_survive` and `state_survives`.
-
-Loads torch when it is called, not when pytest loads the plugin.
+A plugin of pytest with the fixtures `decays_survive` and `state_survives`. The functions need no
+pytest. Torch is loaded when they are called, not when pytest loads the plugin.
 """
 
 import copy
@@ -16,12 +15,12 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pytest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -228,16 +227,18 @@ def assert_state_survives(
         raise AssertionError("; ".join(one.sentence for one in wrong))
 
 
-@pytest.fixture
-def decays_survive() -> Callable[..., None]:
-    """`assert_decays_survive`."""
-    return assert_decays_survive
+if find_spec("pytest") is not None:
+    import pytest
 
+    @pytest.fixture
+    def decays_survive() -> Callable[..., None]:
+        """`assert_decays_survive`."""
+        return assert_decays_survive
 
-@pytest.fixture
-def state_survives() -> Callable[..., None]:
-    """`assert_state_survives`."""
-    return assert_state_survives
+    @pytest.fixture
+    def state_survives() -> Callable[..., None]:
+        """`assert_state_survives`."""
+        return assert_state_survives
 
 
 def _move(model: Any, first: Arrays, decays: "Decays | None") -> Arrays:

@@ -1,6 +1,8 @@
 """The pytest helper: healthy models pass every step, and every step notices what it is for."""
 
 import math
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -454,6 +456,17 @@ def test_the_fixture_of_the_plugin(
     )  # whether or not the entry point is installed
     result = pytester.runpytest_subprocess("-p", "plkernel.testing", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
+
+
+def test_the_functions_need_no_pytest() -> None:
+    """They can be called in a script, where pytest is not installed."""
+    script = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "from plkernel import testing\n"
+        "testing.assert_decays_survive, testing.assert_state_survives\n"
+        "assert not hasattr(testing, 'state_survives')"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 CASES = ["Mamba2 of transformers", "GatedDeltaNet", "KDA", "Mamba2"]

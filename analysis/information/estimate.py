@@ -440,7 +440,7 @@ def decay_curves(
     symbols = np.flatnonzero(counts).astype(np.uint8)
     if symbols.size < 2:
         raise ValueError(
-            f"data must hold two different symbols, got one symbol only, {symbols[0]}; it has no"
+            "data must hold two different symbols, got one symbol only; it has no"
             " information to share between lags"
         )
     parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])[:, symbols]

@@ -127,12 +127,14 @@ def clear_from(curve: DecayCurve) -> int:
     """The lag from which a decay may be judged: the first, or of repeats where they are most.
 
     The symbols that grammar forbids or asks for at the next few places say nothing about the decay:
-    a word seldom follows itself, and r(d) passes through 0 before it rises.
+    a word seldom follows itself, and r(d) passes through 0 before it rises. A value below its own
+    floor is no peak, however large: a period of one block enlarges both.
     """
-    most = int(np.argmax(curve.values))
-    if curve.estimator != "repeats" or curve.values[most] < curve.floor[most]:
+    values = np.asarray(curve.values)
+    stands_out = values >= np.asarray(curve.floor)
+    if curve.estimator != "repeats" or not stands_out.any():
         return curve.lags[0]
-    return curve.lags[most]
+    return curve.lags[int(np.argmax(np.where(stands_out, values, -np.inf)))]
 
 
 def clear_until(curve: DecayCurve) -> int:

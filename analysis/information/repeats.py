@@ -96,7 +96,7 @@ def repeat_curves(
     symbols = int(np.count_nonzero(counts))
     if symbols < 2:
         raise ValueError(
-            f"data must hold two different symbols, got one symbol only, {data[0]}; it has no"
+            "data must hold two different symbols, got one symbol only; it has no"
             " information to share between lags"
         )
     chance = left_out_chance(parts)
@@ -107,8 +107,8 @@ def repeat_curves(
         )
     if not chance.max() < 1:
         raise ValueError(
-            "data must hold two different symbols in more than one block, got one symbol only,"
-            f" {data[0]}, in all but one"
+            "data must hold two different symbols in more than one block, got one symbol only"
+            " in all but one"
         )
     repeated = count_repeats(data, lags, edges, threads=threads, progress=progress)
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))

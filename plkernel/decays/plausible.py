@@ -95,7 +95,9 @@ def transformed(layers: Sequence[Layer]) -> Iterator[tuple[str, str]]:
             continue
         for form in FORMS.get(last, ()):
             if form.holds(values) and _is_so(last, form, role, alike, values):
-                words = f"cannot be what its name says: its numbers, {values.min():.3g} to"
+                is_read_back = alike[0].tensors[role].raw is not None
+                seen = "the logarithms of minus its numbers" if is_read_back else "its numbers"
+                words = f"cannot be what its name says: {seen}, {values.min():.3g} to"
                 words += f" {values.max():.3g}, look like {form.words.format(last)}"
                 yield alike[0].names[role], words
                 break

@@ -491,8 +491,13 @@ def _read_alone(model: Any, step: Step, texts: "Tensor") -> "Tensor":
             raise ValueError(f"model must give logits as a tensor, got {type(logits).__name__}")
         if len(shape) != 3 or shape[:2] != tuple(row.shape):
             raise ValueError(f"model must give logits (1, {row.shape[1]}, V), got {shape}")
-        if not bool(logits.isfinite().all()):
-            raise ValueError("model must give finite logits, got others")
+        infinite = ~logits.isfinite().all(-1)
+        if bool(infinite.any()):
+            raise ValueError(
+                f"model must give finite logits, got others for {int(infinite.sum())} of"
+                f" {row.shape[1]} tokens, first for token {int(infinite.nonzero()[0, 1])};"
+                " plkernel.watch(model).findings shows whether decays are NaN"
+            )
         found.append(logits.double())
     return torch.cat(found)
 

@@ -396,7 +396,7 @@ def _table(result: Judged) -> str:
             interval_text(difference),
             p_text(difference.p_value),
             p_text(one.corrected_p),
-            f"{one.detectable:.2g}",
+            f"{one.detectable:.2g}" if math.isfinite(one.detectable) else "-",
         ]
         if result.hope is not None:
             cells.append(_needed_text(one.seeds_needed))

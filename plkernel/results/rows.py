@@ -164,10 +164,26 @@ def _arms_and_seeds(
             f"{path}: has no column with the arm of a run; give --arm COLUMN, or --run COLUMN with"
             f" names such as long/seed-3; {nearest('arm', _names(table))}"
         )
-    if seed is not None:
-        names = table[run].astype(str)
-        return [(name, _seed(path, at, table[seed].iloc[at])) for at, name in enumerate(names)]
-    return [split_name(str(name), columns.pattern) for name in table[run]]
+    names = [str(name) for name in table[run]]
+    if seed is None:
+        return [split_name(name, columns.pattern) for name in names]
+    seeds = [_seed(path, at, value) for at, value in enumerate(table[seed])]
+    arms = _without_seeds(names, seeds, columns.pattern)
+    return list(zip(arms, seeds, strict=True))
+
+
+def _without_seeds(names: list[str], seeds: list[int], pattern: str) -> list[str]:
+    """The arms in names of runs that all repeat their seeds; other names as they are."""
+    arms = []
+    for name, seed in zip(names, seeds, strict=True):
+        try:
+            arm, named = split_name(name, pattern)
+        except ValueError:
+            return names
+        if named != seed:
+            return names
+        arms.append(arm)
+    return arms
 
 
 def _arm_columns(path: Path, table: "DataFrame", columns: Columns) -> list[str]:
@@ -186,7 +202,8 @@ def _value_column(path: Path, table: "DataFrame", columns: Columns) -> str:
         _found(table, kind, getattr(columns, kind)) for kind in ("seed", "run", "step", "size")
     }
     taken |= set(columns.arm)
-    numeric = [name for name in table.select_dtypes("number").columns if name not in taken]
+    filled = table.dropna(axis="columns", how="all")  # pandas takes empty columns for numbers
+    numeric = [name for name in filled.select_dtypes("number").columns if name not in taken]
     if len(numeric) == 1:
         return str(numeric[0])
     listed = ", ".join(map(str, numeric[:12])) or "none"

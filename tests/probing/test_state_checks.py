@@ -355,6 +355,18 @@ def test_what_is_no_model_with_numbers_is_refused_by_what_it_is() -> None:
         check_state(Recurrence(), in_numpy, vocabulary=VOCABULARY)
 
 
+def test_logits_that_are_not_finite_are_counted() -> None:
+    """A text read alone must give numbers: nothing can be compared with NaN."""
+    model = Recurrence()
+    texts = torch.zeros((2, 20), dtype=torch.long)
+    texts[1, 7] = 3
+    with torch.no_grad():
+        model.embedding.weight[3] = math.nan
+    told = "got others for 13 of 20 tokens, first for token 7; plkernel.watch"
+    with pytest.raises(ValueError, match=told):
+        check_state(model, step, tokens=texts)
+
+
 def test_a_vocabulary_may_be_an_integer_of_numpy() -> None:
     size: Any = np.int64(VOCABULARY)
     assert check_state(Recurrence(), step, checks=["neighbour"], vocabulary=size).passed

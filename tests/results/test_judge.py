@@ -81,6 +81,24 @@ def test_a_chart_of_wandb_has_a_column_for_each_run(tmp_path: Path) -> None:
     assert ended(path) == [Row("long", 0, 3.0, 100.0), Row("short", 0, 4.0, 100.0)]
 
 
+def test_a_table_of_wandb_may_tell_the_seed_twice(tmp_path: Path) -> None:
+    """Runs are named by arm and seed, their seed is a column of the configuration too, and columns
+    that nobody filled hold no numbers.
+    """
+    header = "Name,State,Tags,Sweep,seed,val/loss"
+    path = write(tmp_path, f"{header}\nlong-seed0,finished,,,0,3.0\nlong-seed1,crashed,,,1,3.1\n")
+    assert ended(path) == [Row("long", 0, 3.0), Row("long", 1, 3.1)]
+    path = write(tmp_path, f"{header}\nwidth-64,finished,,,0,3.0\nwidth-64,finished,,,1,3.1\n")
+    assert ended(path) == [Row("width-64", 0, 3.0), Row("width-64", 1, 3.1)]
+    path = write(tmp_path, f"{header}\nlong,finished,,,0,3.0\nshort,finished,,,0,3.1\n")
+    assert ended(path) == [Row("long", 0, 3.0), Row("short", 0, 3.1)]
+
+
+def test_one_run_of_each_arm_finds_no_difference_of_any_size() -> None:
+    told = render(judged([Row("base", 0, 3.0), Row("a", 0, 2.9)]))
+    assert "nan" not in told
+
+
 def test_several_columns_tell_an_arm(tmp_path: Path) -> None:
     path = write(tmp_path, "lr,init,seed,loss,time\n0.1,own,0,1.5,9\n")
     columns = Columns(arm=["init", "lr"], value="loss")

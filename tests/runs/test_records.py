@@ -109,6 +109,30 @@ def test_hypotheses_on_stored_states_are_those_registered_with_other_seeds_than_
     assert not set(registered["seeds"]) & pilot
 
 
+def test_sentences_on_stored_states_hold_in_the_rows() -> None:
+    """Half-lives of docs/evidence/state.md, and which model to 16,384 bytes is nearest far out."""
+    page = (ROOT / "docs/evidence/state.md").read_text().replace("\n  ", " ")
+    assert "the longest end within a factor of 2.3 of where they began" in page
+    assert "some of their half-lives exceed 10,000 bytes" in page
+    assert "Of the models to 16,384 bytes the gated delta net is nearest" in page
+    far: dict[str, dict[str, list[float]]] = {}
+    for record in ("state-precision", "state-precision-gdn"):
+        for row in read_lines(ROOT / "runs/records" / record / "losses.jsonl"):
+            model, begun, *_ = row["condition"].split(", ")
+            for quantiles in row["half_lives"]:
+                assert 1 / 2.3 < quantiles[-1] / float(begun) < 2.3
+                assert model not in ("rwkv7", "mamba2") or quantiles[-1] > 10_000
+            if begun != "16384":
+                continue
+            for text, losses in row["losses"].items():
+                change = losses["bfloat16"][-1] - losses["float32"][-1]
+                by_model = far.setdefault(text, {})
+                by_model.setdefault(row["condition"], []).append(change)
+    for by_model in far.values():
+        size = {name: abs(sum(changes)) / len(changes) for name, changes in by_model.items()}
+        assert min(size, key=lambda name: size[name]) == "gdn, 16384"
+
+
 @pytest.mark.parametrize("record", ["state-precision", "state-precision-gdn"])
 def test_stored_states_are_judged_as_registered_and_the_table_is_that_of_the_rows(
     record: str, script_of: Callable[[str], ModuleType]

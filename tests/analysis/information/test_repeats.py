@@ -200,11 +200,27 @@ def test_a_curve_of_repeats_is_judged_from_its_peak() -> None:
     assert judge(information).first_lag == 3
 
 
+def test_a_period_of_one_block_does_not_hide_the_memory_of_all() -> None:
+    """Memory from lag 3 on, and at the end symbols that return every 32: values at multiples
+    of it are the largest, and below their own floors.
+    """
+    law = LagCorpus(alpha=0.5, shortest=3, longest=60, redrawn=0.3)
+    data = lag_mixture(law, 2_000, 100_000, seed=1)
+    data = data[np.append(True, data[1:] != data[:-1])]
+    data[-2_500:] = np.resize(np.arange(32), 2_500)
+    information, _ = repeat_curves(numbered(data), np.arange(1, 65))
+    most = int(np.argmax(information.values))
+    assert information.lags[most] in (32, 64)
+    assert information.values[most] < information.floor[most]
+    assert clear_from(information) == 3
+    assert judge(information).last_lag == 31
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (np.arange(2_000), "must hold symbols that occur twice"),
-        (np.zeros(2_000, np.int64), "one symbol only"),
+        (np.zeros(2_000, np.int64), "got one symbol only; it has no information"),
         (np.append(np.zeros(1_999, np.int64), 1), "in all but one"),
     ],
 )

@@ -58,6 +58,13 @@ def test_results_and_gradients_equal_float64(
         one.assert_equal(one.run("reference", given), given)
 
 
+@EVERY
+def test_a_single_step_has_the_decays_of_its_own_batch_row(one: Operator, layout: str) -> None:
+    """As a model that draws several texts byte by byte: one step is no fixed decay."""
+    given = one.problem(layout, (3, 1, 5) if one is SCAN else (3, 1, 2, 4, 6))
+    one.assert_equal(one.run("cpu", given), given)
+
+
 @pytest.mark.parametrize("log_decay", LOG_DECAYS)
 @HEADS
 def test_results_equal_float64_for_any_decay(one: Operator, layout: str, log_decay: float) -> None:

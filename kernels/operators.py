@@ -39,10 +39,12 @@ EXACT = "exact"
 class TensorCores(NamedTuple):
     """The forms of an operator that take products on tensor cores, in its file `tensor.py`.
 
-    precisions: how operands may be rounded. default: what precision=None takes on a GPU, by the
-    dtype of the main input; EXACT, the kernels of `gpu.py`, is a value too. most_keys: the largest
-    key size, the last axis of the main input. default_keys: that of which the default has been held
-    against float64 on a GPU; longer ones take the exact kernels unless a precision is given.
+    precisions    how operands may be rounded
+    default       what precision=None takes on a GPU, by the dtype of the main input; EXACT, the
+                  kernels of `gpu.py`, is a value too
+    most_keys     the largest key size, the last axis of the main input
+    default_keys  the largest key size with which the default has been held against float64 on a
+                  GPU; longer ones take the exact kernels unless a precision is given
     """
 
     precisions: tuple[str, ...]
@@ -208,7 +210,11 @@ def define(
         f"{name}_backward", backward, (*saved, "grad_out", "grad_last"), gradients_like
     )
 
-    places = [len(inputs) if one == "out" else list(inputs).index(one) for one in saved]
+    order = list(inputs)
+    main_place = order.index(main)
+    # Where what is saved stands among the inputs, with the first result behind them.
+    places = [len(order) if one == "out" else order.index(one) for one in saved]
+    # Where the first result, or what is like it, and the state stand among what is saved.
     like_place = saved.index("out" if "out" in saved else like)
     state_place = saved.index("state")
 
@@ -292,8 +298,6 @@ def define(
         elif state.dtype != dtype:
             state = state.to(dtype)
         return (*others, state), chosen
-
-    main_place = list(inputs).index(main)
 
     def operator(*arguments: Any) -> Results:
         *tensors, backend, precision = arguments
@@ -380,11 +384,10 @@ def _check(
         if x.dtype not in dtypes or not _has_one_of(x, shapes):
             types = " or ".join(map(_dtype_name, dtypes))
             wanted = f"{types} {' or '.join(map(str, shapes))}"
-            raise ValueError(f"{name}: {one} is {_kind(x)}; here it must be {wanted}")
+            raise ValueError(f"{name}: {one} must be {wanted} here, got {_kind(x)}")
         if x.device != first.device:
             raise ValueError(
-                f"{name}: {one} is on {x.device} and {main} on {first.device}; all must be on one"
-                " device"
+                f"{name}: {one} must be on {first.device}, as {main} is, got one on {x.device}"
             )
     dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
     state = given["state"]
@@ -397,9 +400,7 @@ def _check_axes(name: str, one: str, x: Tensor, word: str) -> None:
     """Raise ValueError unless `x` is of a floating-point type and has an axis for every letter."""
     if x.dim() != len(word) or x.dtype not in (*HALF_TYPES, *WIDE_TYPES):
         axes = ", ".join(AXES[letter] for letter in word)
-        raise ValueError(
-            f"{name}: {one} is {_kind(x)}; it must be a floating-point tensor ({axes})"
-        )
+        raise ValueError(f"{name}: {one} must be a floating-point tensor ({axes}), got {_kind(x)}")
 
 
 def _precise_dtypes(alike: torch.dtype, x: Tensor) -> tuple[torch.dtype, ...]:

@@ -21,15 +21,19 @@ STEPS_KIND: tuple[tuple[int, ...], torch.dtype] = ((), torch.int64)
 """Shape without the batch, and dtype, of `STEPS` in a state."""
 Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape without the batch, and dtype, of every tensor of a state, by name."""
+BEGIN = "begin with model.initial_state(batch)"
+"""The hint of errors about a state that does not fit."""
 
 
 @dataclass(frozen=True)
 class State:
     """What a model remembers of the bytes that it has read, in a size that does not grow.
 
-    model: the kind of model that it belongs to. tensors: (B,...) by name, blocks.0.wkv. position:
-    bytes read of a patch that is not complete. To save one: `torch.save(asdict(state), file)`, and
-    `State(**torch.load(file))`.
+    model     the kind of model that it belongs to
+    tensors   (B,...) by name, such as blocks.0.wkv
+    position  bytes read of a patch that is not complete
+
+    To save one: `torch.save(asdict(state), file)`, and `State(**torch.load(file))`.
     """
 
     model: str
@@ -84,45 +88,58 @@ def blank(model: str, layout: Layout, batch: int, device: torch.device) -> State
 def check_state_layout(
     state: State, model: str, layout: Layout, inputs: Tensor, patch: int = 1
 ) -> None:
-    """Raise ValueError unless `state` is one of `model` that fits `inputs` (B,T)."""
-    hint = "begin with model.initial_state(batch)"
+    """Raise ValueError unless `state` is one of `model` that fits `inputs` (B,T).
+
+    layout  of the states of the model
+    patch   bytes of a patch
+    """
     if not isinstance(state, State):
-        raise ValueError(f"state must be a State, got {type(state).__name__}; {hint}")
+        raise ValueError(f"state must be a State, got {type(state).__name__}; {BEGIN}")
     if state.model != model:
-        raise ValueError(f"state must be of {model}, got one of {state.model}; {hint}")
+        raise ValueError(f"state must be of {model}, got one of {state.model}; {BEGIN}")
+    _check_names(state, layout)
+    for name, (shape, dtype) in layout.items():
+        _check_tensor(name, state.tensors[name], shape, dtype, inputs)
+    if not 0 <= state.position < patch:
+        raise ValueError(f"state must have a position below {patch}, got {state.position}; {BEGIN}")
+
+
+def _check_names(state: State, layout: Layout) -> None:
+    """ValueError unless the state has the tensors of the layout, and no others."""
     unplaced = [name for name in layout if name.endswith(STEPS) and name not in state.tensors]
     if unplaced:
         raise ValueError(
             f"state must come with its position, {unplaced[0]}, on which decays depend, got none;"
-            f" {hint}"
+            f" {BEGIN}"
         )
     different = state.tensors.keys() ^ layout.keys()
     if different:
         raise ValueError(
             f"state must be of a model of the same size, got one that differs in"
-            f" {min(different)}; {hint}"
+            f" {min(different)}; {BEGIN}"
         )
-    for name, (shape, dtype) in layout.items():
-        found = state.tensors[name]
-        if found.shape[1:] != shape:
-            raise ValueError(
-                f"state must be of a model of the same size, {name} (B, *{shape}), got"
-                f" {tuple(found.shape)}; {hint}"
-            )
-        if found.shape[0] != inputs.shape[0]:
-            raise ValueError(
-                f"state must be of the batch of the inputs, {inputs.shape[0]}, got"
-                f" {found.shape[0]}; {hint}"
-            )
-        if found.dtype != dtype:
-            raise ValueError(
-                f"state must have {name} in {dtype}, as the model computes, got {found.dtype};"
-                f" {hint}"
-            )
-        if found.device != inputs.device:
-            raise ValueError(
-                f"state must be on the device of the inputs, {inputs.device}, got"
-                f" {found.device}; use state.to(device)"
-            )
-    if not 0 <= state.position < patch:
-        raise ValueError(f"state must have a position below {patch}, got {state.position}; {hint}")
+
+
+def _check_tensor(
+    name: str, found: Tensor, shape: tuple[int, ...], dtype: torch.dtype, inputs: Tensor
+) -> None:
+    """ValueError unless a tensor of a state is (B, *shape), B and the device those of `inputs`."""
+    if found.shape[1:] != shape:
+        raise ValueError(
+            f"state must be of a model of the same size, {name} (B, *{shape}), got"
+            f" {tuple(found.shape)}; {BEGIN}"
+        )
+    if found.shape[0] != inputs.shape[0]:
+        raise ValueError(
+            f"state must be of the batch of the inputs, {inputs.shape[0]}, got {found.shape[0]};"
+            f" {BEGIN}"
+        )
+    if found.dtype != dtype:
+        raise ValueError(
+            f"state must have {name} in {dtype}, as the model computes, got {found.dtype}; {BEGIN}"
+        )
+    if found.device != inputs.device:
+        raise ValueError(
+            f"state must be on the device of the inputs, {inputs.device}, got {found.device}; use"
+            " state.to(device)"
+        )

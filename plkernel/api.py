@@ -64,8 +64,10 @@ Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
 """Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for
 plkernel.corpus.
 """
-CONTEXT, BATCH = 512, 4
-
+CONTEXT = 512
+"""Bytes of a window of a model that was not trained here, unless asked otherwise."""
+BATCH = 4
+"""Windows that a model reads at once, unless asked otherwise."""
 
 load_corpus = corpora.load
 
@@ -204,8 +206,9 @@ def apply(
     check_numbers(max_lag=max_lag)
     if max_lag is not None and not max_lag > 0:
         raise ValueError(f"max_lag must be above 0, got {max_lag}")
-    for name, value in {"nodes": nodes, "match": match}.items():
-        if not isinstance(value, Nodes) and (name, value) != ("match", None):
+    given = {"nodes": nodes} if match is None else {"nodes": nodes, "match": match}
+    for name, value in given.items():
+        if not isinstance(value, Nodes):
             raise ValueError(
                 f"{name} must be nodes, as plkernel.place gives them, got {type(value).__name__}"
             )
@@ -225,9 +228,9 @@ def apply(
         "cap": cap,
         "log_step": log_step,
     }
-    for name, value in options.items():
-        if value is not None:
-            _check_given(name, value)
+    for name, option in options.items():
+        if option is not None:
+            _check_given(name, option)
     if cap is not None and not np.all(np.asarray(cap) > 0):
         raise ValueError(f"cap must be above 0, got {cap}")
     if not isinstance(parametrisation, str):
@@ -256,7 +259,9 @@ def _check_writable(name: str, value: Any) -> None:
             " by model.to_empty(device='cpu')"
         )
     if value.is_inference():
-        raise ValueError(f"{name} was made in inference mode, where it cannot be changed: clone it")
+        raise ValueError(
+            f"{name} must be a tensor that can be changed, got one of inference mode; clone it"
+        )
     narrow = value.element_size() < 2
     if not value.is_floating_point() or narrow or value.layout is not strided:
         kind = str(value.dtype) if value.layout is strided else "a sparse tensor"
@@ -264,7 +269,8 @@ def _check_writable(name: str, value: Any) -> None:
             f"{name} must be a dense tensor of floating-point numbers of 16 bits or more, got"
             f" {kind}"
         )
-    if any(step == 0 < size - 1 for step, size in zip(value.stride(), value.shape, strict=True)):
+    strides = zip(value.stride(), value.shape, strict=True)
+    if any(step == 0 and size > 1 for step, size in strides):
         raise ValueError(
             f"{name} must have a place for each number, got an expanded tensor; give a copy"
         )
@@ -275,7 +281,7 @@ def _check_given(name: str, value: Any) -> None:
     from torch import Tensor, as_tensor, strided
 
     if isinstance(value, Tensor) and value.is_meta:
-        raise ValueError(f"{name} is on the meta device, which holds no numbers")
+        raise ValueError(f"{name} must hold numbers, got a tensor on the meta device")
     if not isinstance(value, Tensor | np.ndarray):
         check_numbers(**{name: value})
     try:
@@ -284,8 +290,14 @@ def _check_given(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be numbers, got {value.dtype}") from None
     if held.layout is not strided:
         raise ValueError(f"{name} must be a dense tensor, got a sparse one")
-    if held.is_complex() or not held.numel() or not bool(held.double().isfinite().all()):
-        got = "none" if not held.numel() else held.dtype if held.is_complex() else "others"
+    got = None
+    if not held.numel():
+        got = "none"
+    elif held.is_complex():
+        got = str(held.dtype)
+    elif not bool(held.double().isfinite().all()):
+        got = "NaN or infinite ones"
+    if got is not None:
         raise ValueError(f"{name} must be one or more finite numbers, got {got}")
 
 
@@ -444,15 +456,18 @@ def generate(
         raise ValueError(f"prompt must be bytes or a text, got {type(prompt).__name__}")
     text = prompt.encode() if isinstance(prompt, str) else bytes(prompt)
     sampling = Sampling(temperature, top_p, seed)
-    with _evaluating(opened):
+    with _modes_kept(opened):
+        opened.eval()
         return bytes(islice(continuation(opened, text, sampling), count))
 
 
 @contextmanager
-def _evaluating(module: Any) -> Iterator[None]:
-    """A torch module in evaluation mode meanwhile."""
-    before = {one: one.training for one in module.modules()}
-    module.eval()
+def _modes_kept(model: Any) -> Iterator[None]:
+    """Every module of a torch module is in training mode afterwards if it was before."""
+    from torch import nn
+
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    before = {one: one.training for one in modules}
     try:
         yield
     finally:
@@ -619,14 +634,13 @@ def run_study(
     names = [only] if isinstance(only, str) or not isinstance(only, Iterable) else list(only)
     if not all(isinstance(name, str) for name in names):
         raise ValueError(f"only must be names or patterns of arms, got {only!r}")
-    chosen = (
-        spec.trusting(trust_code or spec.trusted)
-        if isinstance(spec, Spec)
-        else load_spec(spec, check, trust_code)
-    )
+    if isinstance(spec, Spec):
+        chosen = spec.trusting(trust_code or spec.trusted)
+    else:
+        chosen = load_spec(spec, check, trust_code)
     folder = Path("runs/out") / chosen.name if out is None else _path(out, "out")
     if folder.is_file():
-        raise ValueError(f"out {folder}: is a file, and must be a folder")
+        raise ValueError(f"out must be a folder, got the file {folder}")
     run_experiment(chosen, folder, workers, names)
     return load_study(folder)
 
@@ -722,11 +736,10 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
         raise ValueError(
             "text must hold numbers, got a tensor on the meta device; give one on the CPU"
         )
-    data = (
-        np.frombuffer(text, np.uint8)
-        if isinstance(text, bytes | bytearray | memoryview)
-        else np.asarray(text)
-    )
+    if isinstance(text, bytes | bytearray | memoryview):
+        data = np.frombuffer(text, np.uint8)
+    else:
+        data = np.asarray(text)
     if data.ndim != 1 or data.dtype.kind not in "iu":
         got = f"{data.dtype} of shape {data.shape}"
         raise ValueError(
@@ -737,9 +750,8 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
             f"text must hold integers from 0 to 255, got {data.min()} to {data.max()}:"
             " np.unique(text, return_inverse=True)[1] renumbers up to 256 different ones"
         )
-    return Named("array" if isinstance(text, np.ndarray) else "bytes", "given"), data.astype(
-        np.uint8, copy=False
-    )
+    origin = Named("array" if isinstance(text, np.ndarray) else "bytes", "given")
+    return origin, data.astype(np.uint8, copy=False)
 
 
 @contextmanager
@@ -751,9 +763,10 @@ def _opened(
     batch: int,
     disjoint: bool = True,
 ) -> "Iterator[tuple[Predict, Tensor, int]]":
-    """The model as a callable, windows of the text (n, context + 1), and the bytes of a patch."""
-    import torch
+    """The model as a callable, windows of the text (n, context + 1), and the bytes of a patch.
 
+    disjoint: windows do not overlap. The model is in evaluation mode meanwhile.
+    """
     from plkernel.data.names import is_recall
     from plkernel.data.windows import check_holds_window, fixed_windows, spread_windows
     from plkernel.probing.predictions import check_causal
@@ -780,23 +793,17 @@ def _opened(
             f"context, windows and batch must be at least 1, got {length}, {windows} and {batch}"
         )
     check_holds_window(data.size, length, "text")
-    taken = (fixed_windows if disjoint else spread_windows)(data, length, windows)
+    draw = fixed_windows if disjoint else spread_windows
+    taken = draw(data, length, windows)
     opened: Any = model.model if isinstance(model, TrainedRun) else model
-    before = (
-        {one: one.training for one in opened.modules()}
-        if isinstance(opened, torch.nn.Module)
-        else {}
-    )
-    try:
+    with _modes_kept(opened):
         if isinstance(opened, Model):
-            yield predictor(opened, next(opened.parameters()).device), taken, patch_of(opened)
+            device = next(opened.parameters()).device
+            yield predictor(opened, device), taken, patch_of(opened)
         else:
             predict = _checked(opened)
             check_causal(predict, taken, batch)
             yield predict, taken, 1
-    finally:
-        for one, training in before.items():
-            one.training = training
 
 
 def _checked(model: Any) -> "Predict":

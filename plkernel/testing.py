@@ -65,7 +65,7 @@ def assert_decays_survive(
     The error names step, tensor and value.
 
     factory     builds the model, of layers that plkernel.inspect knows, from torch's generator and
-    default dtype
+                default dtype
     promised    numbers of some of the decays, by name; those of `factory` in float32 unless given
     initialise  fills a model whose tensors were empty; `init_weights`, `_init_weights` or
                 `reset_parameters` of the model, whichever it has, unless given
@@ -96,34 +96,45 @@ def assert_decays_survive(
     _check_arguments(factory, promised, initialise, inputs, steps)
     fill = initialise or _initialise
     given = promised or {}
+    with (
+        warnings.catch_warnings(action="ignore"),
+        torch.random.fork_rng(devices=[]),
+        _default_dtype("float32"),
+    ):
+        moved = _built(factory)
+        _check_findings(moved, decays)
+        samples = [_decays(_built(factory, seed), decays) for seed in range(SEEDS)]
+        first = samples[0]
+        fixed = _shared(samples) | _promises(given, first)
+        kept = _move(moved, first, decays)
+        readings: dict[str, Callable[[], Readings]] = {
+            "built": lambda: [("", first, None)],
+            "bfloat16": lambda: _built_in_bfloat16(factory),
+            "meta": lambda: [("", _materialised(_built(factory, device="meta"), fill), None)],
+            "initialised again": lambda: _initialised_again(_built(factory), fill, first),
+            "saved and loaded": lambda: _saved_and_loaded(moved, factory, kept, decays),
+            "deepcopy": lambda: [("", copy.deepcopy(moved), kept)],
+            "compiled": lambda: [("", _run(moved, inputs), kept)],
+            "two processes": lambda: _in_two_processes(factory, fill, first, decays),
+        }
+        asked = [step for step in STEPS if step in steps]
+        for step in ["built", *asked]:
+            for words, model, expected in readings[step]():
+                now = model if isinstance(model, dict) else _decays(model, decays)
+                _check(f"{step}{words}", now, samples, fixed, expected)
+
+
+@contextmanager
+def _default_dtype(kind: str) -> Iterator[None]:
+    """The default dtype of torch meanwhile."""
+    import torch
+
     before = torch.get_default_dtype()
-    with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
-        try:
-            moved = _built(factory)
-            _check_findings(moved, decays)
-            samples = [_decays(_built(factory, seed), decays) for seed in range(SEEDS)]
-            first = samples[0]
-            fixed = _shared(samples) | _promises(given, first)
-            kept = _move(moved, first, decays)
-            table: dict[str, Callable[[], Readings]] = {
-                "built": lambda: [("", first, None)],
-                "bfloat16": lambda: (
-                    ("", _built(factory, seed, "bfloat16"), None) for seed in range(SEEDS)
-                ),
-                "meta": lambda: [("", _materialised(_built(factory, device="meta"), fill), None)],
-                "initialised again": lambda: _initialised_again(_built(factory), fill, first),
-                "saved and loaded": lambda: _saved_and_loaded(moved, factory, kept, decays),
-                "deepcopy": lambda: [("", copy.deepcopy(moved), kept)],
-                "compiled": lambda: [("", _run(moved, inputs), kept)],
-                "two processes": lambda: _in_two_processes(factory, fill, first, decays),
-            }
-            asked = [step for step in STEPS if step in steps]
-            for step in ["built", *asked]:
-                for words, model, expected in table[step]():
-                    now = model if isinstance(model, dict) else _decays(model, decays)
-                    _check(f"{step}{words}", now, samples, fixed, expected)
-        finally:
-            torch.set_default_dtype(before)
+    torch.set_default_dtype(getattr(torch, kind))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _check_findings(model: "nn.Module", decays: "Decays | None") -> None:
@@ -252,6 +263,11 @@ def _move(model: Any, first: Arrays, decays: "Decays | None") -> Arrays:
     return _decays(model, decays)
 
 
+def _built_in_bfloat16(factory: Factory) -> Readings:
+    for seed in range(SEEDS):
+        yield "", _built(factory, seed, "bfloat16"), None
+
+
 def _initialised_again(model: Any, fill: Filler, first: Arrays) -> Readings:
     if hasattr(model, "init_weights"):
         model.init_weights()
@@ -276,9 +292,9 @@ def _saved_and_loaded(
                 yield words, type(model).from_pretrained(folder, **options), kept
         else:
             other = _built(factory, SEEDS, kind)
-            other.load_state_dict(copy.deepcopy(model.state_dict()))
+            with _default_dtype(kind):
+                other.load_state_dict(copy.deepcopy(model.state_dict()))
             yield words, other, kept
-    torch.set_default_dtype(torch.float32)
     if not files and "strict" not in _options_of(model.load_state_dict):
         return
     for words, left_out in _lacking(model, decays):
@@ -516,8 +532,7 @@ def _built(factory: Factory, seed: int = 0, kind: str = "float32", device: str =
     import torch
 
     torch.manual_seed(seed)
-    torch.set_default_dtype(getattr(torch, kind))
-    with torch.device(device):
+    with _default_dtype(kind), torch.device(device):
         return factory()
 
 

@@ -560,5 +560,7 @@ def test_outputs_that_carry_a_gradient_are_taken_and_tensors_of_inference_refuse
     assert asked("influence", model=lambda x: HEADS(x).requires_grad_()) == plain
     with torch.inference_mode():
         fixed = torch.zeros(4)
-    with pytest.raises(ValueError, match="decays was made in inference mode"):
+    with pytest.raises(
+        ValueError, match="decays must be a tensor that can be changed, got one of inference mode"
+    ):
         plkernel.apply(NODES, fixed, parametrisation="log_rate")

@@ -6,7 +6,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -136,6 +136,16 @@ class Wandering(Model):
         return super().forward(x)
 
 
+class ByRank(Model):
+    """Begins with other speeds in every process, as where each has a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if torch.distributed.is_initialized():
+            with torch.no_grad():
+                self.layers[1].A_log += torch.distributed.get_rank()  # type: ignore[operator]
+
+
 def of(kind: type[Layer]) -> type[Model]:
     return type(kind.__name__, (Model,), {"kind": kind})
 
@@ -168,6 +178,11 @@ BROKEN: list[tuple[Callable[[], nn.Module], str, str]] = [
     (Copied, "deepcopy", r"deepcopy: layers.0.A_log\[0\] is 0, promised 0.01"),
     (Wandering, "compiled", r"compiled: layers.2.dt_bias\[0\] is "),
     (
+        ByRank,
+        "two processes",
+        r"two processes, sharded: layers.1.A_log\[4\] is 2.60944, promised 1.60944 \(4 of 8",
+    ),
+    (
         of(Plain),
         "two processes",
         r"two processes, from meta: RuntimeError: .*mixed torch.Tensor and DTensor",
@@ -180,6 +195,31 @@ def test_what_every_step_notices(factory: Callable[[], nn.Module], step: str, me
     """And no other step, but those that initialise too."""
     with pytest.raises(AssertionError, match=message):
         assert_decays_survive(factory, inputs=[torch.ones(1, 4)], steps=[step])
+
+
+class Strict(Model):
+    """Takes whole files only: nothing is asked of it with others."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:  # type: ignore[override]
+        return super().load_state_dict(state_dict)
+
+
+class TypeInForward(Strict):
+    """Notes the default dtype in which its forward pass runs."""
+
+    seen: ClassVar[list[torch.dtype]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(torch.get_default_dtype())
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("before", ["bfloat16", "saved and loaded"])
+def test_a_step_leaves_the_default_dtype_to_the_next_as_it_was(before: str) -> None:
+    TypeInForward.seen.clear()
+    assert_decays_survive(TypeInForward, inputs=[torch.ones(1, 4)], steps=[before, "compiled"])
+    assert set(TypeInForward.seen) == {torch.float32}
+    assert torch.get_default_dtype() is torch.float32
 
 
 class Lenient(Model):
@@ -224,13 +264,6 @@ class LenientWithSkip(Lenient):
         if any(name.endswith("D") for name in missing):
             with torch.no_grad():
                 self.layers[1].dt_bias.copy_(torch.linspace(-7.0, -3.0, 8))  # type: ignore[union-attr, operator]
-
-
-class Strict(Model):
-    """Takes whole files only: nothing is asked of it with others."""
-
-    def load_state_dict(self, state_dict: Any) -> Any:  # type: ignore[override]
-        return super().load_state_dict(state_dict)
 
 
 PARTIAL = [
@@ -427,6 +460,11 @@ def test_a_model_that_loses_names_within_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_layer_without_a_parent() -> None:
     assert_decays_survive(Layer, steps=["saved and loaded", "deepcopy"], initialise=Layer.reset)
+
+
+def test_a_model_whose_decays_hold_no_numbers() -> None:
+    with pytest.raises(AssertionError, match=r"layers.0.A_log is on the meta device"):
+        assert_decays_survive(lambda: Model().to("meta"), steps=[])
 
 
 def test_promises() -> None:

@@ -4,7 +4,7 @@ CPU time of the path around the kernels, beside that of `torch.nn.functional.lin
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,8 @@ from plkernel.common.files import save_json
 from plkernel.models import Device
 
 BASELINE = "linear"
+PARTS = ("forward", "both")
+"""What is timed: a forward pass, and one with the backward pass behind it."""
 SHAPES = {"scan": (1, 4, 16), "wkv": (1, 4, 1, 16), "wkv7": (1, 4, 1, 16)}
 """So small that next to nothing is computed; `linear` has an input of 1x4x16 and 16x16 weights."""
 CALLS = 100
@@ -108,38 +110,61 @@ def host_seconds(call: Callable[[], Any], calls: int, device: str) -> float:
 def run(rounds: int, device: Device, out: Path | None) -> None:
     """Check the operators against float64, then time all in turns with one thread of torch."""
     place = set_up(rounds, 1, device, out).type
+    _check_operators(place)
+    times = _in_turns(works(place), rounds, place)
+    rows = _rows(times)
+    print(_table(rows))
+    if out is not None:
+        path = out / "host.json"
+        save_json(path, {"environment": environment(1), "device": place, "rows": rows})
+        print(f"written: {path}")
+
+
+def _check_operators(device: str) -> None:
+    """ValueError for an operator that differs from float64 by more than its limit."""
     for name, shape in SHAPES.items():
-        given = problem(name, shape, place)
+        given = problem(name, shape, device)
+        limit = LIMITS[name][device]
         error = relative_error(step(operator(name), given)(), truth(name, given))
-        if not error <= LIMITS[name][place]:
+        if not error <= limit:
             raise ValueError(
-                f"{name} must differ from float64 by at most {LIMITS[name][place]:.1e}, got"
-                f" {error:.1e}; nothing is timed"
+                f"{name} must differ from float64 by at most {limit:.1e}, got {error:.1e}; nothing"
+                " is timed"
             )
-    made = works(place)
-    times = {name: np.zeros((2, rounds)) for name in made}
+
+
+def _in_turns(made: Mapping[str, Work], rounds: int, device: str) -> dict[str, Any]:
+    """Seconds (2, rounds) of a call of each, forward and with backward."""
+    times = {name: np.zeros((len(PARTS), rounds)) for name in made}
     for work in made.values():  # what is compiled or remembered at the first calls
-        host_seconds(work.both, 3, place)
+        host_seconds(work.both, 3, device)
     for turn in range(rounds):
         for name, work in made.items():
             for part, call in enumerate((work.forward, work.both)):
-                times[name][part, turn] = host_seconds(call, CALLS, place)
+                times[name][part, turn] = host_seconds(call, CALLS, device)
+    return times
+
+
+def _rows(times: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Quartiles of the seconds, and of their ratio to those of BASELINE in the same turn."""
     rows: list[dict[str, Any]] = []
     for name, seconds in times.items():
         ratios = seconds / times[BASELINE]
         row: dict[str, Any] = {"contender": name}
-        for part, label in enumerate(("forward", "both")):
+        for part, label in enumerate(PARTS):
             row[label] = {"seconds": quartiles(seconds[part]), "ratio": quartiles(ratios[part])}
         rows.append(row)
+    return rows
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Medians, in microseconds and in times of BASELINE."""
     header = ["contender", "forward, us", "times linear", "and backward, us", "times linear"]
     lines = []
     for row in rows:
         line = [row["contender"]]
-        for label in ("forward", "both"):
+        for label in PARTS:
             line.append(f"{row[label]['seconds']['median'] * 1e6:.1f}")
             line.append(f"{row[label]['ratio']['median']:.1f}")
         lines.append(line)
-    print(text_table(header, lines))
-    if out is not None:
-        save_json(out / "host.json", {"environment": environment(1), "device": place, "rows": rows})
-        print(f"written: {out / 'host.json'}")
+    return text_table(header, lines)

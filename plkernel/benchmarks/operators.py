@@ -43,11 +43,18 @@ SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
     },
     "wkv7": {"cpu": ((2, 1024, 4, 64),), "cuda": ((2, 1024, 4, 64), (8, 1024, 8, 64))},
 }
+INPUTS = {
+    "scan": ("a", "b"),
+    "wkv": ("r", "k", "v", "log_decay", "u", "state"),
+    "wkv7": ("r", "log_decay", "k", "v", "a", "b", "state"),
+}
+"""Names of the inputs of an operator, in the order in which `problem` has them."""
 LIMITS = {
     "scan": {"cpu": 1e-5, "cuda": 1e-3},
     "wkv": {"cpu": 2e-5, "cuda": 1e-4},
     "wkv7": {"cpu": 2e-5, "cuda": 1e-4},
 }
+"""Largest `relative_error` of ours, by operator and kind of device."""
 PEER_LIMITS = {"scan": 1e-2, "wkv": 1e-3, "wkv7": 1e-3}
 """Wider than LIMITS: peers sum the gradient of a fixed decay in float32."""
 PACKAGES = ("mambapy", "accelerated-scan", "flash-linear-attention", "transformers")
@@ -60,12 +67,15 @@ FORMS = {
     "rate": ".3g",
     "note": "",
 }
+"""Columns of the printed table, and the format of their numbers."""
 
 
 class Contender(NamedTuple):
     """Work to time.
 
-    What prepares a call, what compares its result with the truth, and the largest error allowed.
+    make   prepares a call
+    error  of the call's result; None if nothing is checked
+    limit  the largest error with which it is timed
     """
 
     make: Callable[[], Call]
@@ -83,11 +93,13 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Check every contender, then time those that are right: a row each.
 
-    A note stands in place of a missing time. Of a row, `seconds` per call and their `ratio` to ours
-    are spreads, `rate` is the `amount` of work per second. Each is timed once in each of `rounds`
-    rounds, in an order that turns by one; one that has used its `budget` of seconds sits out the
-    later rounds. Of a GPU, whose queue must be full, up to ten calls are timed together, slow ones
-    alone.
+    rounds  each contender is timed once in each, in an order that turns by one
+    amount  of work that a call does, such as steps
+    budget  seconds; a contender that has used them sits out the later rounds
+
+    In a row, `seconds` per call and their `ratio` to ours are `quartiles`, `rate` is the amount of
+    work per second, and a note says why a time is missing. Of a GPU, whose queue must be full, up
+    to ten calls are timed together, slow ones alone.
     """
     outcomes = {name: checked(one) for name, one in contenders.items()}
     names = [name for name, (_, _, call) in outcomes.items() if call is not None]
@@ -99,7 +111,7 @@ def compare(
         row: dict[str, Any] = {"contender": name, "problem": problem, "error": error, "note": note}
         seconds = quartiles(times[name]) if name in times else None
         ratio = quartiles(times[name] / times[OURS]) if seconds and OURS in times else None
-        rate = seconds and amount / seconds["median"]
+        rate = amount / seconds["median"] if seconds else None
         rows.append(row | {"seconds": seconds, "ratio": ratio, "rate": rate})
     return rows
 
@@ -250,14 +262,13 @@ def problem(name: str, shape: tuple[int, ...], device: str = "cpu") -> Problem:
     state, grad_last = (draw(batch, heads, size, size) for _ in range(2))
     log_decay = -rates * torch.exp(noise / 2)
     if name == "wkv":
-        return Problem((r, k, v, log_decay, draw(heads, size), state), (grad_out, grad_last)).to(
-            device
-        )
-    kappa = torch.nn.functional.normalize(draw(shape), dim=-1)
-    rate = torch.rand(shape, generator=generator)
-    return Problem((r, log_decay, k, v, -kappa, kappa * rate, state), (grad_out, grad_last)).to(
-        device
-    )
+        u = draw(heads, size)
+        inputs: tuple[Tensor, ...] = (r, k, v, log_decay, u, state)
+    else:
+        kappa = torch.nn.functional.normalize(draw(shape), dim=-1)
+        rate = torch.rand(shape, generator=generator)
+        inputs = (r, log_decay, k, v, -kappa, kappa * rate, state)
+    return Problem(inputs, (grad_out, grad_last)).to(device)
 
 
 def step(function: Callable[..., Any], given: Problem, time_last: bool = False) -> Call:
@@ -274,22 +285,25 @@ def step(function: Callable[..., Any], given: Problem, time_last: bool = False) 
     leaves = [laid(x).contiguous().detach().requires_grad_() for x in given.inputs]
 
     def call() -> tuple[Tensor, ...]:
-        results = function(*leaves)
-        results = results if isinstance(results, tuple) else (results,)
-        return tuple(
-            map(
-                laid,
-                (*(x.detach() for x in results), *torch.autograd.grad(results, leaves, gradients)),
-            )
-        )
+        made = function(*leaves)
+        results = made if isinstance(made, tuple) else (made,)
+        back = torch.autograd.grad(results, leaves, gradients)
+        return tuple(laid(x) for x in (*[one.detach() for one in results], *back))
 
     return call
 
 
 def operator(name: str) -> Callable[..., Any]:
     """Return the operator of this package; of scan without the last state."""
-    function = getattr(import_module(f"plkernel.kernels.{name}"), name)
-    return (lambda a, b, **options: function(a, b, **options)[0]) if name == "scan" else function
+    function: Callable[..., Any] = getattr(import_module(f"plkernel.kernels.{name}"), name)
+    if name != "scan":
+        return function
+
+    def without_state(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+        out: Tensor = function(a, b, **options)[0]
+        return out
+
+    return without_state
 
 
 def truth(name: str, given: Problem) -> tuple[Tensor, ...]:
@@ -299,11 +313,8 @@ def truth(name: str, given: Problem) -> tuple[Tensor, ...]:
 
 def mambapy(a: Tensor, b: Tensor) -> Tensor:
     """The scan of mambapy, (B,T,1,D), which has no fixed decay."""
-    return (
-        import_module("mambapy.pscan")
-        .pscan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2))
-        .squeeze(2)
-    )
+    scan: Callable[..., Tensor] = import_module("mambapy.pscan").pscan
+    return scan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
 
 
 def accelerated_scan(a: Tensor, b: Tensor) -> Tensor:
@@ -348,9 +359,9 @@ def run(
     device: Device,
     out: Path | None,
 ) -> None:
-    """Check every contender of an operator against float64 and time those that are right.
+    """Check every contender against float64 and time those that are right, at each shape in turn.
 
-    At each shape in turn.
+    shapes: (B,T,D) of scan, (B,T,H,K) of wkv and wkv7; SHAPES if there are none.
     """
     if any(min(shape) < 1 for shape in shapes):
         raise ValueError(f"shapes must be of sizes 1 or more, got {shapes}")

@@ -29,13 +29,23 @@ import torch
 from torch import Tensor
 
 from plkernel.benchmarks.host import host_seconds
-from plkernel.benchmarks.operators import OURS, Problem, operator, problem, progress, set_up
+from plkernel.benchmarks.operators import (
+    INPUTS,
+    OURS,
+    Problem,
+    operator,
+    problem,
+    progress,
+    set_up,
+)
 from plkernel.common.environment import environment, versions_of
 from plkernel.common.files import save_json
 from plkernel.models import Device
 from plkernel.study.dry_run import OPERATIONS
 
 Call = Callable[[], Any]
+Check = tuple[Problem, tuple[Tensor, ...]]
+"""A problem, and its result and gradients in float64."""
 PARTS = ("forward", "both")
 SIZES: dict[str, tuple[tuple[int, ...], ...]] = {
     "scan": ((8, 4096, 1024), (32, 4096, 1024), (1, 65536, 1024)),
@@ -53,8 +63,8 @@ GREED = 2.0
 """No peer takes more than so many times its equal part of the seconds of its operator."""
 CHECKED = (2, 512, 2, 64)
 """Largest problem of wkv and wkv7 that is held against the loop in float64."""
-STATE = {"wkv": 5, "wkv7": 6}
-"""The place of the state among the inputs."""
+IN_FLOAT32 = {"wkv": {"log_decay", "u", "state"}, "wkv7": {"log_decay", "state"}}
+"""Inputs that are float32 whatever the type of the case, as models have them."""
 LIMITS = {torch.float32: 5e-3, torch.bfloat16: 5e-2}
 """Relative error, by norms, above which a contender computes something else."""
 ROTATED = 256 << 20
@@ -82,7 +92,7 @@ class Case(NamedTuple):
     def name(self) -> str:
         layout = {"scan": " fixed" if self.fixed else " varying"}.get(self.operator, "")
         size = "x".join(map(str, self.shape))
-        return f"{self.operator} {size}{layout} {str(self.dtype)[6:]}"
+        return f"{self.operator} {size}{layout} {str(self.dtype).removeprefix('torch.')}"
 
 
 class Candidate(NamedTuple):
@@ -101,51 +111,48 @@ def cases(name: str, device: str) -> Iterator[Case]:
 
 
 def inputs(case: Case, seed: int, device: str) -> Problem:
-    """Fresh random inputs; those of `plkernel.bench` shuffled over the batch and in time."""
-    given = problem(case.operator, (1, 8, *case.shape[2:]))
+    """Fresh random inputs in the size of the case, with the rates of `operators.problem`."""
+    small = problem(case.operator, (1, 8, *case.shape[2:]))
     generator = torch.Generator(device).manual_seed(seed)
     draw = partial(torch.randn, generator=generator, device=device)
-    made = [_fresh(case, place, x.to(device), draw) for place, x in enumerate(given.inputs)]
-    if case.operator == "wkv7":  # b = -a times a rate
-        made[5] = -made[4] * torch.rand(case.shape, generator=generator, device=device)
-    # Decays, bonus and state stay float32, as models have them, but decays of each step of a scan.
-    wide = {"scan": {0} if case.fixed else set(), "wkv": {3, 4, 5}, "wkv7": {1, 6}}[case.operator]
-    ready = tuple(x if place in wide else x.to(case.dtype) for place, x in enumerate(made))
+    made = {}
+    for name, x in zip(INPUTS[case.operator], small.inputs, strict=True):
+        made[name] = _fresh(case, name, x.to(device), draw)
+    if case.operator == "wkv7":
+        rate = torch.rand(case.shape, generator=generator, device=device)
+        made["b"] = -made["a"] * rate
+    # A fixed decay of a scan is a parameter, in float32; decays of each step are computed.
+    kept = {"a"} if case.operator == "scan" and case.fixed else IN_FLOAT32.get(case.operator, set())
+    ready = tuple(x if name in kept else x.to(case.dtype) for name, x in made.items())
     gradients = [draw(case.shape).to(case.dtype)]
-    if case.operator != "scan":
-        gradients.append(torch.zeros_like(made[-1]))
+    if "state" in made:
+        gradients.append(torch.zeros_like(made["state"]))
     return Problem(ready, tuple(gradients))
 
 
-def _fresh(case: Case, place: int, x: Tensor, draw: Any) -> Tensor:
-    """The input `x` of a small problem, at its place among the inputs, in the size of the case."""
-    leads = case.shape[:2]
-    if case.operator == "scan" and place == 0:
-        return x if case.fixed else x ** torch.exp(draw(case.shape) / 2)
-    if case.operator != "scan" and place == STATE[case.operator]:
-        return draw(leads[:1] + x.shape[1:])  # of 8 heads, it looks like 8 steps
-    if x.shape[:2] == (1, 8):
-        return _redrawn(case.operator, place, x, leads, draw)
-    return x
+def _fresh(case: Case, name: str, x: Tensor, draw: Any) -> Tensor:
+    """The input called `name`, drawn in the size of the case.
 
-
-def _redrawn(name: str, place: int, x: Tensor, leads: tuple[int, ...], draw: Any) -> Tensor:
-    """Steps (B,T,H,K) like those of x (1,8,H,K): decays around the same rates, else normal.
-
-    `a` of wkv7 is normalised.
+    x: that of a small problem of one batch row and 8 steps. Decays are drawn around the rates that
+    it has; `a` of wkv7 is a negative key of norm 1.
     """
-    shape = leads + tuple(x.shape[2:])
-    if (name, place) in (("wkv", 3), ("wkv7", 1)):
+    if name == "state":
+        return draw((case.shape[0], *x.shape[1:]))
+    if name == "u":
+        return x
+    if case.operator == "scan" and name == "a":
+        return x if case.fixed else x ** torch.exp(draw(case.shape) / 2)
+    shape = (*case.shape[:2], *x.shape[2:])
+    if name == "log_decay":
         return x[:, :1] * torch.exp(draw(shape) / 2)
     fresh = draw(shape)
-    if (name, place) == ("wkv7", 4):
-        return -torch.nn.functional.normalize(fresh, dim=-1)
-    return fresh
+    return -torch.nn.functional.normalize(fresh, dim=-1) if name == "a" else fresh
 
 
 def by_autograd(function: Callable[..., Any], given: Problem) -> tuple[Call, Call]:
     """Calls of a function that torch differentiates; gradients of all inputs but the state."""
-    count = len(given.inputs) - (len(given.gradients) - 1)  # without the state of wkv
+    has_state = len(given.gradients) > 1  # of wkv and wkv7, as their last input
+    count = len(given.inputs) - has_state
     leaves = [x.detach().requires_grad_() for x in given.inputs[:count]]
     others = given.inputs[count:]
 
@@ -167,7 +174,10 @@ def by_autograd(function: Callable[..., Any], given: Problem) -> tuple[Call, Cal
 def by_hand(
     module: str, options: dict[str, Any], name: str, given: Problem
 ) -> tuple[Call, Call | None]:
-    """Calls of the two functions of a backend, without autograd."""
+    """Calls of the two functions of a backend, without autograd.
+
+    The results are those of `by_autograd`: without the last state, and without its gradient.
+    """
     backend = import_module(module)
     state = given.inputs[-1]
     if name == "scan":
@@ -198,9 +208,11 @@ def mambapy(a: Tensor, b: Tensor) -> Tensor:
 
 
 def hgrn(kind: str, a: Tensor, b: Tensor) -> Tensor:
-    """The recurrence of HGRN, whose decays are logarithms; their conversion is part of the call."""
-    module = {"chunk": "chunk", "fused_recurrent": "fused_recurrent"}[kind]
-    function = getattr(import_module(f"fla.ops.hgrn.{module}"), f"{kind}_hgrn")
+    """The recurrence of HGRN, whose decays are logarithms; their conversion is part of the call.
+
+    kind: chunk or fused_recurrent.
+    """
+    function = getattr(import_module(f"fla.ops.hgrn.{kind}"), f"{kind}_hgrn")
     return function(b, a.log().expand(b.shape).contiguous())[0]
 
 
@@ -222,7 +234,8 @@ def accelerated(given: Problem) -> tuple[Call, Call]:
 
 def fla(name: str, function: str, *tensors: Tensor) -> Any:
     """wkv or wkv7 by flash-linear-attention, from a state of zeros, which it takes by itself."""
-    module = import_module(f"fla.ops.{ {'wkv': 'rwkv6', 'wkv7': 'rwkv7'}[name] }")
+    version = {"wkv": "rwkv6", "wkv7": "rwkv7"}[name]
+    module = import_module(f"fla.ops.{version}")
     return getattr(module, function)(*tensors[:-1], scale=1.0)[0]
 
 
@@ -319,27 +332,28 @@ def chip(device: str) -> Chip:
 
 
 def least_seconds(case: Case, given: Problem, best: Chip) -> tuple[float, float]:
-    """The least time of forward, and of forward and backward, at the rates of the chip.
+    """The least seconds of forward, and of forward and backward, at the rates of the chip.
 
     The larger of two: every input read and every result written once, and the operations of the
     recurrence.
     """
-    steps = math.prod(case.shape)
-    size = case.shape[-1] if case.operator != "scan" else 1
-    ahead, back = (each * steps * size for each in OPERATIONS[case.operator])
-    read = sum(x.numel() * x.element_size() for x in given.inputs)
-    out = given.gradients[0].numel() * given.gradients[0].element_size()
+    numbers = math.prod(case.shape)
+    head_size = 1 if case.operator == "scan" else case.shape[-1]
+    ahead, back = (each * numbers * head_size for each in OPERATIONS[case.operator])
+    read = sum(x.nbytes for x in given.inputs)
+    out = given.gradients[0].nbytes
     forward = max((read + out) / best.copy, ahead / best.matrix)
-    # back: inputs (of a scan h in place of b) and the gradient read, a gradient of each written
+    # Backward reads the inputs (of a scan h in place of b) and the gradient of the result, and
+    # writes a gradient of each input.
     backward = max((2 * read + out) / best.copy, back / best.matrix)
     return forward, forward + backward
 
 
 def wall_seconds(call: Call, calls: int, device: str) -> float:
-    """Median time of a call, of REPEATS batches each of which the GPU is waited for."""
+    """Median time of a call over batches of `calls`, after each of which the GPU is waited for."""
     times: list[float] = []
     call()
-    while len(times) < (REPEATS if sum(times) * calls < SLOW * REPEATS else 2):
+    while _wants_more(times, calls):
         _wait(device)
         start = time.perf_counter()
         for _ in range(calls):
@@ -349,13 +363,48 @@ def wall_seconds(call: Call, calls: int, device: str) -> float:
     return float(np.median(times))
 
 
+def _wants_more(times: Sequence[float], calls: int) -> bool:
+    """True until REPEATS batches of `calls` are timed, of slow ones two.
+
+    times: seconds of a call in each batch so far.
+    """
+    are_slow = sum(times) * calls >= SLOW * REPEATS
+    return len(times) < (2 if are_slow else REPEATS)
+
+
 def _wait(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def device_seconds(calls: Sequence[Call], repeats: int) -> tuple[float, bool]:
-    """Time of a call on the GPU alone, and whether a graph of them all could be replayed."""
+    """Seconds of a call on the GPU alone, and whether a graph of them all could be replayed."""
+    replay = _captured(calls)
+    if replay is None:
+        turns = cycle(calls)
+        each = 1
+
+        def run() -> Any:
+            return next(turns)()
+    else:
+        run = replay
+        each = len(calls)
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times: list[float] = []
+    while _wants_more(times, repeats * each):
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(repeats):
+            run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3 / repeats / each)
+    return float(np.median(times)), replay is not None
+
+
+def _captured(calls: Sequence[Call]) -> Call | None:
+    """What replays all calls as one CUDA graph; None where they cannot be captured."""
     try:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -366,29 +415,11 @@ def device_seconds(calls: Sequence[Call], repeats: int) -> tuple[float, bool]:
         with torch.cuda.graph(graph):
             for call in calls:
                 call()
-        run: Call = graph.replay
-        captured = True
-        each = len(calls)
     except Exception:  # of whatever kind a peer cannot be captured for
         torch.cuda.synchronize()
-        turns = cycle(calls)
-        captured = False
-        each = 1
-
-        def run() -> Any:
-            return next(turns)()
-
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times: list[float] = []
-    while len(times) < (REPEATS if sum(times) * repeats * each < SLOW * REPEATS else 2):
-        torch.cuda.synchronize()
-        start.record()
-        for _ in range(repeats):
-            run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3 / repeats / each)
-    return float(np.median(times)), captured
+        return None
+    replay: Call = graph.replay
+    return replay
 
 
 def timed(calls: Sequence[Call], device: str) -> dict[str, Any]:
@@ -413,8 +444,13 @@ def timed(calls: Sequence[Call], device: str) -> dict[str, Any]:
     return row
 
 
-def timed_case(case: Case, one: Candidate, sets: Sequence[Problem], check: Any, device: str) -> Any:
-    """The row of a contender: its error, its times, or the reason why they are missing."""
+def timed_case(
+    case: Case, one: Candidate, sets: Sequence[Problem], check: Check, device: str
+) -> dict[str, Any]:
+    """The row of a contender: its error, its times, or the reason why they are missing.
+
+    sets: problems that calls rotate among. check: `checked_inputs` of the case.
+    """
     if device == "cpu" and not one.on_cpu:
         return {"reason": "needs a GPU"}
     try:
@@ -439,7 +475,7 @@ def timed_case(case: Case, one: Candidate, sets: Sequence[Problem], check: Any, 
     return row
 
 
-def checked_inputs(case: Case, sets: Sequence[Problem], device: str) -> Any:
+def checked_inputs(case: Case, sets: Sequence[Problem], device: str) -> Check:
     """What a contender is checked on, and the truth: of a scan the problem itself, else a part."""
     given = sets[0]
     if case.operator != "scan":
@@ -536,6 +572,7 @@ def _add_ratios(rows: list[dict[str, Any]]) -> None:
 
 
 HEADER = f"{'call':>8} {'device':>8} {'host':>6} {'x ours':>6}"
+"""Heads of the four numbers of a part, in the widths of `_cells`."""
 TITLES = f"{'':22} {HEADER} | {HEADER} | error\n{'':22} forward{'':24} | and backward"
 
 

@@ -12,7 +12,8 @@ from plkernel.decays.rates import NUMBERED, Layer, half_lives
 from plkernel.decays.structure import NOT_FINITE, layers_of, sizes, too_many, unread
 from plkernel.decays.tensors import Checkpoint, rounded, spacing
 
-LONGEST = 1e6  # tokens: beyond any training context
+LONGEST = 1e6
+"""Tokens of a half-life, beyond any training context."""
 MOST_FOREVER = 0.5
 """Share of half-lives above LONGEST from which on a layer that no training has reached is wrong."""
 LARGEST_SHIFT = 0.02
@@ -21,6 +22,8 @@ HALF_PRECISION = ("bfloat16", "float16")
 LOW_PRECISION = (*HALF_PRECISION, "float8_e4m3fn", "float8_e5m2")
 BITS_BY_CHANCE = 10.0
 """Binary digits that all numbers of a tensor lack together, from which on this is no chance."""
+LARGE_PART = 0.25
+"""Share of a tensor from which on numbers that are as they began, or equal, are no chance."""
 NEARLY_EQUAL = 1e-4
 """Relative difference of half-lives below which they are called equal."""
 MAY_BE_INITIAL = ("zeros", "all equal", "reset", "identical layers")
@@ -263,13 +266,14 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
             yield Finding("sign", name, f"is -1 times {words}")
             return
         unmoved = np.isclose(values, expected, rtol=1e-7, atol=0)
-        if is_precise and unmoved.mean() >= 0.25:
+        if is_precise and unmoved.mean() >= LARGE_PART:
             yield Finding("reset", name, f"{_share(unmoved)} numbers still are {words}")
             return
     if is_precise:
         numbers, times = np.unique(values, return_counts=True)
         most = times.max()
-        if 4 * most >= values.size and most > times.min():
+        is_frequent = most >= LARGE_PART * values.size
+        if is_frequent and most > times.min():
             words = f"{most:,} of {values.size:,} numbers are {numbers[times.argmax()]:g}"
             yield Finding("reset", name, words)
 

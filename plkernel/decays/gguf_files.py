@@ -20,8 +20,12 @@ GGUF = ".gguf"
 MAGIC = b"GGUF"
 HEADER = struct.Struct("<4sIQQ")
 """Magic, version, how many tensors there are, and how many entries of metadata."""
-MOST_TENSORS, MOST_ENTRIES, MOST_STRINGS = 2**17, 2**14, 2**23
+MOST_TENSORS = 2**17
+MOST_ENTRIES = 2**14
+MOST_STRINGS = 2**23
 """Of one file; published ones have some thousand tensors, fifty entries, a million strings."""
+ARRAY = struct.Struct("<IQ")
+"""Before the values of an array: their type, and how many there are."""
 TILED = ("qwen35", "qwen35moe")
 """Architectures whose heads stand in the order of ggml's broadcast, key heads innermost."""
 BROKEN = (
@@ -110,11 +114,12 @@ def _reader() -> Callable[[Path], Any]:
                 found: tuple[int, Any, Any, Any] = super()._get_field_parts(orig_offs, raw_type)
                 return found
             start = int(orig_offs)
-            inner, count = struct.unpack_from("<IQ", self.data, start)
-            length = self._array_length(start + 12, GGUFValueType(inner), count)
-            if start + 12 + length > len(self.data):
+            inner, count = ARRAY.unpack_from(self.data, start)
+            values = self._array_length(start + ARRAY.size, GGUFValueType(inner), count)
+            length = ARRAY.size + values
+            if start + length > len(self.data):
                 raise ValueError(f"an array of {count:,} at byte {start:,}, beyond its end")
-            return 12 + length, [], [], [kind]
+            return length, [], [], [kind]
 
         def _array_length(self, start: int, inner: Any, count: int) -> int:
             """Bytes of `count` values at `start`."""
@@ -133,7 +138,9 @@ def _reader() -> Callable[[Path], Any]:
 
         def _get_tensor_info_field(self, orig_offs: int) -> Any:
             field = super()._get_tensor_info_field(orig_offs)
-            (count,), dims = field.parts[2], field.parts[3]
+            # Its parts: length of the name, name, number of dimensions, dimensions, ..
+            (count,) = field.parts[2]
+            dims = field.parts[3]
             if count > MOST_DIMENSIONS or len(dims) != count:
                 raise ValueError(
                     f"{field.name} with {count} dimensions, of at most {MOST_DIMENSIONS}"
@@ -171,7 +178,7 @@ def _stored(name: str, tensor: Any, order: Callable[[Floats], Floats]) -> Stored
         raw = (raw.astype(np.uint32) << 16).view(np.float32)
     with np.errstate(invalid="ignore"):  # of NaN
         values = raw.astype(np.float64).reshape(shape)
-    last = name.partition(".")[2].partition(".")[2]
+    last = ".".join(name.split(".")[2:])  # of blk.0.ssm_dt.bias what follows the layer
     is_a = last == "ssm_a"
     if is_a or last.startswith("time_mix_"):
         values = values.reshape([size for size in shape if size > 1] or [1])

@@ -1,5 +1,6 @@
 """Figures of memory: kernels and half-lives of blocks, before training and after."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,8 +28,15 @@ if TYPE_CHECKING:
 DRAWN = (1e-3, 1e9)
 """Half-lives in tokens that are drawn; those beyond are drawn at the edge."""
 COLUMNS = 4
+"""Panels in a row, at most."""
 START_DASHES = (0, (3, 1.2))
-BOX_WIDTH, BOX_GAP = 0.32, 0.2
+"""The line of kernels before training, as matplotlib has it: where dashes begin, on and off."""
+BOX_WIDTH = 0.32
+BOX_GAP = 0.2
+"""Boxes of a block stand this far left (before) and right (after) of its number, 1 apart."""
+LEGEND_COLUMNS = 6
+LEGEND_ROW = 0.15
+"""Inches of a row of the legend."""
 
 
 class Panel(NamedTuple):
@@ -55,22 +63,24 @@ def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
     figure, grid = _panels(panels, 1.6, heading, labels, START_DASHES, [{**LAW, "label": law}])
     lowest = 1.0
     for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
-        lags, after = panel.before.lags, {"color": line_style(index)["color"]}
+        lags = panel.before.lags
         expected = power_law(lags / lags[0], panel.exponent)
         axes.plot(lags, expected, **LAW)
-        for memory, look in (
-            (panel.before, {"color": START, "ls": START_DASHES}),
-            (panel.after, after),
-        ):
-            blocks = memory.log_kernels()
-            if len(blocks) > 1:
-                axes.plot(memory.lags, np.exp(blocks.T), lw=0.5, alpha=0.55, **look)
-            axes.plot(memory.lags, np.exp(blocks.mean(axis=0)), lw=1.5, **look)
+        _kernels(axes, panel.before, {"color": START, "ls": START_DASHES})
+        _kernels(axes, panel.after, {"color": line_style(index)["color"]})
         axes.set(xscale="log", yscale="log")
         lowest = min(lowest, float(expected[-1]) / 100)  # what has all but vanished takes no room
     grid[0].set_ylim(max(grid[0].get_ylim()[0], lowest), 1.6)
     decades(*(axis for axes in grid for axis in (axes.xaxis, axes.yaxis)))
     return figure
+
+
+def _kernels(axes: "Axes", memory: Memory, look: dict[str, Any]) -> None:
+    """Kernels of the blocks as thin lines, and their geometric mean as a thick one."""
+    blocks = memory.log_kernels()
+    if len(blocks) > 1:
+        axes.plot(memory.lags, np.exp(blocks.T), lw=0.5, alpha=0.55, **look)
+    axes.plot(memory.lags, np.exp(blocks.mean(axis=0)), lw=1.5, **look)
 
 
 @style()
@@ -100,32 +110,37 @@ def model_figure(
     Blocks are shaded from the first, dark, to the last; the state before is dashed, on the right
     grey.
     """
-    from matplotlib import colormaps
-
+    legend_rows = math.ceil(after.blocks / LEGEND_COLUMNS)
+    height = 2.9 + LEGEND_ROW * legend_rows
     figure, (kernels, half_lives) = row_of_axes(
-        2, PAGE_WIDTH, 2.9 + 0.15 * -(-after.blocks // 6), 1, title, width_ratios=(1.2, 1)
+        2, PAGE_WIDTH, height, 1, title, width_ratios=(1.2, 1)
     )
-    states: list[tuple[Memory, dict[str, Any]]] = [(after, {"lw": 1.2})]
-    for memory, look in (
-        states if before is None else [(before, {"ls": START_DASHES, "lw": 0.9}), *states]
-    ):
-        shades = colormaps["viridis"](np.linspace(0, 0.85, memory.blocks))
-        for block, (log_kernel, shade) in enumerate(
-            zip(memory.log_kernels(), shades, strict=False)
-        ):
-            label = f"block {block}" if memory is after else None
-            kernels.plot(memory.lags, np.exp(log_kernel), color=shade, label=label, **look)
+    dashed = ""
+    grey = ""
+    if before is not None:
+        dashed = " (dashed: before)"
+        grey = " (grey: before)"
+        _shaded_kernels(kernels, before, labelled=False, look={"ls": START_DASHES, "lw": 0.9})
+    _shaded_kernels(kernels, after, labelled=True, look={"lw": 1.2})
     kernels.set(xscale="log", yscale="log")
     kernels.set_ylim(bottom=max(kernels.get_ylim()[0], FAINTEST))
     decades(kernels.xaxis, kernels.yaxis)
-    dashed, grey = (
-        f" ({look}: before)" if before is not None else "" for look in ("dashed", "grey")
-    )
     kernels.set(xlabel=f"lag t ({unit})", ylabel="k(t) / k(1)", title=f"kernels{dashed}")
     _half_lives(half_lives, before, after, line_style(1)["color"])
     half_lives.set(xlabel="block", ylabel=f"half-life ({unit})", title=f"half-lives{grey}")
-    figure.legend(loc="outside lower center", ncols=6)
+    figure.legend(loc="outside lower center", ncols=LEGEND_COLUMNS)
     return figure
+
+
+def _shaded_kernels(axes: "Axes", memory: Memory, labelled: bool, look: dict[str, Any]) -> None:
+    """Kernels of the blocks, from the first, dark, to the last."""
+    from matplotlib import colormaps
+
+    shades = colormaps["viridis"](np.linspace(0, 0.85, memory.blocks))
+    # A model may say half-lives of more blocks than kernels.
+    for block, (log_kernel, shade) in enumerate(zip(memory.log_kernels(), shades, strict=False)):
+        label = f"block {block}" if labelled else None
+        axes.plot(memory.lags, np.exp(log_kernel), color=shade, label=label, **look)
 
 
 def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str) -> None:
@@ -147,14 +162,20 @@ def _panels(
     height: float,
     heading: str,
     labels: tuple[str, str],
-    start: Any,
+    dashes: Any,
     first: list[Any],
 ) -> tuple["Figure", list["Axes"]]:
-    """Axes for the panels, all on the same scale, with titles, outer labels and a legend."""
+    """Axes for the panels, all on the same scale, with titles, outer labels and a legend.
+
+    height  of a row of panels, in inches
+    labels  of the lag or block axis, and of the other
+    dashes  of lines before training
+    first   looks of lines that stand first in the legend
+    """
     from matplotlib.lines import Line2D
 
     columns = min(COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = math.ceil(len(panels) / columns)
     width = PAGE_WIDTH if columns > 1 else 1.3 * COLUMN_WIDTH
     figure, grid = row_of_axes(columns, width, height * rows + 0.75, rows, heading, sharey=True)
     for axes in grid[len(panels) :]:
@@ -163,7 +184,7 @@ def _panels(
         axes.set_title(panel.title, fontsize=7)
         axes.set_xlabel(labels[0] if index + columns >= len(panels) else "")
         axes.set_ylabel(labels[1] if index % columns == 0 else "")
-    before = {"color": START, "lw": 1.5, "ls": start, "label": "at initialisation"}
+    before = {"color": START, "lw": 1.5, "ls": dashes, "label": "at initialisation"}
     after = {"color": INK, "lw": 1.5, "label": "after training (each arm in its colour)"}
     handles = [Line2D([], [], **look) for look in (*first, before, after)]
     figure.legend(handles=handles, loc="outside lower center", ncols=3 if columns > 1 else 1)

@@ -23,7 +23,10 @@ Decays = Mapping[str, Any]
 """By pattern of a parameter's name: the name of a form; a function from tensors to decays; or a
 table of `form` and what it needs beside, by pattern or as a number.
 """
-FORM, MAIN = "form", "x"
+FORM = "form"
+"""The key of a form in the table of a statement."""
+MAIN = "x"
+"""The name in a form of the parameter that a pattern matches."""
 FORMULAS = {
     "log_rate": "exp(-exp(x))",
     "exp_exp": "exp(-exp(x))",
@@ -55,6 +58,7 @@ LIKELY = re.compile(
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a name that is a number."""
 MOST_SHOWN = 3
+"""Patterns that a suggestion has, at most."""
 
 
 class Misfit(ValueError):
@@ -95,7 +99,8 @@ class Statement:
     def matches(self) -> re.Pattern[str]:
         """The pattern as an expression with a group for each star.
 
-        All stars but the last take as little as they can, and are not tried again.
+        All stars but the last take as little as they can, and are not tried again: a pattern of
+        many stars takes no longer than its length times that of a name.
         """
         first, *others = map(re.escape, self.pattern.split("*"))
         if not others:
@@ -168,7 +173,9 @@ def _check_form(where: str, form: str, beside: Mapping[str, Any]) -> None:
 def _check_beside(where: str, role: Any, value: Any, pattern: str) -> None:
     """ValueError unless it is a finite number, or a pattern that `pattern` fills."""
     if not isinstance(role, str) or not role.isidentifier() or role == MAIN:
-        raise ValueError(f"{where} must be the name of an argument other than {MAIN!r}")
+        raise ValueError(
+            f"{where} must be the name of an argument other than {MAIN!r}, got {shown(role)}"
+        )
     if isinstance(value, str) and value:
         if value.count("*") > pattern.count("*"):
             raise ValueError(
@@ -248,6 +255,7 @@ def _beside(statement: Statement, stars: Sequence[str], known: Mapping[str, str]
         if not isinstance(pattern, str):
             continue
         first, *others = pattern.split("*")
+        # It may have fewer stars than the pattern of the parameter.
         filled = first + "".join(star + text for star, text in zip(stars, others, strict=False))
         if filled not in known:
             raise ValueError(
@@ -348,9 +356,9 @@ def _is_likely(name: str) -> bool:
 
 
 def with_lines(error: UnknownDecays, *calls: str) -> ValueError:
-    """The error with what to write for a layer of one's own: in one line, and in three as a note.
+    """The error with a hint at `decays` for a layer of one's own, and the lines to write as a note.
 
-    calls: of Python, which take `decays`.
+    calls: lines of Python that take `decays`.
     """
     return _told(error, _in_python, calls)
 
@@ -365,6 +373,7 @@ def _told(
     write: Callable[[Mapping[str, str], Sequence[str]], tuple[str, list[str]]],
     calls: Sequence[str],
 ) -> ValueError:
+    """The error with the hint and the note that `write` makes of a suggestion and calls."""
     found = suggestion(error.names)
     if not found:
         return error

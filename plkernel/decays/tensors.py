@@ -29,13 +29,11 @@ from plkernel.decays.pickles import read_pickle
 
 HUB = "hf:"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
-CONFIG, INDEX, SINGLE, PICKLE, PICKLE_INDEX = (
-    "config.json",
-    "model.safetensors.index.json",
-    "model.safetensors",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+PICKLE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".tar")
 SAFE = (".safetensors", ".st")
 MOST_TEXT = 2**26
@@ -245,8 +243,9 @@ def _check_dimensions(name: str, count: int) -> None:
 
 
 def spacing(values: Floats, dtype: str) -> Floats:
-    """Distance from each of `values` to the next number of a type."""
-    return EPS[dtype] * np.exp2(np.floor(np.log2(np.maximum(np.abs(values), 1e-30))))
+    """Distance from each of `values` to the next number of a type: eps 2**floor(log2 |value|)."""
+    sizes = np.maximum(np.abs(values), 1e-30)  # 0 has no logarithm
+    return EPS[dtype] * np.exp2(np.floor(np.log2(sizes)))
 
 
 def rounded(values: Floats, dtype: str) -> Floats:
@@ -255,11 +254,13 @@ def rounded(values: Floats, dtype: str) -> Floats:
         single = values.astype(np.float32)
         if dtype == "float16":
             return single.astype(np.float16).astype(np.float64)
+    # bfloat16 is the upper half of a float32. Adding just below a half of its last place, and one
+    # more where that place is odd, carries into it wherever to nearest, ties to even, goes up.
     bits = single.view(np.uint32).astype(np.uint64)
-    nearest = (bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1))) & np.uint64(0xFFFF0000)
-    return np.where(np.isnan(single), np.nan, nearest.astype(np.uint32).view(np.float32)).astype(
-        np.float64
-    )
+    is_odd = bits >> np.uint64(16) & np.uint64(1)
+    upper = (bits + 0x7FFF + is_odd) & np.uint64(0xFFFF0000)
+    nearest = upper.astype(np.uint32).view(np.float32)
+    return np.where(np.isnan(single), np.nan, nearest).astype(np.float64)
 
 
 def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoint:
@@ -288,7 +289,8 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
             handle.seek(start + first)
             raw = np.frombuffer(handle.read(end - first), stored)
         values: Any = raw
-        if dtype == "bfloat16":  # numpy has none of these
+        # numpy has none of these; the first two are upper halves of float32 and float16.
+        if dtype == "bfloat16":
             values = (raw.astype(np.uint32) << 16).view(np.float32)
         elif dtype == "float8_e5m2":
             values = (raw.astype(np.uint16) << 8).view(np.float16)

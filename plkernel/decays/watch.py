@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from plkernel.analysis.nodes import check_numbers
 from plkernel.common import cli
 from plkernel.decays.bare import PARENT, located
-from plkernel.decays.families import BY_INPUT, FAMILIES
+from plkernel.decays.checkpoints import Checkpoint
+from plkernel.decays.families import BY_INPUT, FAMILIES, Family
 from plkernel.decays.findings import HALF_PRECISION, Finding, findings, grouped
 from plkernel.decays.own import Decays, Misfit, UnknownDecays, statements, with_lines
 from plkernel.decays.rates import NUMBERED, Layer, Located, half_lives, quantiles
@@ -36,6 +37,8 @@ COUPLED = frozenset({"alpha", "rho", "lr_decay"})
 """Settings of optimizers that add weight decay to the gradient: RMSprop, Adadelta, Adagrad."""
 BESIDE = ("D", "Ds", "D_b")
 """Parameters of the module of decays that `decay_param_groups` treats like them."""
+CALLER = 4
+"""`stacklevel` of a warning: the line that calls the watch, above `__call__` and `read`."""
 
 
 class watch:
@@ -43,10 +46,10 @@ class watch:
 
     model      any torch.nn.Module with layers of the families that plkernel.inspect reads
     optimizer  with `param_groups`, or a list of several such as Muon and AdamW, all that train the
-    model; None if their part is not to be seen
+               model; None if their part is not to be seen
     every      steps between two readings
     steps      length of the schedule, for what weight decay alone makes of the decays by then; None
-    if unknown
+               if unknown
     context    tokens of a training window, for the share of half-lives beyond it; None if unknown
     step       steps that came before, in a run that goes on
     decays     how those of a layer of your own follow from its parameters, by pattern of their
@@ -63,12 +66,12 @@ class watch:
     over its channels:
 
     decay/layer3/half_life_p50   quantiles of the half-lives in tokens: min, p10, p50, p90, max; inf
-    for a decay of 1
+                                 for a decay of 1
     decay/layer3/below_token     share of half-lives below one token; beyond_context: above
-    `context`
-    decay/layer3/moved           share of rates that differ from those at the start
+                                 `context`
+    decay/layer3/moved           share of rates that differ from those at the first reading
     decay/layer3/invalid         share of rates -ln a that are not positive and finite: 0, infinite,
-    negative, NaN
+                                 negative, NaN
     decay/layer3/distinct        share of rates that are different numbers: 1 unless some are equal
     decay/layer3/bits            of the narrowest of its tensors: 16 or 32
 
@@ -76,9 +79,9 @@ class watch:
 
     decay/A_log/lr, weight_decay   the largest of those in their parameter groups; 0 without a group
     decay/A_log/frozen             share of these tensors that no step changes
-    decay/A_log/scale_at_end       (1 - lr weight_decay)**(steps left), at the highest rate that the
-                                   groups name (max_lr, initial_lr or lr): what decoupled weight
-                                   decay alone multiplies them by
+    decay/A_log/scale_at_end       (1 - lr weight_decay)**(steps left), at the highest learning rate
+                                   that the groups name (max_lr, initial_lr or lr): what decoupled
+                                   weight decay alone multiplies them by
 
     `findings` has those of plkernel.inspect, and of the optimizer; all since the start. New ones
     that are wrong are warned of, once each. `unseen` says which layers cannot be read, and why.
@@ -118,13 +121,7 @@ class watch:
         self.findings: list[Finding] = []
         self.unseen: dict[str, str] = {}
         self._checkpoint, self._places = _asked_layers(model, decays)
-        modules = [module for module, _, _ in self._places]
-        short = [_short(one) for one in modules]
-        labels = [
-            label if short.count(label) == 1 else one
-            for label, one in zip(short, modules, strict=True)
-        ]
-        self._labels = dict(zip(modules, labels, strict=True))
+        self._labels = _labels([module for module, _, _ in self._places])
         self._start: dict[str, np.ndarray] = {}
         self._misfits: list[Misfit] = []
         self._reported: set[tuple[str, str]] = set()
@@ -221,34 +218,44 @@ class watch:
         if reasons and ("unseen", "") not in self._reported:
             self._reported.add(("unseen", ""))
             warnings.warn(
-                f"decays at step {self.step:,}: no layer can be read: {reasons[0]}", stacklevel=4
+                f"decays at step {self.step:,}: no layer can be read: {reasons[0]}",
+                stacklevel=CALLER,
             )
 
     def _layers(self) -> Iterator[Layer]:
         """Layers as far as they can be read; `unseen` has the others."""
         self.unseen = {}
         self._misfits = []
-        for module, family, names in self._places:
+        for place in self._places:
             try:
-                tensors, splits = {}, set()
-                for role, name in names.items():
-                    tensor, split = _local(attrgetter(name)(self.model))
-                    splits.add(split)
-                    if tensor.is_meta or not tensor.numel():
-                        what = ELSEWHERE[0] if tensor.is_meta else ELSEWHERE[1]
-                        raise ValueError(f"{name}: {what}")
-                    if (split and family.whole) or len(splits) > 1:
-                        raise ValueError(
-                            f"{name} must be whole in this process for decays of {family.name}, got"
-                            " a shard"
-                        )
-                    tensors[role] = of_tensors({name: tensor}, {}).read(name)
-                layer = Layer(module, family, names, tensors, self._checkpoint.config, np.empty(0))
-                yield replace(layer, rates=layer.rates_of())
+                yield self._layer(*place)
             except ValueError as error:
-                self.unseen[module] = str(error)
+                self.unseen[place[0]] = str(error)
                 if isinstance(error, Misfit):
                     self._misfits.append(error)
+
+    def _layer(self, module: str, family: Family, names: Mapping[str, str]) -> Layer:
+        """The layer as its tensors are now; ValueError where this process cannot read it.
+
+        names: of the tensors, by role.
+        """
+        tensors = {}
+        splits = set()
+        for role, name in names.items():
+            tensor, split = _local(attrgetter(name)(self.model))
+            splits.add(split)
+            if tensor.is_meta:
+                raise ValueError(f"{name}: {ELSEWHERE[0]}")
+            if not tensor.numel():
+                raise ValueError(f"{name}: {ELSEWHERE[1]}")
+            if (split and family.whole) or len(splits) > 1:
+                raise ValueError(
+                    f"{name} must be whole in this process for decays of {family.name}, got a shard"
+                )
+            tensors[role] = of_tensors({name: tensor}, {}).read(name)
+        config = self._checkpoint.config
+        unread = Layer(module, family, dict(names), tensors, config, np.empty(0))
+        return replace(unread, rates=unread.rates_of())
 
     def _treated(self) -> Iterator["_Treated"]:
         """What the optimizers do to each parameter of the layers, in the order of the layers."""
@@ -283,7 +290,7 @@ class watch:
             )
             yield Finding("half precision", one.name, words, "notable")
         if self._scale_at_end(one) is None and one.weight_decay and one.moves:
-            words = f"is {one.weight_decay:g}, at a rate of {one.peak:g}"
+            words = f"is {one.weight_decay:g}, at a learning rate of {one.peak:g}"
             yield Finding("weight decay", one.name, words, "notable")
 
     def _steps_left(self) -> int | None:
@@ -317,9 +324,9 @@ class watch:
             before = _span(layer.rates)
             after = _span(layer.rates_of(**scaled[one.module]))
             words = (
-                f"{one.weight_decay:g} at a rate of {one.peak:g} multiplies it by {scale:.3g} in"
-                f" {left:,} steps, without any gradient: half-lives of {before} tokens become"
-                f" {after}"
+                f"{one.weight_decay:g} at a learning rate of {one.peak:g} multiplies it by"
+                f" {scale:.3g} in {left:,} steps, without any gradient: half-lives of {before}"
+                f" tokens become {after}"
             )
             yield Finding("weight decay", one.name, words, "notable")
 
@@ -354,7 +361,7 @@ class watch:
         self._reported.update(new)
         self.findings += new.values()
         for text in grouped(new.values(), "wrong"):
-            warnings.warn(f"decays at step {self.step:,}: {text}", stacklevel=4)
+            warnings.warn(f"decays at step {self.step:,}: {text}", stacklevel=CALLER)
 
 
 @dataclass(frozen=True)
@@ -502,12 +509,12 @@ def trainer_callback(trainer: Any, **options: Any) -> Any:
             self.watch = watch(parts["model"], parts.get("optimizer"), **given)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            if self.watch is not None and (scalars := self.watch(state.global_step)):
+            scalars = {} if self.watch is None else self.watch(state.global_step)
+            if scalars:
+                # A log takes back that one is due; the loss of this step is logged after it.
                 due = control.should_log
                 trainer.log(scalars)
-                control.should_log = (
-                    due  # which each log takes back: the loss of this step is logged after it
-                )
+                control.should_log = due
 
     return WatchCallback()
 
@@ -541,7 +548,8 @@ def lightning_callback(**options: Any) -> Any:
 
         def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
             step = _steps_of(trainer)
-            if self.watch is not None and (scalars := self.watch(step)):
+            scalars = {} if self.watch is None else self.watch(step)
+            if scalars:
                 for logger in trainer.loggers:
                     logger.log_metrics(scalars, step=step)
 
@@ -573,6 +581,15 @@ def named_like_decays(model: nn.Module) -> list[str]:
     return like_decays([name for name, _ in model.named_parameters(remove_duplicate=False)])
 
 
+def _labels(modules: Sequence[str]) -> dict[str, str]:
+    """The part of a scalar's name that stands for a module: short unless two would be alike."""
+    short = [_short(module) for module in modules]
+    labels = {}
+    for label, module in zip(short, modules, strict=True):
+        labels[module] = label if short.count(label) == 1 else module
+    return labels
+
+
 def _short(module: str) -> str:
     """layer3 of a module of layer 3, layer3:b of its further decays; the name without a number."""
     name, mark, affix = module.partition(":")
@@ -591,7 +608,7 @@ def _span(rates: np.ndarray) -> str:
     return f"{shortest:.3g} .. {longest:.3g}"
 
 
-def _asked_layers(model: nn.Module, decays: Decays | None) -> Any:
+def _asked_layers(model: nn.Module, decays: Decays | None) -> tuple[Checkpoint, Sequence[Located]]:
     """`layers_of`; the error tells what to write for a layer of one's own."""
     try:
         return layers_of(model, decays)
@@ -603,7 +620,9 @@ def _asked_layers(model: nn.Module, decays: Decays | None) -> Any:
         ) from None
 
 
-def layers_of(model: nn.Module, decays: Decays | None = None) -> Any:
+def layers_of(
+    model: nn.Module, decays: Decays | None = None
+) -> tuple[Checkpoint, Sequence[Located]]:
     """Names and configuration of a live model as a checkpoint, and its layers with decays.
 
     decays: of layers of somebody's own, see `plkernel.decays.own`.
@@ -611,17 +630,9 @@ def layers_of(model: nn.Module, decays: Decays | None = None) -> Any:
     Raises UnknownDecays, a ValueError, if none.
     """
     stated = statements(decays)
-    configs: Any = (one.config for one in model.modules() if hasattr(one, "config"))
-    given = [one.to_dict() if hasattr(one, "to_dict") else one for one in configs]
-    maps = sorted(
-        (one for one in given if isinstance(one, Mapping)), key=lambda one: "model_type" not in one
-    )
-    settings = (
-        {key: value for key, value in maps[0].items() if "dtype" not in str(key)} if maps else {}
-    )
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
-    checkpoint = of_tensors(dict.fromkeys(names), settings)
+    checkpoint = of_tensors(dict.fromkeys(names), _settings_of(model))
     known = located(checkpoint, stated)
     if not known:
         families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
@@ -633,10 +644,28 @@ def layers_of(model: nn.Module, decays: Decays | None = None) -> Any:
     return checkpoint, known
 
 
-def _local(tensor: Any) -> tuple[Tensor, Any]:
-    """The shard of a tensor in this process, and its split.
+def _settings_of(model: nn.Module) -> dict[str, Any]:
+    """The configuration of a model or of a part of it, as config.json has it; empty without one.
 
-    The split is equal for tensors that go together.
+    The first that names a model_type, else the first. Without dtypes, which say how a file was
+    saved: a live model has those of its tensors.
+    """
+    found: list[Mapping[Any, Any]] = []
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        values = config.to_dict() if hasattr(config, "to_dict") else config
+        if isinstance(values, Mapping):
+            found.append(values)
+    if not found:
+        return {}
+    chosen = next((one for one in found if "model_type" in one), found[0])
+    return {key: value for key, value in chosen.items() if "dtype" not in str(key)}
+
+
+def _local(tensor: Any) -> tuple[Tensor, Any]:
+    """The shard of a tensor in this process, and how the tensor is split: None if it is whole.
+
+    Splits are equal for tensors whose shards have the same channels.
     """
     if not hasattr(tensor, "to_local"):
         return tensor.detach(), None

@@ -30,16 +30,21 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 FIXED = "its decays do not depend on the input"
 UNKNOWN = "how a text moves its decays is not known here"
 MOST_RATES = 2**21
-"""Rates kept of one layer; of a larger one, fewer tokens are looked at, evenly spaced."""
+"""Rates kept of one layer; of a layer with more, fewer tokens are sampled, evenly spaced."""
 
 
 def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, Any]]:
     """Run the model in a folder on the first windows of a corpus: a table, and JSON values.
 
+    text    the name of a corpus, or a path
+    tokens  how many are read at most, of a window and of all together; 2 or more
+
     Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and
-    channels. Raises ValueError if the model cannot run.
+    channels. Raises ValueError if the model cannot run, and for a text of fewer than 2 tokens.
     """
-    if str(model).startswith(HUB) or (model.is_file() and model.name != CHECKPOINT):
+    # A file of tensors alone has no tokenizer, and a name on the hub no folder.
+    is_file_of_tensors = model.is_file() and model.name != CHECKPOINT
+    if str(model).startswith(HUB) or is_file_of_tensors:
         raise ValueError(
             f"model must be one that can run on a text, a folder with its tokenizer, got {model};"
             " leave text out"
@@ -129,6 +134,9 @@ def observe(
 ) -> list[tuple[Layer, Floats]]:
     """Rates of every known layer of `model` while `predict` runs it on `windows` (n,T).
 
+    model    has a `config`, and in its modules the layers whose decays are known by name
+    predict  runs the model on tokens (1,T); what it returns is not read
+
     Beside a layer stand its rates -ln a at N of the tokens, (N,...) with the shape of
     `layer.rates`; N is 0 where its arguments do not have the shape of the static tensor, or are
     unknown.
@@ -182,9 +190,22 @@ def _rates_at(
 def _overheard(
     modules: Mapping[nn.Module, Argument], tokens: int
 ) -> Iterator[dict[nn.Module, list[Tensor]]]:
-    """The arguments (T,...) that modules give their functions while T tokens run, in order."""
+    """The arguments (T,...) that modules give their functions while T tokens run, in order.
+
+    A module calls a function such as softplus on its own tensors, so that no hook of a module sees
+    it: every call of torch is looked at while a module of `modules` runs.
+    """
     heard: dict[nn.Module, list[Tensor]] = {module: [] for module in modules}
     running: list[nn.Module] = []
+
+    def keep(module: nn.Module, function: str, args: Any) -> None:
+        wanted = modules[module]
+        if function not in wanted.functions:
+            return
+        value = args[0]
+        # Arguments of one text of T tokens; others are of parameters, or of what is not per token.
+        if value.dim() > 2 and value.shape[0] == 1 and value.shape[wanted.time] == tokens:
+            heard[module].append(value.detach().movedim(wanted.time, 0)[:, 0])
 
     class Listening(TorchFunctionMode):
         def __torch_function__(
@@ -194,17 +215,10 @@ def _overheard(
                 keep(running[-1], getattr(func, "__name__", ""), args)
             return func(*args, **(kwargs or {}))
 
-    def keep(module: nn.Module, function: str, args: Any) -> None:
-        wanted = modules[module]
-        if function not in wanted.functions:
-            return
-        value = args[0]
-        if value.dim() > 2 and value.shape[0] == 1 and value.shape[wanted.time] == tokens:
-            heard[module].append(value.detach().movedim(wanted.time, 0)[:, 0])
-
     with Listening(), ExitStack() as stack:
         for module in modules:
             begins = module.register_forward_pre_hook(lambda module, _: running.append(module))
+            # These modules do not nest. What a hook returns, other than None, is the new output.
             ends = module.register_forward_hook(lambda *_: running.clear())
             stack.callback(begins.remove)
             stack.callback(ends.remove)

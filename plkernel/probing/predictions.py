@@ -38,7 +38,7 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 
     """Raise ValueError if logits are not numbers, or random, or those before a replaced token move.
 
     Of the first `batch` of `windows` (n,T+1), the last token that is given is replaced, the one
-    before it, and two in the middle.
+    before it, and two in the middle: of two neighbours one is not the first of its patch.
     """
     check_repeats(predict, windows, batch)
     inputs = windows[:batch, :-1]
@@ -47,8 +47,9 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 
     limit = rounding_of(known)
     rng = np.random.default_rng(seed)
     middle = length // 2
-    places = {length - 1, length - 2, middle, middle - 1} & set(range(1, length))
-    for place in sorted(places, reverse=True):
+    wanted = {length - 1, length - 2, middle, middle - 1}
+    places = [place for place in sorted(wanted, reverse=True) if 1 <= place < length]
+    for place in places:
         changed = inputs.clone()
         changed[:, place] = torch.as_tensor(others(windows.numpy(), inputs[:, place].numpy(), rng))
         moved = moved_by(known, logits_of(predict, changed))[:, :place].amax(dim=(0, 2))
@@ -75,11 +76,18 @@ def probe(
 ) -> Probe:
     """`influence`, `token_losses` and `truncation` on `windows` (n,T+1), of a causal model.
 
-    window_bytes: (n,) bytes of the T predicted tokens of each window, T where a token is a byte.
-    Bits per byte are all bits over all these bytes.
+    lags          of the influence, ascending, 1 to T; 1, 2, 4 .. T unless given
+    batch         windows in a call of `predict`
+    seed          of the tokens that are put in place of others
+    step          tokens of a patch: the model starts anew at multiples of so many only
+    unit          what a token is called in tables
+    window_bytes  (n,) bytes of the T predicted tokens of each window, T where a token is a byte.
+                  Bits per byte are all bits over all these bytes
+
+    Raises ValueError for a model that is random, not causal or gives no numbers.
     """
     check_windows(windows)
-    known = lags_within(lags, windows.shape[1] - 1)
+    read_lags = lags_within(lags, windows.shape[1] - 1)
     check_causal(predict, windows, batch, seed)
     losses = token_losses(predict, windows, batch)
     context = windows.shape[1] - 1
@@ -90,7 +98,7 @@ def probe(
         context=context,
         bytes_per_token=float(sizes.sum()) / (len(windows) * context),
         bits_per_token=float(losses.mean(dtype=np.float64)),
-        influence=influence(predict, windows, known, batch, seed=seed),
+        influence=influence(predict, windows, read_lags, batch, seed=seed),
         positions=by_position(losses),
         truncation=truncation(predict, windows, batch, step=step),
         bits_per_byte_error=ratio_error(losses.sum(axis=1, dtype=np.float64), sizes),

@@ -22,13 +22,15 @@ from plkernel.decays.inspection import Parts
 from plkernel.decays.memory import Memory, kernel_exponents, memory_of, slope_range
 from plkernel.training.build import Model, started
 from plkernel.training.checkpoint import open_model
-from plkernel.training.evaluate import diagnose, memory
+from plkernel.training.evaluate import diagnose, label, memory
 from plkernel.training.recall_task import Asked, asked_in, held_out
 
 BATCH = 4
-UNTRAINED_CONTEXT = 512  # of a model that was not trained here
+"""Windows that a model reads at once."""
+UNTRAINED_CONTEXT = 512
+"""Tokens of a window of a model that was not trained here."""
 NAMED = {"shortest": 0, "median": 3, "longest": 6}
-"""Places among the quantiles of half-lives."""
+"""Places among the seven quantiles of half-lives of a `Memory`."""
 Values = dict[str, Any]
 """The figures of a model at one time, for JSON."""
 
@@ -256,8 +258,6 @@ def _summary(values: Values) -> dict[str, str]:
 
 def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
     """Half-lives, kernels and predictions of a trained model."""
-    from plkernel.training.evaluate import label
-
     trained, config, step = open_model(model)
     name, validation, context = validation_text(config, corpus)
     data, asked = held_out_windows(name, validation, context, windows)

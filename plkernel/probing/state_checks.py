@@ -34,6 +34,7 @@ ALL_CHECKS = (*CHECKS, "padding inside")
 CACHES = ("cache", "past_key_values", "cache_params", "state")
 """Names that transformers has for a state, as an argument and in an output."""
 ROWS = 2
+"""Texts that are read."""
 LENGTH = 72
 """Tokens of a text: more than the 64 of a chunk of most kernels."""
 PADDING = 5
@@ -41,7 +42,8 @@ PADDING = 5
 EARLY_CUTS = (1, 2, 3)
 """Cuts at which a convolution of 4 still reads what is before the text."""
 LEAST = 2 * PADDING + max(EARLY_CUTS)
-"""Tokens of a text, at least."""
+"""Tokens of a text, at least: half of it, padding and a token more fit into it, and every cut is
+within."""
 FACTOR = 32.0
 """Two evaluations of one text in another order may differ by this many times what rounding does to
 one of them: a chunked form rounds other sums, in another order, than a recurrence does.
@@ -189,8 +191,10 @@ def check_state(
     with _evaluating(model):
         offered = step is not None or takes_mask(model)
         trial = _Trial.of(model, chosen, texts, tolerance)
-        found = tuple(one for name in asked for one in _made(trial, name, offered))
-    return StateChecks(type(model).__name__, found)
+        found: list[StateCheck] = []
+        for name in asked:
+            found += _comparisons(trial, name, offered)
+    return StateChecks(type(model).__name__, tuple(found))
 
 
 def _asked(checks: Sequence[str]) -> list[str]:
@@ -237,12 +241,8 @@ def _texts(model: Any, tokens: "Tensor | None", vocabulary: int | None) -> "Tens
     device = torch.device("cpu") if first is None else first.device
     if tokens is not None:
         shape = tuple(getattr(tokens, "shape", ()))
-        if (
-            not isinstance(tokens, torch.Tensor)
-            or len(shape) != 2
-            or shape[0] != ROWS
-            or shape[1] < LEAST
-        ):
+        fits = len(shape) == 2 and shape[0] == ROWS and shape[1] >= LEAST
+        if not fits or not isinstance(tokens, torch.Tensor):
             raise ValueError(
                 f"tokens must be a tensor of shape ({ROWS}, T), T at least {LEAST}, got"
                 f" {type(tokens).__name__}{shape or ''}"
@@ -323,7 +323,7 @@ def _transformers_step(
     The mask is that of all tokens so far, where one is padding. A model without positions has no
     attention that looks back: its mask is that of the tokens of this call.
 
-    The state is the cache, and the mask so far.
+    The state is the cache, and the mask of all tokens so far.
     """
     import torch
 
@@ -333,26 +333,26 @@ def _transformers_step(
     options: dict[str, Any] = {}
     if "use_cache" in arguments or takes_any:
         options["use_cache"] = True
-    cache, seen = state or (None, tokens[:, :0].bool())
+    cache, mask_before = state or (None, tokens[:, :0].bool())
     if cache is not None:
         options[name] = cache
-    now = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-    seen = torch.cat((seen, now), dim=1)
-    given = now
-    if "position_ids" in arguments:
-        positions = (seen.long().cumsum(1) - 1).clamp(min=0)
+    mask_now = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
+    mask_so_far = torch.cat((mask_before, mask_now), dim=1)
+    looks_back = "position_ids" in arguments
+    if looks_back:
+        positions = (mask_so_far.long().cumsum(1) - 1).clamp(min=0)
         options["position_ids"] = positions[:, -tokens.shape[1] :]
-        given = seen
-    if not bool(given.all()):
-        options["attention_mask"] = given.long()
+    wanted = mask_so_far if looks_back else mask_now
+    if not bool(wanted.all()):
+        options["attention_mask"] = wanted.long()
     output = model(tokens, **options)
     after = next((getattr(output, one) for one in CACHES if hasattr(output, one)), None)
     if after is None:
         raise ValueError(
-            f"forward returned none of {', '.join(CACHES)}; give step=function(model, tokens,"
-            " state, mask)"
+            f"forward must return one of {', '.join(CACHES)}, got a {type(output).__name__} without"
+            " any; give step=function(model, tokens, state, mask)"
         )
-    return output.logits, (after, seen)
+    return output.logits, (after, mask_so_far)
 
 
 @dataclass(frozen=True)
@@ -403,7 +403,8 @@ class _Trial:
             logits, state = self.step(self.model, tokens[:, start:end], state, part)
             if logits.shape[:2] != tokens[:, start:end].shape:
                 raise ValueError(
-                    f"tokens {tuple(tokens[:, start:end].shape)} gave logits {tuple(logits.shape)}"
+                    f"logits must be (B,T,V) for tokens {tuple(tokens[:, start:end].shape)}, got"
+                    f" {tuple(logits.shape)}"
                 )
             found.append(logits)
             start = end
@@ -557,8 +558,8 @@ def _nudged(model: Any, unit: float) -> Any:
     return model
 
 
-def _made(trial: _Trial, name: str, offered: bool) -> Iterator[StateCheck]:
-    """The comparisons of one check."""
+def _comparisons(trial: _Trial, name: str, offered: bool) -> Iterator[StateCheck]:
+    """The comparisons of one check. offered: the model takes a mask."""
     if "padding" in name and not offered:
         yield StateCheck(name, name, "not offered", note="forward has no attention_mask")
         return
@@ -579,8 +580,8 @@ def _neighbours(trial: _Trial) -> Iterator[StateCheck]:
         note = f"logits of the two texts differ by {apart:.2g}, no more than rounding may do"
         yield StateCheck("neighbour", "a batch", "not seen", apart, trial.tolerance, note=note)
         return
-    words = "two texts in a batch"
-    ways = {words: [trial.time], f"{words}, one token at a time after {half}": trial.one_by_one}
+    batch = "two texts in a batch"
+    ways = {batch: [trial.time], f"{batch}, one token at a time after {half}": trial.one_by_one}
     for words, sizes in ways.items():
         yield trial.compared("neighbour", words, both, partial(trial.read, trial.texts, sizes))
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,17 +22,16 @@ from plkernel.data.names import is_recall
 from plkernel.data.tokenised import characters, tokenised
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint
+from plkernel.models.layers import BYTES
 from plkernel.probing.runs import UNTRAINED_CONTEXT, validation_text
 from plkernel.training.checkpoint import open_model
-from plkernel.training.evaluate import (
-    Predict,
-    patch_of,
-    predictor,
-)
+from plkernel.training.evaluate import Predict, patch_of, predictor
 from plkernel.training.foreign import without_gpu_code
 
 TOKENISED = 1 << 22
 """Bytes of a text that become tokens, at most."""
+PLAIN = {"add_special_tokens": False, "verbose": False}
+"""Options of a tokenizer that gives the tokens of a text and nothing else."""
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """Stands for a space in the pieces of SentencePiece."""
 FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
@@ -46,8 +46,13 @@ Read = tuple[NDArray[Any], NDArray[np.int64] | None]
 class TextModel:
     """A causal model over the tokens of a text.
 
-    predict tokens (B,T) to logits (B,T,V), encode bytes (n,) to tokens of `unit`; most: tokens that
-    it takes; step: it starts anew at multiples of so many only; config: of a run.
+    predict  tokens (B,T) to logits (B,T,V)
+    encode   bytes (n,) of a text to its tokens, and where these end
+    unit     what a token is called: byte or token
+    context  tokens of a window, unless others are asked for
+    most     the largest number of tokens that it takes; infinite without a limit
+    step     tokens of a patch: the model starts anew at multiples of so many only
+    config   config.json of a run of plkernel; empty for other models
     """
 
     model: nn.Module
@@ -85,8 +90,10 @@ def open_text_model(path: Path, device: torch.device, trusted: bool = False) -> 
     if path.is_file() or (path / CHECKPOINT).is_file():
         model, config, _ = open_model(path, trusted)
         context = (config.get("train") or {}).get("context", UNTRAINED_CONTEXT)
-        predict, step = predictor(model.to(device), device), patch_of(model)
-        return TextModel(model, predict, _bytewise, "byte", context, step=step, config=config)
+        predict = predictor(model.to(device), device)
+        return TextModel(
+            model, predict, _bytewise, "byte", context, step=patch_of(model), config=config
+        )
     content = load_json(path / CONFIG) if (path / CONFIG).is_file() else None
     if isinstance(content, dict) and "model_type" in content:
         return _transformers(path, device)
@@ -161,64 +168,91 @@ def ends_by_pieces(pieces: Sequence[str], size: int) -> NDArray[np.int64]:
 def _transformers(path: Path, device: torch.device) -> TextModel:
     """Model and tokenizer of a folder; 256 tokens without a tokenizer are bytes.
 
-    Where a tokenizer does not tell the places of its tokens, the length of what each stands for
-    tells them. Nothing is fetched, and no code of the folder runs.
+    Nothing is fetched, and no code of the folder runs.
     """
     numbers = _checked_numbers(path)
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise ValueError(
-            f'target {path}: needs transformers, which is missing: pip install "plkernel[models]"'
-        ) from error
-    local = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with without_gpu_code() if device.type == "cpu" else nullcontext():
-            model: Any = _loaded(path, numbers)
-            bare = not any((*path.glob("*token*"), *path.glob("vocab*"), *path.glob("spiece*")))
-            bytewise = bare and model.get_input_embeddings().num_embeddings == 256
-            tokenizer: Any = None if bytewise else AutoTokenizer.from_pretrained(path, **local)
-    except Exception as error:  # of whatever kind the model's own module raises
-        fault = "does not open it as a causal language model with a tokenizer"
-        raise ValueError(f"target {path}: transformers {fault}: {error}") from error
-    if not bytewise and len(tokenizer) <= len(
-        tokenizer.all_special_ids
-    ):  # made up if the folder has none
-        fault = (
-            "no tokenizer, which says what its tokens are (a model of 256 tokens reads bytes"
-            " without one)"
-        )
-        raise ValueError(f"target {path}: {fault}: save that of the model there")
+    model, tokenizer = _with_tokenizer(path, numbers, on_cpu=device.type == "cpu")
     model.float().to(device).eval()
 
     def predict(tokens: Tensor) -> Tensor:
         logits: Tensor = model(input_ids=tokens.to(device), use_cache=False).logits
         return logits.float()
 
-    plain = {"add_special_tokens": False, "verbose": False}
-
-    def spans(words: str) -> tuple[list[int], Iterable[tuple[int, int]]]:
-        found = tokenizer(words, return_offsets_mapping=True, **plain)
-        return found["input_ids"], found["offset_mapping"]
-
-    def encode(text: Bytes) -> Read:
-        read = text[:TOKENISED]
-        if tokenizer.is_fast:
-            found = tokenised(read, spans, piece=TOKENISED)
-            tokens, ends = found.ids, found.ends
-        else:
-            words, _ = characters(read)
-            tokens = np.array(tokenizer(words, **plain)["input_ids"], dtype=np.int64)
-            ends = ends_by_pieces(tokenizer.convert_ids_to_tokens(tokens.tolist()), read.size)
-        if tokens.size and tokens.max() >= (size := model.get_input_embeddings().num_embeddings):
-            raise ValueError(
-                f"target {path}: tokens of its tokenizer must be below {size}, as the model has,"
-                f" got {tokens.max()}; save that of the model there"
-            )
-        return tokens, ends
-
     most = getattr(model.config, "max_position_embeddings", None) or math.inf
     context = int(min(UNTRAINED_CONTEXT, most))
-    if bytewise:
-        return TextModel(model, predict, _bytewise, "byte", context, most=most)
+    if tokenizer is None:
+        return TextModel(model, predict, _bytewise, "byte", context, most)
+    encode = partial(_encoded, path, tokenizer, _alphabet_of(model))
     return TextModel(model, predict, encode, "token", context, most)
+
+
+def _with_tokenizer(path: Path, numbers: int | None, on_cpu: bool) -> tuple[Any, Any]:
+    """The model of a folder, and its tokenizer; None for a model that reads bytes without one.
+
+    numbers: how many its tensors hold. Raises ValueError for whatever transformers does not open.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ValueError(
+            f"target {path}: package transformers must be installed to run it, got none;"
+            ' pip install "plkernel[models]"'
+        ) from error
+    try:
+        with without_gpu_code() if on_cpu else nullcontext():
+            model: Any = _loaded(path, numbers)
+            if not _has_tokenizer(path) and _alphabet_of(model) == BYTES:
+                return model, None
+            tokenizer: Any = AutoTokenizer.from_pretrained(
+                path, local_files_only=True, trust_remote_code=False
+            )
+    except Exception as error:  # of whatever kind the model's own module raises
+        fault = "does not open it as a causal language model with a tokenizer"
+        raise ValueError(f"target {path}: transformers {fault}: {error}") from error
+    # Where a folder has none, transformers makes one up that knows special tokens alone.
+    is_made_up = len(tokenizer) <= len(tokenizer.all_special_ids)
+    if is_made_up:
+        fault = (
+            "no tokenizer, which says what its tokens are (a model of 256 tokens reads bytes"
+            " without one)"
+        )
+        raise ValueError(f"target {path}: {fault}: save that of the model there")
+    return model, tokenizer
+
+
+def _has_tokenizer(path: Path) -> bool:
+    """True if a folder holds a file that tokenizers are saved in."""
+    return any((*path.glob("*token*"), *path.glob("vocab*"), *path.glob("spiece*")))
+
+
+def _alphabet_of(model: Any) -> int:
+    """How many tokens a model of transformers has."""
+    return int(model.get_input_embeddings().num_embeddings)
+
+
+def _encoded(path: Path, tokenizer: Any, alphabet: int, text: Bytes) -> Read:
+    """The first TOKENISED bytes of a text as tokens, and where these end.
+
+    Where a tokenizer does not tell the places of its tokens, the length of what each stands for
+    tells them. Raises ValueError for tokens that a model of `alphabet` tokens does not have.
+    """
+    read = text[:TOKENISED]
+    if tokenizer.is_fast:
+        found = tokenised(read, partial(_spans, tokenizer), piece=TOKENISED)
+        tokens, ends = found.ids, found.ends
+    else:
+        words, _ = characters(read)
+        tokens = np.array(tokenizer(words, **PLAIN)["input_ids"], dtype=np.int64)
+        ends = ends_by_pieces(tokenizer.convert_ids_to_tokens(tokens.tolist()), read.size)
+    if tokens.size and tokens.max() >= alphabet:
+        raise ValueError(
+            f"target {path}: tokens of its tokenizer must be below {alphabet}, as the model has,"
+            f" got {tokens.max()}; save that of the model there"
+        )
+    return tokens, ends
+
+
+def _spans(tokenizer: Any, words: str) -> tuple[list[int], Iterable[tuple[int, int]]]:
+    """Tokens of `words`, and the characters from and to which each stands."""
+    found = tokenizer(words, return_offsets_mapping=True, **PLAIN)
+    return found["input_ids"], found["offset_mapping"]

@@ -1,6 +1,7 @@
 """Objective and evaluation: bits per byte, and what a model does with its context.
 
-By position and with context taken away; influence and saturation.
+Bits by position, with context taken away and beyond the length of training; the influence of single
+tokens, and the saturation of logits.
 """
 
 import math
@@ -161,12 +162,9 @@ class Diagnosis:
     @property
     def finite(self) -> bool:
         """True unless a figure is NaN or infinite, as after a divergence."""
-        return all(
-            map(
-                math.isfinite,
-                (self.bits_per_byte, *self.saturation.values(), *(self.amplification or ())),
-            )
-        )
+        growth = self.amplification or ()
+        figures = (self.bits_per_byte, *self.saturation.values(), *growth)
+        return all(math.isfinite(one) for one in figures)
 
     def to_row(self) -> dict[str, Any]:
         """The entries of a row of metrics.jsonl beside the bits per byte."""
@@ -227,23 +225,24 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
 
 def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The figures of `saturation` of all sets of positions together."""
-    whole, *rest = map(dict, parts)
-    join: dict[str, Any] = {
-        "positions": add,
-        "logit_min": _least,
-        "logit_max": _most,
-        "peak_probability": _most,
-    }
+    whole, *rest = parts
     for part in rest:
-        total = whole["positions"] + part["positions"]
-        mine, other = whole["positions"] / total, part["positions"] / total
-        whole = {
-            name: (
-                join[name](value, part[name]) if name in join else mine * value + other * part[name]
-            )
-            for name, value in whole.items()
-        }
-    return whole
+        whole = _joined(whole, part)
+    return dict(whole)
+
+
+def _joined(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """The figures of two sets of positions together: means, but for those in JOIN."""
+    total = one["positions"] + other["positions"]
+    share = one["positions"] / total
+    rest = other["positions"] / total
+    figures = {}
+    for name, value in one.items():
+        if name in JOIN:
+            figures[name] = JOIN[name](value, other[name])
+        else:
+            figures[name] = share * value + rest * other[name]
+    return figures
 
 
 def _least(one: float, other: float) -> float:
@@ -254,6 +253,15 @@ def _least(one: float, other: float) -> float:
 def _most(one: float, other: float) -> float:
     """The higher number; NaN if one of them is."""
     return -_least(-one, -other)
+
+
+JOIN: dict[str, Callable[[float, float], float]] = {
+    "positions": add,
+    "logit_min": _least,
+    "logit_max": _most,
+    "peak_probability": _most,
+}
+"""Figures of `saturation` that are no means over positions, and how two of them are joined."""
 
 
 class Hits:
@@ -346,9 +354,8 @@ def patch_of(model: AnyModel) -> int:
 def token_losses(predict: Predict, windows: Tensor, batch: int, first: int = 0) -> np.ndarray:
     """Bits (n,T-first) at tokens `first` + 1 .. T of `windows` (n,T+1), given those before."""
     check_windows(windows)
-    losses = np.empty(
-        (len(windows), windows.shape[1] - 1 - first)
-    )  # arrays kept batch by batch would split the heap
+    # One array for all: arrays that are kept batch by batch would split the heap.
+    losses = np.empty((len(windows), windows.shape[1] - 1 - first))
     for start in range(0, len(windows), batch):
         chunk = windows[start : start + batch]
         logits = logits_of(predict, chunk[:, :-1], start)[:, first:]
@@ -376,12 +383,13 @@ def truncation(
         token_losses(predict, part, batch * context // length, length - 1)[:, 0]
         for length, part in zip(given, cut, strict=True)
     ]
-    least = (
-        [floor(part.numpy(), n, n - 1)[:, 0] for n, part in zip(given, cut, strict=True)]
-        if floor
-        else None
-    )
-    return truncation_of(given, np.stack(losses), None if least is None else np.stack(least))
+    if floor is None:
+        return truncation_of(given, np.stack(losses), None)
+    least = [
+        floor(part.numpy(), length, length - 1)[:, 0]
+        for length, part in zip(given, cut, strict=True)
+    ]
+    return truncation_of(given, np.stack(losses), np.stack(least))
 
 
 def influence(
@@ -402,7 +410,7 @@ def influence(
              a far lag has fewer readings, lag T a single one
     lags     ascending, 1 to T; 1, 2, 4 .. T unless given
     batch    windows in a call of `predict`. Memory: three arrays of batch x T x V floats, V the
-    alphabet
+             alphabet
 
     The seed draws places and replacements. The standard error is that over other windows of the
     text and other seeds: over seeds alone, with the same windows, results differ by less. The
@@ -470,12 +478,10 @@ def worth_of_context(
         windows = fixed_windows(text, train.context, train.probe_windows)
         law = known_sequence(corpus)
         near = influence(predict, windows, batch=batch)
-        known = (
-            {}
-            if law is None
-            else {"information": (law.mutual_information(near.lags) / NATS_PER_BIT).tolist()}
-        )
-        worth["influence"] = {"windows": len(windows), **near.to_dict(), **known}
+        worth["influence"] = {"windows": len(windows), **near.to_dict()}
+        if law is not None:
+            bits = law.mutual_information(near.lags) / NATS_PER_BIT
+            worth["influence"]["information"] = bits.tolist()
     return worth
 
 
@@ -484,12 +490,19 @@ def beyond(
 ) -> tuple[Means, Means]:
     """Compare predictions with all tokens before and with the last `context` alone.
 
-    `context` is the length of training.
+    windows  (n,T+1), of more than `context` tokens
+    context  the length of training
+    step     the model starts anew at multiples of so many tokens only (`patch_of`)
 
-    For the latter the model starts anew every context / 2 tokens, and is given the last context / 2
-    to `context`.
-    Returns two means by position in `windows` (n,T+1), from `context` on: bits with all tokens less
-    bits with the last alone, paired by token, and KL(all || last alone) of the predictions in bits.
+    For the last alone the model starts anew every half = context / 2 tokens, and those of its
+    predictions count that have half to `context` tokens before them:
+
+        start                start + context
+        |-- given --|-- counts --|
+                    |-- given --|-- counts --|
+
+    Returns two means by position in `windows`, from `context` on: bits with all tokens less bits
+    with the last alone, paired by token, and KL(all || last alone) of the predictions in bits.
     Memory: batch x T x V floats, V the alphabet.
     """
     check_repeats(predict, windows, batch)
@@ -506,21 +519,24 @@ def beyond(
         targets = chunk[:, 1:]
         found = torch.zeros(2, *targets.shape, dtype=torch.float64)
         for start in range(half, length - context + half, half):
-            to = slice(start + context - half, min(start + context, length))
-            alone = logits_of(predict, chunk[:, start : to.stop], first)[:, context - half :]
-            bits = (
-                losses_per_byte(one, targets[:, to].to(one.device)) for one in (whole[:, to], alone)
-            )
-            found[0, :, to] = torch.sub(*bits).cpu()
-            found[1, :, to] = divergence(whole[:, to], alone).cpu()
+            counted = slice(start + context - half, min(start + context, length))
+            given = chunk[:, start : counted.stop]
+            alone = logits_of(predict, given, first)[:, context - half :]
+            with_all = whole[:, counted]
+            wanted = targets[:, counted].to(alone.device)
+            cost = losses_per_byte(with_all, wanted) - losses_per_byte(alone, wanted)
+            found[0, :, counted] = cost.cpu()
+            found[1, :, counted] = divergence(with_all, alone).cpu()
         rows.append(found)
-    edges = [context, *(given for given in lengths(length) if given > context)]
-    both = (
-        np.stack([one[:, a:b].mean(axis=1) for a, b in pairwise(edges)])
-        for one in torch.cat(rows, dim=1).numpy()
-    )
-    cost, apart = (Means(tuple(edges[1:]), *moments(one)) for one in both)
-    return cost, apart
+    edges = [context, *(one for one in lengths(length) if one > context)]
+    costs, divergences = torch.cat(rows, dim=1).numpy()
+    return _means_between(edges, costs), _means_between(edges, divergences)
+
+
+def _means_between(edges: Sequence[int], values: np.ndarray) -> Means:
+    """Means over windows and positions of `values` (n,T), between edges that follow one another."""
+    by_window = np.stack([values[:, low:high].mean(axis=1) for low, high in pairwise(edges)])
+    return Means(tuple(edges[1:]), *moments(by_window))
 
 
 def reach(
@@ -629,11 +645,16 @@ def logits_of(predict: Predict, tokens: Tensor, window: int = 0) -> Tensor:
     if not bool(peak.isfinite().all()):
         row, place = (~peak.isfinite()).nonzero()[0].tolist()
         found = float(peak[row, place])
-        kind = f"{found:+}" if found > 0 else "all -inf" if found < 0 else "NaN"
-        hint = "; in float16 numbers above 65,504 are infinite" if found > 0 else ""
+        kind = "NaN"
+        hint = ": has its training diverged?"
+        if found > 0:
+            kind = "+inf"
+            hint = "; in float16 numbers above 65,504 are infinite"
+        elif found < 0:
+            kind = "all -inf"
         raise ValueError(
             f"the logits of the model are not numbers: {kind} at position {place} of window"
-            f" {window + row}{hint or ': has its training diverged?'}"
+            f" {window + row}{hint}"
         )
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,6 +217,64 @@ def test_the_truth_of_the_profile_is_the_loop_in_float64(case: profile.Case) -> 
         torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
     other = profile.inputs(case, 4, "cpu")
     assert not torch.equal(given.inputs[2 if len(given.inputs) > 2 else 1], other.inputs[1])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_calls_by_hand_give_what_autograd_gives(case: profile.Case) -> None:
+    """Result and gradients of all inputs but the state, within the limits of a contender."""
+    given = profile.inputs(case, 0, "cpu")
+    module = f"plkernel.kernels.{case.operator}.cpu"
+    forward, both = profile.by_hand(module, {}, case.operator, given)
+    exact = profile.truth(case, given)
+    assert both is not None
+    found = both()
+    assert len(found) == len(exact)
+    assert profile.norm_error(found, exact) < profile.LIMITS[case.dtype]
+    (out,) = forward()
+    assert torch.equal(out, found[0])
+
+
+@pytest.mark.parametrize("kind", ["chunk", "fused_recurrent"])
+def test_hgrn_is_given_logarithms_of_decays(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def peer(x: torch.Tensor, log_decay: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return operators.operator("scan")(log_decay.exp(), x, backend="reference"), None
+
+    def imported(name: str) -> Any:
+        assert name == f"fla.ops.hgrn.{kind}"
+        return SimpleNamespace(**{f"{kind}_hgrn": peer})
+
+    a, b = (x.double() for x in problem("scan", SHAPES["scan"]).inputs)
+    monkeypatch.setattr(profile, "import_module", imported)
+    exact = operators.operator("scan")(a, b, backend="reference")
+    # a = exp(ln a (1 + u)), and a state sums at most all steps
+    torch.testing.assert_close(profile.hgrn(kind, a, b), exact, rtol=1e-12, atol=1e-12)
+
+
+def test_the_floor_of_the_profile_is_the_larger_of_memory_and_arithmetic() -> None:
+    """Bytes and operations counted by hand."""
+    scan = profile.Case("scan", (2, 3, 5), torch.float32, True)
+    given = profile.inputs(scan, 0, "cpu")
+    a, b = 4 * 5, 4 * 30  # bytes of decays, and of inputs, states and gradients
+    by_memory = profile.least_seconds(scan, given, profile.Chip(1.0, math.inf))
+    assert by_memory == (a + 2 * b, (a + 2 * b) + (2 * (a + b) + b))
+    assert profile.least_seconds(scan, given, profile.Chip(math.inf, 1.0)) == (60, 60 + 120)
+    wkv = profile.Case("wkv", (1, 2, 3, 4), torch.float32, False)
+    given = profile.inputs(wkv, 0, "cpu")
+    by_arithmetic = profile.least_seconds(wkv, given, profile.Chip(math.inf, 1.0))
+    assert by_arithmetic == (5 * 24 * 4, (5 + 11) * 24 * 4)
+
+
+def test_a_bonus_of_one_head_is_not_taken_for_steps() -> None:
+    given = profile.inputs(profile.Case("wkv", (2, 20, 1, 8), torch.float32, False), 0, "cpu")
+    assert given.inputs[operators.INPUTS["wkv"].index("u")].shape == (1, 8)
+
+
+def test_slow_calls_are_timed_twice() -> None:
+    rest = [profile.SLOW * profile.REPEATS / 10, 0.0]
+    assert profile._wants_more([], 1)
+    assert profile._wants_more(rest, 9)
+    assert not profile._wants_more(rest, 10)
+    assert not profile._wants_more([0.0] * profile.REPEATS, 1)
 
 
 def test_a_contender_of_the_profile_that_is_wrong_or_fails_is_a_row_without_times() -> None:

@@ -58,6 +58,13 @@ def test_results_and_gradients_equal_float64(
         one.assert_equal(one.run("reference", given), given)
 
 
+@EVERY
+def test_a_single_step_has_the_decays_of_its_own_batch_row(one: Operator, layout: str) -> None:
+    """As a model that draws several texts byte by byte: one step is no fixed decay."""
+    given = one.problem(layout, (3, 1, 5) if one is SCAN else (3, 1, 2, 4, 6))
+    one.assert_equal(one.run("cpu", given), given)
+
+
 @pytest.mark.parametrize("log_decay", LOG_DECAYS)
 @HEADS
 def test_results_equal_float64_for_any_decay(one: Operator, layout: str, log_decay: float) -> None:
@@ -364,7 +371,7 @@ def test_inputs_like_those_before_need_no_check_and_others_have_one(one: Operato
     assert again[1].dtype == torch.float32
     assert all(map(torch.equal, first, again))
     for wrong in (state[:1], state.to("meta")):
-        with pytest.raises(ValueError, match=f"{one.name}: state is "):
+        with pytest.raises(ValueError, match=f"{one.name}: state must be "):
             one.call(*steps, wrong)
     with pytest.raises(ValueError, match=r"backend must be one of .*, got 'fast'"):
         one.call(*steps, state, backend="fast")
@@ -432,19 +439,19 @@ def test_derivatives_that_only_the_reference_has_are_refused(one: Operator) -> N
         (
             SCAN,
             {"b": torch.ones(2, 3)},
-            r"scan: b is float32 \(2, 3\); it must be a floating-point tensor \(batch, ti",
+            r"scan: b must be a floating-point tensor \(batch, .*\), got float32 \(2, 3\)",
         ),
         (
             SCAN,
             {"a": torch.ones(4)},
-            r"a is float32 \(4,\); here it must be float32 or float64 \(3,\) or \(2, 5, 3\)",
+            r"a must be float32 or float64 \(3,\) or \(2, 5, 3\) here, got float32 \(4,\)",
         ),
         (
             SCAN,
             {"a": torch.ones(3).bfloat16(), "b": torch.ones(2, 5, 3).bfloat16()},
-            r"a is bfloat16 \(3,\); .* float32 or",
+            r"a must be float32 or .* got bfloat16 \(3,\)",
         ),
-        (SCAN, {"a": torch.ones(3, device="meta")}, "a is on meta and b on cpu"),
+        (SCAN, {"a": torch.ones(3, device="meta")}, "a must be on cpu, as b is, got one on meta"),
         (
             SCAN,
             {
@@ -457,10 +464,18 @@ def test_derivatives_that_only_the_reference_has_are_refused(one: Operator) -> N
         (
             WKV,
             {"k": torch.ones(2, 5, 1, 4)},
-            r"k is float32 \(2, 5, 1, 4\); here it must be float32 \(2, 5, 1, 3\)",
+            r"k must be float32 \(2, 5, 1, 3\) here, got float32 \(2, 5, 1, 4\)",
         ),
-        (WKV, {"log_decay": torch.zeros(3)}, r"log_decay is .* \(2, 5, 1, 3\) or \(1, 3\)"),
-        (WKV7, {"state": torch.ones(2, 1, 3, 4)}, r"state is .* \(2, 1, 3, 4\); .* \(2, 1, 4, 3\)"),
+        (
+            WKV,
+            {"log_decay": torch.zeros(3)},
+            r"log_decay must be .* \(2, 5, 1, 3\) or \(1, 3\) here, got",
+        ),
+        (
+            WKV7,
+            {"state": torch.ones(2, 1, 3, 4)},
+            r"state must be .* \(2, 1, 4, 3\) here, got .* \(2, 1, 3, 4\)",
+        ),
         *(
             (
                 one,

@@ -19,7 +19,7 @@ from plkernel.common.files import load_json
 from plkernel.decays.rates import Layer, quantiles
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.probing.observation import LEVELS, observe
+from plkernel.probing.observation import LEVELS, observe, observe_text
 from plkernel.training.foreign import NEED_A_GPU
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's code
@@ -197,6 +197,17 @@ def folder(tmp_path: Path) -> Path:
     transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "model")
     built("FalconMamba").save_pretrained(tmp_path / "model")
     return tmp_path / "model"
+
+
+def test_two_tokens_are_enough_and_one_is_not(folder: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_bytes(bytes(2))
+    _, values = observe_text(folder, str(short), 48)
+    assert (values["windows"], values["context"]) == (1, 2)
+    assert {layer["tokens"] for layer in values["layers"]} == {2}
+    short.write_bytes(bytes(1))
+    with pytest.raises(ValueError, match=r"text must have 2 tokens or more, got 1 in "):
+        observe_text(folder, str(short), 48)
 
 
 def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

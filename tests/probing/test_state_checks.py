@@ -335,7 +335,7 @@ def test_a_model_that_takes_a_cache_and_returns_none_needs_a_step() -> None:
         def forward(self, tokens: Tensor, past_key_values: Any = None) -> Any:
             return SimpleNamespace(logits=self.embedding(tokens))
 
-    with pytest.raises(ValueError, match="forward returned none of cache, past_key_values"):
+    with pytest.raises(ValueError, match="forward must return one of cache, past_key_values"):
         check_state(Forgetful(), vocabulary=32)
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from plkernel.data.names import known_sequence, predictor_of
 from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.results.record import save_record
 from plkernel.results.study import read_study
-from plkernel.training import build
+from plkernel.training import build, loop
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.folder import RunFolder, RunProgress
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
@@ -179,6 +180,24 @@ def test_a_run_that_diverges_is_recorded_as_diverged(
     result = load_json(tmp_path / RUN / "result.json")
     assert result["status"] == "diverged"
     assert "FloatingPointError" in result["error"]
+
+
+@pytest.mark.parametrize("broken", ["figures", "half-lives"])
+def test_figures_and_half_lives_must_both_be_numbers(
+    broken: str, tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss alone may be finite where the run has diverged."""
+    training = opened(tiny_spec, "ssm", tmp_path)
+    if broken == "half-lives":
+        monkeypatch.setattr(training.model, "half_lives", lambda: [torch.tensor([1.0, math.inf])])
+    else:
+        exact = loop.diagnose
+        wrong = {"entropy": math.nan}
+        monkeypatch.setattr(
+            loop, "diagnose", lambda *given: replace(exact(*given), saturation=wrong)
+        )
+    with pytest.raises(FloatingPointError, match="the run diverged: nan at step 0"):
+        training.evaluate()
 
 
 def test_a_folder_in_use_is_refused(

@@ -164,7 +164,7 @@ def test_a_process_that_a_study_starts_does_not_try_again(package: Path) -> None
             "parameter module.embedding.weight must be torch.float32, got torch.float16",
         ),
         ("somebodys.models:broken", {}, "building it raised RuntimeError: no such luck at all"),
-        ("somebodys.models:no_module", {}, "must give a torch.nn.Module, got a dict"),
+        ("somebodys.models:no_module", {}, "must give a torch.nn.Module, got dict"),
         ("somebodys.model:Plain", {}, "No module named 'somebodys.model'"),
         (
             MAMBA2,

@@ -133,8 +133,11 @@ def means_of(
     """Return the arms of every mean over blocks, by its name and the block.
 
     The name of a mean is that of its arms without the levels of `within`. arms: the options of
-    every arm, with its `levels`. There are none without `within`, or with one block.
+    every arm, with its `levels`. There are none without `within`, or with one block, or of curves
+    over learning rates, whose rates are a factor of `within`.
     """
+    if RATE in within:
+        return {}
     means: dict[str, dict[str, str]] = {}
     for name, options in arms.items():
         levels = options.get("levels") or {}

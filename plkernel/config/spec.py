@@ -276,12 +276,7 @@ class Spec(Section):
 
     @property
     def means(self) -> dict[str, dict[str, str]]:
-        """Arms of every mean over the blocks of `within`, by its name and the block.
-
-        None with curves over learning rates, whose rates are a factor of `within`.
-        """
-        if self.tuning.method == CURVE:
-            return {}
+        """Arms of every mean over the blocks of `within`, by its name and the block."""
         return means_of({name: dict(arm) for name, arm in self.arms.items()}, self.within)
 
     @property

@@ -65,9 +65,7 @@ def values(
         return rate_curve(study, arm, measured.metric, seeds).minima
     means = means_in(study)
     if arm in means:
-        blocks = [values(study, one, measured, seeds) for one in means[arm].values()]
-        whole = set.intersection(*(set(block) for block in blocks))
-        return {seed: fmean(block[seed] for block in blocks) for seed in sorted(whole)}
+        return mean_over([values(study, one, measured, seeds) for one in means[arm].values()])
     found = {}
     for run in study.finished():
         if run.arm != arm or run.seed not in seeds or run.result is None:
@@ -78,6 +76,12 @@ def values(
         if value is not None:
             found[run.seed] = value
     return found
+
+
+def mean_over(blocks: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """The mean over blocks by seed, of the seeds that every block has."""
+    whole = set.intersection(*(set(block) for block in blocks))
+    return {seed: fmean(block[seed] for block in blocks) for seed in sorted(whole)}
 
 
 def _measurement(run: StudyRun, result: RunResult, measured: MeasuredNumber) -> float | None:

@@ -34,7 +34,7 @@ from plkernel.analysis.nodes import falling_exponent
 from plkernel.config.reading import load_spec
 from plkernel.decays.memory import Memory
 from plkernel.results.convergence import LONGEST_LAG, Starts, convergence, groups
-from plkernel.results.measurements import means_in
+from plkernel.results.measurements import mean_over, means_in
 from plkernel.results.power import powers
 from plkernel.results.statistics import (
     PairedDifference,
@@ -128,9 +128,7 @@ def losses(study: str, arm: str, at: str = "final_val_bpb") -> dict[int, float]:
     """Return the bits per byte of an arm, or of a mean over the levels of `within`, by seed."""
     means = means_in(studies()[study])
     if arm in means:
-        blocks = [losses(study, one, at) for one in means[arm].values()]
-        whole = set.intersection(*(set(block) for block in blocks))
-        return {seed: statistics.fmean(block[seed] for block in blocks) for seed in sorted(whole)}
+        return mean_over([losses(study, one, at) for one in means[arm].values()])
     runs = studies()[study].finished(arm)
     if at.isdecimal():
         return {run.seed: _validation(run, int(at)) for run in runs}
@@ -461,10 +459,7 @@ def change_without(
     means = means_in(studies()[study])
     left = [one for one in means[arm] if one != block]
     of_blocks = [paired(study, means[arm][one], means[against][one], at).per_seed for one in left]
-    seeds = set.intersection(*(set(one) for one in of_blocks))
-    found = mean_interval(
-        [statistics.fmean(one[seed] for one in of_blocks) for seed in sorted(seeds)]
-    )
+    found = mean_interval(mean_over(of_blocks).values())
     return Estimate(found.mean, found.low, found.high)
 
 

@@ -85,3 +85,33 @@ def write_run(study, arm, seed, effect, state, steps=40, causal=True, parameters
     result = {"status": "finished", "steps": steps, "bytes": steps * 8192, "final_val_bpb": final}
     result |= {"best_val_bpb": final, "best_step": steps, "test_bpb": final + 0.1, "seconds": 12.5}
     save(folder / "result.json", {**result, "causal": causal, "error": None})
+
+
+def record_row(arm: str, seed: int, loss: float | None) -> dict[str, Any]:
+    """A row of a record of 20 steps that ended at this loss; None for a run that diverged."""
+    row: dict[str, Any] = {
+        "arm": arm,
+        "seed": seed,
+        "status": "diverged" if loss is None else "finished",
+        "error": "loss is not finite" if loss is None else None,
+        "config": {
+            "corpus": {"name": "stdlib", "sha256": "0" * 64},
+            "model": {"parameters": 1000},
+            "train": {"context": 16, "eval_every": 20, "steps": 20},
+        },
+        "environment": {"commit": "0" * 40},
+    }
+    if loss is None:
+        return row
+    row["result"] = {
+        "steps": 20,
+        "bytes": 640,
+        "seconds": 1.0,
+        "causal": True,
+        "final_val_bpb": loss,
+        "best_val_bpb": loss,
+        "best_step": 20,
+        "test_bpb": loss + 0.1,
+    }
+    row["curve"] = {"step": [0, 20], "bytes": [0, 640], "val_bpb": [8.0, loss]}
+    return row

@@ -3,9 +3,9 @@
 import json
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
+from studies import record_row
 
 from plkernel.config.factors import means_of
 from plkernel.config.reading import load_spec
@@ -68,37 +68,13 @@ def study_folder(folder: Path, left: tuple[str, ...] = (), text: str = SPEC + CL
     study.mkdir()
     (study / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
     rows = [
-        row_of(arm, seed) for arm in spec.arms for seed in spec.seeds if f"{arm} {seed}" not in left
+        record_row(arm, seed, loss_of(arm, seed))
+        for arm in spec.arms
+        for seed in spec.seeds
+        if f"{arm} {seed}" not in left
     ]
     (study / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return study
-
-
-def row_of(arm: str, seed: int) -> dict[str, Any]:
-    loss = loss_of(arm, seed)
-    return {
-        "arm": arm,
-        "seed": seed,
-        "status": "finished",
-        "error": None,
-        "config": {
-            "corpus": {"name": "stdlib", "sha256": "0" * 64},
-            "model": {"parameters": 1000},
-            "train": {"context": 16, "eval_every": 20, "steps": 20},
-        },
-        "environment": {"commit": "0" * 40},
-        "result": {
-            "steps": 20,
-            "bytes": 640,
-            "seconds": 1.0,
-            "causal": True,
-            "final_val_bpb": loss,
-            "best_val_bpb": loss,
-            "best_step": 20,
-            "test_bpb": loss + 0.1,
-        },
-        "curve": {"step": [0, 20], "bytes": [0, 640], "val_bpb": [8.0, loss]},
-    }
 
 
 def test_a_mean_has_the_arms_of_one_name_in_every_block():

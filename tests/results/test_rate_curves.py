@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from studies import record_row
 
 from plkernel.analysis.figures.style import rendered
 from plkernel.config.reading import load_spec, parse_spec
@@ -77,38 +78,10 @@ def study_folder(folder: Path, diverged: tuple[str, ...] = (), left: tuple[str, 
         for rate, arm in by_rate.items():
             for seed in spec.seeds:
                 if f"{arm} {seed}" not in left:
-                    rows.append(_row(arm, seed, loss_at(curve, rate, seed), arm in diverged))
+                    loss = None if arm in diverged else loss_at(curve, rate, seed)
+                    rows.append(record_row(arm, seed, loss))
     (study / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return study
-
-
-def _row(arm: str, seed: int, loss: float, diverged: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "arm": arm,
-        "seed": seed,
-        "status": "diverged" if diverged else "finished",
-        "error": "loss is not finite" if diverged else None,
-        "config": {
-            "corpus": {"name": "stdlib", "sha256": "0" * 64},
-            "model": {"parameters": 1000},
-            "train": {"context": 16, "eval_every": 20, "steps": 20},
-        },
-        "environment": {"commit": "0" * 40},
-    }
-    if diverged:
-        return row
-    row["result"] = {
-        "steps": 20,
-        "bytes": 640,
-        "seconds": 1.0,
-        "causal": True,
-        "final_val_bpb": loss,
-        "best_val_bpb": loss,
-        "best_step": 20,
-        "test_bpb": loss + 0.1,
-    }
-    row["curve"] = {"step": [0, 20], "bytes": [0, 640], "val_bpb": [8.0, loss]}
-    return row
 
 
 # Arms
@@ -125,6 +98,12 @@ def test_every_arm_becomes_a_curve_of_arms_each_beside_the_baseline_at_its_rate(
         assert spec.against(f"long_{rate:g}") is None
         assert arm.output_std is not None
     assert spec.hypotheses[0].against == "long"
+
+
+def test_a_hypothesis_on_a_curve_is_about_no_mean(tmp_path):
+    told = text_report(compare(read_study(study_folder(tmp_path))))
+    assert "short leads at its best rate" in told
+    assert "mean over learning_rate" not in told
 
 
 def test_what_a_study_saves_of_its_curves_is_read_as_the_same_spec(tmp_path):
@@ -306,7 +285,7 @@ def test_the_report_says_draws_and_keeps_the_minima(tmp_path):
 def test_a_seed_whose_run_diverged_at_one_rate_is_named(tmp_path):
     study = study_folder(tmp_path)
     rows = [json.loads(line) for line in (study / "rows.jsonl").read_text().splitlines()]
-    lost = [_row(row["arm"], 3, 0.0, diverged=True) for row in rows if row["seed"] == 3]
+    lost = [record_row(row["arm"], 3, None) for row in rows if row["seed"] == 3]
     kept = [row for row in rows if (row["arm"], row["seed"]) != ("short_0.001", 3)]
     kept += [row for row in lost if row["arm"] == "short_0.001"]
     (study / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))

@@ -29,7 +29,9 @@ def answer(comparison: Comparison) -> str:
     if comparison.curves:
         return f"{where}, {curve_clauses(comparison.curves, comparison.unit)}."
     if not any(one.n > 1 for one in comparison.on_text.values()):
-        return f"{where}, no arm shares two seeds with its baseline, so nothing can be told apart."
+        return (
+            f"{where}, no arm shares two seeds with its baseline, so nothing can be distinguished."
+        )
     is_few = len(comparison.on_text) <= MOST_NAMED
     is_short = is_few and len(comparison.text_blocks) <= MOST_BLOCKS
     told = _every_arm(comparison) if is_short else _counts(comparison)

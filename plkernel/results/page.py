@@ -551,21 +551,22 @@ def _differences(comparison: Comparison) -> Iterator[Item]:
             *(mean_and_half_width(arm.differences.get(key), "+.4f", seeds) for key in others),
         ]
 
-    caption = (
-        f"Arm minus {comparison.one_baseline or 'the one it is compared with'},"
-        f" {comparison.measures[comparison.primary]}, paired by seed, in {comparison.unit} (below"
-        " zero is better): t interval, p of the paired t test, corrected by Holm for all"
-        f" {len(comparison.on_text)}{_control_apart(comparison)}; then on {comparison.held_out},"
-        " corrected in the same way, and in other measures. Bytes: at which the arm reaches the"
-        " other's final loss, over those that the other took: geometric mean and 95 % t interval,"
-        " or how many never do."
-    )
+    caption = _caption_of_differences(comparison)
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
 
 
-def _control_apart(comparison: Comparison) -> str:
-    """What the correction leaves out; empty without a control."""
-    return " on the text, the control apart" if comparison.control else ""
+def _caption_of_differences(comparison: Comparison) -> str:
+    """What is subtracted, the tests and their correction, and what the columns are."""
+    other = comparison.one_baseline or "the one it is compared with"
+    control_apart = " on the text, the control apart" if comparison.control else ""
+    return (
+        f"Arm minus {other}, {comparison.measures[comparison.primary]}, paired by seed, in"
+        f" {comparison.unit} (below zero is better): t interval, p of the paired t test, corrected"
+        f" by Holm for all {len(comparison.on_text)}{control_apart}; then on"
+        f" {comparison.held_out}, corrected in the same way, and in other measures. Bytes: at which"
+        " the arm reaches the other's final loss, over those that the other took: geometric mean"
+        " and 95 % t interval, or how many never do."
+    )
 
 
 def _counted_mean(one: Estimate, seeds: int) -> str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ARMS = 7
-"""More cannot be told apart in panels of this size."""
+"""More cannot be distinguished in panels of this size."""
 HEIGHT = 2.45
 """Inches of the panels."""
 LEGEND_ROW = 0.16

@@ -177,8 +177,8 @@ def _arms_and_seeds(
     run_column = _column(path, table, "run", columns.run, needed=False)
     if run_column is None:
         raise ValueError(
-            f"{path}: has no column with the arm of a run; give --arm COLUMN, or --run COLUMN with"
-            f" names such as long/seed-3; {nearest('arm', _names(table))}"
+            f"{path}: must have a column with the arm of a run, got none; give --arm COLUMN, or"
+            f" --run COLUMN with names such as long/seed-3; {nearest('arm', _names(table))}"
         )
     names = [str(name) for name in table[run_column]]
     if seeds is None:
@@ -223,8 +223,8 @@ def _value_column(path: Path, table: "DataFrame", columns: Columns) -> str:
         return str(numeric[0])
     listed = ", ".join(map(str, numeric[:12])) or "none"
     raise ValueError(
-        f"{path}: has no column 'value'; name the one to compare with --value; with numbers:"
-        f" {listed}"
+        f"{path}: must have a column 'value', got none; name the one to compare with --value;"
+        f" with numbers: {listed}"
     )
 
 

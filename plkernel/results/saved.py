@@ -44,7 +44,8 @@ class SavedColumns(Saved):
     def _of_one_length(self) -> "SavedColumns":
         lengths = {name: len(value) for name, value in self if isinstance(value, list)}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"{' and '.join(lengths)} must be of one length")
+            found = ", ".join(map(str, lengths.values()))
+            raise ValueError(f"{' and '.join(lengths)} must be of one length, got {found}")
         return self
 
 

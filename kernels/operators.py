@@ -116,7 +116,7 @@ def as_array(x: Tensor) -> Any:
 
 
 def numpy_type(dtype: torch.dtype) -> Any:
-    """That of float32 or float64."""
+    """The type of numpy that float32 or float64 of torch is."""
     return np.float64 if dtype == torch.float64 else np.float32
 
 
@@ -146,6 +146,37 @@ def gathered(outputs: list[Tensor], like: Tensor, carry: Tensor, state: Tensor) 
     """Results of a reference loop in the dtypes of `like` and `state`."""
     out = torch.stack(outputs, 1) if outputs else like
     return out.to(like.dtype), carry.to(state.dtype, copy=True)
+
+
+class Definition(NamedTuple):
+    """An operator as `define` is told of it; fields that are not here are arguments there.
+
+    letters  the shapes that each input may have, as words
+    saved    what the backward pass reads, in this order; "out" is the first result
+    """
+
+    name: str
+    main: str
+    letters: Mapping[str, Sequence[str]]
+    like: str
+    precise: Sequence[str]
+    saved: tuple[str, ...]
+    cores: TensorCores | None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs, in the order of the reference."""
+        return tuple(self.letters)
+
+    @property
+    def result_saved(self) -> str:
+        """What is saved that has the shape of the first result: itself, or the input `like`."""
+        return "out" if "out" in self.saved else self.like
+
+    @property
+    def gradients_like(self) -> tuple[str, ...]:
+        """What is saved of the shape of each input, and so of its gradient."""
+        return tuple(self.result_saved if one == self.like else one for one in self.inputs)
 
 
 def define(
@@ -185,57 +216,71 @@ def define(
     form (`TensorCores.form`).
     """
     letters = {one: shapes.split() for one, shapes in inputs.items()}
-    saved = tuple(kept or inputs)
-    gradients_like = tuple("out" if one == like and "out" in saved else one for one in inputs)
+    defined = Definition(name, main, letters, like, precise, tuple(kept or inputs), cores)
+    forward, backward = _passes(defined)
+    registered, function = _differentiable(defined, forward, backward)
+    checked_once = _remembered(defined)
+
+    def operator(*arguments: Any) -> Results:
+        *tensors, backend, precision = arguments
+        plain = _is_plain(tensors)
+        if plain:
+            ready, form = checked_once(tensors, backend, precision)
+        else:
+            ready, form = _checked(defined, tensors, backend, precision)
+        if form == "reference":
+            _check_sign(name, dict(zip(inputs, ready, strict=True)))
+            return reference(*ready)
+        if not plain:
+            _refuse_other_derivatives(name, form)
+            return registered(*ready, form)
+        if torch.is_grad_enabled() and any([x.requires_grad for x in ready]):
+            return function.apply(*ready, form)
+        return forward(*ready, form)
+
+    return operator
+
+
+def _passes(defined: Definition) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The forward and the backward pass of inputs that have been checked; the form comes last.
+
+    Problems without elements reach no backend: their results are zeros and the state.
+    """
+    name = defined.name
 
     def forward(*arguments: Any) -> Any:
         *tensors, form = arguments
-        given = dict(zip(inputs, map(_contiguous, tensors), strict=True))
+        given = dict(zip(defined.letters, map(_contiguous, tensors), strict=True))
         _check_sign(name, given)
-        if given[main].numel() == 0 or given[like].numel() == 0:
-            return torch.zeros_like(given[like]), given["state"].clone()
+        if given[defined.main].numel() == 0 or given[defined.like].numel() == 0:
+            return torch.zeros_like(given[defined.like]), given["state"].clone()
         return _backend(name, form).forward(*given.values())
 
     def backward(*arguments: Any) -> Any:
         *tensors, form = arguments
         *tensors, grad_out, grad_last = map(_contiguous, tensors)
         if tensors[0].numel() == 0 or grad_out.numel() == 0:
-            given = dict(zip(saved, tensors, strict=True))
-            grads = [torch.zeros_like(given[one]) for one in gradients_like[:-1]]
+            given = dict(zip(defined.saved, tensors, strict=True))
+            grads = [torch.zeros_like(given[one]) for one in defined.gradients_like[:-1]]
             return (*grads, grad_last.clone())
         return _backend(name, form).backward(*tensors, grad_out, grad_last)
 
-    run = _library_operator(name, forward, tuple(inputs), (like, "state"))
+    return forward, backward
+
+
+def _differentiable(
+    defined: Definition, forward: Callable[..., Any], backward: Callable[..., Any]
+) -> tuple[Callable[..., Results], Any]:
+    """Both passes as an operator of torch.library, and as a torch.autograd.Function."""
+    name = defined.name
+    run = _library_operator(name, forward, defined.inputs, (defined.like, "state"))
     run_back = _library_operator(
-        f"{name}_backward", backward, (*saved, "grad_out", "grad_last"), gradients_like
+        f"{name}_backward",
+        backward,
+        (*defined.saved, "grad_out", "grad_last"),
+        defined.gradients_like,
     )
-
-    order = list(inputs)
-    main_place = order.index(main)
-    # Where what is saved stands among the inputs, with the first result behind them.
-    places = [len(order) if one == "out" else order.index(one) for one in saved]
-    # Where the first result, or what is like it, and the state stand among what is saved.
-    like_place = saved.index("out" if "out" in saved else like)
-    state_place = saved.index("state")
-
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-        ctx.form = inputs[-1]
-        ctx.set_materialize_grads(False)  # torch's zeros would start its threads
-        tensors = (*inputs[:-1], output[0])
-        ctx.save_for_backward(*[tensors[place] for place in places])
-
-    def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        kept = ctx.saved_tensors
-        grad_out, grad_last = grads
-        if grad_out is None:
-            grad_out = _zeros(kept[like_place])
-        if grad_last is None:
-            grad_last = _zeros(kept[state_place])
-        incoming = (*kept, grad_out, grad_last)
-        # With create_graph=True gradients are recorded here; the registered operator refuses it.
-        direct = not torch.is_grad_enabled() and _is_plain(incoming)
-        back = backward if direct else run_back
-        return *back(*incoming, ctx.form), None
+    keep, differentiate = _gradient_rule(defined, backward, run_back)
 
     def refuse(*_: Any) -> NoReturn:
         raise NotImplementedError(
@@ -251,34 +296,70 @@ def define(
         return results
 
     # A class made by call: profiles show its name.
-    function: Any = type(
+    function = type(
         name,
         (torch.autograd.Function,),
         {"forward": staticmethod(forward_and_keep), "backward": staticmethod(differentiate)},
     )
+    return run, function
 
-    def checked_anew(
-        tensors: Sequence[Any], backend: str | None, precision: str | None
-    ) -> tuple[dict[str, Tensor], str]:
-        """The inputs with a state, and the form; an error where they do not fit together."""
-        given = _check(name, main, letters, precise, dict(zip(inputs, tensors, strict=True)))
-        chosen = choose(name, backend, given[main].device)
-        for one, x in given.items():
-            if chosen == "gpu" and x.dtype == torch.float64:
-                raise ValueError(
-                    f"{name}: {one} must be float32, bfloat16 or float16 with backend 'gpu', got"
-                    " float64"
-                )
-        if cores is not None:
-            chosen = cores.form(name, chosen, precision, given[main])
-        return given, chosen
 
+def _gradient_rule(
+    defined: Definition, backward: Callable[..., Any], run_back: Callable[..., Any]
+) -> tuple[Callable[..., None], Callable[..., tuple[Tensor | None, ...]]]:
+    """What is kept of a forward pass, and the gradients from it, as torch asks for both.
+
+    run_back: the same as `backward`, registered with torch.library.
+    """
+    inputs = defined.inputs
+    # Where what is saved stands among the inputs, with the first result behind them.
+    places = [len(inputs) if one == "out" else inputs.index(one) for one in defined.saved]
+    # Where what is like the results stands among what is saved.
+    out_place = defined.saved.index(defined.result_saved)
+    state_place = defined.saved.index("state")
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+        *tensors, ctx.form = inputs
+        ctx.set_materialize_grads(False)  # torch's zeros would start its threads
+        tensors.append(output[0])
+        ctx.save_for_backward(*[tensors[place] for place in places])
+
+    def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        kept = ctx.saved_tensors
+        grad_out, grad_last = grads
+        if grad_out is None:
+            grad_out = _zeros(kept[out_place])
+        if grad_last is None:
+            grad_last = _zeros(kept[state_place])
+        incoming = (*kept, grad_out, grad_last)
+        # With create_graph=True gradients are recorded here; the registered operator refuses it.
+        direct = not torch.is_grad_enabled() and _is_plain(incoming)
+        back = backward if direct else run_back
+        no_gradient_of_the_form = None
+        return *back(*incoming, ctx.form), no_gradient_of_the_form
+
+    return keep, differentiate
+
+
+def _refuse_other_derivatives(name: str, form: str) -> None:
+    """Raise NotImplementedError in forward mode and torch.func: torch would leave out tangents."""
+    if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+        raise NotImplementedError(
+            f"{name}: backend {form!r} has neither forward mode nor torch.func;"
+            " backend='reference' has, slowly"
+        )
+
+
+def _remembered(
+    defined: Definition,
+) -> Callable[[Sequence[Any], str | None, str | None], tuple[Sequence[Tensor], str]]:
+    """`_checked`, once for all inputs of the same shapes, dtypes and devices."""
     plans: dict[Any, tuple[str, torch.Size, torch.dtype]] = {}
+    main_place = defined.inputs.index(defined.main)
 
-    def planned(
+    def checked_once(
         tensors: Sequence[Any], backend: str | None, precision: str | None
     ) -> tuple[Sequence[Tensor], str]:
-        """`checked_anew`, once for all inputs of the same shapes, dtypes and devices."""
         signature = (
             backend,
             precision,
@@ -286,51 +367,30 @@ def define(
         )
         plan = plans.get(signature)
         if plan is None:
-            given, chosen = checked_anew(tensors, backend, precision)
+            ready, form = _checked(defined, tensors, backend, precision)
             if len(plans) >= MOST_PLANS:
                 plans.clear()
-            plans[signature] = chosen, given["state"].shape, given["state"].dtype
-            return tuple(given.values()), chosen
-        chosen, shape, dtype = plan
+            plans[signature] = form, ready[-1].shape, ready[-1].dtype
+            return ready, form
+        form, shape, dtype = plan
         *others, state = tensors
         if state is None:
             state = _zeros(others[main_place], shape, dtype)
         elif state.dtype != dtype:
             state = state.to(dtype)
-        return (*others, state), chosen
+        return (*others, state), form
 
-    def operator(*arguments: Any) -> Results:
-        *tensors, backend, precision = arguments
-        if _is_plain(tensors):
-            ready, chosen = planned(tensors, backend, precision)
-            if chosen != "reference":
-                if torch.is_grad_enabled() and any([x.requires_grad for x in ready]):
-                    return function.apply(*ready, chosen)
-                return forward(*ready, chosen)
-        else:
-            given, chosen = checked_anew(tensors, backend, precision)
-            ready = tuple(given.values())
-        if chosen == "reference":
-            _check_sign(name, dict(zip(inputs, ready, strict=True)))
-            return reference(*ready)
-        if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
-            raise NotImplementedError(  # torch would leave out tangents in silence
-                f"{name}: backend {chosen!r} has neither forward mode nor torch.func;"
-                " backend='reference' has, slowly"
-            )
-        return run(*ready, chosen)
-
-    return operator
+    return checked_once
 
 
 def _is_plain(tensors: Sequence[Tensor | None]) -> bool:
     """Whether nothing looks on but autograd, so that an autograd.Function serves.
 
-    What needs the operator of torch.library, which they see as a whole and know the shapes of:
+    The others must see the operator of torch.library, as a whole and with known shapes:
     torch.compile and torch.export; modes of dispatch (FakeTensorMode, FlopCounterMode, make_fx,
     selective checkpointing) and of functions; subclasses of Tensor (FakeTensor, DTensor) and the
     device meta; torch.func, and batches of gradients (is_grads_batched), which have a vmap of their
-    own; torch.jit.trace. And forward mode, which is refused.
+    own; torch.jit.trace; and forward mode, which is refused there.
     """
     return (
         not torch.compiler.is_compiling()
@@ -346,7 +406,7 @@ def _is_plain(tensors: Sequence[Tensor | None]) -> bool:
 
 @cache
 def _backend(name: str, form: str) -> Any:
-    """What has `forward` and `backward` of a form."""
+    """A module, or an object, with `forward` and `backward` of a form."""
     file, _, precision = form.partition(":")
     module = import_module(f"plkernel.kernels.{name}.{file}")
     if not precision:
@@ -357,43 +417,73 @@ def _backend(name: str, form: str) -> Any:
     )
 
 
-def _check(
-    name: str,
-    main: str,
-    letters: Mapping[str, Sequence[str]],
-    precise: Sequence[str],
-    given: dict[str, Any],
-) -> dict[str, Tensor]:
-    """Return the inputs with a state in its own dtype.
+def _checked(
+    defined: Definition, tensors: Sequence[Any], backend: str | None, precision: str | None
+) -> tuple[tuple[Tensor, ...], str]:
+    """The inputs with a state in its own dtype, and the form.
 
-    Raises ValueError for shapes, dtypes or devices that do not fit.
+    Raises ValueError for shapes, dtypes or devices that do not fit, and for a backend or precision
+    that does not work with them.
     """
-    first = given[main]
+    name = defined.name
+    given = dict(zip(defined.letters, tensors, strict=True))
+    sizes = _check_inputs(defined, given)
+    main = given[defined.main]
+    given["state"] = _with_dtype_of_states(defined, given["state"], main, sizes)
+    form = choose(name, backend, main.device)
+    for one, x in given.items():
+        if form == "gpu" and x.dtype == torch.float64:
+            raise ValueError(
+                f"{name}: {one} must be float32, bfloat16 or float16 with backend 'gpu', got"
+                " float64"
+            )
+    if defined.cores is not None:
+        form = defined.cores.form(name, form, precision, main)
+    return tuple(given.values()), form
+
+
+def _with_dtype_of_states(
+    defined: Definition, state: Tensor | None, main: Tensor, sizes: Mapping[str, int]
+) -> Tensor:
+    """The state, zero where there is none: float64 beside a main input of float64, else float32."""
+    dtype = torch.float64 if main.dtype == torch.float64 else torch.float32
+    if state is None:
+        shape = [sizes[letter] for letter in defined.letters["state"][0]]
+        return _zeros(main, shape, dtype)
+    return state.to(dtype)
+
+
+def _check_inputs(defined: Definition, given: Mapping[str, Any]) -> dict[str, int]:
+    """Return the size of every letter; ValueError for shapes, dtypes or devices that do not fit."""
     sizes: dict[str, int] = {}
-    for one in (main, *letters):
+    for one in (defined.main, *defined.letters):  # the sizes of the main input count
         x = given[one]
         if x is None:
             continue
-        words = letters[one]
-        if not sizes or not sizes.keys() >= set(words[0]):  # the first is `main`
-            _check_axes(name, one, x, words[0])
+        words = defined.letters[one]
+        if not sizes or not sizes.keys() >= set(words[0]):
+            _check_axes(defined.name, one, x, words[0])
             sizes = dict(zip(words[0], x.shape, strict=True)) | sizes
-        shapes = [tuple([sizes[letter] for letter in word]) for word in words]
-        alike = x.dtype if one == "state" else first.dtype
-        dtypes = _precise_dtypes(alike, x) if one in precise else (alike,)
-        if x.dtype not in dtypes or not _has_one_of(x, shapes):
-            types = " or ".join(map(_dtype_name, dtypes))
-            wanted = f"{types} {' or '.join(map(str, shapes))}"
-            raise ValueError(f"{name}: {one} must be {wanted} here, got {_kind(x)}")
-        if x.device != first.device:
-            raise ValueError(
-                f"{name}: {one} must be on {first.device}, as {main} is, got one on {x.device}"
-            )
-    dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
-    state = given["state"]
-    if state is None:
-        state = _zeros(first, [sizes[letter] for letter in letters["state"][0]], dtype)
-    return given | {"state": state.to(dtype)}
+        _check_input(defined, one, x, given[defined.main], sizes)
+    return sizes
+
+
+def _check_input(
+    defined: Definition, one: str, x: Tensor, main: Tensor, sizes: Mapping[str, int]
+) -> None:
+    """Raise ValueError where the input called `one` does not fit the main one."""
+    shapes = [tuple([sizes[letter] for letter in word]) for word in defined.letters[one]]
+    alike = x.dtype if one == "state" else main.dtype
+    dtypes = _precise_dtypes(alike, x) if one in defined.precise else (alike,)
+    if x.dtype not in dtypes or not _has_one_of(x, shapes):
+        types = " or ".join(map(_dtype_name, dtypes))
+        wanted = f"{types} {' or '.join(map(str, shapes))}"
+        raise ValueError(f"{defined.name}: {one} must be {wanted} here, got {_kind(x)}")
+    if x.device != main.device:
+        raise ValueError(
+            f"{defined.name}: {one} must be on {main.device}, as {defined.main} is, got one on"
+            f" {x.device}"
+        )
 
 
 def _check_axes(name: str, one: str, x: Tensor, word: str) -> None:

@@ -320,11 +320,10 @@ class TextLosses(Result):
     losses: NDArray[np.floating[Any]]
 
     def _title(self) -> str:
-        windows, context = self.losses.shape
-        return (
-            f"{self.bits_per_byte:.4f} +- {self.error:.4f} bits per byte, {windows} windows of"
-            f" {context} bytes"
-        )
+        count, context = self.losses.shape
+        windows = cli.counted(count, "window", "windows")
+        length = cli.counted(context, "byte", "bytes")
+        return f"{self.bits_per_byte:.4f} +- {self.error:.4f} bits per byte, {windows} of {length}"
 
     @property
     def positions(self) -> "Means":
@@ -492,11 +491,14 @@ class TrainedRun(Result):
     def _title(self) -> str:
         from plkernel.training.folder import loss_unit
 
-        last = self.metrics.tail(1)
-        return f"{self.path}: {len(self.metrics)} evaluations" + "".join(
-            f", {row['val_bpb']:.4f} {loss_unit(row)} after {int(row['step']):,} steps"
-            for _, row in last.iterrows()
-        )
+        number = cli.counted(len(self.metrics), "evaluation", "evaluations")
+        title = f"{self.path}: {number}"
+        if self.metrics.empty:
+            return title
+        last = self.metrics.iloc[-1]
+        step = int(last["step"])
+        after = f"after {step:,} {'step' if step == 1 else 'steps'}"
+        return f"{title}, {last['val_bpb']:.4f} {loss_unit(last)} {after}"
 
     def _table(self) -> Any:
         columns = ["step", "bytes", "train_bpb", "val_bpb", "excess_bpb", "val_accuracy"]
@@ -566,7 +568,8 @@ class StudyResult(Result, Study):
         if declared:
             told.insert(0, declared.headline)
         return (
-            f"{self.name}: {len(self.finished())} of {len(self.runs)} runs finished."
+            f"{self.name}: {len(self.finished())} of {cli.counted(len(self.runs), 'run', 'runs')}"
+            " finished."
             f" {' '.join(told)}"
         )
 

@@ -11,6 +11,7 @@ from plkernel.common.cli import main_of
 from plkernel.models import Device
 
 HEADS = (tuple[int, int, int, int], "batch, time, heads and head size")
+"""The type of a shape of wkv and wkv7, and its axes in words."""
 
 
 def _operator(name: str, shape: Any, axes: str) -> Callable[..., None]:
@@ -147,5 +148,8 @@ if __name__ == "__main__":
         "wkv7": wkv7,
         "train": train,
         "host": host,
+        "profile": profile,
+        "step": step,
+        "growth": growth,
     }
-    main_of(commands | {"profile": profile, "step": step, "growth": growth}, str(__doc__))
+    main_of(commands, str(__doc__))

@@ -39,8 +39,9 @@ def corpus(
     """
     most = None if max_bytes is None else byte_count(str(max_bytes))
     loaded = corpora.load(name, max_bytes=most, separator=unescape(separator), column=column)
-    bits = float(entr(histogram(loaded.bytes) / loaded.size).sum()) / math.log(2)
-    values = {**asdict(loaded), "unigram_entropy_bits_per_byte": bits}
+    shares = histogram(loaded.bytes) / loaded.size
+    entropy = float(entr(shares).sum()) / math.log(2)
+    values = {**asdict(loaded), "unigram_entropy_bits_per_byte": entropy}
     print("\n".join(f"{name.replace('_', ' '):<29}  {value}" for name, value in values.items()))
 
 

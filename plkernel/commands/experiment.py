@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plkernel.study.slurm import SlurmQueue
 
 Workers = int | Literal["auto"] | None
+"""Runs at a time: a number, measured, or as many as the engine has room for."""
 EngineName = Literal["local", "slurm"]
 SLURM = "--slurm"
 REPORT_PATIENCE = 120.0
@@ -203,7 +204,8 @@ def cancel_jobs(spec: Spec, folder: Path) -> None:
     alive = [job for job in jobs if lives(states.get(job))]
     if queue and alive:
         queue.cancel(alive)
-    print(f"{spec.name}: {len(alive)} jobs cancelled; the same command without --cancel goes on")
+    number = cli.counted(len(alive), "job", "jobs")
+    print(f"{spec.name}: {number} cancelled; the same command without --cancel goes on")
 
 
 def command(
@@ -277,7 +279,8 @@ def command(
         return
     check_folder(folder, "out")
     if record is not None:
-        print(f"{spec.name}: {restore(record, folder)} runs taken from {record}", flush=True)
+        number = cli.counted(restore(record, folder), "run", "runs")
+        print(f"{spec.name}: {number} taken from {record}", flush=True)
     on_slurm = engine == "slurm"
     chosen = _slurm_engine(folder, slurm, workers, detach, report) if on_slurm else None
     at_once = None if on_slurm else workers

@@ -4,7 +4,7 @@ import os
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from plkernel import __version__
 from plkernel.analysis import fit as fits
@@ -15,6 +15,7 @@ from plkernel.analysis.nodes import (
     POWERS,
     Gain,
     Lag,
+    Nodes,
     Placement,
     Summation,
     check_placement_options,
@@ -30,6 +31,17 @@ R*: after the best common scale; Elog: half the range of ln(kernel / target).
 R near 1 and Elog near 0 are good.)"""
 
 FitTarget = Literal["information", "correlation", "curve", "predictive"]
+
+
+class Channels(NamedTuple):
+    """The nodes of channels, how they were asked for, and how well they follow the kernel."""
+
+    nodes: Nodes
+    placement: Placement
+    gain: Gain
+    kernel: Summation
+    lag: Lag
+    scores: Scores
 
 
 def command(
@@ -93,13 +105,12 @@ def command(
     check_folder(out, "out")
     check_design(max_lag, channels)  # before any node is placed
     wanted = _kernel(beta, corpus, target, kernel, lag, max_lag)
-    law, shape = wanted.law, wanted.target
-    result = fit(values=shape.raised(POWERS[kernel]), terms=terms)
+    result = fit(values=wanted.target.raised(POWERS[kernel]), terms=terms)
     placed, scores = fits.place_channels(
         channels,
         nodes,
-        shape,
-        law,
+        wanted.target,
+        wanted.law,
         gain,
         kernel,
         lag,
@@ -107,46 +118,61 @@ def command(
         tempering=tempering,
         loss=loss,
     )
-    text = (
-        f"Channels written: {channels} {nodes}, gain '{gain}', {kernel} kernel {shape.label} seen"
-        f" by {lag}: half-lives {min(placed.half_lives()):.3g} to {max(placed.half_lives()):.4g},"
-        f" projection range {max(placed.projection) / min(placed.projection):.4g}, R1 / R* / Elog"
-        f" {_scores(scores)}"
+    written = Channels(placed, nodes, gain, kernel, lag, scores)
+    power = "square of the rms kernel, " if kernel == "rms" else ""
+    told = _told(written, wanted.target.label)
+    print(f"{render(result, power)}\n{SCORES}\n\n{told}", flush=True)
+    save_json(out / "fit.json", _content(wanted, target, result, written))
+    print(f"\nwritten: {out / 'fit.json'}", flush=True)
+    if figure:
+        draw = partial(fits.fit_figure, result, placed, kernel, lag)
+        save_figure(out, "fit", draw, formats)
+
+
+def _told(channels: Channels, label: str) -> str:
+    """The sentence on the channels; `label` names the kernel that they carry."""
+    half_lives = channels.nodes.half_lives()
+    projection = channels.nodes.projection
+    return (
+        f"Channels written: {len(half_lives)} {channels.placement}, gain '{channels.gain}',"
+        f" {channels.kernel} kernel {label} seen by {channels.lag}: half-lives"
+        f" {min(half_lives):.3g} to {max(half_lives):.4g}, projection range"
+        f" {max(projection) / min(projection):.4g}, R1 / R* / Elog {_scores(channels.scores)}"
     )
-    print(
-        f"{render(result, 'square of the rms kernel, ' * (kernel == 'rms'))}\n{SCORES}\n\n{text}",
-        flush=True,
-    )
-    content = {
+
+
+def _content(
+    wanted: prediction.Kernel, target: FitTarget, result: fits.FitResult, channels: Channels
+) -> dict[str, Any]:
+    """What fit.json holds: the kernel, its fit, and the nodes that an arm loads."""
+    law = wanted.law
+    shape = wanted.target
+    aim = asdict(law) if law else {"kernel": channels.kernel, "lag": channels.lag}
+    return {
         "plkernel": __version__,
-        "beta": law and law.beta,
+        "beta": law.beta if law else None,
         "exponent": shape.beta,
         "kernel": None if law else asdict(shape),
         "target": target,
-        "gain": gain,
+        "gain": channels.gain,
         "max_lag": int(result.target.max_lag),
         "method": result.method,
         "active_nodes": len(result.active.rates),
         "active_half_lives": result.active.half_lives().tolist(),
         "fastest_share": result.fastest_share,
         "uniform_excess": result.uniform_excess,
-        "certificate": result.certificate and asdict(result.certificate),
+        "certificate": asdict(result.certificate) if result.certificate else None,
         "optimal": {**asdict(result.optimal), "scores": asdict(result.optimal_scores)},
         "uniform": {"scores": asdict(result.uniform_scores)},
-        "nodes": asdict(placed),
+        "nodes": asdict(channels.nodes),
         "nodes_aim": {
-            **(asdict(law) if law else {"kernel": kernel, "lag": lag}),
-            "placement": nodes,
-            "output_std": output_std(placed),
-            "scores": asdict(scores),
+            **aim,
+            "placement": channels.placement,
+            "output_std": output_std(channels.nodes),
+            "scores": asdict(channels.scores),
         },
         "measured": wanted.measured,
     }
-    save_json(out / "fit.json", content)
-    print(f"\nwritten: {out / 'fit.json'}", flush=True)
-    if figure:
-        draw = partial(fits.fit_figure, result, placed, kernel, lag)
-        save_figure(out, "fit", draw, formats)
 
 
 def _kernel(
@@ -232,17 +258,22 @@ def _level(proof: fits.Certificate) -> str:
 
 
 def _half_life(steps: float) -> str:
+    """A half-life with one decimal; below one step with two digits."""
     return f"{steps:.1f}" if steps >= 1 else f"{steps:.2g}"
 
 
 def _scores(scores: Scores) -> str:
-    r2 = [
-        f"{value:.4f}" if abs(value) < 1 else f"{value:.2f}" for value in (scores.r1, scores.r_star)
-    ]
-    return f"{' / '.join(r2)} / {scores.e_log:.3g}"
+    """R1 / R* / Elog."""
+    return f"{_r2(scores.r1)} / {_r2(scores.r_star)} / {scores.e_log:.3g}"
+
+
+def _r2(value: float) -> str:
+    """An R² with four decimals; of a bad fit, at -1 or below, two are enough."""
+    return f"{value:.4f}" if abs(value) < 1 else f"{value:.2f}"
 
 
 def _percent(value: float) -> str:
+    """A share in percent; below a thousandth as a power of ten."""
     return f"{value:.1%}" if value >= 1e-3 else f"{value:.2e}"
 
 

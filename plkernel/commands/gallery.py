@@ -100,6 +100,7 @@ def _row(layer: Initialisation, entry: dict[str, Any]) -> list[str]:
 
 
 def _half_life(steps: float) -> str:
+    """A half-life with three digits, and without a power of ten."""
     return f"{steps:.3g}" if steps < 1000 else f"{steps:.0f}"
 
 

@@ -19,6 +19,7 @@ from plkernel.models import Device
 
 MOST_THREADS = 1024
 STANDARD_INPUT = Path("-")
+"""As --prompt-file."""
 
 
 class Writer(Protocol):

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from plkernel.common.cli import main_of
+from plkernel.common.cli import counted, main_of
 from plkernel.models import ModelKind
 
 if TYPE_CHECKING:
     from plkernel.models.init.plan import Entry, Scheme
 
 WIDTH = 120
+"""Columns of a terminal."""
 LEGEND = (
     "N(s) normal of deviation s; T(s, c) cut at c deviations, not rescaled; J(s) cut at 2 and"
     " rescaled; U(b) uniform within +-b;\nO(g) orthogonal of gain g; C(v) the number v. rate x,"
@@ -37,7 +38,7 @@ def listing(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     for name in names:
         print_scheme(SCHEMES[name], margin, whole=len(names) == 1)
     hint = "python -m plkernel.init list NAME tells more of one, show NAME what it does to a model"
-    print(f"{len(names)} schemes; {hint}")
+    print(f"{counted(len(names), 'scheme', 'schemes')}; {hint}")
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
@@ -120,7 +121,8 @@ def show(
     with torch.device("meta"):  # nothing is allocated
         chosen = plan_of(build(condition), condition)
     count = sum(prod(entry.parameter.shape) for entry in chosen.entries)
-    title = f"{scheme} on {model}, width {dim}, {layers} blocks, {count:,} parameters"
+    blocks = counted(layers, "block", "blocks")
+    title = f"{scheme} on {model}, width {dim}, {blocks}, {count:,} parameters"
     if chosen.options:
         title += "; " + ", ".join(f"{name} = {value:g}" for name, value in chosen.options.items())
     header = ["parameter", "blocks", "role", "shape", "drawn from", "rate x", "decay x"]

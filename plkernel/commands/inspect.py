@@ -87,16 +87,10 @@ def command(
         raise ValueError("strict must be given with notable; give --strict --notable")
     if other:
         _check_for_checkpoint(model, corpus, windows)
-    else:
-        _check_for_run(model, strict, compare, state_dtype, decays)
-    if decays is not None and text is not None:
-        raise ValueError(
-            "text must be left out where decays are given, since models of known families alone"
-            " are run"
-        )
-    if other:
+        _check_one_of_text_and_decays(text, decays)
         parts, values, memories, title = _of_checkpoint(model, compare, state_dtype, decays)
     else:
+        _check_for_run(model, strict, compare, state_dtype, decays)
         from plkernel.probing.runs import of_run
 
         parts, values, memories, title = of_run(model, corpus, windows)
@@ -128,6 +122,15 @@ def _check_for_run(model: Path, strict: bool, *others: object) -> None:
         raise ValueError(
             f"compare, strict, state_dtype and decays must be left out for {model}, which is no"
             " checkpoint of other software"
+        )
+
+
+def _check_one_of_text_and_decays(text: str | None, decays: Path | None) -> None:
+    """Raise ValueError for a text beside stated decays, whose model nobody knows how to run."""
+    if decays is not None and text is not None:
+        raise ValueError(
+            "text must be left out where decays are given, since models of known families alone"
+            " are run"
         )
 
 

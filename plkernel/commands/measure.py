@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,7 @@ from plkernel.analysis.information.laws import (
 from plkernel.analysis.information.periods import UNITS
 from plkernel.api import measure
 from plkernel.common import cli
-from plkernel.common.cli import text_table
+from plkernel.common.cli import counted, text_table
 from plkernel.common.files import FigureFormat, check_folder, save_figure, save_json, unescape
 from plkernel.config.spec import heading
 from plkernel.data import corpora
@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 __all__ = ["command", "measure", "render"]
 
 SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""Lags of the table in the terminal, as near as measured ones are."""
 BITS = 1 / np.log(2)
+"""Bits of a nat."""
 WIDE = {2: "UTF-16 or numbers of 16 bits", 4: "UTF-32 or numbers of 32 bits"}
+"""What a text may be of which one byte in so many is mostly 0."""
 MOSTLY = 0.8
 """The share of one byte at one phase from which it is said to be mostly that byte."""
 MOST = 0.5
@@ -113,20 +116,17 @@ def command(
     reading: Any = {"max_bytes": most, "separator": unescape(separator), "column": column}
     check_measured(tokenizer, measured)
     loaded = {name: _read(name, tokenizer, measured, reading) for name in names}
-    # All are checked before the first is measured.
-    for name, text in loaded.items():
-        with heading(f"{name}: "):
-            check_data(text.data, max_lag, blocks, wide=True)
-    options: Any = {"estimator": estimator, "stated": stated, "max_lag": max_lag, "blocks": blocks}
+    _check_all(loaded, max_lag, blocks)
+    options: Any = {
+        "estimator": estimator,
+        "stated": stated,
+        "max_lag": max_lag,
+        "blocks": blocks,
+        "threads": threads,
+    }
     results: list[Measurement] = []
     for name, text in loaded.items():
-        sequence = known_sequence(name) if text.unit == "byte" else None
-        options["exact"] = sequence.mutual_information if sequence else None
-        options |= {"unit": text.unit, "tokens": text.tokens}
-        with heading(f"{name}: "), cli.progress_bar(name) as progress:
-            found = measure_corpus(
-                text.corpus, text.data, threads=threads, progress=progress, **options
-            )
+        found = _measured(name, text, options)
         results.append(found)
         print(render(found), end="\n\n", flush=True)
         values = [item.to_dict() for item in results]
@@ -155,6 +155,29 @@ def _read(
         )
     with cli.progress_bar(f"{name}, symbols") as progress:
         return read_vector(name, progress)
+
+
+def _check_all(texts: Mapping[str, SymbolText], max_lag: int, blocks: int) -> None:
+    """Raise ValueError, before the first is measured, for a text that cannot be."""
+    for name, text in texts.items():
+        with heading(f"{name}: "):
+            check_data(text.data, max_lag, blocks, wide=True)
+
+
+def _measured(name: str, text: SymbolText, options: dict[str, Any]) -> Measurement:
+    """The measurement of one text, beside the exact information where its law is known."""
+    sequence = known_sequence(name) if text.unit == "byte" else None
+    exact = sequence.mutual_information if sequence else None
+    with heading(f"{name}: "), cli.progress_bar(name) as progress:
+        return measure_corpus(
+            text.corpus,
+            text.data,
+            exact=exact,
+            unit=text.unit,
+            tokens=text.tokens,
+            progress=progress,
+            **options,
+        )
 
 
 def comparison_table(results: Sequence[Measurement]) -> str:
@@ -212,7 +235,7 @@ def render(result: Measurement) -> str:
         f" {curve.drift * BITS:.2e} bits, {drift}; estimator '{curve.estimator}'"
     )
     dropped = sum(value <= 0 for value in curve.values)
-    left_out = "1 lag" if dropped == 1 else f"{dropped} lags"
+    left_out = counted(dropped, "lag", "lags")
     parts = [
         title,
         _lag_table(result),
@@ -280,8 +303,9 @@ def _lag_table(result: Measurement) -> str:
     shown = [lag for lag in SHOWN_LAGS if lag <= curve.lags[-1]]
     ratios = [np.divide(curve.lags, lag) for lag in shown]
     nearest = [int(np.argmin(np.abs(np.log(ratio)))) for ratio in ratios]
+    places = list(dict.fromkeys(nearest))  # several may be nearest to one
     rows = []
-    for i in dict.fromkeys(nearest):
+    for i in places:
         lag = curve.lags[i]
         rows.append(
             [
@@ -299,7 +323,7 @@ def _lag_table(result: Measurement) -> str:
         unit, lags_in_unit = other
         header[0] = f"lag, {curve.unit}s"
         header.insert(1, unit)
-        for row, i in zip(rows, dict.fromkeys(nearest), strict=True):
+        for row, i in zip(rows, places, strict=True):
             row.insert(1, f"{lags_in_unit[i]:.1f}")
     return text_table(header, rows)
 
@@ -374,8 +398,9 @@ def records_sentence(result: Measurement) -> str | None:
     beyond = laws.apart(result.information, result.verdict.last_lag)
     if not beyond:
         return found
+    lags = counted(len(beyond), "lag", "lags")
     return (
-        f"{found}. I stands out at {len(beyond)} lags beyond the verdict's, up to {beyond[-1]:,},"
+        f"{found}. I stands out at {lags} beyond the verdict's, up to {beyond[-1]:,},"
         " as where a field of one line follows from that of the line before, such as a counter"
     )
 

@@ -3,13 +3,19 @@
 It is read off its predictions alone.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from plkernel.common import cli
 from plkernel.common.files import refuse_study
 from plkernel.models import Device
+
+if TYPE_CHECKING:
+    from plkernel.context.measures import Influence
+    from plkernel.probing.text_models import TextModel
 
 
 def probe(
@@ -57,13 +63,9 @@ def probe(
     """
     from dataclasses import replace
 
-    import numpy as np
-
-    from plkernel.analysis.information.estimate import decay_curves
     from plkernel.common.delivery import check_outputs, deliver
     from plkernel.config.spec import LARGEST_SEED
     from plkernel.context.curve_figures import probe_figure
-    from plkernel.context.measures import INFORMED, Influence
     from plkernel.data.windows import fixed_windows, predicted_bytes
 
     check_outputs(
@@ -85,20 +87,11 @@ def probe(
     opened = open_text_model(target, choose_device(device), trust_code)
     name, data = opened.text(text)
     trained = context or opened.context
-    unit = opened.unit
     length = trained * lengths
-    if length > opened.most:
-        raise ValueError(
-            f"context must be at most {opened.most:,}, which is all that the model takes, got"
-            f" {length:,}"
-        )
+    _check_context(opened, length)
     known = lags_within(lags, length)
     read, ends = opened.encode(data)
-    if read.size < length + 1:
-        raise ValueError(
-            f"text must be one window of context + 1 = {length + 1:,} {unit}s or more, got"
-            f" {read.size:,} in {name!r}; give a longer one or a smaller --context"
-        )
+    _check_text(opened, name, read.size, length)
     cut = fixed_windows(read, length, windows)
     result = probing.probe(
         opened.predict,
@@ -107,20 +100,14 @@ def probe(
         batch=batch,
         seed=seed,
         step=opened.step,
-        unit=unit,
+        unit=opened.unit,
         window_bytes=None if ends is None else predicted_bytes(ends, length, windows),
     )
     if lengths > 1:
         cost, apart = probing.beyond(opened.predict, cut, trained, batch, opened.step)
         result = replace(result, trained=trained, cost=cost, divergence=apart)
-    if unit == "byte" and data.size >= known[-1] + INFORMED:
-        curve = decay_curves(data, known, blocks=INFORMED)[0]
-        bits = np.asarray(curve.values) / np.log(2)
-        errors = curve.standard_errors() / np.log(2)
-        result = replace(
-            result,
-            information=Influence(tuple(known), tuple(bits.tolist()), tuple(errors.tolist())),
-        )
+    if opened.unit == "byte":
+        result = replace(result, information=_information(data, known))
     title = f"{target} on {name}"
     values = {"target": str(target), "text": name, "seed": seed, **result.to_dict()}
     deliver(
@@ -130,6 +117,39 @@ def probe(
         json,
         figure,
     )
+
+
+def _check_context(opened: "TextModel", length: int) -> None:
+    """Raise ValueError for windows that are longer than the model takes."""
+    if length > opened.most:
+        raise ValueError(
+            f"context must be at most {opened.most:,}, which is all that the model takes, got"
+            f" {length:,}"
+        )
+
+
+def _check_text(opened: "TextModel", name: str, size: int, length: int) -> None:
+    """Raise ValueError for a text that is shorter than one window."""
+    if size < length + 1:
+        raise ValueError(
+            f"text must be one window of context + 1 = {length + 1:,} {opened.unit}s or more, got"
+            f" {size:,} in {name!r}; give a longer one or a smaller --context"
+        )
+
+
+def _information(data: Any, lags: Sequence[int]) -> "Influence | None":
+    """I(d) of a text in bits at the lags of the influence; None where it is too short for it."""
+    import numpy as np
+
+    from plkernel.analysis.information.estimate import decay_curves
+    from plkernel.context.measures import INFORMED, Influence
+
+    if data.size < lags[-1] + INFORMED:
+        return None
+    curve = decay_curves(data, lags, blocks=INFORMED)[0]
+    bits = np.asarray(curve.values) / np.log(2)
+    errors = curve.standard_errors() / np.log(2)
+    return Influence(tuple(lags), tuple(bits.tolist()), tuple(errors.tolist()))
 
 
 if __name__ == "__main__":

@@ -27,11 +27,10 @@ def command(name: Annotated[str | None, tyro.conf.Positional] = None) -> None:
     if name is not None:
         print(known[name].read_text(encoding="utf-8"), end="")
         return
+    width = max(map(len, known))
     for spec, path in specs().items():
-        print(
-            f"{spec:<{max(map(len, known))}} "
-            f" {parse_toml(path.read_bytes(), spec).get('description', '')}"
-        )
+        description = parse_toml(path.read_bytes(), spec).get("description", "")
+        print(f"{spec:<{width}}  {description}")
     print(f"\ntables of roles, for RoleTable.from_toml: {', '.join(roles())}")
     print(f"{cli.program('plkernel.specs')} NAME > my.toml writes one, to edit")
 

@@ -31,9 +31,13 @@ RWKV_AIM = {
     "bonus": "scheme",
 }
 RWKV_TEMPERING = 0.5
+"""The default with quantile nodes: the law half in the density of decays, half in receptances."""
 ENDS = ("shortest", "longest")
+"""Options of the ends of the half-lives."""
 OF_A_FOREIGN_ARM = {"learning_rate", "model", "corpus", "init", "init_options", *IN_THE_STUDY}
+"""Options of an arm whose model other people's code builds."""
 OF_ANY_ARM = {"scheme", "scheme_options", "placement", "spectrum", *OF_A_FOREIGN_ARM}
+"""Options that an RWKV has also where the arm places no decays."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,11 @@ class Condition:
 
     `resolve` makes one from an arm and its model, `from_config` reads one back.
 
-    arm: with the defaults of the model's kind filled in. train: with the learning rate of the arm,
-    None for a model that is not trained. study and name: of the spec and of the arm in it. trusted:
-    consent of the person at the command line to the code that it names, which no file can give.
+    arm      with the defaults of the model's kind filled in
+    train    with the learning rate of the arm; None for a model that is not trained
+    study    the name of the spec, and `name` that of the arm in it
+    trusted  consent of the person at the command line to the code that it names, which no file can
+             give
     """
 
     model: ModelSpec
@@ -61,8 +67,12 @@ class Condition:
     @property
     def code(self) -> dict[str, str]:
         """The names of other people's code in it, by the option that names them."""
-        kind = {"kind": self.model.kind} if self.model.is_foreign else {}
-        return kind | ({} if self.arm.init is None else {"init": self.arm.init})
+        named = {}
+        if self.model.is_foreign:
+            named["kind"] = self.model.kind
+        if self.arm.init is not None:
+            named["init"] = self.arm.init
+        return named
 
     @property
     def scheme(self) -> str:
@@ -72,7 +82,7 @@ class Condition:
         """
         usual = self.model.of_kind.scheme
         if usual is None:
-            raise ValueError(f"a model of kind {self.model.kind!r} has no scheme")
+            raise ValueError(f"kind must be one that has a scheme, got {self.model.kind!r}")
         return self.arm.scheme or usual
 
     @property
@@ -91,7 +101,7 @@ class Condition:
     def protocol(self) -> TrainSpec:
         """The training protocol; ValueError for a model that is not trained."""
         if self.train is None:
-            raise ValueError(f"condition {self.name!r} has no training protocol")
+            raise ValueError(f"train must be given for condition {self.name!r}, got none")
         return self.train
 
     @property
@@ -103,7 +113,7 @@ class Condition:
             "corpus": self.corpus.model_dump(),
             "model": self.model.model_dump(),
             "arm_options": self.arm.model_dump(exclude=set(IN_THE_STUDY)),
-            "train": self.train and self.train.model_dump(),
+            "train": self.train.model_dump() if self.train else None,
         }
 
     @cached_property
@@ -114,13 +124,19 @@ class Condition:
         """
         arm = self.arm
         if self.model.is_foreign:
-            raise ValueError(f"a model of kind {self.model.kind!r} has no nodes that are known")
-        values = [getattr(arm, name) for name in NODE_VALUES]
-        if (arm.node_file and None in values) or (arm.match and arm.output_std is None):
             raise ValueError(
-                "match or node_file refers to more than this arm: read the spec with load_spec"
+                f"kind must be one whose nodes are known, got {self.model.kind!r}, of other people"
             )
-        nodes = self._placed_nodes() if values == [None, None, None] else self._given_nodes(*values)
+        values = [getattr(arm, name) for name in NODE_VALUES]
+        is_unread = arm.node_file is not None and None in values
+        is_unmatched = arm.match is not None and arm.output_std is None
+        if is_unread or is_unmatched:
+            raise ValueError(
+                "match and node_file must be resolved first, as they refer to more than this arm;"
+                " read the spec with load_spec"
+            )
+        are_given = any(value is not None for value in values)
+        nodes = self._given_nodes(*values) if are_given else self._placed_nodes()
         return nodes if arm.output_std is None else decays.scaled_to(nodes, arm.output_std)
 
     def _placed_nodes(self) -> decays.Nodes:
@@ -359,17 +375,25 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
             )
         return arm
     reach = float(multiple * train.context)
-    if scheme is None:
-        ends = {"shortest": math.log(2) * model.patching.size, "longest": math.log(2) * reach}
-        return _filled(arm, ends)
-    longest = {"longest": reach}
+    if scheme is not None:
+        return _with_spectral_scheme(arm, scheme, reach)
+    ends = {"shortest": math.log(2) * model.patching.size, "longest": math.log(2) * reach}
+    return _filled(arm, ends)
+
+
+def _with_spectral_scheme(arm: Arm, scheme: str, reach: float) -> Arm:
+    """Return the arm at a scheme whose longest time constant is `reach`.
+
+    Raises ValueError where the arm gives another one.
+    """
     given = arm.scheme_options or {}
-    if {**given, **longest} != {**longest, **given}:
+    longest = given.get("longest", reach)
+    if longest != reach:
         raise ValueError(
             f"scheme_options.longest must be left out beside spectrum, which makes it {reach:g},"
-            f" got {given['longest']:g}"
+            f" got {longest:g}"
         )
-    arm = arm.model_copy(update={"scheme_options": {**given, **longest}})
+    arm = arm.model_copy(update={"scheme_options": {**given, "longest": reach}})
     return _filled(arm, {"scheme": scheme})
 
 

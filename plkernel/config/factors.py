@@ -92,17 +92,21 @@ def _with_rates(keys: DesignKeys, named: Mapping[str, Options]) -> DesignKeys:
     factors = keys.factors or {}
     rates = keys.tuning.rates if keys.tuning else None
     if not rates:
-        raise ValueError("tuning.rates must be given with tuning.method 'curve', three or more")
+        raise ValueError(
+            "tuning.rates must be given with tuning.method 'curve', three or more, got none"
+        )
     if RATE in factors:
         raise ValueError(
-            f"factors.{RATE} is made of tuning.rates with tuning.method 'curve': leave it out"
+            f"factors.{RATE} must be left out with tuning.method 'curve', which makes it of"
+            f" tuning.rates, got {shown(factors[RATE])}"
         )
     for name, options in named.items():
         given = {RATE, "rates"} & options.keys()
         if given:
+            option = min(given)
             raise ValueError(
-                f"arms.{name}: {min(given)} is tuning.rates for all arms with tuning.method"
-                " 'curve': leave it out"
+                f"arms.{name}: {option} must be left out with tuning.method 'curve', as all arms"
+                f" have tuning.rates, got {shown(options[option])}"
             )
     return keys.model_copy(
         update={
@@ -145,7 +149,11 @@ def means_of(
         short = name.removesuffix(f"_{block}")
         if block and short != name:
             means.setdefault(short, {})[block] = name
-    return {name: blocks for name, blocks in means.items() if len(blocks) > 1 and name not in arms}
+    kept = {}
+    for name, blocks in means.items():
+        if len(blocks) > 1 and name not in arms:
+            kept[name] = blocks
+    return kept
 
 
 def opposite(
@@ -243,23 +251,27 @@ class Design:
         """
         levels = {**self.cells.get(name, {}), **self.blocks[block]}
         options = _options_at(self.factors, levels)
+        # What [arms] says of all blocks, then what it says of this one.
         for override in dict.fromkeys((name, full_names[name])):
             options = deep_merge(options, self.named.get(override, {}))
         for key in ("match", "against"):
             other = options.get(key)
             if isinstance(other, str):
                 options[key] = full_names.get(other, other)
-        base = full_names.get(self.cell_of.get(self.baseline, self.baseline))
+        base_in_block = self.cell_of.get(self.baseline, self.baseline)
+        base = full_names.get(base_in_block)
         if base and base != full_names[name] and options.get("against") is None:
             options["against"] = base
         return {**options, "levels": levels}
 
     def _combinations(self, names: Sequence[str]) -> dict[str, Levels]:
+        """Every choice of one level of each of these factors, by the joined labels."""
         every = itertools.product(*(self.factors[name] for name in names))
         return {_joined(*labels): dict(zip(names, labels, strict=True)) for labels in every}
 
 
 def _joined(*parts: str) -> str:
+    """The name of labels together; empty ones are left out."""
     return "_".join(part for part in parts if part)
 
 

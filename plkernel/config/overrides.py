@@ -28,6 +28,7 @@ class Replaceable:
 
     @property
     def takes_several(self) -> bool:
+        """True for a list of values; its type may be one of several, as in tuple[..] | None."""
         return "tuple" in str(self.kind)
 
     def value(self, texts: Sequence[str]) -> Any:

@@ -24,8 +24,8 @@ from plkernel.config.schema import NODE_VALUES, Arm, Options
 from plkernel.config.spec import Spec, heading
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
-# as the value of an arm's `match`: the arm it is compared with, whatever its name
 BASELINE = "baseline"
+"""As the value of an arm's `match`: the arm it is compared with, whatever its name."""
 
 HINT = """SPEC: a file or a name ({specs}). Every value of the spec is an option too;
 the reference of the documentation lists them.
@@ -159,8 +159,9 @@ def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Conditio
     """Return the condition with the output standard deviation of the arm that its own names."""
     arm = condition.arm
     against = arm.against or spec.baseline
-    other = against if arm.match == BASELINE else str(arm.match)
-    if arm.match == BASELINE != against and BASELINE in conditions:
+    by_role = arm.match == BASELINE
+    other = against if by_role else str(arm.match)
+    if by_role and against != BASELINE and BASELINE in conditions:
         raise ValueError(
             "match must name one arm, got 'baseline', which may mean the arm of that name or the"
             " one compared with; rename the arm"
@@ -203,9 +204,8 @@ def _node_values(node_file: str) -> Options:
         gain = nodes["gain"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"node_file {node_file}: no node set in it, expected"
-            ' {"nodes": {"rates": [...], "projection": [...], "gain": "..."}} as plkernel.fit'
-            " writes it"
+            f"node_file {node_file} must hold a node set, got none; plkernel.fit writes one, as in"
+            ' {"nodes": {"rates": [...], "projection": [...], "gain": "..."}}'
         ) from error
     return dict(zip(NODE_VALUES, (rates, multipliers, gain), strict=True))
 

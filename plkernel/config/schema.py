@@ -31,6 +31,7 @@ from plkernel.models.kinds import FOREIGN, KINDS, OF_DECAYS, Kind
 WIDEST = 2**16
 LARGEST_STEP = 2**28  # bytes of training text in one step, batch * context
 MOST_STEPS = 10**12
+MOST_WINDOWS = 2**24
 MOST_ARMS = 4096  # each takes some milliseconds to check, and as many runs as there are seeds
 SMALLEST_EPS = 1.2e-38  # the least that float32 holds to all its digits
 
@@ -64,7 +65,7 @@ AtLeastZero = Annotated[Number, Field(ge=0)]
 BelowOne = Annotated[Number, Field(ge=0, lt=1)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 Fraction = Annotated[Number, Field(gt=0, lt=0.5)]
-WindowCount = Annotated[Natural, Field(le=2**24)]
+WindowCount = Annotated[Natural, Field(le=MOST_WINDOWS)]
 Width = Annotated[Positive, Field(le=WIDEST)]
 Rank = Annotated[Whole, Field(ge=2, le=WIDEST)] | None
 Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
@@ -86,16 +87,20 @@ Metric = Literal[
     "test_bpb_minimum",
 ]
 OF_RECALL = ("capacity", "persistence")
+"""Metrics of runs on a corpus of recall, by the names of the tests."""
 OF_CURVES = ("val_bpb_minimum", "test_bpb_minimum")
+"""Metrics of curves over learning rates rather than of runs."""
 FARTHEST = 8
 """Longest sequences of the tests of recall, in multiples of those of training, unless train.beyond
 says it.
 """
 
 AIM_OPTIONS = ("target", "kernel", "lag")
+"""Options of an arm that say, with beta, which power law it aims at."""
 NODE_VALUES = ("node_rates", "node_multipliers", "node_gain")
-# fields of an arm that stand elsewhere in a run, or nowhere
+"""Options of an arm that are a node set together."""
 IN_THE_STUDY = ("against", "levels", "rates", "train")
+"""Options of an arm that stand elsewhere in the configuration of a run, or nowhere."""
 # Defaults by name, for every option that a spec does not give. blinkdl: the demo training scripts
 # of the official RWKV code (github.com/BlinkDL/RWKV-LM, RWKV-v5 and RWKV-v7/train_temp), with what
 # its optimiser and loss always do. Its README names other values for other data. The peak rate is
@@ -513,7 +518,7 @@ class TrainSpec(Section):
                 " reaches 0"
             )
         shares = sum(stage.share for stage in self.curriculum)
-        if shares > 1 + 1e-9:
+        if shares > 1 + 1e-9:  # a sum of decimal fractions may exceed 1 by rounding
             raise ValueError(f"shares of the curriculum must add up to 1 at most, got {shares:g}")
         self._check_effects()
         return self
@@ -522,7 +527,9 @@ class TrainSpec(Section):
         """Raise ValueError where steps and bytes do not say how long, or a step is too large."""
         step = self.batch * self.context
         if (self.steps is None) == (self.bytes is None):
-            raise ValueError("exactly one of steps and bytes must be given")
+            raise ValueError(
+                f"exactly one of steps and bytes must be given, got {self.steps} and {self.bytes}"
+            )
         if step > LARGEST_STEP:
             raise ValueError(
                 f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {step}:"
@@ -703,7 +710,9 @@ class MeasuredNumber(Section):
         if self.metric != "truncation_cost":
             self.refuse(["bytes"], f"does not belong to metric {self.metric!r}: leave it out", head)
         elif self.bytes is None:
-            raise ValueError(f"{head}metric 'truncation_cost' needs bytes, such as 32")
+            raise ValueError(
+                f"{head}bytes must be given with metric 'truncation_cost', such as 32, got none"
+            )
         if self.metric not in OF_RECALL:
             self.refuse(["times"], f"does not belong to metric {self.metric!r}: leave it out", head)
         elif self.times is None or self.times & (self.times - 1):
@@ -773,6 +782,7 @@ class Gate(MeasuredNumber):
         return self
 
     def _check_ahead_of(self, limits: list[float]) -> None:
+        """Raise ValueError beside limits, and for a metric that n-grams do not have."""
         of_the_end = self.step is None and self.metric in ("val_bpb", "test_bpb")
         if limits or not of_the_end:
             raise ValueError(

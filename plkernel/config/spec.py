@@ -26,11 +26,13 @@ from plkernel.config.schema import (
 from plkernel.models.kinds import FOREIGN, KINDS
 
 LARGEST_SEED = 2**63 - 1
-LEAST_RATES = 3  # of a curve, as a parabola has three coefficients
+LEAST_RATES = 3
+"""Of a curve, as a parabola has three coefficients."""
 RECALL = "synthetic:recall"
-# with a rate behind it within 255, the most of file systems
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
-RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)  # beside the arms of a study
+"""Names of studies and arms: with a rate behind it, within the 255 bytes of file systems."""
+RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)
+"""Names that no arm may have, as a study has files and folders of these names beside its arms."""
 SECTIONS: dict[str, type[Section]] = {
     "corpus": CorpusSpec,
     "model": ModelSpec,
@@ -186,16 +188,20 @@ class Spec(Section):
             with heading(f"{kind} {one.name!r}: "):
                 if names.count(one.name) > 1:
                     raise ValueError("name must be unique, got one that several have")
-                if one.metric in schema.OF_CURVES:
-                    self._check_curve(one.arm)
-                elif isinstance(one, Hypothesis) and one.arm in self.means:
-                    for arm in self.means[one.arm].values():
-                        self._check_measured(one.model_copy(update={"arm": arm}))
-                else:
-                    self.arm(one.arm)
-                    self._check_measured(one)
+                self._check_own_arms(one)
                 if isinstance(one, Hypothesis):
                     self._check_hypothesis(one)
+
+    def _check_own_arms(self, one: Hypothesis | Gate) -> None:
+        """Raise ValueError where there is no such arm, curve or mean, or nothing is measured."""
+        if one.metric in schema.OF_CURVES:
+            self._check_curve(one.arm)
+        elif isinstance(one, Hypothesis) and one.arm in self.means:
+            for arm in self.means[one.arm].values():
+                self._check_measured(one.model_copy(update={"arm": arm}))
+        else:
+            self.arm(one.arm)
+            self._check_measured(one)
 
     def _check_measured(self, one: Hypothesis | Gate) -> None:
         """Raise ValueError where the runs do not measure the number that is declared."""
@@ -257,12 +263,13 @@ class Spec(Section):
         curves = self.curves
         if not curves:
             raise ValueError(
-                "minima are those of curves over learning rates: set tuning.method = 'curve'"
+                "tuning.method must be 'curve' for minima, which are those of curves over learning"
+                f" rates, got {self.tuning.method!r}"
             )
         if name not in curves or name == other_than:
             hint = nearest(name, curves.keys() - {other_than})
             raise ValueError(
-                f"{option} {name!r} is not {'another' if other_than else 'a'} curve; {hint}"
+                f"{option} must name {'another' if other_than else 'a'} curve, got {name!r}; {hint}"
             )
 
     def _check_mean(self, name: str, other_than: str) -> None:

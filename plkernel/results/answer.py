@@ -1,7 +1,6 @@
 """The answer of a study in one sentence: which arms differ from their baseline, and by how much."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from plkernel.analysis.figures.style import byte_unit
@@ -9,17 +8,19 @@ from plkernel.common.cli import counted, shortened, written
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.measured import read_measurement
 from plkernel.results.rate_report import curve_clauses
-from plkernel.results.statistics import ALPHA, PairedDifference
+from plkernel.results.statistics import ALPHA, PairedDifference, magnitude
+from plkernel.results.study import StudyRun
 from plkernel.results.wording import listed, mean_and_interval, mean_text, span
 
 MOST_NAMED = 6
 """With more differences, or more than MOST_BLOCKS blocks, the sentence counts and names two."""
 MOST_BLOCKS = 2
 LONGEST_NAME = 40
+"""Characters of a corpus's name that are shown."""
 SEVERAL = 3
-"""So many arms that cannot be told apart share their numbers."""
-LEAST_UNIT = 10.0
-"""A tenth of a unit is told in that unit: 0.61 MB."""
+"""From so many arms on, those that cannot be distinguished from the baseline share one range."""
+UNIT_FROM = 0.1
+"""Bytes are told in a unit from this share of it on: 0.61 MB rather than 610 kB."""
 
 
 def answer(comparison: Comparison) -> str:
@@ -28,11 +29,15 @@ def answer(comparison: Comparison) -> str:
     if comparison.curves:
         return f"{where}, {curve_clauses(comparison.curves, comparison.unit)}."
     if not any(one.n > 1 for one in comparison.on_text.values()):
-        return f"{where}, no arm shares two seeds with its baseline, so nothing can be told apart."
+        return (
+            f"{where}, no arm shares two seeds with its baseline, so nothing can be distinguished."
+        )
     is_few = len(comparison.on_text) <= MOST_NAMED
     is_short = is_few and len(comparison.text_blocks) <= MOST_BLOCKS
     told = _every_arm(comparison) if is_short else _counts(comparison)
-    told += _of_control(comparison)
+    control = control_note(comparison)
+    if control:
+        told += f"; {control}"
     declared = comparison.declared
     if declared and declared.closed:
         gates = listed(repr(name) for name in declared.closed)
@@ -66,12 +71,6 @@ def words_of(comparison: Comparison) -> dict[str, str]:
     return measured.words if measured else {}
 
 
-def _of_control(comparison: Comparison) -> str:
-    """The clause on the control of a trial; empty without one."""
-    note = control_note(comparison)
-    return f"; {note}" if note else ""
-
-
 def control_note(comparison: Comparison) -> str:
     """Whether the control of a trial was seen, and what it cost; empty without one."""
     measured = read_measurement(comparison.study.folder)
@@ -95,19 +94,13 @@ def control_note(comparison: Comparison) -> str:
 
 def _where(comparison: Comparison) -> str:
     """The text, bytes and seeds: "On stdlib, after 0.61 MB and with 3 seeds"."""
-    control = comparison.control
-    excluded = {arm.name for arm in control.arms} if control else set()
-    runs = [run for run in comparison.study.finished() if run.arm not in excluded]
+    controls = comparison.control_names
+    runs = [run for run in comparison.study.finished() if run.arm not in controls]
     if not runs:
         return "So far, with the control alone"
-    names = list(dict.fromkeys(_text_name(run.config) for run in runs))
-    texts = listed(names) if len(names) <= MOST_BLOCKS else f"{len(names)} texts"
-    ends = [run.result.bytes for run in runs if run.result]
-    unit, unit_name = byte_unit(LEAST_UNIT * max(ends))
-    after = span([end / unit for end in ends], ".2g")
-    planned = [run for run in comparison.study.runs if run.arm not in excluded]
+    planned = [run for run in comparison.study.runs if run.arm not in controls]
     begins = "On" if len(runs) == len(planned) else "So far, on"
-    where = f"{begins} {texts}, after {after} {unit_name}"
+    where = f"{begins} {_texts(runs)}, after {_bytes_read(runs)}"
     seeds = [one.n for one in comparison.on_text.values()]
     if seeds:
         where += f" and with {span(seeds)} {'seed' if max(seeds) == 1 else 'seeds'}"
@@ -115,6 +108,19 @@ def _where(comparison: Comparison) -> str:
     if compared > 1:
         where += f" (significance is corrected for {compared} comparisons, intervals are not)"
     return where
+
+
+def _texts(runs: Sequence[StudyRun]) -> str:
+    """The names of the texts that runs were trained on, or how many there are."""
+    names = list(dict.fromkeys(_text_name(run.config) for run in runs))
+    return listed(names) if len(names) <= MOST_BLOCKS else f"{len(names)} texts"
+
+
+def _bytes_read(runs: Sequence[StudyRun]) -> str:
+    """The bytes that finished runs have read: "0.61 MB", or the range of them."""
+    ends = [run.result.bytes for run in runs if run.result]
+    unit, unit_name = byte_unit(max(ends) / UNIT_FROM)
+    return f"{span([end / unit for end in ends], '.2g')} {unit_name}"
 
 
 def _text_name(config: object) -> str:
@@ -144,37 +150,42 @@ def _of_block(
     comparison: Comparison, block: ArmBlock, arms: Sequence[ArmResult], words: dict[str, str]
 ) -> str:
     """The clause of one block: "X +0.002 (..) cannot be distinguished from BASELINE"."""
-
-    def called(name: str) -> str:
-        return words.get(name) or comparison.short(name)
-
-    one_base = len({arm.against for arm in arms}) == 1
-
-    def named(arm: ArmResult) -> str:
-        return words.get(arm.name) or comparison.label(arm, paired=not one_base)
-
-    base = called(str(arms[0].against)) if one_base else "the arm it is compared with"
-    same, behind, ahead = [], [], []
+    against = {str(arm.against) for arm in arms}
+    has_one_base = len(against) == 1
+    base = "the arm it is compared with"
+    if has_one_base:
+        name = against.pop()
+        base = words.get(name) or comparison.short(name)
+    same = []
+    behind = []
+    ahead = []
     for arm in arms:
         one = comparison.differences[arm.name]
+        name = words.get(arm.name) or comparison.label(arm, paired=not has_one_base)
         if arm.name not in comparison.surviving:
-            same.append((named(arm), one))
+            same.append((name, one))
         elif one.mean > 0:
-            behind.append((named(arm), mean_and_interval(one, ".3f")))
+            behind.append((name, one))
         else:
-            ahead.append((named(arm), mean_and_interval(_negated(one), ".3f")))
-    parts = []
+            ahead.append((name, one))
+    clauses = []
     if same:
-        parts.append(_undistinguished(same, base))
-    for way, found in (("behind", behind), ("ahead of", ahead)):
-        if found:
-            (first, numbers), *more = found
-            told = listed(
-                [f"{first} ended {numbers}", *(f"{name} {numbers}" for name, numbers in more)]
-            )
-            parts.append(f"{told} {comparison.unit} {way} {base}")
+        clauses.append(_undistinguished(same, base))
+    if behind:
+        clauses.append(f"{_ended(behind)} {comparison.unit} behind {base}")
+    if ahead:
+        clauses.append(f"{_ended(ahead)} {comparison.unit} ahead of {base}")
     title = f"{block.title}: " if block.title else ""
-    return title + "; ".join(parts)
+    return title + "; ".join(clauses)
+
+
+def _ended(arms: Sequence[tuple[str, PairedDifference]]) -> str:
+    """Names with their distances: "X ended 0.02 (0.01 to 0.03) and Y 0.05 (0.04 to 0.06)"."""
+    distances = [(name, mean_and_interval(magnitude(one), ".3f")) for name, one in arms]
+    (first, first_distance), *others = distances
+    texts = [f"{first} ended {first_distance}"]
+    texts += [f"{name} {distance}" for name, distance in others]
+    return listed(texts)
 
 
 def _undistinguished(same: Sequence[tuple[str, PairedDifference]], base: str) -> str:
@@ -189,11 +200,6 @@ def _undistinguished(same: Sequence[tuple[str, PairedDifference]], base: str) ->
     high = max(one.high for one in ordered)
     bounds = f"{written(low, '+.3f', low)} to {written(high, '+.3f', high)}"
     return f"{names} cannot be distinguished from {base} ({means}, intervals within {bounds})"
-
-
-def _negated(one: PairedDifference) -> PairedDifference:
-    """A lead as a positive number."""
-    return replace(one, mean=-one.mean, low=-one.high, high=-one.low)
 
 
 # Many arms: counts, and the two ends
@@ -212,14 +218,17 @@ def _counts(comparison: Comparison) -> str:
         f": {len(behind)} behind the baseline and {len(ahead)} ahead"
     )
     if behind:
-        furthest = max(behind, key=lambda name: comparison.differences[name].mean)
-        numbers = mean_and_interval(comparison.differences[furthest], ".3f")
-        text += f"; furthest behind {_marked(comparison, furthest)} by {numbers}"
+        text += f"; furthest behind {_furthest(comparison, behind)}"
     if ahead:
-        furthest = min(ahead, key=lambda name: comparison.differences[name].mean)
-        numbers = mean_and_interval(_negated(comparison.differences[furthest]), ".3f")
-        text += f"; furthest ahead {_marked(comparison, furthest)} by {numbers}"
+        text += f"; furthest ahead {_furthest(comparison, ahead)}"
     return text
+
+
+def _furthest(comparison: Comparison, names: Sequence[str]) -> str:
+    """The arm with the largest of these differences: "8_ema by 0.043 (0.033 to 0.053)"."""
+    distances = {name: magnitude(comparison.differences[name]) for name in names}
+    name = max(names, key=lambda name: distances[name].mean)
+    return f"{_marked(comparison, name)} by {mean_and_interval(distances[name], '.3f')}"
 
 
 def _marked(comparison: Comparison, name: str) -> str:

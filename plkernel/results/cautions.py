@@ -26,7 +26,7 @@ def warnings(comparison: Comparison) -> list[str]:
     return [sentence for caution in CAUTIONS for sentence in caution(comparison)]
 
 
-def _of(names: Sequence[str], text: str) -> list[str]:
+def _sentence_on(names: Sequence[str], text: str) -> list[str]:
     """A sentence on arms or runs, "a, b and c: text."; none without any."""
     if not names:
         return []
@@ -47,7 +47,7 @@ def _differ_in(values: Collection[Any], text: str) -> list[str]:
 def leaking(comparison: Comparison) -> list[str]:
     """Arms whose loss is not one of a likelihood."""
     names = [arm.name for arm in comparison.arms if not arm.causal]
-    return _of(
+    return _sentence_on(
         names,
         f"{NOT_CAUSAL}: a prediction sees part of its own target, so the loss says little about the"
         " model",
@@ -60,7 +60,7 @@ def idle(comparison: Comparison) -> list[str]:
     for name, difference in comparison.differences.items():
         if not any(difference.per_seed.values()):
             names.append(name)
-    return _of(
+    return _sentence_on(
         names,
         "the same loss as the baseline to the last digit in every seed: its options do nothing",
     )
@@ -73,14 +73,16 @@ def at_the_edge(comparison: Comparison) -> list[str]:
         if choice.at_edge:
             edge[name] = f"{choice.rate:g}"
     rates = listed(dict.fromkeys(edge.values()))
-    return _of(list(edge), f"learning rate {rates} is the first or last tried")
+    return _sentence_on(list(edge), f"learning rate {rates} is the first or last tried")
 
 
 def undecided_rate(comparison: Comparison) -> list[str]:
     """Arms for which a distant learning rate may be as good as the chosen one."""
     noise = _noise(comparison)
     names = [name for name, choice in comparison.tuning.items() if choice.rivals(noise)]
-    return _of(names, f"the search cannot tell the best learning rate, {_more_seeds(noise)}")
+    return _sentence_on(
+        names, f"the search cannot tell the best learning rate, {_more_seeds(noise)}"
+    )
 
 
 def another_rate(comparison: Comparison) -> list[str]:
@@ -92,7 +94,7 @@ def another_rate(comparison: Comparison) -> list[str]:
         base = str(arm.against)
         if arm.name in tuned and base in tuned and tuned[arm.name].apart(tuned[base], noise):
             names.append(arm.name)
-    return _of(
+    return _sentence_on(
         names,
         "not at its baseline's learning rate; the search cannot tell which is better,"
         f" {_more_seeds(noise)}",
@@ -118,13 +120,15 @@ def of_curves(comparison: Comparison) -> list[str]:
 def without_baseline(comparison: Comparison) -> list[str]:
     """Baselines without a finished run."""
     names = [base.name for base in comparison.baselines if not base.seeds]
-    return _of(names, "no run of this baseline is finished, there is nothing to compare with")
+    return _sentence_on(
+        names, "no run of this baseline is finished, there is nothing to compare with"
+    )
 
 
 def damaged(comparison: Comparison) -> list[str]:
     """Runs whose rows are not those that their result tells of."""
     names = [run.name for run in comparison.study.finished() if not run.agrees]
-    return _of(
+    return _sentence_on(
         names,
         "the rows are not those of the result: bring metrics.jsonl back, or train the run again",
     )
@@ -138,7 +142,7 @@ def not_finite(comparison: Comparison) -> list[str]:
         seeds = [seed for seed, loss in losses.items() if not math.isfinite(loss)]
         if seeds:
             names.append(f"{arm.name}, seed {listed(seeds)}")
-    return _of(names, "the loss is not finite, so the arm has no mean")
+    return _sentence_on(names, "the loss is not finite, so the arm has no mean")
 
 
 def beyond_the_context(comparison: Comparison) -> list[str]:
@@ -177,7 +181,7 @@ def unequal_sizes(comparison: Comparison) -> list[str]:
             sizes.update(comparison[arm.against].parameters)
         if len(sizes) > 1:
             names.append(arm.name)
-    return _of(names, "models that are compared differ in the number of parameters")
+    return _sentence_on(names, "models that are compared differ in the number of parameters")
 
 
 def unequal_seeds(comparison: Comparison) -> list[str]:
@@ -200,7 +204,7 @@ def several_texts(comparison: Comparison) -> list[str]:
         digest = asked.pop("sha256", None)
         asked.pop("size", None)
         digests.setdefault(str(asked), set()).add(digest)
-    most = max(digests.values(), key=len)
+    most = max(digests.values(), key=len)  # one corpus in several versions is enough
     return _differ_in(most, "the bytes of their corpus (its sha256)")
 
 

@@ -24,6 +24,12 @@ SPREADS = 100
 """Standard deviations that are averaged where a pilot leaves several possible."""
 MOST_DRAWN = 10
 """Differences up to which the power of sign flips is found by drawing studies."""
+DRAWN_AT_ONCE = 500
+"""Drawn studies whose subset sums are taken together: of all DRAWS they are 80 MB."""
+USUAL_POWER = 0.8
+"""The power at which a difference counts as one that a study can find."""
+HALVINGS = 10
+"""Of the interval in which a needed effect is sought: to a thousandth of its width."""
 TIE = 1e-9
 """Sums that differ by less, relative to the sum of all magnitudes, count as equal (rounding)."""
 
@@ -131,8 +137,18 @@ def _undecided(one: Claimed, test: Test) -> Judgement:
     """The judgement of a claim that cannot be tested."""
     n = len(one.differences)
     mean = float(np.mean(one.differences)) if n else math.nan
-    nan = math.nan
-    return Judgement(n, mean, nan, nan, test, nan, nan, nan, nan, "undecided")
+    return Judgement(
+        n=n,
+        mean=mean,
+        low=math.nan,
+        high=math.nan,
+        test=test,
+        p=math.nan,
+        p_family=math.nan,
+        p_opposite=math.nan,
+        p_opposite_family=math.nan,
+        verdict="undecided",
+    )
 
 
 # Tests
@@ -223,6 +239,7 @@ def interval(differences: Sequence[float], alpha: float, test: Test) -> tuple[fl
 
 
 MIRRORED = {"higher": "lower", "higher_by_less": "lower_by_less"}
+"""Claims that become others when all differences change their signs."""
 
 
 def power(
@@ -287,7 +304,7 @@ def _power_of_sign_flips(
         edges.append(lowest - drawn)
     largest_p = np.zeros(DRAWS)
     for edge in edges:
-        studies = edge.reshape(-1, 500, n)  # the sums of all at once are 80 MB
+        studies = edge.reshape(-1, DRAWN_AT_ONCE, n)
         p = np.concatenate([np.mean(part @ subsets >= 0.0, axis=1) for part in studies])
         largest_p = np.maximum(largest_p, p)
     return float(np.mean(largest_p <= level))
@@ -314,19 +331,20 @@ def _power_of_t(
 
 @cache
 def effect_needed(n: int, m: int = 1, alpha: float = 0.05, pilot: int | None = None) -> float:
-    """The true difference beyond the margin, in units of sd, that has power 0.8 (lower, higher).
+    """The true difference beyond the margin, in units of sd, with USUAL_POWER (lower, higher).
 
     pilot: as in `power`.
     """
 
     def enough(effect: float) -> bool:
-        return power("higher", 0.0, effect, 1.0, n, m, alpha, pilot) >= 0.8
+        return power("higher", 0.0, effect, 1.0, n, m, alpha, pilot) >= USUAL_POWER
 
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while not enough(high):
         low = high
         high = 2.0 * high
-    for _ in range(10):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         if enough(middle):
             high = middle

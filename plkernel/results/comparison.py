@@ -28,12 +28,14 @@ from plkernel.results.tuning import Choice, choices
 from plkernel.results.verdicts import Declared, declared
 
 COMMON_STEP = "val_bpb_common_step"
+"""The measure at the last step that all runs reached, where their numbers of steps differ."""
 TITLES = {
     "final_val_bpb": "final validation",
     "best_val_bpb": "best validation",
     "test_bpb": "test",
     "excess_bpb": "final validation above the floor",
 }
+"""Titles of the measures that every study has, by their keys in files."""
 Values = Mapping[str, Mapping[int, float]]
 """The numbers of one arm by measure and seed."""
 
@@ -46,8 +48,8 @@ class ArmResult:
     values       by measure and seed
     estimates    the mean of every measure that a run has
     differences  to `against`, of every measure with a common seed
-    bytes        by seed, those at which a run reaches the final loss of `against`, over the bytes
-                 that it took there; infinite if never
+    bytes        by seed a ratio: the bytes at which a run reaches the final loss of `against`, over
+                 the bytes that `against` read for it; infinite if never
     """
 
     name: str
@@ -208,10 +210,12 @@ class Comparison:
     @cached_property
     def on_text(self) -> dict[str, PairedDifference]:
         """`differences` without that of the control, which is no claim on an initialisation."""
-        return {name: one for name, one in self.differences.items() if name not in self._controls}
+        controls = self.control_names
+        return {name: one for name, one in self.differences.items() if name not in controls}
 
     @cached_property
-    def _controls(self) -> set[str]:
+    def control_names(self) -> set[str]:
+        """The names of the arms of the control; none without one."""
         return {arm.name for arm in self.control.arms} if self.control else set()
 
     @cached_property
@@ -230,7 +234,7 @@ class Comparison:
         for arm in self.others:
             one = arm.differences.get(measure)
             if one is not None:
-                family = of_control if arm.name in self._controls else on_text
+                family = of_control if arm.name in self.control_names else on_text
                 family[arm.name] = one.p_value
         return {**holm(on_text), **holm(of_control)}
 
@@ -258,7 +262,7 @@ class Comparison:
 def _block(levels: Mapping[str, str], arms: Sequence[ArmResult]) -> ArmBlock:
     """The block of arms that share these levels, by factor."""
     against = Counter(arm.against for arm in arms if arm.against)
-    base = max(against, key=against.__getitem__, default=arms[0].name)
+    base = against.most_common(1)[0][0] if against else arms[0].name
     # Of model.gain the name is gain, unless another factor ends so too.
     ends = [factor.rpartition(".")[2] for factor in levels]
     titles = []

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Starts = Mapping[str, tuple[Memory, Memory]]
 """The memory of arms, which differ in their initialisation alone, before training and after."""
 WHEN = ("before", "after")
+"""The two times of `Starts`, as titles name them."""
 LONGEST_LAG = 256
 """Lags in bytes up to which kernels are compared."""
 
@@ -75,6 +76,7 @@ def _gains(study: Study) -> set[str | None]:
 
 
 def _is_known(memory: Memory) -> bool:
+    """True if half-lives and kernels were recorded."""
     return bool(memory.half_lives.size and memory.kernels.size)
 
 

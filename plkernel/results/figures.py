@@ -133,26 +133,39 @@ class Drawing(NamedTuple):
     figure: "Figure"
 
 
+def _drawing(kind: str, figure: "Figure", block: ArmBlock | None = None) -> Drawing:
+    """A figure of a kind, with its place and caption: of one block, or of the whole study."""
+    section, caption = KINDS[kind]
+    if block is None:
+        return Drawing(kind, section, caption, "", figure)
+    return Drawing(f"{kind}{block.slug}", section, caption, block.title, figure)
+
+
 def drawings(comparison: Comparison) -> Iterator[Drawing]:
     """Draw every figure of a study; the names of those of a block end in the block's levels."""
+    yield from _of_study(comparison)
+    limits = _shared_limits(comparison)
+    for block in comparison.blocks:
+        yield from _of_block(comparison, block, limits)
+
+
+def _of_study(comparison: Comparison) -> Iterator[Drawing]:
+    """Draw every figure of the whole study for which there are data."""
     kernels = {arm.name: memory_panel(comparison, arm).before for arm in comparison.arms}
     whole = overview_figure(comparison, kernels, words_of(comparison))
     if whole:
-        yield Drawing("overview", *KINDS["overview"], "", whole)
+        yield _drawing("overview", whole)
     label = f"difference in {comparison.unit}, below 0 is better"
     if comparison.declared:
         judged = [one for one in comparison.declared.outcomes if one.judgement.n]
         if judged:
             rows = [hypothesis_row(outcome) for outcome in judged]
-            yield Drawing("verdicts", *KINDS["verdicts"], "", forest({"": rows}, label))
+            yield _drawing("verdicts", forest({"": rows}, label))
     over_rates = rate_figure(comparison.curves, comparison.unit)
     if over_rates:
-        yield Drawing("rates", *KINDS["rates"], "", over_rates)
+        yield _drawing("rates", over_rates)
     if comparison.differences:
-        yield Drawing("forest", *KINDS["forest"], "", forest(difference_rows(comparison), label))
-    limits = _shared_limits(comparison)
-    for block in comparison.blocks:
-        yield from _of_block(comparison, block, limits)
+        yield _drawing("forest", forest(difference_rows(comparison), label))
 
 
 def _shared_limits(comparison: Comparison) -> tuple[float, float] | None:
@@ -168,33 +181,37 @@ def _of_block(
     comparison: Comparison, block: ArmBlock, limits: tuple[float, float] | None
 ) -> Iterator[Drawing]:
     """Draw every figure of a block for which there are data; `limits` of difference curves."""
-
-    def drawing(kind: str, figure: "Figure") -> Drawing:
-        return Drawing(f"{kind}{block.slug}", *KINDS[kind], block.title, figure)
-
     title = block.title
     unit = comparison.unit
-    yield drawing("convergence", loss_figure(_loss_curves(comparison, block), title, unit))
+    losses = loss_figure(_loss_curves(comparison, block), title, unit)
+    yield _drawing("convergence", losses, block)
     paired = _paired_curves(comparison, block)
     if paired:
-        yield drawing("difference", difference_figure(paired, title, limits, unit))
-    for kind, draw in (("truncation", truncation_figure), ("influence", influence_figure)):
-        curves = _context_curves(comparison, block, kind)
-        if curves:
-            yield drawing(kind, draw(curves, title))
+        yield _drawing("difference", difference_figure(paired, title, limits, unit), block)
+    truncation = _context_curves(comparison, block, "truncation")
+    if truncation:
+        yield _drawing("truncation", truncation_figure(truncation, title), block)
+    influence = _context_curves(comparison, block, "influence")
+    if influence:
+        yield _drawing("influence", influence_figure(influence, title), block)
     recall = recall_lines(comparison, block)
     if recall:
-        yield drawing("recall", recall_figure(recall, title))
+        yield _drawing("recall", recall_figure(recall, title), block)
     beyond = beyond_lines(comparison, block)
     if beyond:
-        yield drawing("beyond", beyond_figure(beyond, title))
+        yield _drawing("beyond", beyond_figure(beyond, title), block)
+    yield from _of_memory(comparison, block)
+
+
+def _of_memory(comparison: Comparison, block: ArmBlock) -> Iterator[Drawing]:
+    """Draw the kernels and the half-lives of a block's arms, before training and after."""
     panels = [memory_panel(comparison, arm) for arm in block.arms if arm.seeds]
     kernels = [_with_slopes(panel) for panel in panels if _has_kernels(panel)]
     if kernels:
-        yield drawing("kernels", kernel_figure(kernels, title))
+        yield _drawing("kernels", kernel_figure(kernels, block.title), block)
     half_lives = [panel for panel in panels if _has_half_lives(panel)]
     if half_lives:
-        yield drawing("half-lives", half_life_figure(half_lives, title))
+        yield _drawing("half-lives", half_life_figure(half_lives, block.title), block)
 
 
 def _has_kernels(panel: Panel) -> bool:
@@ -240,23 +257,18 @@ def context_of(comparison: Comparison, arm: ArmResult, kind: str) -> Curves | No
 
     Runs with a value that is not finite, or with other positions than the first, are left out.
     """
-    at, values, law = CONTEXT[kind]
-    positions: list[int] = []
-    bits = []
-    laws = []
-    for run in comparison.study.finished(arm.name):
-        curve = getattr(run.result, kind)
-        if not curve or None in getattr(curve, values):
-            continue
-        positions = positions or getattr(curve, at)
-        if getattr(curve, at) != positions:
-            continue
-        bits.append(getattr(curve, values))
-        if getattr(curve, law):
-            laws.append(getattr(curve, law))
-    if not bits:
+    position_key, value_key, law_key = CONTEXT[kind]
+    found = [getattr(run.result, kind) for run in comparison.study.finished(arm.name)]
+    finite = [curve for curve in found if curve and None not in getattr(curve, value_key)]
+    if not finite:
         return None
-    best = tuple(np.array(laws, dtype=float).mean(axis=0).tolist()) if laws else None
+    positions = getattr(finite[0], position_key)
+    alike = [curve for curve in finite if getattr(curve, position_key) == positions]
+    bits = [getattr(curve, value_key) for curve in alike]
+    laws = [getattr(curve, law_key) for curve in alike if getattr(curve, law_key)]
+    best = None
+    if laws:
+        best = tuple(np.array(laws, dtype=float).mean(axis=0).tolist())
     return Curves(tuple(positions), np.array(bits, dtype=float), best)
 
 

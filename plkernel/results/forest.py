@@ -25,6 +25,11 @@ FAR = 8.0
 ROW_HEIGHT = 0.19
 """Inches of a row with a label of one line; further lines take half of that."""
 LONGEST_LABEL = 44
+"""Characters in a line of a hypothesis's label."""
+ENOUGH_ROWS = 3
+"""With fewer rows there is no telling which of them is far."""
+LEAST_FRAME = 1e-3
+"""Half the width of the frame where all differences are zero."""
 
 
 class ForestRow(NamedTuple):
@@ -80,10 +85,10 @@ def forest(
     from matplotlib.figure import Figure
 
     rows: list[ForestRow | str] = []
-    for title, of in groups.items():
+    for title, members in groups.items():
         if title:
             rows.append(title)
-        rows += of
+        rows += members
     reach = _frame([row for row in rows if isinstance(row, ForestRow)])
     labels = ["" if isinstance(row, str) else row.label for row in rows]
     most_lines = max(1 + label.count("\n") / 2 for label in labels)
@@ -146,15 +151,14 @@ def _marker(mean: float, reach: float) -> str:
 def _frame(rows: Sequence[ForestRow]) -> float:
     """Half the width of the frame: room for all rows but those far beyond the median."""
     known = [row for row in rows if row.difference]
-    # with one row or two there is no telling which is far
-    typical = (
-        median(largest_magnitude(row.per_seed) for row in known) if len(known) > 2 else math.inf
-    )
+    sizes = [largest_magnitude(row.per_seed) for row in known]
+    farthest_shown = math.inf
+    if len(known) >= ENOUGH_ROWS and median(sizes) > 0:
+        farthest_shown = FAR * median(sizes)
     seeds: list[float] = []
     bounds: list[float] = []
-    for row in known:
-        is_near = not typical or largest_magnitude(row.per_seed) <= FAR * typical
-        if is_near and row.difference:
+    for row, size in zip(known, sizes, strict=True):
+        if size <= farthest_shown and row.difference:
             seeds += row.per_seed
             bounds += [row.difference.low, row.difference.high]
     return half_frame(seeds, bounds)
@@ -164,7 +168,8 @@ def half_frame(seeds: Sequence[float], bounds: Sequence[float]) -> float:
     """Half a symmetric frame: room for every seed, and for bounds up to BESIDE times as far."""
     farthest_seed = largest_magnitude(seeds)
     farthest = max(farthest_seed, largest_magnitude(bounds))
-    return 1.07 * min(farthest, BESIDE * farthest_seed) or 1e-3
+    with_margin = 1.07 * min(farthest, BESIDE * farthest_seed)
+    return with_margin or LEAST_FRAME
 
 
 def largest_magnitude(values: Sequence[float]) -> float:

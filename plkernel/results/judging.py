@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from scipy.special import chdtri
 from scipy.stats import ttest_ind
 
-from plkernel.common.cli import nearest, text_table
+from plkernel.common.cli import counted, nearest, text_table
 from plkernel.common.files import parse_toml, read_bytes
 from plkernel.config.schema import BOUNDED, Claim, explained
 from plkernel.results.claims import Claimed, Judgement, judge_family
@@ -24,6 +24,7 @@ from plkernel.results.statistics import (
     PairedDifference,
     detectable_difference,
     holm,
+    magnitude,
     paired_difference,
 )
 from plkernel.results.wording import interval_text, mean_text, p_text
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_SEEDS = 10_000
+"""Where more seeds are needed, this number is told."""
 SPREAD_COVERAGE = 0.8
 """Of the interval of a standard deviation, and so of the seeds needed."""
 BASELINES = ("baseline", "base", "control", "default")
+"""Names by which a baseline is known that nobody names."""
 
 
 class Stated(BaseModel):
@@ -140,12 +143,19 @@ def judged(
         raise ValueError(f"rows must hold two arms or more, got {', '.join(arms) or 'none'}")
     base = _baseline(arms, stating.baseline if baseline is None else baseline)
     groups = _by_size_and_arm(kept)
-    compared = _all_compared(groups, arms, base, hope)
-    verdicts = _verdicts(groups, base, arms, stating.hypotheses)
-    return Judged(base, step, compared, verdicts, stating.hypotheses, left_out, hope)
+    return Judged(
+        baseline=base,
+        step=step,
+        compared=_all_compared(groups, arms, base, hope),
+        verdicts=_verdicts(groups, base, arms, stating.hypotheses),
+        stated=stating.hypotheses,
+        left_out=left_out,
+        hope=hope,
+    )
 
 
 def _by_size_and_arm(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+    """The rows of every arm, size by size."""
     groups: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         by_arm = groups.setdefault(row.size, {})
@@ -178,6 +188,7 @@ def _run_name(row: Row) -> str:
 
 
 def _baseline(arms: Sequence[str], given: str | None) -> str:
+    """The arm that others are compared with; ValueError for one that is not there."""
     if given is None:
         return next((arm for arm in arms if arm.lower() in BASELINES), arms[0])
     if given not in arms:
@@ -220,12 +231,25 @@ def _welch(own: Sequence[float], base: Sequence[float]) -> PairedDifference:
     fewest = min(len(own), len(base))
     mean = float(np.mean(own) - np.mean(base))
     if fewest < 2:
-        return PairedDifference(fewest, mean, math.nan, math.nan, math.nan, math.nan, {})
+        return PairedDifference(
+            n=fewest,
+            mean=mean,
+            low=math.nan,
+            high=math.nan,
+            standard_deviation=math.nan,
+            p_value=math.nan,
+            per_seed={},
+        )
     result = ttest_ind(own, base, equal_var=False)
     interval = result.confidence_interval(0.95)
-    spread = math.sqrt(np.var(own, ddof=1) + np.var(base, ddof=1))
     return PairedDifference(
-        fewest, mean, float(interval.low), float(interval.high), spread, float(result.pvalue), {}
+        n=fewest,
+        mean=mean,
+        low=float(interval.low),
+        high=float(interval.high),
+        standard_deviation=math.sqrt(np.var(own, ddof=1) + np.var(base, ddof=1)),
+        p_value=float(result.pvalue),
+        per_seed={},
     )
 
 
@@ -246,7 +270,8 @@ def seeds_needed(hope: float, sd: float, n: int) -> tuple[int, int, int] | None:
 
 def _fewest(hope: float, sd: float) -> int:
     """The least n whose detectable difference is at most `hope`; MOST_SEEDS where more are."""
-    low, high = 1, MOST_SEEDS
+    low = 1
+    high = MOST_SEEDS
     while high - low > 1:
         middle = (low + high) // 2
         if detectable_difference(sd, middle) <= hope:
@@ -289,8 +314,11 @@ def _check_stated(hypotheses: Sequence[Stated]) -> None:
         head = f"hypotheses {one.name!r}"
         if names.count(one.name) > 1:
             raise ValueError(f"{head}: name must be unique, got one that several have")
-        if alphas.setdefault(one.family, one.alpha) != one.alpha:
-            raise ValueError(f"{head}: alpha must be that of its family, {alphas[one.family]:g}")
+        alpha = alphas.setdefault(one.family, one.alpha)
+        if one.alpha != alpha:
+            raise ValueError(
+                f"{head}: alpha must be that of its family, {alpha:g}, got {one.alpha:g}"
+            )
 
 
 def _check_named(
@@ -342,13 +370,12 @@ def render(result: Judged, better: str = "lower") -> str:
 def _headline(result: Judged, better: str) -> str:
     """One sentence: which arms differ significantly, and what so few seeds could not see."""
     found = [one for one in result.compared if one.corrected_p < ALPHA]
-    number = len(result.compared)
-    comparisons = f"{number} comparison{'s' if number > 1 else ''}"
+    comparisons = counted(len(result.compared), "comparison", "comparisons")
     if not found:
         known = [one.detectable for one in result.compared if math.isfinite(one.detectable)]
-        seen = (
-            f"; these seeds find a difference of {min(known):.2g} at the earliest" if known else ""
-        )
+        seen = ""
+        if known:
+            seen = f"; these seeds find a difference of {min(known):.2g} at the earliest"
         return (
             f"No arm can be distinguished from {result.baseline} ({comparisons}, corrected by"
             f" Holm){seen}."
@@ -366,13 +393,12 @@ def _headline(result: Judged, better: str) -> str:
 
 def _size_of(difference: PairedDifference) -> str:
     """The mean and its interval without the sign of the mean: "0.012 (0.007 to 0.017)"."""
-    one = difference
-    if one.mean < 0:
-        one = replace(one, mean=-one.mean, low=-one.high, high=-one.low)
+    one = magnitude(difference)
     return f"{mean_text(one, '.4f')} ({interval_text(one, '.4f')})"
 
 
 def _table(result: Judged) -> str:
+    """A row for every comparison; the column of sizes is left out where there are none."""
     header = [
         "size",
         "arm",
@@ -408,6 +434,7 @@ def _table(result: Judged) -> str:
 
 
 def _needed_text(needed: tuple[int, int, int] | None) -> str:
+    """The seeds needed at the spread seen, and at the ends of its interval; see `seeds_needed`."""
     if needed is None:
         return "-"
     seen, low, high = needed

@@ -82,7 +82,7 @@ def _tests(result: Any) -> list[dict[str, Any]]:
 
 
 def _alike_runs(comparison: Comparison, arm: ArmResult) -> list[list[dict[str, Any]]]:
-    """The tests of every finished run of an arm, of those that took the same as the first."""
+    """The tests of an arm's finished runs; runs with other tests than the first are left out."""
     runs = [_tests(run.result) for run in comparison.study.finished(arm.name)]
     tested = [tests for tests in runs if tests]
     return [tests for tests in tested if _places(tests) == _places(tested[0])]
@@ -99,7 +99,7 @@ def _longest(tests: Tests, name: str) -> Mapping[str, Any]:
 
 
 def _places(tests: Tests) -> list[Any]:
-    """The positions of the curves of some tests, as far as these decide them."""
+    """What decides whether curves of two runs can be averaged: their tests, lengths and groups."""
     return [
         (one["test"], one["length"], one["distance"]["up_to"], one["order"]["up_to"])
         for one in tests

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ArmCurves = Mapping[str, Sequence[LossCurve]]
 """The curves of every arm's seeds, keyed by bytes read."""
+LEGEND_COLUMNS = 3
 LONGEST_TITLE = 34
 """Characters in a line of a panel's title at full size."""
 
@@ -42,7 +43,7 @@ def loss_figure(arms: ArmCurves, heading: str = "", unit: str = "bits per byte")
     size, size_name = byte_unit(last)
     lines = sum(len(curves) for curves in arms.values())
     opacity = min(0.6, 12 / max(1, lines))  # many lines would hide the means
-    legend_rows = -(-len(arms) // 3)
+    legend_rows = math.ceil(len(arms) / LEGEND_COLUMNS)
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, 2.8 + 0.15 * legend_rows))
         whole, late = figure.subplots(1, 2)
@@ -74,7 +75,7 @@ def difference_figure(
     last = _last_position(arms)
     size, size_name = byte_unit(last)
     columns = 2 if len(arms) == 4 else min(3, len(arms))
-    rows = -(-len(arms) // columns)
+    rows = math.ceil(len(arms) / columns)
     width = PAGE_WIDTH if columns > 1 else 1.3 * COLUMN_WIDTH
     with style():
         figure = Figure(figsize=(width, 2.2 * rows + 0.5))
@@ -95,6 +96,7 @@ def difference_figure(
 
 
 def _last_position(arms: ArmCurves) -> int:
+    """The most bytes that any curve reaches; 1 without any."""
     positions = [at for curves in arms.values() for curve in curves for at in curve]
     return max(positions, default=1)
 

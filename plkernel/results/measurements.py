@@ -54,23 +54,33 @@ def arms_measured(study: Study, measured: MeasuredNumber, names: Iterable[str | 
 def values(
     study: Study, arm: str | None, measured: MeasuredNumber, seeds: Sequence[int]
 ) -> dict[int, float]:
-    """The measurement in every finished run of an arm that made it, by seed.
+    """The measurement by seed: of an arm, a curve over learning rates, or a mean over blocks.
 
-    What is measured at the end counts only in runs that took as many steps as planned. Of a mean
-    over blocks, a seed counts that has a number in every block.
+    Of a mean over blocks, a seed counts that has a number in every block.
     """
     if measured.metric in OF_CURVES:
         if arm is None or arm not in curves_of(study.spec["arms"]):
             return {}
         return rate_curve(study, arm, measured.metric, seeds).minima
-    means = means_in(study)
-    if arm in means:
-        return mean_over([values(study, one, measured, seeds) for one in means[arm].values()])
+    blocks = means_in(study).get(arm or "")
+    if blocks is None:
+        return _values_of_runs(study, arm, measured, seeds)
+    return mean_over([values(study, one, measured, seeds) for one in blocks.values()])
+
+
+def _values_of_runs(
+    study: Study, arm: str | None, measured: MeasuredNumber, seeds: Sequence[int]
+) -> dict[int, float]:
+    """The measurement in every finished run of an arm that made it, by seed.
+
+    What is measured at the end counts only in runs that took as many steps as planned.
+    """
+    at_end = measured.step is None
     found = {}
     for run in study.finished():
         if run.arm != arm or run.seed not in seeds or run.result is None:
             continue
-        if measured.step is None and not as_planned(study, run):
+        if at_end and not as_planned(study, run):
             continue
         value = _measurement(run, run.result, measured)
         if value is not None:
@@ -96,11 +106,8 @@ def _measurement(run: StudyRun, result: RunResult, measured: MeasuredNumber) -> 
     if measured.metric == "val_bpb" and measured.step is None:
         return result.final_val_bpb
     step = result.steps if measured.step is None else measured.step
-    value: float | None = None
-    for row in run.evaluations:
-        if row.step == step:
-            value = getattr(row, measured.metric)
-    return value
+    by_step = {row.step: getattr(row, measured.metric) for row in run.evaluations}
+    return by_step.get(step)
 
 
 def as_planned(study: Study, run: StudyRun) -> bool:

@@ -39,7 +39,7 @@ from plkernel.results.wording import (
 WIDTH = 120
 """Columns of a terminal."""
 NAME_WIDTH = 48
-"""Columns of them at most for the first column of a table."""
+"""Of these, the most that the first column of a table takes."""
 FACTS = {
     "hardware": ["hardware.cpu", "hardware.cores", "hardware.gpu", "threads"],
     "versions": [
@@ -225,15 +225,11 @@ def _plain_table(table: Table) -> str:
     """
     rows: list[list[str]] = []
     title_at: dict[int, str] = {}
-    for title, of in table.groups.items():
+    for title, members in table.groups.items():
         if title:
             title_at[len(rows)] = title
-        for name, *cells in of:
-            label, _, _ = name.partition("\n")
-            first, *more = textwrap.wrap(label, NAME_WIDTH, subsequent_indent="  ")
-            rows.append([first, *cells])
-            empty = [""] * len(cells)
-            rows += [[rest, *empty] for rest in more]
+        for row in members:
+            rows += _wrapped_row(row)
     count = _fitting(table.header, rows)
     fitting = text_table(table.header[:count], [row[:count] for row in rows])
     head, rule, *body = fitting.splitlines()
@@ -246,6 +242,15 @@ def _plain_table(table: Table) -> str:
     if dropped:
         lines.append(f"On the page only: {', '.join(dropped)}.")
     return "\n".join(lines)
+
+
+def _wrapped_row(row: Sequence[str]) -> list[list[str]]:
+    """A row without its note; the rest of a name that is too long stands in rows of its own."""
+    name, *cells = row
+    label, _, _ = name.partition("\n")
+    first, *more = textwrap.wrap(label, NAME_WIDTH, subsequent_indent="  ")
+    empty = [""] * len(cells)
+    return [[first, *cells], *([rest, *empty] for rest in more)]
 
 
 def _fitting(header: Sequence[str], rows: Rows) -> int:
@@ -312,19 +317,13 @@ def _context(comparison: Comparison) -> Iterator[Item]:
         yield Paragraphs("summary", worth)
     declared = comparison.declared
     if declared and declared.gates:
-        yield Paragraphs("summary", _gates_passed(declared))
+        passed = sum(gate.passed for gate in declared.gates)
+        number = counted(len(declared.gates), "gate", "gates")
+        yield Paragraphs("summary", [f"{passed} of {number} passed."])
         yield _gate_table(declared)
     cautions = warnings(comparison)
     if cautions:
         yield Paragraphs("warnings", cautions)
-
-
-def _gates_passed(declared: Declared) -> list[str]:
-    """The sentence on gates; none without gates."""
-    if not declared.gates:
-        return []
-    passed = sum(gate.passed for gate in declared.gates)
-    return [f"{passed} of {len(declared.gates)} gates passed."]
 
 
 def _verdict_table(comparison: Comparison, declared: Declared) -> Table:
@@ -495,19 +494,21 @@ def _results(comparison: Comparison) -> Table:
 
 def _reference_rows(reference: Reference, measures: Sequence[str]) -> list[list[str]]:
     """Rows of n-grams and of LZMA in the table of results; they have no seeds, sizes or steps."""
-    unknown = ["", "", ""]
+
+    def row(name: str, known: Mapping[str, float]) -> list[str]:
+        losses = [f"{known[key]:.4f}" if key in known else "" for key in measures]
+        return [name, *losses, "", "", ""]
+
     rows = []
     losses = zip(reference.orders, reference.val_bpb, reference.test_bpb, strict=True)
     for order, validation, test in losses:
-        known = {"final_val_bpb": f"{validation:.4f}", "test_bpb": f"{test:.4f}"}
         name = f"n-gram, {counted(order, 'byte', 'bytes')}"
-        rows.append([name, *(known.get(key, "") for key in measures), *unknown])
+        rows.append(row(name, {"final_val_bpb": validation, "test_bpb": test}))
     if reference.lzma:
         windows = zip(reference.lzma.windows, reference.lzma.val_bpb, strict=True)
         for window, validation in windows:
-            known = {"final_val_bpb": f"{validation:.4f}"}
             name = f"LZMA, window of {size_text(window)}\nall of the validation text"
-            rows.append([name, *(known.get(key, "") for key in measures), *unknown])
+            rows.append(row(name, {"final_val_bpb": validation}))
     return rows
 
 
@@ -550,21 +551,22 @@ def _differences(comparison: Comparison) -> Iterator[Item]:
             *(mean_and_half_width(arm.differences.get(key), "+.4f", seeds) for key in others),
         ]
 
-    caption = (
-        f"Arm minus {comparison.one_baseline or 'the one it is compared with'},"
-        f" {comparison.measures[comparison.primary]}, paired by seed, in {comparison.unit} (below"
-        " zero is better): t interval, p of the paired t test, corrected by Holm for all"
-        f" {len(comparison.on_text)}{_control_apart(comparison)}; then on {comparison.held_out},"
-        " corrected in the same way, and in other measures. Bytes: at which the arm reaches the"
-        " other's final loss, over those that the other took: geometric mean and 95 % t interval,"
-        " or how many never do."
-    )
+    caption = _caption_of_differences(comparison)
     yield _table(caption, header, _grouped(comparison, cells, paired=True))
 
 
-def _control_apart(comparison: Comparison) -> str:
-    """What the correction leaves out; empty without a control."""
-    return " on the text, the control apart" if comparison.control else ""
+def _caption_of_differences(comparison: Comparison) -> str:
+    """What is subtracted, the tests and their correction, and what the columns are."""
+    other = comparison.one_baseline or "the one it is compared with"
+    control_apart = " on the text, the control apart" if comparison.control else ""
+    return (
+        f"Arm minus {other}, {comparison.measures[comparison.primary]}, paired by seed, in"
+        f" {comparison.unit} (below zero is better): t interval, p of the paired t test, corrected"
+        f" by Holm for all {len(comparison.on_text)}{control_apart}; then on"
+        f" {comparison.held_out}, corrected in the same way, and in other measures. Bytes: at which"
+        " the arm reaches the other's final loss, over those that the other took: geometric mean"
+        " and 95 % t interval, or how many never do."
+    )
 
 
 def _counted_mean(one: Estimate, seeds: int) -> str:
@@ -589,10 +591,9 @@ def _bytes_text(arm: ArmResult) -> str:
 def _recall(comparison: Comparison) -> Iterator[Item]:
     """Accuracy in the tests of recall; nothing where no run has been tested."""
     found = {arm.name: recall_accuracy(comparison, arm) for arm in comparison.arms}
-    taken: dict[tuple[str, int], None] = {}
-    for of_arm in found.values():
-        taken |= dict.fromkeys(of_arm)
-    tests = sorted(taken, key=lambda test: RECALL_TESTS.index(test[0]))
+    every_test = [test for of_arm in found.values() for test in of_arm]
+    in_order = dict.fromkeys(every_test)  # each once, as they were taken
+    tests = sorted(in_order, key=lambda test: RECALL_TESTS.index(test[0]))
     if not tests:
         return
 

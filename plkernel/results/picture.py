@@ -1,4 +1,4 @@
-"""A study in one picture: the text's memory, the kernels of the starts, learning, differences.
+"""A study in one picture: the text's memory, kernels at initialisation, losses, differences.
 
 matplotlib is imported where it draws.
 """
@@ -6,7 +6,7 @@ matplotlib is imported where it draws.
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ARMS = 7
-"""More cannot be told apart in panels of this size."""
+"""More cannot be distinguished in panels of this size."""
 HEIGHT = 2.45
+"""Inches of the panels."""
 LEGEND_ROW = 0.16
-"""Inches of the panels, and of a row of the legend."""
+"""Inches of a row of the legend."""
 WIDEST_ROW = 95
 """Characters of all names in a row of the legend."""
 SMALL = 7.0
@@ -50,8 +51,11 @@ ROOM = 8.0
 BROAD = {**LAW, "alpha": 0.35}
 """Of the text's law, which stands out from its interval."""
 STEEP_CORNER: dict[str, Any] = {"x": 0.98, "y": 0.98, "ha": "right", "va": "top"}
+"""Where kernels that fall fast leave room for a word: above them."""
 FLAT_CORNER: dict[str, Any] = {"x": 0.03, "y": 0.02, "ha": "left", "va": "bottom"}
-"""Where kernels leave room for a word: above those that fall fast, below others."""
+"""Where others do: below them."""
+BETWEEN_MEASURES = 0.34
+"""Rows between the intervals of one arm, of which there is one for each of ENDS."""
 LOWEST = 1e-3
 """Kernels, 1 at lag 1, are shown down to here."""
 ENDS = {"final_val_bpb": ("validation", True), "test_bpb": ("test", False)}
@@ -78,7 +82,7 @@ def overview_figure(
     names = [words.get(arm.name) or comparison.label(arm) for arm in arms]
     names[0] += " (baseline)"
     note = textwrap.fill(control_note(comparison), WIDEST_ROW, break_on_hyphens=False)
-    panels = [True, bool(shown), True, True] if measured else [False, bool(shown), True, True]
+    panels = [measured is not None, bool(shown), True, True]
     rows = -(-len(arms) // _columns(names)) + len(note.splitlines())
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, HEIGHT + LEGEND_ROW * rows))
@@ -224,18 +228,10 @@ def _differences(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]
     """Differences to the baseline at the end with 95 % intervals, validation above test."""
     axes.axvline(0.0, color=INK, lw=0.7)
     rows = [(index, arm) for index, arm in enumerate(arms) if arm.differences]
-    keys = [key for key in ENDS if any(key in arm.differences for _, arm in rows)]
-    shown: list[tuple[int, float, str, Estimate]] = []
-    for place, (index, arm) in enumerate(rows):
-        for at, key in enumerate(keys):
-            one = arm.differences.get(key)
-            if one is None or not np.isfinite([one.mean, one.low, one.high]).all():
-                continue
-            height = place + 0.34 * (at - (len(keys) - 1) / 2)
-            shown.append((index, height, key, one))
-    limits = _limits([one for *_, one in shown])
-    for index, height, key, difference in shown:
-        _draw_interval(axes, height, difference, look(index), ENDS[key][1], limits)
+    marks = _marks(rows)
+    limits = _limits([mark.difference for mark in marks])
+    for mark in marks:
+        _draw_interval(axes, mark, limits)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -248,23 +244,48 @@ def _differences(axes: "Axes", comparison: Comparison, arms: Sequence[ArmResult]
     axes.xaxis.set_major_formatter("{x:g}")  # no power of ten, which would lie on the label
 
 
-def _draw_interval(
-    axes: "Axes",
-    height: float,
-    one: Estimate,
-    own: Mapping[str, Any],
-    is_filled: bool,
-    limits: tuple[float, float],
-) -> None:
+class _Mark(NamedTuple):
+    """An interval to be drawn.
+
+    arm     the number of the arm, 0 the baseline
+    height  in rows from above
+    filled  fill the marker of the mean
+    """
+
+    arm: int
+    height: float
+    filled: bool
+    difference: Estimate
+
+
+def _marks(rows: Sequence[tuple[int, ArmResult]]) -> list[_Mark]:
+    """The finite differences of arms, one row each, given with their numbers."""
+    keys = [key for key in ENDS if any(key in arm.differences for _, arm in rows)]
+    marks = []
+    for row, (index, arm) in enumerate(rows):
+        for at, key in enumerate(keys):
+            one = arm.differences.get(key)
+            if one is None or not np.isfinite([one.mean, one.low, one.high]).all():
+                continue
+            from_middle = at - (len(keys) - 1) / 2
+            _, filled = ENDS[key]
+            marks.append(_Mark(index, row + BETWEEN_MEASURES * from_middle, filled, one))
+    return marks
+
+
+def _draw_interval(axes: "Axes", mark: _Mark, limits: tuple[float, float]) -> None:
     """Draw an interval and its mean; where the interval leaves the panel, it ends in an arrow."""
+    own = look(mark.arm)
     colour = own["color"]
+    one = mark.difference
+    height = mark.height
     left, right = limits
     axes.plot([max(one.low, left), min(one.high, right)], [height, height], color=colour, lw=1.1)
     arrows = {"<": (left, one.low < left), ">": (right, one.high > right)}
     for arrow, (end, is_cut) in arrows.items():
         if is_cut:
             axes.plot([end], [height], arrow, color=colour, ms=3.5, mew=0, clip_on=False)
-    face = colour if is_filled else "white"
+    face = colour if mark.filled else "white"
     axes.plot([one.mean], [height], own["marker"], color=colour, mfc=face, ms=4, mew=0.9)
 
 

@@ -66,10 +66,14 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
 
 def _row(hypothesis: Hypothesis, sd: float, seeds: int, n: int, members: int) -> dict[str, Any]:
     """The row of one hypothesis in a family of so many members, for n seeds; see `powers`."""
-    claim, margin, alpha = hypothesis.claim, hypothesis.margin, hypothesis.alpha
+    claim = hypothesis.claim
+    margin = hypothesis.margin
+    alpha = hypothesis.alpha
     true = ASSUMED[claim] * margin
     up_to = sd * math.sqrt((seeds - 1) / float(chdtri(seeds - 1, 0.95)))
-    power = least = needed = None
+    power: float | None = None
+    least: float | None = None
+    needed: float | None = None
     if margin:
         power = claims.power(claim, margin, true, sd, n, members, alpha, pilot=seeds)
         least = claims.power(claim, margin, true, up_to, n, members, alpha)

@@ -76,19 +76,18 @@ def parabola(rates: Sequence[float], losses: Sequence[float]) -> Parabola:
     centre = float(rates[len(rates) // 2])
     x = np.log2(np.asarray(rates, dtype=np.float64) / centre)
     a, b, c = (float(one) for one in np.polyfit(x, losses, 2))
-    ends = [float(x[0]), float(x[-1])]
-    places = list(ends)
-    if a > 0:
-        vertex = -b / (2 * a)
-        if ends[0] < vertex < ends[1]:
-            places.append(vertex)
-    values = [a * place**2 + b * place + c for place in places]
-    best = int(np.argmin(values))
     lowest = float(rates[0])
     highest = float(rates[-1])
-    at_vertex = float(centre * 2.0 ** places[best])
-    rate = (lowest, highest, at_vertex)[best]
-    return Parabola(a, b, c, centre, lowest, highest, values[best], rate)
+    # Where it may be least, and the rate there: the ends themselves, not what their x rounds to.
+    candidates = [(float(x[0]), lowest), (float(x[-1]), highest)]
+    if a > 0:
+        vertex = -b / (2 * a)
+        if x[0] < vertex < x[-1]:
+            candidates.append((vertex, float(centre * 2.0**vertex)))
+    values = [a * place**2 + b * place + c for place, _ in candidates]
+    best = int(np.argmin(values))
+    _, rate = candidates[best]
+    return Parabola(a, b, c, centre, lowest, highest, minimum=values[best], rate=rate)
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,14 @@ from plkernel.common.files import (
 from plkernel.results.saved import EvaluationRow, RunResult
 from plkernel.results.study import Study, StudyRun, read_study, run_of, with_evaluations
 
-TOLD = ("arm", "seed", "status", "error", "config", "environment")
-"""What a record keeps of every ended run."""
+KEPT = ("arm", "seed", "status", "error", "config", "environment")
+"""What a record keeps of every ended run, as `StudyRun` names it."""
 
 
 def record_row(study: Study, run: StudyRun) -> dict[str, Any]:
     """One ended run as a row to keep: configuration, environment, result, curve and states."""
     row: dict[str, Any] = {"study": study.name}
-    for name in TOLD:
+    for name in KEPT:
         row[name] = getattr(run, name)
     if run.result is None:
         return row
@@ -92,13 +92,13 @@ def restore(record: Path, study: Path) -> int:
     ValueError where a row is damaged or there is none.
     """
     path = record / ROWS
-    rows = [with_evaluations(row) for row in files.read_lines(path, whole=True)]
-    missing = [row for row in rows if not _begun(study, _checked(path, row))]
     if not path.is_file():
         raise ValueError(
             f"record must be a folder with a file {ROWS}, got {record}; plkernel.report --record"
             " writes one"
         )
+    rows = [with_evaluations(row) for row in files.read_lines(path, whole=True)]
+    missing = [row for row in rows if not _begun(study, _checked(path, row))]
     for name in (REFERENCES, REGISTERED, MEASUREMENT):
         if (record / name).exists() and not (study / name).exists():
             files.save_json(study / name, files.load_json(record / name))

@@ -24,7 +24,9 @@ from plkernel.results.power import power_text, powers
 from plkernel.results.saved import Count, StudyFile, saved_type, validated
 
 LEAST_POWER = 0.5
+"""Claims with two bounds are not registered below it: they would hardly ever be confirmed."""
 LEAST_TARGETS = 16_000
+"""Bytes that a gate must be measured on."""
 RULES = (
     "Differences are taken seed by seed, the arm minus the one it is compared with.",
     (

@@ -34,6 +34,9 @@ KNOWN = {
 WIDE = " - "
 """Between the name of a run and its metric, in a chart that wandb exports: one column a run."""
 WIDE_BOUNDS = ("__MIN", "__MAX")
+"""Ends of further columns of such a chart, of the bounds of every point."""
+RunKey = tuple[str, int | None, str]
+"""Arm, seed and size of a run."""
 
 
 class Row(NamedTuple):
@@ -112,20 +115,30 @@ def _long(path: Path, table: "DataFrame", columns: Columns) -> "DataFrame":
     runs = [name for name in wide if not name.endswith(WIDE_BOUNDS)]
     if not runs or _found(table, "value", columns.value):
         return table
-    metrics = sorted({name.rpartition(WIDE)[2] for name in runs})
-    metric = metrics[0] if columns.value is None else columns.value
-    if len(metrics) > 1 and columns.value is None:
-        raise ValueError(f"{path}: value must be one of its metrics; {nearest('', metrics)}")
-    kept = [name for name in runs if name.endswith(f"{WIDE}{metric}")]
-    if not kept:
-        raise ValueError(
-            f"{path}: value must be one of its metrics, got {metric!r}; {nearest(metric, metrics)}"
-        )
+    metric = _wide_metric(path, runs, columns.value)
+    end = f"{WIDE}{metric}"
+    kept = [name for name in runs if name.endswith(end)]
     step = _column(path, table, "step", columns.step, needed=False)
     names = [step] if step else []
     melted = table.melt(id_vars=names, value_vars=kept, var_name="run", value_name=metric)
-    melted["run"] = melted["run"].str.removesuffix(f"{WIDE}{metric}")
+    melted["run"] = melted["run"].str.removesuffix(end)
     return melted.dropna(subset=[metric])
+
+
+def _wide_metric(path: Path, runs: Sequence[str], given: str | None) -> str:
+    """The metric to read from columns "RUN - METRIC": the one given, else the only one."""
+    metrics = sorted({name.rpartition(WIDE)[2] for name in runs})
+    if given is None:
+        if len(metrics) > 1:
+            raise ValueError(
+                f"{path}: value must be one of its metrics, got none; {nearest('', metrics)}"
+            )
+        return metrics[0]
+    if not any(name.endswith(f"{WIDE}{given}") for name in runs):
+        raise ValueError(
+            f"{path}: value must be one of its metrics, got {given!r}; {nearest(given, metrics)}"
+        )
+    return given
 
 
 def _rows_of(path: Path, table: "DataFrame", columns: Columns) -> list[Row]:
@@ -149,27 +162,28 @@ def _rows_of(path: Path, table: "DataFrame", columns: Columns) -> list[Row]:
 def _arms_and_seeds(
     path: Path, table: "DataFrame", columns: Columns
 ) -> list[tuple[str, int | None]]:
-    """The arm and the seed of every row."""
+    """The arm and the seed of every row, from columns of their own or from the names of runs."""
     arm_columns = _arm_columns(path, table, columns)
-    seed = _column(path, table, "seed", columns.seed, needed=False)
+    seed_column = _column(path, table, "seed", columns.seed, needed=False)
+    seeds: list[int] | None = None
+    if seed_column is not None:
+        seeds = [_seed(path, at, value) for at, value in enumerate(table[seed_column])]
     if arm_columns:
         parts = table[arm_columns].astype(str)
         arms = [", ".join(row) for row in parts.itertuples(index=False)]
-        if seed is None:
+        if seeds is None:
             return [(arm, None) for arm in arms]
-        return [(arm, _seed(path, at, table[seed].iloc[at])) for at, arm in enumerate(arms)]
-    run = _column(path, table, "run", columns.run, needed=False)
-    if run is None:
+        return list(zip(arms, seeds, strict=True))
+    run_column = _column(path, table, "run", columns.run, needed=False)
+    if run_column is None:
         raise ValueError(
-            f"{path}: has no column with the arm of a run; give --arm COLUMN, or --run COLUMN with"
-            f" names such as long/seed-3; {nearest('arm', _names(table))}"
+            f"{path}: must have a column with the arm of a run, got none; give --arm COLUMN, or"
+            f" --run COLUMN with names such as long/seed-3; {nearest('arm', _names(table))}"
         )
-    names = [str(name) for name in table[run]]
-    if seed is None:
+    names = [str(name) for name in table[run_column]]
+    if seeds is None:
         return [split_name(name, columns.pattern) for name in names]
-    seeds = [_seed(path, at, value) for at, value in enumerate(table[seed])]
-    arms = _without_seeds(names, seeds, columns.pattern)
-    return list(zip(arms, seeds, strict=True))
+    return list(zip(_without_seeds(names, seeds, columns.pattern), seeds, strict=True))
 
 
 def _without_seeds(names: list[str], seeds: list[int], pattern: str) -> list[str]:
@@ -187,6 +201,7 @@ def _without_seeds(names: list[str], seeds: list[int], pattern: str) -> list[str
 
 
 def _arm_columns(path: Path, table: "DataFrame", columns: Columns) -> list[str]:
+    """The columns whose values together name an arm; none where there are none."""
     if not columns.arm:
         known = _column(path, table, "arm", None, needed=False)
         return [known] if known else []
@@ -208,8 +223,8 @@ def _value_column(path: Path, table: "DataFrame", columns: Columns) -> str:
         return str(numeric[0])
     listed = ", ".join(map(str, numeric[:12])) or "none"
     raise ValueError(
-        f"{path}: has no column 'value'; name the one to compare with --value; with numbers:"
-        f" {listed}"
+        f"{path}: must have a column 'value', got none; name the one to compare with --value;"
+        f" with numbers: {listed}"
     )
 
 
@@ -300,6 +315,7 @@ def _number(value: Any, place: str, missing: Any) -> Any:
 
 
 def _seed(path: Path, at: int, value: Any) -> int:
+    """The seed in the row at place `at`; ValueError unless it is a whole number."""
     number = _number(value, f"{path}: row {at + 1}: seed", missing=math.nan)
     if not math.isfinite(number) or number != int(number):
         raise ValueError(f"{path}: row {at + 1}: seed must be a whole number, got {value!r}")
@@ -312,39 +328,46 @@ def last_values(rows: Iterable[Row], at: float | None = None) -> tuple[list[Row]
     Rows without steps are one for each run. Raises ValueError for two rows of one run at one step,
     and where runs have no step in common.
     """
-    runs: dict[tuple[str, int | None, str], dict[float | None, Row]] = {}
-    unseeded: list[Row] = []
+    every = list(rows)
+    unseeded = [row for row in every if _is_a_run(row)]
+    runs = _rows_by_step([row for row in every if not _is_a_run(row)])
+    if not runs:
+        return unseeded, None
+    if at is not None:
+        return _at_step(runs, at), at
+    common = set.intersection(*(set(by_step) for by_step in runs.values()))
+    if not common:
+        raise ValueError("rows: the runs have no step in common; give one that they have with --at")
+    step = max(common, key=lambda one: -math.inf if one is None else one)
+    return unseeded + [by_step[step] for by_step in runs.values()], step
+
+
+def _is_a_run(row: Row) -> bool:
+    """True where a row is all of its run: it tells neither a seed nor a step."""
+    return row.seed is None and row.step is None
+
+
+def _rows_by_step(rows: Iterable[Row]) -> dict[RunKey, dict[float | None, Row]]:
+    """The rows of every run by step; ValueError for two of one run at one step."""
+    runs: dict[RunKey, dict[float | None, Row]] = {}
     for row in rows:
-        if row.seed is None and row.step is None:
-            unseeded.append(row)
-            continue
-        of_run = runs.setdefault((row.arm, row.seed, row.size), {})
-        if row.step in of_run:
+        by_step = runs.setdefault((row.arm, row.seed, row.size), {})
+        if row.step in by_step:
             place = "" if row.step is None else f" at step {row.step:g}"
             raise ValueError(
                 f"rows: arm {row.arm!r} with seed {row.seed} has two values{place}; keep one, or"
                 " name the column of steps with --step or of sizes with --size"
             )
-        of_run[row.step] = row
-    if not runs:
-        return unseeded, None
-    common = set.intersection(*(set(of_run) for of_run in runs.values()))
-    if at is not None:
-        return _at_step(runs, at), at
-    if not common:
-        raise ValueError("rows: the runs have no step in common; give one that they have with --at")
-    step = max(common, key=lambda one: -math.inf if one is None else one)
-    return unseeded + [of_run[step] for of_run in runs.values()], step
+        by_step[row.step] = row
+    return runs
 
 
-def _at_step(
-    runs: dict[tuple[str, int | None, str], dict[float | None, Row]], at: float
-) -> list[Row]:
-    found = [of_run[at] for of_run in runs.values() if at in of_run]
-    if len(found) < len(runs):
-        missing = next(key for key, of_run in runs.items() if at not in of_run)
-        raise ValueError(
-            f"at must be a step that all runs have, got {at:g}, which arm {missing[0]!r} with seed"
-            f" {missing[1]} has not"
-        )
-    return found
+def _at_step(runs: dict[RunKey, dict[float | None, Row]], at: float) -> list[Row]:
+    """The row of every run at a step; ValueError, naming one, where a run has none there."""
+    for (arm, seed, _), by_step in runs.items():
+        if at not in by_step:
+            raise ValueError(
+                f"at must be a step that all runs have, got {at:g}, which arm {arm!r} with seed"
+                f" {seed} has not"
+            )
+    return [by_step[at] for by_step in runs.values()]

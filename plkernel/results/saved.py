@@ -25,6 +25,7 @@ from plkernel.config.schema import Gate, Hypothesis, explained
 OptionalNumber = float | None
 """null stands for NaN and infinity, which JSON cannot write."""
 Loss = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A loss that every run has: null is read as NaN."""
 AboveZero = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 Integers = Annotated[list[int], Field(min_length=1)]
@@ -43,7 +44,8 @@ class SavedColumns(Saved):
     def _of_one_length(self) -> "SavedColumns":
         lengths = {name: len(value) for name, value in self if isinstance(value, list)}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"{' and '.join(lengths)} must be of one length")
+            found = ", ".join(map(str, lengths.values()))
+            raise ValueError(f"{' and '.join(lengths)} must be of one length, got {found}")
         return self
 
 

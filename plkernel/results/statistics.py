@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -66,6 +66,14 @@ def paired_difference(
     return PairedDifference(**vars(one), p_value=p_value, per_seed=per_seed)
 
 
+def magnitude(one: PairedDifference) -> PairedDifference:
+    """A difference without the sign of its mean: baseline minus arm where the arm is lower."""
+    if not one.mean < 0:
+        return one
+    per_seed = {seed: -value for seed, value in one.per_seed.items()}
+    return replace(one, mean=-one.mean, low=-one.high, high=-one.low, per_seed=per_seed)
+
+
 def t_statistic(one: Estimate) -> np.float64:
     """mean * sqrt(n) / sd: infinite where there is no spread, NaN where the mean is zero too."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -106,7 +114,8 @@ def detectable_difference(sd: float, n: int, power: float = 0.8, alpha: float = 
         below, far_below = np.nan_to_num(nctdtr(n - 1, shift, [t, -t]))
         return float(below - far_below) - (1.0 - power)
 
-    shift = brentq(missing_power, 0.0, 20.0 * (t + 1.0), xtol=1e-12, rtol=1e-12)
+    surely_found = 20.0 * (t + 1.0)
+    shift = brentq(missing_power, 0.0, surely_found, xtol=1e-12, rtol=1e-12)
     return sd / math.sqrt(n) * float(shift)
 
 

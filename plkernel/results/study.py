@@ -81,9 +81,10 @@ class StudyRun:
         every = train.get("eval_every")
         if not isinstance(every, int) or every <= 0:
             return True
-        beyond_whole = len(self.evaluations) - result.steps // every
-        if beyond_whole not in (1, 2):  # a damaged file may claim more steps than can be listed
-            return False
+        # At step 0, at every whole multiple, and at the last step where that is none of these.
+        regular = 1 + result.steps // every
+        if len(self.evaluations) - regular not in (0, 1):
+            return False  # a damaged file may claim more steps than can be listed below
         steps = [row.step for row in self.evaluations]
         return steps == sorted({*range(0, result.steps + 1, every), result.steps})
 

@@ -30,6 +30,7 @@ from plkernel.results.study import Study
 Z = 1.96
 """Standard errors in half of a 95 % interval over target bytes."""
 TESTS = {"t": "the paired t test", "sign flips": "exact sign flips"}
+"""The tests in the words of a reader."""
 
 
 class HypothesisOutcome(NamedTuple):

@@ -46,6 +46,7 @@ GPU_FLOPS = 1e14
 LARGEST_STEP = {"cpu": 2e10, "cuda": 1e14}
 """Operations of a step that is timed as it is: some seconds of a slow core, or one of a GPU."""
 STEPS = 3
+"""Steps that are timed, after the first, which compiles."""
 EVALUATED = 8
 """Batches of an evaluation that is timed, at most. With one, what every evaluation costs whatever
 its size, such as the checkpoint, counts as the price of its few windows.
@@ -145,7 +146,7 @@ def evaluated_windows(condition: Condition) -> int:
     section = condition.corpus
     size = corpora.size_ahead(section.name, **section.reading) or 0
     disjoint = int(size * section.validation) // (train.context + 1)
-    evaluations = 1 + -(-train.total_steps // train.eval_every)
+    evaluations = 1 + math.ceil(train.total_steps / train.eval_every)
     final = min(train.final_windows, disjoint)
     return evaluations * train.eval_windows + final + train.test_windows + _tests_at_end(condition)
 
@@ -167,8 +168,11 @@ def _tests_at_end(condition: Condition) -> int:
     replaced = (1 + PLACES) * train.probe_windows
     times = times_of(train, None)
     along = 0
-    if times > 1:  # bits by position, all at once again, and anew every half context
-        along = (times + times + 2 * (times - 1)) * -(-train.test_windows // times)
+    if times > 1:
+        by_position = times
+        read_on = times
+        anew = 2 * (times - 1)  # every half context
+        along = (by_position + read_on + anew) * math.ceil(train.test_windows / times)
     return cut + replaced + along
 
 
@@ -196,17 +200,27 @@ def operations(prepared: Prepared) -> tuple[int, int]:
 def _formulas() -> dict[Any, Callable[..., int]]:
     """Return the operations of every recurrence from the shapes of its arguments."""
 
-    def formula(each: int, place: int, *shapes: Any, **_: Any) -> int:
+    def of_scan(each: int, place: int, *shapes: Any, **_: Any) -> int:
+        # Not the first argument: the decay may be one for all steps.
         channel_steps = math.prod(shapes[place])
-        return each * channel_steps * (1 if place else shapes[0][-1])
+        return each * channel_steps
+
+    def of_heads(each: int, *shapes: Any, **_: Any) -> int:
+        receptance = shapes[0]
+        channel_steps = math.prod(receptance)
+        head_size: int = receptance[-1]
+        return each * channel_steps * head_size
 
     known: dict[Any, Callable[..., int]] = {}
-    for name, pair in OPERATIONS.items():
-        for back, each in enumerate(pair):
-            operator = getattr(torch.ops.plkernel, f"{name}_backward" if back else name)
-            # the decay of a scan may be one for all steps
-            place = 1 + back if name == "scan" else 0
-            known[operator] = partial(formula, each, place)
+    for name, (forward, backward) in OPERATIONS.items():
+        run = getattr(torch.ops.plkernel, name)
+        run_back = getattr(torch.ops.plkernel, f"{name}_backward")
+        if name == "scan":
+            known[run] = partial(of_scan, forward, 1)
+            known[run_back] = partial(of_scan, backward, 2)
+        else:
+            known[run] = partial(of_heads, forward)
+            known[run_back] = partial(of_heads, backward)
     return known
 
 
@@ -224,6 +238,16 @@ def timed_apart(condition: Condition, batch: int) -> list[float]:
             ) from error
 
 
+def random_training(prepared: Prepared, folder: Path) -> Training:
+    """A training on random bytes, enough for its windows of evaluation, with files in `folder`."""
+    train = prepared.condition.protocol
+    size = 4 * train.eval_windows * (train.context + 1)
+    data = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    corpus = Corpus("random", "random", folder, data.size, "", 1)
+    splits = Splits(data, data, data)
+    return Training(Task(prepared, 0, corpus, splits, RunFolder(folder), train.device))
+
+
 def time_steps(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
     """Train on random bytes in this process.
 
@@ -231,26 +255,28 @@ def time_steps(config: dict[str, Any], trusted: bool, begun: float) -> list[floa
     """
     keep_memory()
     prepared = Prepared.of(from_config(config, trusted))
-    train = prepared.condition.protocol
-    data = np.random.default_rng(0).integers(
-        0, 256, 4 * train.eval_windows * (train.context + 1), np.uint8
-    )
     with tempfile.TemporaryDirectory() as name:
-        corpus = Corpus("random", "random", Path(name), data.size, "", 1)
-        splits = Splits(data, data, data)
-        folder = RunFolder(Path(name))
-        training = Training(Task(prepared, 0, corpus, splits, folder, train.device))
-        seconds = [time.time() - begun]
-        # An evaluation comes first, as in a run: it has the heap grow as it does there. The first
-        # step compiles.
-        steps = [training.step] * (1 + STEPS)
-        for action in (training.evaluate, *steps, training.evaluate):
+        training = random_training(prepared, Path(name))
+
+        def timed(action: Callable[[], Any]) -> float:
             before = time.perf_counter()
             action()
             training.settle()  # waits for a GPU
-            seconds.append(time.perf_counter() - before)
+            return time.perf_counter() - before
+
+        to_build = time.time() - begun
+        # An evaluation comes first, as in a run: it has the heap grow as it does there.
+        first_evaluation = timed(training.evaluate)
+        timed(training.step)  # compiles
+        steps = [timed(training.step) for _ in range(STEPS)]
+        evaluation = timed(training.evaluate)
     peak = torch.cuda.max_memory_reserved() if training.device.type == "cuda" else peak_anonymous()
-    return [sum(seconds[:2]), median(seconds[3:-1]), seconds[-1] / train.eval_windows, float(peak)]
+    return [
+        to_build + first_evaluation,
+        median(steps),
+        evaluation / prepared.condition.protocol.eval_windows,
+        float(peak),
+    ]
 
 
 def render(forecast: Forecast) -> str:

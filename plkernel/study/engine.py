@@ -19,6 +19,7 @@ from plkernel.config.spec import Spec
 from plkernel.training.curves import LoggerName
 
 POLL_SECONDS = 0.2
+"""Between two looks at runs that are trained."""
 ASK_AGAIN_SECONDS = 10.0
 """After this time a run that is to stop is asked again: one that only starts may not hear."""
 
@@ -27,9 +28,10 @@ ASK_AGAIN_SECONDS = 10.0
 class Job:
     """A run to be trained: an arm at a seed of the study in folder `study`.
 
-    device: its type, 'cpu' or 'cuda'. config: of the run (`Task.config`); a process that resolves
-    to another one refuses to train. trusted: the user has consented to the code that it names,
-    which is written to no file. logger: also receives the scalars of its curves.
+    device   its type, 'cpu' or 'cuda'
+    config   of the run (`Task.config`); a process that resolves to another one refuses to train
+    trusted  the user has consented to the code that it names, which is written to no file
+    logger   also receives the scalars of its curves
     """
 
     study: Path

@@ -23,7 +23,9 @@ from plkernel.study.engine import Job, LeftToQueueError
 from plkernel.study.queued import QueuedRun
 
 JOB = "job.json"
+"""In the folder of a run."""
 JOBS = ".jobs"
+"""In the folder of a study."""
 MOST = 1_000_000
 """Runs that a queue has room for."""
 LOOK_SECONDS = 1.0
@@ -31,6 +33,7 @@ LOOK_SECONDS = 1.0
 ASK_SECONDS = 15.0
 """Between two questions to the queue, which says of jobs that have gone without a result."""
 TAIL_BYTES = 65536
+"""From the end of a file, in which its last line is looked for."""
 ALIVE = {
     "PENDING": "queued",
     "CONFIGURING": "queued",
@@ -152,6 +155,11 @@ class QueueEngine:
 
     detach  once all are submitted, leave with LeftToQueueError
     report  the last run writes the report of the study, if no command waits for it
+
+    Of the state: `fresh` are the runs of this round, `active` those that have been submitted, with
+    their jobs, `missing` those of them whose jobs the queue did not know when it was asked last.
+    `looked` and `asked` are the times of the last look and question, `silent` is True while the
+    queue does not answer.
     """
 
     def __init__(self, queue: Queue, detach: bool = False, report: bool = True) -> None:

@@ -43,8 +43,9 @@ class RunNotFinishedError(RuntimeError):
 class QueuedRun:
     """A callable object that trains the run of `job`, and that submitit can requeue.
 
-    environment: variables that the run gets beside those of the node. directory: where relative
-    paths begin. report: the last run of a study writes its report.
+    environment  variables that the run gets beside those of the node
+    directory    where relative paths begin
+    report       the last run of a study writes its report
 
     The job carries the user's consent to the code of the spec: like that code, the file that
     submitit writes of it executes what its owner put there.

@@ -1,6 +1,7 @@
 """What a model is to be compared with: n-grams counted in the windows of a run, and LZMA."""
 
 import lzma
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,8 +29,9 @@ Counts = tuple[NDArray[np.uint64], NDArray[np.int64]]
 ReferenceEntry = dict[str, Any]
 """What references.json holds of one corpus."""
 AT_ONCE = 2**22
-"""Bytes that are counted, or judged, at a time."""
+"""Bytes that are counted at a time; a quarter as many are judged at a time, in float64."""
 ORDERS = 5
+"""The longest n-grams that a study is compared with."""
 MOST_BYTES = 2**26
 """Training bytes that are counted at most: some ten seconds, and of text less than a gigabyte of
 memory.
@@ -41,8 +43,8 @@ WINDOWS = [2**12, 2**15, 2**18, 2**24]
 def save_references(study: ResolvedSpec, arms: Sequence[str], out: Path) -> None:
     """Write the losses of n-grams on every corpus of `arms` to out/references.json.
 
-    But for those of recall, in which counts answer nothing. They stand beside those of other
-    corpora. An entry for the same corpus and the same windows is kept.
+    Corpora of recall are left out: counts answer nothing there. Entries for other corpora, and one
+    for the same corpus and the same windows, are kept.
     """
     path = out / REFERENCES
     known = reference_entries(path)
@@ -140,8 +142,8 @@ def lzma_bits(splits: Splits) -> dict[str, list[Any]]:
             size = max(WINDOWS[0], min(window, len(before) + len(text)))
             how = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": size}]
             encode = partial(lzma.compress, format=lzma.FORMAT_RAW, filters=how)
-            whole, half = map(len, pool.map(encode, (before + text, before)))
-            losses.append(8 * (whole - half) / len(text))
+            with_text, without = map(len, pool.map(encode, (before + text, before)))
+            losses.append(8 * (with_text - without) / len(text))
             advance(1 / len(WINDOWS))
     return {"windows": WINDOWS, "val_bpb": losses}
 
@@ -160,15 +162,17 @@ def _losses(
 def _blocks(train: TrainSpec, data: Bytes, seed: int, count: int) -> Iterator[Bytes]:
     """The first `count` windows (n, context + 1) of training, some at a time."""
     batch = train.batch
-    drawn_windows = carried_windows if train.carry else training_windows
-    steps = max(1, AT_ONCE // (train.context + 1) // batch)
-    for start in range(0, count, steps * batch):
-        drawn = range(start // batch, min(start // batch + steps, -(-count // batch)))
-        some = [
-            drawn_windows(data, train.context, batch, seed, step).numpy().astype(np.uint8)
-            for step in drawn
+    windows_of = carried_windows if train.carry else training_windows
+    last_step = math.ceil(count / batch)
+    together = max(1, AT_ONCE // (train.context + 1) // batch)
+    for first in range(0, last_step, together):
+        steps = range(first, min(first + together, last_step))
+        drawn = [
+            windows_of(data, train.context, batch, seed, step).numpy().astype(np.uint8)
+            for step in steps
         ]
-        yield np.concatenate(some)[: count - start]
+        left = count - first * batch
+        yield np.concatenate(drawn)[:left]
 
 
 def n_grams(blocks: Iterable[Bytes], orders: int = 5) -> tuple[Counts, ...]:
@@ -201,17 +205,24 @@ def n_gram_losses(tables: Sequence[Counts], windows: Bytes) -> Floats:
     of different bytes seen after h; if h was never seen, P_n = P_{n-1}. Witten and Bell 1991
     (method C), interpolated as in Chen and Goodman 1999.
     """
-    targets = len(windows), windows.shape[1] - 1
-    losses = np.empty((len(tables), *targets))
-    probability = np.full(targets, 1 / 256)
+    count = len(windows)
+    length = windows.shape[1] - 1
+    losses = np.empty((len(tables), count, length))
+    probability = np.full((count, length), 1 / 256)
     for order, (known, before) in enumerate(tables, start=1):
         keys = _keys(windows, order)
+        # The n-grams with the same history stand together, from h 00 to h ff.
         history = keys & ~np.uint64(255)
-        first, end = (np.searchsorted(known, edge) for edge in (history, history + np.uint64(256)))
-        this, after = (np.searchsorted(known, keys, side) for side in ("left", "right"))
-        seen, different = before[end] - before[first], end - first
-        lower = probability[:, targets[1] - keys.shape[1] :]
-        mixed = before[after] - before[this] + different * lower
+        first = np.searchsorted(known, history)
+        end = np.searchsorted(known, history + np.uint64(256))
+        seen = before[end] - before[first]
+        different = end - first
+        this = np.searchsorted(known, keys, "left")
+        after = np.searchsorted(known, keys, "right")
+        seen_with_target = before[after] - before[this]
+        # Targets near the start of a window have no history so long, and keep the lower order.
+        lower = probability[:, length - keys.shape[1] :]
+        mixed = seen_with_target + different * lower
         np.divide(mixed, seen + different, out=lower, where=seen > 0)
         losses[order - 1] = -np.log2(probability)
     return losses
@@ -230,7 +241,7 @@ def _keys(windows: Bytes, order: int) -> NDArray[np.uint64]:
 
 def _merged(tables: Sequence[Counts]) -> Counts:
     """Sum of tables of counts."""
-    keys, at = np.unique(np.concatenate([keys for keys, _ in tables]), return_inverse=True)
-    return keys, np.bincount(
-        at, np.concatenate([counts for _, counts in tables]), keys.size
-    ).astype(np.int64)
+    every_key = np.concatenate([keys for keys, _ in tables])
+    every_count = np.concatenate([counts for _, counts in tables])
+    keys, at = np.unique(every_key, return_inverse=True)
+    return keys, np.bincount(at, every_count, keys.size).astype(np.int64)

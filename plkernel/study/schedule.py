@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
@@ -53,6 +53,13 @@ QUEUE_PATIENCE = 30.0
 """Seconds that a command waits for another one that submits, or a job that writes the report."""
 LINKED = (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT)
 """Files and folders of a study that may be no links."""
+
+
+class Search(NamedTuple):
+    """The search for learning rates: a study, and its runs."""
+
+    spec: Spec
+    jobs: list[Job]
 
 
 @dataclass(frozen=True)
@@ -107,11 +114,9 @@ def run_experiment(
     if registration:
         _note_changes(spec, registration)
     untuned = _untuned(spec, arms)
+    search = None
     if untuned:
-        _check_runs_with_rates(spec, arms, out, sitting)
-        search = search_of(spec)
-        names = [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)]
-        searching = _jobs(resolve_spec(search), names, out / TUNING, sitting)
+        search = _planned_search(spec, arms, untuned, out, sitting)
     else:
         study = resolve_spec(spec)
         jobs = _jobs(study, arms, out, sitting)
@@ -123,8 +128,8 @@ def run_experiment(
             save_json(out / REGISTERED, {**registration.content, "sha256": registration.sha256})
         # So that a record may be kept while rates are searched.
         save_json(out / SPEC, spec.model_dump(mode="json"))
-        if untuned:
-            _run(search, searching, out / TUNING, sitting)
+        if search is not None:
+            _run(search.spec, search.jobs, out / TUNING, sitting)
             study = resolve_spec(tuned(spec, out))
             _check_rates(study.spec, untuned, out)
             jobs = _jobs(study, arms, out, sitting)
@@ -160,11 +165,19 @@ def _untuned(spec: Spec, arms: Iterable[str]) -> list[str]:
     return [arm for arm in arms if spec.arm(arm).learning_rate is None]
 
 
-def _check_runs_with_rates(spec: Spec, arms: Iterable[str], out: Path, sitting: Sitting) -> None:
-    """Check the runs of arms whose rates are known, so that they are refused before a search."""
+def _planned_search(
+    spec: Spec, arms: Sequence[str], untuned: Sequence[str], out: Path, sitting: Sitting
+) -> Search:
+    """Return the search for the rates of `untuned`.
+
+    The runs of the other arms are checked too, so that they are refused before a search.
+    """
     settled = resolve_spec(tuned(spec, out))
     known = [arm for arm in arms if settled.spec.arm(arm).learning_rate is not None]
     _jobs(settled, known, out, sitting)
+    search = search_of(spec)
+    names = [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)]
+    return Search(search, _jobs(resolve_spec(search), names, out / TUNING, sitting))
 
 
 def _check_rates(spec: Spec, searched: Iterable[str], out: Path) -> None:
@@ -272,8 +285,9 @@ def _ending(run: RunFolder) -> str:
         return f" {lost}"
     if result is None or run.status != FINISHED:
         return f" {run.failure}, see {run.path / LOG}"
-    loss = f"{result['final_val_bpb']:.4f} {loss_unit(result)} after {result['steps']} steps"
-    return f": validation {loss}, {result['seconds']:.0f} s{label(result['causal'])}"
+    loss = f"{result['final_val_bpb']:.4f} {loss_unit(result)}"
+    steps = cli.counted(result["steps"], "step", "steps")
+    return f": validation {loss} after {steps}, {result['seconds']:.0f} s{label(result['causal'])}"
 
 
 def _draw_mean(arm: str, jobs: Iterable[Job], out: Path) -> None:

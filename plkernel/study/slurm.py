@@ -32,6 +32,7 @@ OWN = {
     "additional_parameters": "give options of sbatch as --slurm.sbatch.NAME",
 }
 """Parameters of submitit that a study cannot have, and why."""
+# How the text of a parameter is read; others stay texts.
 NUMBERS = (
     "array_parallelism",
     "cpus_per_gpu",
@@ -46,6 +47,7 @@ GPUS = ("gpus_per_node", "gpus_per_task", "gres")
 """Parameters that ask for GPUs."""
 FURTHER = "sbatch."
 """Before the name of an option of sbatch that submitit does not know."""
+# days-hours, :minutes and :seconds behind them if given; else one to three numbers.
 TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<hours>\d+)(?::(?P<minutes>\d+))?(?::(?P<seconds>\d+))?"
     r"|(?P<plain>\d+(?::\d+){0,2}))"
@@ -156,8 +158,9 @@ def submitit() -> Any:
 class SlurmQueue:
     """Slurm's queue of this user, as a `Queue`.
 
-    folder: of the study; jobs have its name. given: parameters of submitit. at_once: runs at a
-    time, None for as many as Slurm lets run.
+    folder   of the study; jobs have its name
+    given    parameters of submitit
+    at_once  runs at a time, None for as many as Slurm lets run
     """
 
     folder: Path
@@ -178,9 +181,9 @@ class SlurmQueue:
     def asks_for_gpus(self) -> bool:
         """True where the parameters ask for GPUs."""
         further = self.given.get("additional_parameters") or {}
-        return any(self.given.get(name) for name in GPUS) or any(
-            name.startswith("gpus") or name == "gres" for name in further
-        )
+        if any(self.given.get(name) for name in GPUS):
+            return True
+        return any(name.startswith("gpus") or name == "gres" for name in further)
 
     def device(self, condition: Condition) -> str:
         """Return 'cuda' where the spec asks for it, or leaves it open and jobs ask for GPUs."""
@@ -266,6 +269,10 @@ def _paths() -> list[str]:
 
 
 def _last(text: str) -> str:
-    """Return the last line that sbatch or scancel said of an error."""
-    lines = [line for line in text.strip().splitlines() if "error" in line.lower()]
-    return shortened((lines or text.strip().splitlines() or ["no reason given"])[-1], 300)
+    """Return the last line that sbatch or scancel said of an error, else the last one."""
+    lines = text.strip().splitlines()
+    if not lines:
+        return "no reason given"
+    of_errors = [line for line in lines if "error" in line.lower()]
+    last = of_errors[-1] if of_errors else lines[-1]
+    return shortened(last, 300)

@@ -23,8 +23,13 @@ from plkernel.config.spec import Spec
 from plkernel.study.queue import ALIVE, Queue, SavedJob, is_open, job_of, last_line, lives, reason
 from plkernel.training.folder import RunFolder, locked, loss_unit
 
-QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
-STOPPED, NOT_STARTED, UNKNOWN = "stopped", "not started", "unknown"
+QUEUED = "queued"
+RUNNING = "running"
+DONE = "done"
+FAILED = "failed"
+STOPPED = "stopped"
+NOT_STARTED = "not started"
+UNKNOWN = "unknown"
 States = Mapping[str, str] | None
 """States of jobs by id; None where the queue does not answer."""
 
@@ -81,22 +86,38 @@ def _state(
     job = entry.id if entry else ""
     log = _log(folder, entry)
     if entry is not None and is_open(folder, entry):
-        state, note = _of_job(entry.printed(folder), states, entry)
-        if state in (UNKNOWN, FAILED) and is_locked(folder):
-            state, note = RUNNING, ""
-        return RunState(name, state, job, log, note or progress_of(folder))
+        state, note = _of_open_job(folder, entry, states)
+    else:
+        state, note = _of_folder(folder, entry, log, waiting)
+    return RunState(name, state, job, log, note)
+
+
+def _of_open_job(folder: Path, entry: SavedJob, states: States) -> tuple[str, str]:
+    """Return the state of a run whose job is in the queue, and a note."""
+    state, note = _of_job(entry.printed(folder), states, entry)
+    if state in (UNKNOWN, FAILED) and is_locked(folder):
+        return RUNNING, progress_of(folder)
+    return state, note or progress_of(folder)
+
+
+def _of_folder(
+    folder: Path, entry: SavedJob | None, log: Path | None, waiting: bool
+) -> tuple[str, str]:
+    """Return the state of a run as its folder tells it, and a note; waiting: as in `_state`."""
     run = RunFolder(folder)
     if run.result is not None:
-        return RunState(name, *_of_result(run, job, log))
+        return _of_result(run)
     if is_locked(folder):
-        return RunState(name, RUNNING, job, log, progress_of(folder))
+        return RUNNING, progress_of(folder)
     if entry is not None and entry.ended is not None:
-        return RunState(name, FAILED, job, log, entry.ended)
+        return FAILED, entry.ended
     if (folder / CHECKPOINT).exists():
-        return RunState(name, STOPPED, job, log, progress_of(folder))
-    if log is not None and not waiting:
-        return RunState(name, STOPPED, job, log, last_line(log))
-    return RunState(name, QUEUED if waiting else NOT_STARTED, job, log, "")
+        return STOPPED, progress_of(folder)
+    if waiting:
+        return QUEUED, ""
+    if log is not None:
+        return STOPPED, last_line(log)
+    return NOT_STARTED, ""
 
 
 def _log(folder: Path, entry: SavedJob | None) -> Path | None:
@@ -107,12 +128,12 @@ def _log(folder: Path, entry: SavedJob | None) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def _of_result(run: RunFolder, job: str, log: Path | None) -> tuple[str, str, Path | None, str]:
-    """Return state, job, log and note of a run that has a result."""
+def _of_result(run: RunFolder) -> tuple[str, str]:
+    """Return the state of a run that has a result, and a note."""
     result = run.result or {}
     if run.status == FINISHED:
-        return DONE, job, log, f"{result['final_val_bpb']:.4f} {loss_unit(result)}"
-    return str(run.status), job, log, run.failure
+        return DONE, f"{result['final_val_bpb']:.4f} {loss_unit(result)}"
+    return str(run.status), run.failure
 
 
 def _of_job(output: Path, states: States, entry: SavedJob) -> tuple[str, str]:
@@ -128,7 +149,8 @@ def _of_job(output: Path, states: States, entry: SavedJob) -> tuple[str, str]:
 
 def progress_of(folder: Path) -> str:
     """Return how far a run has come, '' before its first row."""
-    step, total = None, None
+    step = None
+    total = None
     with suppress(ValueError, KeyError, TypeError):
         step = json.loads(last_line(folder / METRICS, whole=True))["step"]
     with suppress(ValueError, KeyError, TypeError, OSError):
@@ -156,12 +178,17 @@ def render(name: str, runs: list[RunState]) -> str:
     counts = Counter(run.state for run in runs)
     summary = ", ".join(f"{number} {state}" for state, number in counts.items())
     rows = [[run.name, run.state, run.job or "-", str(run.log or "-"), run.note] for run in runs]
-    return f"{name}: {counted(len(runs), 'run', 'runs')}: {summary}\n" + _table(rows)
+    title = f"{name}: {counted(len(runs), 'run', 'runs')}: {summary}"
+    return f"{title}\n{_table(rows)}"
 
 
 def _table(rows: list[list[str]]) -> str:
     """Return a table of texts, all columns left-aligned."""
     header = ["run", "state", "job", "log", ""]
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    return text_table([cell.ljust(w) for cell, w in zip(header, widths, strict=True)], padded)
+    columns = zip(header, *rows, strict=True)
+    widths = [max(map(len, column)) for column in columns]
+
+    def padded(row: list[str]) -> list[str]:
+        return [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+
+    return text_table(padded(header), [padded(row) for row in rows])

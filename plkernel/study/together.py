@@ -16,20 +16,19 @@ from pathlib import Path
 from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
 from plkernel.config.condition import Condition, from_config
 from plkernel.config.schema import CorpusSpec
 from plkernel.config.spec import Spec
-from plkernel.data.corpora import Corpus, Splits
+from plkernel.study.dry_run import random_training
 from plkernel.study.engine import Engine, LocalEngine, visible_gpus
 from plkernel.training.build import Prepared
-from plkernel.training.folder import RunFolder
-from plkernel.training.loop import Task, Training
+from plkernel.training.loop import Training
 
 COUNTS = (1, 2, 4, 8)
+"""Runs at a time that are tried."""
 SECONDS = 3.0
 """Of a timing, once all processes have made their first steps."""
 GAIN = 1.1
@@ -145,14 +144,8 @@ def train_for(
     keep_memory()
     try:
         prepared = Prepared.of(from_config(config, trusted))
-        train = prepared.condition.protocol
-        size = 4 * train.eval_windows * (train.context + 1)
-        data = np.random.default_rng(0).integers(0, 256, size, np.uint8)
         with tempfile.TemporaryDirectory() as name:
-            corpus = Corpus("random", "random", Path(name), data.size, "", 1)
-            splits = Splits(data, data, data)
-            folder = RunFolder(Path(name))
-            training = Training(Task(prepared, 0, corpus, splits, folder, train.device))
+            training = random_training(prepared, Path(name))
             for _ in range(FIRST):
                 training.step()
             training.settle()

@@ -42,7 +42,11 @@ TrialModel = Literal["ssm", "rwkv6", "rwkv7"]
 Tell = Callable[[str], object]
 
 CONTEXT = 256
+"""Bytes of a training window."""
+BATCH = 8
+"""Windows of a step."""
 HELD_OUT = 0.05
+"""Share of the text for validation, and as much for test."""
 LEAST_WINDOWS = 16
 """Windows of a text's validation split, at least; with fewer the losses are noise."""
 LEAST_LAG = 10
@@ -50,15 +54,21 @@ LEAST_LAG = 10
 FAINT = 0.01
 """Bits that a byte tells of another; below, the reader is told before anything is trained."""
 LEAST_STEPS = 60
+"""With fewer steps a run shows little but its warm-up."""
 LEAST_SEEDS = 2
 """For an interval."""
 EVALUATIONS = 6
+"""Evaluations of a run after the one at its start; the steps are a multiple of them."""
 EVAL_WINDOWS = 64
 TEST_WINDOWS = 128
+RESERVE = 1.1
+"""Times the minutes that a trial needs: what is asked for where there are too few."""
 AFTERWARDS = 15.0
 """Seconds kept for n-grams before the runs and the page after them."""
 SHORT = 8
+"""The longest half-life, in bytes, of the arms whose memory is too short."""
 COPIED = 64
+"""Bytes from which one is copied on the text of the control."""
 CONTROL_CORPUS = f"synthetic:lags,alpha=0.7,longest={COPIED},redrawn=0.05,symbols=8,bytes=2MB"
 CONTROL_MODEL = {"dim": 32, "layers": 1}
 """Small, so that it is cheap, and of one layer, since several reach further than each alone."""
@@ -139,20 +149,11 @@ def plan_trial(
     path = out.with_name(f"{out.name}.toml")
     check_folder(out, "out")
     before = read_measurement(out)
-    known = before if path.exists() else None
-    if path.exists() and known is None:
-        raise ValueError(
-            f"out must be a new folder, or that of a trial, got {out}: {path} is there but no"
-            f" {MEASUREMENT}; give another --out"
-        )
-    measured = known or _measured(text, options, before)
-    if known:
-        _check_same(known, str(text), options, out)
+    if path.exists():
+        return _continued(str(text), before, path, out, options, tell)
+    measured = _measured(text, options, before)
     _check_carried(measured, options)
     _tell_law(measured, tell)
-    if known:
-        tell(f"goes on with {path}, as it is now; another --out begins anew")
-        return PlannedTrial(load_spec(path, check), path, out, known)
     shortest = spec_of(spec_text(measured, out.name, LEAST_STEPS), path)
     tell(fit_table(measured, shortest))
     save_json(out / MEASUREMENT, _content(measured))  # also for a call with more minutes
@@ -167,6 +168,27 @@ def plan_trial(
         f" {max(1, round(seconds / 60))} min in all"
     )
     return PlannedTrial(spec, path, out, measured)
+
+
+def _continued(
+    text: str,
+    known: Measured | None,
+    path: Path,
+    out: Path,
+    options: TrialOptions,
+    tell: Tell,
+) -> PlannedTrial:
+    """The trial whose spec an earlier call has written to `path`, as that file is now."""
+    if known is None:
+        raise ValueError(
+            f"out must be a new folder, or that of a trial, got {out}: {path} is there but no"
+            f" {MEASUREMENT}; give another --out"
+        )
+    _check_same(known, text, options, out)
+    _check_carried(known, options)
+    _tell_law(known, tell)
+    tell(f"goes on with {path}, as it is now; another --out begins anew")
+    return PlannedTrial(load_spec(path, check), path, out, known)
 
 
 def run_trial(planned: PlannedTrial) -> list[str]:
@@ -331,6 +353,7 @@ def _with_words(measured: Measured, options: TrialOptions) -> Measured:
 
 
 def _content(measured: Measured) -> dict[str, Any]:
+    """What measurement.json holds."""
     return {"plkernel": installed("plkernel"), **measured.model_dump(mode="json")}
 
 
@@ -352,40 +375,50 @@ def _tell_law(measured: Measured, tell: Tell) -> None:
 
 
 def fit_table(measured: Measured, spec: Spec) -> str:
-    """How far three fits of the measured law reach, and by what factor they miss it."""
+    """How far four fits of the measured law reach, and by what factor they miss it."""
+    beta = _law(measured).beta
+    last = measured.verdict.last_lag
+    rows = [_published_row(beta, last)]
+    for name, nodes in _placements(spec, beta, last).items():
+        rows.append(_fit_row(name, nodes, beta, last))
+    header = [f"d**-{beta:.3g} on lags 1 to {last}", "longest half-life", "terms", "off by"]
+    return f"{cli.text_table(header, rows)}\n(off by: the factor either way that no scale removes)"
+
+
+def _published_row(beta: float, last: int) -> list[str]:
+    """The row of the published fit of the law, whose nodes are not those of a model."""
     from plkernel.analysis.fit import fit
 
-    law = _law(measured)
-    last = measured.verdict.last_lag
     with warnings.catch_warnings(action="ignore"):  # of half-lives beyond the last lag
-        published = fit(law.beta, max_lag=last)
+        published = fit(beta, max_lag=last)
     terms = published.active
-    published_row = [
+    return [
         "NNLS on 1 to 2,048, published",
         f"{terms.half_lives().max():,.0f}",
         f"{len(terms.rates)}",
         _factor(published.optimal_scores.e_log),
     ]
+
+
+def _placements(spec: Spec, beta: float, last: int) -> dict[str, Nodes]:
+    """The nodes that the model of the spec may begin with, by what a reader calls them."""
     channels = spec.model.node_count
     gain = spec.model.input_gain
     weight: Any = "published" if gain == "ema" else "gain-corrected"
-    with warnings.catch_warnings(action="ignore"):
-        placed = {
+    with warnings.catch_warnings(action="ignore"):  # of half-lives beyond the last lag
+        return {
             "concentrated anchors, published": place(
-                channels, placement="concentrated", projection=weight, gain=gain, beta=law.beta
+                channels, placement="concentrated", projection=weight, gain=gain, beta=beta
             ),
             "log-spaced to the last lag, weighted": place(
-                channels, longest=last, projection=weight, gain=gain, beta=law.beta
+                channels, longest=last, projection=weight, gain=gain, beta=beta
             ),
             "log-spaced to the last lag, to be learnt": place(channels, longest=last, gain=gain),
         }
-    rows = [published_row]
-    rows += [_fit_row(name, nodes, law.beta, last) for name, nodes in placed.items()]
-    header = [f"d**-{law.beta:.3g} on lags 1 to {last}", "longest half-life", "terms", "off by"]
-    return f"{cli.text_table(header, rows)}\n(off by: the factor either way that no scale removes)"
 
 
 def _fit_row(name: str, nodes: Nodes, beta: float, last: int) -> list[str]:
+    """The row of one placement: its longest half-life, its different ones, and its error."""
     e_log = node_scores(nodes, power_law_target(beta, last)).e_log
     half_lives = nodes.half_lives()
     different = len(np.unique(np.round(half_lives, 6)))
@@ -393,6 +426,7 @@ def _fit_row(name: str, nodes: Nodes, beta: float, last: int) -> list[str]:
 
 
 def _factor(e_log: float) -> str:
+    """exp(Elog): half the range of ln(kernel / target), as a factor."""
     return f"{math.exp(e_log):.3g}"
 
 
@@ -407,6 +441,7 @@ def _law(measured: Measured) -> Any:
 
 
 def _head_size(options: TrialOptions) -> int:
+    """Channels of a head of an RWKV; a narrow model has one head."""
     return min(HEAD_SIZE, options.dim)
 
 
@@ -523,7 +558,7 @@ def _rwkv_arms(
     """
     law = {"beta": beta, "max_lag": last}
     arms = {
-        "official": Planned({}, "The decays of the official code.", "the official start"),
+        "official": Planned({}, "The decays of the official code.", "the official initialisation"),
         "power-law": Planned(
             {**spread, "projection": "gain-corrected", **law},
             "The same half-lives with rows of the receptance that carry the power law.",
@@ -570,22 +605,12 @@ def claims_of(arms: Sequence[str]) -> list[Prediction]:
 def spec_text(measured: Measured, name: str, steps: int) -> str:
     """The spec as TOML, with comments that say what was measured and why each arm is there."""
     options = measured.options
-    law = _law(measured)
     steps -= steps % EVALUATIONS
     every = steps // EVALUATIONS
     arms = arms_of(measured)
-    train = {"context": CONTEXT, "batch": 8, "steps": steps, **TRAINING[options.model]}
-    train |= {"eval_every": every, "eval_windows": EVAL_WINDOWS, "test_windows": TEST_WINDOWS}
-    read = steps * 8 * CONTEXT
-    share = read / (measured.information.size * (1 - 2 * HELD_OUT))
     within = ['within = ["text"]'] if _has_control(options) else []
     lines = [
-        "# Written by plkernel.trial, to be read and edited; the same command goes on with it.",
-        f"# Measured: {measured.information.size:,} bytes, {measured.verdict.sentence}.",
-        f"# Information falls as d**-{law.beta:.4f} ({law.low:.3f} to {law.high:.3f}) over lags"
-        f" {law.first_lag} to {law.last_lag}.",
-        f"# {options.minutes:g} minutes allow {steps} steps: a run reads {read:,} bytes,"
-        f" {share:.2g} times the training text.",
+        *_comments(measured, steps),
         f"name = {_toml(name)}",
         f"description = {_toml(_description(measured))}",
         f"baseline = {_toml(BASELINE)}",
@@ -594,6 +619,8 @@ def spec_text(measured: Measured, name: str, steps: int) -> str:
         *within,
     ]
     corpus = {"name": measured.text, "validation": HELD_OUT, "test": HELD_OUT}
+    train = {"context": CONTEXT, "batch": BATCH, "steps": steps, **TRAINING[options.model]}
+    train |= {"eval_every": every, "eval_windows": EVAL_WINDOWS, "test_windows": TEST_WINDOWS}
     lines += ["", *_section("corpus", corpus)]
     lines += ["", *_section("model", _model(options))]
     lines += ["", *_section("train", train)]
@@ -602,6 +629,22 @@ def spec_text(measured: Measured, name: str, steps: int) -> str:
     for claim in claims_of(list(arms)):
         lines += ["", *_section("[hypotheses]", claim._asdict())]
     return "\n".join(lines) + "\n"
+
+
+def _comments(measured: Measured, steps: int) -> list[str]:
+    """The lines above the spec: what was measured, and what the steps amount to."""
+    law = _law(measured)
+    size = measured.information.size
+    read = steps * BATCH * CONTEXT
+    share = read / (size * (1 - 2 * HELD_OUT))
+    return [
+        "# Written by plkernel.trial, to be read and edited; the same command goes on with it.",
+        f"# Measured: {size:,} bytes, {measured.verdict.sentence}.",
+        f"# Information falls as d**-{law.beta:.4f} ({law.low:.3f} to {law.high:.3f}) over lags"
+        f" {law.first_lag} to {law.last_lag}.",
+        f"# {measured.options.minutes:g} minutes allow {steps} steps: a run reads {read:,} bytes,"
+        f" {share:.2g} times the training text.",
+    ]
 
 
 def _description(measured: Measured) -> str:
@@ -654,8 +697,7 @@ def steps_for(spec: Spec, options: TrialOptions, elapsed: float) -> tuple[int, f
         arms = [name for name in spec.arms if base in (name, spec.against(name))]
         rounds = math.ceil(len(arms) * len(spec.seeds) / at_once)
         costs.append(_cost(conditions[base], spec.train.batch, at_once, rounds))
-    around = elapsed + AFTERWARDS
-    fixed = around + sum(cost.fixed for cost in costs)
+    fixed = elapsed + AFTERWARDS + sum(cost.fixed for cost in costs)
     step = sum(cost.step for cost in costs)
     steps = int((60 * options.minutes - fixed) / step)
     steps -= steps % EVALUATIONS
@@ -663,7 +705,7 @@ def steps_for(spec: Spec, options: TrialOptions, elapsed: float) -> tuple[int, f
         needed = (fixed + LEAST_STEPS * step) / 60
         fewer = "; or give fewer --seeds" if options.seeds > LEAST_SEEDS else ""
         raise ValueError(
-            f"minutes must be at least {math.ceil(1.1 * needed)} here for {runs} runs of"
+            f"minutes must be at least {math.ceil(RESERVE * needed)} here for {runs} runs of"
             f" {LEAST_STEPS} steps, {at_once} at a time, got {options.minutes:g}{fewer}"
         )
     return steps, fixed + steps * step

@@ -809,7 +809,7 @@ def test_nodes_are_read_from_a_file_once_and_known_by_their_values(
     [
         ({}, {"model.gain": "lru"}, "'none', got 'lru'"),
         (place(8).to_dict(), {}, "must be as many as model.dim, 16, got 8 rates and 8 multipliers"),
-        ([1.0], {}, "no node set in it, expected"),
+        ([1.0], {}, "must hold a node set, got none"),
         ({"rates": [-1.0] * 16}, {}, "node_rates.0: Input should be greater than 0"),
         (
             {"rates": [1e-12] * 16},

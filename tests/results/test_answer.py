@@ -87,7 +87,7 @@ def test_a_record_keeps_the_measurement(tmp_path: Path) -> None:
 
 def test_one_seed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
     assert told(write_study(tmp_path / "one", seeds=[0])).endswith(
-        "no arm shares two seeds with its baseline, so nothing can be told apart."
+        "no arm shares two seeds with its baseline, so nothing can be distinguished."
     )
     folder = write_study(tmp_path / "part", seeds=range(3))
     (folder / "concentrated" / "seed-2" / "result.json").unlink()

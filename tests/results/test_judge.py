@@ -130,7 +130,11 @@ def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "columns", "told"),
     [
-        ("seed,value\n0,1\n", Columns(), "has no column with the arm of a run; give --arm COLUMN"),
+        (
+            "seed,value\n0,1\n",
+            Columns(),
+            "a column with the arm of a run, got none; give --arm COLUMN",
+        ),
         (HEADER + "a,0.5,1\n", Columns(), "row 1: seed must be a whole number, got"),
         (HEADER + "a,0,high\n", Columns(), "row 1: value must be a number, got 'high'"),
         ("arm,seed,loss,time\na,0,1,2\n", Columns(), "with numbers: loss, time"),

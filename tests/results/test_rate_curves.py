@@ -124,16 +124,28 @@ def test_factors_are_crossed_with_the_rates(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("longest = 8\n", "longest = 8\nlearning_rate = 1e-3\n", "arms.short: learning_rate is"),
-        ("longest = 8\n", "longest = 8\nrates = [1e-3, 2e-3]\n", "arms.short: rates is"),
+        (
+            "longest = 8\n",
+            "longest = 8\nlearning_rate = 1e-3\n",
+            "arms.short: learning_rate must be left out",
+        ),
+        (
+            "longest = 8\n",
+            "longest = 8\nrates = [1e-3, 2e-3]\n",
+            "arms.short: rates must be left out",
+        ),
         ("8e-3, 16e-3]", "]\nseeds = [7]", "tuning.seeds (7,) is for tuning.method 'search'"),
         ("2e-3, 4e-3, 8e-3, 16e-3]", "2e-3]", "tuning.rates must be 3 or more"),
         ("rates = [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]", "", "tuning.rates must be given"),
-        ('arm = "short"', 'arm = "shirt"', "arm 'shirt' is not a curve; did you mean 'short'"),
-        ('method = "curve"', 'method = "search"', "minima are those of curves"),
+        (
+            'arm = "short"',
+            'arm = "shirt"',
+            "arm must name a curve, got 'shirt'; did you mean 'short'",
+        ),
+        ('method = "curve"', 'method = "search"', "tuning.method must be 'curve' for minima"),
         ('method = "curve"', 'method = "curves"', "method"),
         ('claim = "lower"', 'claim = "lower"\nstep = 20', "step 20 has no val_bpb_minimum"),
-        ('claim = "lower"', 'claim = "lower"\nagainst = "short"', "is not another curve"),
+        ('claim = "lower"', 'claim = "lower"\nagainst = "short"', "must name another curve"),
     ],
 )
 def test_a_spec_of_curves_that_cannot_be_is_refused_with_its_key(tmp_path, old, new, message):

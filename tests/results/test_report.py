@@ -256,7 +256,7 @@ def test_the_first_screen_says_what_was_decided(
         "Of 3 hypotheses declared in the spec: 1 confirmed, 1 refuted, 1 undecided. Not registered:"
         " nothing shows that the hypotheses came before the results (",
         "helps metric val_bpb",
-        "1 of 1 gates passed.",
+        "1 of 1 gate passed.",
     ]
     places = [first.index(words) for words in told]
     assert places == sorted(places)

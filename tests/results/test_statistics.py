@@ -83,6 +83,16 @@ def test_bands_pair_seeds_and_positions():
     assert np.isnan(ours.pointwise_band([{0: 1.0, 5: 2.0}]).low).all()
 
 
+def test_the_magnitude_of_a_lead_is_the_difference_taken_the_other_way_round():
+    worse = dict(enumerate(sample(5, 0.02, 1)))
+    better = dict(enumerate(sample(5, 0.0, 2)))
+    behind = ours.paired_difference(worse, better)
+    ahead = ours.paired_difference(better, worse)
+    assert ahead.mean < 0 < behind.mean
+    assert ours.magnitude(ahead) == behind
+    assert ours.magnitude(behind) == behind
+
+
 def test_a_curve_reaches_a_loss_between_two_of_its_points_or_never():
     curve = {0: 9.0, 100: 3.0, 400: 2.0, 1600: 2.2}
     assert ours.reached(curve, 2.5) == pytest.approx(

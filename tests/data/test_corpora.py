@@ -435,3 +435,11 @@ def test_the_size_is_known_ahead_where_nothing_must_be_read(folder, cache):
     with pytest.raises(ValueError, match="corpus must be a file, a folder"):
         corpora.size_ahead("missing.txt", cache=cache)
     assert not (cache / "other").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_its_variable(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "cache"
+    told = rf"cache folder \(PLKERNEL_CACHE\) {place}: cannot be written \(a file is in the way\)"
+    with pytest.raises(OSError, match=told):
+        load(str(folder), cache=place)

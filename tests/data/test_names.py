@@ -369,9 +369,21 @@ def test_a_law_without_a_seed_has_seed_0_and_the_size_that_its_name_says(law):
     assert corpus.size == (1_000_000 if law == "recall" else 10_000_000)
 
 
-@pytest.mark.parametrize("rest", ["", ",", "symbols=4"])
-def test_a_law_of_potts_needs_its_exponent(rest):
-    with pytest.raises(ValueError, match=r"beta must be given|must be one of the law"):
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("", "beta must be given, as in synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0, or"),
+        ("symbols=4", "beta must be given, as in synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"),
+        ("potts", "beta must be given, as in synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"),
+        (",", "parameter must be one of the law potts, got ''"),
+        ("beta=1,", "parameter must be one of the law potts, got ''"),
+        ("pots", r"law must be one of those known, got 'pots'; did you mean 'potts'\?"),
+        ("pots=1", "parameter must be one of the law potts, got 'pots'"),
+        ("lags,beta=1", "parameter must be one of the law lags, got 'beta'"),
+    ],
+)
+def test_what_a_law_lacks_or_does_not_have_is_named(rest, message):
+    with pytest.raises(ValueError, match=message):
         synthetic_corpus(rest)
 
 

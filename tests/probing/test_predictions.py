@@ -788,3 +788,10 @@ def test_the_shortest_windows_are_held_against_themselves() -> None:
 
     with pytest.raises(ValueError, match="replacing the token at position 1 of 2 moves"):
         check_causal(ahead, text(4, 2))
+
+
+def test_what_is_no_window_or_no_lag_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"windows must be a tensor \(n,T\+1\) of integers"):
+        probe(markov, text(3, 8).float())
+    with pytest.raises(ValueError, match="lags must ascend and lie between 1 and the context, 8"):
+        probe(markov, text(3, 8), [9])

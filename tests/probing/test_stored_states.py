@@ -233,3 +233,8 @@ def test_each_text_has_its_storage_and_every_step_reads_what_is_stored() -> None
             _store(state, [Storage("bf16"), Storage("fp16")], 2, torch.Generator())
     assert reading.states()[0].tolist() == [256.0, 2.0, float(sums[0, 1]), 2.0]
     assert model.read[-1] == [256.0, 1.0, 257.0, 1.0]
+
+
+def test_what_is_no_window_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"windows must be a tensor \(n,T\+1\) of integers"):
+        stored_losses(an_ssm(), windows_of(1).float(), [Storage("bf16")])

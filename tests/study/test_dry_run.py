@@ -385,3 +385,53 @@ def test_final_windows_are_those_that_the_validation_text_has(tmp_path: Path) ->
     assert dry_run.evaluated_windows(resolve(published, None, train, corpus)) == plain
     bytewise = ModelSpec.model_validate({"dim": 16, "patching": {"mode": "published"}})
     assert dry_run.evaluated_windows(resolve(bytewise, None, train, corpus)) > plain
+
+
+def test_runs_at_a_time_are_those_that_the_engine_has_room_for(
+    timed: list[tuple[Condition, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a number is given; the engine of this machine unless another is."""
+
+    class Roomy:
+        def room(self, spec: Spec, device: str) -> int:
+            return 5
+
+    roomy: Any = Roomy()
+    assert estimate(resolved(), engine=roomy)["workers"] == 5
+    assert estimate(resolved(), workers=2, engine=roomy)["workers"] == 2
+    monkeypatch.setattr("plkernel.study.engine.available_cores", lambda: 3)
+    assert estimate(resolved())["workers"] == 3
+
+
+def test_steps_and_windows_of_a_run_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which an evaluation takes 6 s, the first step 100 s, others 2 s, starting 1."""
+    now = [0.0]
+    takes = {"evaluate": 6.0, "step": 100.0}
+
+    class Timed:
+        device = torch.device("cpu")
+
+        def __init__(self, task: Any) -> None:
+            self.task = task
+            data = task.splits.train
+            assert data.size == 4 * 3 * 33
+            assert task.splits.validation is task.splits.test is data
+            now[0] += 1.0
+
+        def evaluate(self) -> None:
+            now[0] += takes["evaluate"]
+
+        def step(self) -> None:
+            now[0] += takes["step"]
+            takes["step"] = 2.0
+
+        def settle(self) -> None:
+            pass
+
+    monkeypatch.setattr(dry_run, "Training", Timed)
+    monkeypatch.setattr(dry_run.time, "time", lambda: now[0])
+    monkeypatch.setattr(dry_run.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(dry_run, "peak_anonymous", lambda: 5e8)
+    condition = study().condition("a")
+    found = dry_run.time_steps(condition.config, False, 0.0)
+    assert found == pytest.approx([1.0 + 6.0, 2.0, 6.0 / 3, 5e8])

@@ -469,6 +469,13 @@ def test_values_are_written_as_toml() -> None:
     assert tomllib.loads("\n".join(lines)) == {"t": values}
 
 
+@pytest.mark.usefixtures("timed")
+def test_a_folder_that_cannot_be_written_is_refused_before_the_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"out .*: cannot be written \(a file is in the way\)"):
+        planned(tmp_path / "file" / "out", text="no such text")
+
+
 # The whole chain
 
 

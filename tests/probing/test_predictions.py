@@ -38,6 +38,7 @@ from plkernel.probing.predictions import beyond, check_causal, probe, render
 from plkernel.probing.text_models import (
     TextModel,
     _bytewise,
+    _encoded,
     ends_by_pieces,
     open_text_model,
 )
@@ -795,3 +796,30 @@ def test_what_is_no_window_or_no_lag_is_refused() -> None:
         probe(markov, text(3, 8).float())
     with pytest.raises(ValueError, match="lags must ascend and lie between 1 and the context, 8"):
         probe(markov, text(3, 8), [9])
+
+
+@pytest.mark.parametrize(("highest", "fits"), [(7, True), (8, False)])
+def test_tokens_of_another_tokenizer_than_the_models_are_refused(highest: int, fits: bool) -> None:
+    """A model of eight tokens has none of number 8."""
+
+    class Numbering:
+        is_fast = False
+
+        def __call__(self, words: str, **_: Any) -> dict[str, list[int]]:
+            return {"input_ids": [0, highest, 3][: len(words)]}
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return ["a"] * len(ids)
+
+    text_of = np.frombuffer(b"abc", np.uint8)
+    if fits:
+        tokens, ends = _encoded(Path("there"), Numbering(), 8, text_of)
+        assert tokens.tolist() == [0, highest, 3]
+        assert ends is not None
+        assert ends.tolist() == [1, 2, 3]
+        assert _encoded(Path("there"), Numbering(), 8, text_of[:0])[0].size == 0
+        return
+    with pytest.raises(
+        ValueError, match="target there: tokens of its tokenizer must be below 8, as"
+    ):
+        _encoded(Path("there"), Numbering(), 8, text_of)

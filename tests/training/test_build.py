@@ -205,3 +205,17 @@ def test_facts_are_those_of_the_model_that_is_built() -> None:
         assert all(torch.equal(state[name], x) for name, x in again.state_dict().items())
         assert not all(torch.equal(state[name], x) for name, x in other.state_dict().items())
     assert math.isfinite(sum(float(x.double().sum()) for x in state.values()))
+
+
+def test_a_shape_needs_projections_that_do_not_begin_at_zero() -> None:
+    """A uniform projection shapes nothing, and a fixed multiplier acts on the states."""
+    model = ModelSpec(dim=16, layers=1)
+
+    def prepared(**arm: Any) -> Prepared:
+        return Prepared.of(resolve(model, Arm(scheme="rwkv_blinkdl", **arm)))
+
+    assert prepared().parameters > 0
+    assert prepared(projection="gain-corrected", shape_on="multiplier").parameters > 0
+    with pytest.raises(ValueError, match=r"which sets .* to zero, where a shape has nothing to"):
+        prepared(projection="gain-corrected")
+    assert Prepared.of(resolve(model, Arm(projection="gain-corrected"))).parameters > 0

@@ -6,9 +6,11 @@ import ast
 import importlib
 import inspect
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import plkernel
+from plkernel import api
 from plkernel.analysis.exponentials import power_law_target
 from plkernel.analysis.information.estimate import decay_curves
 from plkernel.analysis.nodes import node_scores
@@ -375,3 +378,279 @@ def test_one_arm_may_be_named_without_a_list(tmp_path: Path) -> None:
         plkernel.run_study("quick", tmp_path, only=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="only must match an arm, got 'none'"):
         plkernel.run_study("quick", tmp_path, only="none")
+
+
+@pytest.mark.parametrize(
+    ("symbols", "is_text"),
+    [([0, 255], True), ([0, 256], False), ([-1, 5], False), ([3], True)],
+)
+def test_integers_from_0_to_255_are_bytes_and_others_are_symbols(
+    symbols: list[int], is_text: bool
+) -> None:
+    found = api._vector(np.array(symbols))
+    assert (found is None) == is_text
+    if found is not None:
+        assert (found.unit, found.corpus.name, found.corpus.source) == ("symbol", "array", "given")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (b"ab", "bytes"),
+        (bytearray(b"ab"), "bytes"),
+        (memoryview(b"ab"), "bytes"),
+        ([97, 98], "bytes"),
+        (np.array([97, 98]), "array"),
+    ],
+)
+def test_bytes_of_any_kind_are_one_text(text: object, name: str) -> None:
+    origin, data = api._read_text(text)  # type: ignore[arg-type]
+    assert (origin.name, origin.source) == (name, "given")
+    assert (data.dtype, data.tolist()) == (np.uint8, [97, 98])
+    assert api._read_text(np.array([0, 255]))[1].tolist() == [0, 255]
+    assert api._read_text(b"")[1].size == 0
+
+
+@pytest.mark.parametrize("values", [[0, 256], [-1, 5]])
+def test_numbers_that_are_no_bytes_are_no_text(values: list[int]) -> None:
+    with pytest.raises(ValueError, match=f"integers from 0 to 255, got {values[0]} to {values[1]}"):
+        api._read_text(np.array(values))
+
+
+def test_as_many_threads_are_used_as_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all cores unless somebody asks."""
+    taken: list[dict[str, Any]] = []
+    monkeypatch.setattr(api, "measure_corpus", lambda *_, **options: taken.append(options))
+    for threads in (1, 3, None):
+        plkernel.measure(b"abc" * 900, threads=threads)
+    assert [options["threads"] for options in taken] == [1, 3, os.cpu_count() or 1]
+    assert {options["max_lag"] for options in taken} == {1000}
+    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+        plkernel.measure(b"abc" * 900, threads=0)
+
+
+def test_a_vector_has_no_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="tokenizer must be left out for a vector of integers"):
+        plkernel.measure(np.array([1, 1000]), tokenizer=tmp_path / "tokenizer.json")
+
+
+WRITABLE: list[tuple[str, Tensor]] = [
+    ("in half precision", torch.zeros(4, dtype=torch.bfloat16)),
+    ("in double precision", torch.zeros(4, dtype=torch.float64)),
+    ("one row of one column, expanded", torch.zeros(1).expand(1)),
+    ("with a stride", torch.zeros(8)[::2]),
+]
+
+
+@pytest.mark.parametrize(("words", "tensor"), WRITABLE, ids=[words for words, _ in WRITABLE])
+def test_what_has_a_place_for_each_number_is_written(words: str, tensor: Tensor) -> None:
+    nodes = plkernel.place(len(tensor)) if len(tensor) > 1 else NODES
+    if len(tensor) == 1:
+        api._check_writable("decays", tensor)
+        return
+    plkernel.apply(nodes, tensor, parametrisation="log_rate")
+    expected = torch.tensor(nodes.rates, dtype=torch.float64)
+    assert torch.allclose(tensor.double().exp(), expected, rtol=0.02)
+
+
+UNWRITABLE: list[tuple[Tensor, str]] = [
+    (torch.zeros(4, device="meta"), "must hold numbers, got a tensor on the meta device"),
+    (torch.zeros(4, dtype=torch.int64), "floating-point numbers of 16 bits or more, got torch.int"),
+    (torch.zeros(4).to(torch.float8_e5m2), "16 bits or more, got torch.float8_e5m2"),
+    (torch.zeros(4).to_sparse(), "16 bits or more, got a sparse tensor"),
+    (torch.zeros(1).expand(4), "must have a place for each number, got an expanded tensor"),
+]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"), UNWRITABLE, ids=[text[:40] for _, text in UNWRITABLE]
+)
+def test_what_cannot_be_written_is_refused_as_decays_and_as_projection(
+    tensor: Tensor, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"decays .*{message}"):
+        plkernel.apply(NODES, tensor, parametrisation="log_rate")
+    decays = torch.zeros(4)
+    with pytest.raises(ValueError, match=f"projection .*{message}"):
+        plkernel.apply(NODES, decays, tensor, parametrisation="log_rate")
+    assert not decays.any(), "nothing is written before all is checked"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_lag": 0}, "max_lag must be above 0, got 0"),
+        ({"match": 3}, "match must be nodes, as plkernel.place gives them, got int"),
+        ({"cap": 0.0}, "cap must be above 0, got 0.0"),
+        ({"cap": torch.tensor([1.0, 0.0])}, "cap must be above 0, got tensor"),
+        ({"dt_bias": torch.zeros(0)}, "dt_bias must be one or more finite numbers, got none"),
+        (
+            {"dt_bias": torch.tensor([0.0, np.nan])},
+            "dt_bias must be one or more finite numbers, got NaN or infinite ones",
+        ),
+        (
+            {"a_log": torch.zeros(4, dtype=torch.complex64)},
+            "a_log must be one or more finite numbers, got torch.complex64",
+        ),
+        ({"bound": torch.zeros(4).to_sparse()}, "bound must be a dense tensor, got a sparse one"),
+        ({"bound": torch.zeros(4, device="meta")}, "bound must hold numbers, got a tensor on"),
+        ({"bound": np.array(["a"])}, "bound must be numbers, got <U1"),
+    ],
+)
+def test_options_of_apply_are_checked_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plkernel.apply(NODES, torch.zeros(4), parametrisation="log_rate", **options)
+
+
+def test_losses_of_a_text_have_their_mean_and_its_error_over_windows() -> None:
+    losses = np.array([[1.0, 3.0], [3.0, 5.0]])
+    found = api.TextLosses(3.0, 1.0, losses)
+    assert found._title() == "3.0000 +- 1.0000 bits per byte, 2 windows of 2 bytes"
+    assert (found.positions.given, found.positions.bpb) == ((1, 2), (2.0, 4.0))
+
+    def bigram(tokens: Tensor) -> Tensor:
+        return torch.randn(256, 256, generator=torch.Generator().manual_seed(0))[tokens]
+
+    found = plkernel.evaluate(bigram, TEXT, context=32, windows=4)
+    means = found.losses.mean(axis=1, dtype=np.float64)
+    assert found.bits_per_byte == pytest.approx(means.mean(), rel=1e-12)
+    assert found.error == pytest.approx(means.std(ddof=1) / 2, rel=1e-12)
+    assert np.isnan(plkernel.evaluate(bigram, TEXT, context=32, windows=1).error)
+
+
+def test_the_smallest_evaluations_are_made() -> None:
+    """One window of one byte, one at a time, and as many windows as the text has."""
+    assert plkernel.evaluate(uniform, b"ab", context=1, windows=1, batch=1).losses.shape == (1, 1)
+    assert plkernel.evaluate(uniform, b"abcabc", context=2, windows=9).losses.shape == (2, 2)
+    text = bytes(range(256)) * 2
+    assert plkernel.evaluate(uniform, text + b"a").losses.shape == (1, 512)
+    with pytest.raises(ValueError, match="text must hold one window of context"):
+        plkernel.evaluate(uniform, text)
+    for option in ("context", "windows", "batch"):
+        with pytest.raises(ValueError, match="context, windows and batch must be at least 1"):
+            plkernel.evaluate(uniform, b"abcabc", **{"context": 2, option: 0})  # type: ignore[arg-type]
+    assert plkernel.truncation(uniform, b"abcabc", context=2).windows == 4, "these overlap"
+
+
+def test_influence_is_drawn_by_its_seed() -> None:
+    def bigram(tokens: Tensor) -> Tensor:
+        return torch.randn(256, 256, generator=torch.Generator().manual_seed(0))[tokens]
+
+    first, again, other = (
+        plkernel.influence(bigram, TEXT, context=32, windows=2, **seed)  # type: ignore[arg-type]
+        for seed in ({}, {"seed": 0}, {"seed": 1})
+    )
+    assert first.bits == again.bits
+    assert first.bits != other.bits
+    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+        plkernel.influence(bigram, TEXT, context=32, seed=-1)
+
+
+def test_modules_are_in_the_mode_in_which_they_were() -> None:
+    """Each by itself: a part may be frozen in evaluation mode."""
+
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trained, self.frozen = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1).eval()
+            self.seen: list[bool] = []
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            self.seen += [self.training, self.trained.training]
+            return uniform(tokens)
+
+    model = Two()
+    plkernel.evaluate(model, TEXT, context=32, windows=2)
+    assert not any(model.seen)
+    assert (model.training, model.trained.training, model.frozen.training) == (True, True, False)
+
+
+def test_a_run_says_how_far_it_has_come(run: TrainedRun) -> None:
+    last = run.metrics.iloc[-1]
+    assert run._title() == (
+        f"{run.path}: 4 evaluations, {last['val_bpb']:.4f} bits per byte after 12 steps"
+    )
+    assert list(run._table().columns)[:4] == ["step", "bytes", "train_bpb", "val_bpb"]
+    assert not run.model.training
+    (run.path / "metrics.jsonl").unlink()
+    assert run._title() == f"{run.path}: 0 evaluations"
+
+
+def test_a_study_is_a_table_of_its_arms(declared_study: Callable[..., Path]) -> None:
+    found = plkernel.load_study(declared_study(seeds=3))
+    assert found._title().startswith("claims: 9 of 12 runs finished. ")
+    rows = {row["arm"]: row for row in found._table()}
+    assert list(rows) == ["base", "better", "same"]
+    assert {row["seeds"] for row in rows.values()} == {3}
+    assert list(rows["base"]) == ["arm", "seeds", "bits_per_byte"]
+    better = rows["better"]
+    assert better["difference"] == pytest.approx(-0.05, abs=0.005)
+    assert better["low"] < better["difference"] < better["high"]
+    assert better["p"] < 0.05
+
+
+def test_a_study_in_which_no_run_has_finished_says_so(declared_study: Callable[..., Path]) -> None:
+    folder = declared_study(seeds=2)
+    (folder / "rows.jsonl").write_text("")
+    assert plkernel.load_study(folder)._title().endswith("no run has finished")
+
+
+def test_a_study_is_run_in_its_folder_with_what_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default folder is runs/out/NAME; a spec that is trusted stays so."""
+    called: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        "plkernel.study.schedule.run_experiment", lambda *given: called.append(given)
+    )
+    monkeypatch.setattr(api, "load_study", lambda folder: folder)
+    assert plkernel.run_study("quick") == Path("runs/out/quick")
+    assert plkernel.run_study("quick", tmp_path, workers=1, only="a") == tmp_path
+    plkernel.run_study("quick", str(tmp_path), only=["a", "b*"])
+    assert [given[1:] for given in called] == [
+        (Path("runs/out/quick"), None, []),
+        (tmp_path, 1, ["a"]),
+        (tmp_path, None, ["a", "b*"]),
+    ]
+    spec = load_spec("quick")
+    for trusted, consent, expected in (
+        (False, False, False),
+        (False, True, True),
+        (True, False, True),
+    ):
+        plkernel.run_study(spec.trusting(trusted), tmp_path, trust_code=consent)
+        assert called[-1][0].trusted is expected
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        plkernel.run_study("quick", tmp_path, workers=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="out must be a folder, got the file"):
+        plkernel.run_study("quick", tmp_path / "file")
+
+
+def test_a_trial_is_planned_with_its_defaults_and_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[tuple[Any, ...]] = []
+
+    def plan(text: Any, out: Path | None, options: Any, tell: Any) -> Any:
+        planned.append((text, out, options))
+        return SimpleNamespace(out=tmp_path)
+
+    ran: list[Any] = []
+    monkeypatch.setattr("plkernel.study.trial.plan_trial", plan)
+    monkeypatch.setattr("plkernel.study.trial.run_trial", ran.append)
+    monkeypatch.setattr(api, "load_study", lambda folder: folder)
+    assert plkernel.trial("stdlib") == tmp_path
+    plkernel.trial("stdlib", str(tmp_path), model="rwkv7", minutes=2, seeds=4, short=True, dim=32)
+    (_, first, plain), (_, second, other) = planned
+    assert (first, second, len(ran)) == (None, tmp_path, 2)
+    assert (plain.model, plain.minutes, plain.seeds, plain.dim) == ("ssm", 5.0, 3, 64)
+    assert (plain.frozen, plain.short, plain.control) == (True, False, True)
+    assert (other.model, other.minutes, other.seeds, other.dim) == ("rwkv7", 2, 4, 32)
+    assert (other.frozen, other.short, other.control) == (True, True, True)
+
+
+def test_decays_are_stated_of_other_software_alone(run: TrainedRun) -> None:
+    assert plkernel.inspect(run.path).path == run.path
+    with pytest.raises(ValueError, match="decays must be left out for a run of plkernel"):
+        plkernel.inspect(run.path, decays={"*.decay": "sigmoid"})

@@ -1,5 +1,7 @@
 """The pytest helper: healthy models pass every step, and every step notices what it is for."""
 
+import json
+import logging
 import math
 import subprocess
 import sys
@@ -8,12 +10,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
-from plkernel.testing import STEPS, assert_decays_survive
+from plkernel.testing import (
+    STEPS,
+    _check,
+    _move,
+    _quiet,
+    _take_out,
+    assert_decays_survive,
+)
 
 pytest_plugins = ["pytester"]
 
@@ -539,3 +550,103 @@ def test_models_of_others(name: str) -> None:
     ):
         assert_decays_survive(factory, steps=["two processes"])
     return None
+
+
+@pytest.mark.parametrize(
+    ("step", "change", "passes"),
+    [
+        ("built", 0.0, True),
+        ("built", 1e-12, False),
+        ("in bfloat16", 0.99 * 2.0**-7, True),
+        ("in bfloat16", 1.51 * 2.0**-7, False),
+    ],
+)
+def test_numbers_are_equal_and_in_bfloat16_to_its_rounding(
+    step: str, change: float, passes: bool
+) -> None:
+    """Of 1: a unit of its last digit, and half of one beside for numbers near 0."""
+    right = {"A_log": np.ones(2)}
+    samples = [right] * 3
+    found = {"A_log": np.array([1.0, 1.0 + change])}
+    if passes:
+        _check(step, found, samples, right, None)
+        return
+    with pytest.raises(
+        AssertionError, match=rf"{step}: A_log\[1\] is .*, promised 1 \(1 of 2 differ"
+    ):
+        _check(step, found, samples, right, None)
+
+
+@pytest.mark.parametrize(("found", "passes"), [(0.49 * 2.0**-7, True), (0.51 * 2.0**-7, False)])
+def test_numbers_near_zero_are_equal_to_half_a_unit_of_one(found: float, passes: bool) -> None:
+    right = {"A_log": np.zeros(1)}
+    if passes:
+        _check("bfloat16", {"A_log": np.array([found])}, [right], right, None)
+        return
+    with pytest.raises(AssertionError, match=r"promised 0 \(1 of 1 differ"):
+        _check("bfloat16", {"A_log": np.array([found])}, [right], right, None)
+
+
+def test_a_decay_that_is_gone_or_has_another_shape_is_told() -> None:
+    right = {"A_log": np.ones(2)}
+    for found, words in (({}, "missing"), ({"A_log": np.ones(3)}, r"of shape \(3,\)")):
+        with pytest.raises(AssertionError, match=rf"meta: A_log is {words}, promised \(2,\)"):
+            _check("meta", found, [right], right, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"factory": Model()}, "factory must be a function that builds the model, got Model"),
+        ({"factory": 3}, "factory must be a function that builds the model, got int"),
+        ({"initialise": 3}, "initialise must be a function, got int"),
+        ({"promised": [1]}, "promised must be numbers by name, got list"),
+        ({"inputs": "x"}, "inputs must be a list, got 'x'"),
+        ({"inputs": {1}}, "inputs must be a list, got {1}"),
+        ({"steps": "meta"}, "steps must be a list, got 'meta'"),
+        ({"steps": ["b", "a"]}, "steps must be among .*, got a, b"),
+        (
+            {"promised": {"layers.0.A_log": [1.0, 2.0]}},
+            r"numbers of shape \(8,\), got \[1.0, 2.0\]",
+        ),
+        ({"promised": {"layers.0.A_log": "x"}}, r"numbers of shape \(8,\), got 'x'"),
+        ({"promised": {"layers.0.A_log": math.nan}}, "must be numbers, got NaN"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        assert_decays_survive(**{"factory": Model, "steps": [], **arguments})
+
+
+def test_files_lose_the_tensors_that_are_taken_out(tmp_path: Path) -> None:
+    """Those without them stay as they are, and so does what an index says of the others."""
+    first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    save_file({"x": torch.ones(1), "y": torch.ones(2)}, first)
+    save_file({"z": torch.ones(3)}, second)
+    kept = second.stat().st_mtime_ns
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "a", "y": "a", "z": "b"}, "metadata": {}}))
+    _take_out(tmp_path, {"x"})
+    assert {name: len(one) for name, one in load_file(first).items()} == {"y": 2}
+    assert second.stat().st_mtime_ns == kept
+    assert json.loads(index.read_text()) == {"weight_map": {"y": "a", "z": "b"}, "metadata": {}}
+
+
+def test_loggers_are_quiet_meanwhile_and_as_they_were_then() -> None:
+    before = logging.root.manager.disable
+    with _quiet():
+        assert not logging.getLogger("x").isEnabledFor(logging.WARNING)
+        assert logging.getLogger("x").isEnabledFor(logging.ERROR)
+    assert logging.root.manager.disable == before
+
+
+def test_decays_are_moved_to_numbers_that_no_initialisation_gives() -> None:
+    """By 0.01 to 0.1, evenly; these are returned."""
+    model = Model()
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    first = {"layers.0.A_log": before["layers.0.A_log"].numpy().astype(float)}
+    moved = _move(model, first, None)
+    change = model.layers[0].A_log.detach() - before["layers.0.A_log"]  # type: ignore[union-attr, operator]
+    assert torch.allclose(change, torch.linspace(0.01, 0.1, 8), atol=1e-6)
+    assert torch.equal(model.layers[1].A_log, before["layers.1.A_log"])  # type: ignore[union-attr, arg-type]
+    assert np.array_equal(moved["layers.0.A_log"], model.layers[0].A_log.detach().numpy())  # type: ignore[union-attr, operator]

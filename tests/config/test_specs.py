@@ -21,7 +21,16 @@ from plkernel.common.files import load_json, parse_toml, read_lines, save_json
 from plkernel.config import reading
 from plkernel.config.condition import from_config, resolve
 from plkernel.config.reading import expanded, find_spec, load_spec, parse_spec, roles, specs
-from plkernel.config.schema import Arm, Gate, Hypothesis, ModelSpec, TrainSpec, families
+from plkernel.config.schema import (
+    MOST_STEPS,
+    SMALLEST_EPS,
+    Arm,
+    Gate,
+    Hypothesis,
+    ModelSpec,
+    TrainSpec,
+    families,
+)
 from plkernel.config.spec import Spec, with_defaults
 from plkernel.models.init.plan import RoleTable
 from plkernel.training import check
@@ -446,6 +455,254 @@ def test_mistakes_are_one_line(changes: dict[str, Any], message: str) -> None:
     assert message in str(error.value)
     assert len(str(error.value).splitlines()) == 1
     assert len(str(error.value)) < 700
+
+
+MORE_BAD: list[tuple[dict[str, Any], str]] = [
+    ({"train.eps": 0.99 * SMALLEST_EPS}, "eps must be at least 1.2e-38"),
+    ({"train.batch": 2**20, "train.context": 2**20}, "batch * context must be at most"),
+    ({"train.steps": None}, "exactly one of steps and bytes must be given"),
+    ({"train.steps": None, "train.bytes": 127}, "bytes must be a step or more"),
+    ({"train.steps": MOST_STEPS + 1}, "steps must be at most"),
+    ({"train.warmup_from": 0.5}, "train.warmup_from 0.5 has no effect with warmup 0"),
+    (
+        {"train.schedule": "constant", "train.final_fraction": 0.2},
+        "train.final_fraction 0.2 has no effect with schedule 'constant'",
+    ),
+    (
+        {"train.decay_multiplier": 0, "train.decay_weight_decay": 1},
+        "train.decay_weight_decay 1.0 has no effect with decay_multiplier 0",
+    ),
+    (
+        {"train.curriculum": [{"share": 0.6, "length": 8, "pairs": [1]}] * 2},
+        "shares of the curriculum must add up to 1 at most, got 1.2",
+    ),
+    ({"hypotheses": [{**CLAIM, "bytes": 8}]}, "bytes 8 does not belong to metric 'val_bpb'"),
+    ({"hypotheses": [{**CLAIM, **CUT}]}, "metric 'truncation_cost' needs bytes, such as 32"),
+    ({"hypotheses": [{**CLAIM, "times": 2}]}, "times 2 does not belong to metric 'val_bpb'"),
+    *(
+        (
+            {"hypotheses": [{**CLAIM, "metric": "capacity", **times}]},
+            "times must be 1, 2, 4 or another power of two with metric 'capacity'",
+        )
+        for times in ({}, {"times": 3}, {"times": 6})
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "capacity", "times": 2}]},
+        "corpus must be synthetic:recall for metric 'capacity', got",
+    ),
+    ({"hypotheses": [{**CLAIM, "step": 16}]}, "step must be one with an evaluation"),
+    ({"hypotheses": [{**CLAIM, "claim": "equal"}]}, "margin must be above 0 for claim 'equal'"),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "val_bpb_minimum"}]},
+        "minima are those of curves over learning rates: set tuning.method = 'curve'",
+    ),
+    ({"gates": [{**GATE, "metric": "capacity", "times": 2}]}, "metric of a gate must be a loss"),
+    ({"gates": [{**GATE, "at_least": 4.5}]}, "at_least not above at_most, got 4.5 and 4.0"),
+    ({"gates": [{**GATE, "ahead_of": 2}]}, "ahead_of must be alone, and of val_bpb or test_bpb"),
+    (
+        {"gates": [{"name": "a", "arm": "uniform", "ahead_of": 2, "step": 4}]},
+        "ahead_of must be alone, and of val_bpb or test_bpb at the end",
+    ),
+    (
+        {"gates": [{"name": "a", "arm": "uniform", "ahead_of": 2, "metric": "excess_bpb"}]},
+        "ahead_of must be alone, and of val_bpb or test_bpb at the end",
+    ),
+    ({"gates": [GATE, GATE]}, "gates 'has learnt': name must be unique"),
+    ({"arms.report": {}}, "arm name must match"),
+    ({"arms": {"uniform": {}, "a" * 221: {}}}, "arm name must match"),
+    ({"arms.power.rates": [1, 1], "tuning.rates": [1, 2]}, "rates must be as many as"),
+    (
+        {"tuning": {"method": "curve", "rates": [1, 2]}},
+        "tuning.rates must be 3 or more with tuning.method 'curve'",
+    ),
+    ({"tuning": {"method": "curve"}}, "tuning.rates must be given with tuning.method 'curve'"),
+    (
+        {"tuning": {"method": "curve", "rates": [1, 2, 3]}, "factors.learning_rate": [1, 2]},
+        "factors.learning_rate is made of tuning.rates",
+    ),
+    (
+        {"tuning": {"method": "curve", "rates": [1, 2, 3]}, "arms.power": {"rates": [1, 2]}},
+        "arms.power: rates is tuning.rates for all arms with tuning.method 'curve'",
+    ),
+    ({"factors.beta": [1, 1.0]}, "factors.beta must have two levels or more, all different"),
+    (
+        {"arms.power": {"placement": "log-spaced", "shortest": 1.0}, "model": GOOSE},
+        "placement 'log-spaced': shortest",
+    ),
+    ({"arms.power": {"bonus": "law"}}, "bonus law belongs to model kinds rwkv5 and rwkv6"),
+    (
+        {"arms.power": {"shortest": 2.0}, "model": RWKV},
+        "shortest 2.0 needs a placement in an RWKV",
+    ),
+    (
+        {"model": {"kind": "other:M"}, "arms.power": {}, "train.backend": "cpu"},
+        "train.backend cpu belongs to models of plkernel, got kind 'other:M'",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), MORE_BAD, ids=[message[:60] for _, message in MORE_BAD]
+)
+def test_a_value_beyond_its_limit_is_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=r"^spec here: ") as error:
+        parse_spec(values(changes), "here")
+    assert message in str(error.value)
+
+
+RECALL = {"corpus.name": "synthetic:recall,pairs=4,length=32"}
+FITTING: list[dict[str, Any]] = [
+    {"train.schedule": "exponential", "train.final_fraction": 0.01},
+    {"train.schedule": "linear", "train.final_fraction": 0.0},
+    {"train.schedule": "constant"},
+    {"train.schedule": "constant", "train.recipe": "blinkdl"},
+    {"train.recipe": "blinkdl", "train.warmup": 0},
+    {"train.warmup": 1, "train.warmup_from": 0.5},
+    {"train.decay_weight_decay": 1, "train.decay_multiplier": 0.5},
+    {"train.eps": SMALLEST_EPS},
+    {"train.steps": None, "train.bytes": 128},
+    {"train.steps": MOST_STEPS},
+    {"train.curriculum": [{"share": 0.1, "length": 8, "pairs": [1]}] * 10},
+    {"train.carry": True, "model": {"dim": 16, "patching": {"mode": "published"}}},
+    {"train.carry": True, "model": {"dim": 16, "patching": {"size": 2}}},
+    {"model": {"position_scaling": True, "scaling_length": 5, "patching": {"size": 4}}},
+    {"hypotheses": [{**CLAIM, "step": 0}]},
+    {"hypotheses": [{**CLAIM, "step": 8}]},
+    {"hypotheses": [{**CLAIM, "step": 12}]},
+    {"hypotheses": [{**CLAIM, "step": 10}], "train.steps": 10},
+    {"hypotheses": [{**CLAIM, **CUT, "bytes": 31}], "train.truncation_windows": 1},
+    {
+        "hypotheses": [{**CLAIM, **CUT, "bytes": 8}],
+        "arms.power.train": {"truncation_windows": 1},
+    },
+    {"hypotheses": [{**CLAIM, "claim": "equal", "margin": 1e-9}]},
+    {"hypotheses": [{**CLAIM, "alpha": 0.1}, {**CLAIM, "name": "b", "family": "other"}]},
+    {"hypotheses": [{**CLAIM, "metric": "capacity", "times": 1}], **RECALL},
+    {"hypotheses": [{**CLAIM, "metric": "capacity", "times": 8}], **RECALL},
+    {
+        "hypotheses": [{**CLAIM, "metric": "persistence", "times": 16}],
+        **RECALL,
+        "train.beyond": 16,
+    },
+    {"gates": [{**GATE, "at_least": 4.0}]},
+    {"gates": [{"name": "a", "arm": "uniform", "at_least": 4.0}]},
+    {"gates": [{"name": "a", "arm": "uniform", "ahead_of": 5, "metric": "test_bpb"}]},
+    {"gates": [{**GATE, "step": 4}]},
+    {"hypotheses": [CLAIM], "gates": [{**GATE, "name": CLAIM["name"]}]},
+    {"seeds": [100]},
+    {"seeds": [0, 2**63 - 1]},
+    {"tuning.rates": [1, 2], "seeds": [99, 101]},
+    {"tuning.rates": [1, 2], "arms.power.rates": [3, 4]},
+    {"arms": {"uniform": {}, "a" * 220: {}}},
+    {"arms.power": {"placement": "log-spaced", "shortest": 1.2}, "model": GOOSE},
+    {"arms.power": {"projection": "uniform", "scheme_options": {}}},
+]
+
+
+@pytest.mark.parametrize("changes", FITTING, ids=lambda changes: str(changes)[:70])
+def test_a_value_at_its_limit_is_taken(changes: dict[str, Any]) -> None:
+    """What only looks like the mistakes above."""
+    spec = parse_spec(values(changes), "here")
+    for arm in spec.arms:
+        spec.condition(arm).check()
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "changes", "message"),
+    [
+        ({"times": 16}, {}, "times must be at most 8, got 16: set train.beyond = 16"),
+        ({"times": 8}, {"train.beyond": 4}, "times must be at most 4, got 8"),
+    ],
+)
+def test_recall_is_tested_up_to_the_longest_sequences(
+    hypothesis: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    declared = {"hypotheses": [{**CLAIM, "metric": "capacity", **hypothesis}]}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_spec(values({**declared, **changes, **RECALL}), "here")
+
+
+def test_the_arms_of_a_design_are_counted_with_the_named_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight combinations, and a named arm in each of the two blocks."""
+    monkeypatch.setattr("plkernel.config.factors.MOST_ARMS", 10)
+    assert len(design(arms={"quantile": QUANTILE}).arms) == 10
+    monkeypatch.setattr("plkernel.config.factors.MOST_ARMS", 9)
+    assert len(design().arms) == 8
+    with pytest.raises(ValueError, match="factors must make at most 9 arms, got more"):
+        design(arms={"quantile": QUANTILE})
+
+
+def test_stages_of_a_curriculum_follow_each_other_to_the_step() -> None:
+    stages = [{"share": share, "length": 8, "pairs": [1]} for share in (0.25, 0.5)]
+    train = TrainSpec.model_validate({"steps": 10, "curriculum": stages})
+    first, second = train.curriculum
+    expected = [first] * 2 + [second] * 6 + [None] * 2  # 2.5 is rounded to the even 2, 7.5 to 8
+    assert [train.stage_at(step) for step in range(10)] == expected
+    assert TrainSpec(steps=10).stage_at(0) is None
+
+
+def test_bytes_are_trained_in_whole_steps() -> None:
+    of_bytes = TrainSpec(bytes=1000, batch=3, context=100)
+    assert (of_bytes.total_steps, TrainSpec(steps=7).total_steps) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, False),
+        ({"decay_multiplier": 0}, True),
+        ({"decay_multiplier": 1}, True),
+        ({"decay_weight_decay": 0.1}, True),
+        ({"decay_dtype": "bfloat16"}, True),
+    ],
+)
+def test_decays_that_are_trained_in_another_way(options: dict[str, Any], expected: bool) -> None:
+    assert TrainSpec(steps=1, **options).changes_decays is expected
+
+
+def test_a_condition_says_what_it_lacks() -> None:
+    foreign = resolve(ModelSpec(kind="other:Model"), Arm(init="other:init"))
+    assert foreign.code == {"kind": "other:Model", "init": "other:init"}
+    assert resolve(ModelSpec()).code == {}
+    assert not foreign.places_nodes
+    assert resolve(ModelSpec()).places_nodes
+    goose = ModelSpec.model_validate(GOOSE)
+    assert not resolve(goose).places_nodes
+    assert resolve(goose, Arm(placement="log-spaced")).places_nodes
+    with pytest.raises(ValueError, match="condition 'x' has no training protocol"):
+        _ = resolve(ModelSpec(), name="x").protocol
+    with pytest.raises(ValueError, match="a model of kind 'other:Model' has no scheme"):
+        _ = foreign.scheme
+    with pytest.raises(ValueError, match="a model of kind 'other:Model' has no nodes"):
+        _ = foreign.nodes
+    named = [resolve(ModelSpec(), study="s", name=name) for name in "ab"]
+    assert len({hash(one) for one in named}) == 2
+    assert hash(named[0]) == hash(resolve(ModelSpec(dim=8), study="s", name="a"))
+
+
+def test_heads_share_the_width_and_a_clamped_key_is_a_gain() -> None:
+    assert ModelSpec(dim=96).heads == (1, 96)
+    assert ModelSpec(kind="rwkv6", dim=96, head_size=32).heads == (3, 32)
+    assert ModelSpec(kind="rwkv6", k_clamp=True).input_gain == "clamp"
+    assert ModelSpec(kind="rwkv6").input_gain == "none"
+    assert ModelSpec(gain="ema").input_gain == "ema"
+    for size, mode, causal in (
+        (1, "published", True),
+        (2, "causal", True),
+        (2, "published", False),
+    ):
+        model = ModelSpec.model_validate({"patching": {"size": size, "mode": mode}})
+        assert model.is_causal is causal
+
+
+def test_a_long_error_names_the_first_eight_mistakes() -> None:
+    wrong = {f"x{i}": {"beta": -1} for i in range(9)}
+    with pytest.raises(ValueError, match=r"arms\.x0\.beta: Input should be greater") as error:
+        parse_spec(values({"arms": wrong}), "here")
+    said = str(error.value)
+    assert (said.count(".beta: "), "x7.beta" in said, "x8.beta" in said) == (8, True, False)
 
 
 def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:

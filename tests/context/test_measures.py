@@ -11,8 +11,10 @@ from plkernel.context.measures import (
     influence_of,
     is_read,
     lengths,
+    moments,
     others,
     places,
+    ratio_error,
     truncation_of,
 )
 
@@ -95,3 +97,46 @@ def test_json_has_no_nan() -> None:
     }
     assert "information" not in kept
     assert list(curves[2].to_dict()) == ["windows", "given", "bpb", "cost", "standard_error"]
+
+
+def test_two_windows_have_an_error_and_one_has_none() -> None:
+    means, errors = moments(np.array([[1.0, 3.0], [2.0, 2.0]]))
+    assert (means, errors) == ((2.0, 2.0), (1.0, 0.0))
+    assert np.isnan(moments(np.ones((2, 1)))[1]).all()
+    assert ratio_error([1.0], [2.0]) is None
+    # Parts 1 and 3 of sizes 1 and 2: the ratio is 4/3, and what is left is -1/3 and 1/3.
+    assert ratio_error([1.0, 3.0], [1.0, 2.0]) == pytest.approx((1 / 3) / 1.5)
+    assert np.isnan(influence_of([1], np.ones((1, 2, 1))).standard_error).all()
+
+
+def test_the_error_of_readings_that_differ_in_number_is_that_of_a_ratio() -> None:
+    """Two windows with 2 and 1 readings: parts 3 and 4 of sizes 2 and 1."""
+    readings = np.array([[[1.0], [2.0]], [[4.0], [np.nan]]])
+    found = influence_of([1], readings)
+    assert found.bits == pytest.approx((7 / 3,))
+    assert found.standard_error == pytest.approx((ratio_error([3.0, 4.0], [2.0, 1.0]),))
+
+
+@pytest.mark.parametrize("length", [8, 9])
+def test_a_lag_is_read_where_half_of_the_window_is_given(length: int) -> None:
+    """At place 0: all lags from half of the window, rounded up, to its length."""
+    read = is_read(np.arange(1, length + 2), 0, length)
+    assert np.flatnonzero(read).tolist() == list(range((length + 1) // 2 - 1, length))
+
+
+def test_one_kind_of_token_has_no_other() -> None:
+    with pytest.raises(ValueError, match="text must hold two different tokens or more, got 5 only"):
+        others(np.array([5, 5]), np.array([5]), np.random.default_rng(0))
+    drawn = others(np.array([5, 6]), np.array([5, 6]), np.random.default_rng(0))
+    assert drawn.tolist() == [6, 5]
+
+
+def test_bits_per_byte_are_those_of_a_token_over_its_bytes() -> None:
+    curves = (
+        influence_of([1, 2], np.ones((1, 1, 2))),
+        by_position(np.ones((1, 2))),
+        truncation_of([1, 2], np.ones((2, 1))),
+    )
+    found = Probe("token", 1, 2, 4.0, 3.0, *curves)
+    assert found.bits_per_byte == found.to_dict()["bits_per_byte"] == 0.75
+    assert list(found.to_dict()["positions"]) == ["given", "bits", "standard_error"]

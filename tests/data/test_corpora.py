@@ -21,7 +21,14 @@ from plkernel.data import corpora
 from plkernel.data.corpora import load
 from plkernel.data.names import Source
 from plkernel.data.text_files import Chunk
-from plkernel.data.windows import carried_windows, fixed_windows, training_windows
+from plkernel.data.windows import (
+    carried_windows,
+    check_holds_window,
+    fixed_windows,
+    predicted_bytes,
+    spread_windows,
+    training_windows,
+)
 
 WHOLE = b"first\r\n\nsecond\n" + bytes(range(256))
 
@@ -149,6 +156,29 @@ def test_windows_are_those_of_recorded_runs():
     fixed = fixed_windows(data, 64, 8).numpy()
     starts = np.linspace(0, data.size - 65, 8).astype(int)
     np.testing.assert_array_equal(fixed, [data[start : start + 65] for start in starts])
+
+
+def test_fixed_windows_fit_to_the_last_byte_and_spread_ones_overlap():
+    """As many as are disjoint, and if asked for as many as there are places to begin."""
+    data = np.arange(12, dtype=np.uint8)
+    assert fixed_windows(data, 3, 9).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert fixed_windows(data, 3, 2).tolist() == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    assert fixed_windows(data[:11], 3, 9).tolist() == [[0, 1, 2, 3], [7, 8, 9, 10]]
+    assert fixed_windows(data[:4], 3, 9).tolist() == [[0, 1, 2, 3]]
+    overlapping = [list(range(start, start + 4)) for start in range(9)]
+    assert spread_windows(data, 3, 100).tolist() == overlapping
+    assert spread_windows(data, 3, 9).tolist() == overlapping
+    ends = np.cumsum(np.arange(1, 13))
+    assert predicted_bytes(ends, 3, 2).tolist() == [2 + 3 + 4, 10 + 11 + 12]
+    assert training_windows(data[:4], 3, 5, 0, 0).tolist() == [[0, 1, 2, 3]] * 5
+    starts = training_windows(data, 3, 1000, 0, 0)[:, 0]
+    assert set(starts.tolist()) == set(range(9)), "every place is drawn, the last one too"
+
+
+def test_a_split_of_one_window_is_enough_and_of_a_byte_less_is_not():
+    check_holds_window(33, 32, "train")
+    with pytest.raises(ValueError, match=r"train must hold .* context \+ 1 = 33 bytes .*, got 32;"):
+        check_holds_window(32, 32, "train")
 
 
 def test_carried_windows_read_on_and_every_byte_once():
@@ -291,7 +321,112 @@ def test_of_processes_that_build_at_once_one_does(tmp_path, cache):
     assert len(names(cache)) == 2
 
 
+class Bar:
+    """Stands in for the bar of tqdm: what it is made with, and what it is told."""
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.steps = []
+        self.is_closed = False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.is_closed = True
+
+    def update(self, step):
+        self.steps.append(step)
+
+
+@pytest.mark.parametrize(
+    ("size", "max_bytes", "total"),
+    [(11, None, 11), (11, 5, 5), (11, 100, 11), (None, 5, 5), (None, None, None)],
+)
+def test_a_bar_counts_the_bytes_that_are_written(tmp_path, monkeypatch, size, max_bytes, total):
+    """On a terminal alone, after two seconds, and gone in the end."""
+    bars = []
+
+    def made(**settings):
+        bars.append(Bar(settings))
+        return bars[-1]
+
+    monkeypatch.setattr("tqdm.auto.tqdm", made)
+    source = Source("label", {}, lambda: (item for item in BLOCKS), size)
+    corpus = corpora._written("name", source, tmp_path / "x.bin", max_bytes)
+    [bar] = bars
+    assert bar.settings.pop("total") == total
+    assert bar.settings == {
+        "desc": "name",
+        "file": sys.stderr,
+        "unit": "B",
+        "unit_scale": True,
+        "delay": 2.0,
+        "leave": False,
+        "disable": None,
+    }
+    assert sum(bar.steps) == corpus.size == len(JOINED[:max_bytes])
+    assert bar.is_closed
+
+
+@pytest.mark.parametrize(("count", "found"), [(0, "0 documents"), (1, "1 document"), (3, "3 doc")])
+def test_an_empty_corpus_says_in_how_many_documents_nothing_was_found(tmp_path, count, found):
+    with pytest.raises(ValueError, match=f"must hold text, got none in {found}"):
+        written(tmp_path / "x.bin", [block(b"|" * count, range(count))] if count else [])
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"PLKERNEL_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
+        ({"PLKERNEL_CACHE": "~/a"}, "/home/me/a"),
+        ({"PLKERNEL_CACHE": "", "XDG_CACHE_HOME": "/b"}, "/b/plkernel"),
+        ({"XDG_CACHE_HOME": ""}, "/home/me/.cache/plkernel"),
+        ({}, "/home/me/.cache/plkernel"),
+    ],
+)
+def test_the_cache_lies_where_variables_say_and_else_at_home(monkeypatch, variables, expected):
+    for name in ("PLKERNEL_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"HOME": "/home/me"} | variables).items():
+        monkeypatch.setenv(name, value)
+    assert corpora.cache_folder() == Path(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_bytes": 0}, "max_bytes must be at least 1, got 0"),
+        ({"max_bytes": True}, "max_bytes must be a whole number, got True"),
+        ({"max_bytes": 2.0}, r"max_bytes must be a whole number, got 2\.0"),
+        ({"separator": ""}, "separator must be one byte, a single character .* got ''"),
+        ({"separator": "\u0100"}, "separator must be one byte, a single character .* got '.'"),
+        ({"separator": "ab"}, "separator must be one byte, a single character .* got 'ab'"),
+        ({"separator": b"a"}, "separator must be one character, got b'a'"),
+        ({"column": 3}, "column must be the name of one, got 3"),
+        ({"cache": ""}, "cache must be the path of a folder, got ''"),
+        ({"cache": 3}, "cache must be the path of a folder, got 3"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_read(
+    folder, cache, options, message
+):
+    with pytest.raises(ValueError, match=message):
+        load(str(folder), **{"cache": cache, **options})
+    assert not cache.exists()
+
+
+def test_options_at_their_limits_are_taken(folder, cache):
+    assert load(str(folder), cache=cache, max_bytes=1).bytes.tobytes() == b"f"
+    assert load(str(folder), cache=str(cache), separator="\0").bytes[7] == 0
+    assert load(str(folder), cache=cache, separator="\xff").bytes[7] == 0xFF
+    assert load(str(folder), cache=cache, max_bytes=len(WHOLE)).size == len(WHOLE)
+    assert load(str(folder), cache=cache, max_bytes=10**9).size == len(WHOLE)
+
+
 def test_the_size_is_known_ahead_where_nothing_must_be_read(folder, cache):
+    assert corpora.size_ahead(str(folder), cache=cache / "other") == len(WHOLE)
+    assert corpora.size_ahead(str(folder), cache=cache / "other", max_bytes=10**9) == len(WHOLE)
     assert (
         corpora.size_ahead(str(folder), cache=cache) == corpora.load(str(folder), cache=cache).size
     )
@@ -300,3 +435,11 @@ def test_the_size_is_known_ahead_where_nothing_must_be_read(folder, cache):
     with pytest.raises(ValueError, match="corpus must be a file, a folder"):
         corpora.size_ahead("missing.txt", cache=cache)
     assert not (cache / "other").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_its_variable(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "cache"
+    told = rf"cache folder \(PLKERNEL_CACHE\) {place}: cannot be written \(a file is in the way\)"
+    with pytest.raises(OSError, match=told):
+        load(str(folder), cache=place)

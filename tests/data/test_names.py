@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import filelock
 import numpy as np
@@ -12,7 +13,18 @@ import pytest
 
 from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus
 from plkernel.data.corpora import load
-from plkernel.data.names import GENERATOR, find_source, spelling, synthetic_corpus
+from plkernel.data.names import (
+    GENERATOR,
+    byte_count,
+    find_source,
+    is_recall,
+    is_synthetic,
+    known_sequence,
+    predictor_of,
+    spelling,
+    synthetic_corpus,
+)
+from plkernel.data.recall import RecallCorpus
 
 
 def text(source):
@@ -238,3 +250,168 @@ def test_a_change_of_the_bytes_is_a_change_of_the_format(rest, expected, tmp_pat
         == whole.sha256
     )
     np.testing.assert_array_equal(part.bytes, whole.bytes[:150_000])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", 1),
+        ("500000", 500_000),
+        ("500k", 500_000),
+        ("500 kB", 500_000),
+        ("10MB", 10_000_000),
+        ("1.5m", 1_500_000),
+        ("1G", 10**9),
+        ("0.001k", 1),
+        ("7b", 7),
+    ],
+)
+def test_a_number_of_bytes_is_read_in_powers_of_a_thousand(text, expected):
+    assert byte_count(text) == expected
+
+
+@pytest.mark.parametrize("text", ["0", "0.5", "1.5", "0.0001k", "-1", "1T", "k", "", "1 2", "1e3"])
+def test_what_is_no_whole_number_of_bytes_is_refused(text):
+    with pytest.raises(ValueError, match="max_bytes must be a number of bytes such as 500000"):
+        byte_count(text)
+    with pytest.raises(ValueError, match="size must be a number of bytes"):
+        byte_count(text, "size")
+
+
+def test_what_a_name_is_made_from():
+    for name in ("synthetic:beta=1", "synthetic:lags", "synthetic:recall,pairs=4"):
+        assert is_synthetic(name)
+    for name in ("stdlib", "synthetic.txt", "hf:synthetic", ""):
+        assert not is_synthetic(name)
+        assert known_sequence(name) is predictor_of(name) is None
+    assert is_recall("synthetic:recall")
+    assert is_recall("synthetic:recall,pairs=4")
+    assert not is_recall("synthetic:recalled,pairs=4")
+    assert not is_recall("synthetic:lags,recall")
+
+
+def test_the_optimal_prediction_is_known_of_lags_and_chains_and_not_of_potts():
+    assert known_sequence("synthetic:beta=1") == PottsCorpus(1.0)
+    assert predictor_of("synthetic:beta=1") is None
+    for name, corpus in (("lags", LagCorpus()), ("markov", MarkovChain())):
+        assert known_sequence(f"synthetic:{name}") == predictor_of(f"synthetic:{name}") == corpus
+
+
+def test_the_key_of_a_law_has_what_determines_its_bytes_and_no_more():
+    """Keys are older than some parameters, and than the names of laws."""
+    recall = spelling(RecallCorpus())
+    assert recall == (
+        "synthetic:recall,pairs=32,length=128,power=1.0,placing=first,answers=hidden,bytes=1000000,"
+        "seed=0",
+        {
+            "synthetic": {
+                "law": "recall",
+                "pairs": 32,
+                "length": 128,
+                "power": 1.0,
+                "placing": "first",
+                "answers": "hidden",
+                "size": 1_000_000,
+                "seed": 0,
+            },
+            "generator": GENERATOR["recall"],
+        },
+    )
+    potts = spelling(PottsCorpus(1.0))[1]["synthetic"]
+    assert "law" not in potts
+    assert potts["probabilities"] is None
+    lags = spelling(LagCorpus())[1]["synthetic"]
+    assert lags["law"] == "lags"
+    assert "shortest" not in lags
+    assert spelling(LagCorpus(shortest=2))[1]["synthetic"]["shortest"] == 2
+
+
+@pytest.mark.parametrize(
+    ("rest", "config", "split"),
+    [
+        ("owner/set", None, None),
+        ("owner/set:plain", "plain", None),
+        ("owner/set:plain:test", "plain", "test"),
+        ("owner/set::test", None, "test"),
+    ],
+)
+def test_a_data_set_of_the_hub_is_named_with_its_configuration_and_its_split(rest, config, split):
+    source = find_source(f"hf:{rest}", column="body")
+    expected = {"hub": "owner/set", "config": config, "split": split, "column": "body"}
+    assert (source.label, source.key, source.size) == (f"hf:{rest}", expected, None)
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf::plain"])
+def test_a_data_set_of_the_hub_has_a_name(name):
+    with pytest.raises(ValueError, match="corpus must be hf:NAME"):
+        find_source(name)
+
+
+def test_the_local_part_of_a_version_need_not_be_named(monkeypatch, tmp_path):
+    (tmp_path / "it.py").write_text("it = 1\n")
+
+    files = [importlib.metadata.PackagePath(name) for name in ("it.py", "it.txt")]
+    for file in files:
+        file.dist = importlib.metadata.PathDistribution(tmp_path / "it.dist-info")
+    found = {"it": [SimpleNamespace(version="2.1+cpu", files=files)]}
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: found.get(name, []))
+    assert text(find_source("packages: it==2.1", b"|")) == b"|it = 1\n"
+    with pytest.raises(ValueError, match=r"the one that is installed, 2\.1, got 2\.1\+cpu"):
+        find_source("packages:it==2.1+cpu")
+    with pytest.raises(ValueError, match="package must be installed, got ''"):
+        find_source("packages:")
+
+
+@pytest.mark.parametrize("law", ["potts,beta=1", "lags", "markov", "recall"])
+def test_a_law_without_a_seed_has_seed_0_and_the_size_that_its_name_says(law):
+    corpus = synthetic_corpus(law)
+    assert corpus.seed == 0
+    assert corpus.size == (1_000_000 if law == "recall" else 10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("", "beta must be given, as in synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0, or"),
+        ("symbols=4", "beta must be given, as in synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"),
+        ("potts", "beta must be given, as in synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"),
+        (",", "parameter must be one of the law potts, got ''"),
+        ("beta=1,", "parameter must be one of the law potts, got ''"),
+        ("pots", r"law must be one of those known, got 'pots'; did you mean 'potts'\?"),
+        ("pots=1", "parameter must be one of the law potts, got 'pots'"),
+        ("lags,beta=1", "parameter must be one of the law lags, got 'beta'"),
+    ],
+)
+def test_what_a_law_lacks_or_does_not_have_is_named(rest, message):
+    with pytest.raises(ValueError, match=message):
+        synthetic_corpus(rest)
+
+
+def test_a_pipe_is_no_corpus(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="corpus must be a regular file or a folder"):
+        find_source(str(tmp_path / "pipe"))
+    with pytest.raises(ValueError, match="must hold files that are not hidden, got none"):
+        find_source(str(tmp_path))
+
+
+def test_a_path_may_begin_at_home(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert text(find_source("~/a.txt", b"|")) == b"|a"
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
+    """Not a corpus without its files."""
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refuse(path):
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="closed"):
+        find_source(str(tmp_path))

@@ -187,3 +187,35 @@ def test_recall_is_known_by_name_and_has_neither_information_nor_a_prediction_of
     assert recall_of("synthetic:markov") is recall_of("stdlib") is None
     with pytest.raises(ValueError, match="pairs must be"):
         recall_of("synthetic:recall,pairs=0")
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        np.full((2, 8), 200),
+        np.zeros((0, 8), np.int64),
+        np.array([[1, 200, 1, 200], [1, 200, 200, 200]]),
+        np.array([[1, 200, 1, 200, 2, 200]]),
+        np.array([[1, 200, 2, 200, 1, 200, 3, 200]]),
+    ],
+    ids=["no keys", "no windows", "unlike", "odd", "once each"],
+)
+def test_what_is_no_sequence_of_recall_is_refused(windows: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="windows must be whole sequences of recall"):
+        queries(windows)
+
+
+def test_a_sequence_by_hand() -> None:
+    found = queries(np.array([[5, 201, 3, 202, 3, 250, 5, 251]]))
+    assert found.pair.tolist() == [[0, 2]]
+    assert found.query.tolist() == [[6, 4]]
+    assert found.answer.tolist() == [[201, 202]]
+    assert found.distance.tolist() == [[6, 2]]
+    assert RecallCorpus(pairs=1, length=10).slots == 5
+
+
+@pytest.mark.parametrize("placing", PLACINGS)
+def test_the_shortest_sequence_is_a_pair_and_its_query(placing: str) -> None:
+    law = RecallCorpus(pairs=1, length=4, placing=placing, size=10)
+    assert queries(drawn(law)).distance.tolist() == [[2]] * 200
+    assert sum(block.size for block in law.blocks()) == 10

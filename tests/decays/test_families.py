@@ -16,6 +16,7 @@ from tiny_models import CASES, FLA_DECAYS, built, drawn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plkernel.decays.families import STARTS, names_of
 from plkernel.decays.inspection import inspected
 
 NOTHING = torch.zeros(1, 1, 16, dtype=torch.float64)
@@ -366,3 +367,65 @@ def test_flash_linear_attention(case: str, tmp_path: Path) -> None:
         model,
         lambda: [rates_of(getattr(one, "attn", None) or one.mixer, model) for one in blocks],
     )
+
+
+def levels_of_rwkv(count: int, depth: float, low: float, high: float) -> np.ndarray:
+    """low + (high - low) (n / (N - 1))**(0.7 + 1.3 depth), of the official code of RWKV-4 to 6."""
+    share = np.arange(count) / (count - 1)
+    return low + (high - low) * share ** (0.7 + 1.3 * depth)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("counted", lambda depth: np.log([1.0, 2.0, 3.0, 4.0])),
+        ("zeros", lambda depth: np.zeros(4)),
+        ("ones", lambda depth: np.ones(4)),
+        ("-1/2", lambda depth: np.full(4, -0.5)),
+        ("ln(1/2)", lambda depth: np.full(4, -math.log(2.0))),
+        ("xlstm", lambda depth: np.array([3.0, 4.0, 5.0, 6.0])),
+        ("rwkv4", lambda depth: levels_of_rwkv(4, depth, -5.0, 3.0)),
+        ("rwkv5", lambda depth: levels_of_rwkv(4, depth, -6.0, -1.0)),
+    ],
+)
+def test_official_starts_are_the_numbers_of_their_code(
+    name: str, expected: Callable[[float], np.ndarray], layer: int
+) -> None:
+    """Of three layers the first has depth 0, the last 1; a single one has depth 0."""
+    _, start = STARTS[name]
+    found = start((2, 4), layer, 3) if not name.startswith("rwkv") else start((4,), layer, 3)
+    np.testing.assert_allclose(found, np.broadcast_to(expected(layer / 2), found.shape), rtol=1e-12)
+    if layer == 0:
+        alone = start((4,), 0, 1)
+        np.testing.assert_allclose(alone, expected(0.0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("head_size", [8, 16, 32, 64, 128])
+def test_the_official_start_of_rwkv_7_depends_on_the_size_of_a_head(
+    head_size: int, layer: int
+) -> None:
+    """-6 + 6 (n / (N - 1))**(1 + sqrt(depth)) + 0.5 + 2.5 zigzag |zigzag| (BlinkDL/RWKV-LM)."""
+    name = "rwkv7" if head_size == 64 else f"rwkv7, heads of {head_size}"
+    words, start = STARTS[name]
+    assert words.endswith("RWKV-7" if head_size == 64 else f"heads of {head_size}")
+    channels = np.arange(2 * head_size)
+    within = (channels % head_size - (head_size - 1) / 2) / ((head_size - 1) / 2)
+    share = channels / (2 * head_size - 1)
+    expected = -6.0 + 6.0 * share ** (1.0 + (layer / 2) ** 0.3)
+    expected = expected + 0.5 + 2.5 * within * np.abs(within)
+    found = start((1, 1, 2 * head_size), layer, 3)
+    np.testing.assert_allclose(found.ravel(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_tensor_of_a_wrapped_map_stands_for_its_weight() -> None:
+    known = names_of(["l.q.base_layer.qweight", "l.a", "m.b.bias", "m.b.base_layer.bias"])
+    assert known["l.q.weight"] == "l.q.base_layer.qweight"
+    assert known["l.a"] == "l.a"
+    assert known["m.b.bias"] == "m.b.bias"
+    assert known["m.b.base_layer.bias"] == "m.b.base_layer.bias"
+    deep = names_of(["a.b.c.d.e.f"])
+    assert {name for name in deep if name.endswith(".weight")} == {
+        *("a.b.c.d.e.weight", "a.b.c.d.weight", "a.b.c.weight", "a.b.weight"),
+    }

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.nodes import falling_exponent
-from plkernel.decays.memory import Memory, kernel_exponents, slope_range
+from plkernel.decays.memory import (
+    Memory,
+    kernel_exponents,
+    memory_of,
+    outlasting,
+    slope_range,
+)
 
 LAGS = 2.0 ** np.arange(10)
 
@@ -53,3 +59,31 @@ def test_means_over_runs_are_geometric() -> None:
     assert kernel_exponents(LAGS, np.exp(mean)) == pytest.approx(exponents.mean(axis=0), rel=1e-13)
     assert both.exponents() == pytest.approx(exponents, rel=1e-13)
     assert both.half_life_quantiles() == pytest.approx(np.array([[1.0, 4, 6, 8, 10, 12, 28]]))
+
+
+def test_a_quantity_that_one_run_lacks_is_unknown_for_all() -> None:
+    kernel = {"lags": [1.0, 2.0], "blocks": [[1.0, 0.5]]}
+    state = {"kernel": kernel, "half_life_quantiles": [[1.0, 2, 3, 4, 5, 6, 7]]}
+    both = memory_of([state, state])
+    assert (both.half_lives.shape, both.kernels.shape) == ((2, 1, 7), (2, 1, 2))
+    assert (both.lags.tolist(), both.blocks) == ([1.0, 2.0], 1)
+    without_lives = memory_of([state, {"kernel": kernel}])
+    assert (without_lives.half_lives.shape, without_lives.kernels.shape) == ((0, 0, 7), (2, 1, 2))
+    for other in ({}, {"kernel": None}, {"kernel": {**kernel, "lags": [1.0, 3.0]}}):
+        mixed = memory_of([state, {**state, **other}] if other else [{}, {}])
+        assert mixed.lags.size == 0
+        assert mixed.kernels.shape == (0, 0, 0)
+    two = {"kernel": {"lags": [1.0, 2.0], "blocks": [[1.0, 0.5], [1.0, 0.25]]}}
+    assert memory_of([state, two]).kernels.shape == (0, 0, 2), "other numbers of blocks"
+    assert memory_of([two]).blocks == 2
+    assert memory_of([]).blocks == 0
+
+
+@pytest.mark.parametrize(("median", "told"), [(5120.0, False), (5121.0, True)])
+def test_half_lives_of_more_than_ten_windows_are_told(median: float, told: bool) -> None:
+    said = outlasting([10.0, median, 1e6], 512)
+    words = (
+        "half or more of its half-lives, 10 to 1,000,000 bytes, are longer than 10 windows of 512"
+        " bytes"
+    )
+    assert said == (words if told else None)

@@ -22,7 +22,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import plkernel
-from plkernel.decays.watch import lightning_callback, trainer_callback
+from plkernel.decays.bare import PARENT
+from plkernel.decays.watch import _labels, _Treated, lightning_callback, trainer_callback
 from plkernel.models.ssm import SSM, SSMConfig
 
 RATES = np.log(2) / np.array([0.5, 2.0, 8.0, 32.0])
@@ -642,3 +643,159 @@ def test_torch_and_numpy_are_enough(without: Callable[..., tuple[int, str, str]]
         print(len(anew.watch(one, optimizer, every=1, steps=9)()))
 
     assert without(names, act) == (0, "18\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every must be at least 1, got 0"),
+        ({"step": -1}, "step must be at least 0, got -1"),
+        ({"context": 0}, "context must be above 0, got 0"),
+        ({"optimizer": []}, "optimizer must be an optimizer or several, got none; leave it out"),
+        ({"optimizer": {}}, "optimizer must be an optimizer or several, got none; leave it out"),
+        ({"optimizer": 3}, "optimizer must be an optimizer with param_groups, or a list"),
+    ],
+)
+def test_options_below_their_least_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plkernel.watch(model(), **options)
+
+
+def test_a_reading_is_due_every_so_many_steps_and_once() -> None:
+    watch = plkernel.watch(model(1), every=3, step=1)
+    assert [bool(watch()) for _ in range(6)] == [False, True, False, False, True, False]
+    assert watch.step == 7
+    assert [bool(watch(step)) for step in (8, 9, 9, 10, 12)] == [False, True, False, False, True]
+    each = plkernel.watch(model(1), every=1, context=0.5)
+    assert each()["decay/layer0/beyond_context"] == 0.75, "half a token is not beyond itself"
+
+
+def test_a_layer_that_forgets_within_a_token_has_collapsed() -> None:
+    """All of its half-lives are below one token, and at the start one was not."""
+    watched = model(1)
+    watch = plkernel.watch(watched, every=1)
+    rates = RATES.copy()
+    for tokens, collapsed in ((1.0, False), (0.999, True)):
+        rates[:] = np.log(2) / tokens
+        rates[0] = np.log(2) / 0.5
+        steps = torch.from_numpy(rates) / watched.layers[0].mixer.A_log.detach().exp()  # type: ignore[union-attr, index]
+        change(watched, "dt_bias", steps.expm1().log(), layer=0)
+        with warnings.catch_warnings(action="ignore"):
+            watch()
+        assert ("collapsed" in {one.name for one in watch.findings}) is collapsed
+    [one] = [one for one in watch.findings if one.name == "collapsed"]
+    assert one.seen == "half-lives of 0.5 .. 32 tokens at the start are 0.5 .. 0.999"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_that_half_precision_rounds_away_is_counted() -> None:
+    """Half a spacing of bfloat16 is 2**-9 from 1/2 to 1, and 2**-8 from 1 to 2."""
+    watched = model(1)
+    watched.layers[0].mixer.A_log.data = torch.tensor([0.5, 1.0, 1.5, 2.0]).bfloat16()  # type: ignore[union-attr, index]
+    for rate, lost in ((2.0**-8, 1), (2.0**-9, 3), (2.0**-9 * 0.99, 4)):
+        watch = plkernel.watch(watched, adamw(watched.parameters(), lr=rate))
+        [told] = [one.seen for one in watch.findings if one.name == "half precision"]
+        assert told.startswith(f"is bfloat16: in {lost} of 4 numbers a step of {rate:g}")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_weight_decay_leaves_at_the_end_is_of_the_steps_left() -> None:
+    watched = model(1)
+    watch = plkernel.watch(watched, adamw(watched.parameters(), lr=0.1), steps=10, step=7)
+    assert watch.read()["decay/A_log/scale_at_end"] == pytest.approx(0.99**3, rel=1e-12)
+    watch.step = 12
+    assert watch.read()["decay/A_log/scale_at_end"] == 1.0
+    huge = plkernel.watch(watched, adamw(watched.parameters(), lr=20.0), steps=1)
+    assert huge.read()["decay/A_log/scale_at_end"] == 0.0
+    unknown = plkernel.watch(watched, adamw(watched.parameters(), lr=0.1))
+    assert "decay/A_log/scale_at_end" not in unknown.read()
+    [told] = {one.seen for one in unknown.findings if one.name == "weight decay"}
+    assert told == "is 0.1, at a learning rate of 0.1"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_settings_of_several_groups_are_the_largest_and_the_smallest_scale() -> None:
+    watched = model(2)
+    groups = [
+        {"params": list(watched.layers[0].parameters()), "lr": 0.1, "weight_decay": 0.1},  # type: ignore[union-attr, index]
+        {"params": list(watched.layers[1].parameters()), "lr": 0.2, "weight_decay": 0.0},  # type: ignore[union-attr, index]
+    ]
+    seen = plkernel.watch(watched, torch.optim.AdamW(groups), steps=2).read()
+    assert (seen["decay/A_log/lr"], seen["decay/A_log/weight_decay"]) == (0.2, 0.1)
+    assert seen["decay/A_log/scale_at_end"] == pytest.approx(0.99**2, rel=1e-12)
+    assert seen["decay/A_log/frozen"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("group", "lr", "peak", "weight_decay", "is_decoupled"),
+    [
+        (None, 0.0, 0.0, 0.0, True),
+        ({"lr": 1.0}, 1.0, 1.0, 0.0, True),
+        ({"lr": 1.0, "initial_lr": 2.0}, 1.0, 2.0, 0.0, True),
+        ({"lr": 1.0, "initial_lr": 2.0, "max_lr": 3.0}, 1.0, 3.0, 0.0, True),
+        ({"lr": 1.0, "weight_decay": 0.5, "momentum": 0.9}, 1.0, 1.0, 0.5, False),
+        ({"lr": 1.0, "momentum": 0.0}, 1.0, 1.0, 0.0, True),
+        ({"lr": 1.0, "rho": 0.9}, 1.0, 1.0, 0.0, False),
+        ({"lr": 1.0, "decoupled_weight_decay": False}, 1.0, 1.0, 0.0, False),
+        ({"lr": 1.0, "rho": 0.9, "decoupled_weight_decay": True}, 1.0, 1.0, 0.0, True),
+    ],
+)
+def test_what_a_parameter_group_says(
+    group: Any, lr: float, peak: float, weight_decay: float, is_decoupled: bool
+) -> None:
+    one = _Treated("m", "A_log", "m.A_log", True, group)
+    assert (one.lr, one.peak, one.weight_decay, one.is_decoupled) == (
+        lr,
+        peak,
+        weight_decay,
+        is_decoupled,
+    )
+    assert one.moves is (group is not None)
+    assert not _Treated("m", "A_log", "m.A_log", False, group).moves
+
+
+@pytest.mark.parametrize("options", [{"weight_decay": -0.1}, {"decay_lr": -1.0}])
+def test_groups_take_no_numbers_below_zero(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{min(options)} must be a number from 0, got -"):
+        plkernel.decay_param_groups(model(), **options)
+
+
+def test_a_group_without_parameters_is_left_out() -> None:
+    """And a learning rate of 0 is one."""
+    watched = model(1)
+    watched.layers[0].mixer.in_proj.weight.requires_grad_(False)  # type: ignore[union-attr, index]
+    [group] = plkernel.decay_param_groups(watched, decay_lr=0.0)
+    assert (group["weight_decay"], group["lr"], len(group["params"])) == (0.0, 0.0, 3)
+    watched = model(1)
+    others, spared = plkernel.decay_param_groups(watched)
+    assert (others["weight_decay"], spared["weight_decay"]) == (0.0, 0.0)
+    assert "lr" not in spared
+
+
+@pytest.mark.parametrize(
+    ("modules", "labels"),
+    [
+        (["a.layers.3.m", "a.layers.4.m"], ["layer3", "layer4"]),
+        (["a.layers.3.m", "b.layers.3.m"], ["a.layers.3.m", "b.layers.3.m"]),
+        (["layers.0.m", "layers.0.m:b"], ["layer0", "layer0:b"]),
+        (["mixer", ""], ["mixer", PARENT]),
+    ],
+)
+def test_names_of_scalars_are_short_unless_two_would_be_alike(
+    modules: list[str], labels: list[str]
+) -> None:
+    assert list(_labels(modules).values()) == labels
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_three_names_like_decays_are_told(count: int) -> None:
+    watched: Any = model(1)
+    for at in range(count):
+        watched.layers[0].mixer.register_parameter(
+            f"A_log_{'abcd'[at]}x", nn.Parameter(torch.ones(3))
+        )
+    with pytest.warns(UserWarning, match="named like decays, but no formula") as told:
+        plkernel.decay_param_groups(watched)
+    [said] = [str(one.message) for one in told]
+    assert said.count("A_log_") == 3
+    assert (" ..: named" in said) is (count == 4)

@@ -5,6 +5,7 @@ projections are given.
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,19 @@ from torch.nn import functional as F
 
 from plkernel.commands.inspect import command as inspect
 from plkernel.common.files import load_json
+from plkernel.decays.families import BY_INPUT
 from plkernel.decays.rates import Layer, quantiles
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
-from plkernel.probing.observation import LEVELS, observe, observe_text
+from plkernel.probing.observation import (
+    LEVELS,
+    _entry,
+    _rows,
+    _spread,
+    _unmoved,
+    observe,
+    observe_text,
+)
 from plkernel.training.foreign import NEED_A_GPU
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's code
@@ -227,3 +237,59 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     row = " / ".join(f"{value:.3g}" for value in layer["observed"].values())
     assert any(line.startswith("1 ") and line.endswith(f" {row}") for line in said.splitlines())
+
+
+@pytest.mark.parametrize(("most", "kept"), [(10**9, 24), (2 * 24, 24), (2 * 8, 8), (3, 1), (0, 1)])
+def test_of_a_wide_layer_fewer_tokens_are_sampled_evenly(
+    most: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 24 tokens in each of two windows, so that all keep within the most; at least one."""
+    model = made("rwkv6")
+    [*_, (layer, every)] = seen(model)
+    monkeypatch.setattr("plkernel.probing.observation.MOST_RATES", most * layer.rates.size)
+    [*_, (_, some)] = seen(model)
+    assert len(some) == 2 * kept
+    chosen = np.linspace(0, 23, kept).astype(int)
+    both = every.reshape(2, 24, *layer.rates.shape)[:, chosen]
+    np.testing.assert_array_equal(some, both.reshape(some.shape))
+
+
+def test_levels_are_those_that_occur() -> None:
+    rates = np.log(2) / np.arange(1.0, 21.0)  # half-lives 1 to 20
+    assert _spread(rates) == pytest.approx(
+        {"0.05": 1.0, "0.25": 5.0, "0.5": 10.0, "0.75": 15.0, "0.95": 19.0}
+    )
+
+
+def a_layer(module: str, number: int, name: str, *notes: str) -> Layer:
+    family = SimpleNamespace(name=name, notes=notes)
+    return SimpleNamespace(module=module, number=number, rates=np.ones(2), family=family)  # type: ignore[return-value]
+
+
+def test_layers_without_observed_decays_say_why_once_for_each_family() -> None:
+    none = np.empty((0, 2))
+    layers = [
+        (a_layer("a.0", 0, "fixed"), none),
+        (a_layer("a.1", 1, "fixed"), none),
+        (a_layer("a.2", 2, "moved", f"{BY_INPUT} somehow"), none),
+        (a_layer("a.3", 3, "seen", f"{BY_INPUT} somehow"), np.ones((3, 2))),
+    ]
+    assert _unmoved("text", layers) == [
+        "observed on text: fixed: its decays do not depend on the input",
+        "observed on text: moved: how a text moves its decays is not known here",
+    ]
+    entries = [_entry(layer, rates) for layer, rates in layers]
+    assert [entry["tokens"] for entry in entries] == [0, 0, 0, 3]
+    assert [entry["observed"] is None for entry in entries] == [True, True, True, False]
+    [row] = _rows(entries)
+    half_life = " / ".join([f"{np.log(2):.3g}"] * len(LEVELS))
+    assert row == ["3", "3", half_life, half_life]
+
+
+@pytest.mark.parametrize("name", ["hf:owner/name", "model.safetensors"])
+def test_what_cannot_run_is_not_run(name: str, tmp_path: Path) -> None:
+    path = Path(name) if name.startswith("hf:") else tmp_path / name
+    if not name.startswith("hf:"):
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match="model must be one that can run on a text, a folder with"):
+        observe_text(path, "stdlib", 8)

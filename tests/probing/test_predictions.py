@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import entropy
+from scipy.stats import t as student
 from torch import Tensor, nn
 
 import plkernel
@@ -21,12 +23,22 @@ from plkernel.commands import probe as command
 from plkernel.common import cli
 from plkernel.common.files import read_lines
 from plkernel.config.reading import load_spec
-from plkernel.context.measures import influence_of, places, ratio_error
+from plkernel.context.measures import (
+    INFORMED,
+    Influence,
+    Means,
+    Probe,
+    Truncation,
+    influence_of,
+    places,
+    ratio_error,
+)
 from plkernel.data.windows import fixed_windows, predicted_bytes
-from plkernel.probing.predictions import beyond, check_causal, probe
+from plkernel.probing.predictions import beyond, check_causal, probe, render
 from plkernel.probing.text_models import (
     TextModel,
     _bytewise,
+    _encoded,
     ends_by_pieces,
     open_text_model,
 )
@@ -670,3 +682,144 @@ def test_a_context_of_one_token_up_to_all_but_one_may_be_compared() -> None:
     for context in (0, 8):
         with pytest.raises(ValueError, match=rf"context must lie between 1 .*, 8, got {context}"):
             beyond(last, windows, context)
+
+
+def shown_probe(**options: Any) -> Probe:
+    """A probe of two windows of four bytes with round numbers."""
+    given = (1, 2, 4)
+    errors = (0.01, 0.02, 0.0)
+    return Probe(
+        **{"unit": "byte", "bytes_per_token": 1.0, **options},
+        windows=2,
+        context=4,
+        bits_per_token=2.5,
+        influence=Influence((1, 3), (0.5, 0.25), (0.0, math.nan)),
+        positions=Means(given, (3.0, 2.5, 2.0), errors),
+        truncation=Truncation(2, given, (3.0, 2.5, 2.0), (1.0, 0.5, 0.0), errors),
+    )
+
+
+T = 12.7062  # the 97.5 % quantile of t with one degree of freedom
+
+
+def cells_of(said: str) -> list[list[str]]:
+    """The cells of the table below the text, which two spaces part."""
+    rows = said.rpartition("\n\n")[2].splitlines()
+    return [re.split(r" {2,}", row.strip()) for row in rows]
+
+
+def test_a_table_of_a_probe_has_a_row_for_every_lag() -> None:
+    said = render(shown_probe())
+    assert said.startswith("2 windows of 4 bytes: 2.5000 bits per byte\ninfluence: ")
+    head, _, *rows = cells_of(said)
+    assert head == ["bytes", "influence", "by position", "given alone", "cost"]
+    assert rows == [
+        ["1", "5.00e-01", f"3.0000 +- {0.01 * T:.4f}", "3.0000", f"+1.0000 +- {0.01 * T:.4f}"],
+        ["2", "-", f"2.5000 +- {0.02 * T:.4f}", "2.5000", f"+0.5000 +- {0.02 * T:.4f}"],
+        ["3", "2.50e-01", "-", "-", "-"],
+        ["4", "-", "2.0000", "2.0000", "+0.0000"],
+    ]
+    assert "reading on" not in said
+
+
+def test_a_table_of_a_probe_shows_what_else_was_measured() -> None:
+    cost = Means((4, 8), (0.0, -0.5), (0.0, 0.01))
+    far = render(
+        shown_probe(
+            trained=4,
+            cost=cost,
+            divergence=Means((4, 8), (0.0, 0.125), (0.1, 0.1)),
+            information=Influence((1,), (0.75,), (0.01,)),
+        )
+    )
+    assert "reading on: bits with all before less those with the last 4 alone; KL: of both" in far
+    head, _, *rows = cells_of(far)
+    assert head[5:] == ["reading on", "KL", "I(d) of the text"]
+    last = {row[0]: row[5:] for row in rows}
+    reach = 0.01 * student.ppf(0.975, INFORMED - 1)
+    assert last["1"] == ["-", "-", f"7.50e-01 +- {reach:.2e}"]
+    assert last["8"] == [f"-0.5000 +- {0.01 * T:.4f}", "1.25e-01", "-"]
+
+
+def test_tokens_are_told_with_their_bytes_and_an_interval() -> None:
+    alone = render(shown_probe(unit="token", bytes_per_token=2.0))
+    assert alone.startswith(
+        "2 windows of 4 tokens: 2.5000 bits per token, 1.2500 bits per byte; a token of them is"
+        " 2.00 bytes\n"
+    )
+    told = render(shown_probe(unit="token", bytes_per_token=2.0, bits_per_byte_error=0.1))
+    assert f"1.2500 bits per byte (+- {0.1 * T:.4f}); a token" in told
+
+
+def test_bytes_of_a_token_are_those_of_the_predicted_ones() -> None:
+    windows = text(3, 8)
+    known = probe(markov, windows, window_bytes=[8, 16, 24])
+    assert known.bytes_per_token == 2.0
+    assert known.bits_per_byte == pytest.approx(known.bits_per_token / 2, rel=1e-12)
+    losses = token_losses(markov, windows, 4).sum(axis=1, dtype=np.float64)
+    assert known.bits_per_byte_error == pytest.approx(ratio_error(losses, [8, 16, 24]), rel=1e-12)
+    plain = probe(markov, windows)
+    assert (plain.bytes_per_token, plain.unit, plain.windows, plain.context) == (1.0, "token", 3, 8)
+
+
+@pytest.mark.parametrize("place", [1, 3, 4, 6, 7])
+def test_a_model_that_sees_one_place_ahead_is_found_there(place: int) -> None:
+    """Of eight tokens the last two and the two in the middle are replaced, one at a time."""
+
+    def ahead(tokens: Tensor) -> Tensor:
+        logits = markov(tokens).clone()
+        logits[:, place - 1] += markov(tokens[:, place]) * 10
+        return logits
+
+    windows = text(4, 8)
+    if place == 1:
+        check_causal(ahead, windows)
+        return
+    told = f"replacing the token at position {place} of 8 moves the logits at position {place - 1}"
+    with pytest.raises(ValueError, match=told):
+        check_causal(ahead, windows)
+
+
+def test_the_shortest_windows_are_held_against_themselves() -> None:
+    check_causal(markov, text(4, 1))
+    check_causal(markov, text(4, 2))
+
+    def ahead(tokens: Tensor) -> Tensor:
+        return markov(tokens.flip(1))
+
+    with pytest.raises(ValueError, match="replacing the token at position 1 of 2 moves"):
+        check_causal(ahead, text(4, 2))
+
+
+def test_what_is_no_window_or_no_lag_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"windows must be a tensor \(n,T\+1\) of integers"):
+        probe(markov, text(3, 8).float())
+    with pytest.raises(ValueError, match="lags must ascend and lie between 1 and the context, 8"):
+        probe(markov, text(3, 8), [9])
+
+
+@pytest.mark.parametrize(("highest", "fits"), [(7, True), (8, False)])
+def test_tokens_of_another_tokenizer_than_the_models_are_refused(highest: int, fits: bool) -> None:
+    """A model of eight tokens has none of number 8."""
+
+    class Numbering:
+        is_fast = False
+
+        def __call__(self, words: str, **_: Any) -> dict[str, list[int]]:
+            return {"input_ids": [0, highest, 3][: len(words)]}
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return ["a"] * len(ids)
+
+    text_of = np.frombuffer(b"abc", np.uint8)
+    if fits:
+        tokens, ends = _encoded(Path("there"), Numbering(), 8, text_of)
+        assert tokens.tolist() == [0, highest, 3]
+        assert ends is not None
+        assert ends.tolist() == [1, 2, 3]
+        assert _encoded(Path("there"), Numbering(), 8, text_of[:0])[0].size == 0
+        return
+    with pytest.raises(
+        ValueError, match="target there: tokens of its tokenizer must be below 8, as"
+    ):
+        _encoded(Path("there"), Numbering(), 8, text_of)

@@ -6,15 +6,28 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from plkernel import evaluate, load_run
 from plkernel.commands.inspect import command as inspect
 from plkernel.common.files import load_json, read_lines
+from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec, parse_spec
+from plkernel.config.schema import ModelSpec, TrainSpec
 from plkernel.config.spec import Spec
-from plkernel.probing.runs import validation_text
+from plkernel.data.corpora import load
+from plkernel.decays.memory import Memory
+from plkernel.probing.runs import (
+    View,
+    at_initialisation,
+    held_out_windows,
+    render,
+    validation_text,
+)
 from plkernel.study.schedule import _ending
 from plkernel.study.status import states_of
 from plkernel.training.checkpoint import open_model
@@ -155,3 +168,134 @@ def test_losses_of_a_run_on_recall_are_called_those_of_answers(
     with pytest.raises(ValueError, match="text must be given for a run on recall"):
         evaluate(load_run(folder))
     assert evaluate(load_run(folder), bytes(range(200)), windows=2).losses.shape == (2, 16)
+
+
+def a_time(**values: Any) -> dict[str, Any]:
+    """The figures of two blocks at one time."""
+    lives = {"shortest": 1.25, "median": 99.94, "longest": 1000.4}
+    seen = {
+        "loss": 2.5,
+        "logit_min": -3.25,
+        "logit_max": 4.0,
+        "largest_probability": 0.25,
+        "peak_probability": 0.75,
+        "entropy": 1.5,
+        "saturated_share": 0.125,
+    }
+    return {
+        "half_lives": [lives, {**lives, "longest": 999.6}],
+        "kernel": {"exponents": [1.0, 2.0], "exponents_over_lags": [4.0, 32.0]},
+        "bits_per_byte": 3.5,
+        "saturation": seen,
+        **values,
+    }
+
+
+def a_view(values: dict[str, Any]) -> View:
+    lags = 2.0 ** np.arange(6)
+    return View(Memory(np.ones((1, 2, 7)), lags, np.ones((1, 2, 6))), values)
+
+
+def rows_of(part: str) -> list[list[str]]:
+    return [re.split(r" {2,}", line.strip()) for line in part.splitlines()]
+
+
+def test_a_run_is_shown_block_by_block_and_as_a_whole() -> None:
+    before = a_time(bits_per_byte=8.0, amplification=[1.0, 4.0])
+    said = render(a_view(before), a_view(a_time()), ", as published")
+    blocks, slopes, summary = said.split("\n\n")
+    assert rows_of(blocks)[2:] == [
+        ["0", "1.25 / 99.9 / 1000", "1.25 / 99.9 / 1000", "1.000", "-"],
+        ["1", "1.25 / 99.9 / 1e+03", "1.25 / 99.9 / 1e+03", "4.000", "-"],
+    ]
+    title, _, _, *rows = slopes.splitlines()
+    assert title == "kernels fall as t**-x over lags 4 to 32 bytes:"
+    assert [row.split() for row in rows] == [["0", "1.000", "1.000"], ["1", "2.000", "2.000"]]
+    table = {row[0]: row[1:] for row in rows_of(summary)[2:]}
+    assert table == {
+        "bits per byte, as published": ["8.0000", "3.5000"],
+        "loss in nats (uniform: 5.545)": ["2.500", "2.500"],
+        "logits": ["-3.2 .. +4.0", "-3.2 .. +4.0"],
+        "largest probability, mean": ["0.250", "0.250"],
+        "largest probability, maximum": ["0.750", "0.750"],
+        "entropy in nats (uniform: 5.545)": ["1.500", "1.500"],
+        "saturated positions": ["12.5%", "12.5%"],
+        "amplification per block, geometric mean": ["2.000", "-"],
+    }
+
+
+def test_a_run_without_its_initialisation_has_dashes() -> None:
+    now = a_time()
+    now["kernel"] = {"exponents": [], "exponents_over_lags": None}
+    blocks, summary = render(None, a_view(now)).split("\n\n")
+    assert [row[1] for row in rows_of(blocks)[2:]] == ["-", "-"]
+    assert {row[1] for row in rows_of(summary)[2:]} == {"-"}
+    none = render(None, a_view(a_time()))
+    assert "x at initialisation" in none
+    assert [row[1] for row in rows_of(none.split("\n\n")[1])[3:]] == ["-", "-"]
+
+
+def test_a_run_on_recall_is_told_by_its_answers() -> None:
+    now = a_time(bits_per_answer=1.25, val_accuracy=0.875, half_lives_at=512.0)
+    del now["bits_per_byte"]
+    now["kernel"]["measured_exponents"] = [3.0, 4.0]
+    said = render(None, a_view(now), ", no mean")
+    assert "half-lives and kernels are those at byte 512: decays slow down" in said
+    assert "; measured with erasing, which kernels leave out:" in said
+    summary = {row[0]: row[1:] for row in rows_of(said.rpartition("\n\n")[2])[2:]}
+    assert summary["bits per answer, no mean"] == ["-", "1.2500"]
+    assert summary["answers right"] == ["-", "87.5%"]
+    assert summary["saturated answers"] == ["-", "12.5%"]
+    assert "bits per byte" not in said
+
+
+def test_windows_of_a_text_are_those_of_a_run_and_of_recall_whole_sequences() -> None:
+    text = np.arange(100, dtype=np.uint8)
+    windows, asked = held_out_windows("stdlib", text, 9, 3)
+    assert (windows.shape, asked) == ((3, 10), None)
+    name = "synthetic:recall,pairs=2,length=8"
+    windows, asked = held_out_windows(name, text, 9, 3)
+    assert windows.shape == (3, 9)
+    assert asked is not None
+    assert held_out_windows(name, text, 9, 999)[0].shape == (12, 9), "as many as there are"
+
+
+def test_the_validation_text_is_that_of_the_run_or_another(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(bytes(range(250)) * 80)
+    corpus = load(path)
+    config = {
+        "corpus": {"name": str(path), "sha256": corpus.sha256, "validation": 0.1, "test": 0.2},
+        "train": {"context": 32},
+    }
+    name, data, context = validation_text(config, None)
+    assert (name, context) == (str(path), 32)
+    assert data.tolist() == corpus.splits(0.1, 0.2).validation.tolist()
+    name, data, context = validation_text({}, str(path))
+    assert (data.size, context) == (1000, 512)
+    with pytest.raises(
+        ValueError, match="text must be given for a model that was not trained here"
+    ):
+        validation_text({}, None, "text")
+    other = {**config, "corpus": {**config["corpus"], "sha256": "0"}}
+    with pytest.raises(ValueError, match="must be what the run was trained on, got one with"):
+        validation_text(other, None)
+    assert validation_text(other, str(path))[1].size == 1000
+    long = {**config, "train": {"context": 2000}}
+    with pytest.raises(ValueError, match=r"the validation split of corpus .* must hold one window"):
+        validation_text(long, None)
+
+
+def test_a_model_is_begun_again_unless_others_had_a_part_in_it() -> None:
+    condition = resolve(ModelSpec(dim=8, layers=1), train=TrainSpec(steps=1))
+    config = condition.config
+    assert at_initialisation(config) is None, "it has no seed"
+    first, again, other = (at_initialisation({**config, "seed": seed}) for seed in (0, 0, 1))
+    assert first is not None
+    assert again is not None
+    assert other is not None
+    weights = [one.embedding.weight for one in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    code = {**config, "seed": 0, "arm_options": {**config["arm_options"], "init": "other:init"}}
+    assert at_initialisation(code) is None

@@ -21,7 +21,11 @@ from plkernel.probing.state_checks import (
     PADDING,
     StateCheck,
     StateChecks,
+    _nudged,
+    _vocabulary,
     check_state,
+    known_step,
+    takes_mask,
 )
 from plkernel.testing import assert_state_survives
 from plkernel.training.foreign import Foreign, without_gpu_code
@@ -370,3 +374,287 @@ def test_logits_that_are_not_finite_are_counted() -> None:
 def test_a_vocabulary_may_be_an_integer_of_numpy() -> None:
     size: Any = np.int64(VOCABULARY)
     assert check_state(Recurrence(), step, checks=["neighbour"], vocabulary=size).passed
+
+
+class Sums:
+    """A model without parameters: the logits of a token are 100 times the sum of tokens so far.
+
+    added: what is added to logits that begin with a state; noise: to the second reading of a text
+    alone.
+    """
+
+    def __init__(self, added: float = 0.0, noise: float = 0.0) -> None:
+        self.added = added
+        self.noise = noise
+        self.calls = 0
+
+    def step(self, _: Any, tokens: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        real = torch.ones_like(tokens) if mask is None else mask
+        before = torch.zeros(len(tokens)).double() if state is None else state
+        sums = before[:, None] + (tokens * real).double().cumsum(1)
+        found = 100 * sums
+        if state is not None:
+            found = found + self.added
+        if self.calls in (2, 3):
+            found = found + self.noise
+        self.calls += 1
+        return torch.stack((found, torch.zeros_like(found)), dim=-1), sums[:, -1]
+
+
+def of_sums(checks: list[str], tolerance: float | None = None, **options: float) -> StateChecks:
+    model = Sums(**options)
+    return check_state(model, model.step, checks=checks, vocabulary=9, tolerance=tolerance)
+
+
+def drawn_texts(vocabulary: int = 9) -> Tensor:
+    return torch.randint(vocabulary, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+def test_a_difference_that_equals_the_tolerance_passes_and_a_larger_one_fails() -> None:
+    assert of_sums(["cut"], tolerance=2.0, added=2.0).passed
+    found = of_sums(["cut"], tolerance=1.999, added=2.0)
+    assert [one.outcome for one in found.checks] == ["failed"] * 7
+    moved = [one.moved for one in found.checks]
+    assert moved == [LENGTH - 1, LENGTH - 2, LENGTH - 3, HALF, 1, LENGTH - 1, HALF]
+    assert [one.token for one in found.checks] == [1, 2, 3, HALF, LENGTH - 1, 1, HALF]
+    assert {one.difference for one in found.checks} == {2.0}
+    assert {one.first for one in found.checks} == {2.0}
+    assert {one.of for one in found.checks} == {LENGTH}
+
+
+def test_what_changes_no_more_than_the_tolerance_is_not_seen() -> None:
+    texts = drawn_texts().double()
+    forgotten = 100 * float(texts[0, :HALF].sum())
+    apart = 100 * float((texts[0].cumsum(0) - texts[1].cumsum(0)).abs().max())
+    for check, change in (("cut", forgotten), ("neighbour", apart)):
+        [unseen] = of_sums([check], tolerance=change).checks
+        assert (unseen.outcome, unseen.difference, unseen.tolerance) == (
+            "not seen",
+            change,
+            change,
+        )
+        assert of_sums([check], tolerance=change * (1 - 1e-12)).passed
+    model = Sums()
+    padding = ["left padding", "padding inside"]
+    for check in padding:
+        found = check_state(model, model.step, checks=[check], vocabulary=9, tolerance=1e9)
+        assert [one.outcome for one in found.checks] == ["not seen"]
+    assert check_state(model, model.step, checks=padding, vocabulary=9).passed
+
+
+def test_logits_may_differ_between_two_readings_by_the_tolerance_and_no_more() -> None:
+    assert of_sums(["cut"], tolerance=1.0, noise=1.0).passed
+    with pytest.raises(ValueError, match="must give the same logits twice, got others by 1;"):
+        of_sums(["cut"], tolerance=0.999, noise=1.0)
+    largest = 100 * float(drawn_texts().sum(1).max())
+    half_of_digits = math.sqrt(torch.finfo(torch.float32).eps) * largest
+    assert of_sums(["cut"], noise=0.99 * half_of_digits).checks
+    with pytest.raises(ValueError, match="must give the same logits twice"):
+        of_sums(["cut"], noise=1.01 * half_of_digits)
+
+
+class Idle(nn.Module):
+    """Parameters that no logit depends on, behind one of integers."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.counts = nn.Parameter(torch.arange(100), requires_grad=False)
+        self.values = nn.Parameter(torch.linspace(1, 2, 100, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unit"),
+    [
+        (torch.float64, 2.0**-23),
+        (torch.float32, 2.0**-23),
+        (torch.bfloat16, 2.0**-7),
+        (None, 2.0**-23),
+    ],
+    ids=str,
+)
+def test_rounding_does_128_units_of_the_largest_logit_at_least(
+    dtype: torch.dtype | None, unit: float
+) -> None:
+    """32 times four of them; of float64 those of float32."""
+    model: Any = Sums() if dtype is None else Idle(dtype)
+    found = check_state(model, Sums().step, checks=["neighbour"], vocabulary=9)
+    largest = 100 * float(drawn_texts().sum(1).max())
+    assert found.checks[0].tolerance == pytest.approx(128 * unit * largest, rel=1e-12)
+
+
+def test_parameters_are_nudged_up_and_down_by_a_unit_and_integers_are_not() -> None:
+    model = Idle(torch.float64)
+    before = model.values.detach().clone()
+    with torch.no_grad():
+        moved = _nudged(model, 0.25)
+    up, down = moved.values == 1.25 * before, moved.values == 0.75 * before
+    assert torch.all(up | down)
+    assert up.any()
+    assert down.any()
+    assert moved.counts.tolist() == list(range(100))
+
+
+def test_texts_are_two_of_72_drawn_tokens_on_the_device_of_the_model() -> None:
+    read: list[Tensor] = []
+
+    def listening(model: Any, tokens: Tensor, state: Any, mask: Any) -> tuple[Tensor, Any]:
+        read.append(tokens)
+        return Sums().step(model, tokens, state, mask)
+
+    check_state(Sums(), listening, checks=["cut"], vocabulary=9)
+    assert torch.equal(torch.cat(read[:2]), drawn_texts())
+    with pytest.raises(ValueError, match="vocabulary must be the number of tokens, at least 2"):
+        check_state(Sums(), listening, vocabulary=1)
+    read.clear()
+    check_state(Sums(), listening, checks=["cut"], vocabulary=2)
+    assert torch.cat(read[:2]).unique().tolist() == [0, 1]
+    shortest = torch.arange(26).view(2, 13)
+    read.clear()
+    assert check_state(Sums(), listening, checks=ALL_CHECKS, tokens=shortest).passed
+    assert torch.equal(torch.cat(read[:2]), shortest)
+    for wrong in (shortest[:, :12], shortest[:1], shortest[0]):
+        with pytest.raises(ValueError, match=r"tokens must be a tensor of shape \(2, T\)"):
+            check_state(Sums(), listening, tokens=wrong)
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        (SimpleNamespace(initial_state=None), 256),
+        (SimpleNamespace(config=SimpleNamespace(vocab_size=7)), 7),
+        (
+            SimpleNamespace(
+                config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=5))
+            ),
+            5,
+        ),
+        (SimpleNamespace(), None),
+    ],
+)
+def test_the_vocabulary_is_that_of_the_configuration(model: Any, size: int | None) -> None:
+    assert _vocabulary(model) == size
+
+
+def test_logits_that_become_nan_or_lose_tokens_are_failures() -> None:
+    def broken(model: Any, tokens: Tensor, state: Any, mask: Any) -> tuple[Tensor, Any]:
+        logits, after = Sums().step(model, tokens, state, mask)
+        return (logits if state is None else logits * math.nan), after
+
+    def short(model: Any, tokens: Tensor, state: Any, mask: Any) -> tuple[Tensor, Any]:
+        logits, after = Sums().step(model, tokens, state, mask)
+        return (logits if state is None else logits[:, -1]), after
+
+    found = check_state(Sums(), broken, checks=["cut"], vocabulary=9)
+    assert [one.outcome for one in found.checks] == ["failed"] * 7
+    assert {one.difference for one in found.checks} == {math.inf}
+    found = check_state(Sums(), short, checks=["cut"], vocabulary=9)
+    assert found.checks[3].sentence == (
+        f"failed: a cut after token {HALF}: raised ValueError: logits must be (B,T,V) for tokens"
+        f" (1, {HALF}), got (1, 2)"
+    )
+
+
+def test_checks_as_a_table_and_in_words() -> None:
+    passed = StateCheck("cut", "a cut", "passed", 1e-7, 2e-6, of=9)
+    failed = StateCheck("cut", "a cut", "failed", 0.5, 2e-6, 1, 4, 0.25, 3, 9)
+    unseen = StateCheck("neighbour", "a batch", "not seen", 0.0, 1.0, note="nothing")
+    absent = StateCheck("left padding", "left padding", "not offered", note="no mask")
+    found = StateChecks("Model", (passed, failed, unseen, absent))
+    assert found.failed == [failed, unseen]
+    assert not found.passed
+    assert StateChecks("Model", (passed, absent)).passed
+    assert repr(found).splitlines() == [
+        "Model: 2 of 3 checks of its state failed",
+        "passed: a cut: logits differ by 1e-07 at most, rounding may do 2e-06",
+        "failed: a cut: token 4 of row 1 is the first that differs, by 0.25; 3 of 9 tokens differ,"
+        " by 0.5 at most, rounding may do 2e-06",
+        "not seen: a batch: nothing",
+        "not offered: left padding: no mask",
+    ]
+    assert found._table()[1] == {
+        "check": "cut",
+        "of": "a cut",
+        "outcome": "failed",
+        "difference": 0.5,
+        "tolerance": 2e-6,
+        "row": 1,
+        "token": 4,
+    }
+
+
+def test_checks_are_made_in_their_order_whatever_is_asked() -> None:
+    found = of_sums(["padding inside", "cut", "cut"])
+    assert [one.name for one in found.checks] == ["cut"] * 7 + ["padding inside"] * 3
+    for none in ([], ()):
+        with pytest.raises(ValueError, match="checks must be a list of some of"):
+            check_state(Sums(), Sums().step, checks=none)
+
+
+class Called(nn.Module):
+    """Keeps what a model of transformers is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[dict[str, Any]] = []
+
+    def answer(self, tokens: Tensor, **given: Any) -> Any:
+        self.given.append(given)
+        logits = nn.functional.one_hot(tokens, 32).float()
+        return SimpleNamespace(logits=logits, past_key_values=f"after {len(self.given)}")
+
+
+class WithPositions(Called):
+    def forward(
+        self,
+        tokens: Tensor,
+        past_key_values: Any = None,
+        position_ids: Any = None,
+        attention_mask: Any = None,
+        use_cache: Any = None,
+    ) -> Any:
+        given = {"past_key_values": past_key_values, "position_ids": position_ids.tolist()}
+        mask = None if attention_mask is None else attention_mask.tolist()
+        return self.answer(tokens, **given, attention_mask=mask, use_cache=use_cache)
+
+
+class WithoutPositions(Called):
+    def forward(
+        self, tokens: Tensor, past_key_values: Any = None, attention_mask: Any = None
+    ) -> Any:
+        mask = None if attention_mask is None else attention_mask.tolist()
+        return self.answer(tokens, past_key_values=past_key_values, attention_mask=mask)
+
+
+def called_in_parts(model: Called) -> list[dict[str, Any]]:
+    """What the model is given: one of two tokens is padding, then two are none."""
+    call = known_step(model)
+    assert takes_mask(model)
+    tokens = torch.ones((1, 2), dtype=torch.long)
+    _, state = call(model, tokens, None, torch.tensor([[False, True]]))
+    call(model, tokens, state, None)
+    return model.given
+
+
+def test_a_model_of_transformers_is_called_as_generate_calls_it() -> None:
+    """Positions count what is no padding, and a mask is that of all tokens so far."""
+    assert called_in_parts(WithPositions()) == [
+        {
+            "past_key_values": None,
+            "position_ids": [[0, 0]],
+            "attention_mask": [[0, 1]],
+            "use_cache": True,
+        },
+        {
+            "past_key_values": "after 1",
+            "position_ids": [[1, 2]],
+            "attention_mask": [[0, 1, 1, 1]],
+            "use_cache": True,
+        },
+    ]
+
+
+def test_without_positions_a_mask_is_that_of_the_tokens_of_a_call() -> None:
+    assert called_in_parts(WithoutPositions()) == [
+        {"past_key_values": None, "attention_mask": [[0, 1]]},
+        {"past_key_values": "after 1", "attention_mask": None},
+    ]

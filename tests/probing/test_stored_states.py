@@ -12,7 +12,15 @@ from plkernel.analysis.nodes import place
 from plkernel.decays.rounding import DTYPES
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig, input_gain
-from plkernel.probing.stored_states import StateSteps, Storage, rounded, stepped, stored_losses
+from plkernel.models.state import State
+from plkernel.probing.stored_states import (
+    StateSteps,
+    Storage,
+    _store,
+    rounded,
+    stepped,
+    stored_losses,
+)
 from plkernel.training.evaluate import token_losses
 
 STEPS = 40
@@ -171,3 +179,62 @@ def test_models_without_a_recurrent_state_are_refused() -> None:
     attention = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
     with pytest.raises(ValueError, match="model must keep recurrent states in its cache"):
         stored_losses(attention, windows, way)
+
+
+def test_a_way_to_store_has_a_name_and_rounds_to_nearest_unless_asked() -> None:
+    assert Storage("bf16") == Storage("bfloat16", stochastic=False)
+    assert Storage("bf16").name == "bfloat16"
+    assert Storage("bf16", stochastic=True).name == "bfloat16, stochastic"
+
+
+def test_the_seed_is_0_and_a_model_is_in_evaluation_mode() -> None:
+    way = [Storage("bfloat16", stochastic=True)]
+    model = an_ssm().train()
+    assert (
+        stored_losses(model, windows_of(1), way) == stored_losses(model, windows_of(1), way, 0)
+    ).all()
+    assert not model.training
+
+
+class Counting(nn.Module):
+    """Its state is the sum of all tokens; two next ones are equally likely."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+        self.read: list[list[float]] = []
+
+    def initial_state(self, batch: int) -> State:
+        return State("counting", {"blocks.0.ssm": torch.zeros(batch)})
+
+    def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        before = state.tensors["blocks.0.ssm"]
+        self.read.append(before.tolist())
+        sums = before + tokens[:, -1]
+        logits = torch.zeros(len(tokens), tokens.shape[1], 2)
+        return logits, State("counting", {"blocks.0.ssm": sums})
+
+
+def test_each_text_has_its_storage_and_every_step_reads_what_is_stored() -> None:
+    """A bfloat16 has 8 bits: 257 becomes 256, and 256 + 1 again; a float16 loses nothing.
+
+    Texts of the first storage come first.
+    """
+    windows = torch.tensor([[257, 1, 1, 0], [1, 1, 1, 0]])
+    model = Counting()
+    bits = stored_losses(model, torch.tensor([[1, 1, 1, 0]]).repeat(2, 1), [Storage("bf16")])
+    assert bits.shape == (1, 2, 3)
+    assert bits == pytest.approx(1.0, rel=1e-6), "two tokens are equally likely"
+    sums = windows[:, :2].cumsum(1)
+    reading = StateSteps(model, 4)
+    for place_in_text in range(2):
+        reading.step(windows.repeat(2, 1)[:, place_in_text])
+        for state in reading.states():
+            _store(state, [Storage("bf16"), Storage("fp16")], 2, torch.Generator())
+    assert reading.states()[0].tolist() == [256.0, 2.0, float(sums[0, 1]), 2.0]
+    assert model.read[-1] == [256.0, 1.0, 257.0, 1.0]
+
+
+def test_what_is_no_window_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"windows must be a tensor \(n,T\+1\) of integers"):
+        stored_losses(an_ssm(), windows_of(1).float(), [Storage("bf16")])

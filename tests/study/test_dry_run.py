@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from plkernel.config.spec import Spec
 from plkernel.models.rwkv7 import RWKV7Config
 from plkernel.models.ssm import SSMConfig
 from plkernel.study import dry_run
-from plkernel.study.dry_run import OPERATIONS, estimate, operations, render
+from plkernel.study.dry_run import OPERATIONS, duration, estimate, operations, render
 from plkernel.training.build import Prepared
 from plkernel.training.evaluate import reach, worth_of_context
 from plkernel.training.recall_task import RecallTask
@@ -260,3 +261,177 @@ def test_a_spec_is_checked_without_the_compiler_of_torch() -> None:
         " sys.exit('torch._dynamo' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "under 1 s"),
+        (0.49, "under 1 s"),
+        (0.51, "0:00:01"),
+        (59.6, "0:01:00"),
+        (86400.0, "1 day, 0:00:00"),
+        (2e20, "over 2,700,000 years"),
+        (math.inf, "over 2,700,000 years"),
+        (timedelta.max.total_seconds(), "over 2,700,000 years"),
+        (timedelta.max.total_seconds() - 2**20, "999999987 days, 20:44:00"),
+    ],
+)
+def test_a_duration_of_any_length_has_words(seconds: float, text: str) -> None:
+    if text.startswith("9999"):
+        assert re.fullmatch(r"\d{9} days, \d+:\d\d:\d\d", duration(seconds))
+        return
+    assert duration(seconds) == text
+
+
+def a_forecast(**row: Any) -> dict[str, Any]:
+    rows = [
+        {
+            "arms": ["a", "b", "c"],
+            "runs": 4,
+            "parameters": 1234,
+            "steps": 5000,
+            "flops_per_byte": 1500.0,
+            "flops": 2e12,
+            "seconds": 90.0,
+            "memory": 5e8,
+            **row,
+        },
+        {
+            "arms": ["d"],
+            "runs": 1,
+            "parameters": 10,
+            "steps": 5,
+            "flops_per_byte": 2.0,
+            "flops": 1e12,
+            "seconds": 1.0,
+            "memory": 1e8,
+        },
+    ]
+    return {
+        "name": "s",
+        "device": "cpu",
+        "workers": 2,
+        "rows": rows,
+        "seconds": 181.0,
+        "available": None,
+        "measured": True,
+    }
+
+
+def test_a_forecast_is_told_row_by_row_and_as_a_whole() -> None:
+    first, header, _, one, other, total, note = render(a_forecast()).splitlines()
+    assert first == "s: 5 runs, 2 at a time, on cpu; of one run:"
+    assert re.split(r" {2,}", header)[-2:] == ["memory GB", "time"]
+    assert re.split(r" {2,}", one.strip()) == [
+        "a and 2 more",
+        *("4", "1,234", "1.5e+03", "5,000", "2.00e+12", "0.50", "0:01:30"),
+    ]
+    assert re.split(r" {2,}", other.strip())[0] == "d"
+    assert total == "all runs: 9.00e+12 FLOPs, 0:03:01"
+    assert note.startswith("times are those of a run alone")
+
+
+@pytest.mark.parametrize(
+    ("available", "workers", "line"),
+    [
+        (1.0e9, 2, "memory: 2 at a time fit in the 1.0 GB that are free"),
+        (0.99e9, 2, "memory: 1 at a time fit in the 1.0 GB that are free: use --workers 1"),
+        (0.4e9, 2, "memory: 0 at a time fit in the 0.4 GB that are free"),
+        (2.5e9, 9, "memory: 5 at a time fit in the 2.5 GB that are free"),
+        (2.4e9, 9, "memory: 4 at a time fit in the 2.4 GB that are free: use --workers 4"),
+    ],
+)
+def test_as_many_runs_are_advised_as_fit_and_as_there_are(
+    available: float, workers: int, line: str
+) -> None:
+    said = render({**a_forecast(), "available": available, "workers": workers})
+    assert line in said.splitlines()
+
+
+def test_memory_of_a_gpu_that_is_not_here_is_a_dash() -> None:
+    said = render({**a_forecast(memory=math.nan), "measured": False})
+    assert re.split(r" {2,}", said.splitlines()[3].strip())[6] == "-"
+    assert said.endswith("at least those of 1e+14 FLOPs per second")
+
+
+def test_runs_at_a_time_go_in_rounds(timed: list[tuple[Condition, int]]) -> None:
+    """Of one row: 2 runs, 1, 2 or 3 at a time."""
+    study = resolved(arms={"a": {}})
+    runs = len(study.spec.seeds)
+    one = estimate(study, workers=1)
+    assert one["seconds"] == pytest.approx(runs * one["rows"][0]["seconds"])
+    every = estimate(study, workers=runs + 1)
+    assert every["seconds"] == pytest.approx(every["rows"][0]["seconds"])
+    assert (one["workers"], one["device"], one["name"]) == (1, "cpu", study.spec.name)
+    assert one["measured"]
+
+
+def test_final_windows_are_those_that_the_validation_text_has(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(bytes(10_000))
+    corpus = CorpusSpec(name=str(tmp_path / "text"), validation=0.1)
+    options = {"context": 32, "batch": 1, "steps": 10, "eval_every": 4, "eval_windows": 3}
+
+    def windows(**more: Any) -> int:
+        train = TrainSpec(**options, test_windows=5, **more)
+        return dry_run.evaluated_windows(resolve(ModelSpec(dim=16), None, train, corpus))
+
+    plain = 4 * 3 + 5  # before the first step, at 4, at 8 and at 10
+    assert windows() == plain
+    assert windows(final_windows=7) == plain + 7
+    assert windows(final_windows=1000) == plain + 1000 // 33
+    published = ModelSpec.model_validate({"dim": 16, "patching": {"size": 2, "mode": "published"}})
+    train = TrainSpec(**options, test_windows=5, truncation_windows=9)
+    assert dry_run.evaluated_windows(resolve(published, None, train, corpus)) == plain
+    bytewise = ModelSpec.model_validate({"dim": 16, "patching": {"mode": "published"}})
+    assert dry_run.evaluated_windows(resolve(bytewise, None, train, corpus)) > plain
+
+
+def test_runs_at_a_time_are_those_that_the_engine_has_room_for(
+    timed: list[tuple[Condition, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a number is given; the engine of this machine unless another is."""
+
+    class Roomy:
+        def room(self, spec: Spec, device: str) -> int:
+            return 5
+
+    roomy: Any = Roomy()
+    assert estimate(resolved(), engine=roomy)["workers"] == 5
+    assert estimate(resolved(), workers=2, engine=roomy)["workers"] == 2
+    monkeypatch.setattr("plkernel.study.engine.available_cores", lambda: 3)
+    assert estimate(resolved())["workers"] == 3
+
+
+def test_steps_and_windows_of_a_run_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which an evaluation takes 6 s, the first step 100 s, others 2 s, starting 1."""
+    now = [0.0]
+    takes = {"evaluate": 6.0, "step": 100.0}
+
+    class Timed:
+        device = torch.device("cpu")
+
+        def __init__(self, task: Any) -> None:
+            self.task = task
+            data = task.splits.train
+            assert data.size == 4 * 3 * 33
+            assert task.splits.validation is task.splits.test is data
+            now[0] += 1.0
+
+        def evaluate(self) -> None:
+            now[0] += takes["evaluate"]
+
+        def step(self) -> None:
+            now[0] += takes["step"]
+            takes["step"] = 2.0
+
+        def settle(self) -> None:
+            pass
+
+    monkeypatch.setattr(dry_run, "Training", Timed)
+    monkeypatch.setattr(dry_run.time, "time", lambda: now[0])
+    monkeypatch.setattr(dry_run.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(dry_run, "peak_anonymous", lambda: 5e8)
+    condition = study().condition("a")
+    found = dry_run.time_steps(condition.config, False, 0.0)
+    assert found == pytest.approx([1.0 + 6.0, 2.0, 6.0 / 3, 5e8])

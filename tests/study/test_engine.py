@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from plkernel.common.files import load_json
 from plkernel.config.reading import load_spec
 from plkernel.study import engine as engines
 from plkernel.study.engine import Engine, Job, LocalEngine, start_process
@@ -166,3 +168,86 @@ def test_cores_are_shared_by_the_threads_of_a_run(
     monkeypatch.setattr(engines, "available_cores", lambda: 7)
     rooms = [LocalEngine().room(load_spec(tiny_spec(threads=n)), "cpu") for n in (1, 2, 3, 8)]
     assert rooms == [7, 3, 2, 1]
+
+
+class Ending:
+    """Stands in for a process that has ended after some polls."""
+
+    def __init__(self, polls: int = 0) -> None:
+        self.polls = polls
+
+    def poll(self) -> int | None:
+        self.polls -= 1
+        return 0 if self.polls < 0 else None
+
+
+def test_runs_that_have_ended_are_given_once(tmp_path: Path) -> None:
+    engine = LocalEngine()
+    jobs = [Job(tmp_path, "a", seed, "cpu", 1, {}) for seed in range(3)]
+    engine.active = [
+        engines.Worker(job, Ending(polls))  # type: ignore[arg-type]
+        for job, polls in zip(jobs, (0, 2, 0), strict=True)
+    ]
+    assert engine.ended() == [jobs[0], jobs[2]]
+    assert engine.ended() == []
+    assert engine.ended() == [jobs[1]]
+    assert engine.active == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, []),
+        ({"logger": "wandb"}, ["--logger", "wandb"]),
+        ({"trusted": True}, ["--trust-code"]),
+        ({"logger": "trackio", "trusted": True}, ["--logger", "trackio", "--trust-code"]),
+    ],
+)
+def test_a_process_is_told_what_its_job_says(
+    options: dict[str, Any], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It prints behind what is in its log, and its configuration is written once."""
+    begun: list[tuple[Any, dict[str, Any]]] = []
+
+    def popen(command: Any, **how: Any) -> None:
+        begun.append((command, how))
+        how["stdout"].write(b"more\n")
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    job = Job(tmp_path, "a", 7, "cpu", 3, {"seed": 7}, **options)
+    assert (job.name, job.folder) == ("a seed 7", tmp_path / "a" / "seed-7")
+    start_process(job, {"X": "1", "OMP_NUM_THREADS": "9"})
+    config = job.folder / "config.json"
+    assert load_json(config) == {"seed": 7}
+    config.write_text("{}")
+    start_process(job, {})
+    assert config.read_text() == "{}"
+    assert (job.folder / "log.txt").read_text() == "more\nmore\n"
+    command, how = begun[0]
+    head = [sys.executable, "-m", "plkernel.run", str(config), "--stop-with", str(os.getpid())]
+    assert command == [*head, "--code-tried", *words]
+    assert how["env"] == {"X": "1", "OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
+    assert (how["stdin"], how["start_new_session"]) == (subprocess.DEVNULL, True)
+
+
+@pytest.mark.parametrize(("visible", "gpus"), [("3,1", ["3", "1"]), ("5", ["5"])])
+def test_gpus_are_those_that_the_environment_names(
+    visible: str, gpus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert engines.visible_gpus() == gpus
+    assert LocalEngine().room(load_spec("quick"), "cuda") == len(gpus)
+    for empty in ("", None):
+        if empty is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        else:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", empty)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+        assert engines.visible_gpus() == ["0", "1"]
+
+
+def test_a_job_is_known_without_its_configuration(tmp_path: Path) -> None:
+    one, same = (Job(tmp_path, "a", 0, "cpu", 1, {"x": x}) for x in (1, 2))
+    assert one == same
+    assert one != Job(tmp_path, "a", 1, "cpu", 1, {"x": 1})
+    assert (one.trusted, one.logger) == (False, None)

@@ -328,6 +328,154 @@ def test_strings_are_toml(text: str) -> None:
     assert tomllib.loads(f"name = {trial._toml(text)}")["name"] == text
 
 
+# What is said, and the smaller parts
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_plan_says_what_it_has_found_and_written(tmp_path: Path) -> None:
+    told: list[str] = []
+    one = trial.plan_trial(TEXT, tmp_path / "out", OPTIONS, told.append)
+    verdict, law, table, spec = told
+    assert verdict == f"{TEXT}: 200,000 bytes; {one.measured.verdict.sentence}"
+    found = one.measured.law
+    assert found is not None
+    assert law == (
+        f"information falls as d**-{found.beta:.3g} ({found.low:.3g} to {found.high:.3g}) over lags"
+        f" {found.first_lag} to {found.last_lag}"
+    )
+    names = [line.split("  ")[0] for line in table.splitlines()]
+    assert names[2:-1] == [
+        "NNLS on 1 to 2,048, published",
+        "concentrated anchors, published",
+        "log-spaced to the last lag, weighted",
+        "log-spaced to the last lag, to be learnt",
+    ]
+    steps = one.spec.train.total_steps
+    size = steps * 8 * 256 / 1e6
+    runs = len(one.spec.arms) * 2
+    assert spec == (
+        f"spec: {one.path}, {runs} runs of {steps} steps ({size:.2g} MB each), about 10 min in all"
+    )
+    again: list[str] = []
+    trial.plan_trial(TEXT, tmp_path / "out", OPTIONS, again.append)
+    assert again[:-1] == [verdict, law]
+    assert again[-1] == f"goes on with {one.path}, as it is now; another --out begins anew"
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_plan_of_seconds_is_told_as_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "steps_for", lambda *_: (60, 20.0))
+    told: list[str] = []
+    trial.plan_trial(TEXT, tmp_path / "out", OPTIONS, told.append)
+    assert told[-1].endswith("about 1 min in all")
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"last_lag": 0}, "no half-life can help a model there, so nothing is trained"),
+        ({"kind": "none"}, "no half-life can help a model there, so nothing is trained"),
+        ({"last_lag": 9}, "memory stands out to lag 9 only, and half-lives matter from about 10"),
+        ({"last_lag": 10}, ""),
+    ],
+)
+def test_a_text_is_carried_from_a_memory_of_ten_bytes_on(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    measured = planned(tmp_path / "out").measured
+    verdict = measured.verdict.model_copy(update=changes)
+    changed = measured.model_copy(update={"verdict": verdict})
+    if not message:
+        trial._check_carried(changed, OPTIONS)
+        return
+    with pytest.raises(trial.NoMemoryError, match=message):
+        trial._check_carried(changed, OPTIONS)
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_law_that_does_not_fall_and_a_model_too_small_are_refused(tmp_path: Path) -> None:
+    measured = planned(tmp_path / "out").measured
+    for law in (None, dataclasses.replace(measured.law, beta=0.0)):  # type: ignore[type-var]
+        with pytest.raises(trial.NoMemoryError, match="the information does not fall with the lag"):
+            trial._check_carried(measured.model_copy(update={"law": law}), OPTIONS)
+    needed = math.ceil(measured.octaves) + 1
+    for model, what in (("ssm", "channels"), ("rwkv7", "channels in a head")):
+        enough = OPTIONS.model_copy(update={"model": model, "dim": needed})
+        trial._check_carried(measured, enough)
+        small = OPTIONS.model_copy(update={"model": model, "dim": needed - 1})
+        with pytest.raises(ValueError, match=f"dim must give {needed} {what} or more, as half"):
+            trial._check_carried(measured, small)
+
+
+@pytest.mark.parametrize(("seeds", "minutes", "dim"), [(2, 1e-9, 2), (9, 1e9, 4096)])
+def test_options_at_their_limits_are_taken(seeds: int, minutes: float, dim: int) -> None:
+    options = {"seeds": seeds, "minutes": minutes, "dim": dim}
+    trial._check(OPTIONS.model_copy(update=options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "mamba"}, "model must be one of ssm, rwkv6, rwkv7, got 'mamba'"),
+        ({"dim": 1}, "dim must be at least 2, got 1"),
+        ({"minutes": -1.0}, "minutes must be a finite number above 0, got -1"),
+        ({"seeds": 1}, "seeds must be at least 2, for an interval, got 1"),
+    ],
+)
+def test_options_that_no_trial_can_have_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trial._check(OPTIONS.model_copy(update=options))
+
+
+@pytest.mark.parametrize(("size", "fits"), [(82_240, True), (82_239, False)])
+def test_a_text_of_sixteen_windows_is_long_enough(size: int, fits: bool, tmp_path: Path) -> None:
+    """Of 257 bytes, in the twentieth that is held out."""
+    (tmp_path / "text").write_bytes(bytes(size))
+    corpus = corpora.load(tmp_path / "text")
+    if fits:
+        trial._check_size(corpus)
+        return
+    with pytest.raises(ValueError, match="must have at least 82,240 bytes, for 16 windows of 256"):
+        trial._check_size(corpus)
+
+
+@pytest.mark.parametrize(
+    ("arms", "claimed"),
+    [
+        ([], []),
+        (["log-spaced", "power-law"], ["power-law"]),
+        (
+            ["quantile", "concentrated", "power-law", "short-frozen", "short-frozen_control"],
+            ["short-frozen", "power-law", "concentrated", "quantile", "short-frozen_control"],
+        ),
+    ],
+)
+def test_hypotheses_are_those_of_the_arms_that_are_there(
+    arms: list[str], claimed: list[str]
+) -> None:
+    found = trial.claims_of(arms)
+    assert [one.arm for one in found] == claimed
+    claims = {one.arm: one.claim for one in found}
+    higher = {arm for arm in claimed if arm.startswith("short")}
+    assert claims == {arm: "higher" if arm in higher else "lower" for arm in claimed}
+
+
+def test_values_are_written_as_toml() -> None:
+    values = {"a": 1, "b": True, "c": [1, 2.5], "d": {"e": "x", "f": {"g": 0}}}
+    lines = trial._section("t", values)
+    assert tomllib.loads("\n".join(lines)) == {"t": values}
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_folder_that_cannot_be_written_is_refused_before_the_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"out .*: cannot be written \(a file is in the way\)"):
+        planned(tmp_path / "file" / "out", text="no such text")
+
+
 # The whole chain
 
 

@@ -171,3 +171,10 @@ def test_an_arm_has_the_mean_of_its_seeds_once_all_have_finished(
     assert scalars(mean)["loss/validation"][-1][1] == pytest.approx(
         np.mean([runs[number]["loss/validation"][-1][1] for number in (0, 1, 1)]), rel=1e-6
     )
+
+
+def test_a_mean_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "arm").mkdir()
+    (tmp_path / "arm" / "mean").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is a symbolic link to"):
+        save_mean(tmp_path / "arm", [0])

@@ -4,27 +4,45 @@ starts as known.
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp, softmax
+from torch import Tensor
 
+from plkernel.config.schema import TrainSpec
 from plkernel.models.init import initialise_
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training.evaluate import (
+    Diagnosis,
+    Hits,
     _root_mean,
     as_logits,
     bits_per_byte,
+    check_repeats,
+    check_windows,
     diagnose,
+    divergence,
     influence,
+    lags_within,
+    largest_logit,
+    logits_of,
+    memory,
+    merged,
+    moved_by,
+    next_byte_loss,
     patch_of,
     predictor,
+    reach,
+    rounding_of,
     saturation,
     token_losses,
     truncation,
+    worth_of_context,
 )
 
 CPU = torch.device("cpu")
@@ -250,3 +268,281 @@ def test_a_root_mean_over_batches_is_that_over_all_numbers() -> None:
     values = torch.arange(1.0, 8.0)
     batches = [(part.square().mean(), part.numel()) for part in values.split([1, 4, 2])]
     assert _root_mean(batches) == pytest.approx(math.sqrt(20.0), rel=1e-6)  # 140 / 7
+
+
+def uniform(tokens: Tensor) -> Tensor:
+    return torch.zeros(*tokens.shape, 4)
+
+
+@pytest.mark.parametrize(
+    ("lags", "known"),
+    [
+        (None, [1, 2, 4, 5]),
+        ([], [1, 2, 4, 5]),
+        ([1, 5], [1, 5]),
+        ((2,), [2]),
+        (np.array([1, 3]), [1, 3]),
+        (range(1, 6), [1, 2, 3, 4, 5]),
+    ],
+)
+def test_lags_reach_from_one_to_the_context(lags: Any, known: list[int]) -> None:
+    assert lags_within(lags, 5) == known
+
+
+@pytest.mark.parametrize("lags", [[0, 1], [6], [2, 1], [1, 1], [1.0], "12", 3])
+def test_lags_beyond_the_context_or_not_ascending_are_refused(lags: Any) -> None:
+    with pytest.raises(ValueError, match="lags must"):
+        lags_within(lags, 5)
+
+
+WINDOWS = torch.randint(0, 4, (3, 6), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("windows", "got"),
+    [
+        (np.zeros((2, 3), int), "got ndarray"),
+        (WINDOWS.to("meta"), "got a tensor on the meta device"),
+        (WINDOWS[0], r"got torch.int64 of shape \(6,\)"),
+        (WINDOWS.float(), r"got torch.float32 of shape \(3, 6\)"),
+        (WINDOWS[:0], r"got torch.int64 of shape \(0, 6\)"),
+        (WINDOWS[:, :1], "got windows of 1, in which nothing can be predicted"),
+    ],
+)
+def test_what_is_no_window_is_refused(windows: Any, got: str) -> None:
+    with pytest.raises(ValueError, match=f"windows must be a tensor .* {got}"):
+        check_windows(windows)
+
+
+def test_the_smallest_windows_are_one_prediction() -> None:
+    check_windows(WINDOWS[:1, :2])
+    assert token_losses(uniform, WINDOWS[:1, :2], 1).tolist() == [[pytest.approx(2.0)]]
+    check_repeats(uniform, WINDOWS, 1)
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        check_repeats(uniform, WINDOWS, 0)
+
+
+@pytest.mark.parametrize(("noise", "passes"), [(0.99e-4, True), (1.01e-4, False)])
+def test_logits_may_move_by_a_ten_thousandth_of_the_largest(noise: float, passes: bool) -> None:
+    """Which is 2 here, as infinite ones do not count; the second call differs at one place."""
+    calls = []
+
+    def predict(tokens: Tensor) -> Tensor:
+        logits = torch.zeros(*tokens.shape, 4, dtype=torch.float64)
+        logits[..., 0] = 2.0
+        logits[..., 1] = -math.inf
+        if calls:
+            logits[1, 3, 2] = 2.0 * noise
+        calls.append(tokens)
+        return logits
+
+    if passes:
+        check_repeats(predict, WINDOWS)
+        assert len(calls) == 2
+        return
+    with pytest.raises(ValueError, match=r"the model is random: .* at position 3 of window 1;"):
+        check_repeats(predict, WINDOWS)
+
+
+def test_distances_of_logits_and_the_largest_that_is_finite() -> None:
+    before = torch.tensor([1.0, math.inf, -math.inf, 3.0])
+    after = torch.tensor([0.5, math.inf, -math.inf, 3.0])
+    assert moved_by(before, after).tolist() == [0.5, 0.0, 0.0, 0.0]
+    assert moved_by(before, -before).tolist() == [2.0, math.inf, math.inf, 6.0]
+    assert largest_logit(torch.tensor([1.0, -3.0, -math.inf])) == 3.0
+    assert rounding_of(torch.tensor([-2.0, 1.0])) == pytest.approx(2e-4, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([math.nan, 0.0], "NaN at position 2 of window 7: has its training diverged"),
+        ([math.inf, 0.0], "\\+inf at position 2 of window 7; in float16 numbers above"),
+        ([-math.inf, -math.inf], "all -inf at position 2 of window 7: has its training"),
+    ],
+)
+def test_logits_that_give_no_probabilities_are_told_with_their_place(
+    values: list[float], kind: str
+) -> None:
+    def predict(tokens: Tensor) -> Tensor:
+        logits = torch.zeros(*tokens.shape, 2)
+        logits[1, 2] = torch.tensor(values)
+        return logits
+
+    tokens = torch.zeros(3, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match=f"the logits of the model are not numbers: {kind}"):
+        logits_of(predict, tokens, window=6)
+    one = torch.tensor([-math.inf, 0.0])
+    assert logits_of(lambda tokens: one.expand(3, 4, 2), tokens).shape == (3, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("logits", "fits"),
+    [
+        (torch.zeros(1, 2, 4), True),
+        (torch.zeros(1, 2, 5), True),
+        (torch.zeros(1, 2, 3), False),
+        (torch.zeros(1, 3, 4), False),
+        (torch.zeros(2, 4), False),
+        (torch.zeros(1, 2, 4, dtype=torch.long), False),
+        (torch.zeros(1, 2, 4, device="meta"), False),
+    ],
+)
+def test_logits_have_an_entry_for_every_token(logits: Tensor, fits: bool) -> None:
+    tokens = torch.tensor([[0, 3]])
+    if fits:
+        assert as_logits(logits, tokens, "it") is logits
+        return
+    with pytest.raises(ValueError, match=r"it must return floating logits \(B,T,V\), V above 3,"):
+        as_logits(logits, tokens, "it")
+
+
+def test_figures_of_two_sets_of_positions_are_joined_by_their_numbers() -> None:
+    one = {
+        "positions": 1,
+        "loss": 1.0,
+        "logit_min": -2.0,
+        "logit_max": 3.0,
+        "peak_probability": 0.5,
+    }
+    two = {
+        "positions": 3,
+        "loss": 5.0,
+        "logit_min": -1.0,
+        "logit_max": 4.0,
+        "peak_probability": 0.4,
+    }
+    expected = {
+        "positions": 4,
+        "loss": 4.0,
+        "logit_min": -2.0,
+        "logit_max": 4.0,
+        "peak_probability": 0.5,
+    }
+    assert merged([one, two]) == merged([two, one]) == expected
+    assert merged([one]) == one
+    for broken in ({**one, "logit_max": math.nan}, {**one, "logit_min": math.nan}):
+        for pair in ([broken, two], [two, broken]):
+            found = merged(pair)
+            assert math.isnan(found["logit_max"]) == math.isnan(broken["logit_max"])
+            assert math.isnan(found["logit_min"]) == math.isnan(broken["logit_min"])
+
+
+def test_a_position_is_saturated_above_99_in_100() -> None:
+    """Of two symbols, with a difference of logits of ln 99 and a little to either side."""
+    for difference, share in ((math.log(99.0) - 1e-9, 0.0), (math.log(99.0) + 1e-9, 1.0)):
+        logits = torch.tensor([[difference, 0.0]], dtype=torch.float64)
+        assert saturation(logits, torch.zeros(1, dtype=torch.long))["saturated_share"] == share
+
+
+def test_the_pull_on_the_largest_logits_is_in_the_gradient_alone() -> None:
+    """It is l2wrap * z / (B T) at the largest logit z of each position."""
+    logits = torch.randn(2, 3, 256, dtype=torch.float32, generator=torch.Generator().manual_seed(0))
+    windows = torch.randint(0, 256, (2, 4), generator=torch.Generator().manual_seed(1))
+    gradients = []
+    losses = []
+    for l2wrap in (0.0, 0.5):
+        own = logits.clone().requires_grad_()
+        loss = next_byte_loss(lambda _, own=own: own, windows, l2wrap)
+        loss.backward()
+        gradients.append(own.grad)
+        losses.append(loss.item())
+    assert losses[0] == losses[1]
+    peak = logits.max(-1, keepdim=True)
+    expected = torch.zeros_like(logits).scatter(2, peak.indices, 0.5 * peak.values / 6)
+    assert torch.allclose(gradients[1] - gradients[0], expected, atol=1e-7)
+
+
+def test_hits_are_counted_over_batches() -> None:
+    hits = Hits()
+    hits(torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]), torch.tensor([[1, 1]]))
+    hits(torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]), torch.tensor([[1, 0]]))
+    assert (hits.right, hits.count, hits.accuracy) == (3, 4, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("bits", "entropy", "growth", "finite"),
+    [
+        (1.0, 1.0, None, True),
+        (1.0, 1.0, (1.0, 2.0), True),
+        (math.nan, 1.0, None, False),
+        (1.0, math.inf, None, False),
+        (1.0, 1.0, (1.0, math.nan), False),
+    ],
+)
+def test_a_diagnosis_is_finite_if_all_of_its_figures_are(
+    bits: float, entropy: float, growth: Any, finite: bool
+) -> None:
+    found = Diagnosis(bits, np.ones((1, 2)), {"entropy": entropy}, growth)
+    assert found.finite is finite
+    row = found.to_row()
+    assert ("amplification" in row) is (growth is not None)
+    assert ("positions" in row, "val_accuracy" in row) == (True, False)
+    answers = Diagnosis(bits, np.ones((1, 2)), {"entropy": entropy}, growth, 0.0).to_row()
+    assert ("positions" in answers, answers["val_accuracy"]) == (False, 0.0)
+
+
+def test_divergence_is_that_of_the_first_from_the_second() -> None:
+    p, q = torch.tensor([0.5, 0.5]), torch.tensor([0.25, 0.75])
+    expected = 0.5 * math.log2(0.5 / 0.25) + 0.5 * math.log2(0.5 / 0.75)
+    assert divergence(p.log(), q.log()).item() == pytest.approx(expected, rel=1e-6)
+    never = torch.tensor([1.0, 0.0])
+    assert divergence(never.log(), q.log()).item() == pytest.approx(2.0, rel=1e-6)
+    assert divergence(q.log(), never.log()).item() == math.inf
+
+
+def test_four_tokens_of_a_window_are_replaced_at_least() -> None:
+    assert influence(uniform, WINDOWS, [1], count=4).bits == (0.0,)
+    with pytest.raises(ValueError, match="count must be at least 4 replaced tokens"):
+        influence(uniform, WINDOWS, [1], count=3)
+
+
+def test_memory_of_blocks_has_lags_up_to_the_context() -> None:
+    model = initialise_(SSM(SSMConfig(dim=16, layers=2)), "transformers_default", 0)
+    half_lives = [values.numpy() for values in model.half_lives()]
+    for context, lags in ((31, [1, 2, 4, 8, 16]), (32, [1, 2, 4, 8, 16, 32])):
+        found = memory(model, half_lives, context)
+        assert found["kernel"]["lags"] == lags
+        assert np.shape(found["kernel"]["blocks"]) == (2, len(lags))
+        assert np.shape(found["half_life_quantiles"]) == (2, 7)
+    assert "half_life_quantiles" not in memory(model, [], 8)
+
+
+@pytest.mark.parametrize(
+    ("asked", "keys"),
+    [
+        ({}, set()),
+        ({"truncation_windows": 3}, {"truncation"}),
+        ({"probe_windows": 2}, {"influence"}),
+        ({"truncation_windows": 3, "probe_windows": 2}, {"truncation", "influence"}),
+    ],
+)
+def test_the_worth_of_context_is_taken_as_far_as_it_is_asked_for(
+    asked: dict[str, int], keys: set[str]
+) -> None:
+    text = np.random.default_rng(0).integers(0, 4, 200, np.uint8)
+    train = TrainSpec(steps=1, context=8, **asked)
+    for corpus in ("stdlib", "synthetic:beta=1,symbols=4"):
+        found = worth_of_context(uniform, text, train, 2, corpus)
+        assert set(found) == keys
+        if "truncation" in keys:
+            assert found["truncation"]["windows"] == 3
+        if "influence" in keys:
+            assert found["influence"]["windows"] == 2
+            assert ("information" in found["influence"]) == (corpus != "stdlib")
+
+
+def test_beyond_the_context_are_as_many_bytes_as_in_the_windows_of_the_test() -> None:
+    text = np.random.default_rng(0).integers(0, 4, 400, np.uint8)
+    calls = []
+
+    def predict(tokens: Tensor) -> Tensor:
+        calls.append(tuple(tokens.shape))
+        return uniform(tokens)
+
+    train = TrainSpec(steps=1, context=8, beyond=4, test_windows=9)
+    found = reach(predict, text, train, 8)
+    assert (found["windows"], found["context"]) == (3, 8)
+    assert found["positions"]["given"] == [1, 2, 4, 8, 16, 32]
+    assert found["reading_on"]["given"] == [16, 32]
+    assert max(rows for rows, length in calls if length == 32) == 2

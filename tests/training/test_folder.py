@@ -1,13 +1,24 @@
-"""How the end of a run that has not finished is told."""
+"""The folder of a run: its rows, its identity, its end, and the lock."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
-from plkernel.common.files import DIVERGED, FAILED, RESULT
-from plkernel.training.folder import RunFolder
+from plkernel.common.files import (
+    DIVERGED,
+    ENVIRONMENT,
+    FAILED,
+    FINISHED,
+    METRICS,
+    REGISTERED,
+    RESULT,
+)
+from plkernel.training.folder import FIGURES, RunFolder, RunProgress, locked, other_run
 
 TRACE = "Traceback (most recent call last):\n  File ...\nValueError: no such luck\n"
 
@@ -28,3 +39,144 @@ def test_the_end_of_a_run_is_told_in_a_few_words(
     if result is not None:
         (tmp_path / RESULT).write_text(json.dumps(result))
     assert RunFolder(tmp_path).failure == told
+
+
+ROW = {"step": 1, "val_bpb": 2.5}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "arm" / "seed-0")
+
+
+def begun(folder: RunFolder) -> RunFolder:
+    folder.open({"seed": 0}, {"started": "then", "threads": 1})
+    return folder
+
+
+def test_a_row_is_on_the_disk_and_its_place_in_the_progress(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    begun(folder)
+    flushed.clear()
+    first = folder.append(ROW, RunProgress(step=1))
+    second = folder.append({**ROW, "step": 2}, first)
+    content = (folder.path / METRICS).read_bytes()
+    assert len(flushed) == 2
+    assert [json.loads(line) for line in content.splitlines()] == [ROW, {**ROW, "step": 2}]
+    assert (second.metrics_bytes, second.metrics_crc) == (len(content), crc32(content))
+    assert second.step == 1
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        folder.append({"val_bpb": float("nan")}, second)
+
+
+def test_rows_behind_the_checkpoint_are_cut_and_others_are_not(folder: RunFolder) -> None:
+    begun(folder)
+    folder.cut(RunProgress())
+    first = folder.append(ROW, RunProgress(step=4, loss_count=1))
+    folder.append({**ROW, "step": 2}, first)
+    folder.cut(first)
+    assert json.loads((folder.path / METRICS).read_text()) == ROW
+    (folder.path / METRICS).write_text('{"step": 9}\n')
+    with pytest.raises(ValueError, match="not as the run left it at the step 3 of its last eval"):
+        folder.cut(first)
+    assert (folder.path / METRICS).read_text() == '{"step": 9}\n'
+    (folder.path / METRICS).unlink()
+    with pytest.raises(ValueError, match="bring it back, or remove"):
+        folder.cut(first)
+
+
+def test_a_folder_belongs_to_one_configuration(folder: RunFolder) -> None:
+    begun(folder)
+    folder.check({"seed": 0})
+    with pytest.raises(ValueError, match=r"by another spec \(seed was 0, is now 1\): use another"):
+        folder.open({"seed": 1}, {})
+    assert other_run({"a": 1}, {"a": 1}) == ""
+    five = {name: 1 for name in "abcde"}
+    assert other_run({}, five).count("is now") == 4
+
+
+def test_what_began_stays_and_what_failed_is_forgotten(folder: RunFolder) -> None:
+    begun(folder)
+    folder.finish({"status": FAILED, "error": "x"})
+    assert folder.status == FAILED
+    folder.open({"seed": 0}, {"started": "now", "threads": 2, "registration": "abc"})
+    assert folder.status is None
+    environment = json.loads((folder.path / ENVIRONMENT).read_text())
+    assert environment == {"started": "then", "threads": 2, "registration": "abc"}
+    folder.open({"seed": 0}, {"started": "later", "threads": 3, "registration": "other"})
+    environment = json.loads((folder.path / ENVIRONMENT).read_text())
+    assert environment == {"started": "then", "threads": 3, "registration": "abc"}
+    folder.finish({"status": FINISHED, **dict.fromkeys(FIGURES, 1)})
+    folder.open({"seed": 0}, {"threads": 4})
+    assert folder.status == FINISHED
+    assert json.loads((folder.path / ENVIRONMENT).read_text()) == environment
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ([], "does not say how the run ended: remove it to go on"),
+        ({"status": "else"}, "does not say how the run ended"),
+        ({"status": FINISHED}, "has no steps, bytes, final_val_bpb, best_val_bpb, test_bpb, sec"),
+        (
+            {"status": FINISHED, **dict.fromkeys(FIGURES[:-1], 1)},
+            "has no causal: remove it to go on from the last checkpoint",
+        ),
+    ],
+)
+def test_a_result_that_says_too_little_is_refused(
+    result: Any, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / RESULT).write_text(json.dumps(result))
+    with pytest.raises(ValueError, match=message):
+        _ = RunFolder(tmp_path).result
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 4])
+def test_a_registration_is_that_of_the_study_or_of_the_one_it_serves(
+    levels: int, tmp_path: Path
+) -> None:
+    """STUDY/ARM/seed-0 and STUDY/tuning/ARM/seed-0: two and three folders above."""
+    path = tmp_path / "a" / "b" / "c" / "d" / "seed-0"
+    (path.parents[levels - 1]).mkdir(parents=True)
+    (path.parents[levels - 1] / REGISTERED).write_text('{"sha256": "abc"}')
+    assert RunFolder(path).registration == ("abc" if levels in (2, 3) else None)
+
+
+def test_a_folder_is_held_by_one_process(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with folder.lock():
+        assert folder.path.is_dir()
+        with (
+            pytest.raises(ValueError, match="run folder x is in use by another process: wait"),
+            locked(folder.path, "run folder x"),
+        ):
+            pass
+    with locked(folder.path, "again"):
+        pass
+
+    def refuse(number: int) -> Any:
+        def acquire(*_: Any, **__: Any) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return acquire
+
+    for number, words in ((errno.ENOLCK, "x cannot be locked"), (errno.EOPNOTSUPP, "x cannot be")):
+        monkeypatch.setattr("plkernel.training.folder.FileLock.acquire", refuse(number))
+        with pytest.raises(OSError, match=words), locked(folder.path, "x"):
+            pass
+    monkeypatch.setattr("plkernel.training.folder.FileLock.acquire", refuse(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error") as caught, locked(folder.path, "x"):
+        pass
+    assert "mount its file system" not in str(caught.value)
+
+
+def test_links_in_a_folder_are_not_followed(folder: RunFolder, tmp_path: Path) -> None:
+    begun(folder)
+    (folder.path / METRICS).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is a symbolic link to"), folder.lock():
+        pass

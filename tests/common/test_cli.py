@@ -1,0 +1,257 @@
+"""Words for a terminal: hints, tables, numbers, the bar, and how a command ends."""
+
+import errno
+import logging
+import math
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from plkernel.common import cli
+
+Shown = pytest.CaptureFixture[str]
+
+
+def test_the_nearest_name_is_meant_where_it_is_near() -> None:
+    assert cli.nearest("abcde", ["abcdx", "other"]) == "did you mean 'abcdx'?"
+    assert cli.nearest("abc", ["xyz", "uvw"]) == "valid: uvw, xyz"
+    assert cli.nearest("ab12", ["abxy", "q"]) == "valid: abxy, q", "half of the letters are few"
+    names = [f"name-{number:02}" for number in range(25)]
+    assert cli.nearest("q", names[:24]).endswith("name-23")
+    assert cli.nearest("q", names).endswith("name-23 and 1 more")
+
+
+def test_patterns_must_match_an_arm() -> None:
+    cli.check_patterns("only", ["a*", "b"], ["abc", "b"])
+    cli.check_patterns("only", [], [])
+    with pytest.raises(ValueError, match="only must match an arm, got 'c'; valid: abc, b"):
+        cli.check_patterns("only", ["a*", "c"], ["abc", "b"])
+
+
+def test_a_missing_path_hints_at_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("results", "dangling"):
+        assert cli.existing(tmp_path / name, "folder") == tmp_path / name
+    missing = f"folder {tmp_path / 'result' / 'a'}: no such file or folder"
+    with pytest.raises(
+        ValueError, match=f"^{missing}; did you mean {tmp_path / 'results'}"
+    ) as near:
+        cli.existing(tmp_path / "result" / "a", "folder")
+    assert str(near.value).endswith("?")
+    with pytest.raises(ValueError, match=r"no such file or folder$"):
+        cli.existing(tmp_path / "qqq", "folder")
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "expected"),
+    [
+        ("a  b\n c", 9, "a b c"),
+        ("x" * 10, 10, "x" * 10),
+        ("0123456789ABCDEF", 15, "01234 ... BCDEF"),
+    ],
+)
+def test_a_line_is_shortened_in_its_middle(text: str, most: int, expected: str) -> None:
+    found = cli.shortened(text, most)
+    assert found == expected
+    assert len(found) <= most
+
+
+def test_errors_of_other_code_are_one_line_of_300_characters() -> None:
+    assert cli.told(ValueError("a\nb")) == "ValueError: a b"
+    assert cli.told(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert len(cli.told(ValueError("x" * 999))) == 300
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "sizes", "text"),
+    [
+        (0.5, ".2f", (), "0.50"),
+        (-0.004, "+.2f", (), "0.00"),
+        (-0.0, ".2f", (), "0.00"),
+        (0.004, ".2f", (0.004,), "0.0040"),
+        (0.5, "+.2f", (0.0001,), "+0.50000"),
+        (0.5, "+.2f", (-0.0001,), "+0.50000"),
+        (0.5, ".2f", (math.nan,), "0.50"),
+        (0.5, ".2f", (math.inf, 0.0), "0.50"),
+        (1e-12, ".2f", (1e-12,), "0.000000000"),
+        (0.004, ".2f", (0.004, 0.00004), "0.004000"),
+    ],
+)
+def test_a_number_has_more_digits_where_a_size_would_read_as_zero(
+    value: float, form: str, sizes: tuple[float, ...], text: str
+) -> None:
+    assert cli.written(value, form, *sizes) == text
+
+
+def test_a_table_pads_to_its_widest_cells() -> None:
+    table = cli.text_table(["a", "bb"], [["xyz", "1"], ["", "1000"]])
+    assert table.splitlines() == ["a      bb", "---------", "xyz     1", "     1000"]
+    assert cli.text_table(["a", "b"], []).splitlines() == ["a  b", "----"]
+    assert [cli.counted(n, "run", "runs") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+
+
+class Bar:
+    """Stands in for the bar of tqdm."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.n = 0.0
+        self.is_closed = False
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_closed = True
+
+    def update(self, share: float) -> None:
+        self.n += share
+
+
+def test_a_bar_of_shares_ends_at_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It appears on a terminal alone, after two seconds, and is gone in the end."""
+    made: list[Bar] = []
+
+    def bar(**settings: Any) -> Bar:
+        made.append(Bar(settings))
+        return made[-1]
+
+    monkeypatch.setattr("tqdm.auto.tqdm", bar)
+    with cli.progress_bar("name") as progress:
+        progress(0.25)
+        assert made[0].n == 0.25
+        progress(0.9)
+        assert made[0].n == 1.0
+        assert not made[0].is_closed
+    assert made[0].is_closed
+    form = made[0].settings.pop("bar_format")
+    assert form == "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+    assert made[0].settings == {
+        "desc": "name",
+        "total": 1.0,
+        "delay": 2.0,
+        "leave": False,
+        "disable": None,
+        "file": sys.stderr,
+    }
+
+
+def ended(error: BaseException, shown: Shown) -> tuple[int, str]:
+    """Exit status and standard error of a command that raises."""
+
+    def command() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as stop:
+        cli.report_errors(command)
+    return int(str(stop.value.code)), shown.readouterr().err
+
+
+def test_errors_of_the_system_name_their_place(capsys: Shown) -> None:
+    for error, line in (
+        (OSError(errno.EACCES, "Permission denied", "a.txt"), "a.txt: Permission denied"),
+        (OSError(errno.ENOSPC, "No space left"), "standard output: No space left"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (OSError("told in words"), "told in words"),
+        (FloatingPointError("overflow"), "overflow"),
+        (ValueError("a\x1bb"), "a\\x1bb"),
+        (MemoryError(), "out of memory, MemoryError"),
+        (RuntimeError("can't start new thread"), "out of memory, RuntimeError: can't start new"),
+    ):
+        status, said = ended(error, capsys)
+        assert status == 2
+        assert said.startswith(f"error: {line}")
+        assert said.count("\n") == 1
+
+
+def test_an_interrupt_says_what_it_was_told(capsys: Shown) -> None:
+    assert ended(KeyboardInterrupt(), capsys) == (130, "\ninterrupted\n")
+    assert ended(KeyboardInterrupt("saved\x1b"), capsys) == (130, "\ninterrupted: saved\\x1b\n")
+
+
+def test_a_fault_of_the_program_is_no_mistake_of_the_user() -> None:
+    def command() -> None:
+        raise RuntimeError("a fault")
+
+    with pytest.raises(RuntimeError, match="a fault"):
+        cli.report_errors(command)
+
+
+def test_a_closed_pipe_ends_a_command_without_a_word() -> None:
+    program = (
+        "from plkernel.common import cli\n"
+        "def command():\n"
+        "    for _ in range(100_000): print('line')\n"
+        "cli.report_errors(command)"
+    )
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (130, b"")
+
+
+def test_warnings_are_one_line(capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+
+    def command() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda message, category, name, line, *_: sys.stderr.write(
+                warnings.formatwarning(message, category, name, line)
+            )
+            warnings.warn("take care", stacklevel=1)
+
+    cli.report_errors(command)
+    assert capsys.readouterr().err == "warning: take care\n"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [("ascii", "\\xe9\\u20ac"), ("latin-1", "\xe9\\u20ac"), ("utf-8", "é€")]
+)
+def test_what_a_terminal_cannot_encode_is_shown_as_escapes(encoding: str, shown: str) -> None:
+    written: list[str] = []
+
+    def write(text: str) -> int:
+        written.append(text)
+        return len(text)
+
+    stream = cli._Escaping(SimpleNamespace(encoding=encoding, write=write, name="here"))
+    assert stream.write("é€") == len(shown)
+    assert written == [shown]
+    assert stream.name == "here"
+    assert cli._Escaping(stream).plain is stream.plain
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a:b", True), ("a.b:c.d", True), ("ssm", False), (None, False)],
+)
+def test_a_name_with_a_colon_is_code(name: str | None, expected: bool) -> None:
+    assert cli.is_code(name) is expected
+
+
+def test_code_is_run_with_consent_alone() -> None:
+    cli.check_consent({}, False)
+    cli.check_consent({"kind": "a:b"}, True)
+    with pytest.raises(ValueError, match="kind 'a:b', init 'c:d' runs third-party code"):
+        cli.check_consent({"kind": "a:b", "init": "c:d"}, False)
+    assert cli.imported("os:path.join", "init") is os.path.join
+
+
+def test_logging_goes_through_the_escapes(capsys: Shown) -> None:
+    def command() -> None:
+        logging.StreamHandler().emit(logging.makeLogRecord({"msg": "\x07"}))
+
+    cli.report_errors(command)
+    assert capsys.readouterr().err == "\\x07\n"

@@ -1,0 +1,430 @@
+"""What is found in decays, at the limits of every finding: one step before it and one behind."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plkernel.decays import findings
+from plkernel.decays.checkpoints import Checkpoint, Stored
+from plkernel.decays.families import Given
+from plkernel.decays.findings import LONGEST, Finding, grouped
+from plkernel.decays.rates import half_lives, kernel, quantiles
+from plkernel.decays.structure import (
+    _otherwise,
+    _setting,
+    _size,
+    layers_of,
+    number_in,
+    too_many,
+    unread,
+)
+
+LN2 = float(np.log(2.0))
+
+
+def a_layer(
+    rates: Any = (1.0,),
+    tensors: dict[str, Any] | None = None,
+    dtype: str = "float32",
+    config: dict[str, Any] | None = None,
+    **family: Any,
+) -> Any:
+    """A layer with these rates; a role without a formula has rates equal to its numbers."""
+    stored = {role: Stored(np.asarray(x, float), dtype) for role, x in (tensors or {}).items()}
+    kind = SimpleNamespace(
+        **{
+            "name": "family",
+            "own": False,
+            "fixed": None,
+            "starts": {},
+            "equal": (),
+            "rate": None,
+            **family,
+        }
+    )
+
+    def rates_of(**others: Any) -> Any:
+        return next(iter(others.values())) if others else np.asarray(rates, float)
+
+    return SimpleNamespace(
+        module="m",
+        number=0,
+        family=kind,
+        names={role: f"m.{role}" for role in stored},
+        tensors=stored,
+        config=config or {},
+        rates=np.asarray(rates, float),
+        rates_of=rates_of,
+    )
+
+
+def out_of_range(*tokens: float, started: tuple[str, ...] = ()) -> list[Finding]:
+    layer = a_layer(LN2 / np.array(tokens), {"w": [1.0, 2.0]})
+    return list(findings._out_of_range(layer, started, "m.w"))
+
+
+def test_a_half_life_of_one_token_is_none_below() -> None:
+    assert half_lives(np.array([LN2])) == 1.0
+    assert not out_of_range(1.0, 2.0)
+    [one] = out_of_range(0.999, 0.5, 2.0)
+    assert one[1:] == ("m.w", "half-lives of 2 of 3, the shortest 0.5", "notable")
+    assert one.name == "below one token"
+
+
+def test_a_half_life_of_the_longest_is_none_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LONGEST == 1e6
+    [one] = out_of_range(2 * LONGEST, 2.0)
+    assert one[1:] == ("m.w", "half-lives of 1 of 2, up to 2e+06", "notable")
+    longest = 2.0**20  # by which ln 2 is divided without rounding
+    monkeypatch.setattr(findings, "LONGEST", longest)
+    assert half_lives(LN2 / np.array([longest])).tolist() == [longest]
+    assert not out_of_range(longest, 2.0)
+    assert out_of_range(longest * (1 + 1e-12), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "started", "severity"),
+    [
+        ((2e6, 2.0), ("w",), "notable"),
+        ((2e6, 3e6, 2.0), ("w",), "wrong"),
+        ((2e6, 3e6, 2.0), (), "notable"),
+    ],
+    ids=["half of them", "more than half", "trained"],
+)
+def test_a_fresh_layer_most_of_which_never_forgets_is_wrong(
+    tokens: tuple[float, ...], started: tuple[str, ...], severity: str
+) -> None:
+    [one] = out_of_range(*tokens, started=started)
+    assert one.severity == severity
+    assert ("so that the state never forgets" in one.seen) == (severity == "wrong")
+
+
+def test_a_decay_of_one_does_not_grow_and_one_above_does() -> None:
+    still = a_layer([0.0, 1.0], {"w": [1.0]})
+    assert "grows" not in [one.name for one in findings._out_of_range(still, (), "m.w")]
+    [one] = findings._out_of_range(a_layer([-0.1, 0.5], {"w": [1.0]}), (), "m.w")
+    assert (one.name, one.severity) == ("grows", "wrong")
+    assert one.seen == "1 of 2 grow with time: their decay is above 1"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "numbers", "level"),
+    [
+        ([10.0, 10.0], [0.1, 0.2], True),
+        ([10.0, 10.0009], [0.1, 0.2], True),
+        ([10.0, 10.002], [0.1, 0.2], False),
+        ([10.0, 10.0], [0.1, 0.1], False),
+        ([10.0], [0.1], False),
+        ([np.inf, np.inf], [0.1, 0.2], False),
+    ],
+)
+def test_half_lives_that_are_all_but_equal_are_level(
+    tokens: list[float], numbers: list[float], level: bool
+) -> None:
+    layer = a_layer(LN2 / np.array(tokens), {"w": numbers})
+    assert findings._are_level(layer) is level
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtype", "found"),
+    [
+        ([0.0, 0.0], "float32", "zeros"),
+        ([0.5, 0.5], "float32", "all equal"),
+        ([0.5, 0.5], "bfloat16", ""),
+        ([0.5, 0.5, 0.5], "bfloat16", "all equal"),
+        ([0.5], "float32", ""),
+        ([0.0], "float32", "zeros"),
+        ([0.5, 0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "float32", "reset"),
+        ([0.5, 0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8], "float32", ""),
+        ([0.1, 0.1, 0.2, 0.2], "float32", ""),
+        ([0.5, 0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "bfloat16", ""),
+        ([0.5, 0.5, 0.1], "float32", ""),
+    ],
+)
+def test_numbers_that_are_equal_are_no_chance_from_a_quarter_on(
+    numbers: list[float], dtype: str, found: str
+) -> None:
+    layer = a_layer([1.0], {"w": numbers}, dtype)
+    assert [one.name for one in findings._hardly_trained(layer, "w", 1)] == (
+        [found] if found else []
+    )
+
+
+def counted(shape: tuple[int, ...], number: int, count: int) -> Any:
+    return np.arange(1.0, shape[0] + 1)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "found", "seen"),
+    [
+        ([-1.0, -2.0, -3.0, -4.0], "sign", "is -1 times counted"),
+        ([1.0, 2.5, 3.5, 4.5], "reset", "1 of 4 numbers still are counted"),
+        ([1.0, 2.5, 3.5, 4.5, 5.5], "", ""),
+    ],
+)
+def test_a_part_that_is_as_it_began_is_told(numbers: list[float], found: str, seen: str) -> None:
+    layer = a_layer([1.0], {"w": numbers}, starts={"w": [("counted", counted)]})
+    told = [(one.name, one.seen) for one in findings._partly(layer, "w", 1)]
+    assert told == ([(found, seen)] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("rates", "severity"),
+    [([1.0, 2.0, 4.0], "notable"), ([1.0, 2.0, 5.0], "wrong"), ([1.0, 2.0], "wrong")],
+)
+def test_equal_layers_are_wrong_unless_evenly_spaced(rates: list[float], severity: str) -> None:
+    alike = [a_layer(rates) for _ in range(3)]
+    [one] = findings._identical(alike)
+    assert (one.seen, one.severity) == ("all 3 layers have the same decays", severity)
+    assert not list(findings._identical(alike[:1]))
+    assert not list(findings._identical([*alike, a_layer([1.0, 2.0, 4.1])]))
+
+
+def test_findings_of_one_name_are_one_line() -> None:
+    seen = [Finding("zeros", f"layers.{i}.A_log", "all zero") for i in range(3)]
+    seen += [Finding("zeros", "layers.0.dt_bias", "all zero"), Finding("a", "b", "c", "notable")]
+    assert grouped(seen, "wrong") == [
+        "zeros: layers.0.A_log: all zero (and 2 more like it)",
+        "zeros: layers.0.dt_bias: all zero",
+    ]
+    assert grouped(seen, "notable") == ["a: b: c"]
+
+
+def test_what_an_initialisation_may_give_is_notable_of_an_own_layer() -> None:
+    seen = [Finding("zeros", "m", ""), Finding("NaN", "m", "")]
+    own = SimpleNamespace(own=True)
+    other = SimpleNamespace(own=False)
+    assert [one.severity for one in findings._as_owned(own, seen)] == ["notable", "wrong"]  # type: ignore[arg-type]
+    assert [one.severity for one in findings._as_owned(other, seen)] == ["wrong", "wrong"]  # type: ignore[arg-type]
+
+
+STEP = 0.05
+BIAS = STEP + np.log(-np.expm1(-STEP))
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"time_step_min": STEP, "time_step_max": STEP}, True),
+        ({"time_step_min": STEP, "time_step_max": STEP, "time_step_floor": 0.01}, True),
+        ({"time_step_min": 0.01, "time_step_max": 0.01, "time_step_floor": STEP}, True),
+        ({"time_step_min": STEP, "time_step_max": 0.1}, False),
+        ({"time_step_min": STEP}, False),
+        ({"time_step_min": 0.0, "time_step_max": 0.0}, False),
+        ({}, False),
+    ],
+)
+def test_one_step_of_all_heads_is_that_of_config_json(config: dict[str, Any], told: bool) -> None:
+    layer = a_layer([1.0], {"dt_bias": [BIAS, BIAS]}, config=config)
+    assert findings._one_step(layer) == ("the one step of config.json, 0.05" if told else "")
+    moved = a_layer([1.0], {"dt_bias": [BIAS, BIAS + 0.01]}, config=config)
+    assert findings._one_step(moved) == ""
+
+
+def test_a_largest_step_that_config_json_leaves_out_is_a_tenth() -> None:
+    bias = 0.1 + np.log(-np.expm1(-0.1))
+    layer = a_layer([1.0], {"dt_bias": [bias, bias]}, config={"time_step_min": 0.1})
+    assert findings._one_step(layer) == "the one step of config.json, 0.1"
+
+
+@pytest.mark.parametrize(
+    ("heads", "config", "wrong"),
+    [(4, {"num_heads": 4}, False), (4, {"num_heads": 5}, True), (4, {}, False)],
+)
+def test_heads_are_those_of_config_json(heads: int, config: dict[str, Any], wrong: bool) -> None:
+    layer = a_layer([1.0], {"A_log": np.ones(heads)}, config=config, heads=("num_heads",))
+    told = [one.seen for one in findings._other_heads(layer)]
+    assert told == (["has 4 heads, and config.json says 5"] if wrong else [])
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "was"),
+    [
+        ([1.0 + 2.0**-7, 1.0 + 3 * 2.0**-7], "bfloat16", True),
+        ([1.0 + 2.0**-7, 1.0 + 2.0**-6], "bfloat16", False),
+        ([1.0 + 2.0**-8, 1.0 + 3 * 2.0**-7], "bfloat16", False),
+        ([1.0 + 2.0**-10, 1.0 + 3 * 2.0**-10], "float16", True),
+    ],
+    ids=["two need the last digit", "one does", "it does not hold them", "float16"],
+)
+def test_numbers_were_rounded_that_need_the_last_digit(
+    values: list[float], dtype: str, was: bool
+) -> None:
+    assert findings._was_rounded(np.array(values), dtype) is was
+
+
+@pytest.mark.parametrize(("count", "short"), [(1, False), (2, True)])
+def test_numbers_with_ten_digits_to_spare_are_short(count: int, short: bool) -> None:
+    """In bfloat16 1.0 has seven digits that it does not need: two such numbers have 14 together."""
+    assert findings._is_short(np.array([1.0, 2.0])[:count], "bfloat16") is short
+    assert findings._is_short(np.array([0.0]), "bfloat16")
+
+
+def test_a_shift_of_two_per_cent_by_rounding_is_none() -> None:
+    """In a role whose rates are its numbers, half a spacing of bfloat16 is 2**-8 of 1 at most."""
+
+    def shifted(rates: list[float], numbers: list[float]) -> list[str]:
+        layer = a_layer(rates, {"w": numbers}, "bfloat16")
+        return [one.seen for one in findings._of_dtype(layer, ())]
+
+    numbers = [1.0078125, 1.0234375, 1.0390625]
+    assert not shifted(numbers, numbers)
+    # Rates a hundredth as large as the numbers by which they are moved.
+    layer = a_layer([0.1, 0.1, 0.1], {"w": numbers}, "bfloat16")
+    layer.rates_of = lambda **others: 0.1 + (next(iter(others.values())) - np.array(numbers))
+    [told] = findings._of_dtype(layer, ())
+    assert told.seen == "bfloat16 leaves half-lives uncertain by up to 4.1%"
+    assert told.severity == "wrong"
+    [told] = findings._of_dtype(layer, ("w",))
+    assert told.severity == "notable"
+    layer.rates_of = lambda **others: 0.25 + (next(iter(others.values())) - np.array(numbers))
+    layer.rates = np.full(3, 0.25)
+    assert not list(findings._of_dtype(layer, ())), "by 1.6 %"
+
+
+# Names and sizes
+# ------------------------------------------------------------------------------------------------
+
+
+def given(config: dict[str, Any]) -> Given:
+    return Given({}, config, 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        ({"num_hidden_layers": 3}, 3),
+        ({"n_layer": 4}, 4),
+        ({"num_hidden_layers": True}, 0),
+        ({"num_hidden_layers": "3"}, 0),
+        ({"layer_types": ["a", "b"]}, 2),
+        ({"layer_types": []}, 0),
+        ({"hybrid_override_pattern": "M*M"}, 3),
+        ({"num_hidden_layers": 3, "layer_types": ["a", "b"]}, 3),
+        ({}, 0),
+    ],
+)
+def test_layers_are_counted_by_a_number_or_by_their_kinds(
+    config: dict[str, Any], count: int
+) -> None:
+    assert layers_of(config) == count
+
+
+@pytest.mark.parametrize(
+    ("held", "config", "told"),
+    [
+        (3, {}, False),
+        (4, {}, True),
+        (4, {"num_nextn_predict_layers": 1}, False),
+        (5, {"num_nextn_predict_layers": 1}, True),
+        (5, {"mtp_num_hidden_layers": 2, "num_nextn_predict_layers": 1}, False),
+    ],
+)
+def test_layers_beyond_those_of_config_json_are_told(
+    held: int, config: dict[str, Any], told: bool
+) -> None:
+    words = f"3 layers, and there are tensors of {held}" if told else ""
+    assert too_many(held, config, 3) == words
+    assert too_many(held, config, 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        *((3, 3.0), (0.5, 0.5), (2**31 - 1, 2.0**31 - 1)),
+        *((0, 0.0), (-1, 0.0), (2**31, 0.0), (True, 0.0), ("3", 0.0), (None, 0.0)),
+    ],
+)
+def test_a_size_of_config_json_is_a_positive_number(value: Any, size: float) -> None:
+    assert _setting(given({"a": value}), "a") == size
+    assert _setting(given({"t": {"a": value}}), "t.a") == size
+    assert _setting(given({}), "12") == 12.0
+
+
+def test_sizes_are_products_quotients_and_alternatives() -> None:
+    config = {"a": 6, "b": 4, "ssm_cfg": {"d_state": 8}}
+    for stated, size in (
+        ("a b", 24.0),
+        ("a b / 3", 8.0),
+        ("a / c", 0.0),
+        ("c else a", 6.0),
+        ("c else d", 0.0),
+        ("a c", 0.0),
+        ("ssm_cfg.d_state", 8.0),
+        ("ssm_cfg.expand", 2.0),
+        ("ssm_cfg.headdim", 64.0),
+        ("ssm_cfg.other", 0.0),
+        ("a.b", 0.0),
+    ):
+        assert _size(given(config), stated) == size, stated
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [(6, []), (4, []), (5, ["6 or 4 units"]), (7, ["6 or 4 units"])],
+)
+def test_a_size_may_be_any_that_config_json_says(held: int, told: list[str]) -> None:
+    assert list(_otherwise(given({"a": 6, "b": 4}), ["a", "b", "c"], held, "units")) == told
+    assert list(_otherwise(given({}), ["a"], held, "units")) == []
+
+
+@pytest.mark.parametrize(("held", "is_told"), [(2, False), (3, False), (4, True), (1, True)])
+def test_a_size_that_is_no_integer_may_be_rounded_either_way(held: int, is_told: bool) -> None:
+    assert bool(list(_otherwise(given({"a": 5}), ["a / 2"], held, "units"))) == is_told
+
+
+@pytest.mark.parametrize(
+    ("module", "number"),
+    [
+        ("m.layers.3.mixer", "3"),
+        ("blocks.0", "0"),
+        ("m.h.12.att:back", "12"),
+        ("m.mixer", None),
+        ("players.3.m", None),
+        ("layers.1234567.m", None),
+    ],
+)
+def test_the_number_of_a_layer_is_in_the_name_of_its_module(
+    module: str, number: str | None
+) -> None:
+    assert number_in(module) == number
+
+
+def test_what_is_named_like_a_decay_is_read_for_nan_up_to_a_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = np.array([1.0, np.nan, -np.inf, np.inf])
+    checkpoint = Checkpoint(
+        ("m.A_log",), {}, lambda name: 4, lambda name: Stored(values, "float32"), lambda: 4
+    )
+    found = {(name, words) for name, _, words, _ in unread(checkpoint, [])}
+    assert {("NaN", "1 of 4"), ("-inf", "1 of 4"), ("+inf", "1 of 4")} <= found
+    monkeypatch.setattr("plkernel.decays.structure.MOST_READ", 4)
+    assert len(list(unread(checkpoint, []))) == 4
+    monkeypatch.setattr("plkernel.decays.structure.MOST_READ", 3)
+    assert [name for name, *_ in unread(checkpoint, [])] == ["unread"]
+
+
+# Rates
+# ------------------------------------------------------------------------------------------------
+
+
+def test_half_lives_quantiles_and_kernels_of_rates_at_the_ends() -> None:
+    tokens = half_lives(np.array([0.0, np.inf, -1.0, np.nan, LN2]))
+    assert tokens[[0, 1, 4]].tolist() == [np.inf, 0.0, 1.0]
+    assert np.isnan(tokens[[2, 3]]).all()
+    assert quantiles(LN2 / np.array([1.0, 2.0, 3.0]), (0.0, 0.5, 1.0)) == pytest.approx([1, 2, 3])
+    assert quantiles(LN2 / np.array([1.0, 2.0]), (0.5,)) == pytest.approx([1.5])
+    some = np.array([0.0, LN2, LN2 / 2])
+    assert quantiles(some, (0.0, 0.5, 1.0)) == pytest.approx([1.0, 2.0, np.inf])
+    assert np.isnan(quantiles(np.array([-1.0]), (0.5, 1.0))).all()
+    lags = np.array([0.0, 1.0, 2.0])
+    rates = np.array([0.1, 0.5, np.nan])
+    expected = np.sqrt((np.exp(-0.2 * lags) + np.exp(-1.0 * lags)) / 2)
+    assert kernel(rates, lags) == pytest.approx(expected, rel=1e-14)
+    assert kernel(np.array([1000.0, 1001.0]), np.array([1.0])) == pytest.approx([0.0])
+    assert np.isnan(kernel(np.array([np.nan]), lags)).all()
+    assert kernel(np.array([np.inf]), lags).tolist() == [0.0] * 3
+    assert np.isinf(kernel(np.array([-np.inf, 1.0]), lags)).all()

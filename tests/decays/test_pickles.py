@@ -1,0 +1,94 @@
+"""Files of torch at the limits of what is read, and weights among what training code saves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from plkernel.decays import pickles
+from plkernel.decays.pickles import _weights, read_pickle
+
+ONE = torch.ones(2)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """A tensor within so many dictionaries."""
+    value: Any = ONE
+    for letter in reversed("abcdefg"[:depth]):
+        value = {letter: value}
+    return value  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_tensors_are_found_within_five_dictionaries(depth: int) -> None:
+    name = ".".join("abcdefg"[:depth])
+    assert list(_weights({"model": nested(depth)})) == [name]
+
+
+def test_tensors_within_six_dictionaries_are_not_looked_for() -> None:
+    content = {"model": nested(6)}
+    assert _weights(content) is content
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ({"a": ONE, "epoch": 1}, ["a", "epoch"]),
+        ({"model": {"a": ONE}, "state_dict": {"b": ONE}}, ["b"]),
+        ({"model": {}, "ema": {"b": ONE}}, ["b"]),
+        ({"model0": {"a": ONE}, "model1": {"b": ONE}}, ["model0.a", "model1.b"]),
+        ({"mine": {"a": ONE}, "optimizer": {"x": ONE}}, ["mine.a"]),
+        ({"mine": {"a": ONE}, "my_scheduler": {"x": ONE}, 3: {"y": ONE}}, ["mine.a"]),
+        ({"mine": {"a": ONE, 3: ONE, "n": 1}}, ["mine.a"]),
+        ({"epoch": 1}, ["epoch"]),
+    ],
+)
+def test_weights_are_found_among_what_is_saved(content: Any, names: list[str]) -> None:
+    assert list(_weights(content)) == names
+
+
+def test_what_is_no_dictionary_of_names_is_refused(tmp_path: Path) -> None:
+    for number, content in enumerate(([ONE], {1: ONE})):
+        path = tmp_path / f"{number}.pth"
+        torch.save(content, path)
+        with pytest.raises(ValueError, match="must hold a flat dictionary of named tensors, got"):
+            read_pickle(path)
+
+
+def test_expanded_tensors_may_take_as_much_more_as_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two tensors 3 and 4 numbers that the file does not hold, 28 bytes."""
+    path = tmp_path / "a.pth"
+    torch.save({"a": torch.ones(1).expand(4), "b": torch.ones(1).expand(5), "c": ONE}, path)
+    monkeypatch.setattr(pickles, "MOST_INFLATED", 28)
+    monkeypatch.setattr(pickles, "_check_memory", lambda path: None)
+    assert set(read_pickle(path)) == {"a", "b", "c"}
+    monkeypatch.setattr(pickles, "MOST_INFLATED", 27)
+    with pytest.raises(ValueError, match="at most 27 bytes more than it holds, got 28; save them"):
+        read_pickle(path)
+
+
+def test_the_pickle_of_a_file_may_be_as_large_as_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zipfile import ZipFile
+
+    path = tmp_path / "a.pth"
+    torch.save({"a": ONE}, path)
+    with ZipFile(path) as file:
+        [size] = [one.file_size for one in file.infolist() if one.filename.endswith(".pkl")]
+    monkeypatch.setattr(pickles, "MOST_PICKLED", size)
+    assert list(read_pickle(path)) == ["a"]
+    monkeypatch.setattr(pickles, "MOST_PICKLED", size - 1)
+    with pytest.raises(ValueError, match=f"at most {size - 1} bytes, got {size}$"):
+        read_pickle(path)
+
+
+@pytest.mark.parametrize("before", [0, 2**24 - 12, 2**24 - 5, 2**24, 2**24 + 7])
+def test_a_call_that_takes_any_memory_is_found_wherever_it_is(before: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    path.write_bytes(bytes(before) + b"builtins\nbytearray" + bytes(3))
+    with pytest.raises(ValueError, match="got a call of bytearray, which can take any amount"):
+        read_pickle(path)

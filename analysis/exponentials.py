@@ -8,11 +8,17 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 MAX_DESIGN_ENTRIES = 50_000_000
+"""Numbers of the matrix of a linear fit: 400 MB."""
+INVISIBLE = 1e-8
+"""Share of the largest weight from which down a term is left out."""
+JUDGED = 4096
+"""Lags of a continuous target on which fits are judged."""
 ACCURACY_FLOOR = 1e-9
 """The relative error below which float64 cannot tell sums of exponentials apart; more terms are
 refused.
 """
 FEWEST_LAGS = 3
+"""Lags of a target: two lie on any exponential."""
 SMALLEST_VALUE = 1e-300
 """The least value of a target: below it float64 loses relative accuracy."""
 FLATTEST = 1e-6
@@ -23,10 +29,12 @@ FLATTEST = 1e-6
 class Scores:
     """Closeness of a kernel k(t) to a target y(t), both positive, on the same lags.
 
-    r0: log-log R² of the kernel as it stands; r1: with both divided by their value at the first
-    lag; r_star: after the best common scale; e_log: half the range of ln(k/y), the error in e-folds
-    that no scale removes; r_linear: R² of k against y as they are; max_relative_error: max |k/y -
-    1|, reached at `worst_lag`.
+    r0                  log-log R² of the kernel as it stands
+    r1                  the same with both divided by their value at the first lag
+    r_star              the same after the best common scale
+    e_log               half the range of ln(k/y), the error in e-folds that no scale removes
+    r_linear            R² of k against y as they are
+    max_relative_error  max |k/y - 1|, reached at `worst_lag`
     """
 
     r0: float
@@ -64,9 +72,9 @@ class ExponentialSum:
         return np.asarray(np.exp(self.log_kernel(lags)))
 
     def active(self) -> "ExponentialSum":
-        """The terms whose weight exceeds 1e-8 times the largest weight."""
+        """The terms whose weight exceeds INVISIBLE times the largest weight."""
         weights = np.asarray(self.weights)
-        kept = weights > 1e-8 * weights.max()
+        kept = weights > INVISIBLE * weights.max()
         return exponential_sum(np.asarray(self.rates)[kept], weights[kept])
 
     def errors(self, target: "Target") -> Floats:
@@ -99,7 +107,9 @@ def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
 
     All are of shape (T,), and the target is positive. Raises ValueError for a target of one value.
     """
-    log_k, y, t = (np.asarray(values, dtype=float) for values in (log_kernel, target, lags))
+    log_k = np.asarray(log_kernel, dtype=float)
+    y = np.asarray(target, dtype=float)
+    t = np.asarray(lags, dtype=float)
     if np.all(y == y[0]):
         raise ValueError(
             f"values must change with the lag, got {y[0]:g} at all {y.size}; a kernel without decay"
@@ -110,8 +120,13 @@ def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
         kernel = np.exp(log_k)
         difference = log_k - log_y
         total = float(np.sum((log_y - log_y.mean()) ** 2))
-        shifts = (0.0, difference[0], difference.mean())
-        r0, r1, r_star = (1 - float(np.sum((difference - shift) ** 2)) / total for shift in shifts)
+
+        def r_squared(shift: float) -> float:
+            return 1 - float(np.sum((difference - shift) ** 2)) / total
+
+        r0 = r_squared(0.0)
+        r1 = r_squared(difference[0])
+        r_star = r_squared(difference.mean())
         r_linear = 1 - float(np.sum((kernel - y) ** 2) / np.sum((y - y.mean()) ** 2))
         relative = np.abs(np.expm1(difference))
         worst = int(np.argmax(relative))
@@ -141,12 +156,12 @@ class Target:
 
     label      its name in messages and figures
     lags       (L,) ascending, in steps: where it is known, or where the pieces of a continuous one
-    join
+               join
     values     (L,) positive
     exponents  (L-1,) of a continuous target: value(lags[i]) (t / lags[i])**-exponents[i] between
                lags i and i+1; None: the target is known at `lags` only
     errors     (L,) relative standard errors of the values, the weights of a fit; None: all lags
-    count the same
+               count the same
     """
 
     label: str
@@ -174,10 +189,9 @@ class Target:
         knots = np.asarray(self.lags)
         values = np.asarray(self.values)
         if self.exponents is not None:
-            piece = np.clip(np.searchsorted(knots, t, side="right") - 1, 0, len(self.exponents) - 1)
-            return np.asarray(
-                values[piece] * (t / knots[piece]) ** -np.asarray(self.exponents)[piece]
-            )
+            exponents = np.asarray(self.exponents)
+            piece = np.clip(np.searchsorted(knots, t, side="right") - 1, 0, exponents.size - 1)
+            return np.asarray(values[piece] * (t / knots[piece]) ** -exponents[piece])
         at = np.minimum(np.searchsorted(knots, t), knots.size - 1)
         if (knots[at] != t).any():
             raise ValueError(
@@ -193,15 +207,13 @@ class Target:
         return np.arange(np.ceil(self.lags[0]), np.floor(self.max_lag) + 1)
 
     def judged_lags(self) -> Floats:
-        """The lags on which fits are judged.
-
-        All of a discrete target; 4096 and the knots of a continuous one.
+        """The lags on which fits are judged: all of a discrete target; of a continuous one JUDGED
+        and its knots.
         """
-        return np.asarray(
-            self.lags
-            if self.exponents is None
-            else np.union1d(self.spread_lags(4096)[0], self.lags)
-        )
+        if self.exponents is None:
+            return np.asarray(self.lags)
+        spread, _ = self.spread_lags(JUDGED)
+        return np.asarray(np.union1d(spread, self.lags))
 
     def spread_lags(self, count: int, evenly: float = 0.0) -> tuple[Floats, Floats]:
         """Lags from first to last, Chebyshev-Lobatto in ln t, with their weights.
@@ -210,20 +222,21 @@ class Target:
         continuous takes, for each point, the nearest of its lags.
 
         evenly  0: Chebyshev-Lobatto; 1: evenly spaced in ln t; between: the mean of both, so
-            weighted
+                weighted
         """
         low = np.log(self.lags[0])
         high = np.log(self.max_lag)
         even = np.arange(count) / (count - 1)
-        logs = low + (high - low) * (evenly * even + (1 - evenly) * np.sin(np.pi / 2 * even) ** 2)
+        chebyshev = np.sin(np.pi / 2 * even) ** 2
+        logs = low + (high - low) * (evenly * even + (1 - evenly) * chebyshev)
         if self.exponents is None:
             known = np.log(self.lags)
-            at, counts = np.unique(
-                np.searchsorted((known[1:] + known[:-1]) / 2, logs), return_counts=True
-            )
+            middles = (known[1:] + known[:-1]) / 2
+            at, counts = np.unique(np.searchsorted(middles, logs), return_counts=True)
             return np.asarray(self.lags)[at], counts.astype(float)
         lags = np.exp(logs)
-        lags[[0, -1]] = self.lags[0], self.max_lag
+        lags[0] = self.lags[0]  # without rounding
+        lags[-1] = self.max_lag
         return lags, np.ones(count)
 
     def raised(self, power: float) -> "Target":
@@ -232,12 +245,17 @@ class Target:
             return self
         if self.beta is not None:
             return power_law_target(power * self.beta, self.max_lag)
-        values = tuple((np.asarray(self.values) ** power).tolist())
-        scaled = (
-            given and tuple(power * value for value in given)
-            for given in (self.exponents, self.errors)
+
+        def times_power(given: tuple[float, ...] | None) -> tuple[float, ...] | None:
+            return None if given is None else tuple(power * value for value in given)
+
+        return Target(
+            f"({self.label})**{power:g}",
+            self.lags,
+            tuple((np.asarray(self.values) ** power).tolist()),
+            times_power(self.exponents),
+            times_power(self.errors),
         )
-        return Target(f"({self.label})**{power:g}", self.lags, values, *scaled)
 
 
 def power_law_target(
@@ -287,7 +305,7 @@ def array_target(values: ArrayLike, label: str = "array") -> Target:
         numbers = np.asarray(values, dtype=float)
     except (TypeError, ValueError, RuntimeError):  # of torch on meta, RuntimeError
         raise ValueError(f"values must be numbers, got {values!r:.80}") from None
-    if numbers.ndim != 1 or numbers.size < 3:
+    if numbers.ndim != 1 or numbers.size < FEWEST_LAGS:
         raise ValueError(
             f"values must be a vector of three or more numbers, got shape {numbers.shape}"
         )
@@ -300,7 +318,7 @@ def lag_target(
     """Values (L,) at ascending lags (L,), known there only.
 
     errors (L,) are relative, and the weights of a fit. Raises ValueError for fewer than three lags,
-    values below 1e-300 and anything that is not positive and finite.
+    values below SMALLEST_VALUE and anything that is not positive and finite.
     """
     arrays = {"lags": np.asarray(lags, dtype=float), "values": np.asarray(values, dtype=float)}
     if errors is not None:
@@ -325,9 +343,11 @@ def lag_target(
         raise ValueError(
             f"target {label!r}: values must be at least {SMALLEST_VALUE:g}, got {least:g}"
         )
-    if (np.diff(t) <= 0).any():
+    steps = np.diff(t)
+    if (steps <= 0).any():
+        worst = steps.argmin()
         raise ValueError(
-            f"target {label!r}: lags must ascend, got {t[np.diff(t).argmin()]:g} before"
-            f" {t[np.diff(t).argmin() + 1]:g}; sort them"
+            f"target {label!r}: lags must ascend, got {t[worst]:g} before {t[worst + 1]:g}; sort"
+            " them"
         )
     return Target(label, **{name: tuple(array.tolist()) for name, array in arrays.items()})

@@ -1,7 +1,7 @@
 """Fits of exponential sums to a target, on given half-lives or with K free terms.
 
 minimax        K terms with the least largest relative error, by Remez exchanges; `certificate`
-proves it
+               proves it
 least-squares  K terms with the least sum of squared logarithmic errors, for targets with errors
 nnls           weights on the published half-lives, on the linear scale: the published fit
 
@@ -57,49 +57,69 @@ if TYPE_CHECKING:
 Method = Literal["minimax", "least-squares", "nnls"]
 Places = NDArray[np.intp]
 
-PUBLISHED_BETA, PUBLISHED_MAX_LAG = 1.15, 512
+PUBLISHED_BETA = 1.15
+PUBLISHED_MAX_LAG = 512
 PUBLISHED_HALF_LIVES = (1.0, 2048.0, 256)
-FEWEST_POINTS, POINTS_PER_TERM = 40, 6
+"""Shortest, longest, and how many, evenly spaced in their logarithm."""
+FEWEST_POINTS = 40
+POINTS_PER_TERM = 6
+"""Points of the least squares: six for each term, and no fewer than 40."""
 EVENLY = 0.3
 """How far the points of the least squares lean from Chebyshev's towards evenly spaced in ln t.
 Chebyshev's alone leave the ends with half the error of the middle."""
-TOLERANCE, EVALUATIONS = 1e-6, 200
-SETTLED, PATIENT_EVALUATIONS = 1e-14, 2000
-"""Tolerance and evaluations where the above end too early, in the long valleys of short targets
-with many terms.
-"""
+TOLERANCE = 1e-6
+EVALUATIONS = 200
+"""Tolerance and evaluations of the least squares."""
+SETTLED = 1e-14
+PATIENT_EVALUATIONS = 2000
+"""The same where those end too early, in the long valleys of short targets with many terms."""
 WORTHWHILE = 1e-6
 """A further term is refused when it lowers the sum of squares by no more than this, relative."""
 SEED_SHARE = 0.05
 """The largest share of the kernel that an inserted term starts with."""
-LEAST_LOG_RATE, MOST_LOG_RATE = -100.0, 6.0
+INSERTED_RATES = 400
+"""Rates, evenly spaced in their logarithm, among which that of an inserted term is chosen."""
+LEAST_LOG_RATE = -100.0
+MOST_LOG_RATE = 6.0
 """Per first lag. A term that the target does not need may drift off; beyond these it changes no
 more, and its weight stays a number."""
 UNSEEN = 1e-14
 """A term is left out when it is nowhere more than this share of the kernel."""
 
-EXCHANGES, PATIENCE = 60, 5
-"""Exchanges end after so many, and when so many in a row have not lowered the largest error."""
+EXCHANGES = 60
+"""Exchanges end after so many."""
+PATIENCE = 5
+"""They also end when so many in a row have not lowered the largest error."""
 NEWTON_STEPS = 8
+"""Steps within which Newton's method arrives, or has failed."""
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
 """Parts of the way to level errors that one exchange tries, until Newton's method arrives."""
-ARRIVED, LARGEST_LOG = 0.01, 300.0
-"""Newton's method may miss by this share of the largest error, and has failed where a parameter is
-larger than that.
-"""
+ARRIVED = 0.01
+"""Share of the largest error by which Newton's method may miss."""
+LARGEST_LOG = 300.0
+"""Newton's method has failed where a parameter is larger."""
 LEVEL_RATIO = 0.999
 """The errors of a sum count as level from this ratio of the smallest to the largest of 2K + 1
 alternating extrema on: then no sum of K exponentials has an error that is smaller by more than 0.1
 %."""
-LEVEL, NEARLY_LEVEL = 1e-6, 0.05
-"""Exchanges end when the alternating extrema of ln(kernel / target) differ by no more than LEVEL,
-relative; when they end with more than NEARLY_LEVEL, linear programs take over."""
+LEVEL = 1e-6
+"""Exchanges end when the alternating extrema of ln(kernel / target) differ by no more, relative."""
+NEARLY_LEVEL = 0.05
+"""When they end with a larger difference, linear programs take over."""
 PROGRAM_WORTHWHILE = 1e-4
 """Linear programs end when the next lowers the largest error by no more than this share."""
-PROGRAMS, PROGRAM_POINTS = 60, 150
-FIRST_RADIUS, LEAST_RADIUS = 0.1, 1e-8
+PROGRAMS = 60
+"""Linear programs, at most."""
+PROGRAM_POINTS = 150
+"""Lags that a linear program sees beside the extrema."""
+FIRST_RADIUS = 0.1
+LEAST_RADIUS = 1e-8
+"""How far a linear program may move a parameter at first, and from where on it is given up."""
 
 CHANNEL_TEMPERING = 0.5
+"""Of channels that carry a fit, unless another is given."""
+FIGURE_LAGS = 200
+"""Lags of a figure, at most."""
 LONGEST_HALF_LIFE = 1000.0
 """In multiples of the last lag, up to which such a channel loses 0.07 % and cannot be told from one
 that keeps all.
@@ -113,7 +133,7 @@ class Certificate:
     Its errors k/target - 1 alternate from extremum to extremum.
 
     alternations  how many extrema alternate in sign; the best sum of K has at least 2K + 1
-    ("equi-oscillation")
+                  ("equi-oscillation")
     needed        2K + 1
     largest       the largest relative error
     smallest      the smallest of `needed` alternating extrema; 0 when there are fewer. By de la
@@ -186,7 +206,8 @@ class FitResult(Result):
     def uniform_excess(self) -> float:
         """Uniform kernel over true kernel at the last lag, both 1 at the first."""
         ends = [self.target.lags[0], self.target.max_lag]
-        (first, last), (true_first, true_last) = self.uniform.kernel(ends), self.target.value(ends)
+        first, last = self.uniform.kernel(ends)
+        true_first, true_last = self.target.value(ends)
         return float(last / first * true_first / true_last)
 
 
@@ -197,13 +218,11 @@ def fit(
     max_lag: float | None = None,
     terms: int | None = None,
 ) -> FitResult:
-    """Fit sum_k w_k exp(-lambda_k t), all w_k >= 0, to t**-beta on t = 1..max_lag.
-
-    Or to the values of another kernel.
+    """Fit sum_k w_k exp(-lambda_k t), all w_k >= 0, to t**-beta on t = 1..max_lag, or to values.
 
     beta        of t**-beta, 1.15 unless given
     values      (T,) positive values of a kernel at t = 1..T instead of beta, or a `Target`, such as
-    a measured curve
+                a measured curve
     max_lag     512 unless given; with values it is theirs
     terms       K exponentials, with the least largest relative error (minimax) over the real lags
                 1..max_lag; over the integers alone, values=np.arange(1.0, max_lag + 1) ** -beta, it
@@ -247,7 +266,8 @@ def fit(
     uniform = ExponentialSum(optimal.rates, (1.0,) * len(optimal.rates))
     lags = target.integer_lags()
     known = target.value(lags)
-    best, even = (score(kernel.log_kernel(lags), known, lags) for kernel in (optimal, uniform))
+    best = score(optimal.log_kernel(lags), known, lags)
+    even = score(uniform.log_kernel(lags), known, lags)
     proof = certificate(optimal, target) if method == "minimax" else None
     is_law = target.beta is not None
     warn_outlasting(optimal.active().half_lives(), target.max_lag, by_beta=is_law)
@@ -255,12 +275,11 @@ def fit(
 
 
 def nnls(target: Target) -> ExponentialSum:
-    """Weights >= 0 with the least sum of (k - target)**2.
+    """Weights >= 0 of PUBLISHED_HALF_LIVES with the least sum of (k - target)**2.
 
-    The sum is over the integer lags, or those of a discrete target. On the published half-lives,
-    256 from 1 to 2048. The first lags decide. A target with errors is fitted at all its lags, each
-    difference over its error. Source: Lawson & Hanson, "Solving Least Squares Problems" (1974),
-    chapter 23, as in scipy.optimize.nnls.
+    The sum is over the integer lags, or those of a discrete target: the first lags decide. A target
+    with errors is fitted at all its lags, each difference over its error. Source: Lawson & Hanson,
+    "Solving Least Squares Problems" (1974), chapter 23, as in scipy.optimize.nnls.
     """
     from scipy.optimize import nnls as solve
 
@@ -270,11 +289,12 @@ def nnls(target: Target) -> ExponentialSum:
     scale = np.ones(1) if target.errors is None else 1 / (values * target.errors)
     check_design(lags.size, rates.size)
     design = np.exp(-np.outer(lags, rates)) * scale[:, None]
-    weights = solve(design, values * scale, maxiter=30 * rates.size)[0]
+    weights, _ = solve(design, values * scale, maxiter=30 * rates.size)
     if not weights.any():
         raise ValueError(
-            f"{target.label}: first lag must be one that a half-life of 2048 reaches, got"
-            f" {lags[0]:g}; give shorter lags, or scale them"
+            f"{target.label}: first lag must be one that a half-life of"
+            f" {PUBLISHED_HALF_LIVES[1]:g} reaches, got {lags[0]:g}; give shorter lags, or scale"
+            " them"
         )
     return exponential_sum(rates, weights)
 
@@ -283,7 +303,9 @@ def nnls(target: Target) -> ExponentialSum:
 class Lags:
     """Where errors are taken.
 
-    Lags (T,) per first lag of the target, ln target (T,), and the weight of each (T,).
+    lags   (T,) over the first lag of the target
+    logs   (T,) ln target
+    scale  (T,) the weight of each error
     """
 
     lags: Floats
@@ -296,7 +318,8 @@ class Lags:
 
     def errors(self, parameters: Floats) -> Floats:
         """(T,): ln(kernel / target) * scale."""
-        return self.logs_and_shares(parameters)[0] * self.scale
+        logs, _ = self.logs_and_shares(parameters)
+        return logs * self.scale
 
     def squares(self, parameters: Floats) -> float:
         """The sum of the squared errors."""
@@ -305,17 +328,18 @@ class Lags:
     def jacobian(self, parameters: Floats) -> Floats:
         """(T, 2K): derivatives of the errors."""
         _, shares = self.logs_and_shares(parameters)
-        by_rate = shares * np.outer(self.lags, _bounded_rates(parameters[: shares.shape[1]]))
+        log_rates, _ = parameters.reshape(2, -1)
+        by_rate = shares * np.outer(self.lags, _bounded_rates(log_rates))
         return np.asarray(np.concatenate([-by_rate, shares], axis=1) * self.scale[:, None])
 
     def logs_and_shares(self, parameters: Floats) -> tuple[Floats, Floats]:
         """ln(kernel / target), (T,), and each term over the kernel, (T, K)."""
         log_rates, log_weights = parameters.reshape(2, -1)
-        exponents = (
-            log_weights - np.outer(self.lags, _bounded_rates(log_rates)) - self.logs[:, None]
-        )
+        decayed = np.outer(self.lags, _bounded_rates(log_rates))
+        exponents = log_weights - decayed - self.logs[:, None]
+        # The largest is taken out: the sum neither overflows nor vanishes altogether.
         highest = exponents.max(axis=1)
-        parts = np.exp(exponents - highest[:, None])  # neither overflows nor vanishes altogether
+        parts = np.exp(exponents - highest[:, None])
         total = parts.sum(axis=1)
         return highest + np.log(total), parts / total[:, None]
 
@@ -325,7 +349,7 @@ class Lags:
         """The parameters with the least sum of squared errors, from `start`."""
         from scipy.optimize import least_squares
 
-        stop = {name: tolerance for name in ("ftol", "xtol", "gtol")}
+        stop = dict.fromkeys(("ftol", "xtol", "gtol"), tolerance)
         solved = least_squares(
             self.errors, start, self.jacobian, method="lm", max_nfev=evaluations, **stop
         )
@@ -346,8 +370,8 @@ def judged_lags(target: Target) -> Lags:
 def _fitted(target: Target, terms: int) -> Lags:
     """The lags of a fit, and their weights.
 
-    All lags of a target that has errors; of others lags spread in ln t, each weighted by its number
-    of points.
+    All lags of a target that has errors, each weighted by 1 / error; of others lags spread in ln t,
+    each weighted by its number of points.
     """
     if target.errors is not None:
         lags = np.asarray(target.lags)
@@ -405,9 +429,8 @@ def minimax(target: Target, terms: int) -> ExponentialSum:
     best, level = _exchanged(start, lags)
     if not level and np.ptp(lags.errors(best)) > 2 * ACCURACY_FLOOR:
         best, _ = _exchanged(_descended(best, lags), lags)
-    errors = lags.errors(
-        best
-    )  # of the logarithm; the scale makes the largest relative errors of both signs equal
+    # Errors are of the logarithm: the scale makes the largest relative ones of both signs equal.
+    errors = lags.errors(best)
     return _as_sum(best, target, scale=2 / float(np.exp(errors.max()) + np.exp(errors.min())))
 
 
@@ -424,9 +447,11 @@ def certificate(kernel: ExponentialSum, target: Target) -> Certificate:
 
 
 def _grown(target: Target, terms: int) -> Floats:
-    """Least-squares parameters of `terms` terms, grown from one.
+    """Least-squares parameters of `terms` terms, grown from one, term by term.
 
-    Raises ValueError, with their number, when no more help.
+    A term more begins from the others, read at one more place (`_stretched`); where that does not
+    help, from a small one beside them (`_inserted`). Raises ValueError, with their number, when no
+    more help.
     """
     if terms < 1:
         raise ValueError(f"terms must be at least 1, got {terms}")
@@ -441,11 +466,10 @@ def _grown(target: Target, terms: int) -> Floats:
         if np.ptp(lags.errors(parameters)) >= 2 * ACCURACY_FLOOR:
             lags = _fitted(target, k)
             enough = (1 - WORTHWHILE) * lags.squares(parameters)
-            start = (
-                np.array([0.0, -np.log(span), *(heights + 0.5)])
-                if k == 2
-                else _stretched(parameters)
-            )
+            if k == 2:  # a term at either end of the lags
+                start = np.array([0.0, -np.log(span), *(heights + 0.5)])
+            else:
+                start = _stretched(parameters)
             further = lags.least_squares(start)
             if not lags.squares(further) < enough:
                 inserted = _inserted(parameters, lags)
@@ -462,10 +486,10 @@ def _grown(target: Target, terms: int) -> Floats:
 def _inserted(parameters: Floats, lags: Lags) -> Floats | None:
     """With a small term at the rate where the sum of squares falls fastest with its share.
 
-    None when it never falls.
+    None when it never falls. Rates are looked at from a tenth of the last lag's to exp(3).
     """
     errors = lags.errors(parameters) * lags.scale
-    log_rates = np.linspace(-np.log(10 * lags.lags[-1]), 3.0, 400)
+    log_rates = np.linspace(-np.log(10 * lags.lags[-1]), 3.0, INSERTED_RATES)
     log_kernel = lags.errors(parameters) / lags.scale + lags.logs
     shapes = -np.outer(lags.lags, np.exp(log_rates)) - log_kernel[:, None]
     peaks = shapes.max(axis=0)
@@ -482,25 +506,28 @@ def _stretched(parameters: Floats) -> Floats:
 
     The terms, evenly numbered, are read at one more place on a slightly longer range.
     """
-    terms = parameters.size // 2
-    order = np.argsort(-parameters[:terms])
-    old, new = ((np.arange(k) + 0.5) / k for k in (terms, terms + 1))
+    log_rates, log_weights = parameters.reshape(2, -1)
+    terms = log_rates.size
+    order = np.argsort(-log_rates)
+    old = (np.arange(terms) + 0.5) / terms
+    new = (np.arange(terms + 1) + 0.5) / (terms + 1)
+    ends = [0, -1]
 
     def read(logs: Floats) -> Floats:
         slopes = (logs[[1, -1]] - logs[[0, -2]]) * terms
         values = np.interp(new, old, logs)
-        values[[0, -1]] += slopes * (new[[0, -1]] - old[[0, -1]])
+        values[ends] += slopes * (new[ends] - old[ends])  # where interp gives the end itself
         return np.asarray(values)
 
-    rates, weights = (read(logs[order]) for logs in parameters.reshape(2, -1))
-    return np.concatenate([rates, weights + np.log(terms / (terms + 1))])
+    shared = np.log(terms / (terms + 1))  # the weight of all stays what it was
+    return np.concatenate([read(log_rates[order]), read(log_weights[order]) + shared])
 
 
 def _exchanged(parameters: Floats, lags: Lags) -> tuple[Floats, bool]:
-    """The best parameters met while the errors are levelled on their extrema.
+    """The best parameters met in exchanges, and True if their errors are nearly level.
 
-    Then on the extrema of the result. Also True if they are nearly level. The errors at 2K + 1 lags
-    become level, +E, -E, +E ..., or go as far on the way there as Newton's method arrives.
+    An exchange levels the errors at 2K + 1 of their extrema, +E, -E, +E ..., or goes as far on the
+    way there as Newton's method arrives; the next takes the extrema of the result.
     """
     best = parameters
     least = np.inf
@@ -538,16 +565,16 @@ def _newton(parameters: Floats, lags: Lags, share: float) -> Floats | None:
     kept = (1 - share) * start
     signs = share * np.sign(start)
     for _ in range(NEWTON_STEPS):
+        equations = np.column_stack([lags.jacobian(moved), -signs])
         try:
-            step = np.linalg.solve(
-                np.column_stack([lags.jacobian(moved), -signs]), kept - lags.errors(moved)
-            )
+            step = np.linalg.solve(equations, kept - lags.errors(moved))
         except np.linalg.LinAlgError:
             return None
         moved = moved + step[:-1]
         if not np.abs(moved).max() < LARGEST_LOG:
             return None
-    missed = np.abs(lags.errors(moved) - kept - step[-1] * signs).max()
+    level = step[-1]  # E, of which the equations are linear
+    missed = np.abs(lags.errors(moved) - kept - level * signs).max()
     return moved if missed < ARRIVED * np.abs(start).max() else None
 
 
@@ -566,7 +593,9 @@ def _descended(parameters: Floats, lags: Lags) -> Floats:
         errors = lags.errors(parameters)
         evenly = np.linspace(0, errors.size - 1, PROGRAM_POINTS).astype(int)
         near = lags.at(np.union1d(evenly, _extrema(errors)))
-        now, slope = near.errors(parameters) / least, near.jacobian(parameters) / least
+        # The variables are the step and E; |now + slope step| <= E at every lag, over `least`.
+        now = near.errors(parameters) / least
+        slope = near.jacobian(parameters) / least
         level = -np.ones((near.lags.size, 1))
         solved = linprog(
             np.append(np.zeros(parameters.size), 1.0),
@@ -576,13 +605,24 @@ def _descended(parameters: Floats, lags: Lags) -> Floats:
         )
         if solved.x is None or solved.x[-1] > 1 - PROGRAM_WORTHWHILE or radius < LEAST_RADIUS:
             break
+        promised = 1 - solved.x[-1]
         tried = parameters + solved.x[:-1]
         largest = float(np.abs(lags.errors(tried)).max())
-        gained = (1 - largest / least) / (1 - solved.x[-1])
-        if gained > 0:
-            parameters, least = tried, largest
-        radius *= 2.0 if gained > 0.5 else 1.0 if gained > 0.1 else 0.3
+        kept_promise = (1 - largest / least) / promised
+        if kept_promise > 0:
+            parameters = tried
+            least = largest
+        radius *= _radius_factor(kept_promise)
     return parameters
+
+
+def _radius_factor(kept_promise: float) -> float:
+    """What the radius is multiplied by, from the gain of a step over that of its linear program."""
+    if kept_promise > 0.5:
+        return 2.0
+    if kept_promise > 0.1:
+        return 1.0
+    return 0.3
 
 
 def _extrema(errors: Floats) -> Places:
@@ -596,6 +636,7 @@ def _reference(errors: Floats, count: int) -> Places | None:
     at = _extrema(errors)
     while at.size > count:
         sizes = np.abs(errors[at])
+        # One too many is taken from an end, more as pairs of neighbours: signs go on alternating.
         if at.size == count + 1:
             at = at[1:] if sizes[0] < sizes[-1] else at[:-1]
         else:
@@ -619,15 +660,14 @@ def place_channels(
 ) -> tuple[Nodes, Scores]:
     """`channels` nodes that carry `target` under `gain`, and their scores.
 
-    They are read as `kernel` and `lag` of an `Aim` say.
-
-    law        the target as an `Aim`, where it is a power law: placements but terms are quantile or
-               gain-corrected for it, and for other targets fitted (`smooth_nodes`)
-    terms      of the target to the power that adds up, for placement terms. A plateau is fitted by
-               a half-life without end; channels get `LONGEST_HALF_LIFE` times max_lag at most, or
-               the longest that float32 holds
-    tempering  of placements quantile and terms, 0.5 if left out
-    loss       of placement quantile, 0.05 if left out
+    law          the target as an `Aim`, where it is a power law: placements but terms are quantile
+                 or gain-corrected for it, and for other targets fitted (`smooth_nodes`)
+    kernel, lag  how the channels are read, as in an `Aim`
+    terms        of the target to the power that adds up, for placement terms. A plateau is fitted
+                 by a half-life without end; channels get `LONGEST_HALF_LIFE` times max_lag at most,
+                 or the longest that float32 holds
+    tempering    of placements quantile and terms, CHANNEL_TEMPERING if left out
+    loss         of placement quantile, `nodes.LOSS` if left out
 
     Raises ValueError for quantile nodes without a law, and for decays that float32 does not hold.
     """
@@ -676,26 +716,17 @@ def fit_figure(
 
     active = result.active
     known = result.target.integer_lags()
-    lags = known[
-        np.unique(np.geomspace(1, known.size, min(200, known.size)).round().astype(int)) - 1
-    ]
-    drawn: list[tuple[Callable[[Floats], Floats], dict[str, Any]]] = [
-        (
-            result.target.value,
-            {"label": f"target {result.target.label}", "color": INK, "lw": 3, "alpha": 0.25},
-        ),
-        (
-            result.optimal.kernel,
-            {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1},
-        ),
-    ]
+    numbers_of_lags = np.geomspace(1, known.size, min(FIGURE_LAGS, known.size)).round().astype(int)
+    lags = known[np.unique(numbers_of_lags) - 1]
+    label = f"target {result.target.label}"
+    look: dict[str, Any] = {"label": label, "color": INK, "lw": 3, "alpha": 0.25}
+    drawn: list[tuple[Callable[[Floats], Floats], dict[str, Any]]] = [(result.target.value, look)]
+    look = {"label": f"optimal weights ({result.method})", "color": INK, "lw": 1}
+    drawn.append((result.optimal.kernel, look))
     if nodes is not None:
-        squared = ", squared" * (kernel == "rms")
-        look = {
-            "label": f"channels written{squared}, gain '{nodes.gain}'",
-            "lw": 1.1,
-            **line_style(1),
-        }
+        squared = ", squared" if kernel == "rms" else ""
+        label = f"channels written{squared}, gain '{nodes.gain}'"
+        look = {"label": label, "lw": 1.1, **line_style(1)}
         drawn.append((lambda at: np.exp(POWERS[kernel] * log_kernel(nodes, kernel, at, lag)), look))
     shares = np.asarray(active.weights) / sum(active.weights)
     return kernels_figure(drawn, lags, active.half_lives(), shares, "share of weight")

@@ -1,5 +1,4 @@
-"""The memory kernel of a published layer at initialisation, coherent and rms, held against a power
-law.
+"""Memory kernels of published layers at initialisation, coherent and rms, beside a power law.
 
 A channel with decay a and input gain g holds the input of t steps ago with weight g a**t. With
 equal projections the layer's kernel is the sum of these; with random signs of mean zero, as at
@@ -46,7 +45,24 @@ if TYPE_CHECKING:
 LEFT = 0.01
 """The share of a kernel's value at lag 1 that ends its effective memory."""
 LAGS = range(32, 65537)
+"""Last lags of a comparison: every lag is scored."""
+SLOPE_POINTS = 200
+"""Lags, evenly spaced in their logarithm, over which a slope is taken."""
+BLOCK = 1 << 18
+"""Lags times nodes that are computed at once, which bounds memory: 2 MB."""
 AT_MOST = "at most"
+"""After the name of a family whose decays are upper bounds."""
+LEGEND: dict[str, Any] = {
+    "fontsize": 6,
+    "handlelength": 1.2,
+    "labelspacing": 0.2,
+    "borderaxespad": 0.1,
+    "borderpad": 0.2,
+    "frameon": True,
+    "framealpha": 0.8,
+    "edgecolor": "none",
+}
+"""The look of the legend of a panel: small, on what is drawn."""
 STEPS = (1e-3, 1e-1)
 """Range of the log-uniform step size dt in S4D, Mamba and the delta nets."""
 
@@ -74,51 +90,55 @@ class Initialisation:
     shares: Floats
 
     def log_kernel(self, lags: ArrayLike, kernel: Summation = "coherent") -> Floats:
-        """ln of the kernel at `lags` (T,): sum_i share_i g_i a_i**t, or the root mean square.
+        """ln of the kernel at `lags` (T,).
 
-        rms: ln sqrt(sum_i share_i g_i**2 a_i**(2t)).
+        coherent  ln sum_i share_i g_i a_i**t
+        rms       ln sqrt(sum_i share_i g_i**2 a_i**(2t))
         """
         power = 2 if kernel == "rms" else 1
         t = np.asarray(lags, dtype=float)
         rates = power * self.rates
         weights = self.shares * self.gains**power
-        slowest = rates.min()
-        block = max(1, (1 << 18) // rates.size)
-        sums = [
-            np.exp(np.outer(t[i : i + block], slowest - rates)) @ weights
-            for i in range(0, t.size, block)
-        ]
+        slowest = rates.min()  # taken out, so that nothing underflows
+        block = max(1, BLOCK // rates.size)
+        sums = []
+        for start in range(0, t.size, block):
+            decayed = np.exp(np.outer(t[start : start + block], slowest - rates))
+            sums.append(decayed @ weights)
         return np.asarray(np.log(np.concatenate(sums)) - slowest * t) / power
 
 
 def profile(start: Initialisation, beta: float, max_lag: int) -> dict[str, Any]:
-    """Hold an initialisation against t**-beta on t = 1..max_lag.
+    """Hold an initialisation against t**-beta on t = 1..max_lag; a dictionary of
 
-    Returns its name, family, origin and half-lives (initialisation), the scores of the coherent
-    kernel on every lag, the log-log slopes of the coherent and of the rms kernel over 200
-    log-spaced lags of `slope_lags` (slope, slope_rms), and the real lag at which 1 % of the
-    coherent kernel's value at lag 1 is left (memory). Raises ValueError unless that is a target:
-    beta positive, 32 to 65,536 lags, a fall that float64 holds.
+    initialisation    its name, family, origin and half-lives
+    scores            of the coherent kernel on every lag
+    slope, slope_rms  log-log slopes of the coherent and of the rms kernel over SLOPE_POINTS lags of
+                      `slope_lags`
+    memory            the real lag at which the share LEFT of the coherent kernel's value at lag 1
+                      is left
+
+    Raises ValueError unless that is a target: beta positive, LAGS lags, a fall that float64 holds.
     """
     from scipy.optimize import brentq
 
     if max_lag not in LAGS:
         raise ValueError(
-            f"max_lag must be {LAGS[0]} to {LAGS[-1]:,}, got {max_lag}: every lag is scored"
+            f"max_lag must be {LAGS[0]} to {LAGS[-1]:,}, got {max_lag}; every lag is scored"
         )
     lags = power_law_target(beta, max_lag).integer_lags()
-    grid = np.geomspace(*slope_lags(max_lag), 200)
+    grid = np.geomspace(*slope_lags(max_lag), SLOPE_POINTS)
     log_kernel = start.log_kernel(lags)
     slopes = -falling_exponent(grid, [start.log_kernel(grid), start.log_kernel(grid, "rms")])
     end = 2 - math.log(LEFT) / start.rates.min()  # nothing decays slower than the slowest
     memory = brentq(
         lambda t: start.log_kernel([t])[0] - log_kernel[0] - math.log(LEFT), 1, end, xtol=1e-9
     )
+    facts = ("name", "family", "origin", "half_lives")
+    scores = score(log_kernel - log_kernel[0], power_law(lags, beta), lags)
     return {
-        "initialisation": {
-            name: getattr(start, name) for name in ("name", "family", "origin", "half_lives")
-        },
-        "scores": asdict(score(log_kernel - log_kernel[0], power_law(lags, beta), lags)),
+        "initialisation": {name: getattr(start, name) for name in facts},
+        "scores": asdict(scores),
         "slope": float(slopes[0]),
         "slope_rms": float(slopes[1]),
         "memory": float(memory),
@@ -126,16 +146,12 @@ def profile(start: Initialisation, beta: float, max_lag: int) -> dict[str, Any]:
 
 
 def slope_lags(max_lag: int) -> tuple[float, float]:
-    """First and last lag of the slopes, clear of the first steps and of the end.
-
-    They are 4 and max_lag / 4.
-    """
+    """4 and max_lag / 4: first and last lag of the slopes, clear of the first steps and the end."""
     return 4.0, max_lag / 4
 
 
 class InitialDecays(NamedTuple):
-    """A layer at initialisation; `rates`, `gains` and `shares` broadcast to one entry for each
-    node.
+    """A layer at initialisation; `rates`, `gains` and `shares` broadcast to one entry a node.
 
     fastest, slowest  the rates that the formula allows; those of `rates` where they are None
     """
@@ -152,10 +168,10 @@ class InitialDecays(NamedTuple):
 def initialisations() -> list[Initialisation]:
     """Every initialisation with its origin, family by family."""
     origins = tomllib.loads(Path(__file__).with_name("gallery.toml").read_text(encoding="utf-8"))
-    starts = [
-        _initialisation(decays, origins[re.sub("-(first|middle|last)$", "", decays.name)])
-        for decays in _decays()
-    ]
+    starts = []
+    for decays in _decays():
+        key = re.sub("-(first|middle|last)$", "", decays.name)  # of the layers of one model
+        starts.append(_initialisation(decays, origins[key]))
     families = [start.family for start in starts]
     return sorted(starts, key=lambda start: families.index(start.family))
 
@@ -254,7 +270,8 @@ def _rings() -> Iterator[InitialDecays]:
     """Decays |a| drawn from a ring: LRU and RG-LRU, arXiv 2303.06349, lemma 3.2."""
     levels, shares = _quantiles(256)
     ring = -np.log(np.sqrt(0.9**2 + (0.999**2 - 0.9**2) * levels))
-    fast, slow = -math.log(0.9), -math.log(0.999)
+    fast = -math.log(0.9)
+    slow = -math.log(0.999)
     griffin = "RG-LRU (Griffin)"
     for name, family, rates, fastest, slowest in (
         ("lru", "LRU", -np.log(np.sqrt(levels)), math.inf, 0.0),
@@ -300,9 +317,7 @@ def gallery_figure(
 ) -> "Figure":
     """A panel for each family: kernels over lag, 1 at lag 1, coherent solid and rms dotted.
 
-    t**-beta is drawn in grey.
-
-    Beside each name stands one of `slopes`, that of its coherent kernel.
+    t**-beta is drawn in grey. Beside each name stands one of `slopes`, that of its coherent kernel.
     """
     from matplotlib.figure import Figure
 
@@ -316,28 +331,14 @@ def gallery_figure(
             target = axes.plot(lags, power_law(lags, beta), color=INK, lw=4.5, alpha=0.2)
             axes.set_title(family, fontweight="bold", pad=3)
             for start, colour in zip(members, cycle(COLOURS), strict=False):
-                rms, coherent = (
-                    np.exp(log - log[0])
-                    for log in (start.log_kernel(lags, "rms"), start.log_kernel(lags))
-                )
-                dotted = axes.plot(lags, rms, color=colour, lw=0.8, ls=(0, (1.6, 1.1)))
-                solid = axes.plot(
-                    lags, coherent, color=colour, lw=1.3, label=f"{start.name}  {next(told):.2f}"
-                )
-            look: dict[str, Any] = {
-                "fontsize": 6,
-                "handlelength": 1.2,
-                "labelspacing": 0.2,
-                "borderaxespad": 0.1,
-            }
-            axes.legend(
-                loc="lower left",
-                frameon=True,
-                framealpha=0.8,
-                edgecolor="none",
-                borderpad=0.2,
-                **look,
-            )
+                rms = start.log_kernel(lags, "rms")
+                coherent = start.log_kernel(lags)
+                label = f"{start.name}  {next(told):.2f}"
+                dots = {"color": colour, "lw": 0.8, "ls": (0, (1.6, 1.1))}
+                dotted = axes.plot(lags, np.exp(rms - rms[0]), **dots)
+                line = {"color": colour, "lw": 1.3, "label": label}
+                solid = axes.plot(lags, np.exp(coherent - coherent[0]), **line)
+            axes.legend(loc="lower left", **LEGEND)
         grid[0, 0].set(
             xscale="log", yscale="log", xlim=(1, max_lag), ylim=(max_lag**-beta / 80, 1.5)
         )

@@ -18,9 +18,9 @@ def critical_value(n: int, confidence: float = 0.95) -> float:
 
 
 def student_interval(values: Floats, confidence: float = 0.95) -> tuple[Floats, ...]:
-    """Mean, standard deviation and half width of the t interval of each column (n, S).
+    """Mean, standard deviation and half width of the t interval of each column of values (n, S).
 
-    NaN where n = 1.
+    The last two are NaN where n = 1.
     """
     n = len(values)
     mean = values.mean(axis=0)

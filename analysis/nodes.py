@@ -49,9 +49,13 @@ POWERS: dict[Summation, int] = {"coherent": 1, "rms": 2}
 """The power of the amplitude that adds up over channels."""
 AHEAD: dict[Lag, int] = {"state": 0, "distance": 1, "bonus": 2}
 """How many decays fewer than the lag a byte has gone through."""
-SHORTEST, LONGEST = 1.0, 2000.0
-LOSS, TEMPERING = 0.05, 1.0
+SHORTEST = 1.0
+LONGEST = 2000.0
+"""Half-lives of log-spaced nodes in bytes, unless others are given."""
+LOSS = 0.05
+TEMPERING = 1.0
 HORIZON = 2048.0
+"""`loss`, `tempering` and `max_lag` of quantile nodes, unless others are given."""
 ANCHORS = (1.0, 10.0, 80.0, 2000.0)
 SHARES = (0.40, 0.25, 0.20, 0.15)
 """Groups of the published concentrated half-lives, and their shares of the channels."""
@@ -64,10 +68,16 @@ PLACEMENTS_OF: dict[str, tuple[Placement, ...]] = {
     "terms": ("terms",),
 }
 """The placements that an option has an effect on."""
-CELLS, ORDER, NEWTON_STEPS = 2048, 6, 4
-"""Cells of the cumulative of quantile nodes, Gauss-Legendre points in each, and steps that invert
-it.
-"""
+CELLS = 2048
+"""Cells of the cumulative of quantile nodes."""
+ORDER = 6
+"""Gauss-Legendre points in a cell."""
+NEWTON_STEPS = 4
+"""Steps of Newton's method that invert the cumulative within a cell."""
+SMOOTH_POINTS = 160
+"""Points of a continuous target that `smooth_nodes` follows."""
+LARGEST_LOG = 300.0
+"""A density whose logarithm is larger follows nothing."""
 CLOSE = 0.1
 """The relative error to which `smooth_nodes` follows a target, besides its own. Less lets the
 projections of channels that are all too slow, or too fast, span thousands to little avail:
@@ -185,9 +195,8 @@ class Aim:
         lambda t) dln(lambda) with C = m.
         """
         rates = np.asarray(rates, dtype=float)
-        return np.asarray(
-            self.exponent * np.log(rates) - AHEAD[self.lag] * rates - np.log(gain_at(rates, gain))
-        )
+        gained = np.log(gain_at(rates, gain))
+        return np.asarray(self.exponent * np.log(rates) - AHEAD[self.lag] * rates - gained)
 
     def rate_range(self, max_lag: float, loss: float) -> tuple[float, float]:
         """Slowest and fastest rate for lags 1..max_lag.
@@ -216,9 +225,8 @@ def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
     """
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
-            form = (
-                "a whole number such as 64" if kind is numbers.Integral else "a number such as 1.15"
-            )
+            is_whole = kind is numbers.Integral
+            form = "a whole number such as 64" if is_whole else "a number such as 1.15"
             raise ValueError(f"{name} must be {form}, got {value!r}")
 
 
@@ -240,22 +248,23 @@ def warn_outlasting(half_lives: ArrayLike, max_lag: float, *, by_beta: bool = Fa
 
 
 def gain_at(rates: ArrayLike, gain: Gain) -> Floats:
-    """The factor on the input of the recurrence.
+    """The factor on the input of the recurrence: none 1, ema 1 - a, lru sqrt(1 - a**2), clamp
+    min(1, lambda), with a = exp(-lambda).
 
-    none 1, ema 1 - a, lru sqrt(1 - a**2), clamp min(1, lambda). a = exp(-lambda). Sources:
-    exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349), equation 7;
-    clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0)) with a = exp(-exp(w_raw)).
+    Sources: exponential moving average, as in Mega (arXiv 2209.10655); LRU (arXiv 2303.06349),
+    equation 7; clamp is what RWKV's K-clamp does to the key, k * exp(min(w_raw, 0)) with
+    a = exp(-exp(w_raw)).
     """
     check_name("gain", gain, GAINS)
     return GAINS[gain](np.asarray(rates, dtype=float))
 
 
 def log_kernel(nodes: Nodes, kernel: Summation, lags: ArrayLike, lag: Lag) -> Floats:
-    """ln k(t) at `lags` (T,) in steps.
+    """ln k(t) at `lags` (T,) in steps; nothing underflows.
 
-    The plain sum over channels (`coherent`), or the root mean square (`rms`). rms: sqrt(E k(t)**2)
-    = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)) for C_i = projection_i z_i, with z_i and B_i
-    independent, of mean 0 and variance 1. Nothing underflows.
+    coherent  k(t) = sum_i projection_i g_i a_i**t
+    rms       k(t) = sqrt(sum_i projection_i**2 g_i**2 a_i**(2 t)), which is sqrt(E k(t)**2) for
+              C_i = projection_i z_i, with z_i and B_i independent, of mean 0 and variance 1
     """
     decays = np.asarray(lags, dtype=float) - AHEAD[lag]
     if kernel == "coherent":
@@ -283,11 +292,10 @@ def falling_exponent(lags: ArrayLike, log_values: ArrayLike) -> Floats:
 def node_scores(
     nodes: Nodes, target: Target, kernel: Summation = "coherent", lag: Lag = "state"
 ) -> Scores:
-    """Scores of the kernel of `nodes` against `target` where that is known.
+    """Scores of the kernel of `nodes` against `target` at its `integer_lags`.
 
-    The kernel is as `kernel` and `lag` of an `Aim` say. On its integer lags, or its own if it is
-    not continuous; under lag `bonus` from t = 2, as the decays do not reach t = 1, which is seen
-    through u.
+    kernel, lag: as in an `Aim`. Under lag `bonus` from t = 2, as the decays do not reach t = 1,
+    which is seen through u.
     """
     lags = target.integer_lags()
     lags = lags[lags >= AHEAD[lag]]
@@ -385,10 +393,9 @@ def place(
             f" itself, got {projection!r}; set tempering instead"
         )
     if placement == "quantile":
+        loss = LOSS if loss is None else loss
         reach = (HORIZON if max_lag is None else max_lag) / step
-        nodes = quantile_nodes(
-            channels, aim, gain, tempering, LOSS if loss is None else loss, reach, fastest
-        )
+        nodes = quantile_nodes(channels, aim, gain, tempering, loss, reach, fastest)
         warn_outlasting(step * nodes.half_lives(), step * reach, by_beta=True)
         return nodes
     if not isinstance(terms, ExponentialSum):
@@ -401,9 +408,9 @@ def place(
 
 
 def check_placement_options(placement: str, **options: object) -> None:
-    """Raise ValueError for an option that does nothing under a placement.
+    """Raise ValueError for an unknown placement, and for options that it does not take.
 
-    Also for an unknown placement, and for an option (not None) that is impossible.
+    An option that is None is not given. Shares outside their range are refused too.
     """
     check_name("placement", placement, get_args(Placement))
     for name, value in options.items():
@@ -413,7 +420,8 @@ def check_placement_options(placement: str, **options: object) -> None:
                 f"{name} must be left out with placement {placement!r}, got {shown}; it belongs to"
                 f" placement {' or '.join(map(repr, PLACEMENTS_OF[name]))}"
             )
-    loss, tempering = options.get("loss"), options.get("tempering")
+    loss = options.get("loss")
+    tempering = options.get("tempering")
     if isinstance(loss, int | float) and not 0 < loss < 0.5:
         raise ValueError(f"loss must lie between 0 and 0.5 (0.05 is the default), got {loss}")
     if isinstance(tempering, int | float) and not 0 <= tempering <= 1:
@@ -438,17 +446,14 @@ def half_lives_of(
             raise ValueError(
                 f"channels must be large enough for {len(ANCHORS)} groups, got {channels}"
             )
-        groups = [
-            np.geomspace(anchor / 2, anchor * 2, size)
-            for anchor, size in zip(ANCHORS, sizes, strict=True)
-        ]
+        groups = []
+        for anchor, size in zip(ANCHORS, sizes, strict=True):
+            groups.append(np.geomspace(anchor / 2, anchor * 2, size))
         return np.concatenate(groups)
     if channels < 2:
         raise ValueError(f"channels must be at least 2, got {channels}")
-    shortest, longest = (
-        SHORTEST if shortest is None else shortest,
-        LONGEST if longest is None else longest,
-    )
+    shortest = SHORTEST if shortest is None else shortest
+    longest = LONGEST if longest is None else longest
     if not 0 < shortest < longest < np.inf:
         raise ValueError(
             f"half-lives must satisfy 0 < shortest < longest, got shortest {shortest} and longest"
@@ -460,11 +465,14 @@ def half_lives_of(
 def shaped(rates: Floats, projection: Projection, gain: Gain, aim: Aim) -> Nodes:
     """Nodes at these rates (N,) per step, their projection shaped by name, of mean 1.
 
-    uniform: 1. published: lambda**(beta-1), right under the EMA gain only. gain-corrected, which
-    alone follows an `aim` with a target, kernel or lag: lambda**exponent * a**n *
-    dln(lambda)**(1/k) / g(lambda), right for the gain it names on any node set; n as in
-    `Aim.log_amplitude`, k = 1 for a coherent kernel and 2 for an rms one, where squares add up and
-    the number of nodes counts half. Raises ValueError where these are no numbers.
+    uniform         1
+    published       lambda**(beta-1), right under the EMA gain only
+    gain-corrected  lambda**exponent * a**n * dln(lambda)**(1/k) / g(lambda), right for the gain it
+                    names on any node set; n as in `Aim.log_amplitude`, k = 1 for a coherent kernel
+                    and 2 for an rms one, where squares add up and the number of nodes counts half
+
+    gain-corrected alone follows an `aim` with a target, kernel or lag. Raises ValueError where
+    these are no numbers.
     """
     if aim != Aim(aim.beta) and projection != "gain-corrected":
         raise ValueError(
@@ -536,10 +544,10 @@ def quantile_nodes(
             f" place rates from {slowest:g} on, none above {end:g}"
         )
 
+    power = POWERS[aim.kernel] * tempering
+
     def log_density(log_rates: Floats) -> Floats:
-        return np.asarray(
-            POWERS[aim.kernel] * tempering * aim.log_amplitude(np.exp(log_rates), gain)
-        )
+        return np.asarray(power * aim.log_amplitude(np.exp(log_rates), gain))
 
     shares = (np.arange(channels, 0, -1) - 0.5) / channels  # fastest first
     rates = np.exp(_quantiles(log_density, np.log(slowest), np.log(end), shares))
@@ -551,7 +559,7 @@ def _quantiles(
 ) -> Floats:
     """The points below which these shares of exp(log_density) on [low, high] lie.
 
-    By quadrature and Newton steps.
+    The cumulative is known at the edges of CELLS by quadrature; Newton steps invert it in a cell.
     """
     edges = np.linspace(low, high, CELLS + 1)
     points, weights = np.polynomial.legendre.leggauss(ORDER)
@@ -603,9 +611,9 @@ def term_nodes(
 
 
 def allot(shares: ArrayLike, seats: int) -> np.ndarray:
-    """Whole numbers, at least 1 each, that sum to `seats`.
+    """Whole numbers, at least 1 each, that sum to `seats`, in proportion to `shares` (n,).
 
-    They are in proportion to `shares`, by largest remainder. Parties that proportion would leave
+    By largest remainder, as parties get seats. Parties that proportion would leave
     under one seat get one, the rest share what remains; a tie goes to the first.
     """
     shares = np.asarray(shares, dtype=float)
@@ -624,9 +632,10 @@ def allot(shares: ArrayLike, seats: int) -> np.ndarray:
 
 
 def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, lag: Lag) -> Nodes:
-    """Channels of these `rates` (N,), per step, whose kernel follows `target`.
+    """Channels of these `rates` (N,), per step, whose kernel follows `target` as nearly as a smooth
+    density can.
 
-    As nearly as a smooth density can. A channel's weight to the power k (1 coherent, 2 rms) is (p_i
+    A channel's weight to the power k (1 coherent, 2 rms) is (p_i
     g_i)**k = rho(rate_i) dln(rate_i), the stretch of ln(rate) that it stands for. ln rho is a
     broken line over ln(rate), a knot for each octave, by least squares of ln(kernel / target) over
     10 % and the target's own errors, and of the changes of its slope over `STIFFNESS`. Those vanish
@@ -638,7 +647,7 @@ def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, l
 
     power = POWERS[kernel]
     if target.errors is None:
-        known, counts = target.spread_lags(160)
+        known, counts = target.spread_lags(SMOOTH_POINTS)
         precision = np.sqrt(counts / counts.mean()) / CLOSE
     else:
         known = np.asarray(target.lags)
@@ -647,8 +656,11 @@ def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, l
     scale = precision[-lags.size :] / power
     wanted = power * np.log(target.value(lags))
 
-    slowest, fastest = float(np.log(rates.min())), float(np.log(rates.max()))
-    knots = np.linspace(slowest, fastest, max(2, 1 + round((fastest - slowest) / np.log(2))))
+    slowest = float(np.log(rates.min()))
+    fastest = float(np.log(rates.max()))
+    octaves = round((fastest - slowest) / np.log(2))
+    knots = np.linspace(slowest, fastest, max(2, 1 + octaves))
+    # Column j is 1 at knot j and falls to 0 at its neighbours: hats @ density is the broken line.
     hats = np.stack([np.interp(np.log(rates), knots, unit) for unit in np.eye(knots.size)], axis=1)
     spacing = local_spacing(rates)
     exponents = np.log(spacing) - power * np.outer(lags - AHEAD[lag], rates)
@@ -662,30 +674,36 @@ def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, l
         total = shares.sum(axis=1, keepdims=True)
         return (highest + np.log(total))[:, 0] - wanted, shares / total
 
-    start = (wanted[0] - wanted[-1]) / np.log(lags[-1] / lags[0]) * knots
-    density = least_squares(
-        lambda density: np.concatenate([parts(density)[0] * scale, bends @ density]),
-        start - parts(start)[0].mean(),
-        lambda density: np.concatenate([(parts(density)[1] @ hats) * scale[:, None], bends]),
-        method="lm",
-    ).x
-    if not np.abs(density).max() < 300:
-        shortest, longest = np.log(2) / rates.max(), np.log(2) / rates.min()
+    def residuals(density: Floats) -> Floats:
+        errors, _ = parts(density)
+        return np.concatenate([errors * scale, bends @ density])
+
+    def jacobian(density: Floats) -> Floats:
+        _, shares = parts(density)
+        return np.concatenate([(shares @ hats) * scale[:, None], bends])
+
+    slope = (wanted[0] - wanted[-1]) / np.log(lags[-1] / lags[0])
+    start = slope * knots
+    errors, _ = parts(start)
+    density = least_squares(residuals, start - errors.mean(), jacobian, method="lm").x
+    if not np.abs(density).max() < LARGEST_LOG:
+        shortest = np.log(2) / rates.max()
+        longest = np.log(2) / rates.min()
         raise ValueError(
             f"nodes must be 'terms' for half-lives from {shortest:.3g} to {longest:.3g}, which"
             f" cannot follow {target.label}"
         )
-    return _from_logs(
-        rates, (hats @ density + np.log(spacing)) / power - np.log(gain_at(rates, gain)), gain
-    )
+    log_weights = (hats @ density + np.log(spacing)) / power
+    return _from_logs(rates, log_weights - np.log(gain_at(rates, gain)), gain)
 
 
 def check_rates(what: str, rates: Iterable[float], step: int) -> None:
-    """Raise ValueError for rates per step of `step` bytes that no float32 decay holds.
-
-    `what` has them.
+    """Raise ValueError, headed by `what`, for rates per step of `step` bytes that no float32 decay
+    holds.
     """
-    first, last = (half_life * step for half_life in HALF_LIVES)
+    shortest, longest = HALF_LIVES
+    first = shortest * step
+    last = longest * step
     for rate in rates:
         if not SLOWEST <= rate <= FASTEST:
             value = math.log(2) / rate * step if rate else math.inf

@@ -66,8 +66,10 @@ def anywhere(**given: Array) -> tuple[Limit, Limit]:
 class RateForm:
     """One parametrisation: the rate -ln a of a parameter x, and its exact inverse.
 
-    Both are functions of x or of rates, and of what is given beside it, all of one shape: `needs`
-    must be, `takes` may be. limits: the slowest and the fastest rate, neither of which x reaches.
+    rate, inverse  functions of x or of rates, and of what is given beside it, all of one shape
+    needs          what must be given, by name
+    takes          what may be given, by name
+    limits         the slowest and the fastest rate, neither of which x reaches
     """
 
     rate: Callable[..., Array]

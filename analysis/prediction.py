@@ -67,13 +67,15 @@ REACH = 4
 for all beyond it.
 """
 PER_OCTAVE = 4
+"""Bands of lags in an octave."""
 Progress = Callable[[float], Any]
 
 
 class Kernel(NamedTuple):
     """A kernel to fit, and the same as an `Aim` where it is one power law.
 
-    told: lines about its measurement. measured: the same as values for JSON.
+    told      lines about its measurement
+    measured  the same as values for JSON
     """
 
     target: Target
@@ -100,9 +102,9 @@ def information(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Kernel:
-    """Return the one exponent that `measure_corpus` finds, or the curve.
+    """Return the exponent that `measure_corpus` finds, or the curve in the shape of its verdict.
 
-    The curve is in the shape of its verdict. Raises ValueError for a corpus whose information does
+    target: information, correlation or curve. Raises ValueError for a corpus whose information does
     not decay as any power.
     """
     try:
@@ -110,7 +112,8 @@ def information(
     except ValueError as error:
         remedy = "to fit one of less lags, give --beta as plkernel.measure --max-lag finds it"
         raise ValueError(f"corpus {corpus.name!r}: {error}; {remedy}") from error
-    fitted, verdict = found.law, found.verdict
+    fitted = found.law
+    verdict = found.verdict
     if fitted is None or verdict.kind == "none":
         raise ValueError(
             f"corpus {corpus.name!r}: no exponent to fit, {verdict.sentence}; give --beta"
@@ -157,9 +160,8 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
             chosen.lags, np.exp(chosen.logs), chosen.errors, f"{curve.quantity} per byte"
         )
     if verdict.kind == "power law":
-        return power_law_target(
-            fit_power_law(curve, (verdict.first_lag, verdict.last_lag)).beta, max_lag
-        )
+        found = fit_power_law(curve, (verdict.first_lag, verdict.last_lag))
+        return power_law_target(found.beta, max_lag)
     kind = verdict.kind
     if kind == "exponential":
         kind = simplest(verdict.models).name
@@ -182,9 +184,8 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
 def predictive(
     corpus: Any, data: Bytes, max_lag: int, threads: int = 1, progress: Progress | None = None
 ) -> Kernel:
-    """Return the weights of the best linear predictor in bands of lags.
-
-    As far as they stand out from noise.
+    """Return the weights of the best linear predictor in those bands of lags where they stand out
+    from noise.
     """
     weights, ridge = predictive_weights(data, max_lag, threads=threads, progress=progress)
     edges, lags, values, replicates = bands(weights)
@@ -224,7 +225,8 @@ def predictive_weights(
     """
     correlations = repeat_correlations(data, REACH * lags, threads=threads, progress=progress)
     ridge = noise_ridge(correlations[:, 0], jackknife_error(correlations[:, 1:]))
-    return np.stack([yule_walker(column, ridge)[:lags] for column in correlations.T], axis=1), ridge
+    columns = [yule_walker(column, ridge)[:lags] for column in correlations.T]
+    return np.stack(columns, axis=1), ridge
 
 
 def repeat_correlations(
@@ -235,9 +237,9 @@ def repeat_correlations(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Floats:
-    """r(d) = (P(x_t = x_{t+d}) - sum p_i^2) / (1 - sum p_i^2).
+    """r(d) = (P(x_t = x_{t+d}) - sum p_i^2) / (1 - sum p_i^2) at every d = 1..longest.
 
-    At every d = 1..longest, (longest, 1 + G). The autocorrelation E<e_t - p, e_{t+d} - p> / E|e_t -
+    Returns (longest, 1 + G). It is the autocorrelation E<e_t - p, e_{t+d} - p> / E|e_t -
     p|^2 of the indicator vectors e_t of the symbols. Where P_ij = (1 - q) p_i p_j + q p_i [i = j],
     as in a Potts sequence and a mixture of lags, it is q(d). Its sign is free and it is 0 on
     average without memory: there is no floor to subtract. The first column is the estimate, the
@@ -261,9 +263,8 @@ def repeat_correlations(
     repeated = count_repeats(data, lags, edges, threads=threads, progress=progress)
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
     chance = np.sum((each_left_out(parts.T) / each_left_out(parts.sum(axis=1))) ** 2, axis=0)
-    return without_bias(
-        (each_left_out(repeated) / each_left_out(sizes) - chance) / (1 - chance), sizes
-    )
+    equal = each_left_out(repeated) / each_left_out(sizes)
+    return without_bias((equal - chance) / (1 - chance), sizes)
 
 
 def yule_walker(correlations: ArrayLike, ridge: float = 0.0) -> Floats:
@@ -290,10 +291,10 @@ def yule_walker(correlations: ArrayLike, ridge: float = 0.0) -> Floats:
 def noise_ridge(correlations: ArrayLike, errors: ArrayLike) -> float:
     """The least ridge that lifts every eigenvalue of the measured equations out of noise.
 
-    None is then below the noise of their spectrum. The eigenvalues lie within the spectrum f(x) = 1
-    + 2 sum_d q(d) cos(d x), whose noise, as a root mean square over x, is sqrt(2 sum_d errors(d)^2)
-    for independent errors. A spectrum that stays above its noise needs no ridge, and more data make
-    the ridge vanish. q and errors (L,).
+    None is then below the noise of their spectrum. The eigenvalues lie within the spectrum
+    f(x) = 1 + 2 sum_d q(d) cos(d x), whose noise, as a root mean square over x, is
+    sqrt(2 sum_d errors(d)^2) for independent errors. A spectrum that stays above its noise needs no
+    ridge, and more data make the ridge vanish. q and errors (L,).
     """
     q = np.asarray(correlations, dtype=np.float64)
     spectrum = 2 * np.fft.rfft(np.append(0.5, q), 8 * q.size).real
@@ -314,8 +315,6 @@ def bands(weights: Floats) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
     widths = np.diff(edges)
     starts = edges[:-1] - 1
     lags = widths / np.add.reduceat(1 / integer_lags(last), starts)
-    values, replicates = (
-        (np.add.reduceat(part, starts, axis=0).T / widths).T
-        for part in (weights[:, 0], weights[:, 1:])
-    )
+    values = np.add.reduceat(weights[:, 0], starts) / widths
+    replicates = np.add.reduceat(weights[:, 1:], starts, axis=0) / widths[:, None]
     return edges, lags, values, replicates

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 ROWS = 5
+"""Rows of a table in a repr; in a notebook twice as many."""
+COLUMNS = 9
+"""Columns of a table in a repr."""
 DIGITS = "{:.4g}".format
+"""How numbers of a table are written."""
 
 
 class Result:
@@ -50,7 +54,7 @@ class Result:
 
     def __repr__(self) -> str:
         table = self.to_frame().to_string(
-            max_rows=ROWS, max_cols=9, show_dimensions=False, float_format=DIGITS
+            max_rows=ROWS, max_cols=COLUMNS, show_dimensions=False, float_format=DIGITS
         )
         return f"{self._title()}\n{table}"
 

@@ -17,8 +17,13 @@ Windows = NDArray[np.integer[Any]]
 BLOCK = 1 << 17
 """Bytes generated at a time."""
 SMALL = 0.01
+"""Below this (1 + x) ln(1 + x) - x is taken from its series: nine terms give all digits."""
+UNSEEN = 1e-17
+"""What is left of the error of a fixed point, below the rounding of 1."""
 LIFETIMES = 20
 """So many mean lengths of a chain of copies are generated and thrown away before the first byte."""
+ROUNDING = 1e-14
+"""Nats of a chain from which down only rounding is left."""
 CHANCES = 4096
 """Transition probabilities of a Markov chain are multiples of one over this."""
 SLOWEST = 0.999
@@ -84,8 +89,8 @@ class Sequence:
     def correlation(self, lags: ArrayLike) -> Floats:
         """q(d) at `lags` (L,): how much symbols d apart correlate.
 
-        In a law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j], p_i = 1 / S. Every
-        non-trivial singular value of P(i,j;d) / sqrt(p_i p_j).
+        In the law P(x_t = i, x_{t+d} = j) = (1 - q(d)) p_i p_j + q(d) p_i [i = j], p_i = 1 / S, it
+        is every non-trivial singular value of P(i,j;d) / sqrt(p_i p_j).
         """
         raise NotImplementedError
 
@@ -113,23 +118,24 @@ class Sequence:
         most = int(windows[:, 1:].max()) if windows.shape[0] else 0
         if most >= self.symbols:
             raise ValueError(
-                f"windows hold byte {most}: must be of this corpus, whose bytes are"
-                f" 0..{self.symbols - 1}"
+                f"windows must hold bytes of this corpus, 0..{self.symbols - 1}, got byte {most}"
             )
         steps = windows.shape[1] - 1
         return steps if given is None else min(given, steps)
 
 
 def potts_information(correlation: ArrayLike, symbols: int) -> Floats:
-    """I(q) in nats of two symbols that correlate by q.
+    """I(q) in nats of two symbols that correlate by q, of P_ij = (1-q) p_i p_j + q p_i [i = j].
 
-    sum_i p_i (q + (1-q) p_i) ln((q + (1-q) p_i) / p_i) + (1 - sum_i p_i**2) (1-q) ln(1-q). The
-    mutual information of P_ij = (1-q) p_i p_j + q p_i [i = j]; `correlation` q has shape (L,),
-    values in [0, 1), and each of `symbols` the share p_i = 1 / symbols. Derivation: P_ij = p_i p_j
-    (1 + x_ij), x_ii = q (1 - p_i) / p_i and x_ij = -q elsewhere; because sum_ij p_i p_j x_ij = 0, I
-    = sum_ij p_i p_j h(x_ij) with h(x) = (1 + x) ln(1 + x) - x, no term of which is negative. It is
-    evaluated so: in the formula above the terms of first order in q cancel, and with them all
-    digits of a small I.
+        I = sum_i p_i (q + (1-q) p_i) ln((q + (1-q) p_i) / p_i) + (1 - sum_i p_i**2) (1-q) ln(1-q)
+
+    correlation  q, (L,), values in [0, 1)
+    symbols      how many there are, each of the share p_i = 1 / symbols
+
+    In this formula the terms of first order in q cancel, and with them all digits of a small I.
+    With P_ij = p_i p_j (1 + x_ij), x_ii = q (1 - p_i) / p_i and x_ij = -q elsewhere, sum_ij p_i p_j
+    x_ij = 0, so that I = sum_ij p_i p_j h(x_ij) with h(x) = (1 + x) ln(1 + x) - x, no term of which
+    is negative. It is evaluated so.
 
     >>> float(potts_information([1e-9], 2)[0])
     5e-19
@@ -193,9 +199,8 @@ class PottsCorpus(Sequence):
 
     def correlation(self, lags: ArrayLike) -> Floats:
         """q(d) = sum_k w_k**2 exp(-d/tau_k) at `lags`, shape (L,), each at least 1."""
-        return np.asarray(
-            np.exp(-np.outer(np.asarray(lags, dtype=float), 1 / self.lifetimes)) @ self.weights**2
-        )
+        decayed = np.exp(-np.outer(np.asarray(lags, dtype=float), 1 / self.lifetimes))
+        return np.asarray(decayed @ self.weights**2)
 
     def _endless(self) -> Iterator[Bytes]:
         """Simulate what is shown.
@@ -206,15 +211,14 @@ class PottsCorpus(Sequence):
         """
         rng = np.random.default_rng(self.seed)
         shares = np.full(self.symbols, 1 / self.symbols)
-        seen = np.zeros(
-            self.channels, np.int64
-        )  # step when each was last shown, from the start of the next block
-        held = _draw(rng, shares, self.channels)  # its symbol then
+        # Of each channel the step when it was last shown, from the start of the next block, and its
+        # symbol then.
+        seen = np.zeros(self.channels, np.int64)
+        held = _draw(rng, shares, self.channels)
+        every = np.arange(self.channels, dtype=np.uint8)
         while True:
             steps = np.concatenate([seen, np.arange(BLOCK)])
-            shown = np.concatenate(
-                [np.arange(self.channels, dtype=np.uint8), _draw(rng, self.weights, BLOCK)]
-            )
+            shown = np.concatenate([every, _draw(rng, self.weights, BLOCK)])
             order = np.argsort(shown, kind="stable")
             carried = order < self.channels
             gaps = np.diff(steps[order], prepend=0)
@@ -237,18 +241,19 @@ def _draw(rng: np.random.Generator, shares: Floats, count: int) -> Bytes:
 
 @dataclass(frozen=True)
 class LagCorpus(Sequence):
-    """Each byte copies the one d before it with a probability ~ d**-alpha.
+    """Each byte copies the one d before it, d = shortest..longest, with a probability ~ d**-alpha.
 
-    d = shortest..longest; otherwise the byte is drawn anew. A mixture transition distribution
-    (Raftery, JRSS B 47:528, 1985). Two bytes d apart stem from the same draw with probability q(d)
-    = sum_k chances[k-1] q(|d - k|), q(0) = 1. Pair law and information are those of a Potts
-    sequence; unlike there, the best prediction of the next byte is known too.
+    Otherwise the byte is drawn anew. A mixture transition distribution (Raftery, JRSS B 47:528,
+    1985). Two bytes d apart stem from the same draw with probability q(d) = sum_k chances[k-1]
+    q(|d - k|), q(0) = 1. Pair law and information are those of a Potts sequence; unlike there, the
+    best prediction of the next byte is known too.
 
-    alpha    exponent of the copies, from 0 on; also that of the optimal predictor's weights
-    longest  lag, 1 to 16384
-    redrawn  probability of a new draw, from 0.01 to below 1
+    alpha                exponent of the copies, from 0 on; also that of the optimal predictor's
+                         weights
+    longest              lag, 1 to 16384
+    redrawn              probability of a new draw, from 0.01 to below 1
     symbols, size, seed  as of any `Sequence`
-    shortest  lag, 1 to longest
+    shortest             lag, 1 to longest
 
     >>> corpus = LagCorpus(longest=16, size=1000)
     >>> corpus.correlation([1, 4, 16]).round(4).tolist()
@@ -290,19 +295,20 @@ class LagCorpus(Sequence):
 
         It is a contraction by the sum of the chances.
         """
-        from scipy.signal import (
-            fftconvolve,
-        )  # half a second to load, for those who name such a corpus
+        # Half a second to load, for those alone who name such a corpus.
+        from scipy.signal import fftconvolve
 
         far = self.chances.size
         longest = max(far, int(np.max(lags)))
         q = np.append(1.0, np.zeros(longest))
-        for _ in range(int(np.ceil(np.log(1e-17) / np.log(self.chances.sum())))):
+        rounds = np.log(UNSEEN) / np.log(self.chances.sum())
+        for _ in range(int(np.ceil(rounds))):
             mirrored = np.append(q[far:0:-1], q)
             q[1:] = fftconvolve(mirrored, self.chances)[far:][:longest]
         return np.asarray(q[np.asarray(lags)])
 
     def _endless(self) -> Iterator[Bytes]:
+        """Draw every byte, and let those that copy point at their source until it is a draw."""
         rng = np.random.default_rng(self.seed)
         far = self.chances.size
         past = rng.integers(0, self.symbols, far, np.uint8)
@@ -327,37 +333,33 @@ class LagCorpus(Sequence):
     def losses(self, windows: Windows, given: int | None = None, first: int = 0) -> Floats:
         """`Predictor.losses`, with K = len(chances) and c bytes given, by
 
-            P(x) = 1 / S + sum_{k<=c} a_k ([x[t+1-k] = x] - 1 / S) ,  sum_{j<=c} a_j q(|i - j|) =
-            q(i), i = 1..c .
+            P(x) = 1 / S + sum_{k<=c} a_k ([x[t+1-k] = x] - 1 / S) ,
+            sum_{j<=c} a_j q(|i - j|) = q(i),  i = 1..c .
 
         For c >= K these a are the chances and P is exact, as it is for c = 1. Between, P is the
-        best that is linear in
-        the bytes given, which say a little about those that are not: on average within 2e-5 bits of
-        Bayes' rule wherever both were enumerated, where copies from beyond c, spread evenly, would
-        cost up to 1 bit.
+        best that is linear in the bytes given, which say a little about those that are not: on
+        average within 2e-5 bits of Bayes' rule wherever both were enumerated, where copies from
+        beyond c, spread evenly, would cost up to 1 bit.
         """
         known = self._given(windows, given)
         steps = windows.shape[1] - 1
         before = windows[:, :-1]
         after = windows[:, 1:]
         most = min(known, self.chances.size)
-        share = (
-            before < self.symbols
-        ) / self.symbols  # 0 where a byte is no symbol and says nothing
+        # 1 / S, and 0 where a byte is no symbol and says nothing.
+        share = (before < self.symbols) / self.symbols
         chance = np.full(after.shape, 1 / self.symbols)
+        # As a window begins, each byte has one more before it; then all have `most`.
         weights = np.zeros(0)
-        for count, weights in enumerate(
-            linear_weights(self._near[: most + 1]), start=1
-        ):  # as a window begins
+        for count, weights in enumerate(linear_weights(self._near[: most + 1]), start=1):
             if count > first:
                 alike = (before[:, :count] == after[:, count - 1 : count]) - share[:, :count]
                 chance[:, count - 1] += alike[:, ::-1] @ weights
         begin = max(most, first)
         for lag, weight in enumerate(weights, start=1):
             source = slice(begin + 1 - lag, steps + 1 - lag)
-            chance[:, begin:] += weight * (
-                (before[:, source] == after[:, begin:]) - share[:, source]
-            )
+            alike = (before[:, source] == after[:, begin:]) - share[:, source]
+            chance[:, begin:] += weight * alike
         return -np.log2(chance[:, first:])
 
     def bits_per_byte(self) -> float:
@@ -375,10 +377,10 @@ class LagCorpus(Sequence):
 
 
 def linear_weights(correlation: Floats) -> Iterator[Floats]:
-    """a (c,) that solve sum_{j<=c} a_j q(
+    """a (c,) that solve sum_{j<=c} a_j q(|i - j|) = q(i), i = 1..c, for c = 1..C one after another.
 
-    i - j|) = q(i), i = 1..c, for c = 1..C.|`correlation` is q(0..C), q(0) = 1. Levinson's recursion
-    (Durbin, Rev. Inst. Int. Stat. 28:233, 1960).
+    correlation: q(0..C), q(0) = 1. Levinson's recursion (Durbin, Rev. Inst. Int. Stat. 28:233,
+    1960).
     """
     weights = np.zeros(0)
     error = 1.0
@@ -405,17 +407,20 @@ class MarkovChain(Sequence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not np.sort(np.abs(np.linalg.eigvals(self.transitions / CHANCES)))[-2] < SLOWEST:
-            larger = f"larger: with {self.symbols} symbols this chain never forgets"
-            raise ValueError(f"spread must be {larger}, got {self.spread}")
+        sizes = np.sort(np.abs(np.linalg.eigvals(self.transitions / CHANCES)))
+        second = sizes[-2]
+        if not second < SLOWEST:
+            raise ValueError(
+                f"spread must be larger with {self.symbols} symbols, so that the chain forgets, got"
+                f" {self.spread}"
+            )
 
     @cached_property
     def transitions(self) -> NDArray[np.int64]:
         """(S, S), rows adding up to CHANCES."""
         rng = np.random.default_rng(self.symbols)
-        return rng.multinomial(
-            CHANCES, rng.dirichlet(np.full(self.symbols, self.spread), self.symbols)
-        )
+        rows = rng.dirichlet(np.full(self.symbols, self.spread), self.symbols)
+        return rng.multinomial(CHANCES, rows)
 
     @cached_property
     def stationary(self) -> Floats:
@@ -425,16 +430,13 @@ class MarkovChain(Sequence):
         return np.asarray(leading / leading.sum())
 
     def mutual_information(self, lags: ArrayLike) -> Floats:
-        """I(d) = sum_ij pi_i P^d_ij ln(P^d_ij / pi_j) in nats at `lags` (L,).
-
-        0 where that is lost in rounding.
-        """
+        """I(d) = sum_ij pi_i P^d_ij ln(P^d_ij / pi_j) in nats at `lags` (L,); 0 below rounding."""
         nats = []
         for lag in np.atleast_1d(lags):
             step = np.linalg.matrix_power(self.transitions / CHANCES, int(lag))
             ratio = np.divide(step, self.stationary, out=np.ones_like(step), where=step > 0)
             nats.append(self.stationary @ np.sum(step * np.log(ratio), axis=1))
-        return np.where(np.array(nats) > 1e-14, nats, 0.0)
+        return np.where(np.array(nats) > ROUNDING, nats, 0.0)
 
     def bits_per_byte(self) -> float:
         """-sum_ij pi_i P_ij log2 P_ij, the entropy rate."""
@@ -448,17 +450,20 @@ class MarkovChain(Sequence):
         By the stationary shares where that byte is unknown.
         """
         known = self._given(windows, given)
-        last = np.minimum(windows[:, :-1].astype(np.intp), self.symbols if known else 0)
         with np.errstate(divide="ignore"):
             bits = -np.log2(np.vstack([self.transitions / CHANCES, self.stationary]))
-        return np.asarray(bits[last if known else self.symbols, windows[:, 1:]][:, first:])
+        unknown = self.symbols  # the row of the stationary shares
+        if known:
+            rows: Any = np.minimum(windows[:, :-1].astype(np.intp), unknown)
+        else:
+            rows = unknown
+        return np.asarray(bits[rows, windows[:, 1:]][:, first:])
 
     def _endless(self) -> Iterator[Bytes]:
+        """Each byte by a draw of CHANCES, in a table of those that follow the byte before."""
         rng = np.random.default_rng(self.seed)
-        follow = [
-            np.repeat(np.arange(self.symbols, dtype=np.uint8), row).tobytes()
-            for row in self.transitions
-        ]
+        every = np.arange(self.symbols, dtype=np.uint8)
+        follow = [np.repeat(every, row).tobytes() for row in self.transitions]
         state = int(rng.choice(self.symbols, p=self.stationary))
         while True:
             states = []

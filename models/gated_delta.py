@@ -33,7 +33,14 @@ from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.kernels.wkv7 import wkv7
 from plkernel.models.layers import BYTES, Structure
 from plkernel.models.ssm import SwiGLU
-from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check_state_layout
+from plkernel.models.state import (
+    BlockMemory,
+    Layout,
+    State,
+    blank,
+    check_state_layout,
+    layout_of_blocks,
+)
 
 MEMORY = ("delta", "conv")
 """What every block remembers."""
@@ -41,9 +48,14 @@ EPS = 1e-6
 """Of the norms of keys, queries and outputs, as in Qwen3-Next."""
 STD = 0.02
 """Of matrices and of the embedding at initialisation."""
-LARGEST_A, SMALLEST_A = 16.0, 0.01
-SHORTEST_STEP, LONGEST_STEP = 1e-3, 1e-1
-"""Ends of A, uniform, and of the time step, uniform in its logarithm, at initialisation."""
+SMALLEST_A = 0.01
+LARGEST_A = 16.0
+"""Ends of A at initialisation, where it is uniform; the code of the paper begins at 0,
+whose logarithm is infinite.
+"""
+SHORTEST_STEP = 1e-3
+LONGEST_STEP = 1e-1
+"""Ends of the time step at initialisation, where it is uniform in its logarithm."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +114,10 @@ class GatedDeltaMixing(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """A uniform and time steps log-uniform, as in the code of the paper; matrices N(0.02).
+        """Draw A uniformly and time steps log-uniformly, as in the code of the paper; matrices
+        N(STD).
 
-        The convolution is uniform, as torch has them.
+        The convolution is U(taps**-0.5), as torch.nn.Conv1d draws it.
         """
         for values in self.parameters():
             values.normal_(std=STD)
@@ -233,8 +246,4 @@ class GatedDelta(nn.Module):
         wide = torch.promote_types(dtype, torch.float32)
         matrix = (config.heads, config.head_size, config.head_size)
         kinds = {"delta": (matrix, wide), "conv": ((config.taps - 1, 3 * config.inner), dtype)}
-        return {
-            block_name(layer, name): kind
-            for layer in range(config.layers)
-            for name, kind in kinds.items()
-        }
+        return layout_of_blocks(config.layers, kinds)

@@ -7,6 +7,7 @@ from typing import Any
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 
 OF_DECAYS = ("parametrisation", "position_scaling", "scaling_length")
+"""Options of [model] for decays that keep their order or depend on the position."""
 
 
 @dataclass(frozen=True)

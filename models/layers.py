@@ -23,32 +23,40 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 BYTES = 256
+"""Values of a byte: the vocabulary of every model here."""
 NORM_EPS = 1e-5
+"""eps of every norm of the residual stream, that of torch.nn.LayerNorm."""
 NormName = Literal["layer", "rms", "scale", "none"]
 NormPlacement = Literal["pre", "post", "sandwich"]
 BRANCHES = ("mixer", "ffn")
+"""First parts of the names of branches, as in mixer.3."""
 
 
 @dataclass(frozen=True)
 class Structure:
     """Options of a model that initialisation schemes ask for; every one is off by default.
 
-    norm: LayerNorm, RMSNorm, ScaleNorm, or none at all. norm_offset: gains are 1 + w. placement and
-    `residual`, the a of post-norm: see above. embedding_norm: a norm after the embedding (an RWKV
-    always has it, as ln0). gate: one learned number for every branch. scalar_bias: one learned
-    number b for every linear layer of a branch, which reads x + b (Fixup adds one before every
-    activation, too). fixnorm: rows of the embedding have length g, one learned number, and rows of
-    the head length 1. tied: head and embedding are one matrix, which `state_dict()` holds under
-    both names.
+    norm            LayerNorm, RMSNorm, ScaleNorm, or none at all
+    norm_offset     gains are 1 + w
+    placement       of the norms, see above
+    residual        the a of post-norm, see above
+    embedding_norm  a norm after the embedding; an RWKV always has it, as ln0
+    gate            one learned number for every branch
+    scalar_bias     one learned number b for every linear layer of a branch, which reads x + b
+                    (Fixup adds one before every activation, too)
+    fixnorm         rows of the embedding have length g, one learned number, and rows of the head
+                    length 1
+    tied            head and embedding are one matrix, which `state_dict()` holds under both names
+    unit_scaled     weights of unit variance give activations of unit variance
+    multipliers     numbers by name, 1 elsewhere: `embedding` and `logits` multiply what comes out
+                    of embedding and head, `residual` every branch, `mixer.3` and `ffn.3` that of
+                    block 3
 
-    unit_scaled: weights of unit variance give activations of unit variance. Linear layers are
-    multiplied by fan_in**-0.5, the head by 1 / fan_in, nonlinear factors divided by their root mean
-    square under N(0, 1), the states of an SSM by their standard deviation under white input; norms
-    have no parameters and linear layers no bias. Not done: separate scales of the gradients, which
-    Adam divides out, and the loss of variance in RWKV's token shift.
-
-    multipliers: numbers by name, 1 elsewhere: `embedding` and `logits` multiply what comes out of
-    embedding and head, `residual` every branch, `mixer.3` and `ffn.3` that of block 3.
+    When unit_scaled, linear layers are multiplied by fan_in**-0.5, the head by 1 / fan_in,
+    nonlinear factors divided by their root mean square under N(0, 1), the states of an SSM by their
+    standard deviation under white input; norms have no parameters and linear layers no bias. Not
+    done: separate scales of the gradients, which Adam divides out, and the loss of variance in
+    RWKV's token shift.
     """
 
     norm: NormName = "layer"
@@ -64,11 +72,11 @@ class Structure:
     multipliers: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for name, valid in (("norm", get_args(NormName)), ("placement", get_args(NormPlacement))):
-            if getattr(self, name) not in valid:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
-                )
+        choices = {"norm": get_args(NormName), "placement": get_args(NormPlacement)}
+        for name, valid in choices.items():
+            given = getattr(self, name)
+            if given not in valid:
+                raise ValueError(f"{name} must be one of {', '.join(valid)}, got {given!r}")
         for contradiction, message in self._contradictions():
             if contradiction:
                 raise ValueError(message)
@@ -238,7 +246,8 @@ class Head(nn.Linear):
         rows, dim = embedding.weight.shape
         super().__init__(dim, rows, bias=False)
         self.fixnorm = structure.fixnorm
-        self.multiplier = structure.multiplier("logits") / (dim if structure.unit_scaled else 1)
+        fan_in = dim if structure.unit_scaled else 1
+        self.multiplier = structure.multiplier("logits") / fan_in
         if structure.tied:
             self.weight = embedding.weight
 
@@ -253,13 +262,15 @@ def squared_relu(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-# Root mean squares under N(0, 1): after a matrix of mean 0 it is these that count, not the
-# deviations.
 ROOT_MEAN_SQUARE: dict[Callable[[Tensor], Tensor], float] = {
     F.silu: 0.59647,
     torch.sigmoid: 0.54164,
     squared_relu: math.sqrt(1.5),
 }
+"""sqrt(mean of f(z)**2) for z of N(0, 1), by quadrature; of squared ReLU sqrt(E z**4 / 2).
+
+After a matrix of mean 0 it is these that count, not the standard deviations.
+"""
 
 
 class Activation(nn.Module):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.models import Order
+from plkernel.models.layers import BYTES
 from plkernel.models.spectrum import (
     Ordered,
     check_scaling_length,
@@ -28,17 +29,15 @@ from plkernel.models.spectrum import (
     scaled,
 )
 
-BYTES = 256
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens, none of which a byte is."""
 
 
 def mamba2(options: Mapping[str, Any]) -> nn.Module:
-    """A Mamba2ForCausalLM over bytes, with the options of Mamba2Config, parametrisation and
-    scaling_length.
+    """A Mamba2ForCausalLM over bytes.
 
-    scaling_length: T of the position scaling in bytes; None for none. Raises ValueError for an
-    unknown option.
+    options: those of Mamba2Config; `parametrisation`; and `scaling_length`, T of the position
+    scaling in bytes, None for none. Raises ValueError for an unknown option.
     """
     from transformers import Mamba2Config, Mamba2ForCausalLM
 
@@ -72,14 +71,15 @@ def shape_decays_(
         return
     if scaling_length is not None and find_spec("mamba_ssm"):
         raise ValueError(
-            "scaling_length needs the PyTorch code of transformers, whose place mamba_ssm takes:"
-            " its kernels know one decay for each head; uninstall it"
+            "scaling_length must be left out where mamba_ssm is installed, whose kernels know one"
+            f" decay for each head, got {scaling_length:g}; uninstall mamba_ssm"
         )
     for mixer in [one for one in model.modules() if hasattr(one, "A_log")]:
         _shape_mixer_(mixer, parametrisation, scaling_length)
 
 
 def _shape_mixer_(mixer: nn.Module, parametrisation: Order, length: float | None) -> None:
+    """Put `Ordered` levels in the place of A_log, or scale it by the position, in place."""
     a_log = mixer.A_log
     if not isinstance(a_log, Tensor):
         raise ValueError(f"A_log must be a parameter, got {type(a_log).__name__}")

@@ -12,6 +12,7 @@ make C:
 """
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -105,9 +106,7 @@ def decays_(
         "log_step": log_step,
     }
     options = {name: value for name, value in every.items() if value is not None}
-    for name in sorted(({*form.needs} ^ {*options}) - {*form.takes}):
-        verb = "needs" if name in form.needs else "does not take"
-        raise ValueError(f"parametrisation {parametrisation!r} {verb} {name}")
+    _check_options(parametrisation, form, options)
     held = tensor() if isinstance(tensor, Ordered) else tensor
     rates = _rates_for(held, nodes)
     given = {name: _spread(name, value, rates) for name, value in options.items()}
@@ -118,17 +117,38 @@ def decays_(
     return tensor.set_(levels) if isinstance(tensor, Ordered) else tensor.copy_(filled)
 
 
+def _check_options(name: str, form: RateForm, options: Mapping[str, Tensor | float]) -> None:
+    """ValueError where the form `name` lacks an option, or is given one that it has not."""
+    for option in form.needs:
+        if option not in options:
+            raise ValueError(f"{option} must be given with parametrisation {name!r}, got None")
+    for option in options:
+        if option not in (*form.needs, *form.takes):
+            raise ValueError(
+                f"{option} must be left out with parametrisation {name!r}, got"
+                f" {_size_of(options[option])}"
+            )
+
+
+def _size_of(value: Tensor | float) -> str:
+    """A number, or the shape of a tensor, for a message."""
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value:g}"
+
+
 def _rates_for(tensor: Tensor, nodes: Nodes) -> Tensor:
     """The rates of the nodes in the shape of `tensor`, float64 on its device."""
     rates = torch.tensor(nodes.rates, dtype=torch.float64)
     if not (rates.isfinite() & (rates > 0)).all():
-        raise ValueError("nodes must have positive finite rates")
+        raise ValueError(
+            f"nodes must have positive finite rates, got {min(nodes.rates):g} to"
+            f" {max(nodes.rates):g}"
+        )
     if tensor.numel() == rates.numel():
         rates = rates.view(tensor.shape)
     elif tensor.ndim == 0 or tensor.shape[-1] != rates.numel():
         raise ValueError(
-            f"nodes has {rates.numel()} channels, but the tensor has shape {tuple(tensor.shape)}: "
-            "its last dimension or its number of elements must be equal"
+            "nodes must be as many as the last dimension of the tensor"
+            f" {tuple(tensor.shape)}, or as its elements, got {rates.numel()}"
         )
     return rates.to(tensor.device).expand(tensor.shape)
 
@@ -147,21 +167,24 @@ def _spread(name: str, value: Tensor | float, rates: Tensor) -> Tensor:
 
 def _check_reach(parametrisation: str, rates: Tensor, given: TensorsByName) -> None:
     """ValueError for a rate that no number gives under this parametrisation."""
-    slowest, fastest = (
-        torch.as_tensor(limit).to(rates).expand(rates.shape)
-        for limit in FORMS[parametrisation].limits(**given)
-    )
+    slowest_limit, fastest_limit = FORMS[parametrisation].limits(**given)
+    slowest = torch.as_tensor(slowest_limit).to(rates).expand(rates.shape)
+    fastest = torch.as_tensor(fastest_limit).to(rates).expand(rates.shape)
     out = ~((rates > slowest) & (rates < fastest))
-    if out.any():
-        first, least, most = (
-            math.log(2) / values[out][0].clamp(min=1e-300).item()
-            for values in (rates, fastest, slowest)
-        )
-        below = f" and below {most:.4g}" if most < 1e299 else ""
-        raise ValueError(
-            f"half-lives of nodes must be above {least:.4g} steps{below} for {parametrisation},"
-            f" got {first:.4g}"
-        )
+    if not out.any():
+        return
+    least = _half_life(fastest[out][0])
+    most = _half_life(slowest[out][0])
+    below = f" and below {most:.4g}" if most < math.inf else ""
+    raise ValueError(
+        f"half-lives of nodes must be above {least:.4g} steps{below} for {parametrisation},"
+        f" got {_half_life(rates[out][0]):.4g}"
+    )
+
+
+def _half_life(rate: Tensor) -> float:
+    """ln 2 / rate of one number; infinite for 0."""
+    return math.log(2) / float(rate) if rate > 0 else math.inf
 
 
 def _check_decays(form: RateForm, filled: Tensor, rates: Tensor, given: TensorsByName) -> None:
@@ -193,8 +216,8 @@ def projection_(
     channels = len(nodes.projection)
     if not -weight.ndim <= dim < weight.ndim or weight.shape[dim] != channels:
         raise ValueError(
-            f"nodes has {channels} channels, but weight has shape {tuple(weight.shape)} and dim"
-            f" {dim}: that dimension must be equal"
+            f"nodes must be as many as dimension {dim} of weight {tuple(weight.shape)}, got"
+            f" {channels}"
         )
     scale = output_std(match) / output_std(nodes) if match else 1.0
     multipliers = torch.tensor(nodes.projection, dtype=torch.float64) * scale

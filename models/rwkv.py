@@ -43,13 +43,21 @@ from plkernel.models.layers import (
     squared_relu,
 )
 from plkernel.models.power_law import decays_, projection_
-from plkernel.models.state import BlockMemory, Layout, State, blank, block_name, check_state_layout
+from plkernel.models.state import (
+    BlockMemory,
+    Layout,
+    State,
+    blank,
+    check_state_layout,
+    layout_of_blocks,
+)
 
 MEMORY = ("att_shift", "wkv", "ffn_shift")
 """What a block remembers: the last input of its time mixing, S, the last input of its channel
 mixing.
 """
-GROUP_NORM_EPS = 64e-5  # Eagle's code divides by 8 and takes 1e-5, which is the same
+GROUP_NORM_EPS = 64e-5
+"""Of the norm of every head, as in Finch; Eagle divides by 8 and takes 1e-5, which is the same."""
 
 
 class RWKVSizes:
@@ -100,15 +108,17 @@ class RWKVSizes:
 class RWKVConfig(RWKVSizes):
     """Eagle (`version` 5) or Finch (6), of width `dim` with heads of `head_size` channels.
 
-    mix_rank, decay_rank: ranks of Finch's data-dependent token shift and decay; k_clamp: scale the
-    key by exp(min(w_raw, 0)) = min(1, lambda), lambda the decay rate; feed_forward: width of the
-    channel mixing, None for the official 3.5 D rounded down to a multiple of 32. `backend` forces
-    one of the operator's implementations.
-
-    `dropout` is the share of the residual stream set to zero in training, after the embedding and
-    after every branch. `structure`: what initialisation schemes ask for and the official models
-    never do; the norm of the heads stays as it is, and an embedding multiplier acts before ln0,
-    which undoes it.
+    mix_rank      rank of Finch's data-dependent token shift
+    decay_rank    rank of Finch's data-dependent decay
+    k_clamp       scale the key by exp(min(w_raw, 0)) = min(1, lambda), lambda the decay rate
+    backend       force one of the operator's implementations
+    feed_forward  width of the channel mixing; None for the official 3.5 D, rounded down to a
+                  multiple of 32
+    dropout       share of the residual stream set to zero in training, after the embedding and
+                  after every branch
+    structure     what initialisation schemes ask for and the official models never do; the norm of
+                  the heads stays as it is, and an embedding multiplier acts before ln0, which
+                  undoes it
     """
 
     version: int = 6
@@ -185,7 +195,8 @@ class Mixing(nn.Module):
 
     def __init__(self, config: Any, vectors: Sequence[str], linears: Sequence[str]) -> None:
         super().__init__()
-        self.heads, self.backend = config.heads, config.backend
+        self.heads = config.heads
+        self.backend = config.backend
         for name in vectors:
             setattr(self, name, vector(config.dim))
         for name in linears:
@@ -225,10 +236,9 @@ class Mixing(nn.Module):
         v = w**(t - DELAY).
         """
         rates = self.rates()
-        reads, writes = (
-            weight.view(len(rates), -1, weight.shape[1])
-            for weight in (self.receptance.weight.detach().double(), self.writes())
-        )
+        heads = len(rates)
+        reads = self.receptance.weight.detach().double().unflatten(0, (heads, -1))
+        writes = self.writes().unflatten(0, (heads, -1))
         decayed = torch.exp(-rates * (lags.to(reads) - self.DELAY)[:, None, None])
         pairs = (reads @ reads.mT) * (writes @ writes.mT)
         squares = torch.einsum("thi,hij,thj->th", decayed, pairs, decayed).mean(dim=1)
@@ -246,7 +256,6 @@ class TimeMixing(Mixing):
 
     def __init__(self, config: RWKVConfig) -> None:
         eagle = config.version == 5
-        dim, mix, decay = config.dim, config.mix_rank, config.decay_rank
         if eagle:
             vectors = [f"time_mix_{s}" for s in "kvrg"]
         else:
@@ -257,6 +266,9 @@ class TimeMixing(Mixing):
         if eagle:
             self.time_decay = nn.Parameter(torch.empty(config.heads, config.head_size))
         else:
+            dim = config.dim
+            mix = config.mix_rank
+            decay = config.decay_rank
             self.time_maa_w1 = nn.Parameter(torch.empty(dim, 5 * mix))
             self.time_maa_w2 = nn.Parameter(torch.empty(5, mix, dim))
             self.time_decay = vector(dim)
@@ -330,8 +342,11 @@ class ChannelMixing(nn.Module):
 
     def forward(self, x: Tensor, memory: BlockMemory | None = None) -> Tensor:
         before = previous(x, memory, "ffn_shift")
+        # Eagle's share weighs x_t, Finch's x_{t-1}.
         start, end = (before, x) if self.eagle else (x, before)
-        x_k, x_r = (torch.lerp(start, end, getattr(self, name)) for name in self.names)
+        key_share, receptance_share = (getattr(self, name) for name in self.names)
+        x_k = torch.lerp(start, end, key_share)
+        x_r = torch.lerp(start, end, receptance_share)
         return self.sigmoid(self.receptance(x_r)) * self.value(self.squared_relu(self.key(x_k)))
 
 
@@ -345,7 +360,8 @@ class Block(nn.Module):
 
     def __init__(self, config: RWKVSizes, layer: int, att: nn.Module, ffn: nn.Module) -> None:
         super().__init__()
-        dim, structure = config.dim, config.structure
+        dim = config.dim
+        structure = config.structure
         self.ln1 = norm_of(structure, dim)
         self.ln2 = norm_of(structure, dim)
         self.ln0 = norm_of(structure, dim) if layer == 0 else None
@@ -405,12 +421,11 @@ class RWKV(nn.Module):
         memories: of every block, of the bytes before; they are brought up to date.
         """
         x = self.drop(embedded)
+        known = memories or [None] * len(self.blocks)
         carried: list[Tensor] = []  # torch.compile knows no list[Tensor]()
         if x.shape[1] > 0:
-            for block, memory in zip(
-                self.blocks, memories or [None] * len(self.blocks), strict=True
-            ):
-                # Goose's blocks hand on the values of the first
+            for block, memory in zip(self.blocks, known, strict=True):
+                # Goose's blocks hand on the values of the first.
                 x, *carried = block(x, *carried, memory=memory)
         return self.head(self.ln_out(x))
 
@@ -439,11 +454,7 @@ class RWKV(nn.Module):
             "wkv": (matrix, wide),
             "ffn_shift": ((config.dim,), dtype),
         }
-        return {
-            block_name(layer, name): kind
-            for layer in range(config.layers)
-            for name, kind in kinds.items()
-        }
+        return layout_of_blocks(config.layers, kinds)
 
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, ln 2 / rate, (D,) float64.

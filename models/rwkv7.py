@@ -53,23 +53,28 @@ from plkernel.models.spectrum import (
 )
 from plkernel.models.state import STEPS, STEPS_KIND, BlockMemory, Layout, block_name
 
-IMPULSES = 8
 SEQUENCES = 4
-"""How many bytes, in how many sequences of white input, a response is the mean of."""
+"""Sequences of white input that a response is measured on."""
+IMPULSES = 8
+"""Bytes at the start of each sequence whose responses are averaged."""
 
 
 @dataclass(frozen=True)
 class RWKV7Config(RWKVSizes):
     """Goose, of width `dim` with heads of `head_size` channels.
 
-    decay_rank, rate_rank, value_rank, gate_rank: ranks of the maps that move w, a, v and g; None
-    for those of the official code, max(32, 32 round(f sqrt(D) / 32)) with f 2.5, 2.5, 1.7 and 5
-    (the published models have fewer where D is above 1024). feed_forward: width of the channel
-    mixing, None for 4 D. `backend` forces one of the operator's implementations. `dropout` and
-    `structure` are as in `RWKVConfig`; unit_scaled is not for Goose, whose low-rank maps set the
-    size of its activations. `parametrisation`: `ordered` keeps the order of the decays that rise
-    along a layer, the slowest in channel 0. `scaling_length`: T in bytes of decays that slow down
-    with the position; None for decays that do not.
+    decay_rank, rate_rank, value_rank, gate_rank
+                       ranks of the maps that move w, a, v and g; None for those of the official
+                       code, max(32, 32 round(f sqrt(D) / 32)) with f 2.5, 2.5, 1.7 and 5 (the
+                       published models have fewer where D is above 1024)
+    backend            force one of the operator's implementations
+    feed_forward       width of the channel mixing; None for 4 D
+    dropout, structure as in `RWKVConfig`; unit_scaled is not for Goose, whose low-rank maps set the
+                       size of its activations
+    parametrisation    `ordered` keeps the order of the decays that rise along a layer, the slowest
+                       in channel 0
+    scaling_length     T in bytes of decays that slow down with the position; None for decays that
+                       do not
     """
 
     version: ClassVar = 7
@@ -111,19 +116,24 @@ class RWKV7Config(RWKVSizes):
     @property
     def ranks(self) -> tuple[int, int, int, int]:
         """Of decay, in-context rate, value residual and gate."""
-        given = (self.decay_rank, self.rate_rank, self.value_rank, self.gate_rank)
-        factors = (2.5, 2.5, 1.7, 5.0)
-        official = [max(32, round(factor * self.dim**0.5 / 32) * 32) for factor in factors]
-        decay, rate, value, gate = (
-            other if own is None else own for own, other in zip(given, official, strict=True)
+
+        def rank(given: int | None, factor: float) -> int:
+            if given is not None:
+                return given
+            return max(32, round(factor * self.dim**0.5 / 32) * 32)
+
+        return (
+            rank(self.decay_rank, 2.5),
+            rank(self.rate_rank, 2.5),
+            rank(self.value_rank, 1.7),
+            rank(self.gate_rank, 5.0),
         )
-        return decay, rate, value, gate
 
 
 class GooseMixing(Mixing):
-    """Time mixing of RWKV-7.
+    """Time mixing of RWKV-7: x (B,T,D) and the values of the first block to output and values.
 
-    first: the values of the first block, None in that block itself.
+    `first` of forward: those values (B,T,D), None in the first block itself.
     """
 
     DELAY = 0
@@ -265,6 +275,7 @@ class GooseMixing(Mixing):
         if not erase:
             a = torch.zeros_like(a)
         out, _ = wkv7(r, log_decay, k, impulses, a, b, backend=self.backend)
+        # Value channel i holds the impulse at byte i alone, so that it reads its response.
         found = [out[:, i:, :, i][:, lags.to(out.device)] for i in range(IMPULSES)]
         return torch.stack(found).double().square().mean(dim=(0, 1, 3)).sqrt().cpu()
 
@@ -328,4 +339,5 @@ class RWKV7(RWKV):
         return [mixing.response(lags, erase=erase) for mixing in self._geese()]
 
     def _geese(self) -> list[GooseMixing]:
+        """The time mixings, as the class that they are here."""
         return [mixing for mixing in self.mixings() if isinstance(mixing, GooseMixing)]

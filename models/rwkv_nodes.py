@@ -7,6 +7,7 @@ from plkernel.analysis.nodes import Aim, Gain, Nodes, node_scores
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 
 LARGEST_E_LOG = 1.0
+"""Largest half range of ln(kernel / law): a kernel misses its law by a factor of e either way."""
 
 
 def gain_of(k_clamp: bool) -> Gain:
@@ -50,26 +51,34 @@ def check_nodes(
     if goose:
         check_largest_rate(max(nodes.rates))
     if nodes.gain != gain_of(k_clamp):
-        key = (
-            "with k_clamp it is scaled by min(1, lambda)"
-            if k_clamp
-            else "without k_clamp it is not scaled"
-        )
-        switch = (
-            f"the key has another: {key}; use nodes of gain {gain_of(k_clamp)!r}, or change k_clamp"
-        )
-        reason = "RWKV-7 scales its key by no decay: use nodes of gain 'none'" if goose else switch
-        raise ValueError(f"the shape is that of gain {nodes.gain!r}, but {reason}")
-    if aim is None:
-        return
-    e_log = node_scores(
-        nodes, power_law_target(aim.exponent, int(max_lag)), aim.kernel, aim.lag
-    ).e_log
-    if not e_log <= LARGEST_E_LOG:
-        clamp = "" if k_clamp or goose else ", k_clamp = true"
         raise ValueError(
-            f"{head_size} nodes in a head miss d**-{aim.exponent:g} on distances"
-            f" {1 if goose else 2}..{int(max_lag)} by a factor of exp({e_log:.3g}) either way (at"
-            f" most exp({LARGEST_E_LOG:g})): use a head_size above {head_size}{clamp} or a smaller"
-            " tempering"
+            f"gain of nodes must be {gain_of(k_clamp)!r}, since {_key_scale(k_clamp, goose)}, got"
+            f" {nodes.gain!r}{'' if goose else '; or change k_clamp'}"
         )
+    if aim is not None:
+        _check_law(nodes, aim, int(max_lag), k_clamp, goose)
+
+
+def _key_scale(k_clamp: bool, goose: bool) -> str:
+    """What an RWKV multiplies its key by, in words."""
+    if goose:
+        return "RWKV-7 scales its key by no decay"
+    if k_clamp:
+        return "with k_clamp the key is scaled by min(1, lambda)"
+    return "without k_clamp the key is not scaled"
+
+
+def _check_law(nodes: Nodes, aim: Aim, max_lag: int, k_clamp: bool, goose: bool) -> None:
+    """ValueError where the kernel of the nodes misses the law by more than LARGEST_E_LOG."""
+    target = power_law_target(aim.exponent, max_lag)
+    e_log = node_scores(nodes, target, aim.kernel, aim.lag).e_log
+    if e_log <= LARGEST_E_LOG:
+        return
+    head_size = len(nodes.rates)
+    nearest = 1 if goose else 2
+    clamp = "" if k_clamp or goose else ", k_clamp = true"
+    raise ValueError(
+        f"kernel of {head_size} nodes must follow d**-{aim.exponent:g} on distances"
+        f" {nearest}..{max_lag} within a factor of exp({LARGEST_E_LOG:g}) either way, got"
+        f" exp({e_log:.3g}); use a head_size above {head_size}{clamp} or a smaller tempering"
+    )

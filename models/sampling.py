@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Probabilities = NDArray[np.float64]
+"""(V,) in float64."""
 LARGEST_SEED = 2**63 - 1
+"""Of 64 bits with a sign, as files hold it."""
 PART = 1024
 """Bytes of a prompt that a model reads at once, which bounds its memory."""
 

@@ -66,9 +66,9 @@ class Ordered(nn.Module):
         gaps = rising.diff()
         if not bool((gaps > 0).all()):
             raise ValueError(
-                f"ordered decays must rise from channel to channel, got {int((~(gaps > 0)).sum())}"
-                " that do not rise; heads that all hold the same decays need parametrisation"
-                " 'free'"
+                "levels of ordered decays must rise from channel to channel, got"
+                f" {int((~(gaps > 0)).sum())} that do not; heads that all hold the same decays need"
+                " parametrisation 'free'"
             )
         self.theta.copy_(rising[:1])
         self.delta.copy_(inverse_softplus(gaps))
@@ -120,7 +120,9 @@ def log_length(length: float | None, step: int = 1) -> Tensor | None:
 
     A buffer of every layer that scales: readers of a checkpoint state half-lives at T.
     """
-    return None if length is None else torch.tensor([math.log(length / step)], dtype=torch.float64)
+    if length is None:
+        return None
+    return torch.tensor([math.log(length / step)], dtype=torch.float64)
 
 
 def check_scaling_length(length: float | None, step: int = 1) -> None:

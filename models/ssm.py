@@ -63,10 +63,9 @@ from plkernel.models.state import (
     check_state_layout,
 )
 
-TOTAL, LAST = "patch.total", "patch.last"
+TOTAL = "patch.total"
+LAST = "patch.last"
 """Names in a state of the sum over the unfinished patch and of the last complete one."""
-
-
 ALIGNED = 64
 """Hidden widths are filled up to a multiple of it for the matrix units of a GPU."""
 
@@ -75,13 +74,17 @@ ALIGNED = 64
 class SSMConfig:
     """Width `dim`, `layers`, input gain and patching.
 
-    `patch`: bytes per step of the recurrence; 1 is none. `backend` forces one of the scan's
-    implementations; None takes the one for the device. `structure`: what an initialisation scheme
-    asks for. `shape_multiplier`: multiply the states by a fixed number per channel, the buffer
-    `shape` of every SSM branch, which takes the place of the columns of C_proj in `place_`: a power
-    law thus acts although C_proj is initialised with zeros. `parametrisation`: `ordered` keeps the
-    order of the decays in training, the fastest in channel 0. `scaling_length`: T in bytes of
-    decays that slow down with the position; None for decays that do not.
+    gain              g(a), which the input of the recurrence is multiplied by
+    patch             bytes per step of the recurrence; 1 is none
+    mode              which patch a byte reads, see `unpool`
+    backend           force one of the scan's implementations; None takes the one for the device
+    structure         what an initialisation scheme asks for
+    shape_multiplier  multiply the states by a fixed number per channel, the buffer `shape` of every
+                      SSM branch, which takes the place of the columns of C_proj in `place_`: a
+                      power law thus acts although C_proj is initialised with zeros
+    parametrisation   `ordered` keeps the order of the decays in training, the fastest in channel 0
+    scaling_length    T in bytes of decays that slow down with the position; None for decays that do
+                      not
     """
 
     dim: int = 256
@@ -132,7 +135,9 @@ def pool(x: Tensor, size: int) -> Tensor:
     A last short patch is padded with zeros. It is never complete, so in `causal` mode no byte reads
     it.
     """
-    return F.pad(x, (0, 0, 0, -x.shape[1] % size)).unflatten(1, (-1, size)).mean(dim=2)
+    missing = -x.shape[1] % size
+    padded = F.pad(x, (0, 0, 0, missing))
+    return padded.unflatten(1, (-1, size)).mean(dim=2)
 
 
 def unpool(patches: Tensor, size: int, time: int, mode: PatchingMode) -> Tensor:
@@ -275,7 +280,7 @@ class DiagonalSSM(nn.Module):
 
 
 def input_gain(rate: Tensor, name: Gain) -> Tensor:
-    """g(lambda) for rates (D,), as `analysis.nodes.node_set.gain`.
+    """g(lambda) for rates (D,): 1, 1 - a, sqrt(1 - a**2) or min(1, lambda), with a = exp(-lambda).
 
     It is computed through expm1, so that slow nodes keep digits.
     """
@@ -338,7 +343,8 @@ class Block(nn.Module):
 
     def __init__(self, config: SSMConfig, layer: int) -> None:
         super().__init__()
-        dim, structure = config.dim, config.structure
+        dim = config.dim
+        structure = config.structure
         self.norm1 = norm_of(structure, dim)
         self.join1 = Join(structure, dim, f"mixer.{layer}")
         self.ssm = DiagonalSSM(config)
@@ -362,7 +368,8 @@ class SSM(nn.Module):
 
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
-        dim, structure = config.dim, config.structure
+        dim = config.dim
+        structure = config.structure
         self.config = config
         self.embedding = Embedding(structure, BYTES, dim, norm=structure.embedding_norm)
         self.blocks = nn.ModuleList([Block(config, layer) for layer in range(config.layers)])

@@ -50,6 +50,7 @@ class State:
         return self._each(lambda x: x.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "State":
+        """The state with `change` of every tensor."""
         return replace(self, tensors={name: change(x) for name, x in self.tensors.items()})
 
     def memories(self, layers: int, names: tuple[str, ...]) -> list[BlockMemory]:
@@ -72,6 +73,17 @@ class State:
 def block_name(layer: int, name: str) -> str:
     """Name in a state of what block `layer` remembers as `name`."""
     return f"blocks.{layer}.{name}"
+
+
+def layout_of_blocks(
+    layers: int, kinds: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+) -> Layout:
+    """The layout of a model whose blocks all remember `kinds`, block by block."""
+    layout = {}
+    for layer in range(layers):
+        for name, kind in kinds.items():
+            layout[block_name(layer, name)] = kind
+    return layout
 
 
 def blank(model: str, layout: Layout, batch: int, device: torch.device) -> State:

@@ -42,9 +42,13 @@ SLOPE_FRAME = (-0.5, 4.0)
 LONGEST_LABEL = 53
 """Characters in a line of a legend's entry that leave room for a second one beside it."""
 LONGEST_TITLE = 75
+"""Characters in a line of the title."""
 DOTS = (0, (1.2, 1.2))
+"""The line of floors."""
 FIT = COLOURS[1]
+"""Of what was fitted."""
 EXACT = COLOURS[2]
+"""Of a curve that is known exactly."""
 FITTED: dict[str, Any] = {"lw": 1.6, "alpha": 0.7, "zorder": 1.9}
 """The look of what was fitted, behind the points."""
 
@@ -246,8 +250,11 @@ def _value_limits(curves: Sequence[DecayCurve]) -> tuple[float, float]:
 
 def _slope_limits(curves: Sequence[DecayCurve], laws: Sequence[PowerLaw]) -> tuple[float, float]:
     """Limits of the slopes: zero, one, all that are known and the laws, within SLOPE_FRAME."""
-    shown = np.concatenate([known_slopes(curve)[0] for curve in curves])
-    bounds = [bound for law in laws for bound in (law.low, law.high)]
+    slopes = [known_slopes(curve) for curve in curves]
+    shown = np.concatenate([known for known, _ in slopes])
+    bounds: list[float] = []
+    for law in laws:
+        bounds += [law.low, law.high]
     reach = np.concatenate([[0.0, 1.0], bounds, shown])
     low, high = np.clip([np.nanmin(reach) - 0.2, np.nanmax(reach) + 0.2], *SLOPE_FRAME)
     return float(low), float(high)
@@ -262,7 +269,7 @@ def _draw(
     unit = scale(curve)
     bottom = above.get_ylim()[0]
     values = unit * np.asarray(curve.values)
-    low, high = (unit * np.asarray(bound) for bound in curve.interval(CONFIDENCE))
+    low, high = curve.interval(CONFIDENCE)
     slopes, half = known_slopes(curve)
     shown = np.where(values > bottom, values, np.nan)
     label = name or f"measured, {100 * CONFIDENCE:g} % interval"
@@ -271,7 +278,7 @@ def _draw(
     what = "noise" if curve.estimator == "repeats" else "shuffled corpus"
     floor: dict[str, Any] = {} if name else {"label": f"floor: {what}"}
     above.plot(lags, unit * np.asarray(curve.floor), color=colour, ls=DOTS, lw=0.9, **floor)
-    _shade(above, lags, low.clip(bottom), high.clip(bottom), colour)
+    _shade(above, lags, (unit * low).clip(bottom), (unit * high).clip(bottom), colour)
     _shade(below, lags, slopes - half, slopes + half, colour)
 
 
@@ -297,4 +304,5 @@ def _draw_shape(above: "Axes", below: "Axes", shape: ModelFit, at: Floats, unit:
 
 
 def _shade(axes: "Axes", at: Any, low: Any, high: Any, colour: str) -> None:
+    """A pale band between two curves."""
     axes.fill_between(at, low, high, color=colour, alpha=0.13, lw=0)

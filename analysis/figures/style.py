@@ -119,6 +119,7 @@ def _escape_control_characters(figure: "Figure") -> None:
 
 
 def _escaped(character: str) -> str:
+    """A character, or its escape if it has no shape."""
     if character.isprintable() or character == "\n":
         return character
     return ascii(character)[1:-1]

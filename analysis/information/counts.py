@@ -18,6 +18,7 @@ Symbols = NDArray[np.unsignedinteger[Any]]
 """Symbols (n,) by number: bytes, or tokens of a larger alphabet."""
 
 SYMBOLS = 256
+"""Values of a byte."""
 STRETCH = 1 << 24
 """Bytes counted at all lags before the next are touched: a corpus larger than memory is read once,
 not once a lag.

@@ -37,10 +37,14 @@ EXPANDED_ABOVE = 100.0
 2e-5 of the result.
 """
 POOLED_BELOW = 1e-3
+"""Share of the counts below which symbols are taken as one in a correlation."""
 BLOCKS = 40
+"""Of a jackknife, unless another number is given."""
 FEWEST_BLOCKS = 4
+"""Of a jackknife of either half of the blocks."""
 MAX_LAG = 1000
 LAGS = 64
+"""The last lag, and how many there are, unless others are given."""
 TABLE_BYTES = 1 << 26
 """Limit of the tables of one pass; lags beyond that wait for another pass."""
 
@@ -110,9 +114,9 @@ def expected_information(counts: Counts) -> float:
 
 
 def _expanded(row: Floats, column: Floats, n: float) -> Floats:
-    """E[N ln N] for large means, by expansion of f = x ln x.
+    """E[N ln N] for large means m: f(m) + v f''(m)/2 + s f'''(m)/6 + 3 v^2 f''''(m)/24.
 
-    f(m) + v f''(m)/2 + s f'''(m)/6 + 3 v^2 f''''(m)/24.
+    f = x ln x, v the variance and s the third central moment of N.
     """
     mean = row * column / n
     variance = mean * (1 - row / n) * (1 - column / n) * n / max(n - 1, 1)
@@ -154,10 +158,10 @@ def _summed(row: Floats, column: Floats, n: float) -> Floats:
 
 
 def drift_table(parts: Counts) -> Floats:
-    """Pair table (S, S) of a corpus with each of its blocks shuffled.
+    """Pair table (S, S) of a corpus with each block shuffled: sum_g n_g p_g p_g^T.
 
-    sum_g n_g p_g p_g^T, of counts `parts` (G, S). Its information comes from blocks that differ in
-    composition, and stands at every lag shorter than a block.
+    parts: (G, S) counts, from which the n_g and the shares p_g come. Its information comes from
+    blocks that differ in composition, and stands at every lag shorter than a block.
     """
     size = parts.sum(axis=1, keepdims=True)
     shares = np.divide(parts, np.sqrt(size), out=np.zeros(parts.shape), where=size > 0)
@@ -165,19 +169,18 @@ def drift_table(parts: Counts) -> Floats:
 
 
 def pools(counts: Counts) -> NDArray[np.int64]:
-    """Pool of each symbol (S,) for `correlation`.
+    """Pool of each symbol (S,) for `correlation`: its own, but one for all rarer than POOLED_BELOW.
 
-    Its own, but one for all that are rarer than `POOLED_BELOW` of the counts. Without it a pair of
-    two symbols seen once would count as perfect correlation.
+    Without that a pair of two symbols seen once would count as perfect correlation.
     """
     common = counts >= POOLED_BELOW * counts.sum()
     return np.where(common, np.cumsum(common) - 1, common.sum()).astype(np.int64)
 
 
 def correlation(tables: Counts, pool: NDArray[np.int64], beside: Counts | None = None) -> Floats:
-    """Largest non-trivial singular value of P_ij / sqrt(p_i q_j).
+    """Largest non-trivial singular value of P_ij / sqrt(p_i q_j), from pair tables (G, S, S).
 
-    From the pair tables (G, S, S) of G >= 2 blocks. It is the largest correlation that functions of
+    G >= 2 is the number of blocks. It is the largest correlation that functions of
     the two symbols can have (Hirschfeld 1935, Gebelein 1941, Renyi 1959); for small I it falls with
     half the exponent of I. Symbols of one pool (S,) are taken as one. The largest singular value of
     a noisy table is too large, so the singular vectors of the even blocks are applied to the odd
@@ -244,9 +247,9 @@ def each_left_out(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def jackknife_error(replicates: NDArray[Any]) -> Floats:
-    """Standard errors (...) from delete-one replicates (..., G).
+    """sqrt((G-1)/G sum_g (v_(-g) - mean)^2): errors (...) from delete-one replicates (..., G).
 
-    sqrt((G-1)/G sum_g (v_(-g) - mean)^2). Kunsch (Annals of Statistics 17:1217, 1989), section 2.
+    Source: Kunsch (Annals of Statistics 17:1217, 1989), section 2.
     Blocks must be longer than the memory of the observations: what two blocks have in common is
     neither in the errors nor in the correction of `without_bias`.
     """
@@ -254,10 +257,7 @@ def jackknife_error(replicates: NDArray[Any]) -> Floats:
 
 
 def half_width(replicates: NDArray[Any], confidence: float = 0.95) -> Floats:
-    """Half the interval (...) of a jackknife.
-
-    t_{G-1} standard errors of the replicates (..., G).
-    """
+    """Half the interval (...) of a jackknife: t_{G-1} standard errors of replicates (..., G)."""
     return critical_value(replicates.shape[-1], confidence) * jackknife_error(replicates)
 
 
@@ -284,7 +284,7 @@ class DecayCurve(Result):
     """Decay of a dependence with the lag, and how far it can be trusted.
 
     quantity    'information' in nats, or 'correlation' (largest non-trivial singular value of the
-    pair matrix)
+                pair matrix)
     estimator   of the information; 'plugin' for the correlation, and 'repeats' for that of
                 `repeat_curves`
     size        symbols in the corpus
@@ -292,11 +292,11 @@ class DecayCurve(Result):
     lags        (L,) ascending
     values      (L,)
     floor       (L,) mean of the plug-in estimate over all shuffles of the corpus, which have no
-    memory; of 'repeats' what noise gives once in a thousand lags
+                memory; of 'repeats' what noise gives once in a thousand lags
     drift       value that remains when each block of the jackknife is shuffled on its own: blocks
                 of different composition, such as texts by several authors, show it at every lag
     replicates  (L, G) the values with block g of the corpus left out; of 'jackknife' corrected by
-    `without_bias`
+                `without_bias`
     unit        what a symbol is, in which lags count
     """
 
@@ -359,10 +359,7 @@ class DecayCurve(Result):
 
 
 def log_lags(max_lag: int = MAX_LAG, count: int = LAGS) -> NDArray[np.int64]:
-    """At most `count` different integers from 1 to max_lag, evenly spaced in the logarithm.
-
-    As evenly as integers can be.
-    """
+    """At most `count` different integers from 1 to max_lag, about evenly spaced in ln d."""
     return np.unique(np.geomspace(1, max_lag, count).round().astype(np.int64))
 
 

@@ -1,7 +1,7 @@
 """A measured corpus: exponents with jackknife intervals, local slopes, the shape of the decay.
 
-Four shapes of decay are compared on one curve, each by least squares on ln I, and a sentence
-follows from that.
+Four shapes of decay are compared on one curve, each by least squares on ln I; a sentence says which
+describes it.
 """
 
 import math
@@ -47,6 +47,7 @@ STATED: Range = (1, 500)
 CORRELATED: Range = (1, 100)
 """The range on which the exponent of the correlation is stated."""
 OTHER_RANGES: tuple[Range, ...] = (CORRELATED, (100, 1000))
+"""Ranges of lags on which the exponent of the information is told beside the stated one."""
 CONFIDENCE = 0.95
 """Of every interval."""
 DRIFT_MULTIPLE = 2.0
@@ -54,31 +55,38 @@ DRIFT_MULTIPLE = 2.0
 drift.
 """
 FEWEST_LAGS = 3
+"""Values of a fit: two lie on any line."""
 BY_CHANCE = 0.1
 """Share of the lags above which values beyond the floor are no noise."""
 FEWEST_COMPARED = 6
+"""Values of a comparison of shapes, of which the largest has four parameters."""
 WINDOW = 2.0
 """A local slope at d uses the lags from d / WINDOW to d * WINDOW."""
 CANDIDATES = 64
+"""Breaks, or stretches, that are tried before the best is polished."""
 DRAWS = 999
 """Draws of noise; the least chance that they can give is one in a thousand."""
 SHORTEST_SPAN = 10.0
 """A range that covers less than this factor of lags decides nothing."""
 SIGNIFICANT = 0.01
+"""p below which one shape is called better than another."""
 
 
 @dataclass(frozen=True)
 class PowerLaw:
     """amplitude * d**-beta, fitted to a decay curve.
 
-    beta          exponent
-    standard_error, low, high  its jackknife error, and its interval of the given confidence
-    amplitude     value at d = 1, in the unit of the curve
-    used          number of lags fitted, first_lag and last_lag the first and last of them
-    dropped       lags of the range left out because the corrected value is zero or negative
-    r_squared     of the logarithms; near 1 for curves far from a power law too, so it says little
-    curvature     c of ln I = a - beta ln d + c (ln d)^2, with its jackknife error and two-sided p
-                  of c = 0. If positive, the decay slows down. NaN with three lags
+    beta                exponent
+    standard_error      its jackknife error
+    low, high           its interval of this `confidence`
+    amplitude           value at d = 1, in the unit of the curve
+    first_lag, last_lag the first and the last of the lags fitted
+    used                number of lags fitted
+    dropped             lags of the range left out because the corrected value is zero or negative
+    r_squared           of the logarithms; near 1 for curves far from a power law too, so it says
+                        little
+    curvature           c of ln I = a - beta ln d + c (ln d)^2, with its jackknife error and
+                        two-sided p of c = 0. If positive, the decay slows down. NaN with three lags
     """
 
     beta: float
@@ -242,7 +250,7 @@ def _curvature(data: Points, weights: Floats) -> tuple[float, float, float]:
 def log_log_slope(lags: ArrayLike, values: ArrayLike) -> float:
     """beta of the least-squares line through (ln d, ln I) with octave weights.
 
-    `fit_power_law` of exact values. NaN where one of them is not positive.
+    It is the beta of `fit_power_law` of exact values. NaN where one of them is not positive.
 
     >>> round(log_log_slope([1, 2, 4, 8], [1, 0.5, 0.25, 0.125]), 12)
     1.0
@@ -298,9 +306,9 @@ def _projector(x: Floats, degree: int, weights: Floats) -> Floats:
 
 
 class Shape(NamedTuple):
-    """ln I = a + sum_j b_j column_j(d; place).
+    """ln I = a + sum_j b_j column_j(d; place): linear but for `place`.
 
-    Linear but for `place`, which is searched on `grid` and polished.
+    That is searched on `grid` and polished.
 
     size        number of parameters
     columns     (data, place) -> the columns, (m,) each
@@ -441,8 +449,11 @@ class ModelFit:
 class Verdict:
     """Shape of a curve on the lags that stand clear of floor and drift.
 
-    A kind, and a sentence for the reader. kind: the name of a shape, 'power law' if one exponent
-    describes the curve within its errors, 'too short' or 'none'.
+    kind                 the name of a shape, 'power law' if one exponent describes the curve within
+                         its errors, 'too short' or 'none'
+    sentence             the same for the reader
+    first_lag, last_lag  the lags that stand clear
+    models               the shapes compared, the best first; empty where they are too few
     """
 
     kind: str
@@ -453,9 +464,9 @@ class Verdict:
 
 
 def compare_models(curve: DecayCurve, lags: Range | None = None) -> tuple[ModelFit, ...]:
-    """Compare four shapes by corrected Akaike criterion, best first.
+    """Compare four shapes by the corrected Akaike criterion (Hurvich & Tsai 1989), best first.
 
-    Hurvich & Tsai 1989. Lags are as in `fit_power_law`.
+    Lags are as in `fit_power_law`.
 
         power law              ln I = a - beta ln d
         exponential            ln I = a - d / tau
@@ -682,9 +693,13 @@ class Named:
 class Measurement(Result):
     """Result of `measure_corpus`; `law` is that on the stated range, None where nothing decays.
 
-    rows: label of a range of lags, the law fitted there, and the exact exponent where the corpus
-    tells it. period, records: of a text whose composition depends on the phase, or on the place in
-    lines of nearly the same length; what that explains is not part of the curves.
+    rows     label of a range of lags, the law fitted there, and the exact exponent where the corpus
+             tells it
+    exact    (L,) the true information in nats, where it is known
+    period   of a text whose composition depends on the phase
+    records  of a text whose composition depends on the place in lines of nearly the same length
+
+    What period and records explain is not part of the curves.
     """
 
     corpus: Any
@@ -701,7 +716,8 @@ class Measurement(Result):
     _figure = "plkernel.analysis.figures.decay:measurement_figure"
 
     def _title(self) -> str:
-        law, data = self.law, self.information
+        law = self.law
+        data = self.information
         beta = f"beta {law.beta:.3f} ({law.low:.3f} to {law.high:.3f}); " if law else ""
         of_repeats = " of repeats" if self.estimator == "repeats" else ""
         length = f"; {self.tokens}" if self.tokens else ""
@@ -916,9 +932,11 @@ def _lines_and_layout(
 def _measured_lags(stated: Range, max_lag: int) -> NDArray[np.int64]:
     """Log-spaced lags up to `max_lag`, and the ends of the ranges that a law is stated on.
 
-    So a stated range is measured from end to end.
+    A stated range is thus measured from end to end.
     """
-    ends = [end for limits in (stated, *OTHER_RANGES) for end in limits if end <= max_lag]
+    ends: list[int] = []
+    for limits in (stated, *OTHER_RANGES):
+        ends += [end for end in limits if end <= max_lag]
     return np.union1d(log_lags(max_lag), ends)
 
 
@@ -968,4 +986,6 @@ def at_whole_symbols(curve: DecayCurve, period: Period) -> DecayCurve:
 
 
 def _label(limits: Range) -> str:
-    return f"lags {limits[0]}..{limits[1]}"
+    """A range of lags in words."""
+    first, last = limits
+    return f"lags {first}..{last}"

@@ -33,17 +33,20 @@ CHANCE = 1e-12
 """The chance with which noise at one frequency is taken for a line."""
 WIDTH = 2.5
 """Frequencies k / size on either side of a line that belong to it, by the window."""
-EXPLAINED, NEARLY = 0.5, 0.9
-"""The least share of the power of all lines at the multiples of 1 / P, beyond what chance gives;
-and how near to the best share that of a shorter period must come to be taken instead."""
+EXPLAINED = 0.5
+"""The least share of the power of all lines at the multiples of 1 / P, beyond what chance gives."""
+NEARLY = 0.9
+"""How near to the best share that of a shorter period must come to be taken instead."""
 SPLIT = 1e-3
 """The least information, in nats at lag P, that makes a period worth naming."""
-CLEAR = 5.0
 BESIDE = (-7, -5, -3, -2, -1, 1, 2, 3, 5, 7)
-"""How many times the information at the lengths beside P, by these offsets, that at P must be."""
+"""Offsets of the lengths beside P that it is compared with."""
+CLEAR = 5.0
+"""How many times the information at those that at P must be."""
 UNITS = 8
 """Periods up to this one may be those of one symbol: of such only multiples are measured."""
 LINE_BREAK = 10
+"""The byte that ends a line."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,8 @@ def _compositions(piece: Bytes, length: int, symbols: NDArray[Any]) -> NDArray[n
 
 def _information_of_shares(tables: NDArray[np.float64]) -> NDArray[np.float64]:
     """Mutual information of joint shares (L, S, S)."""
-    rows, columns = tables.sum(axis=2), tables.sum(axis=1)
+    rows = tables.sum(axis=2)
+    columns = tables.sum(axis=1)
 
     def entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
         logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from plkernel.analysis.information.counts import Bytes, Symbols
 
 LINE_BREAK = 10
+"""The byte that ends a line."""
 FEWEST = 200
 """Lines from which on their lengths say something."""
 SPREAD = 0.25
@@ -71,7 +72,8 @@ def shuffled_records(data: Bytes, starts: NDArray[np.int64]) -> Bytes:
             continue
         at = starts[alike, None] + np.arange(length)
         drawn[at] = rng.permuted(drawn[at], axis=0)
-    for place in range(int(lengths[rare].max()) - 1 if rare else 0):
+    places = int(lengths[rare].max()) - 1 if rare else 0
+    for place in range(places):  # place by place, among those lines that reach it
         at = starts[rare][lengths[rare] > place + 1] + place
         drawn[at] = rng.permutation(drawn[at])
     order = rng.permutation(starts.size)

@@ -3,7 +3,7 @@
 There is one generator per (seed, parameter name).
 """
 
-from plkernel.models.init import schemes  # which registers them
+from plkernel.models.init import schemes  # the import registers them
 from plkernel.models.init.jacobians import tune_jacobians_
 from plkernel.models.init.plan import SCHEMES, asked, generator_for, initialise_, plan
 from plkernel.models.init.roles import RoleTable

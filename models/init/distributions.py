@@ -19,6 +19,7 @@ SYMBOLS = {
     "orthogonal": "O",
     "constant": "C",
 }
+"""Letters of the distributions, as `print` and the docstrings of schemes have them."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,7 @@ class Distribution:
         return replace(self, scale=self.scale * factor)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """A tensor of this shape, on the CPU in float32.
-
-        So that every device gets the same values.
-        """
+        """A tensor of this shape, on the CPU in float32: every device gets the same values."""
         return self.fill_(torch.empty(shape), generator)
 
     def fill_(self, tensor: Tensor, generator: torch.Generator) -> Tensor:

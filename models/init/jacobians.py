@@ -40,8 +40,10 @@ Branch = Callable[[Tensor], tuple[Tensor, Tensor]]
 class Tuned:
     """What was tuned, one number per block from the first.
 
-    gains: what its output projections were multiplied by. before, branches: J of f, before and
-    after. blocks: J of x + f(x) after; their product is about that of all blocks together.
+    gains     what its output projections were multiplied by
+    before    J of f before
+    branches  J of f after
+    blocks    J of x + f(x) after; their product is about that of all blocks together
     """
 
     gains: tuple[float, ...]
@@ -62,12 +64,17 @@ def tune_jacobians_(
 ) -> Tuned:
     """Multiply the output projections of every block x + f(x) in place until J of f is `target`.
 
-    From the first block to the last, each on what the ones before it give for `batch`, the model's
-    input. roles: the role table, which our own models bring along; its first number in a name says
-    which block a parameter belongs to, and the module of that name must map a tensor to one of the
-    same shape, alone or first in a tuple. target: 1 doubles the squared length of gradients at
-    every block; 1 / L keeps their growth over L blocks near e. tolerance: relative, of the
-    estimate; probes, seed: what it is made with, see `jacobian_norms`.
+    From the first block to the last, each on what the ones before it give for `batch`.
+
+    batch      an input of the model
+    roles      the role table, which our own models bring along. The first number in a name says
+               which block a parameter belongs to, and the module of that name must map a tensor to
+               one of the same shape, alone or first in a tuple
+    target     1 doubles the squared length of gradients at every block; 1 / L keeps their growth
+               over L blocks near e
+    tolerance  relative, of the estimate
+    probes     random signs that it is made from, see `jacobian_norms`
+    seed       of the signs
 
     Raises ValueError for a model without blocks, one of ours that norms or scales the sum or what
     is added, and where no gain reaches the target: output projections of zero, or branches that do
@@ -116,8 +123,8 @@ def tune_block_(
         gain *= factor
         of_f, of_block = measure()
     raise ValueError(
-        f"block {number} has a partial Jacobian norm of {of_f:g} after {ROUNDS} rounds, not"
-        f" {target:g}: too little of it passes through its output projections"
+        f"partial Jacobian norm of block {number} must reach {target:g} within {ROUNDS} rounds, got"
+        f" {of_f:g}; too little of it passes through its output projections"
     )
 
 
@@ -140,9 +147,9 @@ def step_towards(target: float, now: float, number: int) -> float:
     """
     if not 0 < now < math.inf:
         raise ValueError(
-            f"block {number} has a partial Jacobian norm of {now:g}, which no gain brings to"
-            f" {target:g}: apply a scheme whose output projections are not zero first, such as"
-            " sp_torch_default"
+            f"partial Jacobian norm of block {number} must be above 0 and finite, so that a gain"
+            f" brings it to {target:g}, got {now:g}; apply a scheme whose output projections are"
+            " not zero first, such as sp_torch_default"
         )
     return float((target / now) ** (1 / 3))
 
@@ -167,10 +174,10 @@ def jacobian_norms(branch: Branch, x: Tensor, probes: int, seed: int) -> tuple[f
 
 
 def captured(model: nn.Module, block: nn.Module, batch: Tensor) -> tuple[Branch, Tensor]:
-    """The block as a function from its input to (h, what it adds to h).
+    """The block as a function from its input to (h, what it adds to h), and its input for `batch`.
 
-    And the input that it gets for this batch. h is the input, or what the norm of the embedding
-    makes of it where the block holds that norm, as RWKV's first does.
+    h is the input, or what the norm of the embedding makes of it where the block holds that norm,
+    as RWKV's first does.
     """
     calls: list[tuple[Any, Any]] = []
     hook = block.register_forward_pre_hook(
@@ -182,11 +189,12 @@ def captured(model: nn.Module, block: nn.Module, batch: Tensor) -> tuple[Branch,
     norm = getattr(block, "ln0", None) or nn.Identity()
 
     def branch(given: Tensor) -> tuple[Tensor, Tensor]:
-        h = [given]
-        with norm.register_forward_hook(lambda _, args, out: h.append(out)):
+        stages = [given]  # and what ln0 makes of it, where there is one
+        with norm.register_forward_hook(lambda _, args, out: stages.append(out)):
             out = block(given, *others, **named)
         whole = out if isinstance(out, Tensor) else out[0]
-        return h[-1], whole - h[-1]
+        h = stages[-1]
+        return h, whole - h
 
     return branch, x
 
@@ -199,11 +207,12 @@ def block_paths(parameters: list[Parameter]) -> dict[int, str]:
 
 def output_weights(model: nn.Module, parameters: list[Parameter], number: int) -> list[Tensor]:
     """The output projections of one block, with the diagonal D of an SSM, which is one as well."""
-    return [
-        one.slice_of(model.get_parameter(one.name))
-        for one in parameters
-        if one.layer == number and (one.role in OUTPUT or one.name.endswith(".ssm.D"))
-    ]
+    weights = []
+    for one in parameters:
+        is_output = one.role in OUTPUT or one.name.endswith(".ssm.D")
+        if one.layer == number and is_output:
+            weights.append(one.slice_of(model.get_parameter(one.name)))
+    return weights
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """Initialisations of the Mamba-2 of transformers.
 
-With A = 1: power law, log-spaced, as it is. With equal time steps: the spectrum of PoST. Specs name
-them as `plkernel.models.init.mamba2:power_law_`, or three by the earlier name
-`plkernel.memory.foreign:power_law_`.
+With A = 1: `power_law_`, `log_spaced_`, and `unit_a_` with the decays as they are. With equal time
+steps: `spectrum_`, that of PoST. Specs name them as `plkernel.models.init.mamba2:power_law_`, or
+the first three by the earlier name `plkernel.memory.foreign:power_law_`.
 """
 
 import math
@@ -28,12 +28,9 @@ def power_law_(
     The law reaches to `max_lag` bytes.
     """
     for layer in _mamba2_layers(model):
-        _unit_a_(
-            layer,
-            place(
-                len(layer.dt_bias), gain="clamp", placement="quantile", beta=beta, max_lag=max_lag
-            ),
-        )
+        heads = len(layer.dt_bias)
+        nodes = place(heads, gain="clamp", placement="quantile", beta=beta, max_lag=max_lag)
+        _unit_a_(layer, nodes)
 
 
 def log_spaced_(
@@ -44,16 +41,15 @@ def log_spaced_(
 ) -> None:
     """Space half-lives of a Mamba2ForCausalLM evenly in their logarithm, with A = 1, in place."""
     for layer in _mamba2_layers(model):
-        _unit_a_(layer, place(len(layer.dt_bias), gain="clamp", shortest=shortest, longest=longest))
+        heads = len(layer.dt_bias)
+        _unit_a_(layer, place(heads, gain="clamp", shortest=shortest, longest=longest))
 
 
 def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
     """Set A = 1 in a Mamba2ForCausalLM and keep its decays without an input, in place.
 
-    dt becomes A dt.
-
-    Heads then write A times what they wrote. An input moves the decays as before where dt is small
-    against 1.
+    dt becomes A dt. Heads then write A times what they wrote. An input moves the decays as before
+    where dt is small against 1.
     """
     for layer in _mamba2_layers(model):
         rates = F.softplus(layer.dt_bias.double()) * layer.A_log.double().exp()

@@ -52,21 +52,32 @@ def structure_of(model: Any) -> Structure:
 
 
 DistributionOf = Distribution | Callable[[Parameter], Distribution]
+"""The distribution of all parameters of a role, or one for each."""
 NumberOf = float | Callable[[Parameter], float]
+"""A multiplier of all parameters of a role, or one for each."""
 
 
 @dataclass(frozen=True)
 class Rules:
     """The rules of a scheme, by group of roles.
 
-    A rule is a distribution, or a function from `Parameter` to one. `input`, `output` and `head`
-    are as `embedding` unless given. `roles` holds exceptions by role, which come first; position
-    follows embedding. learning_rate, eps and weight_decay hold multipliers for Adam by role or by
-    group (`input`, `output`), 1 elsewhere; weight decay is 0 on all but matrices unless said.
-    `forward`: numbers that multiply activations (embedding, logits, ...). `needs`: options that the
-    model must have. `vectors`: the version of an RWKV's vectors and low-rank maps
-    (`plkernel.models.init.rwkv_vectors`); today's official code where it is empty. `longest`: the
-    longest time constant in bytes of the ramp of RWKV-7's decays; 0 for the official ramp.
+    A rule is a distribution, or a function from `Parameter` to one.
+
+    embedding            also of what no other rule speaks of, and of positions
+    input, output, head  as `embedding` unless given
+    roles                exceptions by role, which come first
+    norm, norm_bias, bias, gate
+                         of roles that are no matrices
+    learning_rate, eps, weight_decay
+                         multipliers for Adam by role or by group (`input`, `output`), 1 elsewhere;
+                         weight decay is 0 on all but matrices unless said
+    forward              numbers that multiply activations (embedding, logits, ...)
+    needs                options of `Structure` that the model must have
+    vectors              the version of an RWKV's vectors and low-rank maps
+                         (`plkernel.models.init.rwkv_vectors`); today's official code where it is
+                         empty
+    longest              the longest time constant in bytes of the ramp of RWKV-7's decays; 0 for
+                         the official ramp
     """
 
     embedding: DistributionOf
@@ -112,9 +123,9 @@ class Rules:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A named initialisation: its source and description, and its rules.
+    """A named initialisation: its source, what it is about, and its rules.
 
-    They are a function of sizes and options.
+    rules: a function of `Sizes` and of options, which are keywords.
     """
 
     name: str
@@ -125,8 +136,8 @@ class Scheme:
     @property
     def options(self) -> dict[str, float]:
         """Its free constants and their defaults."""
-        parameters = list(inspect.signature(self.rules).parameters.values())[1:]
-        return {parameter.name: parameter.default for parameter in parameters}
+        _sizes, *free = inspect.signature(self.rules).parameters.values()
+        return {parameter.name: parameter.default for parameter in free}
 
 
 SCHEMES: dict[str, Scheme] = {}
@@ -135,7 +146,8 @@ SCHEMES: dict[str, Scheme] = {}
 def scheme(source: str) -> Callable[[Callable[..., Rules]], Callable[..., Rules]]:
     """Register a function `(sizes, *, option=default, ...) -> Rules` as the scheme of its name.
 
-    It is described by its docstring.
+    source: where it comes from, headed by its kind (code, paper, tech report, notes). The docstring
+    of the function describes the scheme.
     """
 
     def register(rules: Callable[..., Rules]) -> Callable[..., Rules]:
@@ -167,10 +179,10 @@ def find_scheme(name: str) -> Scheme:
     """The scheme of this name; ValueError with the nearest ones."""
     if name not in SCHEMES:
         near = get_close_matches(name, SCHEMES, n=3, cutoff=0.5)
-        remedy = (
-            f"nearest: {', '.join(near)}" if near else "plkernel.init list names all, such as mup"
-        )
-        raise ValueError(f"scheme must be the name of one, got {name!r}; {remedy}")
+        hint = "plkernel.init list names all, such as mup"
+        if near:
+            hint = f"nearest: {', '.join(near)}"
+        raise ValueError(f"scheme must be the name of one, got {name!r}; {hint}")
     return SCHEMES[name]
 
 
@@ -189,7 +201,7 @@ class Entry:
 class Plan:
     """The entries of a scheme on a model, in the order of its parameters.
 
-    And what it asks of the forward pass.
+    forward and needs: what it asks of the forward pass, see `Rules`.
     """
 
     scheme: str
@@ -213,9 +225,10 @@ class Plan:
         planned = {name for name, _ in self.names()}
         if planned != parameters.keys():
             name = min(planned ^ parameters.keys())
-            here, there = ("plan", "model") if name in planned else ("model", "plan")
+            where = "plan" if name in planned else "model"
             raise ValueError(
-                f"{name} is in the {here}, but not in the {there}: make the plan for this model"
+                f"model must have the parameters of the plan, got {name} in the {where} alone; make"
+                " the plan for this model"
             )
         return parameters
 
@@ -247,9 +260,11 @@ class Plan:
         for name, entries in self.names():
             kinds = {(entry.learning_rate, entry.weight_decay, entry.eps) for entry in entries}
             if len(kinds) > 1:
+                rates = sorted(entry.learning_rate for entry in entries)
                 raise ValueError(
-                    f"{name} is fused from parts that scheme {self.scheme!r} trains at different"
-                    " rates"
+                    f"multipliers of {name} must be the same for all of its parts, got learning"
+                    f" rates times {', '.join(f'{rate:g}' for rate in rates)} from scheme"
+                    f" {self.scheme!r}; store the parts apart"
                 )
             by_name[name] = kinds.pop()
         return by_name
@@ -271,7 +286,8 @@ def values_of(entry: Entry, model: nn.Module, generator: torch.Generator) -> Ten
 
     A transposed matrix is drawn as (out, in), like all others.
     """
-    parameter, distribution = entry.parameter, entry.distribution
+    parameter = entry.parameter
+    distribution = entry.distribution
     if distribution.kind == "vector":
         config = cast(Any, model).config
         version = cast(str, distribution.version)
@@ -293,10 +309,13 @@ def plan(
 ) -> Plan:
     """The plan of `scheme` for `model`; no tensor is read or written, so a meta model will do.
 
-    roles: the role table; heads: how many, and their size, (1, width) of a model without heads;
-    structure: norms, residual form and multipliers of the forward pass. Our own models bring all
-    three along; of another's it is the caller's word that the model computes so. options: the
-    scheme's free constants.
+    roles      the role table
+    heads      how many, and their size, (1, width) of a model without heads
+    structure  norms, residual form and multipliers of the forward pass
+    options    the scheme's free constants
+
+    Our own models bring roles, heads and structure along; of another's it is the caller's word that
+    the model computes so.
 
     Raises ValueError for an unknown scheme or option (with the nearest valid names), for a
     parameter with no role or two, for a scheme that asks for heads where nobody said them, for one
@@ -307,8 +326,8 @@ def plan(
     missing = unmet(rules, structure or structure_of(model))
     if missing:
         raise ValueError(
-            f"scheme {scheme!r} needs a model with {', '.join(missing)}: build it so (`asked`), "
-            "or say with structure that it is so"
+            f"model must have {', '.join(missing)} for scheme {scheme!r}, got another; build"
+            " it so (`asked`), or say with structure that it is so"
         )
     check_version(model, scheme, rules)
     entries = []
@@ -336,9 +355,9 @@ def plan(
 
 
 def unmet(rules: Rules, structure: Structure) -> list[str]:
-    """The needs and multipliers of a scheme that a structure has not, in words.
+    """The needs and multipliers of a scheme that a structure lacks, in words.
 
-    And multipliers that it has unasked.
+    A multiplier that the structure has unasked is one, too.
     """
     built = structure.options()
     missing = []
@@ -386,7 +405,8 @@ def asked(
 
     It is what `plan` compares with that of the model.
     """
-    rules = rules_at(scheme, laid_out(model, roles, heads)[1], options)
+    _, sizes = laid_out(model, roles, heads)
+    rules = rules_at(scheme, sizes, options)
     return Structure(**rules.needs, multipliers=dict(rules.forward))
 
 
@@ -408,9 +428,9 @@ def generator_for(seed: int, name: str) -> torch.Generator:
 
 
 def is_matrix(name: str, parameter: Tensor) -> bool:
-    """True if weight decay acts on it where no plan says so.
+    """True if weight decay acts on a parameter where no plan says it.
 
-    That is on `.weight`, two or more dimensions above 1.
+    That is a `.weight` with two or more dimensions above 1.
     """
     return name.endswith(".weight") and parameter.squeeze().ndim >= 2
 
@@ -422,20 +442,21 @@ def optimizer_groups(
     weight_decay: float,
     eps: float,
 ) -> list[dict[str, Any]]:
-    """Groups for an optimiser, see `param_groups`.
+    """Groups for an optimiser, see `Plan.param_groups`.
 
-    The multipliers of learning rate, weight decay and eps are given by name.
+    multipliers: of learning rate, weight decay and eps, by the name of a parameter.
     """
-    groups: dict[tuple[float, float, float], list[Tensor]] = {}
-    for name, kind in multipliers.items():
-        groups.setdefault(kind, []).append(parameters[name])
-    return [
-        {
-            "params": members,
-            "lr": learning_rate * rate,
-            "lr_multiplier": rate,
-            "weight_decay": weight_decay * decay,
-            "eps": eps * smallest,
+    members: dict[tuple[float, float, float], list[Tensor]] = {}
+    for name, triple in multipliers.items():
+        members.setdefault(triple, []).append(parameters[name])
+    groups = []
+    for (by_rate, by_decay, by_eps), tensors in members.items():
+        group = {
+            "params": tensors,
+            "lr": learning_rate * by_rate,
+            "lr_multiplier": by_rate,
+            "weight_decay": weight_decay * by_decay,
+            "eps": eps * by_eps,
         }
-        for (rate, decay, smallest), members in groups.items()
-    ]
+        groups.append(group)
+    return groups

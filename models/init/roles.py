@@ -66,6 +66,7 @@ OUTPUT: tuple[Role, ...] = ("mixer_out", "ffn_out")
 DECAYED: tuple[Role, ...] = ("embedding", "position", "head", *INPUT, *OUTPUT)
 """Roles of matrices, on which weight decay acts."""
 COME_WITH = Path(__file__).parents[2] / "runs" / "roles"
+"""Folder of the tables that come with plkernel."""
 NAMED = 4
 """How many parameters without exactly one role an error names."""
 
@@ -80,10 +81,11 @@ def group(role: Role) -> str:
 
 
 class Rule(BaseModel, frozen=True, extra="forbid"):
-    """The rule of one pattern: the role.
+    """The rule of one pattern.
 
-    `parts` are the roles of equal slices along the output where several matrices are fused into
-    one; `transposed` where the weight is stored (in, out).
+    role        the role, where nothing is fused
+    parts       the roles of equal slices along the output, where matrices are fused into one
+    transposed  the weight is stored (in, out)
     """
 
     role: Role | None = None
@@ -129,8 +131,8 @@ class RoleTable(dict[str, Rule]):
     def from_toml(cls, path: Path | str) -> "RoleTable":
         """From a TOML file whose lines are as in `from_dict`.
 
-        Or by the name of one that comes with plkernel: gpt2, mamba. Raises ValueError, naming the
-        file, where it is not.
+        path: the file, or the name of one that comes with plkernel: gpt2, mamba. Raises ValueError,
+        naming the file, where it is not there or holds no table of roles.
         """
         named = COME_WITH / f"{path}.toml"
         path = Path(path)
@@ -222,10 +224,13 @@ def kind_of(model: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class Sizes:
-    """width d, layers L (blocks), vocabulary V, heads (number, size) and branches.
+    """The sizes that schemes use.
 
-    Branches are the residual branches per block. heads is None where nobody has said them, of a
-    model of another library.
+    width       d
+    layers      L, the number of blocks
+    vocabulary  V
+    heads       (number, size); None where nobody has said them, of a model of another library
+    branches    residual branches of a block
     """
 
     width: int
@@ -260,8 +265,11 @@ class Sizes:
 class Parameter:
     """One parameter, or one slice of a fused one.
 
-    `shape` is as stored, `fan_in` and `fan_out` are of the slice alone. part: number of the slice
-    and how many there are; a bias has the fans of its matrix. `layer` counts from 0.
+    layer            l, from 0; None outside the blocks
+    shape            of the slice, as stored
+    fan_in, fan_out  of the slice alone; of a bias those of its matrix
+    part             number of the slice, from 0, and how many there are
+    transposed       stored (in, out)
     """
 
     name: str
@@ -316,15 +324,18 @@ def block_of(name: str) -> tuple[str, int] | None:
 def laid_out(
     model: nn.Module, roles: RoleTable | None, heads: tuple[int, int] | None
 ) -> tuple[list[Parameter], Sizes]:
-    """Every parameter, or slice of a fused one, with its role, layer and fans.
+    """Every parameter, or slice of a fused one, with its role, layer and fans; and the sizes.
 
-    And the sizes of the model. Width and vocabulary are those of the embedding, layers the numbers
-    in the names. `roles`: the role table, None for that of our own models; `heads`: their number
-    and size.
+    Width and vocabulary are those of the embedding, layers the numbers in the names.
+
+    roles  the role table, None for that of our own models
+    heads  their number and size
     """
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     rules = table_of(model, roles).assign(shapes)
-    parameters = [one for name in shapes for one in slices_of(name, shapes, rules)]
+    parameters: list[Parameter] = []
+    for name in shapes:
+        parameters += slices_of(name, shapes, rules)
     return parameters, sizes_of(parameters, heads_of(model, heads))
 
 
@@ -375,10 +386,7 @@ def fans_of(
     shapes: Mapping[str, tuple[int, ...]],
     rules: Mapping[str, Rule],
 ) -> tuple[int, int]:
-    """fan in and fan out of a slice of this shape.
-
-    Of a bias those of its matrix, of a vector its size twice.
-    """
+    """fan_in and fan_out of a slice: of a bias those of its matrix, of a vector its size twice."""
     transposed = rules[name].transposed
     if name.endswith("bias"):
         matrix = name.removesuffix("bias") + "weight"
@@ -415,9 +423,11 @@ def sizes_of(parameters: list[Parameter], heads: tuple[int, int] | None) -> Size
     embedding = next((one.shape for one in parameters if one.role == "embedding"), None)
     if embedding is None:
         raise ValueError(
-            "no parameter has the role 'embedding', whose shape gives width and vocabulary"
+            "roles must give a parameter the role 'embedding', whose shape is (vocabulary, width),"
+            " got none"
         )
-    vocabulary, width = embedding[0], embedding[1]
+    vocabulary = embedding[0]
+    width = embedding[1]
     numbers = {one.layer for one in parameters if one.layer is not None}
     layers = max(len(numbers), 1)
     outputs = {one.name for one in parameters if one.role in OUTPUT}

@@ -55,9 +55,10 @@ if TYPE_CHECKING:
 class Version(NamedTuple):
     """How one version of code or paper fills an RWKV.
 
-    models: of RWKV-5 (Eagle), 6 (Finch) and 7 (Goose). low_rank: bounds of the uniform low-rank
-    maps w1 and w2 of Finch. offset: k of 0.1 ((i + 1) mod 3 - k) in u. channel_power: p of
-    1 - (i / D)**(r1**p) in Finch's channel mixing.
+    models         which of RWKV-5 (Eagle), 6 (Finch) and 7 (Goose)
+    low_rank       bounds of the uniform low-rank maps w1 and w2 of Finch
+    offset         k of 0.1 ((i + 1) mod 3 - k) in u
+    channel_power  p of 1 - (i / D)**(r1**p) in Finch's channel mixing
     """
 
     models: tuple[int, ...]
@@ -80,8 +81,6 @@ OFFICIAL = {"RWKV": "rwkv_blinkdl", "RWKV7": "rwkv7_official"}
 """Today's official code of every kind of model, which all other schemes keep."""
 SHIFT_POWERS = {"r": 0.2, "g": 0.2, "k": 0.7, "v": 0.7, "w": 0.9, "a": 0.9}
 """p of Goose's token shift, by stream."""
-
-
 DECAYS_OF_GOOSE = (".w0", ".ordered.theta", ".ordered.delta")
 """Ends of the names of what RWKV-7's decays follow from, the last two where they are ordered."""
 
@@ -98,12 +97,14 @@ def of_rwkv(name: str, config: "Config", version: str, longest: float = 0.0) -> 
         return constant(((1 + block_number(name)) / config.layers) ** 0.7)
     if name.endswith(DECAYS_OF_GOOSE):
         return Distribution("vector", scale=longest, version=version)
-    if not name.endswith(("1", "2")):
+    is_low_rank = name.endswith(("1", "2"))
+    if not is_low_rank:
         return Distribution("vector", version=version)
-    first = name.endswith("1")  # of the two low-rank maps
+    first = name.endswith("1")  # of the two maps
     if config.version == 7:
         ranks = cast("RWKV7Config", config).ranks
-        rank = ranks["wavg".index(name[-2])]
+        stream = name[-2]
+        rank = ranks["wavg".index(stream)]
         return ZERO if first else orthogonal(0.1 * max(1.0, rank / config.dim) ** 0.5)
     bounds = VERSIONS[version].low_rank
     return uniform(bounds[0] if first else bounds[1])

@@ -2,9 +2,10 @@
 and of RWKV.
 
 Each is a function, registered under its name and described by its docstring. Its first argument
-are the sizes `s`, all others are the scheme's free constants. N, T, J, U, O and C are the
-distributions of `plkernel.models.init.distributions`; d, L, V and l are width, layers, vocabulary
-and the number of a block.
+are the sizes `s`, all others are the scheme's free constants. It returns `Rules(embedding, input,
+output, head, roles, ...)`. N, T, J, U, O and C are the distributions of
+`plkernel.models.init.distributions`; d, L, V and l are width, layers, vocabulary and the number of
+a block.
 """
 
 import math
@@ -28,7 +29,9 @@ from plkernel.models.init.roles import Parameter, Role, Sizes
 from plkernel.models.init.rwkv_vectors import DECAYS_OF_GOOSE
 
 By = Callable[[Parameter], Distribution]
+"""A distribution that follows from the fans or the depth of a parameter."""
 Draw = Callable[[float], Distribution]
+"""A distribution by its scale, such as `normal`."""
 CEREBRAS = "code:Cerebras Model Zoo, github.com/Cerebras/modelzoo; heads are tied there by default"
 FOUNDRY = "code:LLM Foundry (MPT), github.com/mosaicml/llm-foundry; heads are tied there"
 LM_ENGINE = "code:lm-engine, github.com/open-lm-engine/lm-engine"
@@ -39,8 +42,10 @@ SPIKE = "paper:Spike No More, arXiv 2312.16903"
 TORCHTITAN = "code:torchtitan, github.com/pytorch/torchtitan"
 TRANSFORMERS = "code:Hugging Face transformers, github.com/huggingface/transformers"
 STD = 0.0625
+"""256**-0.5, which is fan_in**-0.5 at the base width of mup_table8."""
 ROOT_2 = math.sqrt(2)
 HIDDEN = ("input", "output")
+"""Groups of roles of the matrices of the blocks."""
 FIRST_HALVES = ("_w1", ".w1", ".a1", ".v1", ".g1")
 """Ends of the names of the first maps of an RWKV's low-rank pairs."""
 FFN: tuple[Role, ...] = ("ffn_gate", "ffn_up", "ffn_router", "ffn_out")
@@ -835,7 +840,7 @@ def branch_scales(s: Sizes, mult: float, ratio: float) -> dict[str, float]:
 
 
 # RWKV: its vectors (token shifts, decays, u, gains of the heads' norm) and low-rank maps are
-# functions of channel and layer, see `distributions`; every scheme leaves them as the official code
+# functions of channel and layer, see `rwkv_vectors`; every scheme leaves them as the official code
 # has them. On an SSM the matrices alone act: B is the value, C_proj starts at zero, gate and up of
 # the feed-forward layer are ffn.key.
 

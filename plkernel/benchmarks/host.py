@@ -1,6 +1,6 @@
-"""What a call costs before anything is computed.
+"""What a call costs before anything is computed, beside `torch.nn.functional.linear`.
 
-CPU time of the path around the kernels, beside that of `torch.nn.functional.linear`.
+Measured is the CPU time of the path around the kernels.
 """
 
 import time
@@ -30,6 +30,7 @@ from plkernel.common.files import save_json
 from plkernel.models import Device
 
 BASELINE = "linear"
+"""The name of `torch.nn.functional.linear` among what is timed."""
 PARTS = ("forward", "both")
 """What is timed: a forward pass, and one with the backward pass behind it."""
 SHAPES = {"scan": (1, 4, 16), "wkv": (1, 4, 1, 16), "wkv7": (1, 4, 1, 16)}
@@ -46,9 +47,11 @@ class Work(NamedTuple):
     gradient: Tensor
 
     def forward(self) -> Any:
+        """The result."""
         return self.function(*self.leaves)
 
     def both(self) -> Any:
+        """The gradients of the leaves, by way of the result."""
         return torch.autograd.grad(self.function(*self.leaves), self.leaves, self.gradient)
 
 
@@ -91,9 +94,8 @@ def works(device: str) -> dict[str, Work]:
         if name == "scan":
             state = torch.zeros(1, 16, device=device).requires_grad_()
             leaves = [*leaves, state]
-        made[f"{name}, torch.library"] = Work(
-            partial(first, partial(registered, name, backend)), leaves, given.gradients[0]
-        )
+        function = partial(first, partial(registered, name, backend))
+        made[f"{name}, torch.library"] = Work(function, leaves, given.gradients[0])
     return made
 
 

@@ -24,8 +24,13 @@ from plkernel.training.build import choose_device
 
 Call = Callable[[], Any]
 OURS = "plkernel"
-QUEUED = 0.1  # seconds of calls that are timed together on a GPU
-LEAST_RUNS = 3  # of a slow contender: a median needs them
+"""The name of this package's operator among the contenders."""
+QUEUED = 0.1
+"""Seconds of calls that are timed together on a GPU."""
+MOST_QUEUED = 10
+"""Calls that are timed together on a GPU, at most."""
+LEAST_RUNS = 3
+"""Runs of a slow contender: a median needs them."""
 SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
     "scan": {
         "cpu": ((8, 1024, 256), (4, 4096, 256), (1, 65536, 64)),
@@ -43,6 +48,7 @@ SHAPES: dict[str, dict[str, tuple[tuple[int, ...], ...]]] = {
     },
     "wkv7": {"cpu": ((2, 1024, 4, 64),), "cuda": ((2, 1024, 4, 64), (8, 1024, 8, 64))},
 }
+"""(B,T,D) of scan, (B,T,H,K) of wkv and wkv7, by operator and kind of device."""
 INPUTS = {
     "scan": ("a", "b"),
     "wkv": ("r", "k", "v", "log_decay", "u", "state"),
@@ -58,6 +64,7 @@ LIMITS = {
 PEER_LIMITS = {"scan": 1e-2, "wkv": 1e-3, "wkv7": 1e-3}
 """Wider than LIMITS: peers sum the gradient of a fixed decay in float32."""
 PACKAGES = ("mambapy", "accelerated-scan", "flash-linear-attention", "transformers")
+"""Peers whose versions a record names."""
 FORMS = {
     "contender": "",
     "problem": "",
@@ -131,13 +138,15 @@ def _in_turns(
     repeats = dict.fromkeys(names, 1)
     times = {name: np.full(rounds, np.nan) for name in names}
     for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
             spent = np.nansum(times[name]) * repeats[name]
             if turn >= LEAST_RUNS and spent > budget:
                 continue
             times[name][turn] = timers[name].timeit(repeats[name]).median
             if device == "cuda":
-                repeats[name] = min(10, max(1, int(QUEUED / times[name][turn])))
+                fitting = int(QUEUED / times[name][turn])
+                repeats[name] = min(MOST_QUEUED, max(1, fitting))
     return times
 
 
@@ -182,12 +191,13 @@ def relative_error(values: Iterable[Tensor], truths: Iterable[Tensor]) -> float:
 
 
 def _largest_by_channel(x: Tensor) -> Tensor:
+    """Largest size of each channel, the last axis, (D,)."""
     return x.abs().reshape(-1, x.shape[-1]).amax(0)
 
 
 def set_up(rounds: int, threads: int, device: Device, out: Path | None) -> torch.device:
     """Check the arguments of a benchmark, set the threads of torch, and return the device."""
-    for name, value in (("threads", threads), ("rounds", rounds)):
+    for name, value in {"threads": threads, "rounds": rounds}.items():
         if value < 1:
             raise ValueError(f"{name} must be 1 or more, got {value}")
     check_folder(out, "out")
@@ -288,7 +298,8 @@ def step(function: Callable[..., Any], given: Problem, time_last: bool = False) 
         made = function(*leaves)
         results = made if isinstance(made, tuple) else (made,)
         back = torch.autograd.grad(results, leaves, gradients)
-        return tuple(laid(x) for x in (*[one.detach() for one in results], *back))
+        found = [one.detach() for one in results]
+        return tuple(laid(x) for x in (*found, *back))
 
     return call
 
@@ -338,7 +349,7 @@ def fla(name: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
 def makers(name: str, device: str) -> dict[str, Callable[[Problem], Call]]:
     """Return ours and the peers of an operator by name, as makers of a step.
 
-    On a GPU also one that needs it.
+    On a GPU there is also a peer that needs one.
     """
     made: dict[str, Callable[..., Call]] = {OURS: partial(step, operator(name))}
     made["loop"] = partial(step, partial(operator(name), backend="reference"))
@@ -371,13 +382,9 @@ def run(
         progress(f"checking against float64 at {shape}")
         given = problem(name, shape, place)
         error = partial(relative_error, truths=truth(name, given))
-        contenders = {
-            one: Contender(
-                partial(make, given),
-                error,
-                LIMITS[name][place] if one == OURS else PEER_LIMITS[name],
-            )
-            for one, make in makers(name, place).items()
-        }
+        contenders = {}
+        for one, make in makers(name, place).items():
+            limit = LIMITS[name][place] if one == OURS else PEER_LIMITS[name]
+            contenders[one] = Contender(partial(make, given), error, limit)
         rows += compare(contenders, rounds, shape[0] * shape[1], "x".join(map(str, shape)), place)
     show(name, "steps/s", rows, out, device=place)

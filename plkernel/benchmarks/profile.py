@@ -47,6 +47,7 @@ Call = Callable[[], Any]
 Check = tuple[Problem, tuple[Tensor, ...]]
 """A problem, and its result and gradients in float64."""
 PARTS = ("forward", "both")
+"""What is timed: a forward pass, and one with the backward pass behind it."""
 SIZES: dict[str, tuple[tuple[int, ...], ...]] = {
     "scan": ((8, 4096, 1024), (32, 4096, 1024), (1, 65536, 1024)),
     "wkv": ((8, 1024, 8, 64), (8, 4096, 8, 64), (8, 4096, 16, 64)),
@@ -57,8 +58,9 @@ SMALL: dict[str, tuple[tuple[int, ...], ...]] = {
     "wkv": ((1, 32, 1, 16),),
     "wkv7": ((1, 32, 1, 16),),
 }
+"""Shapes by operator on a GPU, and on a CPU, where the program is tried alone."""
 SHARES = {"scan": 0.4, "wkv": 0.3, "wkv7": 0.3}
-"""Of the seconds: no operator takes those of another."""
+"""Of the seconds, by operator: none takes those of another."""
 GREED = 2.0
 """No peer takes more than so many times its equal part of the seconds of its operator."""
 CHECKED = (2, 512, 2, 64)
@@ -71,12 +73,16 @@ ROTATED = 256 << 20
 """Bytes of inputs that are rotated among, several times the cache of a GPU."""
 BATCH = {"cuda": 0.02, "cpu": 0.002}
 """Seconds of calls that are timed together."""
+MOST_CALLS = 200
+"""Calls that are timed together, at most."""
 REPEATS = 5
+"""Batches of calls that are timed, of which the median counts."""
 SLOW = 0.05
 """Seconds of a call of which two are enough."""
 MOST_TEXT = 10_700
 """Characters of the table: what is slower than there is room for is in the JSON alone."""
 WIDTH = 110
+"""Characters of a line below a table."""
 PEERS = ("accelerated-scan", "flash-linear-attention", "fla-core", "mambapy", "einops")
 
 
@@ -90,13 +96,19 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        layout = {"scan": " fixed" if self.fixed else " varying"}.get(self.operator, "")
+        """As in a table: operator, shape, type and, of a scan, the kind of its decays."""
+        layout = ""
+        if self.operator == "scan":
+            layout = " fixed" if self.fixed else " varying"
         size = "x".join(map(str, self.shape))
         return f"{self.operator} {size}{layout} {str(self.dtype).removeprefix('torch.')}"
 
 
 class Candidate(NamedTuple):
-    """What makes the calls of a problem, and whether they run on a CPU and have gradients."""
+    """What makes the calls of a problem, forward and both, and whether they run on a CPU.
+
+    The second is None where a contender has no gradients.
+    """
 
     make: Callable[[Problem], tuple[Call, Call | None]]
     on_cpu: bool = False
@@ -104,8 +116,10 @@ class Candidate(NamedTuple):
 
 def cases(name: str, device: str) -> Iterator[Case]:
     """The problems of an operator; time may end before the last."""
-    for shape in (SIZES if device == "cuda" else SMALL)[name]:
-        for fixed in (True, False) if name == "scan" else (False,):
+    shapes = SIZES if device == "cuda" else SMALL
+    kinds_of_decay = (True, False) if name == "scan" else (False,)
+    for shape in shapes[name]:
+        for fixed in kinds_of_decay:
             for dtype in (torch.bfloat16, torch.float32):
                 yield Case(name, shape, dtype, fixed)
 
@@ -203,6 +217,7 @@ def by_hand(
 
 
 def mambapy(a: Tensor, b: Tensor) -> Tensor:
+    """The scan of mambapy, (B,T,1,D), in the type of b, which has no fixed decay."""
     scan = import_module("mambapy.pscan").pscan
     return scan(a.to(b.dtype).expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
 
@@ -240,7 +255,9 @@ def fla(name: str, function: str, *tensors: Tensor) -> Any:
 
 
 def forward_alone(function: Callable[..., Any], given: Problem) -> tuple[Call, None]:
-    return by_autograd(function, given)[0], None
+    """The call of a function without a backward pass."""
+    forward, _ = by_autograd(function, given)
+    return forward, None
 
 
 def candidates(name: str) -> dict[str, Candidate]:
@@ -282,12 +299,15 @@ def scan_truth(given: Problem) -> tuple[Tensor, ...]:
     grad_b = _doubled(later.flip(1), given.gradients[0].double().flip(1)).flip(1)
     grad_a = torch.zeros_like(h)
     grad_a[:, 1:] = grad_b[:, 1:] * h[:, :-1]
-    return h, grad_a.sum((0, 1)) if a.dim() == 1 else grad_a, grad_b
+    if a.dim() == 1:  # a fixed decay
+        grad_a = grad_a.sum((0, 1))
+    return h, grad_a, grad_b
 
 
 def _doubled(decays: Tensor, x: Tensor) -> Tensor:
     """h_t = a_t h_{t-1} + x_t from zero."""
-    h, products = x.clone(), decays.clone()
+    h = x.clone()
+    products = decays.clone()
     step = 1
     while step < x.shape[1]:
         h[:, step:] += products[:, step:] * h[:, :-step].clone()
@@ -301,16 +321,18 @@ def truth(case: Case, given: Problem) -> tuple[Tensor, ...]:
     if case.operator == "scan":
         return scan_truth(given)
     reference = partial(operator(case.operator), backend="reference")
-    return by_autograd(reference, given.to(torch.float64))[1]()
+    _, both = by_autograd(reference, given.to(torch.float64))
+    return both()
 
 
 def norm_error(values: Sequence[Tensor], truths: Sequence[Tensor]) -> float:
     """Largest |value - truth| / |truth| by norms; infinity for NaN."""
-    errors = [
-        float((value.double().reshape(truth.shape) - truth).norm() / truth.norm())
-        for value, truth in zip(values, truths, strict=True)
-    ]
-    return max(math.inf if math.isnan(one) else one for one in errors)
+    worst = 0.0
+    for value, truth in zip(values, truths, strict=True):
+        difference = value.double().reshape(truth.shape) - truth
+        error = float(difference.norm() / truth.norm())
+        worst = max(worst, math.inf if math.isnan(error) else error)
+    return worst
 
 
 class Chip(NamedTuple):
@@ -339,7 +361,9 @@ def least_seconds(case: Case, given: Problem, best: Chip) -> tuple[float, float]
     """
     numbers = math.prod(case.shape)
     head_size = 1 if case.operator == "scan" else case.shape[-1]
-    ahead, back = (each * numbers * head_size for each in OPERATIONS[case.operator])
+    of_forward, of_backward = OPERATIONS[case.operator]
+    ahead = of_forward * numbers * head_size
+    back = of_backward * numbers * head_size
     read = sum(x.nbytes for x in given.inputs)
     out = given.gradients[0].nbytes
     forward = max((read + out) / best.copy, ahead / best.matrix)
@@ -373,6 +397,7 @@ def _wants_more(times: Sequence[float], calls: int) -> bool:
 
 
 def _wait(device: str) -> None:
+    """Wait for the GPU, if there is one."""
     if device == "cuda":
         torch.cuda.synchronize()
 
@@ -435,7 +460,7 @@ def timed(calls: Sequence[Call], device: str) -> dict[str, Any]:
     if once > SLOW:
         row: dict[str, Any] = {"call": once}
     else:
-        count = min(200, max(len(calls), int(BATCH[device] / once)))
+        count = min(MOST_CALLS, max(len(calls), int(BATCH[device] / once)))
         row = {"call": wall_seconds(call, count, device)}
     row["host"] = float(np.median([host_seconds(call, 4, device) for _ in range(REPEATS)]))
     if device == "cuda":
@@ -523,11 +548,10 @@ def profiled(
     name: str, best: Chip, seconds: float, device: str, skip: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """The rows of an operator: every contender at every case, as far as the seconds go."""
-    entries = {
-        label: one
-        for label, one in candidates(name).items()
-        if not any(fnmatchcase(f"{name} {label}", pattern) for pattern in skip)
-    }
+    entries = {}
+    for label, one in candidates(name).items():
+        if not any(fnmatchcase(f"{name} {label}", pattern) for pattern in skip):
+            entries[label] = one
     rows: list[dict[str, Any]] = []
     end = time.monotonic() + seconds
     spent = dict.fromkeys(entries, 0.0)
@@ -583,7 +607,9 @@ def table(rows: list[dict[str, Any]], characters: int = MOST_TEXT) -> str:
         named.setdefault(row["case"], []).append(row)
     most = max(map(len, named.values()))
     while True:
-        lines = [line for case, group in named.items() for line in _lines(case, group, most)]
+        lines: list[str] = []
+        for case, group in named.items():
+            lines += _lines(case, group, most)
         text = "\n".join([TITLES, *lines])
         if len(text) <= characters or most == 1:
             return text[:characters]
@@ -617,6 +643,7 @@ def _lines(case: str, group: list[dict[str, Any]], most: int) -> Iterator[str]:
 
 
 def _cells(times: dict[str, Any] | None) -> str:
+    """The four numbers of a part, blank where it is not timed."""
     if times is None:
         return " " * len(HEADER)
     call = _digits(1e3 * times["call"])

@@ -45,8 +45,13 @@ from plkernel.training.build import build, started
 from plkernel.training.evaluate import autocast, next_byte_loss
 
 TimedRow = dict[str, Any]
-EAGER, GRAPH, COMPILED = "eager", "graph", "compiled"
+"""What is known of one model in one mode, for JSON."""
+EAGER = "eager"
+GRAPH = "graph"
+COMPILED = "compiled"
+"""Modes of a step: called from Python, as one CUDA graph, and compiled."""
 OURS = ("ssm", "rwkv6", "rwkv7")
+"""Kinds of models of this package that are timed."""
 CORES = {"rwkv6": "wkv", "rwkv7": "wkv7"}
 """Models whose operator has forms on tensor cores."""
 FIRST = 4
@@ -54,12 +59,13 @@ FIRST = 4
 INPUTS = 4
 """Batches that are taken in turns."""
 SECONDS = 0.15
-"""Of steps that are timed together."""
+"""Seconds of steps that are timed together."""
 TOGETHER = 0.5
-"""Of the seconds of `growth`, what is kept for runs at a time."""
+"""Share of the seconds of `growth` that is kept for several runs at a time."""
 APART = 0.05
 """Largest relative difference of a loss from that of the same model called from Python."""
 SLOW_PEER = "fla"
+"""Beginning of the names of peers that time many launches before they choose one."""
 SLOW = 45.0
 """Seconds that must be left before a slow peer or a compilation begins on a GPU."""
 LARGEST = 500
@@ -77,10 +83,13 @@ class Size(NamedTuple):
 
 
 class TimedModel(NamedTuple):
-    """A model, by a function of a size and a number of layers, and what holds while it runs.
+    """A model that is timed.
 
-    layers: a model of few layers is made without a device to count its parameters. exact: of the
-    operator, its name; None for attention.
+    make      a function of a size, a number of layers, and whether the model is made to count its
+              parameters alone
+    operator  the name of its recurrence; None for attention
+    during    what holds while it runs
+    on_cpu    it is timed without a GPU, too
     """
 
     label: str
@@ -107,8 +116,9 @@ GROWTH: dict[str, dict[str, tuple[int, ...]]] = {
     "cpu": {"context": (16, 32), "width": (16, 32), "batch": (1, 2), "runs": (1, 2)},
 }
 BASE = {"cuda": Size("", 0, 512, 1024, 16), "cpu": Size("", 0, 16, 16, 2)}
-"""Width, context and batch of growth where they do not vary; its models have LAYERS layers."""
+"""Width, context and batch of `growth` where they do not vary."""
 LAYERS = 4
+"""Layers of the models of `growth`."""
 CONSTANT = {"cuda": 65536, "cpu": 64}
 """Bytes of a step while the context varies."""
 SMALL = ModelSpec(dim=128, layers=4)
@@ -160,6 +170,7 @@ def fla(name: str, size: Size, layers: int, _: bool) -> nn.Module:
 
 
 def _logits_of(model: nn.Module) -> nn.Module:
+    """The model, which returns its logits alone from now on."""
     model.register_forward_hook(lambda *given: given[-1].logits)
     return model
 
@@ -207,27 +218,27 @@ def order(device: str) -> Iterator[tuple[Size, str, str]]:
 def layers_for(entry: TimedModel, size: Size) -> int:
     """The number of layers with which an entry comes nearest to the parameters of a size."""
     with torch.device("meta"):
-        two, three = (count(entry.make(size, layers, True)) for layers in (2, 3))
+        two = count(entry.make(size, 2, True))
+        three = count(entry.make(size, 3, True))
     return max(1, 2 + round((size.parameters - two) / (three - two)))
 
 
 def count(model: nn.Module) -> int:
+    """How many parameters a model has."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def training_operations(model: nn.Module, entry: TimedModel, size: Size, layers: int) -> float:
-    """Of a training step: of its matrices, and of its recurrence or attention."""
-    embeddings = {
-        id(parameter)
-        for module in model.modules()
-        if "Embedding" in type(module).__name__
-        for parameter in module.parameters(recurse=False)
-    }
-    matrices = sum(
-        parameter.numel()
-        for parameter in model.parameters()
-        if id(parameter) not in embeddings and sum(side > 1 for side in parameter.shape) >= 2
-    )
+    """Operations of a training step: of its matrices, and of its recurrence or attention."""
+    embeddings: set[int] = set()
+    for module in model.modules():
+        if "Embedding" in type(module).__name__:
+            embeddings.update(id(one) for one in module.parameters(recurse=False))
+    matrices = 0
+    for parameter in model.parameters():
+        is_matrix = sum(side > 1 for side in parameter.shape) >= 2
+        if is_matrix and id(parameter) not in embeddings:
+            matrices += parameter.numel()
     if entry.operator is None:
         mixing = 6 * size.context * size.width
     else:
@@ -245,7 +256,8 @@ class Stepper:
         self.batches = torch.randint(0, BYTES, shape, generator=generator).to(device)
         self.turns = cycle(self.batches)
         self.windows = self.batches[0].clone()
-        self.device, self.model = device, model
+        self.device = device
+        self.model = model
         on_gpu = device.type == "cuda"
         self.module: Any = model
         if mode == COMPILED:
@@ -272,6 +284,7 @@ class Stepper:
         self.loss.copy_(loss.detach())
 
     def __call__(self) -> None:
+        """One step, on the next of the batches."""
         self.windows.copy_(next(self.turns))
         self.work()
 
@@ -342,8 +355,8 @@ def step(device: Device, seconds: float, out: Path | None, only: Sequence[str] =
             continue
         row: TimedRow = {"size": size.name, "model": label, "mode": mode}
         key = (size.name, label)
-        slow = place.type == "cuda" and (mode == COMPILED or label.startswith(SLOW_PEER))
-        if time.monotonic() > end - SLOW * slow:
+        is_slow = place.type == "cuda" and (mode == COMPILED or label.startswith(SLOW_PEER))
+        if time.monotonic() > end - (SLOW if is_slow else 0.0):
             rows.append(row | {"reason": "no time left"})
             continue
         progress(name)
@@ -372,20 +385,25 @@ def table_of_steps(rows: Sequence[TimedRow]) -> str:
         if "reason" in row:
             reasons.setdefault(row["reason"], []).append(name)
             continue
-        memory = f"{row['memory'] / 1e9:.1f}" if "memory" in row else "-"
-        lines.append(
-            [row["size"], row["model"], row["mode"], f"{row['parameters'] / 1e6:.1f} M"]
-            + [f"{1e3 * row[key]:.2f}" for key in ("seconds", "host")]
-            + [f"{100 * row['share']:.1f}", memory, f"{row['first']:.0f}"]
-        )
-    missing = [
-        textwrap.fill(f"{', '.join(names)}: {reason}", WIDTH, subsequent_indent="  ")
-        for reason, names in reasons.items()
-    ]
-    repaid = [
-        f"{size} {model}: compiling is repaid after {steps:,.0f} steps"
-        for size, model, steps in repaid_after(rows)
-    ]
+        line = [
+            row["size"],
+            row["model"],
+            row["mode"],
+            f"{row['parameters'] / 1e6:.1f} M",
+            f"{1e3 * row['seconds']:.2f}",
+            f"{1e3 * row['host']:.2f}",
+            f"{100 * row['share']:.1f}",
+            f"{row['memory'] / 1e9:.1f}" if "memory" in row else "-",
+            f"{row['first']:.0f}",
+        ]
+        lines.append(line)
+    missing = []
+    for reason, names in reasons.items():
+        text = f"{', '.join(names)}: {reason}"
+        missing.append(textwrap.fill(text, WIDTH, subsequent_indent="  "))
+    repaid = []
+    for size, model, steps in repaid_after(rows):
+        repaid.append(f"{size} {model}: compiling is repaid after {steps:,.0f} steps")
     return "\n".join([text_table(header, lines), *repaid, *missing])
 
 
@@ -394,11 +412,10 @@ def repaid_after(rows: Sequence[TimedRow]) -> Iterator[tuple[str, str, float]]:
 
     Infinity for never.
     """
-    eager = {
-        (row["size"], row["model"]): row
-        for row in rows
-        if row["mode"] == EAGER and "seconds" in row
-    }
+    eager = {}
+    for row in rows:
+        if row["mode"] == EAGER and "seconds" in row:
+            eager[row["size"], row["model"]] = row
     for row in rows:
         key = (row["size"], row["model"])
         if row["mode"] == COMPILED and "seconds" in row and key in eager:
@@ -484,17 +501,19 @@ def tables_of_growth(rows: Sequence[TimedRow]) -> str:
 
 
 def _cell(row: TimedRow) -> str:
+    """Steps per second of several runs, or milliseconds of a step."""
     if "steps" in row:
         return f"{row['steps']:.3g}"
     return f"{1e3 * row['seconds']:.3g}" if "seconds" in row else "-"
 
 
 def _card(place: torch.device) -> str:
+    """The name of the GPU, or cpu."""
     return torch.cuda.get_device_name() if place.type == "cuda" else "cpu"
 
 
 def _save(name: str, found: TimedRow, place: torch.device, out: Path | None) -> None:
-    """What is known so far, so that nothing is lost if time ends."""
+    """Write what is known so far, so that nothing is lost if time ends."""
     if out is None:
         return
     card = _card(place)

@@ -15,6 +15,7 @@ from plkernel.config.condition import resolve
 from plkernel.config.reading import load_spec
 from plkernel.config.spec import Spec
 from plkernel.models import Device, rwkv, rwkv7, ssm
+from plkernel.models.layers import BYTES
 from plkernel.training.build import build_optimizer, started
 from plkernel.training.evaluate import autocast, next_byte_loss
 
@@ -24,8 +25,11 @@ OPERATORS = {
     "rwkv6": (rwkv, "wkv"),
     "rwkv7": (rwkv7, "wkv7"),
 }
-LARGEST_ERROR = 1e-5  # of loss and gradients, relative
+"""Of each kind of model the module that calls its operator, and the name of it there."""
+LARGEST_ERROR = 1e-5
+"""Of loss and gradients, relative to float64."""
 OFF = 0.02
+"""Standard deviation by which weights are moved before they are checked."""
 
 
 def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | None) -> None:
@@ -87,13 +91,17 @@ def gradient_error(spec: Spec, device: torch.device) -> float:
     fast = loss_and_gradients(model, windows)
     module, name = OPERATORS[spec.model.kind]
     operator = getattr(module, name)
-    with patch.object(
-        module, name, lambda *inputs, backend: operator(*inputs, backend="reference")
-    ):
+
+    def reference(*inputs: Tensor, backend: str | None) -> Any:
+        return operator(*inputs, backend="reference")
+
+    with patch.object(module, name, reference):
         exact = loss_and_gradients(model.cpu().double(), windows.cpu())
-    error = max(
-        float((f.double().cpu() - e).norm() / e.norm()) for f, e in zip(fast, exact, strict=True)
-    )
+    errors = []
+    for found, expected in zip(fast, exact, strict=True):
+        difference = (found.double().cpu() - expected).norm()
+        errors.append(float(difference / expected.norm()))
+    error = max(errors)
     if not error <= LARGEST_ERROR:
         raise ValueError(
             f"model must differ from its float64 reference by at most {LARGEST_ERROR:.1e}, got"
@@ -103,16 +111,18 @@ def gradient_error(spec: Spec, device: torch.device) -> float:
 
 
 def _model(spec: Spec, device: torch.device) -> nn.Module:
+    """The model of a spec at initialisation."""
     return started(resolve(spec.model), 0).to(device)
 
 
 def _windows(context: int, batch: int, device: torch.device) -> Tensor:
-    return torch.randint(
-        0, 256, (batch, context + 1), generator=torch.Generator().manual_seed(0)
-    ).to(device)
+    """Random bytes (batch, context + 1), the same at every call."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, BYTES, (batch, context + 1), generator=generator).to(device)
 
 
 def _step(model: nn.Module, spec: Spec, device: torch.device) -> Callable[[], None]:
+    """A training step of a model on the same windows, as a function."""
     optimizer = build_optimizer(model, spec.train)
     windows = _windows(spec.train.context, spec.train.batch, device)
 
@@ -128,26 +138,27 @@ def _step(model: nn.Module, spec: Spec, device: torch.device) -> Callable[[], No
 
 
 def _gpt2_step(spec: Spec, size: int, device: torch.device) -> Callable[[], None]:
-    """Return a step of transformers' GPT-2 of the same width and context.
-
-    It has nearly `size` parameters.
+    """Return a step of transformers' GPT-2 of the same width and context, with about `size`
+    parameters.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    width, context = spec.model.dim, spec.train.context
+    width = spec.model.dim
     options: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     options |= {
-        "n_positions": context,
+        "n_positions": spec.train.context,
         "n_embd": width,
         "n_head": math.gcd(4, width),
         "use_cache": False,
+        "vocab_size": BYTES,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
     }
-    options |= {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
 
-    models = (
-        GPT2LMHeadModel(GPT2Config(n_layer=layers, **options))
-        for layers in range(1, 2 * spec.model.layers + 1)
-    )
-    nearest: Any = min(models, key=lambda model: abs(model.num_parameters() - size))
+    def gpt2(layers: int) -> Any:
+        return GPT2LMHeadModel(GPT2Config(n_layer=layers, **options))
+
+    depths = range(1, 2 * spec.model.layers + 1)
+    nearest = min(map(gpt2, depths), key=lambda model: abs(model.num_parameters() - size))
     nearest.register_forward_hook(lambda *given: given[-1].logits)
     return _step(nearest.to(device).train(), spec, device)

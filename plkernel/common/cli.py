@@ -22,20 +22,26 @@ from plkernel.common.options import check_empty_paths, mistake, signature, unbro
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
-MOST_NAMES = 24  # in one message
+MOST_NAMES = 24
+"""Valid names that one message lists at most."""
 MARK = ":"
+"""Between module and attribute in a name of code."""
 TRUST = "--trust-code"
 """The option by which a person consents to the code, `module:attribute`, that a spec names."""
 _IDENTIFIERS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
+"""A name of code, `module:attribute`, either with dots."""
 CONTROLS = [code for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"]
 ESCAPES = {code: f"\\x{code:02x}" for code in CONTROLS}
 """Control characters as they are printed: names in files may hold them, and terminals obey them."""
+CURSOR_UP = re.compile(r"\n*(\x1b\[A)*")
+"""What tqdm writes to move between its bars: down by line feeds, up by escapes."""
 OUT_OF_MEMORY = re.compile("can't (allocate memory|start new thread)")
+"""What torch and Python say in a RuntimeError where memory is short."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a hint that names the closest of the `valid` names, else the first 24 of them."""
+    """Return a hint that names the closest of the `valid` names, else MOST_NAMES of them."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
@@ -164,7 +170,8 @@ def _in_one_line(call: Callable[[], Any], command: Callable[..., Any] | None) ->
         except SystemExit as stop:
             if not stop.code:
                 raise
-    _, *framed = said.getvalue().splitlines()  # without the title
+    # tyro frames its message: a title, then lines between bars, with rules between its parts.
+    _, *framed = said.getvalue().splitlines()
     text = "\n".join(line.strip(" │") for line in framed)
     first = re.search(r"(?:.*\w.*\n?)+", text)  # up to a rule or an empty line
     sentence = " ".join(first[0].split()) if first else "wrong arguments"
@@ -186,9 +193,9 @@ class _Escaping:
         self.bars = bars
 
     def write(self, text: str) -> int:
+        if self.bars and CURSOR_UP.fullmatch(text):
+            return int(self.plain.write(text))
         words = text.strip("\r") if self.bars else text
-        if self.bars and re.fullmatch(r"\n*(\x1b\[A)*", text):
-            words = ""
         code = getattr(self.plain, "encoding", None) or "utf-8"
         shown = words.translate(ESCAPES).encode(code, "backslashreplace").decode(code)
         return int(self.plain.write(text.replace(words, shown)))

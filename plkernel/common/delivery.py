@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = (".pdf", ".png", ".svg")
+"""Endings of the files that a figure can be written to."""
 
 
 def deliver(

@@ -21,7 +21,9 @@ PACKAGES = ("plkernel", "torch", "triton", "numba", "numpy", "scipy", "tensorboa
 COMMAND = "PLKERNEL_COMMAND"
 """Variable set for the workers of a study: the command of the study, which their records name."""
 GROUP = Path("/sys/fs/cgroup")
-CODE = ("analysis", "kernels", "models", "plkernel")  # folders of a checkout
+"""Where Linux tells the limits of the container that this process runs in."""
+CODE = ("analysis", "kernels", "models", "plkernel")
+"""Folders of a checkout whose changes make it dirty."""
 COMPUTING = (
     "analysis",
     "common",
@@ -79,12 +81,10 @@ def source_digest() -> str:
     """Return 16 hex digits of the SHA-256 of all source files that compute a run, with names."""
     package = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
-    files = {
-        path
-        for one in COMPUTING
-        for path in (package / one).rglob("*")
-        if path.suffix in (".py", ".toml")
-    }
+    files = []
+    for folder in COMPUTING:
+        found = (package / folder).rglob("*")
+        files += [path for path in found if path.suffix in (".py", ".toml")]
     for path in sorted(files):
         digest.update(f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
@@ -111,8 +111,9 @@ def _git(root: Path, *words: str) -> str:
 
 def command_line() -> str:
     """Return the command that started this process, as one would type it."""
-    script = getattr(sys.modules["__main__"], "__spec__", None) is None
-    return shlex.join([*(["python", sys.argv[0]] if script else program().split()), *sys.argv[1:]])
+    is_script = getattr(sys.modules["__main__"], "__spec__", None) is None
+    start = ["python", sys.argv[0]] if is_script else program().split()
+    return shlex.join([*start, *sys.argv[1:]])
 
 
 def keep_memory() -> None:
@@ -124,7 +125,7 @@ def keep_memory() -> None:
     change = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if change is not None:
         change(-3, 2**25)  # M_MMAP_THRESHOLD of mallopt(3), at its largest
-        change(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        change(-1, 2**31 - 1)  # M_TRIM_THRESHOLD, the largest int
 
 
 def available_memory(device: str = "cpu") -> float | None:

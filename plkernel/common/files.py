@@ -40,10 +40,13 @@ from plkernel.common.cli import shortened
 FigureFormat = Literal["pdf", "png", "svg"]
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+"""Errors of a full disk, a quota, a file that is too large and a disk to read from only."""
 MOST_NESTED = 64
+"""Lists and tables within each other, far below the depth at which Python stops."""
 MOST_BYTES = 2**26
 """Bytes of a JSON or TOML file, which takes some ten times as much once it is parsed."""
 MOST_BYTES_OF_ROWS = 2**29
+"""Bytes of a file of JSON lines, which are parsed one by one."""
 LONG_KEY = re.compile(
     rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % MOST_NESTED
 )
@@ -52,13 +55,17 @@ SPEC = "spec.json"
 REFERENCES = "references.json"
 REGISTERED = "registered.json"
 ROWS = "rows.jsonl"
-CONFIG, ENVIRONMENT, RESULT = "config.json", "environment.json", "result.json"
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
+RESULT = "result.json"
 MEASUREMENT = "measurement.json"
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 LOG = "log.txt"
 LOCK = ".lock"
-TUNING, REPORT, MEAN = "tuning", "report", "mean"
+TUNING = "tuning"
+REPORT = "report"
+MEAN = "mean"
 FINISHED = "finished"
 FAILED = "failed"
 DIVERGED = "diverged"
@@ -84,14 +91,9 @@ def atomic(path: Path) -> Iterator[Path]:
     A reader of `path` thus sees the old content or the new, never a part. Temporary files that
     killed writers left are removed first. OSError names `path`, not the temporary file.
     """
-    head = f".{path.name}.{socket.gethostname()}."
     path.parent.mkdir(parents=True, exist_ok=True)
-    for remains in path.parent.glob(f"{escape(head)}*"):
-        with suppress(ValueError, OverflowError, PermissionError):
-            try:
-                os.kill(int(remains.name.removeprefix(head).partition(".")[0]), 0)
-            except ProcessLookupError:
-                remains.unlink(missing_ok=True)
+    head = f".{path.name}.{socket.gethostname()}."
+    _remove_remains(path.parent, head)
     temporary = path.with_name(f"{head}{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with naming(path, temporary):
@@ -102,6 +104,18 @@ def atomic(path: Path) -> Iterator[Path]:
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_remains(folder: Path, head: str) -> None:
+    """Remove the files called `head` and a process id, of processes that have ended here."""
+    for remains in folder.glob(f"{escape(head)}*"):
+        process, _, _ = remains.name.removeprefix(head).partition(".")
+        # Names that end otherwise and processes of other people stay.
+        with suppress(ValueError, OverflowError, PermissionError):
+            try:
+                os.kill(int(process), 0)  # signal 0 does nothing to a process that is there
+            except ProcessLookupError:
+                remains.unlink(missing_ok=True)
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
@@ -138,10 +152,9 @@ def check_folder(folder: Path | None, option: str, file: Path | None = None) -> 
     """Raise OSError, naming `option`, unless files can be written in `folder`; None passes."""
     if folder is None:
         return
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
     try:
-        tempfile.TemporaryFile(
-            dir=next(place for place in (folder, *folder.parents) if place.exists())
-        ).close()
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, NotADirectoryError) else error.strerror
         raise OSError(
@@ -167,11 +180,16 @@ def refuse_study(path: Path, option: str) -> None:
 def refuse_links(*paths: Path) -> None:
     """Raise ValueError for the first of `paths` that is neither a plain file nor a folder."""
     for path in paths:
-        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
-            kind = (
-                f"a symbolic link to {os.readlink(path)}" if path.is_symlink() else "no plain file"
-            )
-            raise ValueError(f"{path} is {kind}, and nothing is written through one: remove it")
+        if path.is_symlink():
+            kind = f"a symbolic link to {os.readlink(path)}"
+        elif path.exists() and not path.is_file() and not path.is_dir():
+            kind = "a pipe or device"
+        else:
+            continue
+        raise ValueError(
+            f"{path} must be a plain file or a folder, got {kind}; remove it, nothing is written"
+            " through one"
+        )
 
 
 def save_json(path: Path, value: Any) -> None:
@@ -229,10 +247,8 @@ def parsed(parse: Callable[[str], Any], content: bytes, origin: str) -> Any:
 
     def check(value: Any, *place: object) -> None:
         if isinstance(value, int) and abs(value) >= 2**63:
-            raise ValueError(
-                f"{'.'.join(map(str, place))}: whole numbers must lie between -2**63 + 1 and"
-                " 2**63 - 1"
-            )
+            where = ".".join(map(str, place))
+            raise ValueError(f"{where}: whole numbers must lie between -2**63 + 1 and 2**63 - 1")
         if isinstance(value, dict | list):
             if len(place) >= MOST_NESTED:
                 raise RecursionError
@@ -271,11 +287,8 @@ def check_regular(path: Path, what: str = "") -> None:
     """
     try:
         mode = path.stat().st_mode
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-        ValueError,
-    ) as error:  # or a name with a zero byte in it
+    # ValueError: a name with a zero byte in it.
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         raise ValueError(f"{what}{path}: no such file") from error
     if not stat.S_ISREG(mode):
         name = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
@@ -289,11 +302,10 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
     """
     if isinstance(old, dict) and isinstance(new, dict):
         names = sorted(old.keys() | new.keys())
-        return [
-            line
-            for name in names
-            for line in differences(old.get(name), new.get(name), f"{key}.{name}".strip("."))
-        ]
+        lines = []
+        for name in names:
+            lines += differences(old.get(name), new.get(name), f"{key}.{name}".strip("."))
+        return lines
     floats = isinstance(old, float) and isinstance(new, float)
     equal = math.isclose(old, new, rel_tol=1e-12) if floats else old == new
     return [] if equal else [f"{key} was {shown(old)}, is now {shown(new)}"]

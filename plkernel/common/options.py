@@ -8,13 +8,16 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+# What a value of a type is called: in --help, in a message, and where there are several of them.
 PLACEHOLDERS = {int: "INT", float: "FLOAT", Path: "PATH", str: "TEXT"}
 KINDS = {int: "a whole number", float: "a number", Path: "a path", str: "a text"}
 PLURALS = {int: "whole numbers", float: "numbers", Path: "paths", str: "texts"}
 
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+"""The values that a message of tyro quotes."""
 UNREADABLE = re.compile(r"Error parsing (?P<option>--[\w.-]+): (?P<reason>.*)")
 """What tyro says of a value that its type cannot be made of; the value is quoted in the reason."""
+# And what it says of a value that is no choice, of none, and of an argument that is left out.
 UNKNOWN = re.compile(r"invalid choice (?P<reason>'.*') for argument '(?P<option>--[\w.-]+)'")
 MISSING = re.compile(r"Missing value for argument '(?P<option>--[\w.-]+)'(?P<reason>)")
 ABSENT = re.compile(r"Missing from .*?: (?P<name>[A-Z_]+) (?P<about>.*?)\.? \(required\)")

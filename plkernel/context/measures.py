@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,8 @@ class Curve(Result):
         values = {name: value for name, value in vars(self).items() if value is not None}
         for name, column in values.items():
             if isinstance(column, tuple):
-                values[name] = [
-                    value if math.isfinite(value) else None for value in np.asarray(column).tolist()
-                ]
+                numbers = np.asarray(column).tolist()
+                values[name] = [one if math.isfinite(one) else None for one in numbers]
         return values
 
 
@@ -101,10 +101,10 @@ def lengths(context: int, step: int = 1) -> list[int]:
 def moments(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Means of rows (L,n), and their standard errors, NaN for n = 1."""
     count = values.shape[1]
-    spread = (
-        values.std(axis=1, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(values), np.nan)
-    )
-    return tuple(values.mean(axis=1).tolist()), tuple(spread.tolist())
+    errors = np.full(len(values), np.nan)
+    if count > 1:
+        errors = values.std(axis=1, ddof=1) / np.sqrt(count)
+    return tuple(values.mean(axis=1).tolist()), tuple(errors.tolist())
 
 
 def ratio_error(parts: ArrayLike, sizes: ArrayLike) -> float | None:
@@ -124,26 +124,26 @@ def ratio_error(parts: ArrayLike, sizes: ArrayLike) -> float | None:
 def by_position(losses: ArrayLike) -> Means:
     """Means over positions of losses (n,T) in bits, by the number of bytes given.
 
-    Numbers are grouped as 1, 2, 3..4, 5..8 and so on up to T.
-
-    Positions of one window share its text: the error is that of n means of windows.
+    Numbers are grouped as 1, 2, 3..4, 5..8 and so on up to T. Positions of one window share its
+    text: the error is that of n means of windows.
     """
     values = np.asarray(losses, dtype=np.float64)
-    given = lengths(values.shape[1])
-    windows = [
-        values[:, start:end].mean(axis=1) for start, end in zip([0, *given], given, strict=False)
-    ]
-    return Means(tuple(given), *moments(np.stack(windows)))
+    ends = lengths(values.shape[1])
+    windows = [values[:, start:end].mean(axis=1) for start, end in pairwise([0, *ends])]
+    return Means(tuple(ends), *moments(np.stack(windows)))
 
 
 def truncation_of(
     given: list[int], losses: ArrayLike, floor: ArrayLike | None = None
 ) -> Truncation:
-    """Truncation from losses (L,n) in bits at n bytes, and those of the best predictor."""
+    """Truncation from losses (L,n) in bits at n bytes, with the last L of `given` known.
+
+    floor: (L,n), the losses of the best possible predictor; None where it is unknown.
+    """
     values = np.asarray(losses, dtype=np.float64)
-    least = (
-        None if floor is None else tuple(np.asarray(floor, dtype=np.float64).mean(axis=1).tolist())
-    )
+    least = None
+    if floor is not None:
+        least = tuple(np.asarray(floor, dtype=np.float64).mean(axis=1).tolist())
     bits = tuple(values.mean(axis=1).tolist())
     return Truncation(values.shape[1], tuple(given), bits, *moments(values - values[-1]), least)
 
@@ -151,14 +151,16 @@ def truncation_of(
 def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
     """Influence from divergences (n,P,L) in bits: n windows, P replaced tokens in each.
 
-    NaN at lags that are not read.
+    divergences: NaN at lags that are not read.
 
     The mean of all readings at a lag is the ratio of their sum to their number, both of which vary
     over windows; its error is linearised.
     """
     values = np.asarray(divergences, dtype=np.float64)
-    sums, counts = np.nansum(values, axis=1), (~np.isnan(values)).sum(axis=1)
-    bits, n = sums.sum(axis=0) / counts.sum(axis=0), len(values)
+    n = len(values)
+    sums = np.nansum(values, axis=1)
+    counts = (~np.isnan(values)).sum(axis=1)
+    bits = sums.sum(axis=0) / counts.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):  # infinite readings; NaN for one window
         squares = np.square(sums - bits * counts).sum(axis=0) * np.divide(n, n - 1)
     errors = np.sqrt(squares) / counts.sum(axis=0)
@@ -166,9 +168,10 @@ def influence_of(lags: Sequence[int], divergences: ArrayLike) -> Influence:
 
 
 def places(windows: int, length: int, count: int, rng: np.random.Generator) -> TokenArray:
-    """Tokens of each window (length,) to replace, (windows,count).
+    """Places of the tokens to replace in each window of `length` tokens, (windows,count).
 
-    These are the first, and one from each further of the strata.
+    A window is parted into `count` strata; replaced are its first token, and one drawn from each
+    further stratum.
 
     Every window has draws of its own: in a place that all share, readings would vary together.
     """
@@ -181,10 +184,9 @@ def places(windows: int, length: int, count: int, rng: np.random.Generator) -> T
 def is_read(lags: ArrayLike, places: ArrayLike, length: int) -> NDArray[np.bool_]:
     """Mask (..,L) of the lags (L,) to read when places (..) are replaced.
 
-    Read are those with half of the window or more given.
-
-    A lag d is read at the prediction that place + d tokens are given to. In every window each lag
-    from 1 to `length` is read at one of its `places`, if these are FEWEST_PLACES or more, or all.
+    Read are predictions with half of the window or more given. A lag d is read at the prediction
+    that place + d tokens are given to. In every window each lag from 1 to `length` is read at one
+    of its `places`, if these are FEWEST_PLACES or more, or all.
     """
     given = np.asarray(places)[..., None] + np.asarray(lags)
     return (given >= length - length // 2) & (given <= length)
@@ -201,7 +203,9 @@ def others(text: ArrayLike, tokens: ArrayLike, rng: np.random.Generator) -> Toke
             f"text must hold two different tokens or more, got {known[0]} only, which no other can"
             " replace; give a longer one"
         )
-    ends, at = counts.cumsum(), np.searchsorted(known, tokens)
+    ends = counts.cumsum()
+    at = np.searchsorted(known, tokens)
+    # A place in the sorted text without the token's own occurrences, which are then skipped.
     drawn = rng.integers(0, ends[-1] - counts[at])
     drawn += np.where(drawn >= ends[at] - counts[at], counts[at], 0)
     return np.asarray(known[np.searchsorted(ends, drawn, side="right")], dtype=np.int64)
@@ -211,15 +215,17 @@ def others(text: ArrayLike, tokens: ArrayLike, rng: np.random.Generator) -> Toke
 class Probe:
     """Use of the context by a causal model, from `windows` windows of `context` tokens.
 
-    unit             'byte', or 'token' of an alphabet of the model's own
-    bytes_per_token  of the tokens that are predicted in the windows
+    unit                 'byte', or 'token' of an alphabet of the model's own
+    bytes_per_token      of the tokens that are predicted in the windows
+    influence            of a token on the prediction of a later one, by their distance
+    positions            bits per token by the number of tokens before it in the window
+    truncation           bits per token at the last token when only the last so many before it are
+                         given
+    information          I(d) of the text in bits, at the lags of `influence`, from INFORMED blocks;
+                         None unless its tokens are bytes, and enough
+    trained              context of training, where windows are longer
+    cost, divergence     those of `plkernel.training.evaluate.beyond`, where windows are longer
     bits_per_byte_error  standard error of `bits_per_byte` over windows; None for one window
-    positions        bits per token by the number of tokens before it in the window
-    truncation       bits per token at the last token when only the last so many before it are given
-    information      I(d) of the text in bits, at the lags of `influence`, from INFORMED blocks;
-                     None unless its tokens are bytes, and enough
-    trained          context of training, where windows are longer; `cost` and `divergence` are
-    those of `beyond` then
     """
 
     unit: str
@@ -247,10 +253,8 @@ class Probe:
         values["bits_per_byte"] = self.bits_per_byte
         for name, value in values.items():
             if isinstance(value, Curve):
-                columns = value.to_dict().items()
-                values[name] = {
-                    "bits" if key == "bpb" else key: column
-                    for key, column in columns
-                    if key != "windows"
-                }
+                columns = value.to_dict()
+                columns.pop("windows", None)
+                renamed = {"bpb": "bits"}
+                values[name] = {renamed.get(key, key): one for key, one in columns.items()}
         return values

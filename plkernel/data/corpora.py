@@ -18,9 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plkernel.common.cli import counted
 from plkernel.common.files import atomic, check_folder, load_object, save_json, shown
 from plkernel.data.names import Source, find_source
 
+LONGEST_STEM = 60
+"""Letters of a corpus in the name of its flat file."""
 FORMAT = 1
 """Part of every cache key: to be raised when the same source would give other bytes."""
 
@@ -64,11 +67,12 @@ class Corpus:
         """
         if not (validation >= 0 and test >= 0 and validation + test < 1):
             raise ValueError(
-                "validation and test must be shares of the corpus, together < 1, got"
+                "validation and test must be shares of the corpus, together below 1, got"
                 f" {validation} and {test}"
             )
-        end = self.size - int(self.size * test)
-        return Splits(*np.split(self.bytes, [end - int(self.size * validation), end]))
+        test_start = self.size - int(self.size * test)
+        validation_start = test_start - int(self.size * validation)
+        return Splits(*np.split(self.bytes, [validation_start, test_start]))
 
 
 def cache_folder() -> Path:
@@ -124,14 +128,16 @@ def _check_options(max_bytes: Any, separator: Any, column: Any, cache: Any) -> N
 def size_ahead(name: str, *, max_bytes: int | None = None, **options: Any) -> int | None:
     """Bytes of the corpus that `load` would give with these options; None if not known.
 
-    Nothing is read. Nothing is written or fetched. Raises ValueError, as `load` does, when there is
-    no such corpus.
+    Nothing is read, written or fetched, but for what the cache holds. Raises ValueError, as `load`
+    does, when there is no such corpus.
     """
     source, path = _located(name, max_bytes, **options)
     corpus = _cached(path)
     if corpus:
         return corpus.size
-    return min(source.size, max_bytes or source.size) if source.size is not None else None
+    if source.size is None:
+        return None
+    return source.size if max_bytes is None else min(source.size, max_bytes)
 
 
 def _located(
@@ -153,7 +159,8 @@ def _located(
     byte = separator.encode("latin-1")
     source = find_source(name, byte, column or "text", folder)
     digest = source.digest(format=FORMAT, max_bytes=max_bytes, separator=byte.hex())
-    stem = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)[-60:].strip("_.")
+    words = re.sub(r"[^A-Za-z0-9.]+", "_", source.label)
+    stem = words[-LONGEST_STEM:].strip("_.")
     return source, folder / f"{stem}-{digest}.bin"
 
 
@@ -171,6 +178,7 @@ def _cached(path: Path) -> Corpus | None:
 
 
 def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corpus:
+    """Write the flat file of a corpus and its JSON, unless another process does it meanwhile."""
     from filelock import FileLock
 
     check_folder(path.parent, "cache folder (PLKERNEL_CACHE)")
@@ -198,7 +206,8 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
     """
     from tqdm.auto import tqdm
 
-    total = min((value for value in (source.size, max_bytes) if value is not None), default=None)
+    limits = [value for value in (source.size, max_bytes) if value is not None]
+    total = min(limits, default=None)
     digest = hashlib.sha256()
     size = 0
     documents = 0
@@ -221,13 +230,13 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
                 out.write(data)
                 digest.update(data)
                 bar.update(len(data))
-                size = size + len(data)
-                documents = documents + int(np.searchsorted(starts, keep))
+                size += len(data)
+                documents += int(np.searchsorted(starts, keep))
                 skip = 0
             if size == max_bytes:
                 break
         if size < max(documents, 1):  # nothing, or separators only
-            found = "1 document" if documents == 1 else f"{documents} documents"
+            found = counted(documents, "document", "documents")
             raise ValueError(
                 f"corpus {name!r} must hold text, got none in {found}; name another, or its"
                 " --column"

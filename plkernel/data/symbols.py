@@ -16,6 +16,7 @@ from plkernel.analysis.information.tokens import TokenLength, token_length
 from plkernel.data.tokenised import first_line, read_tokenizer, tokenised
 
 SUFFIX = ".npy"
+"""Of a file of numpy with one array."""
 MeasuredAs = Literal["bytes", "tokens"]
 """The symbols of a text that are measured."""
 

@@ -26,9 +26,13 @@ from numpy.typing import NDArray
 from plkernel.common.cli import nearest, shortened
 
 CHUNK = 1 << 23
+"""Bytes of a file that are read at once."""
 ARCHIVES = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
+"""Suffixes of archives of several files, which are not read."""
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
+"""Formats of tables by suffix."""
 ROWS = 1000
+"""Rows of a table that become one block."""
 MOST_UNPACKED = 1 << 28
 """Bytes that any compressed file may unpack to."""
 MOST_RATIO = 100
@@ -43,6 +47,7 @@ class Chunk(NamedTuple):
 
 
 Blocks = Generator[Chunk, None, None]
+"""A corpus as it is read, block by block."""
 
 
 def one_document(pieces: Iterable[Any], separator: bytes) -> Blocks:
@@ -104,9 +109,15 @@ def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
             case None:
                 yield from one_document(plain_text(handle), separator)
             case kind:
-                texts = (_json_texts if kind == "json" else _csv_texts)(handle, column)
-                while batch := list(islice(texts, ROWS)):
+                texts_of = _json_texts if kind == "json" else _csv_texts
+                for batch in _batches(texts_of(handle, column)):
                     yield documents(batch, separator)
+
+
+def _batches(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """Lists of ROWS rows, the last one shorter."""
+    left = iter(rows)
+    return iter(lambda: list(islice(left, ROWS)), [])
 
 
 @contextmanager
@@ -233,7 +244,8 @@ def plain_text(handle: BinaryIO) -> Iterator[bytes]:
 
 def table_format(path: Path) -> str | None:
     """'parquet', 'json' or 'csv' by the suffix before that of a compression; None for others."""
-    return FORMATS.get((Path(path.stem) if is_compressed(path) else path).suffix.lower())
+    unpacked = Path(path.stem) if is_compressed(path) else path
+    return FORMATS.get(unpacked.suffix.lower())
 
 
 def is_compressed(path: Path) -> bool:
@@ -242,6 +254,7 @@ def is_compressed(path: Path) -> bool:
 
 
 def _open_zst(path: Path) -> Any:
+    """The bytes that a .zst file unpacks to."""
     import pyarrow
 
     return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"), CHUNK)
@@ -313,6 +326,7 @@ def _csv_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
 
 
 def _check_column(names: list[str], wanted: str) -> None:
+    """ValueError unless the text column is among those of a table."""
     if wanted not in names:
         raise ValueError(
             f"column must be one of {', '.join(names)}, got {wanted!r}; name the one with the text"
@@ -334,10 +348,10 @@ def reader_errors(label: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.filename:  # the system names the file
             raise
         text = str(error) or type(error).__name__
+        if not text.startswith(label):
+            text = f"{label}: {text}"
         kind = OSError if isinstance(error, OSError) else ValueError
-        raise kind(
-            shortened(text if text.startswith(label) else f"{label}: {text}", 400)
-        ) from error
+        raise kind(shortened(text, 400)) from error
 
 
 def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
@@ -349,8 +363,7 @@ def bible_blocks(path: Path, identifier: str, separator: bytes) -> Blocks:
         closing(sqlite3.connect(address, uri=True)) as connection,
     ):
         connection.text_factory = bytes
-        rows = connection.execute(query, (identifier,))
-        while batch := rows.fetchmany(ROWS):
+        for batch in _batches(connection.execute(query, (identifier,))):
             yield documents([text for (text,) in batch if text], separator)
 
 
@@ -359,19 +372,19 @@ def hub_blocks(
 ) -> Blocks:
     """Read the text column of the data set `name` of the Hugging Face hub in Arrow batches.
 
-    Without a network, from the cache of `datasets`. Nothing the data set brings along is ever
-    executed. Raises OSError without either, ValueError for an unknown name, configuration, split or
-    column, in one line.
+    Without a network it is read from the cache of `datasets`. Nothing the data set brings along is
+    ever executed. Raises OSError without either, ValueError for an unknown name, configuration,
+    split or column, in one line.
     """
     import datasets
     import huggingface_hub
 
     offline = not reachable()
+    label = f"hf:{name}:{config}" if config else f"hf:{name}"
     with (
-        reader_errors(":".join(filter(None, ["hf", name, config]))),
-        patch.object(
-            datasets.config, "HF_HUB_OFFLINE", offline
-        ),  # it reads the environment once, at import
+        reader_errors(label),
+        # Both read the environment once, at import.
+        patch.object(datasets.config, "HF_HUB_OFFLINE", offline),
         patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", offline),
     ):
         try:
@@ -388,12 +401,10 @@ def hub_blocks(
                 f"split must be one of the data set, got {split!r}; {nearest(split, splits)}"
             )
         rows = splits[split]
-        _check_column(
-            list(rows.column_names or [key for row in rows.take(1) for key in row]), column
-        )
-        with suppress(
-            TypeError, ValueError
-        ):  # only parquet can leave out other columns while reading
+        names = rows.column_names or list(next(iter(rows.take(1)), {}))
+        _check_column(list(names), column)
+        # Only parquet can leave out other columns while reading.
+        with suppress(TypeError, ValueError):
             rows = datasets.load_dataset(name, config, streaming=True, columns=[column])[split]
         for table in rows.with_format("arrow").iter(batch_size=ROWS):
             for chunk in table.column(column).chunks:
@@ -402,11 +413,9 @@ def hub_blocks(
 
 def reachable() -> bool:
     """True if the hub may be asked and its name resolves; `datasets` alone would retry for 24 s."""
-    forbidding = (
-        os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-    )
-    if {"1", "ON", "YES", "TRUE"} & set(forbidding):
-        return False
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE"):
+            return False
     parts = urlsplit(endpoint())
     with suppress(OSError):
         proxy = parts.scheme in urllib.request.getproxies()  # then the proxy resolves names

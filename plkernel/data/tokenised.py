@@ -13,6 +13,7 @@ from plkernel.common.cli import existing
 Bytes = NDArray[np.uint8]
 
 FILE = "tokenizer.json"
+"""Its name in the folder of a model."""
 PIECE = 1 << 20
 """Bytes that are tokenised at a time; a piece ends behind a line break where it has one."""
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -53,7 +54,8 @@ def read_tokenizer(path: str | Path) -> Encode:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise ValueError(
-            f'tokenizer {path}: needs tokenizers, which is missing: pip install "plkernel[tokens]"'
+            f"tokenizer {path}: package tokenizers must be installed to read it, got none; pip"
+            ' install "plkernel[tokens]"'
         ) from error
     try:
         tokenizer = Tokenizer.from_file(str(place))
@@ -84,7 +86,8 @@ def read_tokenizer(path: str | Path) -> Encode:
 
 def first_line(error: BaseException) -> str:
     """What an error says first; its kind where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def tokenised(
@@ -100,8 +103,8 @@ def tokenised(
     What stands between two tokens, as spaces do that a tokenizer drops, counts with the token
     behind it. A character that becomes several tokens is divided evenly among them.
     """
-    ids = list[NDArray[np.int64]]()
-    ends = list[NDArray[np.int64]]()
+    ids: list[NDArray[np.int64]] = []
+    ends: list[NDArray[np.int64]] = []
     before = 0
     dropped = 0
     for text, widths in _pieces(data, piece):
@@ -133,13 +136,14 @@ def _ends(spans: NDArray[np.int64], reached: NDArray[np.int64]) -> NDArray[np.in
     reached  bytes up to each character
     """
     first, behind = spans.T
+    # Tokens of one character have the same span: each is number `place` of `count` in its run.
     is_new = np.append(True, np.any(spans[1:] != spans[:-1], axis=1))[: len(spans)]
     run = np.cumsum(is_new) - 1
     starts = np.flatnonzero(is_new)
     place = np.arange(len(spans)) - starts[run] + 1
-    of = np.bincount(run)[run]
+    count = np.bincount(run)[run]
     start = reached[first]
-    ends = start + (reached[behind] - start) * place // of
+    ends = start + (reached[behind] - start) * place // count
     return np.asarray(np.maximum.accumulate(ends))
 
 
@@ -159,7 +163,7 @@ def _cut(data: Bytes, start: int, stop: int) -> int:
     breaks = np.flatnonzero(data[start:stop] == ord("\n"))
     if breaks.size:
         return start + int(breaks[-1]) + 1
-    for back in range(4):  # a character has four bytes at most
+    for back in range(4):  # a character has four bytes at most, all but the first 10xxxxxx
         is_first = (data[stop - back] & 0xC0) != 0x80
         if is_first and stop - back > start:
             return stop - back
@@ -178,7 +182,7 @@ def characters(data: Bytes) -> tuple[str, NDArray[np.int64]]:
     escaped = data.tobytes().decode("utf-8", errors="surrogateescape")
     codes = np.frombuffer(escaped.encode("utf-32-le", errors="surrogatepass"), np.uint32)
     widths = np.ones(codes.size, np.int64)
-    for limit in (0x80, 0x800, 0x10000):
+    for limit in (0x80, 0x800, 0x10000):  # from which on UTF-8 takes 2, 3 and 4 bytes
         widths += codes >= limit
-    widths[(codes >= 0xDC80) & (codes < 0xDD00)] = 1
+    widths[(codes >= min(SURROGATES)) & (codes <= max(SURROGATES))] = 1
     return escaped.translate(SURROGATES), widths

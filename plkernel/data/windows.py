@@ -29,7 +29,7 @@ def carried_windows(data: Bytes, context: int, batch: int, seed: int, step: int)
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, 0]))
     origin = int(generator.integers(data.size))
-    rows = origin + np.arange(batch) * data.size // batch + step * context
+    rows = origin + np.arange(batch) * data.size // batch + step * context  # where each begins
     places = (rows[:, None] + np.arange(context + 1)) % data.size
     return torch.from_numpy(data[places].astype(np.int64))
 
@@ -52,12 +52,14 @@ def predicted_bytes(ends: NDArray[np.int64], context: int, count: int) -> NDArra
 
 
 def spread_windows(data: NDArray[Any], context: int, count: int) -> Tensor:
-    """Up to `count` windows as `fixed_windows` gives them.
+    """Up to `count` windows as `fixed_windows` gives them, overlapping where disjoint ones would be
+    fewer.
 
-    But overlapping where disjoint ones would be fewer. No two end on the same byte.
+    No two end on the same byte.
     """
     count = min(count, data.size - context)
-    return _windows(data, np.linspace(0, data.size - context - 1, count).astype(np.int64), context)
+    starts = np.linspace(0, data.size - context - 1, count).astype(np.int64)
+    return _windows(data, starts, context)
 
 
 def check_holds_window(size: int, context: int, name: str) -> None:
@@ -70,5 +72,6 @@ def check_holds_window(size: int, context: int, name: str) -> None:
 
 
 def _windows(data: NDArray[Any], starts: NDArray[np.int64], context: int) -> Tensor:
+    """The windows that begin at `starts` (n,), (n, context + 1), int64."""
     rows = np.stack([data[start : start + context + 1] for start in starts.tolist()])
     return torch.from_numpy(rows.astype(np.int64))

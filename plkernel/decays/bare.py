@@ -36,10 +36,11 @@ def located(checkpoint: Checkpoint, stated: Sequence[Statement] = ()) -> list[Lo
     layers = located_layers(moved, stated, head_of(checkpoint, moved))
     if moved is checkpoint:
         return layers
-    return [
-        (_without(module), family, {role: _without(name) for role, name in names.items()})
-        for module, family, names in layers
-    ]
+    bare = []
+    for module, family, names in layers:
+        own_names = {role: _without(name) for role, name in names.items()}
+        bare.append((_without(module), family, own_names))
+    return bare
 
 
 def _without(name: str) -> str:

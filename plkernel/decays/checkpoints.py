@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from plkernel.decays.families import Floats
 
 MOST_DIMENSIONS = 8
@@ -21,6 +23,38 @@ the next number.
 """
 EPS = {name: eps for name, _, eps in TYPES.values()}
 """Distances from 1 to the next number, by torch's name of the type."""
+
+
+def widened(raw: Any, dtype: str) -> Floats:
+    """Numbers as numpy has read them (see TYPES) in float64; `dtype` is torch's name of their type.
+
+    numpy has no bfloat16 and no float8: their bits are read as integers. bfloat16 is the upper half
+    of a float32, float8_e5m2 that of a float16.
+    """
+    values = raw
+    if dtype == "bfloat16":
+        values = (raw.astype(np.uint32) << 16).view(np.float32)
+    elif dtype == "float8_e5m2":
+        values = (raw.astype(np.uint16) << 8).view(np.float16)
+    elif dtype == "float8_e4m3fn":
+        values = _of_float8_e4m3fn(raw)
+    with np.errstate(invalid="ignore"):  # of NaN
+        wide: Floats = values.astype(np.float64)
+    return wide
+
+
+def _of_float8_e4m3fn(raw: Any) -> Floats:
+    """Numbers of bytes with a sign, 4 bits of exponent (bias 7) and 3 of mantissa.
+
+    NaN where all bits but the sign are set.
+    """
+    exponent = (raw >> 3 & 15).astype(int)
+    mantissa = (raw & 7) / 8
+    normal = np.ldexp(1 + mantissa, exponent - 7)
+    subnormal = np.ldexp(mantissa, -6)
+    size = np.where(exponent > 0, normal, subnormal)
+    signed = np.where(raw & 128, -size, size)
+    return np.where(raw & 127 == 127, np.nan, signed)
 
 
 @dataclass(frozen=True)

@@ -35,23 +35,25 @@ LISTED = re.compile(r".*(?:layer|block|pattern).*", re.IGNORECASE)
 SHARED = ("num_hidden_groups", "num_unique_layers", "mean_recurrence", "total_ut_steps")
 """Names of config.json of models that use a layer more than once."""
 NUMBER = re.compile(r"(?:^|\.)(\d{1,9})(?=\.)", re.ASCII)
+"""The number of a layer in the name of a tensor."""
 NamedSizes = Iterator[tuple[str, float]]
+"""Settings of config.json by name, and their numbers."""
 
 
 def check_sizes(config: Mapping[str, Any]) -> None:
-    """Raise ValueError for sizes of config.json that no model has.
-
-    In tables and lists within it, too.
-    """
-    for wanted, most in ((LAYERS, DEEPEST_MODEL), (COUNTED, MOST_COUNTED), (SIZED, WIDEST)):
+    """Raise ValueError for sizes of config.json, or of what is nested in it, that no model has."""
+    limits = {LAYERS: DEEPEST_MODEL, COUNTED: MOST_COUNTED, SIZED: WIDEST}
+    for wanted, most in limits.items():
         for name, size in _numbers(config, wanted):
             if size > most:
-                words = f"{name} must be at most {most:,}, got {_written(size)}"
-                raise ValueError(f"config.json: {words}")
+                raise ValueError(
+                    f"config.json: {name} must be at most {most:,}, got {_written(size)}"
+                )
     for name, length in _lengths(config):
         if length > DEEPEST_MODEL:
-            words = f"{name} must have at most {DEEPEST_MODEL:,} entries, got {length:,}"
-            raise ValueError(f"config.json: {words}")
+            raise ValueError(
+                f"config.json: {name} must have at most {DEEPEST_MODEL:,} entries, got {length:,}"
+            )
 
 
 def check_against(config: Mapping[str, Any], names: Iterable[str], numbers: int) -> None:
@@ -60,19 +62,30 @@ def check_against(config: Mapping[str, Any], names: Iterable[str], numbers: int)
     names: of the tensors; numbers: how many they hold together. A width is at most all of them.
     """
     check_sizes(config)
-    config = {name: one for name, one in config.items() if not OTHER_INPUTS.fullmatch(name)}
-    held = 1 + max((int(one) for name in names for one in NUMBER.findall(name)), default=-1)
-    if not any(name in config for name in SHARED):
-        for name, size in _numbers(config, LAYERS):
+    of_text = {name: one for name, one in config.items() if not OTHER_INPUTS.fullmatch(name)}
+    if not any(name in of_text for name in SHARED):
+        held = _layers_held(names)
+        for name, size in _numbers(of_text, LAYERS):
             if size > held:
-                words = f"{name} must be at most the {held} layers that have tensors"
-                words += f", got {_written(size)}"
-                raise ValueError(f"config.json: {words}")
-    for name, size in _numbers(config, SIZED):
+                raise ValueError(
+                    f"config.json: {name} must be at most the {held} layers that have tensors, got"
+                    f" {_written(size)}"
+                )
+    for name, size in _numbers(of_text, SIZED):
         if size > numbers:
-            words = f"{name} must be at most the {numbers:,} numbers that all tensors together hold"
-            words += f", got {_written(size)}"
-            raise ValueError(f"config.json: {words}")
+            raise ValueError(
+                f"config.json: {name} must be at most the {numbers:,} numbers that all tensors"
+                f" together hold, got {_written(size)}"
+            )
+
+
+def _layers_held(names: Iterable[str]) -> int:
+    """How many layers the numbers in names of tensors count; 0 without any."""
+    largest = -1
+    for name in names:
+        for number in NUMBER.findall(name):
+            largest = max(largest, int(number))
+    return largest + 1
 
 
 def check_parameters(parameters: int, numbers: int) -> None:
@@ -88,6 +101,7 @@ def check_parameters(parameters: int, numbers: int) -> None:
 
 
 def _written(size: float) -> str:
+    """A size for a message, whatever a file says."""
     return shown(int(size)) if size < 2**63 else f"{size:.3g}"
 
 
@@ -109,6 +123,7 @@ def _lengths(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _nested(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Settings by name, and those of tables in them, alone or in a list."""
     for name, value in config.items():
         yield str(name), value
         for inner in value if isinstance(value, list) else [value]:

@@ -81,6 +81,8 @@ WRAPPED = re.compile(
 """Names of the tensors of a linear map that peft or torch.compile has wrapped."""
 COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
 """Names of config.json for the number of layers."""
+MOST_COUNTED = 4096
+"""Heads or layers by which a formula makes an array; published models have some hundred."""
 DEEPEST = 4
 """Parts of a name that may stand below a linear map: q.base_layer.weight.quant_state.nf4."""
 
@@ -129,11 +131,12 @@ class Given:
             raise ValueError(f"config.json: {name} must be a number, got {shown(value)}") from None
 
     def count(self, name: str) -> int:
-        """Number of config.json from 1 to 4096; ValueError if absent or outside."""
+        """Number of config.json from 1 to MOST_COUNTED; ValueError if absent or outside."""
         value = self.number(name)
-        if value is None or not 1 <= value <= 4096:
+        if value is None or not 1 <= value <= MOST_COUNTED:
             raise ValueError(
-                f"config.json: {name} must be from 1 to 4096, got {shown(self.setting(name))}"
+                f"config.json: {name} must be from 1 to {MOST_COUNTED}, got"
+                f" {shown(self.setting(name))}"
             )
         return int(value)
 
@@ -142,10 +145,10 @@ class Given:
 class Argument:
     """First argument of torch `functions` in a running model.
 
-    It replaces the static tensor of `role` at every token.
-
-    time: dimension of the tokens; call: index among the calls with all tokens; every: each call has
-    some channels.
+    role   of the static tensor that it replaces at every token
+    time   dimension of the tokens
+    call   index among the calls with all tokens
+    every  each call has some of the channels
     """
 
     role: str
@@ -159,26 +162,33 @@ class Argument:
 class Family:
     """Layers of one kind: their rates -ln a from the tensors, and where they stand.
 
-    tensors  names to read, by role in the formula; {at} stands for the module
-    beside   names of which one must be in the checkpoint, if any are given; without: names that
-    must be absent
-    starts   exact initialisations of the tensor of a role in official code, in words and as
-    functions
-    decides  values of model_type in config.json with which nothing needs to stand beside
-    anchor   pattern that the name of one tensor of every such layer matches; its groups fill the
-    templates of names; a group `x` is the affix of a further set of decays in a module
-    fixed    rates that config.json defines, for decays that are not learned
-    taken    place where a running module of transformers or plkernel computes decays that depend on
-    the input
-    heads    names of config.json for the number of heads: the first that is there is the size of
-    A_log
-    channels by role: products or quotients of settings of config.json, one of which is the number
-    of channels of its tensor; states: of which one is its last dimension. In families.toml a list
-    is of the first tensor. What stands after `else` holds where the settings before are absent
-    widths   of the tensors beside by template: how many numbers they hold, in the same way
-    whole    the formula needs all of a tensor; any other is of each channel alone
-    equal    roles of tensors whose numbers may well be equal, or zero
-    own      stated for a layer of somebody's own, whose initialisation is not known
+    rate      rates -ln a per token from the tensors
+    formula   the same in words
+    source    of the formula: a paper or official code
+    tensors   names to read, by role in the formula; {at} stands for the module
+    anchor    pattern that the name of one tensor of every such layer matches; its groups fill the
+              templates of names; a group `x` is the affix of a further set of decays in a module
+    notes     what a report says beside the half-lives
+    beside    names of which one must be in the checkpoint, if any are given
+    without   names that must be absent
+    models    values of model_type in config.json without which no layer is of this family, if any
+              are given
+    starts    exact initialisations of the tensor of a role in official code, in words and as
+              functions
+    fixed     rates that config.json defines, for decays that are not learned
+    taken     place where a running module of transformers or plkernel computes decays that depend
+              on the input
+    heads     names of config.json for the number of heads: the first that is there is the size of
+              A_log
+    whole     the formula needs all of a tensor; any other is of each channel alone
+    decides   values of model_type in config.json with which nothing needs to stand beside
+    channels  by role: products or quotients of settings of config.json, one of which is the number
+              of channels of its tensor. In families.toml a list is of the first tensor. What stands
+              after `else` holds where the settings before are absent
+    states    of which one is the last dimension of the tensor, in the same way
+    widths    of the tensors beside by template: how many numbers they hold, in the same way
+    equal     roles of tensors whose numbers may well be equal, or zero
+    own       stated for a layer of somebody's own, whose initialisation is not known
     """
 
     name: str
@@ -237,14 +247,19 @@ def mamba2(given: Given) -> Floats:
         return stepped(given, given.number("time_step_min", 0.0) or 0.0)
     name, limits = _step_limits(given)
     try:
-        shortest, longest = (
-            float(next(iter(one.values()), "") if isinstance(one, dict) else one) for one in limits
-        )
+        low, high = limits
+        shortest = _limit(low)
+        longest = _limit(high)
     except (TypeError, ValueError):
         raise ValueError(f"config.json: {name} must be two numbers, got {shown(limits)}") from None
     if not shortest <= longest:
         raise ValueError(f"config.json: {name} must ascend, got {shown(limits)}")
     return stepped(given, shortest, longest)
+
+
+def _limit(stated: Any) -> float:
+    """A number, or that in an object with one; TypeError or ValueError for anything else."""
+    return float(next(iter(stated.values()), "") if isinstance(stated, dict) else stated)
 
 
 def _step_limits(given: Given) -> tuple[str, Any]:
@@ -270,8 +285,8 @@ def by_speed(given: Given) -> Floats:
     speeds = given["A"]
     dt_bias = given["dt_bias"]
     is_by_head = speeds.size == dt_bias.size
-    steps = softplus(dt_bias.reshape(speeds.shape) if is_by_head else _of_rows(dt_bias, speeds))
-    rates: Floats = -speeds * steps
+    fitted = dt_bias.reshape(speeds.shape) if is_by_head else _of_rows(dt_bias, speeds)
+    rates: Floats = -speeds * softplus(fitted)
     return rates
 
 
@@ -304,7 +319,8 @@ def gate_bound(given: Given) -> float | None:
 
 def lightning(given: Given) -> Floats:
     """`lightning_rates` of the heads that config.json counts; shape (H,)."""
-    heads, layers = given.count("num_attention_heads"), given.count("num_hidden_layers")
+    heads = given.count("num_attention_heads")
+    layers = given.count("num_hidden_layers")
     return lightning_rates(heads, layers, given.layer)
 
 
@@ -387,14 +403,16 @@ def second_half(given: Given) -> Floats:
 
 
 def _capped(given: Given, bias: Floats) -> Floats:
+    """-ln sigmoid(b), or -ln sigmoid(cap tanh(b / cap)) with the cap of config.json."""
     cap = given.number("gate_soft_cap")
     return rate_of("sigmoid", bias, cap=cap) if cap else rate_of("sigmoid", bias)
 
 
 def gla(given: Given) -> Floats:
     """-ln sigmoid(b) / 16; at most -clamp_min."""
-    most = given.number("clamp_min")
-    return np.minimum(rate_of("sigmoid_root", given["bias"]), math.inf if most is None else -most)
+    lowest = given.number("clamp_min")
+    largest = math.inf if lowest is None else -lowest
+    return np.minimum(rate_of("sigmoid_root", given["bias"]), largest)
 
 
 def hgrn(given: Given) -> Floats:
@@ -420,8 +438,10 @@ def s4d(given: Given) -> Floats:
 
 def s5(given: Given) -> Floats:
     """-Lambda_re exp(log_step), both (P,); or one step for all."""
-    real, steps = given["Lambda_re"].reshape(-1), given["log_step"]
-    return rate_of("real_part", real, log_step=steps.reshape(() if steps.size == 1 else real.shape))
+    real = given["Lambda_re"].reshape(-1)
+    steps = given["log_step"]
+    shape = () if steps.size == 1 else real.shape
+    return rate_of("real_part", real, log_step=steps.reshape(shape))
 
 
 def rate_of(form: str, x: Floats, **given: Any) -> Floats:
@@ -512,13 +532,22 @@ STARTS: dict[str, tuple[str, Start]] = {
     "-1/2": ("-1/2", full_of(-0.5)),
     "ln(1/2)": ("ln(1/2)", full_of(math.log(0.5))),
     "xlstm": ("3 .. 6 over heads (xLSTM)", xlstm),
-    "rwkv4": ("the official start of RWKV-4", rwkv_from(-5.0, 3.0)),  # BlinkDL/RWKV-LM
-    "rwkv5": ("the official start of RWKV-5 and RWKV-6", rwkv_from(-6.0, -1.0)),
-    "rwkv7": ("the official start of RWKV-7", rwkv7_from(64)),
-    "rwkv7, heads of 8": ("the official start of RWKV-7 with heads of 8", rwkv7_from(8)),
-    "rwkv7, heads of 16": ("the official start of RWKV-7 with heads of 16", rwkv7_from(16)),
-    "rwkv7, heads of 32": ("the official start of RWKV-7 with heads of 32", rwkv7_from(32)),
-    "rwkv7, heads of 128": ("the official start of RWKV-7 with heads of 128", rwkv7_from(128)),
+    "rwkv4": ("the official initialisation of RWKV-4", rwkv_from(-5.0, 3.0)),  # BlinkDL/RWKV-LM
+    "rwkv5": ("the official initialisation of RWKV-5 and RWKV-6", rwkv_from(-6.0, -1.0)),
+    "rwkv7": ("the official initialisation of RWKV-7", rwkv7_from(64)),
+    "rwkv7, heads of 8": ("the official initialisation of RWKV-7 with heads of 8", rwkv7_from(8)),
+    "rwkv7, heads of 16": (
+        "the official initialisation of RWKV-7 with heads of 16",
+        rwkv7_from(16),
+    ),
+    "rwkv7, heads of 32": (
+        "the official initialisation of RWKV-7 with heads of 32",
+        rwkv7_from(32),
+    ),
+    "rwkv7, heads of 128": (
+        "the official initialisation of RWKV-7 with heads of 128",
+        rwkv7_from(128),
+    ),
 }
 """Exact initialisations of official code, in words and as functions, by the names of them that
 families.toml has.

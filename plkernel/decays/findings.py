@@ -19,6 +19,12 @@ MOST_FOREVER = 0.5
 LARGEST_SHIFT = 0.02
 """Relative change of a half-life by rounding; a larger one is a finding."""
 HALF_PRECISION = ("bfloat16", "float16")
+COMPUTED = 1e-6
+"""Relative difference that computing an initialisation in float32 leaves: 8 roundings of 2**-23."""
+BY_LOGARITHM = 1e-5
+"""The same of a formula with exponentials and logarithms: 84 roundings."""
+SAME_NUMBER = 1e-7
+"""Relative difference below the distance of two numbers in float32: what is stored did not move."""
 LOW_PRECISION = (*HALF_PRECISION, "float8_e4m3fn", "float8_e5m2")
 BITS_BY_CHANCE = 10.0
 """Binary digits that all numbers of a tensor lack together, from which on this is no chance."""
@@ -35,8 +41,11 @@ KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
 class Finding(NamedTuple):
     """One thing that is wrong, or worth a look, in a tensor, a module or the checkpoint.
 
-    severity: "wrong", or "notable" for what healthy models have too: very short and very long
-    half-lives, and numbers that are as the official code starts them.
+    name      the kind of finding
+    tensor    the tensor or tensors, the module, or config.json
+    seen      what was seen, in words
+    severity  "wrong", or "notable" for what healthy models have too: very short and very long
+              half-lives, and numbers that are as the official code initialises them
     """
 
     name: str
@@ -61,7 +70,8 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
         alike = [layer for layer in layers if layer.family.name == name]
         seen += _as_owned(alike[0].family, _identical(alike))
     seen += [Finding(*one) for one in unread(checkpoint, layers)]
-    seen += [Finding("shape", *one) for layer in layers for one in sizes(checkpoint, layer)]
+    for layer in layers:
+        seen += [Finding("shape", *one) for one in sizes(checkpoint, layer)]
     seen += [Finding("transformed", *one) for one in transformed(layers)]
     seen += _of_names(checkpoint, [layer.module for layer in layers])
     return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
@@ -77,7 +87,7 @@ def _as_owned(family: Family, seen: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _identical(layers: Sequence[Layer]) -> Iterator[Finding]:
-    """All layers of a family with the same decays; notable if evenly spaced, as starts are."""
+    """All layers of a family with the same decays; notable if evenly spaced, as initialised."""
     rates = layers[0].rates
     if len(layers) < 2 or not all(np.array_equal(rates, one.rates) for one in layers):
         return
@@ -114,7 +124,7 @@ def official_starts(layer: Layer, count: int) -> dict[str, str]:
     for role, stored in layer.tensors.items():
         if not stored.values.ndim:
             continue
-        eps = max(stored.eps, 1e-6)
+        eps = max(stored.eps, COMPUTED)
         for words, start in layer.family.starts.get(role, ()):
             expected = start(stored.values.shape, layer.number, count)
             if np.allclose(stored.values, expected, rtol=eps, atol=eps):
@@ -126,7 +136,7 @@ def official_starts(layer: Layer, count: int) -> dict[str, str]:
 
 
 def _one_step(layer: Layer) -> str:
-    """How dt_bias starts where config.json has one step for all heads, or "".
+    """How dt_bias is initialised where config.json has one step for all heads, or "".
 
     transformers draws it between time_step_min and time_step_max, not below time_step_floor.
     """
@@ -143,11 +153,12 @@ def _one_step(layer: Layer) -> str:
         return ""
     step = max(low, floor) if _is_number(floor) else low
     expected = step + np.log(-np.expm1(-step))
-    near = np.allclose(stored.values, expected, rtol=max(stored.eps, 1e-5), atol=0.0)
+    near = np.allclose(stored.values, expected, rtol=max(stored.eps, BY_LOGARITHM), atol=0.0)
     return f"the one step of config.json, {step:g}" if near else ""
 
 
 def _is_number(value: Any) -> bool:
+    """True for a number of config.json."""
     return isinstance(value, int | float)
 
 
@@ -259,13 +270,13 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
     stored = layer.tensors[role]
     name = layer.names[role]
     values = stored.values
-    is_precise = stored.eps < 1e-6
+    is_precise = stored.eps < COMPUTED
     for words, start in layer.family.starts.get(role, ()):
         expected = start(values.shape, layer.number, count)
-        if expected.any() and np.allclose(values, -expected, rtol=1e-6, atol=1e-6):
+        if expected.any() and np.allclose(values, -expected, rtol=COMPUTED, atol=COMPUTED):
             yield Finding("sign", name, f"is -1 times {words}")
             return
-        unmoved = np.isclose(values, expected, rtol=1e-7, atol=0)
+        unmoved = np.isclose(values, expected, rtol=SAME_NUMBER, atol=0)
         if is_precise and unmoved.mean() >= LARGE_PART:
             yield Finding("reset", name, f"{_share(unmoved)} numbers still are {words}")
             return
@@ -337,7 +348,7 @@ def _is_as_defined(layer: Layer) -> bool:
     expected = layer.family.fixed(given)
     if expected.shape != layer.rates.shape:
         return False
-    eps = max(1e-5, *(stored.eps for stored in layer.tensors.values()))
+    eps = max(BY_LOGARITHM, *(stored.eps for stored in layer.tensors.values()))
     return np.allclose(layer.rates, expected, rtol=eps, atol=0.0)
 
 
@@ -352,7 +363,7 @@ def _fresh(layer: Layer, started: Collection[str]) -> str:
 
     Two ways: all tensors are an official initialisation; or steps of 1e-4 to 0.1, as softplus takes
     them, stand in a gate b sigmoid(exp(A_log) dt_bias), and A is within 1 and 16, as it is drawn.
-    transformers 5.24 draws bailing_hybrid so; fla starts such a gate at zero.
+    transformers 5.24 draws bailing_hybrid so; fla begins such a gate at zero.
     """
     if layer.family.fixed is not None or not layer.tensors:
         return ""
@@ -363,7 +374,7 @@ def _fresh(layer: Layer, started: Collection[str]) -> str:
     a_log = layer.tensors["A_log"]
     dt_bias = layer.tensors["dt_bias"]
     low, high = _within_rounding(np.array([1e-4, 0.1]), dt_bias.eps)
-    margin = 2.0 * max(a_log.eps, 1e-6)
+    margin = 2.0 * max(a_log.eps, COMPUTED)
     are_steps = _lie_within(dt_bias.values, low, high)
     are_speeds = _lie_within(a_log.values, -margin, np.log(16.0) + margin)
     if not (are_steps and are_speeds):
@@ -372,6 +383,7 @@ def _fresh(layer: Layer, started: Collection[str]) -> str:
 
 
 def _lie_within(values: Floats, low: float, high: float) -> bool:
+    """True if all values are from `low` to `high`."""
     return bool(((low <= values) & (values <= high)).all())
 
 
@@ -460,17 +472,23 @@ def _is_short(values: Floats, dtype: str) -> bool:
     chance has the probability of the product of spacing / that power.
     """
     lowest, last = _last_digits(values, dtype)
-    return not lowest.size or float(np.maximum(0.0, lowest.min() - last).sum()) > BITS_BY_CHANCE
+    if not lowest.size:
+        return True
+    lacking = np.maximum(0.0, lowest.min() - last)
+    return float(lacking.sum()) > BITS_BY_CHANCE
 
 
 def _last_digits(values: Floats, dtype: str) -> tuple[Floats, Floats]:
     """Exponents of two of the last binary digit that each distinct number has, and can have."""
     sizes = np.unique(np.abs(values[np.isfinite(values) & (values != 0)]))
     digits, exponents = np.frexp(sizes)
+    # 53 binary digits of float64 as a whole number; n & -n is the lowest that is set.
     whole = (digits * 2.0**53).astype(np.int64)
-    lowest = exponents - 53 + np.log2((whole & -whole).astype(np.float64))
+    lowest_set = (whole & -whole).astype(np.float64)
+    lowest = exponents - 53 + np.log2(lowest_set)
     return lowest, np.log2(spacing(sizes, dtype))
 
 
 def _share(where: np.ndarray) -> str:
+    """How many of a mask are true, as 3 of 16."""
     return f"{np.count_nonzero(where):,} of {where.size:,}"

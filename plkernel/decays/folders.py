@@ -118,7 +118,7 @@ def other_format(path: Path) -> str:
 def parts_in(folder: Path) -> list[str]:
     """The parts of a model in safetensors where all of them are there, in order; none otherwise.
 
-    As save_pretrained names them; without the index, which an upload may have left out.
+    Parts are known by the names that save_pretrained gives them: an upload may lack the index.
     """
     parts = []
     counts = set()

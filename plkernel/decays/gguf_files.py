@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from plkernel.common.files import check_regular, shown
-from plkernel.decays.checkpoints import MOST_DIMENSIONS, TYPES, Checkpoint, Stored
+from plkernel.decays.checkpoints import MOST_DIMENSIONS, TYPES, Checkpoint, Stored, widened
 from plkernel.decays.families import Floats
 
 GGUF = ".gguf"
@@ -21,9 +21,13 @@ MAGIC = b"GGUF"
 HEADER = struct.Struct("<4sIQQ")
 """Magic, version, how many tensors there are, and how many entries of metadata."""
 MOST_TENSORS = 2**17
+"""Tensors of one file; published ones have some thousand."""
 MOST_ENTRIES = 2**14
+"""Entries of the metadata of one file; published ones have some fifty."""
 MOST_STRINGS = 2**23
-"""Of one file; published ones have some thousand tensors, fifty entries, a million strings."""
+"""Strings in the arrays of one file; published vocabularies have up to a million."""
+LENGTH = struct.Struct("<Q")
+"""Before a string: how many bytes it has."""
 ARRAY = struct.Struct("<IQ")
 """Before the values of an array: their type, and how many there are."""
 TILED = ("qwen35", "qwen35moe")
@@ -83,12 +87,10 @@ def _check_header(path: Path) -> None:
     if version not in (2, 3):
         hint = "; files of big-endian machines are not read" if version % 2**16 == 0 else ""
         raise ValueError(f"{path}: version must be 2 or 3, got {version}{hint}")
-    for what, count, most in (
-        ("tensors", tensors, MOST_TENSORS),
-        ("entries", entries, MOST_ENTRIES),
-    ):
-        if count > most:
-            raise ValueError(f"{path}: must have at most {most:,} {what}, got {count:,}")
+    if tensors > MOST_TENSORS:
+        raise ValueError(f"{path}: must have at most {MOST_TENSORS:,} tensors, got {tensors:,}")
+    if entries > MOST_ENTRIES:
+        raise ValueError(f"{path}: must have at most {MOST_ENTRIES:,} entries, got {entries:,}")
 
 
 def _reader() -> Callable[[Path], Any]:
@@ -132,8 +134,8 @@ def _reader() -> Callable[[Path], Any]:
                 raise ValueError(f"{count:,} strings in one array, of at most {MOST_STRINGS:,}")
             place = start
             for _ in range(count):
-                (length,) = struct.unpack_from("<Q", self.data, place)
-                place += 8 + length
+                (length,) = LENGTH.unpack_from(self.data, place)
+                place += LENGTH.size + length
             return place - start
 
         def _get_tensor_info_field(self, orig_offs: int) -> Any:
@@ -173,11 +175,8 @@ def _stored(name: str, tensor: Any, order: Callable[[Floats], Floats]) -> Stored
     """
     dtype, stored, _ = TYPES[tensor.tensor_type.name]
     shape = tuple(tensor.shape.tolist()[::-1])
-    raw: Any = np.ascontiguousarray(tensor.data).reshape(-1).view(stored)
-    if dtype == "bfloat16":
-        raw = (raw.astype(np.uint32) << 16).view(np.float32)
-    with np.errstate(invalid="ignore"):  # of NaN
-        values = raw.astype(np.float64).reshape(shape)
+    raw = np.ascontiguousarray(tensor.data).reshape(-1).view(stored)
+    values = widened(raw, dtype).reshape(shape)
     last = ".".join(name.split(".")[2:])  # of blk.0.ssm_dt.bias what follows the layer
     is_a = last == "ssm_a"
     if is_a or last.startswith("time_mix_"):

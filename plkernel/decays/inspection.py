@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plkernel.analysis.results import Result
-from plkernel.common.cli import existing, text_table
+from plkernel.common.cli import counted, existing, text_table
 from plkernel.common.files import CHECKPOINT
 from plkernel.decays.bare import head_of, with_parent
 from plkernel.decays.families import FAMILIES, Floats
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 NAMED = {"shortest": 0, "10 %": 1, "median": 3, "90 %": 5, "longest": 6}
 """Places among QUANTILES."""
 SLOPES_OVER = slope_range(LAGS) or (0.0, 0.0)
+"""First and last lag, in tokens, of the slopes in a report."""
 LayerPair = tuple[Layer, Layer | None]
 """A layer now and before."""
 Parts = tuple[list[str], dict[str, Any], tuple[Memory | None, Memory], str]
@@ -77,7 +78,7 @@ class Shown(Result):
         """Half-lives and kernels for figures, within what can be drawn; NaN leaves a gap."""
         tokens = np.stack([quantiles(layer.rates) for layer in self.layers])
         drawn = np.clip(tokens, *DRAWN)
-        finite = np.nan_to_num(self.kernels, nan=np.nan)
+        finite = np.nan_to_num(self.kernels, nan=np.nan)  # infinity becomes the largest number
         return Memory(drawn[None], LAGS, finite[None])
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,7 +149,8 @@ def of_checkpoint(
     Raises ValueError if the one to compare has other layers, and for a type that is unknown.
     """
     if state_dtype is None:
-        return _compared(model, compare, decays)[1]
+        _, parts = _compared(model, compare, decays)
+        return parts
     from plkernel.decays.rounding import dtype_name
     from plkernel.decays.stored_states import state_table
 
@@ -210,7 +212,9 @@ def render(now: Shown, before: Shown | None = None) -> str:
     for pairs in _by_family(now, before):
         parts.append(_family_text([layer for layer, _ in pairs]))
         parts.append(_half_life_table(pairs, before is not None))
-    few = sum(stored.values.size < FEWEST for one in now.layers for stored in one.tensors.values())
+    few = 0
+    for layer in now.layers:
+        few += sum(stored.values.size < FEWEST for stored in layer.tensors.values())
     if before is not None and few:
         parts.append(
             f"compared: {few:,} tensors of fewer than {FEWEST} numbers are too small to tell one"
@@ -236,7 +240,9 @@ def _family_text(layers: Sequence[Layer]) -> str:
     """Formula, source and notes of the family of these layers, and the types of their tensors."""
     first = layers[0]
     family = first.family
-    dtypes = {stored.dtype for layer in layers for stored in layer.tensors.values()}
+    dtypes: set[str] = set()
+    for layer in layers:
+        dtypes.update(stored.dtype for stored in layer.tensors.values())
     kept = ", ".join(sorted(dtypes)) or "no tensor is read"
     lines = [f"{family.name}, {first.module} .. ({kept}): {family.formula}", family.source]
     lines += [f"note: {note}" for note in family.notes]
@@ -285,15 +291,19 @@ def _nothing(names: Sequence[str]) -> str:
 
 
 def _count(one: Shown) -> str:
-    return f"{len(one.layers)} layer{'s' if len(one.layers) > 1 else ''} with decays"
+    """How many layers with decays there are, in words."""
+    layers = counted(len(one.layers), "layer", "layers")
+    return f"{layers} with decays"
 
 
 def _exponent(rates: Floats) -> float:
+    """x of the law t**-x that the kernel of these rates follows over SLOPES_OVER."""
     with np.errstate(invalid="ignore"):  # of kernels that are unknown or unbounded
         return float(kernel_exponents(LAGS, kernel(rates)))
 
 
 def _digits(value: float) -> str:
+    """A number of a table: whole from 1,000 on, else three digits; "-" of NaN."""
     if np.isnan(value):
         return "-"
     return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.3g}"

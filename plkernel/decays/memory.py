@@ -24,7 +24,7 @@ class Memory:
     half_lives  (S, L, 7) QUANTILES of every block's half-lives, in bytes; (0, 0, 7) if unknown
     lags        (T,) bytes; empty if kernels are unknown
     kernels     (S, L, T) weight of an input that many bytes later, in units of its own for every
-    block
+                block
     """
 
     half_lives: Floats
@@ -37,9 +37,7 @@ class Memory:
         return max(self.half_lives.shape[1], self.kernels.shape[1])
 
     def log_kernels(self) -> Floats:
-        """ln k(t) / k(first lag) of every block, mean over runs, (L, T).
-
-        -inf after a kernel has vanished.
+        """ln k(t) / k(first lag) of every block, mean over runs, (L, T); -inf of a vanished kernel.
 
         The mean of logarithms is a geometric mean: its slope is the mean of the slopes.
         """
@@ -50,13 +48,11 @@ class Memory:
     def half_life_quantiles(self) -> Floats:
         """Geometric mean over runs of every block's quantiles, (L, 7).
 
-        Of the two ends the outermost of all runs.
+        The two ends are the outermost of all runs.
         """
         quantiles = np.exp(np.log(self.half_lives).mean(axis=0))
-        quantiles[:, 0], quantiles[:, -1] = (
-            self.half_lives[..., 0].min(axis=0),
-            self.half_lives[..., -1].max(axis=0),
-        )
+        quantiles[:, 0] = self.half_lives[..., 0].min(axis=0)
+        quantiles[:, -1] = self.half_lives[..., -1].max(axis=0)
         return quantiles
 
     def exponents(self) -> Floats:
@@ -65,10 +61,7 @@ class Memory:
 
 
 def slope_range(lags: ArrayLike) -> tuple[float, float] | None:
-    """First and last of the known lags over which slopes are taken.
-
-    None if there are fewer than two.
-    """
+    """First and last of the known lags over which slopes are taken; None of fewer than two."""
     known = np.asarray(lags, dtype=float)
     inside = known[(known >= SLOPE_LAGS[0]) & (known <= SLOPE_LAGS[1])]
     return (float(inside.min()), float(inside.max())) if inside.size > 1 else None
@@ -81,17 +74,17 @@ def kernel_exponents(lags: ArrayLike, kernels: ArrayLike) -> Floats:
     """
     from plkernel.analysis.nodes import falling_exponent  # loads scipy
 
-    known, span = np.asarray(lags, dtype=float), slope_range(lags)
+    known = np.asarray(lags, dtype=float)
+    span = slope_range(lags)
     if span is None:
         first, last = SLOPE_LAGS
         raise ValueError(
             f"lags must hold two of {first:g} to {last:g} for a slope, got {known.tolist()}"
         )
     inside = (known >= span[0]) & (known <= span[1])
+    weights = np.asarray(kernels, dtype=float)[..., inside]
     with np.errstate(divide="ignore"):
-        return falling_exponent(
-            known[inside], np.log(np.asarray(kernels, dtype=float)[..., inside])
-        )
+        return falling_exponent(known[inside], np.log(weights))
 
 
 def memory_of(states: Sequence[Mapping[str, Any]]) -> Memory:
@@ -103,19 +96,13 @@ def memory_of(states: Sequence[Mapping[str, Any]]) -> Memory:
     lags = [kernel.get("lags") for kernel in kernels]
     same = bool(lags) and lags[0] and all(one == lags[0] for one in lags)
     known = np.asarray(lags[0] if same else [], dtype=float)
-    half_lives = _stacked([state.get("half_life_quantiles") for state in states], len(QUANTILES))
-    return Memory(
-        half_lives,
-        known,
-        _stacked([one.get("blocks") for one in kernels] if same else [], len(known)),
-    )
+    half_lives = [state.get("half_life_quantiles") for state in states]
+    blocks = [kernel.get("blocks") for kernel in kernels] if same else []
+    return Memory(_stacked(half_lives, len(QUANTILES)), known, _stacked(blocks, len(known)))
 
 
 def _stacked(rows: Sequence[Any], length: int) -> Floats:
-    """The rows of every run as (S, L, length).
-
-    Empty unless all of them have such rows, and equally many.
-    """
+    """The rows of every run as (S, L, length); empty unless all have such rows, equally many."""
     shapes: set[tuple[int, ...]] = {np.shape(one) if one else () for one in rows}
     if len(shapes) != 1 or shapes.pop()[1:] != (length,):
         return np.empty((0, 0, length))
@@ -123,12 +110,12 @@ def _stacked(rows: Sequence[Any], length: int) -> Floats:
 
 
 def outlasting(half_lives: ArrayLike, context: int) -> str | None:
-    """Caution for a start of which half or more of the half-lives exceed OUTLASTING windows.
+    """Caution for an initialisation with half or more of its half-lives above OUTLASTING windows.
 
-    None for any other.
+    half_lives  those of its channels, or QUANTILES of them, in bytes
+    context     bytes of a window of training
 
-    half_lives: those of its channels, or QUANTILES of them, in bytes; context: the bytes of a
-    window of training.
+    None for any other initialisation.
 
     >>> print(outlasting([200, 40_000, 1_000_000], 512))
     half or more of its half-lives, 200 to 1,000,000 bytes, are longer than 10 windows of 512 bytes

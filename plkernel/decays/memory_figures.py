@@ -32,9 +32,13 @@ COLUMNS = 4
 START_DASHES = (0, (3, 1.2))
 """The line of kernels before training, as matplotlib has it: where dashes begin, on and off."""
 BOX_WIDTH = 0.32
+"""Width of the boxes of half-lives, of which those of two blocks are 1 apart."""
 BOX_GAP = 0.2
-"""Boxes of a block stand this far left (before) and right (after) of its number, 1 apart."""
+"""How far left (before) and right (after) of the number of its block a box stands."""
+MOST_TICKS = 8
+"""Numbers of blocks on the axis of half-lives, about."""
 LEGEND_COLUMNS = 6
+"""Blocks in a row of the legend."""
 LEGEND_ROW = 0.15
 """Inches of a row of the legend."""
 
@@ -50,9 +54,8 @@ class Panel(NamedTuple):
 
 @style()
 def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
-    """Kernels over lag, 1 at the first lag, a panel for each arm.
-
-    Grey before training, coloured after.
+    """Kernels over lag, 1 at the first lag, a panel for each arm; grey before training, coloured
+    after.
 
     Thin lines are blocks, each the geometric mean over runs; thick lines are the geometric mean
     over blocks. Behind them stands t**-exponent. The first panel is the baseline's.
@@ -71,7 +74,8 @@ def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
         axes.set(xscale="log", yscale="log")
         lowest = min(lowest, float(expected[-1]) / 100)  # what has all but vanished takes no room
     grid[0].set_ylim(max(grid[0].get_ylim()[0], lowest), 1.6)
-    decades(*(axis for axes in grid for axis in (axes.xaxis, axes.yaxis)))
+    for axes in grid:
+        decades(axes.xaxis, axes.yaxis)
     return figure
 
 
@@ -85,9 +89,8 @@ def _kernels(axes: "Axes", memory: Memory, look: dict[str, Any]) -> None:
 
 @style()
 def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
-    """Half-lives of every block in bytes, a panel for each arm.
-
-    Grey before training, coloured after.
+    """Half-lives of every block in bytes, a panel for each arm; grey before training, coloured
+    after.
 
     A box holds the middle half of a block's channels with the median in it, a line reaches from the
     shortest to the longest. Quartiles and median are geometric means over runs, the ends the
@@ -103,9 +106,7 @@ def half_life_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
 def model_figure(
     before: Memory | None, after: Memory, title: str = "", unit: str = "bytes"
 ) -> "Figure":
-    """One model: kernels of every block (left) and half-lives (right), now and before.
-
-    Before is left out if it is None.
+    """One model: kernels of every block (left) and half-lives (right), now and, if given, before.
 
     Blocks are shaded from the first, dark, to the last; the state before is dashed, on the right
     grey.
@@ -145,16 +146,21 @@ def _shaded_kernels(axes: "Axes", memory: Memory, labelled: bool, look: dict[str
 
 def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str) -> None:
     """Boxes of every block's half-lives, before training (left, grey) and after."""
-    for memory, side, shade in ((before, -BOX_GAP, START), (after, BOX_GAP, colour)):
-        if memory is not None:
-            at = np.arange(memory.blocks, dtype=float) + side
-            shortest, _, low, median, high, _, longest = memory.half_life_quantiles().T
-            axes.vlines(at, shortest, longest, color=shade, lw=0.8)
-            axes.bar(at, high - low, BOX_WIDTH, bottom=low, facecolor=shade, alpha=0.35)
-            axes.hlines(median, at - BOX_WIDTH / 2, at + BOX_WIDTH / 2, color=shade, lw=1.6)
-    ticks = range(0, after.blocks, 1 + (after.blocks - 1) // 8)
+    if before is not None:
+        _boxes(axes, before, -BOX_GAP, START)
+    _boxes(axes, after, BOX_GAP, colour)
+    ticks = range(0, after.blocks, 1 + (after.blocks - 1) // MOST_TICKS)
     axes.set(yscale="log", xticks=ticks, xlim=(-0.6, after.blocks - 0.4))
     decades(axes.yaxis)
+
+
+def _boxes(axes: "Axes", memory: Memory, side: float, shade: str) -> None:
+    """A box for the half-lives of each block, so far right of its number."""
+    at = np.arange(memory.blocks, dtype=float) + side
+    shortest, _, low, median, high, _, longest = memory.half_life_quantiles().T
+    axes.vlines(at, shortest, longest, color=shade, lw=0.8)
+    axes.bar(at, high - low, BOX_WIDTH, bottom=low, facecolor=shade, alpha=0.35)
+    axes.hlines(median, at - BOX_WIDTH / 2, at + BOX_WIDTH / 2, color=shade, lw=1.6)
 
 
 def _panels(

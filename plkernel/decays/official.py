@@ -26,8 +26,11 @@ from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 StateDict = dict[str, Tensor]
 
 BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+"""The number of a block in a name, and the name in it."""
 FIRST_IN_BLOCK = ("att.ln_x", "att.time_maa")
+"""Beginnings of names in a block that must stand before others."""
 UNUSED = {"blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2"}
+"""Tensors of a Goose that its code writes, and that nothing reads."""
 
 
 def to_official(model: RWKV) -> StateDict:
@@ -86,7 +89,8 @@ def _place(name: str) -> tuple[float, int]:
     """Sort key of a tensor: by block, and first in it what the package must have seen."""
     match = BLOCK.fullmatch(name)
     if not match:
-        return (-1.0 if name.startswith("emb.") else math.inf), 0
+        before_or_after = -1.0 if name.startswith("emb.") else math.inf
+        return before_or_after, 0
     ranks = [rank for rank, start in enumerate(FIRST_IN_BLOCK) if match[2].startswith(start)]
     return float(match[1]), min(ranks, default=len(FIRST_IN_BLOCK))
 
@@ -190,8 +194,10 @@ def _config(state: Mapping[str, Tensor]) -> RWKVConfig | RWKV7Config:
         return _config_of_7(state, dim, layers, head_size, hidden)
     ranks: dict[str, Any] = {}
     if version == 6:
-        ranks["mix_rank"] = _matrix(state, "blocks.0.att.time_maa_w1")[1] // 5
-        ranks["decay_rank"] = _matrix(state, "blocks.0.att.time_decay_w1")[1]
+        _, five_ranks = _matrix(state, "blocks.0.att.time_maa_w1")  # one for each stream
+        _, decay_rank = _matrix(state, "blocks.0.att.time_decay_w1")
+        ranks["mix_rank"] = five_ranks // 5
+        ranks["decay_rank"] = decay_rank
     usual = int(3.5 * dim // 32 * 32)
     feed_forward = None if hidden == usual else hidden
     return RWKVConfig(version, dim, layers, head_size, feed_forward=feed_forward, **ranks)

@@ -47,6 +47,7 @@ WITH_OPTION = {
 }
 """The same where something is given that the form may take."""
 EXAMPLE = '{"*.decay": "sigmoid"}'
+"""A value of `decays`, for messages."""
 TABLE = "decays"
 """The table of a TOML file."""
 LIKELY = re.compile(
@@ -87,7 +88,7 @@ class Statement:
 
     @property
     def formula(self) -> str:
-        """In words."""
+        """The decay a of the parameter that the pattern matches, in words."""
         if not isinstance(self.form, str):
             return f"a = f({', '.join((MAIN, *self.beside))}), a function"
         for option in self.beside:
@@ -130,6 +131,7 @@ def statements(decays: Decays | None) -> list[Statement]:
 
 
 def _statement(pattern: Any, value: Any) -> Statement:
+    """The statement of one pattern; ValueError for anything but a form or a table with one."""
     if not isinstance(pattern, str) or not pattern:
         raise ValueError(
             f"decays must have patterns of parameter names as keys, such as '*.decay', got"
@@ -156,7 +158,8 @@ def _check_form(where: str, form: str, beside: Mapping[str, Any]) -> None:
         raise ValueError(
             f"{where} must be the name of a form, got {form!r}; {cli.nearest(form, FORMS)}"
         )
-    needs, takes = FORMS[form].needs, FORMS[form].takes
+    needs = FORMS[form].needs
+    takes = FORMS[form].takes
     missing = [one for one in needs if one not in beside]
     if missing:
         words = ", ".join(f'{one} = "*.{one}"' for one in missing)
@@ -288,12 +291,11 @@ def _rates(statement: Statement, given: Given) -> Floats:
     x = given[MAIN]
     numbers = {role: one for role, one in statement.beside.items() if not isinstance(one, str)}
     arrays = {role: one for role, one in given.tensors.items() if role != MAIN}
+    beside = {**arrays, **numbers}
     if not isinstance(statement.form, str):
-        return _called(statement, x, {**arrays, **numbers})
-    beside = {
-        role: _spread(role, np.asarray(one), x) for role, one in {**arrays, **numbers}.items()
-    }
-    return rate_of(statement.form, x, **beside)
+        return _called(statement, x, beside)
+    spread = {role: _spread(role, np.asarray(one), x) for role, one in beside.items()}
+    return rate_of(statement.form, x, **spread)
 
 
 def _spread(role: str, values: Floats, x: Floats) -> Floats:
@@ -305,15 +307,18 @@ def _spread(role: str, values: Floats, x: Floats) -> Floats:
         return values.reshape(x.shape)
     if values.size == 1:
         return np.full(x.shape, values.ravel()[0])
-    rows, columns = x.shape[:-1], x.shape[-1:]
-    by_row, by_column = values.size == prod(rows), values.size == prod(columns)
+    rows = x.shape[:-1]
+    columns = x.shape[-1:]
+    by_row = values.size == prod(rows)
+    by_column = values.size == prod(columns)
     if by_row == by_column:
         raise Misfit(
             f"{role} must hold as many numbers as the parameter, one, or one for each row or"
             f" column, got {values.shape} for {x.shape}; give a function that says which goes with"
             " which"
         )
-    return np.broadcast_to(values.reshape((*rows, 1) if by_row else columns), x.shape)
+    shape = (*rows, 1) if by_row else columns
+    return np.broadcast_to(values.reshape(shape), x.shape)
 
 
 def _called(statement: Statement, x: Floats, beside: Mapping[str, Any]) -> Floats:

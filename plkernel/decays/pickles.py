@@ -7,7 +7,7 @@ could blow up in memory is refused before it is read.
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile, is_zipfile
@@ -22,9 +22,15 @@ HUGE = re.compile(rb"(builtins|__builtin__)\s*bytearray|\x8c\x09bytearray")
 """A call that makes as many bytes as it likes."""
 NESTED = ("state_dict", "model_state_dict", "model", "module", "model_ema", "ema", "params")
 """Names of the weights among what training code saves, in the order in which they are taken."""
-CHUNK = re.compile(r"model\d+")  # of a pipeline (Megatron)
+CHUNK = re.compile(r"model\d+")
+"""Names of the parts of a model in a pipeline of Megatron."""
 NOT_WEIGHTS = re.compile(r".*(optim|rng|scheduler|scaler|loop|callback)", re.IGNORECASE)
+"""Names of what training code saves beside the weights."""
 DEEPEST = 4
+"""Dictionaries within each other in which weights are looked for."""
+BLOCK = 2**24
+OVERLAP = 64
+"""Bytes of a file that are searched at once, and of the block before them: a match has fewer."""
 NEEDED = "must be a .pth file that holds tensors only"
 
 
@@ -115,18 +121,20 @@ def _check_memory(path: Path) -> None:
                     f" {size:,}, got {total:,}; save it with torch.save, which does not compress"
                 )
             for part in parts:
-                if part.filename.endswith(".pkl"):
-                    if part.file_size > MOST_PICKLED:
-                        raise ValueError(
-                            f"{path}: its pickle must have at most {MOST_PICKLED:,} bytes, got"
-                            f" {part.file_size:,}"
-                        )
-                    _check_calls(path, iter([file.read(part)]))
+                if not part.filename.endswith(".pkl"):
+                    continue
+                if part.file_size > MOST_PICKLED:
+                    raise ValueError(
+                        f"{path}: its pickle must have at most {MOST_PICKLED:,} bytes, got"
+                        f" {part.file_size:,}"
+                    )
+                _check_calls(path, [file.read(part)])
     except (BadZipFile, OSError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{path}: {NEEDED}, got {error}; nothing else is read") from error
 
 
-def _check_calls(path: Path, blocks: Iterator[bytes]) -> None:
+def _check_calls(path: Path, blocks: Iterable[bytes]) -> None:
+    """ValueError for a call in a pickle that takes any amount of memory."""
     if any(HUGE.search(block) for block in blocks):
         raise ValueError(
             f"{path}: {NEEDED}, got a call of bytearray, which can take any amount of memory;"
@@ -138,9 +146,9 @@ def _blocks(path: Path) -> Iterator[bytes]:
     """The file in blocks that overlap by more than the longest match."""
     with path.open("rb") as handle:
         tail = b""
-        while block := handle.read(2**24):
+        while block := handle.read(BLOCK):
             yield tail + block
-            tail = block[-64:]
+            tail = block[-OVERLAP:]
 
 
 def _weights(content: Any) -> Any:

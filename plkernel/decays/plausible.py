@@ -14,8 +14,9 @@ from plkernel.decays.families import Floats
 from plkernel.decays.rates import Layer, half_lives
 
 LONGEST = 1e6
-"""Tokens: a share of ODD half-lives above it, in all layers together, is beyond any training."""
+"""Tokens of a half-life; a longer one is beyond any training."""
 ODD = 0.05
+"""Share of half-lives above LONGEST, in all layers together, that healthy checkpoints may have."""
 FEWEST = 8
 """Numbers from which anything can be said."""
 LARGEST_LOG = 8.0
@@ -38,6 +39,7 @@ class Form(NamedTuple):
 
 
 def _form(words: str, low: float, high: float, inverse: Callable[[Floats], Floats]) -> Form:
+    """A form of numbers between `low` and `high`, both excluded."""
     return Form(words, lambda x: bool((low < x).all() and (x < high).all()), inverse)
 
 
@@ -54,6 +56,7 @@ STEP = _form("softplus({})", *STEPS, lambda x: np.log(np.expm1(x)))
 
 
 def _logit(decay: Floats) -> Floats:
+    """x of decays a = exp(-exp(-1/2) sigmoid(x)), as in RWKV-7."""
     share = -np.log(decay) * np.exp(0.5)
     return np.log(share) - np.log1p(-share)
 
@@ -133,11 +136,13 @@ def _is_so(last: str, form: Form, role: str, alike: Sequence[Layer], values: Flo
     if form in (RATE, LOG_DECAY, SLOPE, OPEN):  # all half-lives as short as 1.4 to 3.4 tokens
         return True
     if last in DIRECT:
-        short = np.median(now) < 2.0 * np.log(2.0)
+        short = np.median(now) < 2.0 * np.log(2.0)  # rates above 1/2
         return form is DECAY or bool(short or (now > LONGEST).any())
-    return _counted(form, role, alike) or (
-        bool(values.max() > LARGEST_LOG) if form is POSITIVE else not _plausible(now)
-    )
+    if _counted(form, role, alike):
+        return True
+    if form is POSITIVE:
+        return bool(values.max() > LARGEST_LOG)
+    return not _plausible(now)
 
 
 def _plausible(tokens: Floats) -> bool:
@@ -159,7 +164,7 @@ def _half_lives(form: Form, role: str, alike: Sequence[Layer]) -> Floats:
 
 
 def _counted(form: Form, role: str, alike: Sequence[Layer]) -> bool:
-    """True if the speeds are still near 1, 2, 3 .. along the last dimension, as Mamba starts."""
+    """True if the speeds are still near 1, 2, 3 .. along the last dimension, as in a new Mamba."""
     for layer in alike:
         values: Floats = np.abs(layer.tensors[role].values)
         if values.ndim < 2 or values.shape[-1] < 3:

@@ -15,10 +15,11 @@ from plkernel.decays.tensors import Checkpoint, Stored
 LAGS: Floats = np.exp2(np.arange(13.0))
 """Tokens at which kernels are known: 1, 2, 4 .. 4096."""
 NUMBERED = re.compile(r"(?:^|\.)(?:layers?|blocks|blk|h)\.(\d{1,6})(?=\.)", re.ASCII)
-MOST_LAYERS, MOST_NUMBERS = 1000, 2**25
-"""Layers with decays, and numbers in their tensors, of one checkpoint; the largest published has
-half as many.
-"""
+"""The number of a layer in a name, as in layers.3.mixer."""
+MOST_LAYERS = 1000
+"""Layers with decays of one checkpoint; the largest published has half as many."""
+MOST_NUMBERS = 2**25
+"""Numbers in the tensors of decays of one checkpoint; the largest published has half as many."""
 
 
 @dataclass(frozen=True)
@@ -107,16 +108,16 @@ def _of_families(checkpoint: Checkpoint) -> list[Located]:
     """All layers of known families by the names of tensors alone, in order."""
     known = names_of(checkpoint.names)
     types = Given({}, checkpoint.config, 0).model_types
-    families = [
-        (re.compile(one.anchor), one)
-        for one in FAMILIES
-        if not one.models or types.intersection(one.models)
-    ]
+    families = []
+    for family in FAMILIES:
+        if not family.models or types.intersection(family.models):
+            families.append((re.compile(family.anchor), family))
     matched: list[Located] = []
     for name in sorted(known, key=lambda one: (_number(one), one)):
         for pattern, family in families:
             match = pattern.fullmatch(name)
-            if match and (found := _located(name, match.groupdict(), family, known, types)):
+            found = match and _located(name, match.groupdict(), family, known, types)
+            if found:
                 matched.append(found)
                 break
     return matched
@@ -212,9 +213,11 @@ def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
 
 
 def _number_of(module: str) -> int:
+    """The number of the layer that a module belongs to; 0 without one."""
     return _number(f"{module.partition(':')[0]}.")
 
 
 def _number(name: str) -> int:
+    """The number of the layer in the name of a tensor; 0 without one."""
     match = NUMBERED.search(name)
     return int(match[1]) if match else 0

@@ -14,8 +14,9 @@ from plkernel.decays.findings import HALF_PRECISION, Finding, official_starts
 from plkernel.decays.rates import Layer
 from plkernel.decays.tensors import Stored, rounded
 
-TOGETHER, ALONE = 0.01, 0.02
-"""Probabilities of a false alarm of two tests, each for all tensors of a model."""
+TOGETHER = 0.01
+ALONE = 0.02
+"""Probabilities of a false alarm of the two tests of `_drawn_anew`, for all tensors of a model."""
 CHANCE = 0.01
 """Probability of a correlation of independent numbers that is taken for one."""
 MOST_MOVED = 2.0
@@ -51,21 +52,27 @@ WHY = {
 }
 """Faults, by the right form and the one that is there."""
 SINGLE = np.finfo(np.float32)
+"""The type in which converters compute."""
 MOST_ROUNDINGS = 8.0
 """In the exponentials of a converter, which computes in float32."""
 SAME = 1e-6
 """Spreads of a tensor within which movements are called the same, beside their rounding."""
-LEAST_MOVED, LEAST_KNOWN = 0.05, 100.0
-"""The least movement that is told: spreads of the tensor, and times the difference allowed. The
-first step of an optimizer such as Adam moves numbers by the learning rate alone, which is less.
+LEAST_MOVED = 0.05
+"""The least movement that is told, in spreads of the tensor. The first step of an optimizer such as
+Adam moves numbers by the learning rate alone, which is less.
 """
+LEAST_KNOWN = 100.0
+"""The least movement that is told, times the difference that is allowed."""
+UNLIKE = 4.0
+"""Times the variance about an official initialisation now that it may have had before."""
 
 
 @dataclass(frozen=True)
 class Pair:
     """The numbers of one tensor before and now, (n,), as far as both are finite.
 
-    old, new  relative to the official start, where both are nearer to it than to their mean
+    old, new  relative to the official initialisation, where both are nearer to it than to their
+              mean
     """
 
     name: str
@@ -76,7 +83,8 @@ class Pair:
     @property
     def products(self) -> tuple[float, float, float]:
         """Sums of x y, x**2 and y**2 relative to the means."""
-        x, y = self.old - self.old.mean(), self.new - self.new.mean()
+        x = self.old - self.old.mean()
+        y = self.new - self.new.mean()
         return float(x @ y), float(x @ x), float(y @ y)
 
     @property
@@ -87,8 +95,12 @@ class Pair:
     @property
     def correlation_of_ranks(self) -> float:
         """That of the numbers' ranks, which a few large movements hardly change."""
-        old, new = (np.argsort(np.argsort(one)).astype(float) for one in (self.old, self.new))
-        return Pair(self.name, self.kind, old, new).correlation
+        return Pair(self.name, self.kind, _ranks(self.old), _ranks(self.new)).correlation
+
+
+def _ranks(values: Floats) -> Floats:
+    """The place of each number (n,) among them in ascending order."""
+    return np.argsort(np.argsort(values)).astype(float)
 
 
 def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
@@ -128,7 +140,8 @@ def _tensors(
         if new.family.fixed is not None:
             continue
         for role, stored in new.tensors.items():
-            name, other = new.names[role], old.tensors.get(role)
+            name = new.names[role]
+            other = old.tensors.get(role)
             if other is None or other.values.size != stored.values.size or name in seen:
                 continue
             seen.add(name)
@@ -143,7 +156,8 @@ def _in_another_form(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[
     for name, _, role, old, new in _tensors(before, now):
         right = "{}" if new.raw is None else "-exp({})"
         stored = new.values if new.raw is None else new.raw
-        x, y = old.values.ravel(), stored.ravel()
+        x = old.values.ravel()
+        y = stored.ravel()
         if not (np.isfinite(x).all() and np.isfinite(y).all() and x.size > 1 and np.ptp(x) > 0):
             continue
         if _is(right, x, y, new.eps):
@@ -190,20 +204,25 @@ def _in_another_order(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator
 
 def _in_one_type(old: Stored, new: Stored) -> tuple[Floats, Floats]:
     """The numbers of both as the narrower half type of them holds these."""
-    x, y = old.values.ravel(), new.values.ravel()
-    for dtype in HALF_PRECISION:
-        if dtype in (old.dtype, new.dtype):
-            x, y = rounded(x, dtype), rounded(y, dtype)
-    if "float32" in (old.dtype, new.dtype):
-        x, y = x.astype(np.float32).astype(float), y.astype(np.float32).astype(float)
-    return x + 0.0, y + 0.0  # -0 becomes 0
+    types = (old.dtype, new.dtype)
+
+    def narrowed(values: Floats) -> Floats:
+        for dtype in HALF_PRECISION:
+            if dtype in types:
+                values = rounded(values, dtype)
+        if "float32" in types:
+            values = values.astype(np.float32).astype(float)
+        return values + 0.0  # -0 becomes 0
+
+    return narrowed(old.values.ravel()), narrowed(new.values.ravel())
 
 
 def _started_again(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
-    """Tensors that are as official code starts them, and were not before."""
+    """Tensors that are as official code initialises them, and were not before."""
     counts = [1 + max(layer.number for layer in layers) for layers in (before, now)]
     for old, new in zip(before, now, strict=True):
-        started, were = official_starts(new, counts[1]), official_starts(old, counts[0])
+        started = official_starts(new, counts[1])
+        were = official_starts(old, counts[0])
         for role, words in started.items():
             if role not in were and role in old.tensors:
                 seen = f"is {words}, and was not before"
@@ -258,18 +277,21 @@ def _pairs(before: Sequence[Layer], now: Sequence[Layer]) -> list[Pair]:
 def _from_start(
     x: Floats, y: Floats, family: Family, role: str, place: tuple[tuple[int, ...], int, int]
 ) -> tuple[Floats, Floats]:
-    """x and y relative to an official start that explains most of both, or as they are.
+    """x and y relative to an official initialisation that explains most of both, or as they are.
 
     A pattern that all layers begin with would make them alike, whatever was learned. It stays where
     one of them has moved from it far less than the other, as early in training.
     """
-    for _, start in family.starts.get(role, ()) if place[0] else ():
+    shape, _, _ = place
+    if not shape:
+        return x, y
+    for _, start in family.starts.get(role, ()):
         expected = start(*place).ravel()
         with np.errstate(invalid="ignore"):
             left = [float(np.nanvar(one - expected)) for one in (x, y)]
             whole = [float(np.nanvar(one)) for one in (x, y)]
         explained = left[0] < whole[0] / 2 and left[1] < whole[1] / 2
-        if explained and max(left) < 4.0 * min(left):
+        if explained and max(left) < UNLIKE * min(left):
             return x - expected, y - expected
     return x, y
 
@@ -345,7 +367,7 @@ def _after(spreads: float) -> float:
 
 
 def _fisher(correlation: float) -> float:
-    """The transform of a correlation whose error hardly depends on it."""
+    """artanh of a correlation, whose error hardly depends on it; finite also of 1 and -1."""
     return float(np.arctanh(np.clip(correlation, -1.0 + 1e-15, 1.0 - 1e-15)))
 
 
@@ -360,6 +382,7 @@ def _by_chance(count: int) -> float:
 
 
 def _correlation(both: float, before: float, now: float) -> float:
+    """sum x y / sqrt(sum x**2 sum y**2) of these sums; 1 where one of the last two is 0."""
     scale = np.sqrt(before * now)
     return float(both / scale) if scale > 0 else 1.0
 

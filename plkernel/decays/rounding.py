@@ -37,6 +37,7 @@ DTYPES = {
     "float8_e4m3": torch.float8_e4m3fn,
     "float8_e5m2": torch.float8_e5m2,
 }
+"""Types of a state by the names that plkernel has for them."""
 SHORT_NAMES = {
     "fp32": "float32",
     "bf16": "bfloat16",

@@ -37,6 +37,7 @@ def state_table(layers: Sequence[Layer], dtype: str) -> tuple[str, dict[str, Any
 
 
 def _cells(found: StoredHalfLives) -> list[str]:
+    """The row of a layer, without its label."""
     numbers = _numbers(found)
     shortest = numbers["shortest_not_held"]
     return [
@@ -48,6 +49,7 @@ def _cells(found: StoredHalfLives) -> list[str]:
 
 
 def _numbers(found: StoredHalfLives) -> dict[str, Any]:
+    """The numbers of a layer, or of all, for JSON."""
     lost = found.half_lives[~found.held]
     finite = lost[np.isfinite(lost)]
     return {

@@ -1,7 +1,4 @@
-"""What names and sizes of a checkpoint say.
-
-Which decays no formula reads, and which sizes are not those of config.json.
-"""
+"""What names and sizes say: which decays no formula reads, which sizes are not of config.json."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +24,13 @@ LAYER_KINDS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
 MOST_READ = 2**22
 """Numbers of one tensor without a formula that are looked at for NaN."""
 NOT_FINITE = (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf))
+"""Names of findings, and the tests of numbers for them."""
+OWN = ("ordered.theta", "log_length", "zigzag")
+"""Tensors of plkernel's models alone, of which nobody else needs to hear."""
+DEFAULTS = {"expand": 2, "d_state": 16, "headdim": 64}
+"""Settings of mamba_ssm that its tables in config.json may leave out."""
+LARGEST = 2**31
+"""From here on a number of config.json is no size."""
 Unread = tuple[str, str, str, str]
 """Name, tensor, words and severity of a finding."""
 
@@ -34,10 +38,6 @@ Unread = tuple[str, str, str, str]
 def like_decays(names: Sequence[str]) -> list[str]:
     """The names that look like those of decays, whether a formula reads them or not."""
     return [name for name in names if LIKE_DECAYS.fullmatch(name)]
-
-
-OWN = ("ordered.theta", "log_length", "zigzag")
-"""Tensors of plkernel's models alone, of which nobody else needs to hear."""
 
 
 def unread(checkpoint: Checkpoint, layers: Sequence[Layer]) -> Iterator[Unread]:
@@ -65,10 +65,12 @@ def unread(checkpoint: Checkpoint, layers: Sequence[Layer]) -> Iterator[Unread]:
 
 
 def _is_decay(name: str) -> bool:
+    """True if the last part of a name is one that only decays have."""
     return name.rpartition(".")[2] in DECAYS
 
 
 def _not_finite(checkpoint: Checkpoint, name: str) -> Iterator[Unread]:
+    """Findings of NaN and infinities in a tensor; none where it cannot be read, or is too large."""
     try:
         if checkpoint.size(name) > MOST_READ:
             return
@@ -167,9 +169,10 @@ def sizes(checkpoint: Checkpoint, layer: Layer) -> Iterator[tuple[str, str]]:
         states = layer.family.states.get(role, [])
         rows = math.prod(shape[:-1]) if states else math.prod(shape)
         last = shape[-1] if shape else 1
+        channels = layer.family.channels.get(role, [])
         found = [
             *_otherwise(given, states, last, "states"),
-            *_otherwise(given, layer.family.channels.get(role, []), rows, "channels"),
+            *_otherwise(given, channels, rows, "channels"),
         ]
         if found:
             words = f"has shape {shape}, and config.json says {' and '.join(found)}"
@@ -177,7 +180,9 @@ def sizes(checkpoint: Checkpoint, layer: Layer) -> Iterator[tuple[str, str]]:
     for form, settings in layer.family.widths.items():
         name = form.format(at=layer.module)
         held = _numbers(checkpoint, name)
-        for words in _otherwise(given, settings, held, "numbers") if held else ():
+        if not held:
+            continue
+        for words in _otherwise(given, settings, held, "numbers"):
             yield name, f"holds {held:,} numbers, and config.json says {words}"
 
 
@@ -196,7 +201,8 @@ def _otherwise(given: Given, settings: Sequence[str], held: int, unit: str) -> I
 
     A size that is no integer may be rounded either way.
     """
-    stated = [size for size in (_size(given, one) for one in settings) if size]
+    sizes_named = [_size(given, one) for one in settings]
+    stated = [size for size in sizes_named if size]
     if stated and not any(abs(held - size) < 1 for size in stated):
         said = " or ".join(f"{size:,g}" for size in dict.fromkeys(stated))
         yield f"{said} {unit}"
@@ -219,6 +225,7 @@ def _quotient(given: Given, names: str) -> float:
 
 
 def _product(given: Given, names: str) -> float:
+    """Product of settings whose names are apart by spaces; 1 of none."""
     return math.prod(_setting(given, name) for name in names.split())
 
 
@@ -232,10 +239,9 @@ def _setting(given: Given, name: str) -> float:
     first, _, inner = name.partition(".")
     value = given.setting(first)
     if inner:
-        defaults = {"expand": 2, "d_state": 16, "headdim": 64}  # of mamba_ssm
-        value = value.get(inner, defaults.get(inner)) if isinstance(value, Mapping) else None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and 0 < value < 2**31 else 0.0
+        value = value.get(inner, DEFAULTS.get(inner)) if isinstance(value, Mapping) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value < LARGEST else 0.0
 
 
 def layers_of(config: Mapping[str, object]) -> int:

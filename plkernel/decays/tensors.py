@@ -20,7 +20,7 @@ import numpy as np
 
 from plkernel.common import cli
 from plkernel.common.files import check_regular, load_object, shown
-from plkernel.decays.checkpoints import EPS, MOST_DIMENSIONS, TYPES, Checkpoint, Stored
+from plkernel.decays.checkpoints import EPS, MOST_DIMENSIONS, TYPES, Checkpoint, Stored, widened
 from plkernel.decays.config_sizes import check_sizes
 from plkernel.decays.families import Floats
 from plkernel.decays.folders import conversion, held_files, other_format, part_of, parts_in
@@ -28,20 +28,25 @@ from plkernel.decays.gguf_files import GGUF, open_gguf
 from plkernel.decays.pickles import read_pickle
 
 HUB = "hf:"
+"""Before the name of a repository on the Hugging Face hub."""
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
+"""OWNER/NAME, with @REVISION where one is asked for."""
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".tar")
+"""Suffixes of files that torch.save writes."""
 SAFE = (".safetensors", ".st")
+"""Suffixes of files of safetensors."""
 MOST_TEXT = 2**26
 """Bytes of config.json or of an index."""
 EMPTY = (
     "; it is empty: stage 3 of ZeRO keeps its numbers in other files, which zero_to_fp32.py of"
     " DeepSpeed joins"
 )
+"""The hint of errors about a tensor without numbers."""
 NO_MODEL = ("corpus", "train", "arm_options")
 """Tables of the config.json of a run that say nothing of the size of its model."""
 PREPARED = ("_strategy", "_version")
@@ -66,8 +71,11 @@ def open_checkpoint(target: str) -> Checkpoint:
         return _whole(path, config)
     parts = parts_in(path)
     if parts and not any((path / name).exists() for name in (SINGLE, PICKLE)):
-        files = [_inside(path, part, path) for part in parts]
-        return _of_shards({name: file for file in files for name in _header(file)[0]}, config)
+        placed: dict[str, Path] = {}
+        for part in parts:
+            file = _inside(path, part, path)
+            placed |= dict.fromkeys(_names_in(file), file)
+        return _of_shards(placed, config)
     return _whole(_file_in(path), config)
 
 
@@ -115,7 +123,7 @@ def _whole(path: Path, config: Mapping[str, Any]) -> Checkpoint:
     if path.suffix == GGUF:
         return open_gguf(path)
     if path.suffix in SAFE:
-        return _of_shards(dict.fromkeys(_header(path)[0], path), config)
+        return _of_shards(dict.fromkeys(_names_in(path), path), config)
     if path.suffix not in PICKLED:
         raise ValueError(
             f"{path}: suffix must be one of {', '.join((*SAFE, *PICKLED, GGUF))}, got"
@@ -144,23 +152,22 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
     def checked(name: str) -> Any:
         tensor = tensors[name]
         is_strided = str(getattr(tensor, "layout", "")) == "torch.strided"
-        plain = is_strided and not (tensor.is_meta or tensor.is_nested)
-        if not plain or str(tensor.dtype).removeprefix("torch.") not in EPS or not tensor.numel():
+        is_plain = is_strided and not (tensor.is_meta or tensor.is_nested)
+        is_empty = is_plain and not tensor.numel()
+        if not is_plain or is_empty or type_of(tensor) not in EPS:
             held = str(getattr(tensor, "dtype", type(tensor).__name__))
-            if plain:
+            if is_plain:
                 held += f" {tuple(tensor.shape)}"
             raise ValueError(
                 f"{name} must be a tensor of floating-point numbers ({', '.join(EPS)}), got {held}"
-                f"{EMPTY if plain and not tensor.numel() else ''}"
+                f"{EMPTY if is_empty else ''}"
             )
         _check_dimensions(name, tensor.ndim)
         return tensor
 
     def read(name: str) -> Stored:
         tensor = checked(name)
-        return Stored(
-            tensor.detach().cpu().double().numpy(), str(tensor.dtype).removeprefix("torch.")
-        )
+        return Stored(tensor.detach().cpu().double().numpy(), type_of(tensor))
 
     def numbers() -> int:
         return sum(_numbers_of(tensor) for tensor in tensors.values())
@@ -171,10 +178,16 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
     return Checkpoint(tuple(tensors), config, size, read, numbers)
 
 
+def type_of(tensor: Any) -> str:
+    """The name of a tensor's type, such as float32."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def _numbers_of(tensor: Any) -> int:
     """Numbers that a tensor may hold; 0 for what is no tensor."""
     if not hasattr(tensor, "numel"):
         return 0
+    # Integers may be quantised weights, two in a byte.
     each = 1 if tensor.is_floating_point() or tensor.is_complex() else 2 * tensor.element_size()
     return int(tensor.numel()) * each
 
@@ -188,19 +201,20 @@ def _as_named(checkpoint: Checkpoint) -> Checkpoint:
     def read(name: str) -> Stored:
         stored = checkpoint.read(name)
         at, _, last = name.rpartition(".")
-        if last != "time_decay" or f"{at}.time_decay_w1" in checkpoint.names:
+        is_version_6 = f"{at}.time_decay_w1" in checkpoint.names
+        if last != "time_decay" or is_version_6:
             return stored
-        five = f"{at}.ln_x.weight" in checkpoint.names
+        is_version_5 = f"{at}.ln_x.weight" in checkpoint.names
         values = stored.values
-        outside = (values < 0) | (values > 1) if five else values > 0
+        outside = (values < 0) | (values > 1) if is_version_5 else values > 0
         if outside.any():
-            form = "exp(-exp(w))" if five else "-exp(w)"
+            form = "exp(-exp(w))" if is_version_5 else "-exp(w)"
             raise ValueError(
                 f"{name}: must be {form}, as {' or '.join(PREPARED)} says that the file was"
                 f" prepared for a strategy, got {values.min():.3g} to {values.max():.3g}"
             )
         with np.errstate(divide="ignore"):
-            rates = -np.log(values) if five else -values
+            rates = -np.log(values) if is_version_5 else -values
             return Stored(np.log(rates), stored.dtype)
 
     return replace(checkpoint, read=read)
@@ -218,6 +232,7 @@ def _of_pickles(places: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def _nothing_in(folder: Path) -> str:
+    """Words for a folder without a checkpoint, and what in it could be named."""
     files = held_files(folder)
     hint = f", as {', '.join(files[:3])}" if files else ""
     return (
@@ -236,6 +251,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _check_dimensions(name: str, count: int) -> None:
+    """ValueError for a tensor of more than MOST_DIMENSIONS dimensions."""
     if count > MOST_DIMENSIONS:
         raise ValueError(
             f"{name} must be a tensor of at most {MOST_DIMENSIONS} dimensions, got {count}"
@@ -288,49 +304,30 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
         with files[name].open("rb") as handle:
             handle.seek(start + first)
             raw = np.frombuffer(handle.read(end - first), stored)
-        values: Any = raw
-        # numpy has none of these; the first two are upper halves of float32 and float16.
-        if dtype == "bfloat16":
-            values = (raw.astype(np.uint32) << 16).view(np.float32)
-        elif dtype == "float8_e5m2":
-            values = (raw.astype(np.uint16) << 8).view(np.float16)
-        elif dtype == "float8_e4m3fn":
-            values = _of_float8_e4m3fn(raw)
-        with np.errstate(invalid="ignore"):  # of NaN
-            return Stored(values.astype(np.float64).reshape(one["shape"]), dtype)
+        return Stored(widened(raw, dtype).reshape(one["shape"]), dtype)
 
     def numbers() -> int:
         held = 0
         for file in set(files.values()):
-            for one in header(file)[0].values():
+            entries, _ = header(file)
+            for one in entries.values():
                 first, end = one["data_offsets"]
+                # Other types may be quantised weights, two in a byte.
                 held += math.prod(one["shape"]) if one["dtype"] in TYPES else 2 * (end - first)
         return held
 
     def size(name: str) -> int:
-        return math.prod(entry(name)[0]["shape"])
+        one, _ = entry(name)
+        return math.prod(one["shape"])
 
     return Checkpoint(tuple(files), config, size, read, numbers)
 
 
-def _of_float8_e4m3fn(raw: Any) -> Floats:
-    """Numbers of bytes with a sign, 4 bits of exponent (bias 7) and 3 of mantissa.
-
-    NaN where all bits but the sign are set.
-    """
-    exponent = (raw >> 3 & 15).astype(int)
-    mantissa = (raw & 7) / 8
-    normal = np.ldexp(1 + mantissa, exponent - 7)
-    subnormal = np.ldexp(mantissa, -6)
-    size = np.where(exponent > 0, normal, subnormal)
-    signed = np.where(raw & 128, -size, size)
-    return np.where(raw & 127 == 127, np.nan, signed)
-
-
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """Entries of a .safetensors file by name, and the place of its numbers.
+    """Entries of a .safetensors file by name, and the byte at which its numbers begin.
 
-    The library has checked the header.
+    The file begins with the length of its header, 8 bytes, and the header as JSON. The library
+    checks that header before it is read here.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -343,6 +340,12 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: must be a whole .safetensors file, got {error}") from error
     return {name: header[name] for name in names}, 8 + length
+
+
+def _names_in(path: Path) -> tuple[str, ...]:
+    """Names of the tensors in a .safetensors file."""
+    entries, _ = _header(path)
+    return tuple(entries)
 
 
 def _inside(folder: Path, name: str, origin: Path) -> Path:

@@ -149,7 +149,8 @@ class watch:
             for name, value in self._values(layer).items():
                 scalars[f"decay/{self._labels[module]}/{name}"] = value
         seen = self._seen(list(layers.values()))
-        seen += [found for layer in layers.values() for found in self._collapsed(layer)]
+        for layer in layers.values():
+            seen += self._collapsed(layer)
         if self.optimizers:
             treated = list(self._treated())
             for one in treated:
@@ -190,9 +191,11 @@ class watch:
         """Findings of plkernel.inspect that also hold of a live model, whole or in shards."""
         seen = findings(self._checkpoint, layers)
         if self.unseen:  # no tensor of these layers was read
-            names = {name for _, _, tensors in self._places for name in tensors.values()}
+            names: set[str] = set()
+            for _, _, tensors in self._places:
+                names.update(tensors.values())
             seen = [one for one in seen if one.name != "unread" or one.tensor not in names]
-        # starts may be identical, and stages of a pipeline have some layers
+        # Initialisations may be identical, and stages of a pipeline have some layers.
         beside = ["identical layers", "missing layers"]
         if any(hasattr(parameter, "to_local") for parameter in self.model.parameters()):
             beside += ["shape", "not as defined"]  # of all shards together
@@ -259,18 +262,17 @@ class watch:
 
     def _treated(self) -> Iterator["_Treated"]:
         """What the optimizers do to each parameter of the layers, in the order of the layers."""
-        groups = {
-            id(one): group
-            for optimizer in self.optimizers
-            for group in optimizer.param_groups
-            for one in group["params"]
-        }
+        groups = {}
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for one in group["params"]:
+                    groups[id(one)] = group
         for module, _, names in self._places:
             for role, name in names.items():
                 parameter = attrgetter(name)(self.model)
                 if isinstance(parameter, nn.Parameter):
-                    group = groups.get(id(parameter))
-                    yield _Treated(module, role, name, parameter.requires_grad, group)
+                    own = groups.get(id(parameter))
+                    yield _Treated(module, role, name, parameter.requires_grad, own)
 
     def _of_treatment(self, one: "_Treated", layer: Layer | None) -> Iterator[Finding]:
         """What is wrong or notable in what the optimizers do to one tensor of `layer`."""
@@ -461,7 +463,8 @@ def decay_param_groups(
     for name, number in {"weight_decay": weight_decay, "decay_lr": decay_lr}.items():
         if number is not None and not 0.0 <= number < math.inf:
             raise ValueError(f"{name} must be a number from 0, got {number}")
-    read = _names_in(_asked_layers(model, decays)[1])
+    _, layers = _asked_layers(model, decays)
+    read = _names_in(layers)
     alike = [name for name in named_like_decays(model) if name not in read]
     if alike:
         some = ", ".join(alike[:3]) + (" .." if alike[3:] else "")
@@ -525,11 +528,8 @@ def lightning_callback(**options: Any) -> Any:
     `log_dict` of the module would keep them until `log_every_n_steps`, and log them again with
     every later step. With several optimizers a step is one of each, as the loggers count.
     """
-    known = [
-        name
-        for name in ("lightning.pytorch", "pytorch_lightning")
-        if find_spec(name.partition(".")[0])
-    ]
+    packages = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
+    known = [module for package, module in packages.items() if find_spec(package)]
     base: Any = import_module(known[0]).Callback if known else object
 
     class WatchCallback(base):  # type: ignore[misc]
@@ -566,14 +566,19 @@ def decay_names(model: nn.Module) -> set[str]:
 
     Raises ValueError if no layer is known.
     """
-    return _names_in(layers_of(model)[1])
+    _, layers = layers_of(model)
+    return _names_in(layers)
 
 
 def _names_in(known: Sequence[Located]) -> set[str]:
     """Names of the tensors of layers, and of D beside those of known families."""
-    modules = [module.partition(":")[0] for module, family, _ in known if not family.own]
-    beside = {f"{module}.{one}".removeprefix(".") for module in modules for one in BESIDE}
-    return {name for _, _, tensors in known for name in tensors.values()} | beside
+    names: set[str] = set()
+    for label, family, tensors in known:
+        names.update(tensors.values())
+        if not family.own:
+            module, _, _ = label.partition(":")
+            names.update(f"{module}.{one}".removeprefix(".") for one in BESIDE)
+    return names
 
 
 def named_like_decays(model: nn.Module) -> list[str]:

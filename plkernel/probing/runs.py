@@ -40,7 +40,7 @@ class View:
     """The memory of the blocks of a model at one time, in bytes, and `values` for JSON."""
 
     memory: Memory
-    values: dict[str, Any]
+    values: Values
 
 
 def view(model: Model, windows: Tensor, asked: Asked | None = None) -> View:
@@ -53,9 +53,33 @@ def view(model: Model, windows: Tensor, asked: Asked | None = None) -> View:
     """
     half_lives = [values.numpy() for values in model.half_lives()]
     known = memory_of([memory(model, half_lives, windows.shape[1] - 1)])
+    figures = diagnose(model, windows, BATCH, torch.device("cpu"), asked)
+    loss = "bits_per_byte" if asked is None else "bits_per_answer"
+    values = {
+        "half_lives": _named_half_lives(known),
+        "kernel": _kernel_values(model, known),
+        loss: figures.bits_per_byte,
+        **figures.to_row(),
+    }
+    length = getattr(model.config, "scaling_length", None)
+    if length is not None:
+        values["half_lives_at"] = length
+    return View(known, values)
+
+
+def _named_half_lives(known: Memory) -> list[dict[str, float]]:
+    """The half-lives in NAMED of each block, in bytes."""
+    named = []
+    for quantiles in known.half_lives[0].tolist():
+        named.append({name: quantiles[place] for name, place in NAMED.items()})
+    return named
+
+
+def _kernel_values(model: Model, known: Memory) -> Values:
+    """Kernels of the blocks at their lags, and exponents where enough lags are known."""
     lags = known.lags
     span = slope_range(lags)
-    kernel: dict[str, Any] = {
+    kernel: Values = {
         "lags": lags.tolist(),
         "blocks": known.kernels[0].tolist(),
         "exponents": known.exponents()[0].tolist() if span else [],
@@ -65,20 +89,7 @@ def view(model: Model, windows: Tensor, asked: Asked | None = None) -> View:
     if responses:
         rows = np.stack([row.numpy() for row in responses])
         kernel["measured_exponents"] = kernel_exponents(lags, rows).tolist()
-    figures = diagnose(model, windows, BATCH, torch.device("cpu"), asked)
-    lives = []
-    for quantiles in known.half_lives[0].tolist():
-        lives.append({name: quantiles[at] for name, at in NAMED.items()})
-    values = {
-        "half_lives": lives,
-        "kernel": kernel,
-        "bits_per_byte" if asked is None else "bits_per_answer": figures.bits_per_byte,
-        **figures.to_row(),
-    }
-    length = getattr(model.config, "scaling_length", None)
-    if length is not None:
-        values["half_lives_at"] = length
-    return View(known, values)
+    return kernel
 
 
 def at_initialisation(config: dict[str, Any]) -> Model | None:
@@ -107,7 +118,7 @@ def validation_text(
     """
     known = config.get("corpus") or {}
     if not isinstance(known, dict):
-        raise ValueError(f"corpus: must be a table, got {shown(known)}")
+        raise ValueError(f"corpus must be a table, got {shown(known)}")
     if corpus is None and not known:
         raise ValueError(
             f"{option} must be given for a model that was not trained here, as in --{option} stdlib"
@@ -213,6 +224,7 @@ def _slope_table(first: Values | None, last: Values, blocks: Sequence[int]) -> s
 
 
 def _exponents(time: Values | None, key: str, blocks: Sequence[int]) -> list[str]:
+    """The exponents of the blocks called `key`; "-" where they are not known."""
     if time is None:
         return ["-"] * len(blocks)
     return [f"{x:.3f}" for x in time["kernel"][key]]
@@ -257,7 +269,12 @@ def _summary(values: Values) -> dict[str, str]:
 
 
 def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
-    """Half-lives, kernels and predictions of a trained model."""
+    """Half-lives, kernels and predictions of a trained model, and those at its initialisation.
+
+    model    a run, or the file of a checkpoint
+    corpus   the name of a text to predict, that of the run unless given
+    windows  how many windows are predicted at most
+    """
     trained, config, step = open_model(model)
     name, validation, context = validation_text(config, corpus)
     data, asked = held_out_windows(name, validation, context, windows)

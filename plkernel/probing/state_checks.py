@@ -42,14 +42,24 @@ PADDING = 5
 EARLY_CUTS = (1, 2, 3)
 """Cuts at which a convolution of 4 still reads what is before the text."""
 LEAST = 2 * PADDING + max(EARLY_CUTS)
-"""Tokens of a text, at least: half of it, padding and a token more fit into it, and every cut is
-within."""
+"""Tokens of a text, at least.
+
+Behind its half there is room for padding and one token more from 2 * PADDING + 1 tokens on; the
+others keep every early cut within what padding leaves of the text.
+"""
 FACTOR = 32.0
-"""Two evaluations of one text in another order may differ by this many times what rounding does to
-one of them: a chunked form rounds other sums, in another order, than a recurrence does.
+"""How much more rounding may do than moving every parameter by one unit of rounding does.
+
+A chunked form adds in another order than a recurrence. Two orders of n random terms have sums that
+differ by about sqrt(n / 12) times what moving every term by one unit changes: partial sums have a
+mean square of n / 2 terms, and rounding moves each by half a unit at most. 32 are 12,288 terms.
 """
 UNITS = 4.0
-"""Units of rounding of the largest logit that rounding does at least."""
+"""What moving the parameters is taken to do at least, in units of rounding of the largest logit.
+
+Moving those of the head changes a logit by about one unit, as every product before it does, with
+signs of its own: k products add up to sqrt(k) units. 4 are 16 products.
+"""
 
 
 @dataclass(frozen=True)
@@ -257,6 +267,7 @@ def _texts(model: Any, tokens: "Tensor | None", vocabulary: int | None) -> "Tens
 
 
 def _vocabulary(model: Any) -> int | None:
+    """How many tokens a model has; None where its configuration does not say it."""
     from plkernel.models.layers import BYTES
 
     if hasattr(model, "initial_state"):
@@ -310,6 +321,7 @@ def known_step(model: Any) -> Step:
 def _plkernel_step(
     model: Any, tokens: "Tensor", state: Any, mask: "Tensor | None"
 ) -> "tuple[Tensor, Any]":
+    """As a model of plkernel is called: it takes no mask."""
     before = model.initial_state(len(tokens)) if state is None else state
     logits, after = model(tokens, before)
     return logits, after
@@ -382,6 +394,7 @@ class _Trial:
 
     @property
     def time(self) -> int:
+        """Tokens of a text, T."""
         return self.texts.shape[1]
 
     @property
@@ -573,6 +586,7 @@ def _comparisons(trial: _Trial, name: str, offered: bool) -> Iterator[StateCheck
 
 
 def _neighbours(trial: _Trial) -> Iterator[StateCheck]:
+    """Both texts in one batch; `not seen` where their logits are the same."""
     both = range(ROWS)
     half = trial.time // 2
     apart = float((trial.alone[0] - trial.alone[1]).abs().max())
@@ -587,6 +601,7 @@ def _neighbours(trial: _Trial) -> Iterator[StateCheck]:
 
 
 def _cuts(trial: _Trial) -> Iterator[StateCheck]:
+    """The first text in parts, with the state carried from one to the next."""
     half = trial.time // 2
     unseen = _forgotten(trial, half)
     if unseen is not None:
@@ -614,6 +629,7 @@ def _forgotten(trial: _Trial, half: int) -> StateCheck | None:
 
 
 def _left_padding(trial: _Trial) -> Iterator[StateCheck]:
+    """The first text behind masked padding, alone and beside the second, which has none."""
     words = f"{PADDING} tokens of padding before a text"
     alone, hidden = trial.padded([0])
     unseen = _unmasked(trial, "left padding", alone, hidden)
@@ -622,20 +638,16 @@ def _left_padding(trial: _Trial) -> Iterator[StateCheck]:
         return
     both, mask = trial.padded(range(ROWS))
     half = trial.time // 2
-    ways: list[tuple[str, Sequence[int], Tensor, Tensor, Sequence[int]]] = [
-        (words, [0], alone, hidden, [trial.time]),
-        (f"{words}, beside a longer one", range(ROWS), both, mask, [trial.time]),
-        (
-            f"{words}, beside a longer one, one token at a time after {half}",
-            range(ROWS),
-            both,
-            mask,
-            trial.one_by_one,
-        ),
-    ]
-    for text, rows, tokens, real, sizes in ways:
-        read = partial(trial.read, tokens, sizes, real)
-        yield trial.compared("left padding", text, rows, read, real)
+    read_alone = partial(trial.read, alone, [trial.time], hidden)
+    yield trial.compared("left padding", words, [0], read_alone, hidden)
+    beside = f"{words}, beside a longer one"
+    ways: dict[str, Sequence[int]] = {
+        beside: [trial.time],
+        f"{beside}, one token at a time after {half}": trial.one_by_one,
+    }
+    for way, sizes in ways.items():
+        read = partial(trial.read, both, sizes, mask)
+        yield trial.compared("left padding", way, range(ROWS), read, mask)
 
 
 def _unmasked(trial: _Trial, name: str, tokens: "Tensor", mask: "Tensor") -> StateCheck | None:
@@ -649,6 +661,7 @@ def _unmasked(trial: _Trial, name: str, tokens: "Tensor", mask: "Tensor") -> Sta
 
 
 def _inner_padding(trial: _Trial) -> Iterator[StateCheck]:
+    """The first text with masked padding in its middle, beside the second, which has none."""
     half = trial.time // 2
     tokens, mask = trial.padded(range(ROWS), at=half)
     unseen = _unmasked(trial, "padding inside", tokens, mask)

@@ -97,9 +97,10 @@ class CacheSteps:
         return cast(Tensor, output["logits"][:, -1])
 
     def states(self) -> list[Tensor]:
-        layers = getattr(self.cache, "layers", [])
-        found = [state for one in layers for state in getattr(one, "recurrent_states", {}).values()]
-        known = [state for state in found if state is not None]
+        known = []
+        for layer in getattr(self.cache, "layers", []):
+            states = getattr(layer, "recurrent_states", {}).values()
+            known += [state for state in states if state is not None]
         if not known:
             raise ValueError(
                 f"model must keep recurrent states in its cache, got {type(self.cache).__name__}"
@@ -123,20 +124,23 @@ def rounded(values: Tensor, dtype: str, generator: torch.Generator | None = None
     To nearest, ties to even, or with a generator up with the probability that makes the mean of
     many roundings the number itself. Numbers beyond the largest of the type become infinite, and
     below the smallest normal one units are those of subnormal numbers. Infinities and NaN stay.
+
+    With p bits of significand and 2**(e - 1) <= |x| < 2**e the unit is 2**(e - p), and not less
+    than 2**(1 - p) times the smallest normal number.
     """
-    kind = DTYPES[dtype_name(dtype)]
+    stored_dtype = DTYPES[dtype_name(dtype)]
     if generator is None:
-        return values.to(kind).to(values.dtype)
+        return values.to(stored_dtype).to(values.dtype)
     wide = values.double()
-    limits = torch.finfo(kind)
+    bits = significand_bits(dtype)
     _, exponent = torch.frexp(wide)
-    smallest_unit = np.log2(limits.smallest_normal) - significand_bits(dtype) + 1
-    power = (exponent - significand_bits(dtype)).clamp(min=int(smallest_unit))
+    smallest_exponent = int(np.log2(torch.finfo(stored_dtype).smallest_normal))
+    power = (exponent - bits).clamp(min=smallest_exponent + 1 - bits)
     unit = torch.ldexp(torch.ones_like(wide), power)
     chance = torch.rand(wide.shape, generator=generator, dtype=torch.float64, device=wide.device)
     stored = torch.floor(wide / unit + chance) * unit
     stored = torch.where(wide.isfinite(), stored, wide)
-    return stored.to(kind).to(values.dtype)
+    return stored.to(stored_dtype).to(values.dtype)
 
 
 @torch.no_grad()

@@ -239,7 +239,8 @@ def _encoded(path: Path, tokenizer: Any, alphabet: int, text: Bytes) -> Read:
     read = text[:TOKENISED]
     if tokenizer.is_fast:
         found = tokenised(read, partial(_spans, tokenizer), piece=TOKENISED)
-        tokens, ends = found.ids, found.ends
+        tokens = found.ids
+        ends = found.ends
     else:
         words, _ = characters(read)
         tokens = np.array(tokenizer(words, **PLAIN)["input_ids"], dtype=np.int64)

@@ -1,7 +1,4 @@
-"""One run: a condition becomes a model, which is trained, evaluated and saved.
-
-Each has a folder of its own.
-"""
+"""One run: a condition becomes a model, which is trained, evaluated and saved in a folder."""
 
 from plkernel.config.condition import Condition
 

@@ -30,10 +30,13 @@ from plkernel.training.foreign import LONGEST, Foreign
 from plkernel.training.recall_task import RecallTask, times_of
 
 Model = SSM | RWKV
+"""A model of plkernel; RWKV-7 is an RWKV."""
 AnyModel = Model | Foreign
 Config = SSMConfig | RWKVConfig | RWKV7Config
 DECAYS = (".time_decay", ".att.w0", ".log_rate", ".ordered.theta", ".ordered.delta")
-"""Of RWKV-5 and 6, of RWKV-7, of the SSM, and of the last two where decays are ordered."""
+"""Ends of the names of decays: of RWKV-5 and 6, of RWKV-7, of the SSM, and of the last two where
+decays are ordered.
+"""
 COMPILED_FROM = 10_000
 """Steps from which `train.compile = "auto"` compiles on a GPU. Compiling saved 14 ms of a step of
 19 on an H200 (docs/evidence/speed.md), so that a minute of it, assumed and not measured, is repaid
@@ -45,8 +48,9 @@ after 4,300 steps; twice as many and more leave room for models that gain less.
 class Prepared:
     """A checked condition with the facts of its model, which is built once on the meta device.
 
-    parameters: how many numbers the model learns. plan: of the scheme, for each of them; config: of
-    the model, without backend and dropout. Both are None for a model of other people's code.
+    parameters  how many numbers the model learns
+    plan        of the scheme, for each of them; None for a model of other people's code
+    config      of the model, without backend and dropout; None for a model of other people's code
     """
 
     condition: Condition
@@ -69,9 +73,9 @@ class Prepared:
             return cls(condition, tried)
         options = tuple((condition.arm.scheme_options or {}).items())
         multiplier = condition.arm.shape_on == "multiplier"
-        facts = _facts(condition.model, condition.scheme, options, multiplier)
-        _check_shape(condition, facts[1])
-        return cls(condition, *facts)
+        parameters, planned, config = _facts(condition.model, condition.scheme, options, multiplier)
+        _check_shape(condition, planned)
+        return cls(condition, parameters, planned, config)
 
 
 def _try_code(condition: Condition, checked: bool, task: RecallTask | None) -> int:
@@ -87,10 +91,14 @@ def _try_code(condition: Condition, checked: bool, task: RecallTask | None) -> i
     if checked or elsewhere:
         device = "meta"
     arm = condition.arm.model_dump(exclude={*IN_THE_STUDY, "learning_rate", "corpus", "model"})
-    context = min(train.context, LONGEST) if train else LONGEST
-    times = times_of(train, task.law if task else None) if train else 1
-    farthest = train.context * times if train and times > 1 else None
-    named = bool(train and condition.model.is_foreign and train.changes_decays)
+    context = LONGEST
+    farthest = None
+    named = False
+    if train:
+        context = min(train.context, LONGEST)
+        times = times_of(train, task.law if task else None)
+        farthest = train.context * times if times > 1 else None
+        named = condition.model.is_foreign and train.changes_decays
     model = json.dumps(condition.model.model_dump())
     return _tried(model, json.dumps(arm), context, device, named, farthest)
 
@@ -100,11 +108,10 @@ def _check_shape(condition: Condition, plan: Plan) -> None:
     is_on_columns = "columns" in condition.model.of_kind.shape_on
     if not is_on_columns or condition.arm.shape_on == "multiplier":
         return
-    zeros = [
-        entry.parameter.name
-        for entry in plan.entries
-        if entry.parameter.role == "mixer_out" and entry.distribution.scale == 0
-    ]
+    zeros = []
+    for entry in plan.entries:
+        if entry.parameter.role == "mixer_out" and entry.distribution.scale == 0:
+            zeros.append(entry.parameter.name)
     if zeros and any(value != 1 for value in condition.nodes.projection):
         raise ValueError(
             "shape_on must be 'multiplier', a fixed number per state, or the projection uniform,"
@@ -171,7 +178,8 @@ def build(condition: Condition) -> Model:
 
     Raises ValueError for an unknown name or option of the scheme.
     """
-    model, train = condition.model, condition.train
+    model = condition.model
+    train = condition.train
     sizes = Sizes(model.dim, model.layers, BYTES, model.heads)
     rules = rules_at(condition.scheme, sizes, condition.arm.scheme_options or {})
     needs = dict(rules.needs)

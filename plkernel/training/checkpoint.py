@@ -31,6 +31,7 @@ from plkernel.training.build import AnyModel, Model, Unfilled, build, started
 from plkernel.training.folder import RunProgress, other_run
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Keys of the moments of a parameter in the state of AdamW."""
 EARLIER = ("timing_bytes", "timing_crc")
 """Parts of the progress in checkpoints of earlier versions."""
 AVERAGE = "average"
@@ -57,9 +58,9 @@ def save_checkpoint(
     for name, parameter in model.named_parameters():
         named[f"model.{name}"] = parameter.detach()
         kept = optimizer.state.get(parameter, {}) if optimizer is not None else {}
-        named |= {
-            f"{moment}.{name}": kept[moment] for moment in (*MOMENTS, AVERAGE) if moment in kept
-        }
+        for moment in (*MOMENTS, AVERAGE):
+            if moment in kept:
+                named[f"{moment}.{name}"] = kept[moment]
     named |= {f"model.{name}": buffer for name, buffer in model.named_buffers()}
     if state is not None:
         named |= {f"{STATE}{name}": values for name, values in state.tensors.items()}
@@ -139,6 +140,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _progress_of(metadata: Mapping[str, str]) -> RunProgress:
+    """The point that a run had reached, without EARLIER; TypeError for parts that are unknown."""
     point = json.loads(metadata["progress"])
     return RunProgress(**{name: value for name, value in point.items() if name not in EARLIER})
 
@@ -152,13 +154,13 @@ def _fill_moments(
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:  # a frozen one has no moments
             continue
-        moments = {
-            moment: tensors[f"{moment}.{name}"].to(parameter, copy=True)
-            for moment in (*MOMENTS, AVERAGE)
-            if f"{moment}.{name}" in tensors
-        }
         count = torch.tensor(float(step), device=parameter.device if fused else "cpu")
-        optimizer.state[parameter] = {"step": count, **moments}
+        state = {"step": count}
+        for moment in (*MOMENTS, AVERAGE):
+            key = f"{moment}.{name}"
+            if key in tensors:
+                state[moment] = tensors[key].to(parameter, copy=True)
+        optimizer.state[parameter] = state
 
 
 def load_state(path: Path, like: State) -> State:
@@ -178,6 +180,7 @@ def load_state(path: Path, like: State) -> State:
 
 
 def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Shape and type of every tensor."""
     return {name: (values.shape, values.dtype) for name, values in tensors.items()}
 
 
@@ -216,6 +219,7 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
 
 
 def _kind(tensor: Tensor) -> str:
+    """Type and shape of a tensor, in words."""
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 

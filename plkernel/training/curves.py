@@ -1,6 +1,6 @@
-"""Learning curves of runs, and the mean of an arm over its seeds.
+"""Learning curves of runs, and the mean of an arm over its seeds, for TensorBoard and a logger.
 
-Scalars for TensorBoard and a logger. `loss/train` is the loss of every tenth step,
+`loss/train` is the loss of every tenth step,
 `loss/validation` that of an evaluation, both in bits per byte; half-lives are in bytes. A logger
 (wandb or trackio) is somebody else's library, and receives the same scalars.
 """
@@ -39,9 +39,10 @@ def logger_library(name: LoggerName) -> Any:
 class CurveWriter:
     """The scalars of one run, for TensorBoard in its folder and for a logger where one is named.
 
-    start: first step that is still to come; later points in the folder are taken back. config: of
-    the run, whose study is the project of the logger and whose arm is the group. A run that goes on
-    is the same run there.
+    start   first step that is still to come; later points in the folder are taken back
+    config  of the run, whose study is the project of the logger and whose arm is the group. A run
+            that goes on is the same run there
+    logger  None for none
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class CurveWriter:
         self.writer = SummaryWriter(str(folder), purge_step=start)
         self.run = None
         if logger:
-            name = f"{config['arm']} seed {config['seed']}"
-            text = json.dumps(config, sort_keys=True)
-            own = (
-                {"id": f"{zlib.crc32(text.encode()):08x}"} if logger == "wandb" else {}
-            )  # trackio goes by the name
-            whose = {"project": config["study"], "group": config["arm"], "name": name, **own}
+            whose = {
+                "project": config["study"],
+                "group": config["arm"],
+                "name": f"{config['arm']} seed {config['seed']}",
+            }
+            if logger == "wandb":  # trackio goes by the name
+                text = json.dumps(config, sort_keys=True)
+                whose["id"] = f"{zlib.crc32(text.encode()):08x}"
             self.run = logger_library(logger).init(**whose, config=dict(config), resume="allow")
 
     def add(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -74,21 +77,17 @@ class CurveWriter:
 
         note: behind the names of the losses, of a model that sees ahead.
         """
-        losses = (
-            {"validation": "val_bpb", "validation above the floor": "excess_bpb"}
-            if row["step"]
-            else {}
-        )
-        scalars = {f"loss/{name}{note}": row[key] for name, key in losses.items() if key in row}
-        scalars |= {
-            f"prediction/{name.replace('_', ' ')}": row["saturation"][name] for name in PREDICTION
-        }
+        scalars: dict[str, float] = {}
+        if row["step"]:
+            scalars[f"loss/validation{note}"] = row["val_bpb"]
+            if "excess_bpb" in row:
+                scalars[f"loss/validation above the floor{note}"] = row["excess_bpb"]
+        for name in PREDICTION:
+            scalars[f"prediction/{name.replace('_', ' ')}"] = row["saturation"][name]
         if "val_accuracy" in row:
             scalars["accuracy/validation"] = row["val_accuracy"]
-        scalars |= {
-            "learning rate": row["learning_rate"],
-            "bytes per second": row["bytes"] / seconds,
-        }
+        scalars["learning rate"] = row["learning_rate"]
+        scalars["bytes per second"] = row["bytes"] / seconds
         for layer, values in enumerate(half_lives):
             scalars[f"half-life/layer {layer} median"] = float(np.median(values))
             self.writer.add_histogram(
@@ -106,17 +105,17 @@ class CurveWriter:
 def save_mean(arm: Path, seeds: Sequence[int]) -> None:
     """Write the mean of the curves of the runs arm/seed-K to arm/mean.
 
-    Nothing is written where that of these seeds is there. A point is written where every seed has
-    one. Runs that were taken from a record have no curves, and no mean.
+    Nothing is written where the mean of these curves is there already. A point is written where
+    every seed has one. Runs that were taken from a record have no curves, and no mean.
     """
     from torch.utils.tensorboard import SummaryWriter
 
     refuse_links(arm, arm / MEAN)
     folders = [arm / f"seed-{seed}" for seed in sorted(seeds)]
-    known = [
-        [(file.name, file.stat().st_size) for file in sorted(folder.glob(f"{EVENTS}*"))]
-        for folder in folders
-    ]
+    known = []
+    for folder in folders:
+        files = sorted(folder.glob(f"{EVENTS}*"))
+        known.append([(file.name, file.stat().st_size) for file in files])
     target = arm / MEAN / f"{EVENTS}{zlib.crc32(repr([folders, known]).encode()):08x}"
     if target.exists() or not all(known):
         return

@@ -5,8 +5,8 @@ tokens, and the saturation of logits.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -62,8 +62,14 @@ FFTs.
 """
 SATURATED = 0.99
 """A position is saturated if its largest probability exceeds this."""
-CACHED = 256  # rows of logits at a time, which stay in the cache of a CPU
-LEAST_EXPONENT = -746.0  # exp of it is 0 in float64
+GPU_ROUNDING = 2.0**-6
+"""The same share on a GPU: two units of rounding of bfloat16, in which it computes. Sums may be in
+another order each time.
+"""
+CACHED = 256
+"""Rows of logits at a time, which stay in the cache of a CPU."""
+LEAST_EXPONENT = -746.0
+"""exp of it is 0 in float64."""
 
 
 def next_byte_loss(
@@ -147,10 +153,13 @@ def label(causal: bool) -> str:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The figures of one pass over windows, with `losses` (n,T) in bits at every predicted byte.
+    """The figures of one pass over windows.
 
-    amplification: growth of the residual stream, None for an SSM. accuracy: share of the answers
-    that had the largest logit, where something was asked; None for a text.
+    losses         (n,T) bits at every predicted byte
+    saturation     see `saturation`
+    amplification  growth of the residual stream over every block; None for an SSM
+    accuracy       share of the answers that had the largest logit, where something was asked; None
+                   for a text
     """
 
     bits_per_byte: float
@@ -178,9 +187,9 @@ class Diagnosis:
 
 
 def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
-    """Figures of logits (..., V) with targets (...), integers in 0..V-1.
+    """Figures of logits (..., V) with targets (...), integers in 0..V-1, in float64.
 
-    In float64, p their softmax.
+    With p = softmax(logits):
 
     positions                how many predictions
     loss                     mean of -ln p(target), nats
@@ -207,6 +216,7 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
         total = weights.sum(1, keepdim=True)
         largest = 1 / total
         log_total = total.log()
+        saturated = (largest > SATURATED).double()
         figures = {
             "loss": (log_total - of_target).mean(),
             "logit_min": block.amin(),
@@ -214,9 +224,7 @@ def saturation(logits: Tensor, targets: Tensor) -> dict[str, float]:
             "largest_probability": largest.mean(),
             "peak_probability": largest.amax(),
             "entropy": (log_total - (weights * below).sum(1, keepdim=True) / total).mean(),
-            "saturated_share": torch.where(
-                largest.isnan(), largest, (largest > SATURATED).double()
-            ).mean(),
+            "saturated_share": torch.where(largest.isnan(), largest, saturated).mean(),
         }
         values = torch.stack([figure.double() for figure in figures.values()]).tolist()
         parts.append({"positions": len(block), **dict(zip(figures, values, strict=True))})
@@ -304,25 +312,43 @@ def diagnose(
         if asked is not None:
             hits(logits, targets)
 
-    def note(batches: list[tuple[Tensor, int]], _: nn.Module, __: Any, output: Any) -> None:
-        values = output[0] if isinstance(output, tuple) else output
-        batches.append((values.float().square().mean(), values.numel()))
-
-    blocks = [model.get_submodule("blocks.0.ln0"), *model.blocks] if isinstance(model, RWKV) else []
-    stream: list[list[tuple[Tensor, int]]] = [[] for _ in blocks]
-    with ExitStack() as hooks:
-        for block, batches in zip(blocks, stream, strict=True):
-            hooks.callback(block.register_forward_hook(partial(note, batches)).remove)
+    with _stream_noted(model) as stream:
         bpb = bits_per_byte(model, windows, batch, device, watch, asked)
     growth = None
     if stream:
-        rms = [_root_mean(batches) for batches in stream]
-        growth = tuple(after / before if before else math.nan for before, after in pairwise(rms))
+        sizes = [_root_mean(batches) for batches in stream]
+        ratios = [after / before if before else math.nan for before, after in pairwise(sizes)]
+        growth = tuple(ratios)
     accuracy = None if asked is None else hits.accuracy
     return Diagnosis(bpb, torch.cat(losses).cpu().numpy(), merged(parts), growth, accuracy)
 
 
-def _root_mean(batches: Sequence[tuple[Tensor, int]]) -> float:
+Batches = list[tuple[Tensor, int]]
+"""Of each batch the mean of the squares, and how many numbers it is of."""
+
+
+@contextmanager
+def _stream_noted(model: nn.Module) -> Iterator[list[Batches]]:
+    """Sizes of the residual stream of an RWKV that runs, before the first block and after each.
+
+    Empty for any other model.
+    """
+
+    def note(batches: Batches, _: nn.Module, __: Any, output: Any) -> None:
+        values = output[0] if isinstance(output, tuple) else output
+        batches.append((values.float().square().mean(), values.numel()))
+
+    modules: list[nn.Module] = []
+    if isinstance(model, RWKV):
+        modules = [model.get_submodule("blocks.0.ln0"), *model.blocks]
+    stream: list[Batches] = [[] for _ in modules]
+    with ExitStack() as hooks:
+        for module, batches in zip(modules, stream, strict=True):
+            hooks.callback(module.register_forward_hook(partial(note, batches)).remove)
+        yield stream
+
+
+def _root_mean(batches: Batches) -> float:
     """The root of the mean over all numbers of batches, each given by its mean and its count."""
     means = torch.stack([mean for mean, _ in batches]).tolist()
     counts = [count for _, count in batches]
@@ -359,9 +385,8 @@ def token_losses(predict: Predict, windows: Tensor, batch: int, first: int = 0) 
     for start in range(0, len(windows), batch):
         chunk = windows[start : start + batch]
         logits = logits_of(predict, chunk[:, :-1], start)[:, first:]
-        losses[start : start + batch] = (
-            losses_per_byte(logits, chunk[:, 1 + first :].to(logits.device)).cpu().numpy()
-        )
+        targets = chunk[:, 1 + first :].to(logits.device)
+        losses[start : start + batch] = losses_per_byte(logits, targets).cpu().numpy()
     return losses
 
 
@@ -439,10 +464,10 @@ def influence(
             changed[rows - start, chosen[rows, index]] = torch.from_numpy(drawn[rows, index])
             after = logits_of(predict, changed, start)
             row, lag = np.nonzero(read[rows, index])
-            read_at = torch.from_numpy(row), torch.from_numpy(at[start + row, index, lag])
-            bits[start + row, index, lag] = (
-                divergence(before[read_at], after[read_at]).cpu().numpy()
-            )
+            position = at[start + row, index, lag]
+            read_at = (torch.from_numpy(row), torch.from_numpy(position))
+            moved = divergence(before[read_at], after[read_at])
+            bits[start + row, index, lag] = moved.cpu().numpy()
     return influence_of(known, bits)
 
 
@@ -451,7 +476,8 @@ def divergence(before: Tensor, after: Tensor) -> Tensor:
 
     NaN where a logit is.
     """
-    log_p, log_q = (logits.double().log_softmax(-1) for logits in (before, after))
+    log_p = before.double().log_softmax(-1)
+    log_q = after.double().log_softmax(-1)
     p = log_p.exp()
     return torch.where(p == 0, 0.0, p * (log_p - log_q)).sum(-1) / NATS_PER_BIT
 
@@ -465,12 +491,15 @@ def worth_of_context(
     floor: Losses | None = None,
     step: int = 1,
 ) -> dict[str, Any]:
-    """`truncation` and `influence` on windows of `text`, for JSON.
+    """`truncation` and `influence` on windows of `text`, for JSON, as far as `train` asks for them.
 
-    `batch` at a time, as far as `train` asks for them. Beside the influence stands I(d) in bits
-    where the law of `corpus` is known.
+    batch   windows at a time
+    corpus  the name of that of `text`; where its law is known, I(d) in bits stands beside the
+            influence
+    floor   bits of the best predictor, None where it is unknown
+    step    tokens of a patch
     """
-    worth = dict[str, Any]()
+    worth: dict[str, Any] = {}
     if train.truncation_windows:
         windows = spread_windows(text, train.context, train.truncation_windows)
         worth["truncation"] = truncation(predict, windows, batch, floor, step).to_dict()
@@ -512,7 +541,7 @@ def beyond(
             f"context must lie between 1 and below the tokens of a window, {length}, got {context}"
         )
     half = max(step, context // 2 // step * step)
-    rows = list[Tensor]()
+    rows: list[Tensor] = []
     for first in range(0, len(windows), batch):
         chunk = windows[first : first + batch]
         whole = logits_of(predict, chunk[:, :-1], first)
@@ -549,7 +578,8 @@ def reach(
     places of the text, so that the latter alone says whether the model holds.
     """
     times = train.beyond or 1
-    windows = fixed_windows(text, times * train.context, -(-train.test_windows // times))
+    count = math.ceil(train.test_windows / times)
+    windows = fixed_windows(text, times * train.context, count)
     rows = max(1, batch // times)
     along = by_position(token_losses(predict, windows, rows))
     reading_on, _ = beyond(predict, windows, train.context, rows, step)
@@ -606,8 +636,8 @@ def check_repeats(predict: Predict, windows: Tensor, batch: int = 4) -> None:
     inputs = windows[:batch, :-1]
     first = logits_of(predict, inputs)
     moved = moved_by(first, logits_of(predict, inputs)).amax(dim=2)
-    # A GPU computes in bfloat16, and may sum in another order each time.
-    rounding = rounding_of(first) if first.device.type == "cpu" else 2.0**-6 * largest_logit(first)
+    share = ROUNDING if first.device.type == "cpu" else GPU_ROUNDING
+    rounding = share * largest_logit(first)
     if bool((moved > rounding).any()):
         window, place = divmod(int(moved.argmax()), moved.shape[1])
         raise ValueError(
@@ -689,15 +719,17 @@ def as_logits(given: Any, tokens: Tensor, name: str) -> Tensor:
 
 
 def memory(model: AnyModel, half_lives: Sequence[np.ndarray], context: int) -> dict[str, Any]:
-    """The entries of a row of metrics.jsonl on the memory of the blocks.
+    """The entries of a row of metrics.jsonl on the memory of the blocks, as far as it is known.
 
-    As far as the model says it. Quantiles of the half-lives (L,7), and the weight of an input in
-    every block (L,T) 1, 2, 4 .. `context` bytes later.
+    These are QUANTILES of the `half_lives` of every block (L,7), and the weight of an input in it
+    (L,T) 1, 2, 4 .. `context` bytes later.
     """
     lags = [2**power for power in range(context.bit_length())]
     quantiles = [np.quantile(values, QUANTILES).tolist() for values in half_lives]
     blocks = [block.tolist() for block in model.kernels(torch.tensor(lags))]
-    return {
-        **({"half_life_quantiles": quantiles} if quantiles else {}),
-        **({"kernel": {"lags": lags, "blocks": blocks}} if blocks else {}),
-    }
+    entries: dict[str, Any] = {}
+    if quantiles:
+        entries["half_life_quantiles"] = quantiles
+    if blocks:
+        entries["kernel"] = {"lags": lags, "blocks": blocks}
+    return entries

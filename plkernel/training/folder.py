@@ -1,7 +1,4 @@
-"""The folder of one run: its configuration, rows and result.
-
-And the lock that keeps other processes out.
-"""
+"""The folder of one run: configuration, rows, result, and the lock that keeps others out."""
 
 import errno
 import json
@@ -34,14 +31,18 @@ from plkernel.common.files import (
     naming,
     refuse_links,
     save_json,
+    shown,
 )
 from plkernel.config.spec import with_defaults
 
 FIGURES = ("steps", "bytes", "final_val_bpb", "best_val_bpb", "test_bpb", "seconds", "causal")
 """What the result of every finished run has."""
+MOST_DIFFERENCES = 4
+"""Differences of two configurations that a message names."""
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 """Errors of flock on a file system that has no locks."""
-LOCK_PATIENCE = 20.0  # seconds: a worker whose parent was killed ends within a step
+LOCK_PATIENCE = 20.0
+"""Seconds to wait for a lock: a worker whose parent was killed ends within a step."""
 
 
 def loss_unit(figures: Mapping[str, Any]) -> str:
@@ -58,9 +59,10 @@ def loss_unit(figures: Mapping[str, Any]) -> str:
 class RunProgress:
     """The point that a run has reached after `step` steps.
 
-    loss_sum and loss_count: nats and steps since the last evaluation; seconds: training time so
-    far; metrics_bytes: length of the rows, to which a resumed run cuts them; metrics_crc: CRC-32 of
-    their content.
+    loss_sum       nats since the last evaluation, over `loss_count` steps
+    seconds        training time so far
+    metrics_bytes  length of the rows, to which a resumed run cuts them
+    metrics_crc    CRC-32 of their content
     """
 
     step: int = 0
@@ -79,16 +81,20 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
+        """Weights, moments and progress."""
         return self.path / CHECKPOINT
 
     @property
     def registration(self) -> str | None:
         """The fingerprint of the registration in the folder of the study.
 
-        For a search, of the study it serves.
+        For a search, whose folder lies in that of a study, of the study it serves.
         """
-        places = (folder / REGISTERED for folder in self.path.absolute().parents[1:3])
-        return next((load_object(place).get("sha256") for place in places if place.exists()), None)
+        for folder in self.path.absolute().parents[1:3]:
+            place = folder / REGISTERED
+            if place.exists():
+                return load_object(place).get("sha256")
+        return None
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -102,13 +108,14 @@ class RunFolder:
         result = load_json(path)
         if not isinstance(result, dict) or result.get("status") not in (FINISHED, DIVERGED, FAILED):
             raise ValueError(
-                f"{path} does not say how the run ended: remove it to go on from the last"
-                " checkpoint"
+                f"{path} must say how the run ended, {FINISHED}, {DIVERGED} or {FAILED}, got"
+                f" {shown(result)}; remove it to go on from the last checkpoint"
             )
         missing = [name for name in FIGURES if name not in result]
         if result["status"] == FINISHED and missing:
             raise ValueError(
-                f"{path} has no {', '.join(missing)}: remove it to go on from the last checkpoint"
+                f"{path} must have {', '.join(missing)}, got none; remove it to go on from the last"
+                " checkpoint"
             )
         return result
 
@@ -226,10 +233,14 @@ def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
 
 
 def other_run(old: Any, new: Any) -> str:
-    """The first four differences of two configurations, '' for the same run.
+    """The first differences of two configurations, '' for the same run.
 
     Missing options have their defaults.
     """
-    return "; ".join(
-        differences(*(with_defaults(json.loads(json.dumps(config))) for config in (old, new)))[:4]
-    )
+    found = differences(with_defaults(_plain(old)), with_defaults(_plain(new)))
+    return "; ".join(found[:MOST_DIFFERENCES])
+
+
+def _plain(config: Any) -> Any:
+    """A copy of a configuration as a file of JSON gives it back: tuples are lists."""
+    return json.loads(json.dumps(config))

@@ -63,13 +63,16 @@ PLACES = 64
 """Bytes, drawn at random, that are replaced one at a time to check causality."""
 LONGEST = 512
 """Bytes of a window on which causality is checked, at most."""
-ROUNDING, REORDERED = 2.0**7, 2.0**12
-"""Tolerances of logits with another byte and with fewer bytes, in units of rounding of the largest.
+ROUNDING = 2.0**7
+"""Tolerance of logits with another byte, in units of rounding of the largest: of the bytes before
+it the same sums are taken, though other rows of a batch may stand beside them.
 """
-NOISE, NOISE_OF_ZEROS = 0.1, 0.02
-"""Standard deviation of the noise, as a share of a parameter's root mean square; for a zero
-parameter, itself.
-"""
+REORDERED = 2.0**12
+"""The same with fewer bytes: a model may cut them into other chunks, and sum in another order."""
+NOISE = 0.1
+"""Standard deviation of the noise, as a share of a parameter's root mean square."""
+NOISE_OF_ZEROS = 0.02
+"""Standard deviation of the noise on a parameter that is zero."""
 
 
 class Foreign(nn.Module):
@@ -93,10 +96,7 @@ class Foreign(nn.Module):
     def half_lives(self) -> list[Tensor]:
         """Half-lives of every block in bytes, (N,) float64 on the CPU; empty if unknown."""
         if hasattr(self.module, "half_lives"):
-            return [
-                torch.as_tensor(values).detach().double().cpu().reshape(-1)
-                for values in self.module.half_lives()
-            ]
+            return [_on_cpu(values).reshape(-1) for values in self.module.half_lives()]
         return [torch.from_numpy(half_lives(rates).reshape(-1)) for rates in self._named_rates()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
@@ -105,10 +105,8 @@ class Foreign(nn.Module):
         Empty if unknown.
         """
         if hasattr(self.module, "kernels"):
-            return [
-                torch.as_tensor(values).detach().double().cpu()
-                for values in self.module.kernels(lags)
-            ]
+            return [_on_cpu(values) for values in self.module.kernels(lags)]
+        # Half-lives of its own say that the names of tensors are not to be read.
         rates = [] if hasattr(self.module, "half_lives") else self._named_rates()
         return [torch.from_numpy(kernel(values, lags.double().numpy())) for values in rates]
 
@@ -120,12 +118,17 @@ class Foreign(nn.Module):
         settings: Any = getattr(self.module, "config", None)
         config = settings.to_dict() if hasattr(settings, "to_dict") else {}
         try:
-            rates = [
-                layer.rates for layer in known_layers(of_tensors(self.module.state_dict(), config))
-            ]
+            layers = known_layers(of_tensors(self.module.state_dict(), config))
         except ValueError:  # names of a family, but other shapes
             return []
-        return rates if all(((one > 0) & np.isfinite(one)).all() for one in rates) else []
+        rates = [layer.rates for layer in layers]
+        are_usable = all(((one > 0) & np.isfinite(one)).all() for one in rates)
+        return rates if are_usable else []
+
+
+def _on_cpu(values: Any) -> Tensor:
+    """Numbers of other people's code in float64 on the CPU."""
+    return torch.as_tensor(values).detach().double().cpu()
 
 
 def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
@@ -140,24 +143,30 @@ def build(kind: str, options: Mapping[str, Any] | None, seed: int) -> Foreign:
     given = copy.deepcopy(dict(options or {}))
     with seeded(seed, "model"), foreign_errors(f"kind {kind!r}", "building it"):
         if hasattr(builder, "config_class"):  # of transformers
-            known = builder.config_class()
-            unknown = [name for name in given if not hasattr(known, name)]
-            if unknown:
-                raise ValueError(
-                    f"config must hold arguments of {type(known).__name__}, got {unknown[0]!r};"
-                    f" {nearest(unknown[0], known.to_dict())}"
-                )
-            size = given.get("vocab_size", BYTES)
-            if size != BYTES:
-                raise ValueError(
-                    f"vocab_size must be {BYTES}, one for every byte, got {size}: leave it out"
-                )
-            usual = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
-            given = builder.config_class(**{**usual, **given})
-        module = builder(given)
+            module = builder(_over_bytes(builder.config_class, given))
+        else:
+            module = builder(given)
     if not isinstance(module, nn.Module):
         raise ValueError(f"kind {kind!r} must give a torch.nn.Module, got {type(module).__name__}")
     return Foreign(kind, module)
+
+
+def _over_bytes(config_class: Any, given: Mapping[str, Any]) -> Any:
+    """The configuration of a model of transformers over bytes, with the arguments `given`."""
+    known = config_class()
+    unknown = [name for name in given if not hasattr(known, name)]
+    if unknown:
+        raise ValueError(
+            f"config must hold arguments of {type(known).__name__}, got {unknown[0]!r};"
+            f" {nearest(unknown[0], known.to_dict())}"
+        )
+    size = given.get("vocab_size", BYTES)
+    if size != BYTES:
+        raise ValueError(
+            f"vocab_size must be {BYTES}, one for every byte, got {size}; leave it out"
+        )
+    usual = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
+    return config_class(**{**usual, **given})
 
 
 @contextmanager
@@ -173,9 +182,7 @@ def without_gpu_code() -> Iterator[None]:
 
 
 def start_(model: nn.Module, name: str, options: Mapping[str, Any] | None, seed: int) -> None:
-    """Call the function `name` with the model, a generator of this seed and the options.
-
-    It works in place.
+    """Call the function `name` with the model, a generator of this seed and the options, in place.
 
     The person must have consented: the module is imported. Raises ValueError, in one line, for
     whatever goes wrong.
@@ -192,11 +199,9 @@ def origins(names: Iterable[str]) -> dict[str, Any]:
     for name in names:
         module = sys.modules.get(name.partition(MARK)[0])
         file = getattr(module, "__file__", None)
-        digest = (
-            hashlib.sha256(Path(file).read_bytes()).hexdigest()
-            if file and Path(file).is_file()
-            else None
-        )
+        digest = None
+        if file and Path(file).is_file():
+            digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
         code[name] = {
             "version": installed(name.partition(".")[0].partition(MARK)[0]),
             "sha256": digest,
@@ -206,12 +211,10 @@ def origins(names: Iterable[str]) -> dict[str, Any]:
 
 @contextmanager
 def seeded(seed: int, name: str) -> Iterator[None]:
-    """Seed the global generators of torch, numpy and random by (seed, name).
-
-    Restore them afterwards.
-    """
+    """Seed the global generators of torch, numpy and random by (seed, name); restore them."""
     number = generator_for(seed, name).initial_seed()
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    of_random = random.getstate()
+    of_numpy = np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number)
         np.random.seed(number % 2**32)  # noqa: NPY002
@@ -219,8 +222,8 @@ def seeded(seed: int, name: str) -> Iterator[None]:
         try:
             yield
         finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])  # noqa: NPY002
+            random.setstate(of_random)
+            np.random.set_state(of_numpy)  # noqa: NPY002
 
 
 @contextmanager
@@ -292,11 +295,14 @@ class _Trial:
             logits = self.model(tokens)
         expected = (*tokens.shape, BYTES)
         if not isinstance(logits, Tensor):
-            got = f"a {type(logits).__name__}"
-            raise ValueError(f"{self.name}: gave {got}, expected logits {expected}")
+            raise ValueError(
+                f"{self.name}: must give logits {expected}, got {type(logits).__name__}"
+            )
         if tuple(logits.shape) != expected or not logits.is_floating_point():
-            got = f"{logits.dtype} of shape {tuple(logits.shape)}"
-            raise ValueError(f"{self.name}: gave {got}, expected logits {expected}")
+            raise ValueError(
+                f"{self.name}: must give logits {expected}, got {logits.dtype} of shape"
+                f" {tuple(logits.shape)}"
+            )
         self.advance(len(tokens) / (4 * len(self.inputs)))
         return logits
 
@@ -322,6 +328,7 @@ class _Trial:
         self._check_shortened(before)
 
     def _check_replaced(self, before: Tensor) -> None:
+        """ValueError where another byte at a place moves a logit before it; row 0 has none."""
         changed = self.inputs.clone()
         changed[range(1, 1 + len(self.places)), self.places] += BYTES // 2
         changed %= BYTES
@@ -339,6 +346,7 @@ class _Trial:
                 )
 
     def _check_shortened(self, before: Tensor) -> None:
+        """ValueError where leaving the last bytes out moves a logit before them."""
         length = self.inputs.shape[1]
         half = length // 2 // self.patch * self.patch
         for kept in sorted({self.patch, half} & set(range(1, length))):

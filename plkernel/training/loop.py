@@ -81,9 +81,9 @@ EVALUATED = 8
 
 @dataclass(frozen=True)
 class Task:
-    """One run: a prepared condition at one seed.
+    """One run: a prepared condition at one seed, on an opened corpus, in a folder.
 
-    On an opened corpus, in a folder, on a type of device.
+    device: its type, cpu or cuda.
     """
 
     prepared: Prepared
@@ -95,6 +95,7 @@ class Task:
 
     @property
     def condition(self) -> Condition:
+        """What is trained, and how."""
         return self.prepared.condition
 
     @property
@@ -104,6 +105,7 @@ class Task:
 
     @property
     def name(self) -> str:
+        """The arm and the seed, for messages."""
         return f"{self.condition.name} seed {self.seed}"
 
     @cached_property
@@ -131,17 +133,10 @@ def open_run(condition: Condition, seed: int, folder: Path, checked: bool = Fals
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
     device = check_machine(condition)
     prepared = Prepared.of(condition, checked)
-    return Task(
-        prepared,
-        seed,
-        *open_corpus(
-            condition.corpus,
-            condition.protocol.context,
-            longest_window(condition.corpus, condition.protocol),
-        ),
-        RunFolder(folder),
-        device,
-    )
+    train = condition.protocol
+    farthest = longest_window(condition.corpus, train)
+    corpus, splits = open_corpus(condition.corpus, train.context, farthest)
+    return Task(prepared, seed, corpus, splits, RunFolder(folder), device)
 
 
 def longest_window(section: CorpusSpec, train: TrainSpec) -> int:
@@ -199,7 +194,8 @@ class Training:
         self.task = task
         self.train = task.train
         self.config = task.config
-        train, condition = self.train, task.condition
+        train = self.train
+        condition = task.condition
         torch.set_num_threads(train.threads)
         self.device = choose_device(train.device)
         self.at_once = train.batch * (EVALUATED if self.device.type == "cuda" else 1)
@@ -223,7 +219,7 @@ class Training:
         # After the checkpoint was read: where that is refused, the rows stay as they are.
         task.folder.cut(self.progress)
         self.rows = read_lines(task.folder.path / METRICS)
-        # later points of the curves are taken back
+        # Later points of the curves are taken back.
         known = self.progress.step + 1 if self.rows else 0
         self.curves = CurveWriter(task.folder.path, known, self.config, logger)
         self.note = label(self.model.config.causal)  # behind the losses of a model that sees ahead
@@ -350,7 +346,7 @@ class Training:
         """Read the losses of the steps since the last call.
 
         Raises FloatingPointError with the step of the first loss that is not finite: later training
-            is lost.
+        is lost.
         """
         values = torch.cat(self.unread).tolist() if self.unread else []
         self.unread = []
@@ -361,25 +357,23 @@ class Training:
             self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + value)
 
     def evaluate(self) -> dict[str, Any]:
-        """Evaluate, write a row to the file and to the curves, and save a checkpoint.
-
-        Returns the row.
-        """
+        """Evaluate, write a row to the file and the curves, save a checkpoint; return the row."""
         self.settle()
-        train, done = self.train, self.progress
+        train = self.train
+        done = self.progress
         figures = diagnose(self.model, self.validation, self.at_once, self.device, self.asked)
-        # Half-lives are infinite where a rate became zero.
         half_lives = [values.cpu().numpy() for values in self.model.half_lives()]
-        usable = figures.finite and all(
-            ((values > 0) & np.isfinite(values)).all() for values in half_lives
-        )
-        _check_finite(figures.bits_per_byte if usable else math.nan, done.step)
+        # They are infinite where a rate became zero.
+        are_known = all(((values > 0) & np.isfinite(values)).all() for values in half_lives)
+        is_usable = figures.finite and are_known
+        _check_finite(figures.bits_per_byte if is_usable else math.nan, done.step)
+        train_bpb = None
+        if done.loss_count:
+            train_bpb = done.loss_sum / done.loss_count / NATS_PER_BIT
         row: dict[str, Any] = {
             "step": done.step,
             "bytes": done.step * train.batch * train.context,
-            "train_bpb": (
-                done.loss_sum / done.loss_count / NATS_PER_BIT if done.loss_count else None
-            ),
+            "train_bpb": train_bpb,
             "val_bpb": figures.bits_per_byte,
         }
         if self.floor is not None:
@@ -409,7 +403,7 @@ class Training:
                 f"the run diverged: NaN in {broken} at step {self.progress.step}; lower"
                 " train.learning_rate"
             )
-        # what follows the checkpoint is taken back, what comes before is not made again
+        # What follows the checkpoint is taken back, what comes before is not made again.
         self.curves.writer.flush()
         self.progress = replace(self.progress, seconds=self.seconds)
         self._clock = time.perf_counter()
@@ -428,7 +422,8 @@ class Training:
         Raises KeyboardInterrupt, with the last step saved, once `stopped` is true, and
         FloatingPointError.
         """
-        total, every = self.train.total_steps, self.train.eval_every
+        total = self.train.total_steps
+        every = self.train.eval_every
         if not self.rows:
             self.evaluate()
         shown = {"initial": self.progress.step, "desc": self.task.name, "unit": "step"}
@@ -439,7 +434,7 @@ class Training:
             while self.progress.step < total:
                 self.step()
                 if self.device.type == "cpu":
-                    # there is nothing to wait for, and small tensors that are kept split the heap
+                    # There is nothing to wait for, and small tensors that are kept split the heap.
                     self.settle()
                 bar.update()
                 if self.progress.step % every == 0 or self.progress.step == total:
@@ -485,10 +480,11 @@ class Training:
         train = self.train
         if not (train.average or train.final_windows):
             return {"final_val_bpb": last["val_bpb"]}
-        windows, asked = self.validation, self.asked
+        windows = self.validation
+        asked = self.asked
         if train.final_windows:
             windows, asked = self.held_out("validation", train.final_windows)
-        means = list[float]()
+        means: list[float] = []
 
         def watch(logits: Tensor, targets: Tensor) -> None:
             means.extend(losses_per_byte(logits, targets).mean(1).tolist())
@@ -584,6 +580,7 @@ def summary(name: str, result: Mapping[str, Any]) -> str:
 
 
 def _check_finite(value: float, step: int) -> None:
+    """FloatingPointError for a loss after `step` steps that is NaN or infinite."""
     if not math.isfinite(value):
         raise FloatingPointError(
             f"the run diverged: {value} at step {step}; lower train.learning_rate"

@@ -133,15 +133,18 @@ class RecallTask:
 def held_out(law: RecallCorpus, split: str, count: int) -> Tensor:
     """`count` windows (count, length + 1), int64, of a law; fewer are the first of more."""
     number = SPLITS.index(split)
-    rows = [
-        law.windows(1, np.random.default_rng([law.seed, number, index])) for index in range(count)
-    ]
+    rows = []
+    for index in range(count):
+        rng = np.random.default_rng([law.seed, number, index])
+        rows.append(law.windows(1, rng))
     return _tensor(np.concatenate(rows))
 
 
 def times_of(train: TrainSpec, law: RecallCorpus | None) -> int:
     """Length of the longest windows that a run evaluates, in multiples of train.context."""
-    return train.beyond or (1 if law is None else FARTHEST)
+    if train.beyond:
+        return train.beyond
+    return 1 if law is None else FARTHEST
 
 
 def asked_in(windows: Tensor) -> Asked:
@@ -151,4 +154,5 @@ def asked_in(windows: Tensor) -> Asked:
 
 
 def _tensor(windows: Bytes) -> Tensor:
+    """Windows as int64 on the CPU."""
     return torch.from_numpy(windows.astype(np.int64))

@@ -55,7 +55,7 @@ def recalled(predict: Predict, windows: Tensor, batch: int) -> dict[str, Any]:
     known = [error if math.isfinite(error) else None for error in errors]
     pairs = found.query.shape[1]
     order = np.broadcast_to(np.arange(1, pairs + 1), bits.shape)
-    eighths = sorted({-(-pairs * part // ORDERS) for part in range(1, ORDERS + 1)})
+    ends = sorted({math.ceil(pairs * part / ORDERS) for part in range(1, ORDERS + 1)})
     return {
         "sequences": len(windows),
         "accuracy": means[0],
@@ -63,7 +63,7 @@ def recalled(predict: Predict, windows: Tensor, batch: int) -> dict[str, Any]:
         "bits": means[1],
         "bits_error": known[1],
         "distance": by_group(found.distance, lengths(windows.shape[1] - 1), is_right, bits),
-        "order": by_group(order, eighths, is_right, bits),
+        "order": by_group(order, ends, is_right, bits),
     }
 
 

@@ -143,7 +143,7 @@ def test_splits_are_contiguous_blocks_of_the_whole(folder, cache, validation, te
         "the fractions left out are those of a spec"
     )
     for fractions in ((-0.1, 0.1), (float("nan"), 0.1), (0.5, 0.5)):
-        with pytest.raises(ValueError, match="must be shares of the corpus, together < 1"):
+        with pytest.raises(ValueError, match="must be shares of the corpus, together below 1"):
             corpus.splits(*fractions)
 
 

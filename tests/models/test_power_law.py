@@ -102,9 +102,11 @@ def test_projection_scales_the_slices_of_one_dimension(dim: int) -> None:
         weight.detach(), before * (multipliers[:, None] if dim == 0 else multipliers)
     )
     for bad in (torch.empty(6, 5), torch.empty(5)):
-        with pytest.raises(ValueError, match=r"nodes has 6 channels, but weight has shape"):
+        with pytest.raises(
+            ValueError, match=r"nodes must be as many as dimension -1 of weight .*, got 6"
+        ):
             projection_(bad, nodes)
-    with pytest.raises(ValueError, match="dim 2"):
+    with pytest.raises(ValueError, match="as dimension 2 of"):
         projection_(weight, nodes, dim=2)
 
 
@@ -267,12 +269,12 @@ def test_every_form_is_tried() -> None:
             {"cap": 15.0},
             r"above 0.04621 steps and below 2.266e\+06 for sigmoid, got 3e\+06",
         ),
-        ([9, 9], "dt_bias", {}, "parametrisation 'dt_bias' needs a_log"),
+        ([9, 9], "dt_bias", {}, "a_log must be given with parametrisation 'dt_bias', got None"),
         (
             [9, 9],
             "rg_lru",
             {"cap": 15.0, "gate_bias": 0.0},
-            "parametrisation 'rg_lru' does not take cap",
+            "cap must be left out with parametrisation 'rg_lru', got 15",
         ),
         ([9, 9], "log_decay", {}, "parametrisation must be one of log_rate, exp_exp"),
         (
@@ -285,7 +287,12 @@ def test_every_form_is_tried() -> None:
         ([9, 6.93e8], "log_rate", {}, "not 1 in float32, got 6.93e.08"),
         ([9, 0.003], "sigmoid", {}, "not 0 in float32, got 0.003"),
         ([9, math.inf], "log_rate", {}, "positive finite rates"),
-        ([9, 9, 9], "log_rate", {}, r"nodes has 3 channels, but the tensor has shape \(2,\)"),
+        (
+            [9, 9, 9],
+            "log_rate",
+            {},
+            r"as the last dimension of the tensor \(2,\), or as its elements, got 3",
+        ),
     ],
 )
 def test_what_no_parameter_gives_is_refused_and_nothing_is_written(

@@ -124,7 +124,7 @@ def test_mistakes_are_one_line(
     [
         ({"name": 3, "sha256": ""}, "corpus: name"),
         ({"name": "stdlib", "validation": "x"}, "corpus: validation"),
-        ([1], "corpus: must be a table"),
+        ([1], "corpus must be a table"),
     ],
 )
 def test_a_damaged_corpus_of_a_run_is_told_in_our_words(corpus: object, message: str) -> None:

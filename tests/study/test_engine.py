@@ -145,7 +145,7 @@ def test_no_process_writes_through_a_link(
     link = job.folder / name
     link.parent.mkdir(parents=True)
     link.symlink_to(elsewhere)
-    with pytest.raises(ValueError, match=r"uniform/seed-0.* is a symbolic link to .*elsewhere"):
+    with pytest.raises(ValueError, match=r"uniform/seed-0.* got a symbolic link to .*elsewhere"):
         start_process(job, {})
     assert not elsewhere.exists()
 

@@ -223,7 +223,7 @@ def test_a_study_with_links_in_it_is_refused(
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "elsewhere")
     engine = Idle()
-    with pytest.raises(ValueError, match=rf"out/{name} is a symbolic link to .*elsewhere"):
+    with pytest.raises(ValueError, match=rf"out/{name} .* got a symbolic link to .*elsewhere"):
         run_experiment(spec, tmp_path / "out", engine=engine)
     assert not (tmp_path / "elsewhere").exists()
     assert engine.started == []
@@ -271,11 +271,11 @@ def test_a_registration_is_copied_to_the_folder(
     ("name", "content", "message"),
     [
         ("config.json", None, r"made by another spec .*train.learning_rate was 1.0, is"),
-        ("result.json", {}, "result.json does not say how the run ended"),
+        ("result.json", {}, "result.json must say how the run ended"),
         (
             "result.json",
             {"status": "finished", "steps": 12},
-            r"result.json has no bytes, final_val_bpb, .*remove it to go on from the last",
+            r"result.json must have bytes, final_val_bpb, .*got none; remove it to go on",
         ),
     ],
 )

@@ -140,7 +140,7 @@ def test_a_process_that_a_study_starts_does_not_try_again(package: Path) -> None
         (
             "somebodys.models:Plain",
             {"see": "wrong shape"},
-            r"gave torch.float32 of shape \(\d+, 64, 7\), expected logits",
+            r"must give logits \(\d+, 64, 256\), got torch.float32 of shape \(\d+, 64, 7\)",
         ),
         ("somebodys.models:Plain", {"see": "nan"}, "its logits must be finite at initialisation"),
         (

@@ -268,14 +268,16 @@ def test_nodes_of_a_file_are_held_to_the_law_and_to_the_gain(
     file = f"node_file = '{tmp_path / 'fit.json'}'"
     spec = spec_with(file, "rwkv6", "head_size = 16")
     assert resolve(spec.model, spec.arm("power-law")).nodes == nodes
-    with pytest.raises(ValueError, match="shape is that of gain 'none', but the key has another"):
+    with pytest.raises(
+        ValueError, match=r"gain of nodes must be 'clamp', since with k_clamp .*, got 'none'"
+    ):
         spec_with(file, "rwkv6", "head_size = 16\nk_clamp = true")
     with pytest.raises(
         ValueError, match=r"must be as many as model\.head_size, 8, got 16 rates and 16 multipliers"
     ):
         spec_with(file, "rwkv6")
     save_json(tmp_path / "fit.json", {"nodes": {**nodes.to_dict(), "projection": [1.0] * 16}})
-    with pytest.raises(ValueError, match=r"miss d\*\*-0.575"):
+    with pytest.raises(ValueError, match=r"must follow d\*\*-0.575"):
         spec_with(file, "rwkv6", "head_size = 16")
 
 

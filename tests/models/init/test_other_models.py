@@ -81,9 +81,11 @@ def test_what_another_model_does_not_say_is_asked_for() -> None:
         ):
             plan(gpt2(), scheme, GPT2, heads=wrong)  # type: ignore[arg-type]
     assert plan(gpt2(), "megatron_default", GPT2).sizes.heads is None
-    with pytest.raises(ValueError, match="'rwkv_blinkdl' needs a model with embedding_norm = True"):
+    with pytest.raises(
+        ValueError, match="must have embedding_norm = True for scheme 'rwkv_blinkdl'"
+    ):
         plan(gpt2(), "rwkv_blinkdl", GPT2)
-    with pytest.raises(ValueError, match="'mup_table8' needs a model with multiplier logits = 2"):
+    with pytest.raises(ValueError, match="must have multiplier logits = 2 for scheme 'mup_table8'"):
         plan(gpt2(), "mup_table8", GPT2, base_width=2 * D)
     said = Structure(multipliers={"logits": 2.0})
     assert plan(gpt2(), "mup_table8", GPT2, structure=said, base_width=2 * D).forward == {

@@ -181,7 +181,7 @@ def test_scales_that_cannot_be_are_refused(
             {"wte.weight": "embedding", "h.*": {"parts": ["key"] * 5, "transposed": True}},
             "must be 5 equal parts, got 36",
         ),
-        ({"*": "value"}, "no parameter has the role 'embedding'"),
+        ({"*": "value"}, "roles must give a parameter the role 'embedding'"),
     ],
 )
 def test_a_parameter_without_exactly_one_role_is_refused(
@@ -195,7 +195,9 @@ def test_a_plan_is_for_one_model() -> None:
     model = SSM(SSMConfig(8, 1))
     with pytest.raises(ValueError, match="roles must be given for a Fused"):
         plan(Fused(), "megatron_default")
-    with pytest.raises(ValueError, match=r"blocks.1.* is in the plan, but not in the model"):
+    with pytest.raises(
+        ValueError, match=r"must have the parameters of the plan, got blocks.1.* in the plan alone"
+    ):
         plan(SSM(SSMConfig(8, 2)), "megatron_default").apply_(model, 0)
 
 
@@ -205,13 +207,13 @@ def test_multipliers_of_the_forward_pass_are_not_forgotten() -> None:
     """
     options = {"base_width": 4}
     with pytest.raises(
-        ValueError, match=r"'megatron_mup' needs a model with multiplier logits = 0.25"
+        ValueError, match=r"model must have multiplier logits = 0.25 for scheme 'megatron_mup'"
     ):
         plan(SSM(SSMConfig(16, 1)), "megatron_mup", **options)
     structure = asked(SSM(SSMConfig(16, 1)), "megatron_mup", **options)
     built = SSM(SSMConfig(16, 1, structure=structure))
     assert plan(built, "megatron_mup", **options).forward == {"logits": 0.25}
-    with pytest.raises(ValueError, match="needs a model with multiplier logits = 1"):
+    with pytest.raises(ValueError, match="model must have multiplier logits = 1"):
         plan(built, "megatron_default")
 
 

@@ -319,16 +319,16 @@ def test_on_an_ssm(scheme: str) -> None:
             build("", 5),
             "must be rwkv_blinkdl or rwkv_eagle_code_2023 or rwkv_eagle_paper for RWKV-5, got",
         ),
-        ("rwkv_naive", build("", 6), "'rwkv_naive' needs a model with norm = 'rms', tied = True"),
+        ("rwkv_naive", build("", 6), "must have norm = 'rms', tied = True for scheme 'rwkv_naive'"),
         (
             "rwkv_blinkdl",
             build("rwkv_naive", 6),
-            "'rwkv_blinkdl' needs a model with norm = 'layer'",
+            "model must have norm = 'layer'",
         ),
         (
             "rwkv_blinkdl",
             SSM(SSMConfig(16, 1)),
-            "'rwkv_blinkdl' needs a model with embedding_norm = True",
+            "embedding_norm = True for scheme 'rwkv_blinkdl'",
         ),
         (
             "rwkv7_official",

@@ -1,6 +1,7 @@
 """python -m plkernel.experiment: cautions, refusals, registrations and exits around a study."""
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -336,3 +337,35 @@ def test_a_status_without_slurm_is_that_of_the_folders(
     monkeypatch.setattr(experiment, "_queue", lambda _: "the queue")
     experiment.command(spec, out=tmp_path, status=True)
     assert asked[-1] == (spec, tmp_path, "the queue")
+
+
+def test_a_model_that_keeps_the_decays_of_its_scheme_is_not_cautioned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("plkernel.decays.memory.outlasting", lambda *_: "many outlast")
+    kept = resolve_spec(spec_of(arms={"a": {}}, model={"kind": "rwkv6", "head_size": 8}))
+    assert not kept.conditions["a"].places_nodes
+    assert list(experiment._decay_caution(kept.conditions["a"], "a")) == []
+
+
+def test_an_experiment_says_what_it_took_from_a_record_before_it_trains(
+    pipe: Any, tiny_spec: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", pipe.stream)
+    spec = load_spec(tiny_spec())
+    monkeypatch.setattr(experiment, "restore", lambda *_: 3)
+    monkeypatch.setattr(experiment, "_train", pipe.look("train"))
+    record = tmp_path / "record"
+    experiment.command(spec, out=tmp_path / "out", record=record)
+    assert pipe.arrived["train"] == f"tiny: 3 runs taken from {record}\n"
+
+
+def test_a_file_in_the_place_of_the_study_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+    monkeypatch.setattr(experiment, "restore", lambda *_: pytest.fail("work"))
+    monkeypatch.setattr(experiment, "_train", lambda *_: pytest.fail("work"))
+    with pytest.raises(OSError, match=r"out .*cannot be written"):
+        experiment.command(spec_of(), out=path, record=tmp_path)

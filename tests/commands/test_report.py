@@ -1,6 +1,7 @@
 """python -m plkernel.report and judge: where files go, their formats, and their rows."""
 
 import csv
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -140,3 +141,41 @@ def test_a_judgement_has_a_folder_of_the_name_of_its_rows(
     judge.command(Path("rows.csv"))
     assert (tmp_path / "runs/out/judge-rows/judge.json").is_file()
     assert (tmp_path / "runs/out/judge-rows/forest.svg").is_file()
+
+
+def test_the_report_shows_its_text_before_it_draws(
+    pipe: Any,
+    declared_study: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", pipe.stream)
+    folder = declared_study()
+    compared = report.compare(report.read_study(folder))
+    monkeypatch.setattr(report, "save_record", lambda *_: None)
+    monkeypatch.setattr(report, "compare", pipe.look("compare", compared))
+    monkeypatch.setattr(report, "write_comparison", pipe.look("page", "the page"))
+    report.report(folder, record=tmp_path / "record", out=tmp_path / "out")
+    record = f"record: {tmp_path / 'record'}\n"
+    assert pipe.arrived["compare"] == record
+    assert pipe.arrived["page"] == f"{record}{report.text_report(compared)}\n"
+    pipe.stream.flush()
+    assert pipe.bytes.getvalue().decode().endswith("\n\nreport: the page\n")
+
+
+@pytest.mark.parametrize("name", ["out", "record"])
+def test_a_file_in_the_place_of_a_folder_is_refused_before_any_work(
+    name: str,
+    declared_study: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+    folder = declared_study()
+    monkeypatch.setattr(report, "compare", lambda *_: pytest.fail("work"))
+    monkeypatch.setattr(report, "save_record", lambda *_: pytest.fail("work"))
+    given: dict[str, Any] = {"out": tmp_path / "out", name: path}
+    with pytest.raises(OSError, match=rf"{name} .*cannot be written"):
+        report.report(folder, **given)
+    assert path.read_text() == "mine"

@@ -84,6 +84,6 @@ def test_a_run_is_that_of_its_configuration(
     out, error = capsys.readouterr()
     assert (out, error) == ("the run ended\n", f"written: {tmp_path / 'place'}\n")
     config.write_text("{}")
-    with pytest.raises(ValueError, match=r"must describe a run, as a config\.json does that plkern"):
+    with pytest.raises(ValueError, match=r"must describe a run, as a config\.json does"):
         run.run(config)
     assert len(asked) == 1

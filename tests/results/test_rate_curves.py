@@ -19,7 +19,13 @@ from plkernel.results.comparison import compare, table
 from plkernel.results.figures import drawings
 from plkernel.results.page import text_report
 from plkernel.results.rate_curves import CurveResult, RateCurve, _loss, parabola
-from plkernel.results.rate_report import STEEP, _loss_limits, curve_cautions, curve_clauses
+from plkernel.results.rate_report import (
+    STEEP,
+    _loss_limits,
+    curve_cautions,
+    curve_clauses,
+    rate_figure,
+)
 from plkernel.results.study import read_study
 
 SPEC = """
@@ -392,3 +398,26 @@ def test_every_loss_and_minimum_lies_within_the_axis_but_those_far_above():
     low, high = _loss_limits([CurveResult(far, None, None, None)])
     top = far.fit.minimum + STEEP * (1.5 - far.fit.minimum)
     assert high == pytest.approx(top + 0.05 * (top - far.fit.minimum))
+
+
+def test_the_figure_of_curves_shows_losses_within_its_limits_and_differences_beside_them(tmp_path):
+    comparison = compare(read_study(study_folder(tmp_path)))
+    figure = rate_figure(comparison.curves, "bits per byte")
+    curves, differences = figure.axes
+    assert curves.get_ylim() == pytest.approx(_loss_limits(comparison.curves))
+    assert curves.get_xscale() == "log"
+    assert (curves.get_xlabel(), curves.get_ylabel()) == (
+        "peak learning rate",
+        "final validation, bits per byte",
+    )
+    assert [label.get_text() for label in curves.get_xticklabels()] == [f"{x:g}" for x in RATES]
+    assert differences.get_xlabel() == "difference of minima,\nbelow 0 is better"
+    one = comparison.curves[1].difference
+    drawn = [list(line.get_xdata()) for line in differences.lines[1:]]
+    assert drawn[0] == list(one.per_seed.values())
+    assert drawn[1:] == [[one.low, one.high], [one.mean]]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["long", "short"]
+    assert len(rate_figure(comparison.curves[:1], "bits per byte").axes) == 1
+    without = CurveResult(losses_of({1: 1.0}), None, None, None)
+    assert rate_figure([without], "bits per byte") is None

@@ -419,5 +419,9 @@ def test_the_figure_of_curves_shows_losses_within_its_limits_and_differences_bes
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["long", "short"]
     assert len(rate_figure(comparison.curves[:1], "bits per byte").axes) == 1
+    far = CurveResult(losses_of({1: 1e3, 2: 1.5, 4: 1.0, 8: 1.3, 16: 2.2}), None, None, None)
+    [alone] = rate_figure([far], "bits per byte").axes
+    assert alone.get_ylim() == pytest.approx(_loss_limits([far]))
+    assert alone.get_ylim()[1] < 100
     without = CurveResult(losses_of({1: 1.0}), None, None, None)
     assert rate_figure([without], "bits per byte") is None

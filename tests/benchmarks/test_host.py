@@ -65,6 +65,8 @@ def test_every_operator_is_timed_as_it_is_called_and_through_torch() -> None:
         plain, registered = made[name], made[f"{name}, torch.library"]
         assert torch.equal(plain.forward(), registered.forward())
         assert plain.forward().shape == shape
+        if name == "scan":
+            assert registered.leaves[-1].shape == (shape[0], shape[2])
         # the operator of torch.library takes a state of the scan too
         assert len(registered.leaves) == len(plain.leaves) + (name == "scan")
         found = zip(plain.both(), registered.both(), strict=name != "scan")

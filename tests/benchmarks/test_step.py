@@ -95,6 +95,7 @@ def test_gpt2_reads_bytes_without_dropout(monkeypatch: pytest.MonkeyPatch) -> No
     config: Any = model.config
     assert (config.n_layer, config.n_head, config.n_embd) == (3, 2, 128)
     assert (config.n_positions, config.vocab_size) == (size.context, BYTES)
+    assert config.resid_pdrop == config.embd_pdrop == config.attn_pdrop == 0.0
     tokens = torch.arange(size.context)[None]
     first, second = model(tokens), model(tokens)
     assert first.shape == (1, size.context, BYTES)

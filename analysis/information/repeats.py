@@ -114,15 +114,13 @@ def repeat_curves(
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
     share = each_left_out(repeated) / each_left_out(sizes)
     pairs = each_left_out(sizes)
-    bias = 1 / (2 * pairs)
     drifting = chance[0]
     if beside is not None:
         alike = count_repeats(beside, lags, edges, threads=threads)
         chance = np.maximum(each_left_out(alike), 0.5) / pairs
-        bias = 2 * bias  # chance is as uncertain
     chance = np.broadcast_to(chance, share.shape)
     agreement = without_bias((share - chance) / (1 - chance), sizes)
-    information = without_bias(agreement_information(share, chance) - bias, sizes)
+    information = without_bias(agreement_information(share, chance), sizes)
     at_random = chance[:, 0]
     expected = at_random * pairs[:, 0]
     poissonian = pdtrik(0.5 + CLEAR / 2, expected) / pairs[:, 0] - at_random

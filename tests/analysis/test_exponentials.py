@@ -131,3 +131,85 @@ def test_an_exponent_must_be_positive_and_finite(beta: float) -> None:
         power_law_target(beta, 100)
     with pytest.raises(ValueError, match="beta must be a positive number"):
         power_law_target(1.0, 100, beta, 10)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (([1, 2, 3], [3, 2, 0]), "values must be positive and finite, got 0 among them"),
+        (([1, 2, 3], [3, 2, np.inf]), "values must be positive and finite, got inf among them"),
+        (([0, 2, 3], [3, 2, 1]), "lags must be positive and finite, got 0 among them"),
+        (([1, 2, 3], [3, 2, 1], [0.1, 0.0, 0.1]), "errors must be positive and finite, got 0"),
+        (([1, 2, 3], [3, 2, 1e-301]), "values must be at least 1e-300, got 1e-301"),
+        (([1, 2], [3, 2]), "lags must be at least 3, got 2"),
+        (([1, 3, 3], [3, 2, 1]), "lags must ascend, got 3 before 3; sort them"),
+        (([1, 3, 2], [3, 2, 1]), "lags must ascend, got 3 before 2; sort them"),
+        (([1, 2, 3], [3, 2]), "must be of one length, got shapes"),
+    ],
+)
+def test_lags_of_a_target_are_named_where_they_cannot_be(arrays: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lag_target(*arrays)
+
+
+def test_lags_are_spread_in_their_logarithm_with_their_ends() -> None:
+    """Chebyshev-Lobatto: (1 - cos(pi i / (n - 1))) / 2 of the way; or evenly; or between."""
+    target = power_law_target(1.0, 1000)
+    share = np.arange(9) / 8
+    chebyshev = (1 - np.cos(np.pi * share)) / 2
+    for evenly in (0.0, 0.25, 1.0):
+        lags, weights = target.spread_lags(9, evenly)
+        expected = np.exp(np.log(1000) * (evenly * share + (1 - evenly) * chebyshev))
+        np.testing.assert_allclose(lags, expected, rtol=1e-12)
+        assert (lags[0], lags[-1]) == (1.0, 1000.0)
+        assert weights.tolist() == [1.0] * 9
+
+
+def test_a_target_at_some_lags_takes_the_nearest_of_them() -> None:
+    known = lag_target([1, 10, 100], [3, 2, 1])
+    lags, weights = known.spread_lags(201, 1.0)
+    # evenly in the logarithm: the ends have a quarter each
+    assert lags.tolist() == [1.0, 10.0, 100.0]
+    assert weights.sum() == 201
+    np.testing.assert_allclose(weights / 201, [0.25, 0.5, 0.25], atol=1 / 201)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_lag": 2.9}, "max_lag must be finite and at least 3, got 2.9"),
+        ({"max_lag": np.inf}, "max_lag must be finite and at least 3, got inf"),
+        ({"max_lag": 9, "beta_2": 1.0, "break_lag": 1.0}, "break_lag must lie between 1 and"),
+        ({"max_lag": 9, "beta_2": 1.0, "break_lag": 9.0}, "break_lag must lie between 1 and"),
+        ({"max_lag": 9, "beta_2": 0.0, "break_lag": 3.0}, "beta must be a positive number, got 0"),
+        ({"max_lag": 9, "beta_2": 1.0, "break_lag": 3.0}, None),
+        ({"max_lag": 3}, None),
+    ],
+)
+def test_a_power_law_has_a_range_and_a_break_within_it(
+    options: dict[str, Any], message: str | None
+) -> None:
+    if message is None:
+        target = power_law_target(0.5, **options)
+        assert target.max_lag == options["max_lag"]
+        assert target.value(1.0) == 1.0
+    else:
+        with pytest.raises(ValueError, match=message):
+            power_law_target(0.5, **options)
+
+
+def test_integer_lags_and_judged_lags_lie_within_the_ends() -> None:
+    target = power_law_target(0.5, 9.5, 1.0, 3.5)
+    assert target.integer_lags().tolist() == list(range(1, 10))
+    judged = target.judged_lags()
+    assert {1.0, 3.5, 9.5} <= set(judged.tolist())
+    assert judged.size == 4096 + 1
+    assert (np.diff(judged) > 0).all()
+    assert integer_lags(3).tolist() == [1.0, 2.0, 3.0]
+    some = lag_target([2, 5, 9], [3, 2, 1])
+    assert some.integer_lags().tolist() == some.judged_lags().tolist() == [2.0, 5.0, 9.0]
+
+
+def test_terms_of_a_hundred_millionth_of_the_largest_are_not_active() -> None:
+    found = ExponentialSum((0.1, 0.2, 0.3), (1.0, 1e-8, 1.1e-8)).active()
+    assert found.rates == (0.1, 0.3)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from plkernel.analysis import fit as fits
 from plkernel.analysis.exponentials import (
     ExponentialSum,
     Target,
@@ -18,6 +19,7 @@ from plkernel.analysis.exponentials import (
     power_law_target,
 )
 from plkernel.analysis.fit import certificate, fit, least_squares_terms, minimax, nnls
+from plkernel.analysis.nodes import place
 
 LAW = power_law_target(1.15, 512)
 T = np.arange(1.0, 201)
@@ -242,3 +244,105 @@ def test_a_kink_is_approached_as_nearly_as_any_number_of_terms_can(
     bound = least_of_any_weights(target, np.geomspace(10, 1e-2 / 2048, 200))
     assert largest(minimax(target, terms), target) < 1.01 * bound
     assert largest(minimax(target, terms - 2), target) > 2 * bound
+
+
+def sum_of(log_rates: list[float], log_weights: list[float]) -> np.ndarray:
+    return np.array([*log_rates, *log_weights])
+
+
+def some_lags() -> fits.Lags:
+    t = np.array([1.0, 2.0, 5.0, 20.0, 90.0])
+    return fits.Lags(t, -1.3 * np.log(t), np.array([1.0, 2.0, 0.5, 1.0, 3.0]))
+
+
+def test_errors_are_weighted_logarithms_of_the_kernel_over_the_target() -> None:
+    lags = some_lags()
+    parameters = sum_of([-1.0, -4.0], [0.3, -2.0])
+    kernel = np.exp(0.3 - lags.lags * np.exp(-1.0)) + np.exp(-2.0 - lags.lags * np.exp(-4.0))
+    expected = (np.log(kernel) + 1.3 * np.log(lags.lags)) * lags.scale
+    np.testing.assert_allclose(lags.errors(parameters), expected, rtol=1e-13)
+    assert lags.squares(parameters) == pytest.approx(np.sum(expected**2))
+    _, shares = lags.logs_and_shares(parameters)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    np.testing.assert_allclose(shares[:, 0] * kernel, np.exp(0.3 - lags.lags * np.exp(-1.0)))
+    some = lags.at(np.array([1, 3]))
+    np.testing.assert_allclose(some.errors(parameters), expected[[1, 3]])
+
+
+def test_the_jacobian_is_that_of_central_differences() -> None:
+    """To h**2 of their error and eps / h of rounding, with h = eps**(1/3)."""
+    lags = some_lags()
+    parameters = sum_of([-1.0, -4.0], [0.3, -2.0])
+    found = lags.jacobian(parameters)
+    h = np.finfo(float).eps ** (1 / 3)
+    for column, step in enumerate(h * np.eye(4)):
+        slope = (lags.errors(parameters + step) - lags.errors(parameters - step)) / (2 * h)
+        np.testing.assert_allclose(found[:, column], slope, atol=1e4 * h**2, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("errors", "places"),
+    [
+        ([1.0, 3.0, -2.0, -1.0, 0.5], [1, 2, 4]),
+        ([-1.0, -3.0], [1]),
+        ([0.0, 1.0, -1.0, 0.0], [1, 2, 3]),
+    ],
+)
+def test_extrema_are_the_largest_of_each_sign(errors: list[float], places: list[int]) -> None:
+    assert fits._extrema(np.array(errors)).tolist() == places
+
+
+@pytest.mark.parametrize(
+    ("errors", "count", "places"),
+    [
+        ([1.0, -2.0, 3.0], 3, [0, 1, 2]),
+        ([1.0, -2.0, 3.0], 4, None),
+        ([1.0, -2.0, 3.0], 2, [1, 2]),
+        ([3.0, -2.0, 1.0], 2, [0, 1]),
+        ([5.0, -4.0, 0.1, -0.2, 6.0], 3, [0, 1, 4]),
+    ],
+)
+def test_alternating_extrema_lose_the_smallest_pair_or_end(
+    errors: list[float], count: int, places: list[int] | None
+) -> None:
+    found = fits._reference(np.array(errors), count)
+    assert (None if found is None else found.tolist()) == places
+
+
+def test_a_further_term_is_read_off_terms_that_are_evenly_numbered() -> None:
+    """Of logarithms that are linear in the number, the longer range has the same slope, and the sum
+    of the weights is kept where they are equal.
+    """
+    old = (np.arange(3) + 0.5) / 3
+    new = (np.arange(4) + 0.5) / 4
+    found = fits._stretched(np.concatenate([-2 - 3 * old, np.full(3, 0.7)]))
+    np.testing.assert_allclose(found[:4], -2 - 3 * new)
+    np.testing.assert_allclose(found[4:], 0.7 + np.log(3 / 4))
+
+
+def test_shares_and_excess_are_their_definitions() -> None:
+    target = power_law_target(1.0, 100)
+    optimal = ExponentialSum((1.0, 0.1), (3.0, 1.0))
+    uniform = ExponentialSum((1.0, 0.01), (1.0, 1.0))
+    scores: Any = None
+    found = fits.FitResult(target, "nnls", optimal, uniform, scores, scores)
+    assert found.fastest_share == 0.75
+    first, last = uniform.kernel([1, 100])
+    assert found.uniform_excess == pytest.approx(100 * last / first)
+
+
+def test_the_figure_of_a_fit_draws_each_lag_once_from_the_first_to_the_last() -> None:
+    found = fit(1.15, terms=3, max_lag=50)
+    nodes = place(4, placement="log-spaced", longest=50)
+    figure = fits.fit_figure(found, nodes)
+    kernels, shares = figure.axes
+    for line in kernels.lines:
+        lags = np.asarray(line.get_xdata())
+        assert (lags[0], lags[-1]) == (1.0, 50.0)
+        assert (np.diff(lags) > 0).all()
+        assert line.get_ydata()[0] == pytest.approx(1.0)
+    assert len(kernels.lines) == 3
+    heights = np.asarray(shares.lines[0].get_ydata())
+    weights = np.asarray(found.active.weights)
+    np.testing.assert_allclose(heights, weights / weights.sum())
+    assert len(fits.fit_figure(found).axes[0].lines) == 2

@@ -2,6 +2,7 @@
 shapes of verdicts.
 """
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 from scipy.linalg import toeplitz
 
+from plkernel.analysis import prediction
 from plkernel.analysis.exponentials import Floats, Target, power_law_target
 from plkernel.analysis.information.counts import block_edges
 from plkernel.analysis.information.estimate import DecayCurve, jackknife_error
-from plkernel.analysis.information.laws import ModelFit, Verdict, fit_power_law
+from plkernel.analysis.information.laws import ModelFit, Named, Verdict, fit_power_law
 from plkernel.analysis.prediction import (
     REACH,
     noise_ridge,
@@ -181,3 +183,79 @@ def test_a_verdict_becomes_the_shape_it_names() -> None:
 def test_bad_input_is_refused(call, message) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def weights_in_bands(used: list[int], lags: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    """Weights 1/d in the bands that are `used`, and -1/d in others, known to a millionth; the
+    edges of all bands.
+    """
+    plain = np.outer(1 / np.arange(1, lags + 1), np.ones(11))
+    edges = prediction.bands(plain)[0]
+    band = np.searchsorted(edges, np.arange(1, lags + 1), side="right") - 1
+    signs = np.where(np.isin(band, used), 1.0, -1.0)
+    spread = 1 + 1e-6 * np.linspace(-1, 1, 11)
+    return plain * signs[:, None] * spread, edges
+
+
+@pytest.mark.parametrize(("lost", "reach"), [([], 0), ([1, 3, 4], 0), ([2], 2)])
+def test_bands_that_stand_out_are_fitted_and_the_others_told(
+    lost: list[int], reach: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lags between 1 and the last band that stands out; those beyond it are not left out."""
+    count = weights_in_bands([])[1].size - 1
+    used = [band for band in range(count - reach) if band not in lost]
+    weights, edges = weights_in_bands(used)
+    monkeypatch.setattr(prediction, "predictive_weights", lambda *_, **__: (weights, 0.125))
+    found = prediction.predictive(Named("made", "made"), np.zeros(9, np.uint8), 64)
+    last = used[-1]
+    told = [
+        f"predictive weights stand out from noise in {len(used)} of {count} bands of lags, the last"
+        f" at {edges[last]}..{edges[last + 1] - 1}; one band in forty does by chance. At lag 1 the"
+        f" weight is {weights[0, 0]:.4g}"
+    ]
+    if lost:
+        ranges = ", ".join(f"{edges[band]}..{edges[band + 1] - 1}" for band in lost)
+        told.append(
+            f"left out are lags {ranges}, where they are negative or cannot be distinguished from"
+            " zero"
+        )
+    assert found.told == told
+    _, lags, values, replicates = prediction.bands(weights)
+    assert found.target.lags == tuple(lags[used])
+    assert found.target.values == tuple(values[used])
+    np.testing.assert_allclose(
+        found.target.errors or (), (jackknife_error(replicates) / values)[used], rtol=1e-12
+    )
+    assert found.measured is not None
+    assert found.measured["ridge"] == 0.125
+    assert found.measured["bands"]["edges"] == edges.tolist()
+
+
+def test_fewer_bands_than_noise_may_give_are_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = weights_in_bands([])[1].size - 1
+    least = max(prediction.FEWEST_LAGS, math.ceil(prediction.BY_CHANCE * count))
+    for number in (least, least - 1):
+        weights, _ = weights_in_bands(list(range(number)))
+        monkeypatch.setattr(
+            prediction, "predictive_weights", lambda *_, found=weights, **__: (found, 0.0)
+        )
+        given = (Named("made", "made"), np.zeros(9, np.uint8), 64)
+        if number == least:
+            assert len(prediction.predictive(*given).target.lags) == least
+        else:
+            with pytest.raises(
+                ValueError, match=f"in {least} of {count} bands of lags, got {number}"
+            ):
+                prediction.predictive(*given)
+
+
+def test_bands_are_means_over_lags_and_their_harmonic_mean() -> None:
+    lags = np.arange(1, 41)
+    weights = np.stack([1 / lags, 2 / lags, 3 / lags], axis=1)
+    edges, means, values, replicates = prediction.bands(weights)
+    assert (edges[0], edges[-1]) == (1, 41)
+    for band, (low, high) in enumerate(pairwise(edges)):
+        inside = np.arange(low, high)
+        assert means[band] == pytest.approx(inside.size / np.sum(1 / inside))
+        assert values[band] == pytest.approx(np.mean(1 / inside))
+        np.testing.assert_allclose(replicates[band], [2 * values[band], 3 * values[band]])

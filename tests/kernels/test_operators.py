@@ -28,6 +28,8 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from plkernel.kernels.operators import _is_plain
+
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.torch.jit.script.* is deprecated:DeprecationWarning"
 )  # inside torch
@@ -545,3 +547,26 @@ def test_a_gradient_through_one_input_and_one_output(
             materialize_grads=True,
         )
     one.assert_equal(found, silent)
+
+
+class Marked(torch.Tensor):
+    """A tensor of somebody else's type."""
+
+
+@pytest.mark.parametrize(
+    ("make", "is_plain"),
+    [
+        (lambda: torch.ones(2), True),
+        (lambda: torch.nn.Parameter(torch.ones(2)), True),
+        (lambda: None, True),
+        (lambda: torch.ones(2, device="meta"), False),
+        (lambda: torch.ones(2).as_subclass(Marked), False),
+    ],
+    ids=["a tensor", "a parameter", "nothing", "meta", "a subclass"],
+)
+def test_an_autograd_function_serves_plain_tensors_alone(
+    make: Callable[[], torch.Tensor | None], is_plain: bool
+) -> None:
+    """Each of them, whatever the others are."""
+    tensors = [torch.ones(2), make(), torch.ones(2)]
+    assert _is_plain(tensors) is is_plain

@@ -215,3 +215,76 @@ def test_sign_flips_decide_where_holm_can_reject_the_smallest_p(m, seeds):
         assert (m * ours.sign_flip_below(-1.0 - np.arange(n)) <= 0.05) == (n == seeds)
         assert ours.deciding_test([n, n + 3], m) == ("sign flips" if n == seeds else "t")
     assert ours.deciding_test([21], 1) == ours.deciding_test([], 1) == "t"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "m", "alpha", "test"),
+    [
+        ([5], 1, 0.05, "sign flips"),
+        ([4], 1, 0.05, "t"),
+        ([10, 20], 28, 0.05, "sign flips"),
+        ([10, 21], 28, 0.05, "t"),
+        ([9, 20], 28, 0.05, "t"),
+        ([2], 1, 0.25, "sign flips"),
+        ([], 1, 0.05, "t"),
+    ],
+)
+def test_the_test_follows_from_the_numbers_of_seeds(seeds, m, alpha, test):
+    """Sign flips where 2**-n of the fewest is at most alpha / m, and the most are 20."""
+    assert ours.deciding_test(seeds, m, alpha) == test
+
+
+@pytest.mark.parametrize(
+    ("confirming", "refuting", "verdict"),
+    [
+        (0.05, 1.0, "confirmed"),
+        (0.051, 0.05, "refuted"),
+        (0.051, 0.051, "undecided"),
+        (0.01, 0.01, "confirmed"),
+    ],
+)
+def test_a_p_of_alpha_decides(confirming, refuting, verdict):
+    assert ours._verdict(confirming, refuting, 0.05) == verdict
+
+
+@pytest.mark.parametrize(
+    ("differences", "testable"),
+    [([], False), ([1.0], False), ([1.0, 2.0], True), ([1.0, math.nan], False)],
+)
+def test_a_claim_is_tested_on_two_finite_differences_or_more(differences, testable):
+    one = ours.Claimed("lower", 0.0, differences)
+    assert one.testable is testable
+    judged = ours.judge_family({"a": one})["a"]
+    assert judged.n == len(differences)
+    assert math.isnan(judged.p) is not testable
+    if len(differences) == 1:
+        assert (judged.mean, judged.verdict) == (1.0, "undecided")
+
+
+@pytest.mark.parametrize(("n", "m"), [(3, 1), (8, 1), (8, 3), (12, 1)])
+def test_the_effect_needed_is_the_least_with_power_eight_in_ten(n, m):
+    """To a thousandth of it, by which it is searched for."""
+    effect = ours.effect_needed(n, m)
+
+    def power(size):
+        return ours.power("lower", 0.5, -0.5 - size, 1.0, n, m)
+
+    assert power(effect) >= 0.8 - 1e-9
+    assert power(0.98 * effect) < 0.8
+
+
+def test_power_needs_two_seeds_and_is_the_same_for_mirrored_claims():
+    assert math.isnan(ours.power("lower", 0.0, -1.0, 1.0, 1))
+    for claim, mirrored in (("lower", "higher"), ("lower_by_less", "higher_by_less")):
+        own = ours.power(claim, 1.0, -0.5, 0.1, 5)
+        assert ours.power(mirrored, 1.0, 0.5, 0.1, 5) == own
+
+
+def test_the_opposite_of_a_claim_with_two_bounds_is_doubled_and_at_most_one():
+    inside, beyond = ours.claim_p(ours.Claimed("equal", 1.0, [0.1, -0.1, 0.2]), "t")
+    assert inside < 0.05
+    assert beyond == 1.0
+    above = ours.Claimed("equal", 1.0, [2.0, 2.1, 2.2])
+    inside, beyond = ours.claim_p(above, "t")
+    assert inside > 0.99
+    assert beyond == pytest.approx(2 * ours.claim_p(above._replace(claim="higher"), "t")[0])

@@ -13,7 +13,16 @@ from plkernel.commands import judge as command
 from plkernel.common import cli
 from plkernel.common.files import load_json
 from plkernel.results.comparison import compare
-from plkernel.results.judging import Judged, figure, judged, render, seeds_needed
+from plkernel.results.judging import (
+    MOST_SEEDS,
+    Judged,
+    Stated,
+    _needed_text,
+    figure,
+    judged,
+    render,
+    seeds_needed,
+)
 from plkernel.results.rows import Columns, Row, last_values, read_rows, split_name
 from plkernel.results.statistics import detectable_difference, holm
 from plkernel.results.study import read_study
@@ -359,7 +368,7 @@ def test_options_that_do_not_fit_are_refused(
 
 
 def test_hypotheses_on_arms_that_are_not_there_are_refused() -> None:
-    from plkernel.results.judging import Stated, Stating
+    from plkernel.results.judging import Stating
 
     rows = drawn({"base": 0.0, "a": 0.1})
     for changes, told in (
@@ -414,3 +423,157 @@ def test_what_is_judged_does_not_change() -> None:
     assert (one.mean, one.standard_deviation) == pytest.approx((0.2, 0.1))
     half = 4.302652729749464 * 0.1 / math.sqrt(3)  # t quantile 0.975 of 2 degrees, tables
     assert (one.low, one.high) == pytest.approx((0.2 - half, 0.2 + half))
+
+
+def test_a_chart_of_several_metrics_needs_the_name_of_one(tmp_path: Path) -> None:
+    header = "Step,long-seed0 - a,long-seed0 - b,short-seed0 - a,short-seed0 - b"
+    path = write(tmp_path, f"{header}\n1,2,3,4,5\n")
+    with pytest.raises(ValueError, match=r"value must be one of its metrics; valid: a, b"):
+        read_rows(path)
+    with pytest.raises(ValueError, match=r"value must be one of its metrics, got 'c'; valid: a, b"):
+        read_rows(path, Columns(value="c"))
+    found = ended(path, Columns(value="b"))
+    assert found == [Row("long", 0, 3.0, 1.0), Row("short", 0, 5.0, 1.0)]
+    alone = write(tmp_path, "Step,long-seed0 - a,short-seed0 - a\n1,2,4\n")
+    assert ended(alone) == [Row("long", 0, 2.0, 1.0), Row("short", 0, 4.0, 1.0)]
+
+
+def test_tabs_and_spaces_separate_columns_and_a_size_is_a_word(tmp_path: Path) -> None:
+    path = write(tmp_path, "arm\tseed\tvalue\tsize\nlong run\t3\t1.5\t9M\n", "rows.tsv")
+    assert read_rows(path) == [Row("long run", 3, 1.5, None, "9M")]
+    path = write(tmp_path, "arm, seed, value\nlong, 3, 1.5\n")
+    assert read_rows(path) == [Row("long", 3, 1.5)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ("a,1.5,2", "row 1: seed must be a whole number, got"),
+        ("a,,2", "row 1: seed must be a whole number, got"),
+        ("a,inf,2", "row 1: seed must be a whole number, got"),
+        ("a,0,two", "row 1: value must be a number, got 'two'"),
+    ],
+)
+def test_a_cell_that_is_no_number_is_named(cells: str, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path, f"{HEADER}{cells}\n")
+    with pytest.raises(ValueError, match=message):
+        read_rows(path, Columns(value="value"))
+
+
+@pytest.mark.parametrize(
+    ("arms", "baseline"),
+    [
+        (["b", "Control", "base"], "Control"),
+        (["b", "default"], "default"),
+        (["b", "a"], "b"),
+    ],
+)
+def test_the_baseline_is_called_one_or_comes_first(arms: list[str], baseline: str) -> None:
+    assert judged(drawn(dict.fromkeys(arms, 0.0))).baseline == baseline
+
+
+@pytest.mark.parametrize(("common", "is_paired"), [(0, False), (1, False), (2, True)])
+def test_two_common_seeds_are_paired(common: int, is_paired: bool) -> None:
+    rows = [Row("base", seed, 1.0 + 0.1 * seed) for seed in range(3)]
+    rows += [Row("a", 3 - common + seed, 2.0 + 0.1 * seed**2) for seed in range(3)]
+    [one] = judged(rows).compared
+    assert one.paired is is_paired
+    assert one.difference.n == (2 if is_paired else 3)
+    told = render(judged(rows))
+    assert ("a (unpaired)" in told) is not is_paired
+
+
+def test_welch_needs_two_runs_of_each() -> None:
+    rows = [Row("base", seed, 1.0 + 0.1 * seed) for seed in range(3)]
+    [one] = judged([*rows, Row("a", 7, 2.0)]).compared
+    assert (one.difference.n, one.difference.mean) == (1, pytest.approx(0.9))
+    assert math.isnan(one.difference.p_value)
+    both = judged([*rows, Row("a", 7, 2.0), Row("a", 8, 2.2)], hope=0.1).compared[0]
+    spread = math.sqrt(0.1**2 + 0.2**2 / 2)
+    assert both.difference.standard_deviation == pytest.approx(spread)
+    assert both.seeds_needed is not None
+
+
+@pytest.mark.parametrize(
+    ("hope", "sd", "n"), [(0.1, 0.1, 1), (0.1, 0.0, 3), (0.1, math.inf, 3), (0.0, 0.1, 3)]
+)
+def test_without_a_spread_or_a_hope_no_seeds_are_needed(hope: float, sd: float, n: int) -> None:
+    assert seeds_needed(hope, sd, n) is None
+
+
+def test_more_seeds_than_anybody_has_are_cut_off() -> None:
+    seen, low, high = seeds_needed(1e-6, 1.0, 3) or (0, 0, 0)
+    assert seen == low == high == MOST_SEEDS
+    assert (seeds_needed(1e9, 1.0, 3) or (0,))[0] == 2
+
+
+def test_the_headline_counts_comparisons() -> None:
+    alone = drawn({"base": 0.0, "a": 0.0}, seeds=3, spread=1.0)
+    told = render(judged(alone)).splitlines()[0]
+    assert told.startswith(
+        "No arm can be distinguished from base (1 comparison, corrected by Holm)"
+    )
+    assert "these seeds find a difference of" in told
+    several = drawn({"base": 0.0, "a": 0.0, "b": 0.5}, seeds=3)
+    told = render(judged(several), "higher").splitlines()[0]
+    assert told.startswith("1 of 2 comparisons with base can be distinguished (Holm): b is better")
+    one_each = [Row("base", 0, 1.0), Row("a", 0, 2.0)]
+    assert "these seeds" not in render(judged(one_each))
+
+
+def test_tables_have_a_column_of_sizes_and_of_seeds_where_they_are_asked_for() -> None:
+    rows = drawn({"base": 0.0, "a": 0.1})
+    header = render(judged(rows)).splitlines()[2]
+    assert header.startswith("arm")
+    assert header.rstrip().endswith("found 8 in 10")
+    sized = [row._replace(size="9M") for row in rows]
+    told = render(judged(sized, hope=-0.05, step=20.0))
+    assert told.splitlines()[2].startswith("size")
+    assert "seeds for -0.05" in told
+    assert "(arm minus base, at step 20; 95 % intervals" in told
+    assert (
+        "(seeds that find a difference of -0.05 8 times in 10, at the spread seen and at the"
+        in told
+    )
+    assert " at the ends of its 80% interval)" in told
+    assert _needed_text((3, 2, 9)) == "3 (2 to 9)"
+    assert _needed_text(None) == "-"
+
+
+def test_a_size_whose_runs_lack_the_baseline_is_refused() -> None:
+    rows = drawn({"base": 0.0, "a": 0.1}, seeds=2)
+    other = [row._replace(size="9M") for row in rows if row.arm == "a"]
+    with pytest.raises(ValueError, match="baseline must have runs of size 9M, got 'base'"):
+        judged([*rows, *other])
+
+
+@pytest.mark.parametrize(
+    ("margin", "claim", "is_valid"),
+    [
+        (0.0, "lower", True),
+        (0.1, "higher", True),
+        (-0.1, "higher", False),
+        (0.0, "equal", False),
+        (0.1, "equal", True),
+        (0.0, "lower_by_less", False),
+    ],
+)
+def test_a_claim_with_two_bounds_has_a_margin(margin: float, claim: str, is_valid: bool) -> None:
+    values = {"name": "x", "arm": "a", "claim": claim, "margin": margin}
+    if is_valid:
+        assert Stated.model_validate(values).margin == margin
+    else:
+        with pytest.raises(ValueError, match="margin must be"):
+            Stated.model_validate(values)
+
+
+def test_values_without_steps_or_seeds_are_one_for_each_run() -> None:
+    rows = [Row("a", None, 1.0), Row("a", None, 2.0), Row("b", 0, 3.0)]
+    assert last_values(rows[:2]) == (rows[:2], None)
+    assert last_values(rows) == (rows, None)
+    with pytest.raises(ValueError, match="arm 'b' with seed 0 has two values; keep one"):
+        last_values([*rows, rows[-1]])
+    with pytest.raises(ValueError, match="has two values at step 5; keep one"):
+        last_values([Row("b", 0, 1.0, 5.0), Row("b", 0, 2.0, 5.0)])
+    with pytest.raises(ValueError, match="the runs have no step in common; give one"):
+        last_values([Row("a", 0, 1.0, 5.0), Row("b", 0, 2.0, 6.0)])

@@ -13,7 +13,8 @@ from plkernel.analysis.figures.style import rendered, style
 from plkernel.common.files import MEASUREMENT, load_object, save_json
 from plkernel.results.comparison import Comparison, compare
 from plkernel.results.figures import Drawing, drawings
-from plkernel.results.picture import MOST_ARMS, look
+from plkernel.results.picture import MOST_ARMS, _limits, look
+from plkernel.results.statistics import Estimate
 from plkernel.results.study import read_study
 
 STATE = {"kernel": {"lags": [1, 2, 4, 8], "blocks": [[1.0, 0.5, 0.25, 0.125]]}}
@@ -168,3 +169,40 @@ def test_studies_that_one_picture_cannot_show_have_none(tmp_path: Path) -> None:
 def test_arms_differ_without_colours() -> None:
     markers = [look(index)["marker"] for index in range(MOST_ARMS)]
     assert len(set(markers)) == MOST_ARMS
+
+
+def test_axes_say_what_they_hold(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, seeds=range(3), effects=EFFECTS, state=STATE)
+    save_json(folder / MEASUREMENT, measurement())
+    drawn = picture(folder)
+    assert drawn is not None
+    text, kernels, losses, ends = drawn.figure.axes
+    labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in (text, kernels, losses, ends)]
+    assert "lag" in labels[0][0]
+    assert all(label for pair in labels[:3] for label in pair)
+    assert labels[2][0].startswith("bytes read (")
+    assert labels[2][1] == "validation bits per byte"
+    assert labels[3][0].startswith("bits per byte, left is better\n")
+
+
+def estimate(mean: float, half: float) -> Estimate:
+    return Estimate(3, mean, mean - half, mean + half, half)
+
+
+@pytest.mark.parametrize(
+    ("shown", "low", "high"),
+    [
+        ([], -1.0, 1.0),
+        ([(0.1, 0.05)], 0.0, 0.15),
+        ([(-0.1, 0.05)], -0.15, 0.0),
+        ([(0.1, 0.05), (-0.2, 0.1)], -0.3, 0.15),
+        ([(0.1, 9.0)], -0.4, 0.4),
+        ([(0.0, 0.5)], -0.5, 0.5),
+    ],
+)
+def test_the_panel_of_differences_holds_zero_and_intervals_up_to_four_means(
+    shown: list[tuple[float, float]], low: float, high: float
+) -> None:
+    left, right = _limits([estimate(mean, half) for mean, half in shown])
+    room = 0.08 * (high - low) if shown else 0.0
+    assert (left, right) == pytest.approx((low - room, high + room))

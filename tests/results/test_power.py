@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 from studies import BASELINE, change, write_study
 
 from plkernel.config.reading import parse_spec
 from plkernel.config.spec import Spec
-from plkernel.results.power import powers
+from plkernel.results.power import power_text, powers
 
 ENDS = {
     BASELINE: [2.0, 2.0, 2.0],
@@ -57,3 +58,67 @@ def test_others_take_the_median_of_the_arms_that_have_one(arm: str, pilot: Path)
     [row] = powers(spec(arm), pilot)
     assert row["sd"] == pytest.approx((0.01 + 0.3) / 2)
     assert row["seeds"] == 3
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_a_power_needs_two_seeds_of_the_study(seeds: int, pilot: Path) -> None:
+    of_two = spec("near").model_copy(update={"seeds": tuple(range(seeds))})
+    if seeds == 1:
+        with pytest.raises(ValueError, match="pilot must show a spread for 'it'"):
+            powers(of_two, pilot)
+    else:
+        [row] = powers(of_two, pilot)
+        assert row["needed"] < 0
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (
+            {"power": 0.184, "true": 0.0, "needed": None, "least": 0.02},
+            "0.18 if the difference is 0; spread 0.012 of 4 seeds, up to 0.035: then 0.02",
+        ),
+        (
+            {"power": 0.9, "true": -0.02, "needed": -0.0456, "least": 0.4},
+            "0.90 if the difference is -0.02; 0.80 if it is -0.046; spread 0.012 of 4 seeds, up to"
+            " 0.035: then 0.40",
+        ),
+        (
+            {"power": None, "true": 0.0, "needed": 0.0456, "least": None},
+            "0.80 if it is +0.046; spread 0.012 of 4 seeds, up to 0.035",
+        ),
+    ],
+)
+def test_a_power_in_words(values: dict[str, float | None], text: str) -> None:
+    assert power_text({"sd": 0.0123, "seeds": 4, "up_to": 0.0347, **values}) == text
+
+
+@pytest.mark.parametrize(
+    ("claim", "margin", "true"),
+    [
+        ("lower", 0.1, -0.2),
+        ("higher", 0.1, 0.2),
+        ("equal", 0.1, 0.0),
+        ("lower_by_less", 0.1, -0.05),
+        ("higher_by_less", 0.1, 0.05),
+        ("lower", 0.0, 0.0),
+    ],
+)
+def test_a_power_is_stated_for_a_difference_in_margins(
+    claim: str, margin: float, true: float, pilot: Path
+) -> None:
+    """And for the upper 95 % limit of the spread, by chi square."""
+    stated = spec("near")
+    [one] = stated.hypotheses
+    changed = one.model_copy(update={"claim": claim, "margin": margin})
+    [row] = powers(stated.model_copy(update={"hypotheses": (changed,)}), pilot)
+    assert row["true"] == pytest.approx(true)
+    assert row["up_to"] == pytest.approx(row["sd"] * np.sqrt(2 / chi2.ppf(0.05, 2)))
+    is_bounded = claim in ("equal", "lower_by_less", "higher_by_less")
+    assert (row["needed"] is None) == is_bounded
+    assert (row["power"] is None) == (row["least"] is None) == (margin == 0)
+    if margin:
+        assert 0 <= row["least"] <= row["power"] <= 1
+    if not is_bounded:
+        assert np.sign(row["needed"]) == (-1 if claim == "lower" else 1)
+        assert abs(row["needed"]) > margin

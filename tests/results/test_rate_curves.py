@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,14 @@ from plkernel.results.cautions import warnings
 from plkernel.results.comparison import compare, table
 from plkernel.results.figures import drawings
 from plkernel.results.page import text_report
-from plkernel.results.rate_curves import CurveResult, RateCurve, parabola
-from plkernel.results.rate_report import curve_cautions, curve_clauses
+from plkernel.results.rate_curves import CurveResult, RateCurve, _loss, parabola
+from plkernel.results.rate_report import (
+    STEEP,
+    _loss_limits,
+    curve_cautions,
+    curve_clauses,
+    rate_figure,
+)
 from plkernel.results.study import read_study
 
 SPEC = """
@@ -332,3 +339,101 @@ def test_rates_too_far_apart_for_a_parabola_are_said(tmp_path):
         "short: the parabola spans learning rates 0.004 and 0.064 with none between them, too far"
         " for its minimum to be trusted: add rates there."
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "has_result", "has_error", "loss"),
+    [
+        ("finished", True, False, 2.5),
+        ("finished", False, False, None),
+        ("running", False, False, None),
+        ("running", True, False, None),
+        ("diverged", False, True, math.inf),
+        ("diverged", True, True, math.inf),
+        ("failed", False, True, math.inf),
+    ],
+)
+def test_a_loss_is_of_a_finished_run_and_infinite_of_one_that_ended_otherwise(
+    status, has_result, has_error, loss
+):
+    result = SimpleNamespace(final_val_bpb=2.5) if has_result else None
+    run = SimpleNamespace(status=status, result=result, error="why" if has_error else None)
+    assert _loss(run, "final_val_bpb") == loss
+
+
+def losses_of(curve):
+    """The losses of one seed as a curve of two that are alike."""
+    return RateCurve("c", {rate: {0: loss, 1: loss} for rate, loss in curve.items()})
+
+
+@pytest.mark.parametrize(
+    ("curve", "edge"),
+    [
+        ({1: 3.0, 2: 1.0, 4: 2.0}, False),
+        ({1: 1.0, 2: 2.0, 4: 3.0}, True),
+        ({1: 3.0, 2: 2.0, 4: 1.0}, True),
+        ({1: 3.0, 2: 2.0, 4: 1.0, 8: 1.5}, False),
+        ({}, False),
+    ],
+)
+def test_the_edge_is_either_end_of_the_rates(curve, edge):
+    assert losses_of(curve).at_edge == edge
+
+
+@pytest.mark.parametrize(
+    ("rates", "gap"), [((1, 2, 4), None), ((1, 4, 16), None), ((1, 4, 17), (4, 17)), ((1, 4), None)]
+)
+def test_a_gap_is_of_more_than_two_octaves(rates, gap):
+    assert losses_of({rate: abs(rate - 4) + 1.0 for rate in rates}).gap == gap
+
+
+@pytest.mark.parametrize(("diverged", "kept"), [(0, True), (2, True), (3, False), (4, False)])
+def test_a_rate_counts_where_half_of_the_seeds_have_finished(diverged, kept):
+    losses = {rate: dict.fromkeys(range(4), float(rate)) for rate in (1, 2, 4, 8)}
+    for seed in range(diverged):
+        losses[8][seed] = math.inf
+    curve = RateCurve("c", losses)
+    assert (8 in curve.rates) == kept
+    assert curve.seeds == tuple(range(diverged if kept else 0, 4))
+    assert curve.means == tuple(map(float, curve.rates))
+
+
+def test_every_loss_and_minimum_lies_within_the_axis_but_those_far_above():
+    """The axis ends no farther up than STEEP times the range of the fitted ones."""
+    near = losses_of({1: 2.0, 2: 1.5, 4: 1.0, 8: 1.3, 16: 2.2})
+    low, high = _loss_limits([CurveResult(near, None, None, None)])
+    assert near.fit is not None
+    assert low < min(near.fit.minimum, 1.0)
+    assert high > 2.2
+    assert high - 2.2 == pytest.approx(near.fit.minimum - low)
+    far = losses_of({1: 1e3, 2: 1.5, 4: 1.0, 8: 1.3, 16: 2.2})
+    low, high = _loss_limits([CurveResult(far, None, None, None)])
+    top = far.fit.minimum + STEEP * (1.5 - far.fit.minimum)
+    assert high == pytest.approx(top + 0.05 * (top - far.fit.minimum))
+
+
+def test_the_figure_of_curves_shows_losses_within_its_limits_and_differences_beside_them(tmp_path):
+    comparison = compare(read_study(study_folder(tmp_path)))
+    figure = rate_figure(comparison.curves, "bits per byte")
+    curves, differences = figure.axes
+    assert curves.get_ylim() == pytest.approx(_loss_limits(comparison.curves))
+    assert curves.get_xscale() == "log"
+    assert (curves.get_xlabel(), curves.get_ylabel()) == (
+        "peak learning rate",
+        "final validation, bits per byte",
+    )
+    assert [label.get_text() for label in curves.get_xticklabels()] == [f"{x:g}" for x in RATES]
+    assert differences.get_xlabel() == "difference of minima,\nbelow 0 is better"
+    one = comparison.curves[1].difference
+    drawn = [list(line.get_xdata()) for line in differences.lines[1:]]
+    assert drawn[0] == list(one.per_seed.values())
+    assert drawn[1:] == [[one.low, one.high], [one.mean]]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["long", "short"]
+    assert len(rate_figure(comparison.curves[:1], "bits per byte").axes) == 1
+    far = CurveResult(losses_of({1: 1e3, 2: 1.5, 4: 1.0, 8: 1.3, 16: 2.2}), None, None, None)
+    [alone] = rate_figure([far], "bits per byte").axes
+    assert alone.get_ylim() == pytest.approx(_loss_limits([far]))
+    assert alone.get_ylim()[1] < 100
+    without = CurveResult(losses_of({1: 1.0}), None, None, None)
+    assert rate_figure([without], "bits per byte") is None

@@ -102,3 +102,54 @@ def test_a_curve_reaches_a_loss_between_two_of_its_points_or_never():
         [400.0, 100.0, 100.0]
     )
     assert ours.reached(curve, 1.9) == math.inf
+
+
+@pytest.mark.parametrize("power", [0.06, 0.2, 0.5, 0.999])
+@pytest.mark.parametrize("n", [2, 5, 40])
+def test_the_detectable_difference_has_the_power_that_is_asked_for(n, power):
+    """Also a small one, whose difference is below the standard error."""
+    sd = 0.3
+    found = ours.detectable_difference(sd, n, power)
+    shift = found * math.sqrt(n) / sd
+    t = stats.t.ppf(0.975, n - 1)
+    both = stats.nct.sf(t, n - 1, shift) + np.nan_to_num(stats.nct.cdf(-t, n - 1, shift))
+    # scipy's noncentral t is good to eight digits
+    assert both == pytest.approx(power, abs=1e-7)
+    assert ours.detectable_difference(2 * sd, n, power) == pytest.approx(2 * found, rel=1e-9)
+
+
+@pytest.mark.parametrize(("sd", "n"), [(0.1, 1), (0.0, 5), (-0.1, 5), (math.inf, 5), (nan, 5)])
+def test_without_a_spread_no_difference_is_detectable(sd, n):
+    assert math.isnan(ours.detectable_difference(sd, n))
+
+
+def test_an_empty_sample_has_nothing():
+    found = ours.mean_interval([])
+    assert found.n == 0
+    assert all(map(math.isnan, list(vars(found).values())[1:]))
+
+
+def test_differences_are_at_the_seeds_and_positions_of_both():
+    own = {1: {10: 5.0, 20: 4.0}, 2: {10: 5.0}}
+    base = {1: {20: 3.5, 30: 1.0}, 3: {10: 1.0}}
+    assert ours.difference_curves(own, base) == {1: {20: 0.5}}
+
+
+def test_the_position_is_where_the_line_in_its_logarithm_meets_the_loss():
+    curve = {0: 9.0, 100: 4.0, 400: 2.0}
+    assert ours.reached(curve, 3.0) == pytest.approx(200.0)
+    assert ours.reached(curve, 2.0) == pytest.approx(400.0)
+    assert ours.reached(curve, 4.0) == pytest.approx(100.0)
+    assert ours.reached(curve, 5.0) == pytest.approx(100.0), "the first position there is"
+    assert ours.reached(curve, 1.9) == math.inf
+
+
+def test_a_band_is_the_t_interval_at_each_common_position():
+    curves = [{1: 1.0, 2: 5.0, 3: 9.0}, {2: 7.0, 3: 9.0}]
+    band = ours.pointwise_band(curves)
+    one = ours.mean_interval([5.0, 7.0])
+    assert band.at.tolist() == [2, 3]
+    assert (band.mean[0], band.low[0], band.high[0]) == pytest.approx((6.0, one.low, one.high))
+    assert (band.low[1], band.high[1]) == (9.0, 9.0)
+    alone = ours.pointwise_band(curves[1:])
+    assert np.isnan([alone.low, alone.high]).all()

@@ -124,3 +124,41 @@ def test_replicates_are_the_mean_of_pseudo_values_without_one_of_them(sizes):
         others = np.delete(pseudo, g)
         expected = np.average(others, weights=np.delete(sizes, g))
         assert replicate == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("row", "column"), [(800, 800), (500, 1100), (1500, 300)])
+def test_the_expansion_of_a_cell_is_its_sum_to_the_next_order(row, column):
+    """Its terms are of order 1, 1/mean; what is left out is of order 1/mean**2."""
+    cell = (np.array([float(row)]), np.array([float(column)]), 2000.0)
+    mean = row * column / 2000
+    assert estimate._expanded(*cell)[0] == pytest.approx(
+        estimate._summed(*cell)[0], rel=1e-13, abs=1 / mean**2
+    )
+
+
+def test_a_layout_that_explains_all_leaves_no_correlation():
+    """Nor without any of the blocks."""
+    rng = np.random.default_rng(3)
+    tables = rng.integers(1, 50, (7, 3, 3))
+    found = correlation(tables, np.arange(3), tables)
+    np.testing.assert_allclose(found, np.zeros(8), atol=1e-15)
+    other = rng.integers(1, 50, (7, 3, 3))
+    assert np.abs(correlation(tables, np.arange(3), other)).min() > 1e-3
+
+
+def test_correlation_without_a_block_keeps_the_vectors():
+    """Of a table of each block alone it is linear: the mean over blocks left out of halves of three
+    equal blocks is the whole.
+    """
+    table = np.array([[30, 10], [10, 50]])
+    found = correlation(np.stack([table] * 6), np.arange(2), np.stack([np.ones((2, 2))] * 6))
+    np.testing.assert_allclose(found, found[0], rtol=1e-12)
+    p = table / table.sum()
+    phi = np.linalg.det(p) / np.sqrt(np.prod(p.sum(0)) * np.prod(p.sum(1)))
+    assert found[0] == pytest.approx(phi, rel=1e-12)
+
+
+def test_blocks_that_differ_make_a_table_of_pairs_and_empty_ones_do_not_count():
+    parts = np.array([[3, 1], [0, 4], [0, 0]])
+    expected = np.outer([3, 1], [3, 1]) / 4 + np.outer([0, 4], [0, 4]) / 4
+    np.testing.assert_allclose(estimate.drift_table(parts), expected)

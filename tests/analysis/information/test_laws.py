@@ -1,9 +1,18 @@
 """Exponents, slopes and verdicts on curves of known law."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from scipy import stats
 
-from plkernel.analysis.information.estimate import DecayCurve, decay_curves, log_lags
+from plkernel.analysis.information import laws
+from plkernel.analysis.information.estimate import (
+    DecayCurve,
+    decay_curves,
+    jackknife_error,
+    log_lags,
+)
 from plkernel.analysis.information.laws import (
     Named,
     compare_models,
@@ -274,3 +283,21 @@ def test_the_values_of_a_fitted_shape_are_those_of_its_formula(name):
     }
     expected = given["amplitude"] * formulas[name]()
     np.testing.assert_allclose(fit.values(LAGS), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("blocks", [4, 6, 12])
+def test_a_contrast_of_noise_over_its_jackknife_error_is_students_t(blocks):
+    """The scale of a draw is shared by all lags, so that its logarithm is known to the deviation of
+    that of a root of chi squared, over the root of the number of draws; five of these.
+    """
+    replicates = np.random.default_rng(1).normal(size=(400, blocks))
+    replicates[1] = 3.0 * replicates[0] + 1.0
+    errors = jackknife_error(replicates)
+    found = laws.noise(SimpleNamespace(replicates=replicates, errors=errors))
+    assert found.shape == (400, laws.DRAWS)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-9, atol=1e-12)
+    deviation = np.log(np.sqrt(stats.chi2.ppf(np.arange(0.005, 1, 0.01), blocks - 1))).std()
+    tolerance = 5 * deviation / np.sqrt(laws.DRAWS)
+    for level in (0.5, 0.8):
+        expected = stats.t.ppf((1 + level) / 2, blocks - 1)
+        assert np.quantile(np.abs(found), level) == pytest.approx(expected, rel=tolerance)

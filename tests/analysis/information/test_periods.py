@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from plkernel.analysis.information import periods
 from plkernel.analysis.information.counts import count_pairs
 from plkernel.analysis.information.estimate import mutual_information
 from plkernel.analysis.information.laws import Named, measure_corpus
@@ -135,3 +136,66 @@ def test_code_units_of_two_bytes_double_the_lags():
     at_one = dict(zip(narrow.information.lags, narrow.information.values, strict=True))[1]
     assert found.information.values[0] == pytest.approx(at_one / 2, rel=0.02)
     assert found.verdict.last_lag == pytest.approx(2 * narrow.verdict.last_lag, rel=0.2)
+
+
+def test_compositions_are_shares_of_symbols_at_each_phase():
+    piece = np.array([5, 7, 5, 5, 7, 7], np.uint8)
+    found = periods._compositions(piece, 2, np.array([5, 7]))
+    np.testing.assert_allclose(found, [[2 / 3, 1 / 3], [1 / 3, 2 / 3]])
+
+
+def test_information_of_shares_is_its_formula():
+    shares = np.array([[0.5, 0.0], [0.0, 0.5]]), np.array([[0.25, 0.25], [0.25, 0.25]])
+    found = periods._information_of_shares(np.stack(shares))
+    np.testing.assert_allclose(found, [np.log(2), 0.0], atol=1e-15)
+
+
+def test_stretches_are_of_one_length_and_reach_from_the_first_byte_to_the_last():
+    data = np.arange(20_000).astype(np.uint8)
+    size = 1 << 12
+    for most, count in ((3, 3), (99, 20_000 // size)):
+        found = periods._stretches(data, size, most)
+        assert [len(piece) for piece in found] == [size] * count
+        np.testing.assert_array_equal(found[0], data[:size])
+        np.testing.assert_array_equal(found[-1], data[-size:])
+    [alone] = periods._stretches(data[:10_000], 1 << 20, 9)
+    assert alone.size == 8192, "the largest power of two that it holds"
+    least = 4 * periods.BACKGROUND
+    assert periods._stretches(data[: least - 1], 16, 1) == []
+    assert len(periods._stretches(data[:least], 16, 1)) == 1
+
+
+def test_the_background_is_the_median_of_each_run_and_the_last_is_longer():
+    width = 2 * periods.BACKGROUND
+    power = np.concatenate([np.full(width, 1.0), np.full(width, 2.0), np.full(5, 9.0)])
+    found = periods._background(power)
+    assert found.size == power.size
+    np.testing.assert_array_equal(found[:width], 1.0)
+    np.testing.assert_array_equal(found[width:], 2.0)
+    short = np.array([1.0, 5.0, 3.0])
+    np.testing.assert_array_equal(periods._background(short), [3.0] * 3)
+
+
+@pytest.mark.parametrize("length", [2, 7, 61])
+def test_the_fundamental_is_the_shortest_period_of_the_lines(length):
+    size = 1 << 14
+    lines = np.zeros(size // 2 + 1)
+    at = np.round(np.arange(1, length // 2 + 1) * size / length).astype(int)
+    lines[at] = 1.0
+    assert periods._fundamental(lines) == length
+    assert periods._fundamental(np.zeros(size // 2 + 1)) is None
+
+
+def test_zeros_count_where_they_are_not_everywhere():
+    wide = np.array([65, 0] * 50, np.uint8)
+    zeros = np.zeros(100, np.uint8)
+    assert periods._share_of_zero([wide, wide, zeros], 2) == 1.0
+    assert periods._share_of_zero([zeros], 2) == 0.0
+    half = np.array([65, 0, 65, 66] * 25, np.uint8)
+    assert periods._share_of_zero([half], 2) == 0.5
+
+
+def test_the_share_in_lines_counts_their_breaks():
+    data = np.frombuffer(b"\nab\nab\nabc\nab\n" + b"x" * 4, np.uint8)
+    assert periods._share_in_lines(data, 3) == 3 * 3 / data.size
+    assert periods._share_in_lines(data, 4) == 4 / data.size

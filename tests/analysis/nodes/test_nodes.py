@@ -18,9 +18,11 @@ from plkernel.analysis.exponentials import (
     power_law_target,
 )
 from plkernel.analysis.nodes import (
+    ANCHORS,
     FASTEST,
     HALF_LIVES,
     POWERS,
+    SHARES,
     SLOWEST,
     Aim,
     Gain,
@@ -28,6 +30,7 @@ from plkernel.analysis.nodes import (
     Nodes,
     Summation,
     allot,
+    check_placement_options,
     check_rates,
     falling_exponent,
     gain_at,
@@ -440,3 +443,69 @@ def test_log_spaced_half_lives_include_both_ends(channels: int) -> None:
     np.testing.assert_allclose(np.diff(np.log(found)), np.log(700 / 3) / (channels - 1))
     with pytest.raises(ValueError, match="channels must be at least 2, got 1"):
         half_lives_of("log-spaced", 1, 3.0, 700.0)
+
+
+@pytest.mark.parametrize(
+    ("placement", "options"),
+    [
+        ("quantile", {"loss": 1e-6}),
+        ("quantile", {"loss": 0.499}),
+        ("quantile", {"tempering": 0.0, "loss": 0.05, "max_lag": 100}),
+        ("terms", {"tempering": 1.0, "terms": object()}),
+        ("log-spaced", {"shortest": 1.0, "longest": 2.0}),
+        ("concentrated", {"shortest": None, "loss": None}),
+    ],
+)
+def test_options_of_a_placement_are_taken(placement: str, options: dict[str, Any]) -> None:
+    check_placement_options(placement, **options)
+
+
+@pytest.mark.parametrize(
+    ("placement", "options", "message"),
+    [
+        ("quantile", {"loss": 0}, "loss must lie between 0 and 0.5"),
+        ("quantile", {"loss": 0.5}, "loss must lie between 0 and 0.5"),
+        ("quantile", {"tempering": -1e-9}, "tempering must lie between 0"),
+        ("terms", {"tempering": 1.001}, "tempering must lie between 0"),
+        ("concentrated", {"longest": 9}, "longest must be left out with placement 'concentrated'"),
+        ("quantile", {"shortest": 9}, "shortest must be left out with placement 'quantile', got 9"),
+        ("terms", {"max_lag": 9}, "it belongs to placement 'quantile'"),
+        ("log-spaced", {"tempering": 0.5}, "it belongs to placement 'quantile' or 'terms'"),
+        ("even", {}, "placement must be one of"),
+    ],
+)
+def test_options_that_a_placement_has_no_use_for_are_refused(
+    placement: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_placement_options(placement, **options)
+
+
+@pytest.mark.parametrize(
+    ("shortest", "longest"), [(0.0, 2.0), (2.0, 2.0), (3.0, 2.0), (1.0, np.inf), (-1.0, 2.0)]
+)
+def test_half_lives_ascend_between_zero_and_infinity(shortest: float, longest: float) -> None:
+    with pytest.raises(ValueError, match="half-lives must satisfy 0 < shortest < longest, got sho"):
+        half_lives_of("log-spaced", 4, shortest, longest)
+
+
+def test_groups_take_their_shares_of_the_channels_and_the_last_the_rest() -> None:
+    found = half_lives_of("concentrated", 101)
+    sizes = [round(share * 101) for share in SHARES[:-1]]
+    sizes.append(101 - sum(sizes))
+    assert found.size == 101
+    for anchor, group in zip(ANCHORS, np.split(found, np.cumsum(sizes)[:-1]), strict=True):
+        np.testing.assert_allclose([group[0], group[-1]], [anchor / 2, 2 * anchor])
+        ratios = group[1:] / group[:-1]
+        np.testing.assert_allclose(ratios, ratios[0])
+
+
+def test_a_step_of_one_changes_nothing_and_others_keep_the_mean() -> None:
+    nodes = place(6, placement="log-spaced", projection="gain-corrected", gain="ema")
+    assert nodes.per_step(1) is nodes
+    longer = nodes.per_step(4.0)
+    np.testing.assert_allclose(longer.rates, 4 * np.asarray(nodes.rates))
+    assert np.mean(longer.projection) == pytest.approx(np.mean(nodes.projection))
+    lags = np.arange(1, 50)
+    ratio = longer.kernel().kernel(lags) / nodes.kernel().kernel(4 * lags)
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-12)

@@ -1,0 +1,31 @@
+"""Standard output into a pipe, as commands see it."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+class Pipe:
+    """Standard output into a pipe, which gets what a program has flushed."""
+
+    def __init__(self) -> None:
+        self.bytes = io.BytesIO()
+        self.stream = io.TextIOWrapper(self.bytes, encoding="utf-8")
+        self.arrived: dict[str, str] = {}
+
+    def look(self, name: str, result: Any = None) -> Callable[..., Any]:
+        """A function that notes what has arrived when it is called first."""
+
+        def noting(*_: Any, **__: Any) -> Any:
+            self.arrived.setdefault(name, self.bytes.getvalue().decode())
+            return result
+
+        return noting
+
+
+@pytest.fixture
+def pipe() -> Pipe:
+    """To stand for sys.stdout while a command runs."""
+    return Pipe()

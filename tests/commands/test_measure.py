@@ -1,0 +1,42 @@
+"""python -m plkernel.measure: what is shown before the next work, and where files go."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plkernel.commands import measure
+
+
+def test_measure_shows_each_corpus_before_the_next_and_all_before_figures(
+    pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", pipe.stream)
+    names = []
+    for name in ("one", "two"):
+        path = tmp_path / name
+        path.write_bytes(bytes(range(97, 123)) * 400 + name.encode())
+        names.append(str(path))
+    arrived: list[str] = []
+    monkeypatch.setattr(
+        measure, "save_json", lambda *_: arrived.append(pipe.bytes.getvalue().decode())
+    )
+    monkeypatch.setattr(measure, "comparison_table", lambda _: "all of them")
+    monkeypatch.setattr(measure, "save_figures", pipe.look("figures"))
+    measure.command(tuple(names), max_lag=8, lags=(1, 8), blocks=4, out=tmp_path / "out")
+    assert [text.count("verdict: ") for text in arrived] == [1, 2]
+    written = f"\nwritten: {tmp_path / 'out' / 'measure.json'}\n"
+    assert pipe.arrived["figures"].endswith(f"all of them\n{written}")
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_file_in_the_place_of_the_folder_is_refused_before_any_work(
+    is_nested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+    monkeypatch.setattr(measure, "_read", lambda *_, **__: pytest.fail("work"))
+    with pytest.raises(OSError, match=r"out .*cannot be written"):
+        measure.command(("stdlib",), out=path / "sub" if is_nested else path)
+    assert path.read_text() == "mine"

@@ -1,0 +1,89 @@
+"""python -m plkernel.train and run: which arm and seed, and what is said of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from plkernel.commands import run, train
+from plkernel.config.reading import load_spec
+from plkernel.config.spec import Spec
+
+Shown = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Nothing is trained: what was to be."""
+    found: list[Any] = []
+    task = SimpleNamespace(name="the run", folder=SimpleNamespace(path=tmp_path / "place"))
+
+    def prepare(*given: Any, **more: Any) -> Any:
+        found.append((*given, *more.values()))
+        return task
+
+    monkeypatch.setattr("plkernel.training.loop.prepare", prepare)
+    monkeypatch.setattr("plkernel.training.loop.open_run", prepare)
+    monkeypatch.setattr(
+        "plkernel.training.loop.run_training", lambda _, *given, **more: (given, more)
+    )
+    monkeypatch.setattr("plkernel.training.loop.summary", lambda name, _: f"{name} ended")
+    return found
+
+
+@pytest.fixture
+def spec(tiny_spec: Callable[..., Path]) -> Spec:
+    return load_spec(tiny_spec())
+
+
+def test_left_out_are_the_baseline_the_first_seed_and_a_folder_of_the_name(
+    asked: list[Any], spec: Spec, tmp_path: Path, capsys: Shown
+) -> None:
+    train.command(spec)
+    out, error = capsys.readouterr()
+    assert asked == [(spec, "uniform", 0, Path("runs/out/tiny"))]
+    assert out == "the run ended\n"
+    assert error == (
+        "arm 'uniform', the baseline, as --arm names none; others: 'power-law'\n"
+        f"written: {tmp_path / 'place'}\n"
+    )
+    train.command(spec, arm="power-law", seed=1, out=tmp_path)
+    assert asked[1] == (spec, "power-law", 1, tmp_path)
+    assert "the baseline" not in capsys.readouterr().err
+
+
+def test_a_seed_is_one_of_the_spec(asked: list[Any], spec: Spec) -> None:
+    with pytest.raises(ValueError, match=r"seed must be one of the spec's seeds, 0, 1, got 2"):
+        train.command(spec, seed=2)
+    assert asked == []
+
+
+def test_a_file_in_the_place_of_the_study_is_refused_before_any_work(
+    asked: list[Any], spec: Spec, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+    with pytest.raises(OSError, match=r"out .*cannot be written"):
+        train.command(spec, out=path)
+    assert asked == []
+
+
+def test_a_run_is_that_of_its_configuration(
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"seed": "3"}))
+    monkeypatch.setattr(
+        "plkernel.config.condition.from_config", lambda values, trusted: (values, trusted)
+    )
+    run.run(config, trust_code=True, code_tried=True)
+    assert asked == [(({"seed": "3"}, True), 3, tmp_path, True)]
+    out, error = capsys.readouterr()
+    assert (out, error) == ("the run ended\n", f"written: {tmp_path / 'place'}\n")
+    config.write_text("{}")
+    with pytest.raises(ValueError, match=r"must describe a run, as a config\.json does"):
+        run.run(config)
+    assert len(asked) == 1

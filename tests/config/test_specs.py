@@ -477,7 +477,10 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
         "shares of the curriculum must add up to 1 at most, got 1.2",
     ),
     ({"hypotheses": [{**CLAIM, "bytes": 8}]}, "bytes 8 does not belong to metric 'val_bpb'"),
-    ({"hypotheses": [{**CLAIM, **CUT}]}, "metric 'truncation_cost' needs bytes, such as 32"),
+    (
+        {"hypotheses": [{**CLAIM, **CUT}]},
+        "bytes must be given with metric 'truncation_cost', such as 32, got none",
+    ),
     ({"hypotheses": [{**CLAIM, "times": 2}]}, "times 2 does not belong to metric 'val_bpb'"),
     *(
         (
@@ -494,7 +497,7 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
     ({"hypotheses": [{**CLAIM, "claim": "equal"}]}, "margin must be above 0 for claim 'equal'"),
     (
         {"hypotheses": [{**CLAIM, "metric": "val_bpb_minimum"}]},
-        "minima are those of curves over learning rates: set tuning.method = 'curve'",
+        "tuning.method must be 'curve' for minima, which are those of curves over learning",
     ),
     ({"gates": [{**GATE, "metric": "capacity", "times": 2}]}, "metric of a gate must be a loss"),
     ({"gates": [{**GATE, "at_least": 4.5}]}, "at_least not above at_most, got 4.5 and 4.0"),
@@ -518,11 +521,11 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
     ({"tuning": {"method": "curve"}}, "tuning.rates must be given with tuning.method 'curve'"),
     (
         {"tuning": {"method": "curve", "rates": [1, 2, 3]}, "factors.learning_rate": [1, 2]},
-        "factors.learning_rate is made of tuning.rates",
+        "factors.learning_rate must be left out with tuning.method 'curve', which makes it of",
     ),
     (
         {"tuning": {"method": "curve", "rates": [1, 2, 3]}, "arms.power": {"rates": [1, 2]}},
-        "arms.power: rates is tuning.rates for all arms with tuning.method 'curve'",
+        "arms.power: rates must be left out with tuning.method 'curve', as all arms have",
     ),
     ({"factors.beta": [1, 1.0]}, "factors.beta must have two levels or more, all different"),
     (
@@ -671,11 +674,13 @@ def test_a_condition_says_what_it_lacks() -> None:
     goose = ModelSpec.model_validate(GOOSE)
     assert not resolve(goose).places_nodes
     assert resolve(goose, Arm(placement="log-spaced")).places_nodes
-    with pytest.raises(ValueError, match="condition 'x' has no training protocol"):
+    with pytest.raises(ValueError, match="train must be given for condition 'x', got none"):
         _ = resolve(ModelSpec(), name="x").protocol
-    with pytest.raises(ValueError, match="a model of kind 'other:Model' has no scheme"):
+    with pytest.raises(ValueError, match="kind must be one that has a scheme, got 'other:Model'"):
         _ = foreign.scheme
-    with pytest.raises(ValueError, match="a model of kind 'other:Model' has no nodes"):
+    with pytest.raises(
+        ValueError, match="kind must be one whose nodes are known, got 'other:Model'"
+    ):
         _ = foreign.nodes
     named = [resolve(ModelSpec(), study="s", name=name) for name in "ab"]
     assert len({hash(one) for one in named}) == 2

@@ -122,6 +122,11 @@ class Structure:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "multipliers"}
 
 
+def unset(*shape: int) -> nn.Parameter:
+    """A parameter that nothing has initialised yet: NaN, so that it is seen when forgotten."""
+    return nn.Parameter(torch.full(shape, math.nan))
+
+
 class ScaleNorm(nn.Module):
     """g x / |x| with one learned g, sqrt(D) at first (arXiv 1910.05895, equation 5)."""
 

@@ -41,6 +41,7 @@ from plkernel.models.layers import (
     last_norm,
     norm_of,
     squared_relu,
+    unset,
 )
 from plkernel.models.power_law import decays_, projection_
 from plkernel.models.state import (
@@ -159,7 +160,7 @@ def previous(x: Tensor, memory: BlockMemory | None = None, name: str = "") -> Te
 
 def vector(dim: int) -> nn.Parameter:
     """One number per channel, in the shape of the official checkpoints."""
-    return nn.Parameter(torch.empty(1, 1, dim))
+    return unset(1, 1, dim)
 
 
 def precise(x: Tensor) -> Tensor:
@@ -264,17 +265,17 @@ class TimeMixing(Mixing):
         self.eagle = eagle
         self.k_clamp = config.k_clamp
         if eagle:
-            self.time_decay = nn.Parameter(torch.empty(config.heads, config.head_size))
+            self.time_decay = unset(config.heads, config.head_size)
         else:
             dim = config.dim
             mix = config.mix_rank
             decay = config.decay_rank
-            self.time_maa_w1 = nn.Parameter(torch.empty(dim, 5 * mix))
-            self.time_maa_w2 = nn.Parameter(torch.empty(5, mix, dim))
+            self.time_maa_w1 = unset(dim, 5 * mix)
+            self.time_maa_w2 = unset(5, mix, dim)
             self.time_decay = vector(dim)
-            self.time_decay_w1 = nn.Parameter(torch.empty(dim, decay))
-            self.time_decay_w2 = nn.Parameter(torch.empty(decay, dim))
-        self.time_faaaa = nn.Parameter(torch.empty(config.heads, config.head_size))
+            self.time_decay_w1 = unset(dim, decay)
+            self.time_decay_w2 = unset(decay, dim)
+        self.time_faaaa = unset(config.heads, config.head_size)
         self.silu = Activation(config.structure, F.silu)
 
     def streams(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
@@ -386,8 +387,9 @@ class Block(nn.Module):
 class RWKV(nn.Module):
     """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t.
 
-    With a state as the second argument it returns logits and the next state. Its parameters are not
-    set here: see plkernel.models.init.
+    With a state as the second argument it returns logits and the next state. Logits are NaN until
+    the parameters have values: fill a new model with `plkernel.models.init.initialise_`, or load a
+    state dict.
     """
 
     def __init__(self, config: RWKVConfig) -> None:

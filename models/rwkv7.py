@@ -38,7 +38,7 @@ from plkernel.analysis.nodes import Nodes
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE as LARGEST_RATE
 from plkernel.kernels.wkv7 import wkv7
 from plkernel.models import Order
-from plkernel.models.layers import Activation, Linear, Structure, squared_relu
+from plkernel.models.layers import Activation, Linear, Structure, squared_relu, unset
 from plkernel.models.power_law import decays_, projection_
 from plkernel.models.rwkv import MEMORY, RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
 from plkernel.models.spectrum import (
@@ -148,8 +148,8 @@ class GooseMixing(Mixing):
         for name, rank in ranks.items():
             if name != "g":
                 setattr(self, f"{name}0", vector(config.dim))
-            setattr(self, f"{name}1", nn.Parameter(torch.empty(config.dim, rank)))
-            setattr(self, f"{name}2", nn.Parameter(torch.empty(rank, config.dim)))
+            setattr(self, f"{name}1", unset(config.dim, rank))
+            setattr(self, f"{name}2", unset(rank, config.dim))
         self.ordered = Ordered(config.dim) if config.parametrisation == "ordered" else None
         self.log_length: Tensor | None
         self.register_buffer("log_length", log_length(config.scaling_length))
@@ -161,7 +161,7 @@ class GooseMixing(Mixing):
         self.register_buffer("zigzag", beside)
         self.k_k = vector(config.dim)
         self.k_a = vector(config.dim)
-        self.r_k = nn.Parameter(torch.empty(config.heads, config.head_size))
+        self.r_k = unset(config.heads, config.head_size)
 
     @torch.no_grad()
     def place_(self, nodes: Nodes, bonus: float | None = None) -> None:

@@ -42,6 +42,7 @@ from plkernel.models.layers import (
     Structure,
     last_norm,
     norm_of,
+    unset,
 )
 from plkernel.models.power_law import decays_, projection_
 from plkernel.models.spectrum import (
@@ -198,7 +199,7 @@ class DiagonalSSM(nn.Module):
             self.log_rate = nn.Parameter(torch.zeros(dim))  # until `place_`: schemes leave it alone
         self.B = Linear(config.structure, dim, dim)
         self.C_proj = Linear(config.structure, dim, dim, bias=True)
-        self.D = nn.Parameter(torch.empty(dim))
+        self.D = unset(dim)
         self.shape: Tensor | None
         self.register_buffer("shape", torch.ones(dim) if config.shape_multiplier else None)
         self.log_length: Tensor | None
@@ -363,7 +364,8 @@ class SSM(nn.Module):
     """Next-byte logits: (B,T) bytes to (B,T,256), position t from bytes 0..t.
 
     Not so where `config.causal` is false. With a state as the second argument it returns logits and
-    the next state.
+    the next state. Logits are NaN until the parameters have values: fill a new model with
+    `plkernel.models.init.initialise_`, or load a state dict.
     """
 
     def __init__(self, config: SSMConfig) -> None:

@@ -186,7 +186,7 @@ def relative_error(values: Iterable[Tensor], truths: Iterable[Tensor]) -> float:
         difference = _largest_by_channel(value - truth)
         size = _largest_by_channel(truth)
         ratio = torch.where(difference == 0, 0.0, difference / size)
-        worst = max(worst, float(ratio.nan_to_num(nan=torch.inf).amax()))
+        worst = max(worst, float(ratio.nan_to_num(nan=torch.inf, posinf=torch.inf).amax()))
     return worst
 
 

@@ -106,6 +106,8 @@ def load(
     """
     name = str(name)
     _check_options(max_bytes, separator, column, cache)
+    if max_bytes is not None:
+        max_bytes = int(max_bytes)  # of numpy, it would not go into the digest
     source, path = _located(name, max_bytes, separator, column, cache)
     for note in source.notes:
         warnings.warn(f"corpus {name}: {note}", stacklevel=2)

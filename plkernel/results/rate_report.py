@@ -224,7 +224,7 @@ def _loss_limits(shown: Sequence[CurveResult]) -> tuple[float, float]:
                 fitted += losses
     low = min(min(fitted), *(one.curve.fit.minimum for one in shown if one.curve.fit))
     high = min(max(every), low + STEEP * (max(fitted) - low))
-    room = 0.05 * (high - low) if high > low else 1e-3
+    room = max(0.05 * (high - low), 1e-3)
     return low - room, high + room
 
 

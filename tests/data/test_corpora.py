@@ -418,6 +418,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_read(
 
 def test_options_at_their_limits_are_taken(folder, cache):
     assert load(str(folder), cache=cache, max_bytes=1).bytes.tobytes() == b"f"
+    assert load(str(folder), cache=cache, max_bytes=np.int64(2)).size == 2
     assert load(str(folder), cache=str(cache), separator="\0").bytes[7] == 0
     assert load(str(folder), cache=cache, separator="\xff").bytes[7] == 0xFF
     assert load(str(folder), cache=cache, max_bytes=len(WHOLE)).size == len(WHOLE)

@@ -116,6 +116,11 @@ def build(config: Config) -> Model:
     return model
 
 
+@ALL
+def test_a_model_that_nothing_has_initialised_gives_nan(config: Config) -> None:
+    assert torch.isnan(plain(config)(some_bytes())[:, -1]).any()
+
+
 def placed(config: SSMConfig, seed: int, nodes: Nodes) -> SSM:
     """N(0.02), then the nodes in every block."""
     model = initialise_(SSM(config), "transformers_default", seed)
@@ -424,7 +429,7 @@ def test_an_initialised_ssm_has_the_kernel_of_its_nodes_and_shares_all_other_wei
     deep = placed(dataclasses.replace(config, layers=2), 5, nodes)
     assert torch.equal(shaped.blocks[0].mlp.up.weight, deep.blocks[0].mlp.up.weight)
     assert not torch.equal(deep.blocks[0].mlp.up.weight, deep.blocks[1].mlp.up.weight)
-    with pytest.raises(ValueError, match="nodes has 4 channels"):
+    with pytest.raises(ValueError, match="nodes must be as many as the last dimension of the tensor"):
         placed(config, 0, place(4, gain="ema"))
 
 

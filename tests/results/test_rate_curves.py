@@ -412,6 +412,12 @@ def test_every_loss_and_minimum_lies_within_the_axis_but_those_far_above():
     assert high == pytest.approx(top + 0.05 * (top - far.fit.minimum))
 
 
+def test_a_flat_curve_has_an_axis_of_some_height() -> None:
+    flat = losses_of(dict.fromkeys((1, 2, 4, 8), 0.1 + 0.2))
+    low, high = _loss_limits([CurveResult(flat, None, None, None)])
+    assert high - low == pytest.approx(2e-3)
+
+
 def test_the_figure_of_curves_shows_losses_within_its_limits_and_differences_beside_them(tmp_path):
     comparison = compare(read_study(study_folder(tmp_path)))
     figure = rate_figure(comparison.curves, "bits per byte")

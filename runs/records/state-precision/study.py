@@ -481,8 +481,8 @@ def every_row() -> list[dict[str, Any]]:
 
 
 def report(folder: Path) -> None:
-    """Write table.json of a record from its rows and hypotheses, and the figure of all records."""
-    from figure import figure
+    """Write table.json of a record from its rows and hypotheses, and the figures."""
+    from figure import figure, initialisations
 
     from plkernel.analysis.figures.style import rendered
 
@@ -499,6 +499,11 @@ def report(folder: Path) -> None:
         )
     for kind, data in rendered(figure(every_row()), ("png", "svg")).items():
         atomic_write(HERE / f"state.{kind}", data)
+    if folder.name in COMPARED:
+        _, baseline = COMPARED[folder.name]
+        drawn = initialisations(every_row(), baseline)
+        for kind, data in rendered(drawn, ("png", "svg")).items():
+            atomic_write(folder / f"losses.{kind}", data)
 
 
 def state_precision(

@@ -5,7 +5,9 @@ held-out text with the state stored in four ways, and adds a line to losses.json
 the record; rows that are there are not made again. --models ssm trains one kind of model, so that
 two processes may share the work. --power FILE --seeds 0 1 2 3 4 5 writes the power of the
 hypotheses for the spread of a pilot, whose rows FILE has, to registered.json. --report-only writes
-table.json, with the verdicts on hypotheses.toml, and state.png and .svg, which show all records.
+table.json, with the verdicts on hypotheses.toml, and state.png and .svg, which show all records,
+and losses.png and .svg of a record that compares losses of conditions.
+
 --record state-precision-gdn is of gated delta nets; it was declared when the first rows were there.
 --record state-precision-gdn-own has the initialisations that people use for them, and compares the
 losses of conditions too; it was declared when the rows of both others were there.

@@ -9,6 +9,7 @@ makes
     q, k, v = silu(conv(x W)), per head     a causal convolution over `taps` bytes, per channel
     q = N**-0.5 q / |q|;  k = k / |k|       per head, |x| = sqrt(sum of x**2 + 1e-6)
     a = exp(-exp(A_log) softplus(x W_a + dt_bias))      decay, one number for each head
+    or, with a lower bound g < 0 of its logarithm, a = exp(g sigmoid(exp(A_log) (x W_a + dt_bias)))
     b = sigmoid(x W_b)                      share of what the key k holds that is replaced
     S_t = a S_{t-1} (I - b k k^T) + b v k^T,  S_{-1} = 0
     o = S_t q
@@ -18,6 +19,10 @@ and a block adds it, and then a SwiGLU, each of a LayerNorm of the stream.
 
 State (`plkernel.models.state`): of every block S_T (B,H,N,N) as `delta`, and what the convolution
 reads of the last bytes, (B,taps-1,3D'), as `conv`, with D' = H N.
+
+The gate with a lower bound is that of Kimi Delta Attention in flash-linear-attention
+(ops/kda/gate.py, `naive_kda_lowerbound_gate`), with one number for each head where that layer has
+one for each channel.
 """
 
 import math
@@ -62,7 +67,8 @@ LONGEST_STEP = 1e-1
 class GatedDeltaConfig:
     """Width `dim`, `layers`, and `heads` of `head_size` channels in each; `taps` of convolutions.
 
-    `backend` forces one of the operator's implementations; None takes the one for the device.
+    `lower_bound` of ln a in every step, below 0; None leaves it unbounded. `backend` forces one of
+    the operator's implementations; None takes the one for the device.
     """
 
     dim: int = 64
@@ -70,6 +76,7 @@ class GatedDeltaConfig:
     heads: int = 4
     head_size: int = 16
     taps: int = 4
+    lower_bound: float | None = None
     backend: str | None = None
 
     def __post_init__(self) -> None:
@@ -77,6 +84,12 @@ class GatedDeltaConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+        bound = self.lower_bound
+        if bound is None:
+            return
+        is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
+        if not is_number or not -math.inf < bound < 0:
+            raise ValueError(f"lower_bound must be a finite number below 0, got {bound!r}")
 
     @property
     def inner(self) -> int:
@@ -110,6 +123,10 @@ class GatedDeltaMixing(nn.Module):
         self.A_log = nn.Parameter(torch.empty(config.heads))
         self.dt_bias = nn.Parameter(torch.empty(config.heads))
         self.norm = nn.Parameter(torch.empty(config.head_size))
+        # A buffer, so that whoever reads the checkpoint knows it.
+        bound = None if config.lower_bound is None else torch.tensor([float(config.lower_bound)])
+        self.register_buffer("lower_bound", bound)
+        self.lower_bound: Tensor | None
         self.reset_parameters()
 
     @torch.no_grad()
@@ -159,8 +176,11 @@ class GatedDeltaMixing(nn.Module):
     def log_decay(self, x: Tensor) -> Tensor:
         """ln a (B,T,H) in float32 or wider."""
         wide = torch.promote_types(self.A_log.dtype, torch.float32)
-        step = F.softplus(self.a_proj(x).to(wide) + self.dt_bias.to(wide))
-        return -self.A_log.to(wide).exp() * step
+        level = self.a_proj(x).to(wide) + self.dt_bias.to(wide)
+        speed = self.A_log.to(wide).exp()
+        if self.lower_bound is not None:
+            return self.lower_bound.to(wide) * torch.sigmoid(speed * level)
+        return -speed * F.softplus(level)
 
     def convolved(self, streams: Tensor, memory: BlockMemory | None) -> Tensor:
         """y_t = sum over j < taps of w_j x_{t-taps+1+j}, per channel; x is 0 before the text."""

@@ -64,7 +64,7 @@ def read_tokenizer(path: str | Path) -> Encode:
     except BaseException as error:  # a panic of the package is no Exception
         raise ValueError(
             f"tokenizer {place}: is no file of the package tokenizers ({first_line(error)});"
-            f" give the {FILE} of a model"
+            f" give the {FILE} of a model, or measure its tokens, saved by numpy.save"
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

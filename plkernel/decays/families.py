@@ -308,6 +308,12 @@ def kimi(given: Given) -> Floats:
     return rate_of("dt_bias", dt_bias, a_log=a_log)
 
 
+def bounded(given: Given) -> Floats:
+    """-b sigmoid(exp(A_log) dt_bias): A_log and dt_bias (H,), a tensor beside them holds b < 0."""
+    bound = -given["lower_bound"].reshape(())
+    return rate_of("bounded", given["dt_bias"], bound=bound, a_log=given["A_log"])
+
+
 def gate_bound(given: Given) -> float | None:
     """The lower bound of log decays in config.json; None if there is none."""
     for name in ("lower_bound", "linear_lower_bound"):
@@ -458,6 +464,7 @@ def _of_rows(rows: Floats, states: Floats) -> Floats:
 RATES: dict[str, Callable[[Given], Floats]] = {
     one.__name__: one
     for one in (
+        bounded,
         by_level,
         by_row_or_head,
         by_speed,

@@ -7,9 +7,12 @@ Any command that sees these folders can follow, collect or cancel the runs, on a
 """
 
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -225,6 +228,8 @@ class QueueEngine:
     @property
     def farewell(self) -> str:
         """What is to be known when runs go on without the command."""
+        if not self.active:
+            return "no run of it is in the queue; run the same command again to submit them"
         if len(self.active) == 1:
             return (
                 "It goes on without this command; the same command collects it, --status shows it,"
@@ -242,11 +247,12 @@ class QueueEngine:
             jobs = [job for job in self.fresh if (job.device, job.threads) == kind]
             for job in jobs:
                 refuse_links(job.folder.parent, job.folder, *job.folder.glob("*"))
-            entries = self.queue.submit([self._queued(job) for job in jobs])
-            for job, entry in zip(jobs, entries, strict=True):
-                job.folder.mkdir(parents=True, exist_ok=True)
-                entry.save(job.folder)
-                self.active[job] = entry
+            with _without_ctrl_c():  # a job that no folder names would be submitted again
+                entries = self.queue.submit([self._queued(job) for job in jobs])
+                for job, entry in zip(jobs, entries, strict=True):
+                    job.folder.mkdir(parents=True, exist_ok=True)
+                    entry.save(job.folder)
+                    self.active[job] = entry
         if self.fresh:
             self.looked = 0.0
             self.asked = time.monotonic()
@@ -291,6 +297,25 @@ class QueueEngine:
     def stop(self) -> None:
         """Leave all jobs to the queue, at the end of the study and after Ctrl-C."""
         self.active.clear()
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Hold Ctrl-C back until the end of the block.
+
+    Elsewhere than in the main thread, which alone is interrupted, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def reason(output: Path, state: str | None) -> str:

@@ -5,9 +5,11 @@ import math
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -201,8 +203,9 @@ class SlurmQueue:
         try:
             executor.update_parameters(**self._parameters(runs[0]))
             jobs = []
-            for first in range(0, len(runs), ARRAY):
-                jobs += executor.submit_array(list(runs[first : first + ARRAY]))
+            with _ctrl_c_blocked():
+                for first in range(0, len(runs), ARRAY):
+                    jobs += executor.submit_array(list(runs[first : first + ARRAY]))
         except (submitit().core.utils.FailedJobError, OSError) as error:
             raise OSError(f"sbatch: {_last(str(error))}") from error
         return [
@@ -258,6 +261,19 @@ class SlurmQueue:
             )
         except subprocess.CalledProcessError as error:
             raise OSError(f"scancel: {_last(error.stderr)}") from error
+
+
+@contextmanager
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Block Ctrl-C in this thread and in sbatch, which inherits that, until the end of the block.
+
+    A terminal sends it to sbatch too, and jobs of an sbatch that it ends may be in the queue.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _paths() -> list[str]:

@@ -436,7 +436,11 @@ def half_lives(study: str) -> str:
 
 STORAGES = {"bfloat16": "bfloat16", "float16": "float16", "stochastic": "bfloat16, stochastic"}
 """Ways to store a state, as pages name them and as the records do."""
-STATE_TABLES = ("state-precision/table.json", "state-precision-gdn/table.json")
+STATE_TABLES = (
+    "state-precision/table.json",
+    "state-precision-gdn/table.json",
+    "state-precision-gdn-own/table.json",
+)
 """Records on stored states, in the order in which they were declared."""
 
 
@@ -450,6 +454,18 @@ def stored_states(storage: str) -> str:
     ]
     line = "{condition}, {text}"
     return table("", f"{storage} minus float32", line, {"{positions}": PAIRED}, rows)
+
+
+LOSS_COLUMNS = ("validation", "dense, within", "dense, 8-16", "sparse, within", "sparse, 8-16")
+"""Losses of initialisations that have a column; the figure has the others."""
+
+
+def state_losses() -> str:
+    """Return losses in float32 of gated delta nets minus those of the log-spaced one."""
+    losses = load("state-precision-gdn-own/table.json")["losses"]
+    rows = [row for row in losses if row["where"] in LOSS_COLUMNS]
+    title = f"bits per byte minus {rows[0]['baseline']}"
+    return table("", title, "{condition}", {"{where}": PAIRED}, rows)
 
 
 def state_verdicts() -> str:
@@ -597,6 +613,7 @@ PARTS: dict[str, Callable[..., str]] = {
         load("bench/h200/forms.json")["errors"],
     ),
     "state": stored_states,
+    "state-losses": state_losses,
     "state-verdicts": state_verdicts,
     "steps": lambda of: table(f"bench/h200/{of}.json", "model", "{model}, {size}", MODES),
     "compiled": lambda: table("bench/compiled.json", "kernel", "{kernel}", {"sm_{chip}": CHIP}),

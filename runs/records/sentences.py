@@ -848,7 +848,7 @@ def published_fall() -> float:
     return -float(np.polyfit(np.log(steps), np.log(gaps), 1)[0])
 
 
-STATE_RECORDS = ("state-precision", "state-precision-gdn")
+STATE_RECORDS = ("state-precision", "state-precision-gdn", "state-precision-gdn-own")
 """Records on stored states."""
 
 
@@ -906,6 +906,35 @@ def stored_state_largest(storage: str, text: str = "", positions: str = "") -> f
         and positions in ("", row["positions"])
     ]
     return max(chosen)
+
+
+@number
+def state_loss(condition: str, where: str) -> Estimate:
+    """Return the loss in float32 minus that of log-spaced half-lives, in bits per byte.
+
+    condition, where: as in table.json, without blanks; where is validation, or text,positions.
+    """
+    for row in record("state-precision-gdn-own/table.json")["losses"]:
+        named = [row[name].replace(" ", "") for name in ("condition", "where")]
+        if named == [condition, where]:
+            return Estimate(row["mean"], row["low"], row["high"])
+    raise ValueError(f"no row on losses is {condition}, {where}")
+
+
+@number
+def state_half_life(condition: str, statistic: str) -> float:
+    """Return min, median or max over seeds of the longest half-life at the end, in bytes."""
+    lines = [
+        line
+        for name in STATE_RECORDS
+        for line in (RECORDS / name / "losses.jsonl").read_text().splitlines()
+    ]
+    found = [
+        max(quantiles[-1] for quantiles in row["half_lives"])
+        for row in map(json.loads, lines)
+        if row["condition"].replace(" ", "") == condition
+    ]
+    return float({"min": np.min, "median": np.median, "max": np.max}[statistic](found))
 
 
 @number

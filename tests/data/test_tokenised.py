@@ -112,8 +112,12 @@ def test_an_empty_text_has_no_tokens(tokenizer_file: Callable[..., Path]) -> Non
 
 def test_what_is_no_tokenizer_is_told(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"is no file of the package tokenizers .*; give the"):
-        read_tokenizer(tmp_path / "tokenizer.json")
+    vocabulary = tmp_path / "rwkv_vocab.txt"  # as the package rwkv has its own
+    vocabulary.write_text("1 '\\x00' 1\n2 '\\x01' 1\n")
+    words = r"is no file of the package tokenizers .*; give the .* or measure its tokens, saved by"
+    for path in (tmp_path / "tokenizer.json", vocabulary):
+        with pytest.raises(ValueError, match=words):
+            read_tokenizer(path)
     with pytest.raises(ValueError, match=r"no such file or folder; did you mean .*tokenizer\.json"):
         read_tokenizer(tmp_path / "tokeniser.json")
 

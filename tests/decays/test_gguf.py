@@ -19,6 +19,7 @@ from torch import Tensor
 import plkernel
 from plkernel.commands.inspect import command as inspect
 from plkernel.decays.inspection import inspected, of_checkpoint
+from plkernel.decays.rates import known_layers
 from plkernel.decays.tensors import open_checkpoint
 
 State = dict[str, Tensor]
@@ -303,6 +304,48 @@ def test_numbers_of_every_type(dtype: torch.dtype, tmp_path: Path) -> None:
     stored = open_checkpoint(str(path)).read("blk.0.time_mix_w0.weight")
     assert stored.values.tolist() == values.tolist()
     assert stored.dtype == str(dtype).removeprefix("torch.")
+
+
+KINDS = (gguf.MODEL_TENSOR.SSM_A, gguf.MODEL_TENSOR.TIME_MIX_DECAY, gguf.MODEL_TENSOR.TIME_MIX_W0)
+ARCHITECTURES = [kind for kind, held in gguf.MODEL_TENSORS.items() if set(KINDS) & set(held)]
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES, ids=lambda kind: kind.name.lower())
+def test_every_architecture_of_llama_cpp_with_decays_is_read(
+    kind: gguf.MODEL_ARCH, tmp_path: Path
+) -> None:
+    """By the names in the constants of gguf, in two layers alike."""
+    short = ("ssm_a", "time_mix_decay", "time_mix_w0")
+    is_by_state = kind in (gguf.MODEL_ARCH.MAMBA, gguf.MODEL_ARCH.JAMBA)
+    channels = HEADS * STATES if kind is gguf.MODEL_ARCH.KIMI_LINEAR else HEADS
+    tensors: State = {}
+    for index in range(2):
+        for tensor in gguf.MODEL_TENSORS[kind]:
+            name = gguf.TENSOR_NAMES[tensor].format(bid=index)
+            last = name.rpartition(".")[2]
+            if last == "ssm_a":
+                speeds = torch.arange(1.0, HEADS + 1)
+                rows = speeds[:, None].repeat(1, STATES) if is_by_state else speeds
+                tensors[name] = -rows
+            elif last == "ssm_dt":
+                tensors[f"{name}.bias"] = torch.full((channels,), -4.0)
+            elif last in short:
+                tensors[f"{name}.weight"] = torch.linspace(-6.0, -1.0, HEADS)
+            elif last.startswith(("ssm", "time_mix")):
+                tensors[f"{name}.weight"] = torch.ones(2, 2)
+    path = write(tmp_path / "model.gguf", gguf.MODEL_ARCH_NAMES[kind], tensors)
+    layers = known_layers(open_checkpoint(str(path)))
+    assert len(layers) == 2
+    wanted = np.linspace(-6.0, -1.0, HEADS)
+    if layers[0].family.name == "RWKV-7":
+        expected = np.exp(-0.5) / (1 + np.exp(-wanted))
+    elif layers[0].family.name == "RWKV-6":
+        expected = np.exp(wanted)
+    else:
+        expected = np.arange(1.0, HEADS + 1) * np.log1p(np.exp(-4.0))
+    for layer in layers:
+        found = layer.rates.reshape(HEADS, -1)
+        np.testing.assert_allclose(found, expected[:, None].repeat(found.shape[1], 1), rtol=1e-6)
 
 
 def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """The gated delta net over bytes: the layer of Qwen3-Next, its state, its decays, and training."""
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -74,10 +75,11 @@ def qwen3_next_layer(mixer: Any) -> Any:
     return layer
 
 
-def test_the_layer_is_that_of_qwen3_next() -> None:
+def test_the_layer_is_that_of_qwen3_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over two of its chunks of 64, in float32, in which transformers computes: within one unit of
     rounding for each of about sqrt(time * width) terms, of the largest output, ten matrices deep.
     """
+    monkeypatch.setitem(sys.modules, "fla", None)  # whose kernels need a GPU
     mixer: Any = built(torch.float32).blocks[0].mixer
     layer = qwen3_next_layer(mixer)
     x = torch.randn(2, 100, CONFIG.dim, generator=torch.Generator().manual_seed(2))
@@ -90,10 +92,44 @@ def test_the_layer_is_that_of_qwen3_next() -> None:
     assert largest > 0.1, "an output of zero shows nothing"
 
 
+@pytest.mark.filterwarnings("ignore")  # of other people's code
+def test_the_gate_with_a_lower_bound_is_that_of_flash_linear_attention() -> None:
+    """Of its Kimi Delta Attention, for heads of one channel; in float32, in which it computes."""
+    gate = pytest.importorskip("fla.ops.kda.gate", reason="flash-linear-attention is not installed")
+    config = GatedDeltaConfig(dim=16, layers=1, heads=6, head_size=4, lower_bound=-5.0)
+    mixer: Any = built(torch.float32, config).blocks[0].mixer
+    x = 30 * torch.randn(2, 50, config.dim, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        found = mixer.log_decay(x)
+        expected = gate.naive_kda_lowerbound_gate(
+            mixer.a_proj(x)[..., None], mixer.A_log, mixer.dt_bias, -5.0
+        )
+    torch.testing.assert_close(found, expected[..., 0], rtol=1e-6, atol=0)
+    assert found.min() < -4.9
+    assert found.max() > -0.1
+
+
+def test_a_lower_bound_is_in_the_checkpoint_and_its_half_lives_are_read_by_names() -> None:
+    config = GatedDeltaConfig(dim=8, layers=1, heads=3, head_size=4, lower_bound=-2.0)
+    model = built(torch.float32, config)
+    assert "blocks.0.mixer.lower_bound" in model.state_dict()
+    assert "blocks.0.mixer.lower_bound" not in built().state_dict()
+    mixer: Any = model.blocks[0].mixer
+    with torch.no_grad():
+        log_decay = mixer.log_decay(torch.zeros(1, 1, config.dim))[0, 0]
+    [found] = Foreign("kind", model).half_lives()
+    torch.testing.assert_close(found, math.log(2) / -log_decay.double(), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("taps", [1, 4])
-def test_parts_with_the_state_carried_are_the_whole(taps: int, dtype: torch.dtype) -> None:
-    config = GatedDeltaConfig(dim=16, layers=2, heads=2, head_size=8, taps=taps)
+@pytest.mark.parametrize("lower_bound", [None, -5.0], ids=["free", "bounded"])
+def test_parts_with_the_state_carried_are_the_whole(
+    taps: int, dtype: torch.dtype, lower_bound: float | None
+) -> None:
+    config = GatedDeltaConfig(
+        dim=16, layers=2, heads=2, head_size=8, taps=taps, lower_bound=lower_bound
+    )
     model: Any = built(dtype, config)
     for sizes in CUTS.values():
         check_parts(model, some_bytes(), sizes)
@@ -180,8 +216,11 @@ def test_a_study_names_it_and_trains_it() -> None:
     [
         ({"width": 3}, "config must have options among dim, .*, got 'width'"),
         ({"heads": 0}, "heads must be a whole number, at least 1, got 0"),
+        ({"lower_bound": 0.0}, "lower_bound must be a finite number below 0, got 0.0"),
+        ({"lower_bound": True}, "lower_bound must be a finite number below 0, got True"),
+        ({"lower_bound": -math.inf}, "lower_bound must be a finite number below 0, got -inf"),
     ],
 )
-def test_other_options_are_refused(options: dict[str, int], message: str) -> None:
+def test_other_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         gated_delta(options)

@@ -25,7 +25,7 @@ from plkernel.config.reading import load_spec
 from plkernel.study import queue as queues
 from plkernel.study import queued, slurm
 from plkernel.study.engine import Engine, Job, LeftToQueueError
-from plkernel.study.queue import JOB, JOBS, QueueEngine, SavedJob, job_of
+from plkernel.study.queue import JOB, JOBS, QueueEngine, SavedJob, job_of, jobs_of
 from plkernel.study.queued import QueuedRun, report_if_last
 from plkernel.study.schedule import run_experiment
 from plkernel.study.slurm import SlurmQueue, minutes, parameters
@@ -279,6 +279,38 @@ def test_ctrl_c_leaves_jobs_to_the_queue(tiny_spec: SpecWriter, tmp_path: Path) 
         run_experiment(load_spec(tiny_spec()), tmp_path / "out", engine=Interrupting(queue))
     assert queue.cancelled == []
     assert set((queue.told or {}).values()) == {"PENDING"}
+
+
+def test_ctrl_c_in_a_submission_waits_until_the_jobs_are_noted(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    """Else the same command would submit the runs again, and --cancel would not know the jobs."""
+
+    class Pressed(Told):
+        def submit(self, runs: Sequence[QueuedRun]) -> list[SavedJob]:
+            signal.raise_signal(signal.SIGINT)
+            return super().submit(runs)
+
+    spec, out, queue = load_spec(tiny_spec()), tmp_path / "out", Pressed()
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match="They go on without this command"):
+        run_experiment(spec, out, engine=QueueEngine(queue, detach=True))
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert sorted(jobs_of(out)) == sorted(queue.told or {})
+    with pytest.raises(LeftToQueueError, match="4 runs are in the queue"):
+        run_experiment(spec, out, engine=QueueEngine(queue, detach=True))
+    assert len(queue.submitted) == 1
+
+
+def test_ctrl_c_before_a_submission_does_not_speak_of_jobs(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    class Interrupting(QueueEngine):
+        def ended(self) -> list[Job]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"^no run of it is in the queue; run the same"):
+        run_experiment(load_spec(tiny_spec()), tmp_path / "out", engine=Interrupting(Told()))
 
 
 def test_a_study_that_grows_submits_what_is_new(tiny_spec: SpecWriter, tmp_path: Path) -> None:
@@ -573,6 +605,18 @@ def test_a_script_asks_for_what_the_spec_says(
     commands.say("scancel", "", 1)
     with pytest.raises(OSError, match="scancel: no reason given"):
         queue.cancel(["7_0"])
+
+
+def test_ctrl_c_does_not_end_sbatch_which_a_terminal_sends_it_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit", reason="submitit, of the extra slurm, is absent")
+    Submitted(tmp_path / "bin", monkeypatch)
+    interrupted = "#!/bin/sh\nkill -INT $$\necho Submitted batch job 7\n"
+    (tmp_path / "bin" / "sbatch").write_text(interrupted)
+    run = QueuedRun(Job(tmp_path / "out", "uniform", 0, "cpu", 1, {}), {}, tmp_path)
+    assert [entry.id for entry in SlurmQueue(tmp_path / "out").submit([run])] == ["7"]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_a_pattern_that_names_no_arm_is_refused_before_anything_is_resolved() -> None:

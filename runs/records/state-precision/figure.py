@@ -1,4 +1,6 @@
-"""The figure of study.py: what a stored state costs against float32, by position."""
+"""The figures of study.py, by position: what a stored state costs against float32, and what an
+initialisation of a gated delta net costs against another.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +20,13 @@ SHOWN = {
     "gdn, 16384": "gated delta net",
 }
 """Conditions of the figure, where they have rows, and the titles of their columns."""
+INITIALISATIONS = {
+    "gdn, qwen3-next": "Qwen3-Next",
+    "gdn, fla": "flash-linear-attention",
+    "gdn-bounded, fla": "flash-linear-attention, bounded gate",
+    "gdn-bounded, 16384": "log-spaced, bounded gate",
+}
+"""Conditions of the figure of initialisations, and their names."""
 LABELS = ["to 1", "1-2", "2-4", "4-8", "8-16"]
 """Ranges of positions in contexts."""
 EXACT = "float32"
@@ -57,6 +66,31 @@ def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
             line[0].set_ylabel(f"{kind} text (bits)")
         drawn.align_ylabels(grid[:, 0])
         legend_below(drawn, storages)
+    return drawn
+
+
+def losses(rows: Sequence[Mapping[str, Any]], condition: str, kind: str) -> dict[int, np.ndarray]:
+    """Bits per byte in float32 by seed, (ranges of positions,)."""
+    own = [row for row in rows if row["condition"] == condition]
+    return {row["seed"]: np.array(row["losses"][kind][EXACT]) for row in own}
+
+
+def initialisations(rows: Sequence[Mapping[str, Any]], baseline: str) -> Figure:
+    """A panel for each kind of text; thin lines are single seeds."""
+    kinds = list(rows[0]["losses"])
+    with style():
+        drawn = Figure(figsize=(PAGE_WIDTH, 2.6))
+        for axes, kind in zip(drawn.subplots(1, len(kinds)), kinds, strict=True):
+            base = losses(rows, baseline, kind)
+            axes.axhline(0.0, color=INK, lw=0.8)
+            for look, condition in enumerate(INITIALISATIONS):
+                own = losses(rows, condition, kind)
+                apart = np.array([own[seed] - base[seed] for seed in own])
+                _draw(axes, apart, look)
+            axes.set_title(f"{kind} text")
+            axes.set_xlabel("position in contexts")
+            axes.set_ylabel("bits minus log-spaced")
+        legend_below(drawn, list(INITIALISATIONS.values()))
     return drawn
 
 

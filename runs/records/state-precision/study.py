@@ -5,8 +5,12 @@ held-out text with the state stored in four ways, and adds a line to losses.json
 the record; rows that are there are not made again. --models ssm trains one kind of model, so that
 two processes may share the work. --power FILE --seeds 0 1 2 3 4 5 writes the power of the
 hypotheses for the spread of a pilot, whose rows FILE has, to registered.json. --report-only writes
-table.json, with the verdicts on hypotheses.toml, and state.png and .svg, which show all records.
+table.json, with the verdicts on hypotheses.toml, and state.png and .svg, which show all records,
+and losses.png and .svg of a record that compares losses of conditions.
+
 --record state-precision-gdn is of gated delta nets; it was declared when the first rows were there.
+--record state-precision-gdn-own has the initialisations that people use for them, and compares the
+losses of conditions too; it was declared when the rows of both others were there.
 
 The text is Python's library, half of it dense, half of it sparse: there seven zero bytes stand
 behind every byte, so that little is to be written between two bytes of text. Blocks of both
@@ -65,6 +69,7 @@ STORAGES = (
     Storage("float16"),
     Storage("bfloat16", stochastic=True),
 )
+GATED_DELTA = {"dim": 32, "layers": 2, "heads": 8, "head_size": 8}
 MODELS: dict[str, dict[str, Any]] = {
     "ssm": {"kind": "ssm", "dim": 64, "layers": 2, "gain": "ema"},
     "rwkv7": {"kind": "rwkv7", "dim": 32, "layers": 2, "head_size": 32},
@@ -80,9 +85,10 @@ MODELS: dict[str, dict[str, Any]] = {
             "chunk_size": 16,
         },
     },
-    "gdn": {
+    "gdn": {"kind": "plkernel.models.gated_delta:gated_delta", "config": GATED_DELTA},
+    "gdn-bounded": {
         "kind": "plkernel.models.gated_delta:gated_delta",
-        "config": {"dim": 32, "layers": 2, "heads": 8, "head_size": 8},
+        "config": {**GATED_DELTA, "lower_bound": -5.0},
     },
 }
 """A further model is one more entry here and in CONDITIONS."""
@@ -100,22 +106,25 @@ TRAIN: dict[str, Any] = {
 SHORTEST = 1.2
 EXACT = "float32"
 EITHER_WAY = ", either way"
+LOSS = "loss"
+PILOT = "pilot/losses.jsonl"
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One condition: a kind of model, its longest half-life at initialisation in bytes.
+    """One condition: a kind of model, and its initialisation.
 
-    carried: trained with the state of the window before, rather than from a blank one.
+    begun    the longest half-life in bytes of log-spaced ones, or a name of PUBLISHED
+    carried  trained with the state of the window before, rather than from a blank one
     """
 
     model: str
-    longest: int
+    begun: int | str
     carried: bool = False
 
     @property
     def name(self) -> str:
-        name = f"{self.model}, {self.longest}"
+        name = f"{self.model}, {self.begun}"
         return f"{name}, carried" if self.carried else name
 
 
@@ -129,8 +138,29 @@ CONDITIONS = {
         Trained("mamba2", 16384),
     ),
     "state-precision-gdn": (Trained("gdn", 16384),),
+    "state-precision-gdn-own": (
+        Trained("gdn", "qwen3-next"),
+        Trained("gdn", "fla"),
+        Trained("gdn-bounded", "fla"),
+        Trained("gdn-bounded", 16384),
+    ),
 }
 """Of every record, a folder of its own with its own hypotheses."""
+COMPARED = {"state-precision-gdn-own": ("state-precision-gdn", "gdn, 16384")}
+"""Records that compare the losses of conditions, with the record and condition of the baseline."""
+GATED_DELTA_INIT = "plkernel.models.init.gated_delta:"
+PUBLISHED = {
+    ("gdn", "qwen3-next"): f"{GATED_DELTA_INIT}qwen3_next_",
+    ("gdn", "fla"): f"{GATED_DELTA_INIT}flash_linear_attention_",
+    ("gdn-bounded", "fla"): f"{GATED_DELTA_INIT}flash_linear_attention_bounded_",
+}
+"""Initialisations of other people, by the kind of model and their name."""
+LOG_SPACED = {
+    "mamba2": "plkernel.models.init.mamba2:log_spaced_",
+    "gdn": "plkernel.models.init.mamba2:log_spaced_",
+    "gdn-bounded": f"{GATED_DELTA_INIT}log_spaced_",
+}
+"""Log-spaced initialisations of kinds that are named as module:attribute."""
 
 
 def spread_out(text: np.ndarray) -> np.ndarray:
@@ -164,14 +194,15 @@ def texts() -> tuple[np.ndarray, dict[str, Tensor]]:
 
 def condition_of(one: Trained, corpus: Path) -> Condition:
     """The condition of plkernel for one of CONDITIONS, trained on a file."""
-    arm: dict[str, Any] = {
-        "placement": "log-spaced",
-        "shortest": SHORTEST,
-        "longest": float(one.longest),
-    }
-    if ":" in MODELS[one.model]["kind"]:
-        options = {"shortest": SHORTEST, "longest": float(one.longest)}
-        arm = {"init": "plkernel.models.init.mamba2:log_spaced_", "init_options": options}
+    arm: dict[str, Any]
+    if isinstance(one.begun, str):
+        arm = {"init": PUBLISHED[one.model, one.begun]}
+    else:
+        lengths = {"shortest": SHORTEST, "longest": float(one.begun)}
+        if one.model in LOG_SPACED:
+            arm = {"init": LOG_SPACED[one.model], "init_options": lengths}
+        else:
+            arm = {"placement": "log-spaced", **lengths}
     values = {
         "name": "state-precision",
         "baseline": "arm",
@@ -266,6 +297,30 @@ def judge_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     return found
 
 
+def loss_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """A row in float32 for each condition, seed and group: validation, or text and positions."""
+    found = []
+    for row in rows:
+        losses = {f"{LOSS}, validation": row["validation"]}
+        for kind, of_storage in row["losses"].items():
+            for band, value in zip(BANDS, of_storage[EXACT], strict=True):
+                losses[f"{LOSS}, {kind}, {band}"] = value
+        found += [
+            Row(row["condition"], row["seed"], value, None, group)
+            for group, value in losses.items()
+        ]
+    return found
+
+
+def compared_rows(record: str, own: Sequence[Mapping[str, Any]], file: str) -> list[Row]:
+    """`loss_rows` of a record and of its baseline, whose rows are in `file`; empty without one."""
+    if record not in COMPARED:
+        return []
+    origin, condition = COMPARED[record]
+    others = [row for row in read_lines(RECORDS / origin / file) if row["condition"] == condition]
+    return loss_rows([*others, *own])
+
+
 def differences(rows: Sequence[Row], arm: str, against: str, group: str) -> list[float]:
     """Bits per byte of one storage minus another in one group, seed by seed."""
     own = {row.seed: row.value for row in rows if (row.arm, row.size) == (arm, group)}
@@ -276,10 +331,11 @@ def differences(rows: Sequence[Row], arm: str, against: str, group: str) -> list
 def powers(folder: Path, pilot: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """The power of every hypothesis with `seeds`, for the spread of the pilot.
 
-    True differences are 0 for equal, and for higher twice the margin or half of what the pilot
-    showed, whichever is more.
+    True differences are 0 for equal, and for higher and lower twice the margin or half of what the
+    pilot showed, whichever is farther from 0.
     """
-    rows = judge_rows(read_lines(pilot))
+    own = read_lines(pilot)
+    rows = [*judge_rows(own), *compared_rows(folder.name, own, PILOT)]
     stating = read_hypotheses(folder / "hypotheses.toml")
     found = []
     for one in stating.hypotheses:
@@ -290,6 +346,8 @@ def powers(folder: Path, pilot: Path, seeds: Sequence[int]) -> list[dict[str, An
         true = ASSUMED[one.claim] * one.margin
         if one.claim == "higher":
             true = max(true, mean / 2)
+        if one.claim == "lower":
+            true = min(true, mean / 2)
         chance = power(
             one.claim, one.margin, true, spread, len(seeds), members, one.alpha, len(values)
         )
@@ -308,7 +366,7 @@ def powers(folder: Path, pilot: Path, seeds: Sequence[int]) -> list[dict[str, An
 def register(folder: Path, pilot: Path, seeds: Sequence[int]) -> None:
     """Write the hypotheses of a record with their power to registered.json."""
     stating = read_hypotheses(folder / "hypotheses.toml")
-    content = {
+    content: dict[str, Any] = {
         "seeds": list(seeds),
         "hypotheses": [one.model_dump(mode="json") for one in stating.hypotheses],
         "pilot_seeds": sorted({row["seed"] for row in read_lines(pilot)}),
@@ -321,8 +379,29 @@ def register(folder: Path, pilot: Path, seeds: Sequence[int]) -> None:
         )
 
 
-def content_of(result: Judged) -> dict[str, Any]:
-    """Differences to float32 with 95 % intervals, and the verdicts, for table.json."""
+def table_of(folder: Path) -> dict[str, Any]:
+    """What table.json says of differences and of hypotheses: those on states, then on losses."""
+    own = read_lines(folder / "losses.jsonl")
+    stating = read_hypotheses(folder / "hypotheses.toml")
+    on_losses = tuple(one for one in stating.hypotheses if one.size.startswith(f"{LOSS}, "))
+    on_states = tuple(one for one in stating.hypotheses if one not in on_losses)
+    result = judged(judge_rows(own), EXACT, stating.model_copy(update={"hypotheses": on_states}))
+    content: dict[str, Any] = {
+        "rows": state_differences(result),
+        "hypotheses": verdicts_of(result),
+    }
+    losses = compared_rows(folder.name, own, "losses.jsonl")
+    if losses:
+        _, baseline = COMPARED[folder.name]
+        stated = stating.model_copy(update={"hypotheses": on_losses})
+        result = judged(losses, baseline, stated)
+        content["losses"] = loss_differences(result)
+        content["hypotheses"] += verdicts_of(result)
+    return content
+
+
+def state_differences(result: Judged) -> list[dict[str, Any]]:
+    """Differences to float32 with 95 % intervals."""
     rows = []
     for one in result.compared:
         *condition, kind, band = one.size.split(", ")
@@ -339,6 +418,30 @@ def content_of(result: Judged) -> dict[str, Any]:
                 "n": found.n,
             }
         )
+    return rows
+
+
+def loss_differences(result: Judged) -> list[dict[str, Any]]:
+    """Differences of conditions to the baseline, in float32, with 95 % intervals."""
+    rows = []
+    for one in result.compared:
+        found = one.difference
+        rows.append(
+            {
+                "condition": one.arm,
+                "baseline": result.baseline,
+                "where": one.size.removeprefix(f"{LOSS}, "),
+                "mean": found.mean,
+                "low": found.low,
+                "high": found.high,
+                "n": found.n,
+            }
+        )
+    return rows
+
+
+def verdicts_of(result: Judged) -> list[dict[str, Any]]:
+    """Hypotheses with what became of them."""
     verdicts = []
     for stated in result.stated:
         judgement = result.verdicts[stated.name]
@@ -352,7 +455,7 @@ def content_of(result: Judged) -> dict[str, Any]:
                 "verdict": judgement.verdict,
             }
         )
-    return {"rows": rows, "hypotheses": verdicts}
+    return verdicts
 
 
 def float32_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -380,16 +483,14 @@ def every_row() -> list[dict[str, Any]]:
 
 
 def report(folder: Path) -> None:
-    """Write table.json of a record from its rows and hypotheses, and the figure of all records."""
-    from figure import figure
+    """Write table.json of a record from its rows and hypotheses, and the figures."""
+    from figure import figure, initialisations
 
     from plkernel.analysis.figures.style import rendered
 
     rows = read_lines(folder / "losses.jsonl")
-    stating = read_hypotheses(folder / "hypotheses.toml")
-    result = judged(judge_rows(rows), EXACT, stating)
     sizes = [row["parameters"] for row in rows]
-    content = content_of(result)
+    content = table_of(folder)
     content["float32"] = float32_losses(rows)
     content["parameters"] = {"fewest": min(sizes), "most": max(sizes)}
     save_json(folder / "table.json", {**content, "environment": rows[0]["environment"]})
@@ -400,12 +501,19 @@ def report(folder: Path) -> None:
         )
     for kind, data in rendered(figure(every_row()), ("png", "svg")).items():
         atomic_write(HERE / f"state.{kind}", data)
+    if folder.name in COMPARED:
+        _, baseline = COMPARED[folder.name]
+        drawn = initialisations(every_row(), baseline)
+        for kind, data in rendered(drawn, ("png", "svg")).items():
+            atomic_write(folder / f"losses.{kind}", data)
 
 
 def state_precision(
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5),
     models: tuple[str, ...] = tuple(MODELS),
-    record: Literal["state-precision", "state-precision-gdn"] = "state-precision",
+    record: Literal[
+        "state-precision", "state-precision-gdn", "state-precision-gdn-own"
+    ] = "state-precision",
     out: Path | None = None,
     power: Path | None = None,
     report_only: bool = False,

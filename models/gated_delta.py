@@ -36,7 +36,7 @@ from torch.nn import functional as F
 
 from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.kernels.wkv7 import wkv7
-from plkernel.models.layers import BYTES, Structure
+from plkernel.models.layers import BYTES, Structure, unset
 from plkernel.models.ssm import SwiGLU
 from plkernel.models.state import (
     BlockMemory,
@@ -119,10 +119,10 @@ class GatedDeltaMixing(nn.Module):
         self.b_proj = nn.Linear(dim, config.heads, bias=False)
         self.g_proj = nn.Linear(dim, inner, bias=False)
         self.o_proj = nn.Linear(inner, dim, bias=False)
-        self.conv = nn.Parameter(torch.empty(3 * inner, config.taps))
-        self.A_log = nn.Parameter(torch.empty(config.heads))
-        self.dt_bias = nn.Parameter(torch.empty(config.heads))
-        self.norm = nn.Parameter(torch.empty(config.head_size))
+        self.conv = unset(3 * inner, config.taps)
+        self.A_log = unset(config.heads)
+        self.dt_bias = unset(config.heads)
+        self.norm = unset(config.head_size)
         # A buffer, so that whoever reads the checkpoint knows it.
         bound = None if config.lower_bound is None else torch.tensor([float(config.lower_bound)])
         self.register_buffer("lower_bound", bound)

@@ -96,7 +96,7 @@ def test_a_fit_is_placed_and_applied() -> None:
     plkernel.apply(nodes, decays, weight, parametrisation="log_rate", max_lag=256)
     assert torch.allclose(decays.exp(), torch.tensor(nodes.rates), rtol=1e-5)
     assert torch.allclose(weight[0], torch.tensor(nodes.projection), rtol=1e-6)
-    with pytest.raises(ValueError, match="32 channels"):
+    with pytest.raises(ValueError, match=r"nodes must be as many as the last dimension .* got 32"):
         plkernel.apply(nodes, torch.empty(31), parametrisation="log_rate")
 
 

@@ -204,7 +204,7 @@ MISUSES: list[tuple[str, str, Call, list[Any]]] = [
     ("apply", "dim", lambda x: applied("log_rate", dim=x), ["x", [], 0.5, math.nan]),
     (
         "apply",
-        "nodes has 4 channels",
+        "nodes must be as many as",
         lambda x: plkernel.apply(NODES, x, parametrisation="log_rate"),
         [EMPTY, torch.zeros(3), torch.tensor(1.0)],
     ),

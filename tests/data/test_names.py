@@ -372,7 +372,10 @@ def test_a_law_without_a_seed_has_seed_0_and_the_size_that_its_name_says(law):
 @pytest.mark.parametrize(
     ("rest", "message"),
     [
-        ("", "beta must be given, as in synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0, or"),
+        (
+            "",
+            "beta must be given, as in synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0, got none",
+        ),
         ("symbols=4", "beta must be given, as in synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"),
         ("potts", "beta must be given, as in synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"),
         (",", "parameter must be one of the law potts, got ''"),

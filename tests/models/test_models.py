@@ -429,7 +429,9 @@ def test_an_initialised_ssm_has_the_kernel_of_its_nodes_and_shares_all_other_wei
     deep = placed(dataclasses.replace(config, layers=2), 5, nodes)
     assert torch.equal(shaped.blocks[0].mlp.up.weight, deep.blocks[0].mlp.up.weight)
     assert not torch.equal(deep.blocks[0].mlp.up.weight, deep.blocks[1].mlp.up.weight)
-    with pytest.raises(ValueError, match="nodes must be as many as the last dimension of the tensor"):
+    with pytest.raises(
+        ValueError, match="nodes must be as many as the last dimension of the tensor"
+    ):
         placed(config, 0, place(4, gain="ema"))
 
 

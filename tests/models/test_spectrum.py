@@ -88,7 +88,7 @@ def test_order_survives_any_step_and_equal_decays_have_none() -> None:
         for parameter in ordered.parameters():
             parameter.copy_(100 * torch.randn(parameter.shape))
     assert (ordered().diff() >= 0).all()
-    with pytest.raises(ValueError, match="got 1 that do not rise"):
+    with pytest.raises(ValueError, match="must rise from channel to channel, got 1 that do not"):
         ordered.set_(torch.tensor([0.0, 0.0, *range(1, 32)]))
     with pytest.raises(ValueError, match="levels must be 33, one for each channel, got 4"):
         ordered.set_(torch.arange(4.0))

@@ -428,7 +428,9 @@ def test_what_is_judged_does_not_change() -> None:
 def test_a_chart_of_several_metrics_needs_the_name_of_one(tmp_path: Path) -> None:
     header = "Step,long-seed0 - a,long-seed0 - b,short-seed0 - a,short-seed0 - b"
     path = write(tmp_path, f"{header}\n1,2,3,4,5\n")
-    with pytest.raises(ValueError, match=r"value must be one of its metrics; valid: a, b"):
+    with pytest.raises(
+        ValueError, match=r"value must be one of its metrics, got none; valid: a, b"
+    ):
         read_rows(path)
     with pytest.raises(ValueError, match=r"value must be one of its metrics, got 'c'; valid: a, b"):
         read_rows(path, Columns(value="c"))

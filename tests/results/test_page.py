@@ -71,12 +71,23 @@ def test_gates_are_told_by_their_rule(
     assert found.groups == {"": [["g", "passed", "1", "1 to 2", "3"]]}
 
 
-def test_gates_that_passed_are_counted() -> None:
+def test_gates_that_passed_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("memory_worth", "warnings"):
+        monkeypatch.setattr(page, name, lambda comparison: [])
+    monkeypatch.setattr(page, "_gate_table", lambda declared: "table")
     gates = [SimpleNamespace(passed=True), SimpleNamespace(passed=False)]
     declared: Any = SimpleNamespace(gates=gates)
-    assert page._gates_passed(declared) == ["1 of 2 gates passed."]
+    comparison: Any = SimpleNamespace(declared=declared)
+    told, table = page._context(comparison)
+    assert isinstance(told, page.Paragraphs)
+    assert told.texts == ["1 of 2 gates passed."]
+    assert table == "table"
+    declared.gates = gates[:1]
+    told, _ = page._context(comparison)
+    assert isinstance(told, page.Paragraphs)
+    assert told.texts == ["1 of 1 gate passed."]
     declared.gates = []
-    assert page._gates_passed(declared) == []
+    assert list(page._context(comparison)) == []
 
 
 @pytest.mark.parametrize(

@@ -118,12 +118,15 @@ def test_what_began_stays_and_what_failed_is_forgotten(folder: RunFolder) -> Non
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ([], "does not say how the run ended: remove it to go on"),
-        ({"status": "else"}, "does not say how the run ended"),
-        ({"status": FINISHED}, "has no steps, bytes, final_val_bpb, best_val_bpb, test_bpb, sec"),
+        ([], "must say how the run ended, .*; remove it to go on"),
+        ({"status": "else"}, "must say how the run ended, .* got {'status': 'else'}"),
+        (
+            {"status": FINISHED},
+            "must have steps, bytes, final_val_bpb, best_val_bpb, test_bpb, sec",
+        ),
         (
             {"status": FINISHED, **dict.fromkeys(FIGURES[:-1], 1)},
-            "has no causal: remove it to go on from the last checkpoint",
+            "must have causal, got none; remove it to go on from the last checkpoint",
         ),
     ],
 )
@@ -178,5 +181,5 @@ def test_a_folder_is_held_by_one_process(
 def test_links_in_a_folder_are_not_followed(folder: RunFolder, tmp_path: Path) -> None:
     begun(folder)
     (folder.path / METRICS).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="is a symbolic link to"), folder.lock():
+    with pytest.raises(ValueError, match="got a symbolic link to"), folder.lock():
         pass

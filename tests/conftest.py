@@ -4,13 +4,16 @@ import gc
 import inspect
 import json
 import os
+import re
 import signal
 import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +29,35 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class WithoutKernels(MetaPathFinder):
+    """Models of transformers compute with PyTorch's operations alone, in any order of the tests.
+
+    While their modules are imported they look for kernels of fla, which need a GPU, and keep what
+    they find for the life of the process. It depends on what was imported before whether they find
+    any.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not re.fullmatch(r"transformers\.models\.\w+\.modeling_\w+", name):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def hidden(module: ModuleType) -> None:
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setitem(sys.modules, "fla", None)
+                    execute(module)
+
+            spec.loader.exec_module = hidden  # type: ignore[method-assign]
+        return spec
+
+
 def pytest_sessionstart() -> None:
     gc.disable()
+    sys.meta_path.insert(0, WithoutKernels())
 
 
 def pytest_collection_finish() -> None:

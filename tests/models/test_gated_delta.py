@@ -1,7 +1,6 @@
 """The gated delta net over bytes: the layer of Qwen3-Next, its state, its decays, and training."""
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -75,11 +74,10 @@ def qwen3_next_layer(mixer: Any) -> Any:
     return layer
 
 
-def test_the_layer_is_that_of_qwen3_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layer_is_that_of_qwen3_next() -> None:
     """Over two of its chunks of 64, in float32, in which transformers computes: within one unit of
     rounding for each of about sqrt(time * width) terms, of the largest output, ten matrices deep.
     """
-    monkeypatch.setitem(sys.modules, "fla", None)  # whose kernels need a GPU
     mixer: Any = built(torch.float32).blocks[0].mixer
     layer = qwen3_next_layer(mixer)
     x = torch.randn(2, 100, CONFIG.dim, generator=torch.Generator().manual_seed(2))

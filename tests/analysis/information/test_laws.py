@@ -301,3 +301,24 @@ def test_a_contrast_of_noise_over_its_jackknife_error_is_students_t(blocks):
     for level in (0.5, 0.8):
         expected = stats.t.ppf((1 + level) / 2, blocks - 1)
         assert np.quantile(np.abs(found), level) == pytest.approx(expected, rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("count", "above", "expected"),
+    [
+        (10, 2, 0),  # three at least
+        (10, 3, 3),
+        (50, 4, 0),  # and a tenth of all lags
+        (50, 5, 5),
+    ],
+)
+def test_lags_stand_out_where_they_are_more_than_noise_gives(
+    count: int, above: int, expected: int
+) -> None:
+    """Two lags before the last one are above the floor too, and count neither way."""
+    lags = tuple(range(1, count + 1))
+    values = [1.0 if lag <= 2 or lag > count - above else 0.0 for lag in lags]
+    curve = DecayCurve(
+        "information", "jackknife", 1000, 4, lags, tuple(values), (0.5,) * count, 0.0, ((0.0,),)
+    )
+    assert laws.outstanding(curve, 2) == list(lags[count - expected :])

@@ -119,3 +119,13 @@ def test_symbols_of_a_phase_stay_in_it():
         np.testing.assert_array_equal(np.sort(found[phase::10]), np.sort(data[phase::10]))
     assert common_symbols(data).dtype == np.uint8
     assert np.unique(common_symbols(data)).size == 256
+
+
+def test_symbols_of_lines_with_a_rare_length_keep_their_place_and_their_ends() -> None:
+    """Three lines of different lengths: those of a place are exchanged, and each end stays one."""
+    data = np.frombuffer(b"ab\ncde\nfghi\n", np.uint8)
+    found = shuffled_records(data, np.array([0, 3, 7])).tobytes()
+    lines = found.split(b"\n")[:-1]
+    assert sorted(map(len, lines)) == [2, 3, 4]
+    of_place = [{line[place] for line in lines if place < len(line)} for place in range(4)]
+    assert of_place == [set(b"acf"), set(b"bdg"), set(b"eh"), set(b"i")]

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from plkernel.analysis.information.counts import numbered
-from plkernel.analysis.information.estimate import BLOCKS, log_lags
+from plkernel.analysis.information.estimate import BLOCKS, jackknife_error, log_lags
 from plkernel.analysis.information.laws import (
     Named,
     clear_from,
@@ -23,6 +23,7 @@ from plkernel.analysis.information.repeats import (
     block_counts,
     left_out_chance,
     repeat_curves,
+    with_error,
 )
 from plkernel.analysis.prediction import repeat_correlations
 from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus, potts_information
@@ -251,3 +252,15 @@ def test_counts_by_block_are_kept_where_they_are_not_zero() -> None:
     found = block_counts(data, np.linspace(0, data.size, 41).astype(np.int64))
     assert found.nnz < 1.01 * data.size / 2, "not 40 for each symbol"
     assert found.sum() == data.size
+
+
+def test_errors_are_widened_to_what_noise_must_leave_and_never_narrowed() -> None:
+    """Rows with a small error, a large one and none; estimates and means of replicates stay."""
+    left = np.array([[1.0, 1.02, 0.98, 1.0], [3.0, 9.0, 1.0, 5.0], [2.0, 2.0, 2.0, 2.0]])
+    estimates = np.column_stack([[1.5, 4.0, 2.5], left])
+    least = np.array([0.3, 0.3, 0.3])
+    found = with_error(estimates, least)
+    np.testing.assert_array_equal(found[:, 0], estimates[:, 0])
+    np.testing.assert_allclose(found[:, 1:].mean(axis=1), left.mean(axis=1))
+    large = float(jackknife_error(left)[1])
+    np.testing.assert_allclose(jackknife_error(found[:, 1:]), [0.3, large, 0.3])

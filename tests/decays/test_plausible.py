@@ -1,11 +1,14 @@
 """Forms of stored numbers: each gives back what it was made of, and holds no other numbers."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+import plkernel
 from plkernel.decays import plausible
 from plkernel.decays.plausible import FORMS, _counted, _plausible
 
@@ -68,3 +71,28 @@ def test_speeds_count_within_a_quarter(factor: float, counted: bool) -> None:
     speeds = np.tile([1.0, 2.0, 3.0 * factor], (5, 1))
     layer: Any = SimpleNamespace(tensors={"A_log": SimpleNamespace(values=-speeds)})
     assert _counted(plausible.NEGATIVE, "A_log", [layer]) is counted
+
+
+MINUS_EXP = -np.linspace(1.1, 14.0, 8)
+"""As -exp(A_log) of a healthy Mamba-2."""
+
+
+@pytest.mark.parametrize(
+    ("values", "seen"),
+    [
+        (MINUS_EXP, "transformed"),
+        (MINUS_EXP[:7], None),  # too few to be sure
+        (np.append(MINUS_EXP, np.nan), "NaN"),
+        (np.append(MINUS_EXP, -np.inf), "-inf"),
+        (np.full(8, -3.7), "all equal"),
+    ],
+)
+def test_a_form_is_told_of_enough_numbers_that_are_numbers(
+    values: np.ndarray, seen: str | None, tmp_path: Path
+) -> None:
+    at = "backbone.layers.0.mixer"
+    tensors = {"A_log": values, "dt_bias": np.linspace(-6, -2, values.size)}
+    path = tmp_path / "model.safetensors"
+    save_file({f"{at}.{name}": x.astype(np.float32) for name, x in tensors.items()}, path)
+    wrong = [one.name for one in plkernel.inspect(path).findings if one.severity == "wrong"]
+    assert wrong == ([] if seen is None else [seen])

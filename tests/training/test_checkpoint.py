@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from plkernel.training.checkpoint import (
+    _sized,
     digest_of,
     first_nan,
     load_checkpoint,
@@ -175,3 +177,22 @@ def test_the_first_tensor_with_nan_is_named_with_their_number() -> None:
     broken = torch.tensor([torch.nan, 0.0, torch.nan, torch.inf])
     assert first_nan({"a": fine}) == ""
     assert first_nan({"a": fine, "w": broken, "x": broken}) == "w (2 of 4)"
+
+
+def test_a_model_larger_than_its_file_is_refused_before_it_takes_memory() -> None:
+    """Of 40 parameters where the file holds 19 numbers, a byte of which may hold two."""
+    devices = []
+
+    def built() -> nn.Linear:
+        model = nn.Linear(7, 5)
+        devices.append(str(model.weight.device))
+        return model
+
+    held: Any = SimpleNamespace(names=[], numbers=lambda: 19)
+    with pytest.raises(
+        ValueError, match=r"must describe a model of the 19 numbers .* got one of 40"
+    ):
+        _sized(built, {}, held)
+    assert devices == ["meta"]
+    held.numbers = lambda: 20
+    assert _sized(built, {}, held).weight.device.type == "cpu"

@@ -37,6 +37,9 @@ def test_scores_by_their_definitions() -> None:
         for name in ("r1", "r_star", "e_log"):
             assert getattr(scaled, name) == pytest.approx(getattr(plain, name), rel=1e-10)
         assert scaled.r0 < plain.r0
+    away = np.sum((np.exp(log_kernel) - LAW) ** 2) / np.sum((LAW - LAW.mean()) ** 2)
+    assert 0 < away < 1e-3
+    assert plain.r_linear == pytest.approx(1 - away, rel=1e-12)
 
 
 def test_log_kernel_does_not_underflow() -> None:

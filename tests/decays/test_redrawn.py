@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from plkernel.decays.rates import Layer, known_layers
-from plkernel.decays.redrawn import redrawn
+from plkernel.decays.redrawn import _correlation, redrawn
 from plkernel.decays.tensors import of_tensors
 
 LAYERS, HEADS = 12, 24
@@ -291,3 +291,9 @@ def test_one_tensor_of_twelve_layers_is_found(heads: int, least: float, moved: f
         assert names <= {name}
         found += name in names
     assert found >= least * 30
+
+
+def test_numbers_that_do_not_change_are_as_like_as_can_be() -> None:
+    assert _correlation(3.0, 4.0, 9.0) == 0.5
+    assert _correlation(0.0, 0.0, 9.0) == 1.0
+    assert _correlation(0.0, 4.0, 0.0) == 1.0

@@ -188,6 +188,16 @@ def test_the_written_spec_is_what_is_run(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("timed")
+def test_the_spec_says_how_much_of_the_training_text_a_run_reads(tmp_path: Path) -> None:
+    """Of 90 %, as a twentieth each is held out for validation and for test."""
+    found = planned(tmp_path / "out")
+    size = found.measured.information.size
+    read = found.spec.train.steps * 8 * 256
+    text = found.path.read_text()
+    assert f"a run reads {read:,} bytes, {read / (0.9 * size):.2g} times the training text." in text
+
+
+@pytest.mark.usefixtures("timed")
 def test_arms_differ_as_they_say(tmp_path: Path) -> None:
     one = planned(tmp_path / "out")
     nodes = {name: one.spec.condition(name).nodes for name in one.spec.arms}

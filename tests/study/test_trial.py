@@ -21,7 +21,7 @@ from plkernel.config.reading import load_spec
 from plkernel.data import corpora
 from plkernel.results.measured import TrialOptions, read_measurement
 from plkernel.study import dry_run, schedule, trial
-from plkernel.study.engine import Engine, Job
+from plkernel.study.engine import Job, LocalEngine
 from plkernel.training import check
 from plkernel.training.loop import open_run, run_training
 
@@ -29,7 +29,7 @@ TEXT = "synthetic:lags,alpha=0.7,longest=64,redrawn=0.05,symbols=8,bytes=200kB"
 OPTIONS = TrialOptions(model="ssm", minutes=10.0, seeds=2, frozen=True, control=True, dim=16)
 
 
-class Here(Engine):
+class Here(LocalEngine):
     """An engine that trains every run in this process."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which a run takes a second to start, 10 ms a step and 1 ms a window."""
     monkeypatch.setattr(trial, "measure_corpus", measured_once)
     monkeypatch.setattr(dry_run, "timed_apart", lambda condition, batch: [1.0, 0.01, 0.001, 1e6])
-    monkeypatch.setattr(Engine, "room", lambda self, spec, device: 2)
+    monkeypatch.setattr(LocalEngine, "room", lambda self, spec, device: 2)
 
 
 def planned(out: Path, text: str = TEXT, **changes: Any) -> trial.PlannedTrial:
@@ -492,7 +492,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_text_is_read(tmp_
 def test_the_chain_ends_in_a_page_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], timed: None
 ) -> None:
-    monkeypatch.setattr(schedule, "Engine", Here)
+    monkeypatch.setattr(schedule, "LocalEngine", Here)
     monkeypatch.setattr(trial, "CONTEXT", 32)
     monkeypatch.setattr(trial, "EVAL_WINDOWS", 4)
     monkeypatch.setattr(trial, "TEST_WINDOWS", 4)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from bigram import Bigram
 from torch import nn
 
 from plkernel.benchmarks import step
@@ -37,20 +38,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(step, "time", made)
     return made
-
-
-class Bigram(nn.Module):
-    """Logits of the next byte by the last one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(BYTES, BYTES)
-        self.seen: list[torch.Tensor] = []
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        self.seen.append(tokens.clone())
-        logits: torch.Tensor = self.table(tokens)
-        return logits
 
 
 def entry(label: str = "bigram", on_cpu: bool = True) -> TimedModel:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from bigram import Bigram
 from torch import nn
 
 from plkernel.benchmarks import training
@@ -26,20 +27,6 @@ def spec_of(**model: Any) -> Spec:
     return parse_spec({**values, "arms": {"a": {}}, "train": train, "model": sizes}, "here")
 
 
-class Bigram(nn.Module):
-    """Logits of the next byte by the last one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(BYTES, BYTES)
-        self.seen: list[torch.Tensor] = []
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        self.seen.append(tokens)
-        logits: torch.Tensor = 100 * self.table(tokens)
-        return logits
-
-
 def test_a_step_reads_the_same_windows_clips_and_changes_the_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -52,7 +39,7 @@ def test_a_step_reads_the_same_windows_clips_and_changes_the_weights(
         return update(self, *given, **more)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", looked)
-    model = Bigram()
+    model = Bigram(100)
     before = model.table.weight.detach().clone()
     step = training._step(model, spec_of(), CPU)
     step()

@@ -1,7 +1,8 @@
-"""Standard output into a pipe, as commands see it."""
+"""Standard output into a pipe, as commands see it, and a file in the way of their folder."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,3 +30,12 @@ class Pipe:
 def pipe() -> Pipe:
     """To stand for sys.stdout while a command runs."""
     return Pipe()
+
+
+@pytest.fixture(params=["in its place", "in the place of the folder above"])
+def blocked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder that cannot be made because of a file, which must be as it was in the end."""
+    file = tmp_path / "file"
+    file.write_text("mine")
+    yield file if request.param == "in its place" else file / "sub"
+    assert file.read_text() == "mine"

@@ -14,7 +14,7 @@ After post-norm blocks there is no norm before the head.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -125,6 +125,14 @@ class Structure:
 def unset(*shape: int) -> nn.Parameter:
     """A parameter that nothing has initialised yet: NaN, so that it is seen when forgotten."""
     return nn.Parameter(torch.full(shape, math.nan))
+
+
+def modules_with(model: nn.Module, names: Collection[str], wanted: str) -> list[Any]:
+    """The modules that have all of these attributes; ValueError, asking for `wanted`, for none."""
+    found = [one for one in model.modules() if all(hasattr(one, name) for name in names)]
+    if not found:
+        raise ValueError(f"model must have {wanted}, got {type(model).__name__}")
+    return found
 
 
 class ScaleNorm(nn.Module):

@@ -60,7 +60,7 @@ def check_nodes(
 
 
 def _key_scale(k_clamp: bool, goose: bool) -> str:
-    """What an RWKV multiplies its key by, in words."""
+    """The factor on the key of an RWKV, in words."""
     if goose:
         return "RWKV-7 scales its key by no decay"
     if k_clamp:

@@ -12,12 +12,9 @@ from torch import Tensor, nn
 
 from plkernel.analysis.nodes import place
 from plkernel.analysis.parametrisations import inverse_softplus
+from plkernel.models.gated_delta import LARGEST_A, LONGEST_STEP, SHORTEST_STEP, SMALLEST_A
+from plkernel.models.layers import modules_with
 from plkernel.models.power_law import decays_
-
-LARGEST_A = 16.0
-SMALLEST_A = 0.01
-SHORTEST_STEP = 1e-3
-LONGEST_STEP = 1e-1
 
 
 @torch.no_grad()
@@ -83,15 +80,8 @@ def log_spaced_(
 
 def _layers(model: nn.Module, bounded: bool | None = None) -> list[Any]:
     """The layers of a gated delta net; ValueError for other models, and for the other gate."""
-    wanted = ("A_log", "dt_bias", "lower_bound")
-    layers: list[Any] = [
-        one for one in model.modules() if all(hasattr(one, name) for name in wanted)
-    ]
-    if not layers:
-        raise ValueError(
-            "model must have layers of plkernel.models.gated_delta, got"
-            f" {type(model).__name__}, which has none"
-        )
+    names = ("A_log", "dt_bias", "lower_bound")
+    layers = modules_with(model, names, "layers of plkernel.models.gated_delta")
     given: Tensor | None = layers[0].lower_bound
     if bounded is not None and bounded != (given is not None):
         needed = "a number below 0" if bounded else "None"

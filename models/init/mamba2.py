@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes import Nodes, place
 from plkernel.analysis.parametrisations import inverse_softplus
+from plkernel.models.layers import modules_with
 from plkernel.models.power_law import decays_
 
 
@@ -87,14 +88,9 @@ def spectrum_(
 
 
 def _mamba2_layers(model: nn.Module) -> list[Any]:
-    """Return the layers with A_log and dt_bias; ValueError for a model that has none."""
-    layers = [one for one in model.modules() if hasattr(one, "A_log") and hasattr(one, "dt_bias")]
-    if not layers:
-        raise ValueError(
-            "model must have layers with A_log and dt_bias, as Mamba2ForCausalLM has, got"
-            f" {type(model).__name__}"
-        )
-    return layers
+    """The layers with A_log and dt_bias; ValueError for a model that has none."""
+    wanted = "layers with A_log and dt_bias, as Mamba2ForCausalLM has"
+    return modules_with(model, ("A_log", "dt_bias"), wanted)
 
 
 @torch.no_grad()

@@ -380,7 +380,7 @@ def register(folder: Path, pilot: Path, seeds: Sequence[int]) -> None:
 
 
 def table_of(folder: Path) -> dict[str, Any]:
-    """What table.json says of differences and of hypotheses: those on states, then on losses."""
+    """Differences and hypotheses for table.json: those on states, then on losses."""
     own = read_lines(folder / "losses.jsonl")
     stating = read_hypotheses(folder / "hypotheses.toml")
     on_losses = tuple(one for one in stating.hypotheses if one.size.startswith(f"{LOSS}, "))
@@ -400,22 +400,23 @@ def table_of(folder: Path) -> dict[str, Any]:
     return content
 
 
+def interval_of(difference: Any) -> dict[str, Any]:
+    """A mean difference with its 95 % interval, and the seeds behind it."""
+    return {name: getattr(difference, name) for name in ("mean", "low", "high", "n")}
+
+
 def state_differences(result: Judged) -> list[dict[str, Any]]:
     """Differences to float32 with 95 % intervals."""
     rows = []
     for one in result.compared:
         *condition, kind, band = one.size.split(", ")
-        found = one.difference
         rows.append(
             {
                 "condition": ", ".join(condition),
                 "text": kind,
                 "positions": band,
                 "storage": one.arm,
-                "mean": found.mean,
-                "low": found.low,
-                "high": found.high,
-                "n": found.n,
+                **interval_of(one.difference),
             }
         )
     return rows
@@ -425,16 +426,12 @@ def loss_differences(result: Judged) -> list[dict[str, Any]]:
     """Differences of conditions to the baseline, in float32, with 95 % intervals."""
     rows = []
     for one in result.compared:
-        found = one.difference
         rows.append(
             {
                 "condition": one.arm,
                 "baseline": result.baseline,
                 "where": one.size.removeprefix(f"{LOSS}, "),
-                "mean": found.mean,
-                "low": found.low,
-                "high": found.high,
-                "n": found.n,
+                **interval_of(one.difference),
             }
         )
     return rows

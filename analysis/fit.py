@@ -617,7 +617,7 @@ def _descended(parameters: Floats, lags: Lags) -> Floats:
 
 
 def _radius_factor(kept_promise: float) -> float:
-    """What the radius is multiplied by, from the gain of a step over that of its linear program."""
+    """Factor on the radius, from the gain of a step over that of its linear program."""
     if kept_promise > 0.5:
         return 2.0
     if kept_promise > 0.1:

@@ -19,7 +19,7 @@ BLOCK = 1 << 17
 SMALL = 0.01
 """Below this (1 + x) ln(1 + x) - x is taken from its series: nine terms give all digits."""
 UNSEEN = 1e-17
-"""What is left of the error of a fixed point, below the rounding of 1."""
+"""Error of a fixed point at which iteration ends, below the rounding of 1."""
 LIFETIMES = 20
 """So many mean lengths of a chain of copies are generated and thrown away before the first byte."""
 ROUNDING = 1e-14

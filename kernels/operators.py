@@ -170,12 +170,12 @@ class Definition(NamedTuple):
 
     @property
     def result_saved(self) -> str:
-        """What is saved that has the shape of the first result: itself, or the input `like`."""
+        """The saved tensor of the shape of the first result: itself, or the input `like`."""
         return "out" if "out" in self.saved else self.like
 
     @property
     def gradients_like(self) -> tuple[str, ...]:
-        """What is saved of the shape of each input, and so of its gradient."""
+        """The saved tensor of the shape of each input, and so of its gradient."""
         return tuple(self.result_saved if one == self.like else one for one in self.inputs)
 
 
@@ -307,7 +307,7 @@ def _differentiable(
 def _gradient_rule(
     defined: Definition, backward: Callable[..., Any], run_back: Callable[..., Any]
 ) -> tuple[Callable[..., None], Callable[..., tuple[Tensor | None, ...]]]:
-    """What is kept of a forward pass, and the gradients from it, as torch asks for both.
+    """Tensors kept of a forward pass, and the gradients from them, as torch asks for both.
 
     run_back: the same as `backward`, registered with torch.library.
     """
@@ -384,7 +384,7 @@ def _remembered(
 
 
 def _is_plain(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether nothing looks on but autograd, so that an autograd.Function serves.
+    """True if nothing looks on but autograd, so that an autograd.Function serves.
 
     The others must see the operator of torch.library, as a whole and with known shapes:
     torch.compile and torch.export; modes of dispatch (FakeTensorMode, FlopCounterMode, make_fx,
@@ -501,7 +501,7 @@ def _precise_dtypes(alike: torch.dtype, x: Tensor) -> tuple[torch.dtype, ...]:
 
 
 def _has_one_of(x: Tensor, shapes: Sequence[Sequence[int]]) -> bool:
-    """Whether the shape of `x` is one of `shapes`.
+    """True if the shape of `x` is one of `shapes`.
 
     Size by size: of tuples of symbolic sizes torch.compile cannot tell whether they are equal.
     """

@@ -1,4 +1,4 @@
-"""What a call costs before anything is computed, beside `torch.nn.functional.linear`.
+"""Cost of a call before anything is computed, beside `torch.nn.functional.linear`.
 
 Measured is the CPU time of the path around the kernels.
 """
@@ -32,7 +32,7 @@ from plkernel.models import Device
 BASELINE = "linear"
 """The name of `torch.nn.functional.linear` among what is timed."""
 PARTS = ("forward", "both")
-"""What is timed: a forward pass, and one with the backward pass behind it."""
+"""Parts that are timed: a forward pass, and one with the backward pass behind it."""
 SHAPES = {"scan": (1, 4, 16), "wkv": (1, 4, 1, 16), "wkv7": (1, 4, 1, 16)}
 """So small that next to nothing is computed; `linear` has an input of 1x4x16 and 16x16 weights."""
 CALLS = 100
@@ -80,7 +80,7 @@ def registered(name: str, backend: str, *inputs: Tensor) -> Any:
 
 
 def works(device: str) -> dict[str, Work]:
-    """What is timed, by name."""
+    """The calls that are timed, by name."""
     backend = {"cuda": "gpu"}.get(device, "cpu")
     draw = partial(torch.randn, device=device)
     x = draw(1, 4, 16).requires_grad_()

@@ -47,7 +47,7 @@ Call = Callable[[], Any]
 Check = tuple[Problem, tuple[Tensor, ...]]
 """A problem, and its result and gradients in float64."""
 PARTS = ("forward", "both")
-"""What is timed: a forward pass, and one with the backward pass behind it."""
+"""Parts that are timed: a forward pass, and one with the backward pass behind it."""
 SIZES: dict[str, tuple[tuple[int, ...], ...]] = {
     "scan": ((8, 4096, 1024), (32, 4096, 1024), (1, 65536, 1024)),
     "wkv": ((8, 1024, 8, 64), (8, 4096, 8, 64), (8, 4096, 16, 64)),
@@ -105,7 +105,7 @@ class Case(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """What makes the calls of a problem, forward and both, and whether they run on a CPU.
+    """The maker of the calls of a problem, forward and both, and whether they run on a CPU.
 
     The second is None where a contender has no gradients.
     """

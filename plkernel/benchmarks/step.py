@@ -45,7 +45,7 @@ from plkernel.training.build import build, started
 from plkernel.training.evaluate import autocast, next_byte_loss
 
 TimedRow = dict[str, Any]
-"""What is known of one model in one mode, for JSON."""
+"""A row about one model in one mode, for JSON."""
 EAGER = "eager"
 GRAPH = "graph"
 COMPILED = "compiled"

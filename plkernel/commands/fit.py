@@ -144,7 +144,7 @@ def _told(channels: Channels, label: str) -> str:
 def _content(
     wanted: prediction.Kernel, target: FitTarget, result: fits.FitResult, channels: Channels
 ) -> dict[str, Any]:
-    """What fit.json holds: the kernel, its fit, and the nodes that an arm loads."""
+    """The content of fit.json: the kernel, its fit, and the nodes that an arm loads."""
     law = wanted.law
     shape = wanted.target
     aim = asdict(law) if law else {"kernel": channels.kernel, "lag": channels.lag}

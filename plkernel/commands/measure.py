@@ -47,7 +47,7 @@ SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 BITS = 1 / np.log(2)
 """Bits of a nat."""
 WIDE = {2: "UTF-16 or numbers of 16 bits", 4: "UTF-32 or numbers of 32 bits"}
-"""What a text may be of which one byte in so many is mostly 0."""
+"""Kinds of text of which one byte in so many is mostly 0."""
 MOSTLY = 0.8
 """The share of one byte at one phase from which it is said to be mostly that byte."""
 MOST = 0.5

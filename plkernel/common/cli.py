@@ -35,9 +35,9 @@ CONTROLS = [code for code in (*range(32), *range(127, 160)) if chr(code) not in 
 ESCAPES = {code: f"\\x{code:02x}" for code in CONTROLS}
 """Control characters as they are printed: names in files may hold them, and terminals obey them."""
 CURSOR_UP = re.compile(r"\n*(\x1b\[A)*")
-"""What tqdm writes to move between its bars: down by line feeds, up by escapes."""
+"""Codes by which tqdm moves between its bars: down by line feeds, up by escapes."""
 OUT_OF_MEMORY = re.compile("can't (allocate memory|start new thread)")
-"""What torch and Python say in a RuntimeError where memory is short."""
+"""Words of a RuntimeError of torch or Python where memory is short."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

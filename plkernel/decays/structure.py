@@ -1,4 +1,4 @@
-"""What names and sizes say: which decays no formula reads, which sizes are not of config.json."""
+"""Findings from names and sizes: decays that no formula reads, sizes not of config.json."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -197,7 +197,7 @@ def _numbers(checkpoint: Checkpoint, name: str) -> int:
 
 
 def _otherwise(given: Given, settings: Sequence[str], held: int, unit: str) -> Iterator[str]:
-    """What config.json says where `held` is none of its sizes.
+    """The sizes of config.json in words where `held` is none of them.
 
     A size that is no integer may be rounded either way.
     """

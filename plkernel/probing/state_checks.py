@@ -55,7 +55,7 @@ differ by about sqrt(n / 12) times what moving every term by one unit changes: p
 mean square of n / 2 terms, and rounding moves each by half a unit at most. 32 are 12,288 terms.
 """
 UNITS = 4.0
-"""What moving the parameters is taken to do at least, in units of rounding of the largest logit.
+"""Least change of logits by moving the parameters, in units of rounding of the largest logit.
 
 Moving those of the head changes a logit by about one unit, as every product before it does, with
 signs of its own: k products add up to sqrt(k) units. 4 are 16 products.

@@ -99,7 +99,7 @@ def _longest(tests: Tests, name: str) -> Mapping[str, Any]:
 
 
 def _places(tests: Tests) -> list[Any]:
-    """What decides whether curves of two runs can be averaged: their tests, lengths and groups."""
+    """The properties that curves must share to be averaged: their tests, lengths and groups."""
     return [
         (one["test"], one["length"], one["distance"]["up_to"], one["order"]["up_to"])
         for one in tests

@@ -556,7 +556,7 @@ def _differences(comparison: Comparison) -> Iterator[Item]:
 
 
 def _caption_of_differences(comparison: Comparison) -> str:
-    """What is subtracted, the tests and their correction, and what the columns are."""
+    """Sentences on the differences, the tests and their correction, and the columns."""
     other = comparison.one_baseline or "the one it is compared with"
     control_apart = " on the text, the control apart" if comparison.control else ""
     return (

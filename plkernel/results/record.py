@@ -27,7 +27,7 @@ from plkernel.results.saved import EvaluationRow, RunResult
 from plkernel.results.study import Study, StudyRun, read_study, run_of, with_evaluations
 
 KEPT = ("arm", "seed", "status", "error", "config", "environment")
-"""What a record keeps of every ended run, as `StudyRun` names it."""
+"""Fields that a record keeps of every ended run, as `StudyRun` names them."""
 
 
 def record_row(study: Study, run: StudyRun) -> dict[str, Any]:

@@ -353,7 +353,7 @@ def _with_words(measured: Measured, options: TrialOptions) -> Measured:
 
 
 def _content(measured: Measured) -> dict[str, Any]:
-    """What measurement.json holds."""
+    """The content of measurement.json."""
     return {"plkernel": installed("plkernel"), **measured.model_dump(mode="json")}
 
 

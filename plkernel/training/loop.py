@@ -95,7 +95,7 @@ class Task:
 
     @property
     def condition(self) -> Condition:
-        """What is trained, and how."""
+        """The model and its training, in words."""
         return self.prepared.condition
 
     @property

@@ -510,6 +510,7 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
         {"gates": [{"name": "a", "arm": "uniform", "ahead_of": 2, "metric": "excess_bpb"}]},
         "ahead_of must be alone, and of val_bpb or test_bpb at the end",
     ),
+    ({"gates": [{**GATE, "arm": "powr"}]}, "arm must name an arm, got 'powr'; did you mean"),
     ({"gates": [GATE, GATE]}, "gates 'has learnt': name must be unique"),
     ({"arms.report": {}}, "arm name must match"),
     ({"arms": {"uniform": {}, "a" * 221: {}}}, "arm name must match"),

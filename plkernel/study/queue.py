@@ -323,9 +323,12 @@ def reason(output: Path, state: str | None) -> str:
     word = state.split()[0] if state else "gone from the queue"
     ended = word.lower().replace("_", " ")
     if not output.exists():
+        if word == "CANCELLED":
+            return "job cancelled before it printed anything"
+        why = "it may have been cancelled, or " if state is None else ""
         return (
-            f"job {ended}, and it printed nothing: the node may not see {output.parent}; give an"
-            " --out on a file system that all nodes share"
+            f"job {ended}, and it printed nothing: {why}the node may not see {output.parent}; give"
+            " an --out on a file system that all nodes share"
         )
     line = last_line(output)
     return f"job {ended} ({line})" if line else f"job {ended}"

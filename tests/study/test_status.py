@@ -269,7 +269,9 @@ def test_a_job_lives_while_it_waits_or_runs(word: str | None, alive: bool) -> No
 def test_the_end_of_a_job_is_told_with_its_last_line(tmp_path: Path) -> None:
     output = tmp_path / "x.err"
     assert reason(output, "NODE_FAIL x").startswith("job node fail, and it printed nothing: the")
-    assert f"may not see {tmp_path}; give an --out" in reason(output, None)
+    assert f"may not see {tmp_path}; give an --out" in reason(output, "NODE_FAIL x")
+    assert "it may have been cancelled, or the node" in reason(output, None)
+    assert reason(output, "CANCELLED") == "job cancelled before it printed anything"
     output.write_text("")
     assert reason(output, "TIMEOUT") == "job timeout"
     output.write_text("one\nlast\n\n")

@@ -65,7 +65,7 @@ FEWEST_POINTS = 40
 POINTS_PER_TERM = 6
 """Points of the least squares: six for each term, and no fewer than 40."""
 EVENLY = 0.3
-"""How far the points of the least squares lean from Chebyshev's towards evenly spaced in ln t.
+"""Weight with which points of the least squares lean from Chebyshev's to even spacing in ln t.
 Chebyshev's alone leave the ends with half the error of the middle."""
 TOLERANCE = 1e-6
 EVALUATIONS = 200
@@ -114,7 +114,7 @@ PROGRAM_POINTS = 150
 """Lags that a linear program sees beside the extrema."""
 FIRST_RADIUS = 0.1
 LEAST_RADIUS = 1e-8
-"""How far a linear program may move a parameter at first, and from where on it is given up."""
+"""First bound on the step of a linear program, and the bound at which it is given up."""
 
 CHANNEL_TEMPERING = 0.5
 """Of channels that carry a fit, unless another is given."""

@@ -48,7 +48,7 @@ GAINS: dict[Gain, Callable[[Floats], Floats]] = {
 POWERS: dict[Summation, int] = {"coherent": 1, "rms": 2}
 """The power of the amplitude that adds up over channels."""
 AHEAD: dict[Lag, int] = {"state": 0, "distance": 1, "bonus": 2}
-"""How many decays fewer than the lag a byte has gone through."""
+"""Number by which the decays that a byte has gone through are fewer than the lag."""
 SHORTEST = 1.0
 LONGEST = 2000.0
 """Half-lives of log-spaced nodes in bytes, unless others are given."""
@@ -83,9 +83,7 @@ CLOSE = 0.1
 projections of channels that are all too slow, or too fast, span thousands to little avail:
 half-lives from 1 on miss t**-1.15 by 17 % instead of 13 %."""
 STIFFNESS = 1.0
-"""How much the slope of ln(density) is expected to change from one knot, an octave wide, to the
-next.
-"""
+"""Expected change of the slope of ln(density) from one knot to the next, an octave away."""
 
 SLOWEST = 2.0**-24
 FASTEST = 126 * math.log(2)

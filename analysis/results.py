@@ -16,7 +16,7 @@ ROWS = 5
 COLUMNS = 9
 """Columns of a table in a repr."""
 DIGITS = "{:.4g}".format
-"""How numbers of a table are written."""
+"""Format of the numbers of a table."""
 
 
 class Result:

@@ -269,7 +269,7 @@ def _tile(columns: int) -> tuple[Any, Any]:
 
     @_operation(lambda *kinds: types.intp)
     def tile_rows(builder: Any, array: Any) -> Any:
-        """How many rows a tile of the array's type has: a divisor of LANES."""
+        """Number of rows of a tile of the array's type: a divisor of LANES."""
         return ir.Constant(_WORD, _rows_in_tile(array.element, columns))
 
     @_operation(lambda *kinds: types.void)

@@ -14,4 +14,4 @@ Device = Literal["auto", "cpu", "cuda"]
 PatchingMode = Literal["causal", "published"]
 """Which patch a byte reads: the last complete one, or its own, which holds bytes after it."""
 Order = Literal["free", "ordered"]
-"""How a model holds its decays: one number for each channel, or in an order that training keeps."""
+"""Forms of the decays of a model: one number for each channel, or an order that training keeps."""

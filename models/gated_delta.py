@@ -48,7 +48,7 @@ from plkernel.models.state import (
 )
 
 MEMORY = ("delta", "conv")
-"""What every block remembers."""
+"""State of every block."""
 EPS = 1e-6
 """Of the norms of keys, queries and outputs, as in Qwen3-Next."""
 STD = 0.02

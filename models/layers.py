@@ -180,7 +180,7 @@ def last_norm(structure: Structure, dim: int) -> nn.Module:
 
 
 class Join(nn.Module):
-    """How a branch reads from the residual stream and is added to it.
+    """Connection of a branch to the residual stream that it reads from and is added to.
 
     Its norm is the block's, and passed in. branch: its name among the multipliers, as "mixer.3".
     The gate is 1 at first.

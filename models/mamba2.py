@@ -100,7 +100,7 @@ def _with_decays(kind: type) -> type:
 
 
 class MixerDecays(nn.Module):
-    """What a mixer computes its decays from: A_log is a function of other parameters, or of time.
+    """Form of a mixer's decays: A_log is a function of other parameters, or of time.
 
     Outside `forward` A_log is that of position 1.
     """

@@ -36,7 +36,7 @@ Parametrisation = Literal[
     "log_real_part",
 ]
 TensorsByName = dict[str, Tensor]
-"""What a parametrisation takes beside the parameter, each of the shape of its tensor."""
+"""Tensors that a parametrisation takes beside the parameter, each of the shape of its tensor."""
 
 
 @torch.no_grad()

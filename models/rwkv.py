@@ -54,7 +54,7 @@ from plkernel.models.state import (
 )
 
 MEMORY = ("att_shift", "wkv", "ffn_shift")
-"""What a block remembers: the last input of its time mixing, S, the last input of its channel
+"""State of a block: the last input of its time mixing, S, the last input of its channel
 mixing.
 """
 GROUP_NORM_EPS = 64e-5
@@ -437,7 +437,7 @@ class RWKV(nn.Module):
 
     @property
     def memory_names(self) -> tuple[str, ...]:
-        """What every block remembers."""
+        """State of every block."""
         return MEMORY
 
     @property

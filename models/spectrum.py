@@ -28,7 +28,7 @@ from plkernel.analysis.parametrisations import (
 from plkernel.models.state import STEPS, BlockMemory
 
 ZIGZAG = 2.5
-"""What w0 of RWKV-7 rises and falls by in every head at initialisation, times `zigzag`."""
+"""Amplitude of the rise and fall of w0 of RWKV-7 in every head at the start, times `zigzag`."""
 
 
 class Ordered(nn.Module):

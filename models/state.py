@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 BlockMemory = dict[str, Tensor]
-"""What one block remembers, by name: a layer reads its entry and replaces it."""
+"""State of one block, by name: a layer reads its entry and replaces it."""
 STEPS = "steps"
-"""What a block remembers beside its state where decays depend on the position: steps before."""
+"""Name of the number of steps before, which a block keeps if decays depend on the position."""
 STEPS_KIND: tuple[tuple[int, ...], torch.dtype] = ((), torch.int64)
 """Shape without the batch, and dtype, of `STEPS` in a state."""
 Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
@@ -27,7 +27,7 @@ BEGIN = "begin with model.initial_state(batch)"
 
 @dataclass(frozen=True)
 class State:
-    """What a model remembers of the bytes that it has read, in a size that does not grow.
+    """State of a model behind the bytes that it has read, in a size that does not grow.
 
     model     the kind of model that it belongs to
     tensors   (B,...) by name, such as blocks.0.wkv

@@ -12,7 +12,7 @@ from plkernel.common import cli
 WIDTH = 80
 """Columns of the list of commands."""
 TOLD = re.compile(r'"""python -m plkernel\.(\w+)[^:]*: (.+?)\.?\s*(?:"""|\n\n)', re.DOTALL)
-"""How a command begins: its name, and a description, which may run over several lines."""
+"""Start of a command: its name, and a description, which may run over several lines."""
 
 
 def commands() -> dict[str, str]:

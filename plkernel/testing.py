@@ -365,7 +365,7 @@ def _options_of(function: Callable[..., Any]) -> set[str]:
 
 
 def _lacking(model: Any, decays: "Decays | None") -> Iterator[tuple[str, set[str]]]:
-    """What a file may lack, in words, and names of those tensors.
+    """Parts that a file may lack, in words, and names of those tensors.
 
     Each tensor of a module with decays, in all layers at once, the last of these modules, as where
     a layer was added, and then all tensors elsewhere: an initialisation runs for a module of which

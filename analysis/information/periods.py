@@ -36,13 +36,13 @@ WIDTH = 2.5
 EXPLAINED = 0.5
 """The least share of the power of all lines at the multiples of 1 / P, beyond what chance gives."""
 NEARLY = 0.9
-"""How near to the best share that of a shorter period must come to be taken instead."""
+"""Part of the best share that a shorter period must reach to be taken instead."""
 SPLIT = 1e-3
 """The least information, in nats at lag P, that makes a period worth naming."""
 BESIDE = (-7, -5, -3, -2, -1, 1, 2, 3, 5, 7)
 """Offsets of the lengths beside P that it is compared with."""
 CLEAR = 5.0
-"""How many times the information at those that at P must be."""
+"""Least ratio of the information at P over that at those."""
 UNITS = 8
 """Periods up to this one may be those of one symbol: of such only multiples are measured."""
 LINE_BREAK = 10

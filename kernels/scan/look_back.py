@@ -490,7 +490,7 @@ class LookBack:
 
     @property
     def options(self) -> dict[str, Any]:
-        """How kernels are compiled. The fusion of a * h + b is asked for by name."""
+        """Options of the compiler for kernels. The fusion of a * h + b is asked for by name."""
         return {"num_warps": self.warps, "enable_fp_fusion": True}
 
     def forward(self, a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

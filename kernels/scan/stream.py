@@ -209,7 +209,7 @@ class Stream:
 
     @property
     def options(self) -> dict[str, Any]:
-        """How kernels are compiled. The fusion of a * h + b is asked for by name."""
+        """Options of the compiler for kernels. The fusion of a * h + b is asked for by name."""
         return {"num_warps": 1, "enable_fp_fusion": True}
 
     def forward(self, a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

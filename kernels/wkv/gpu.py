@@ -231,7 +231,7 @@ def _pairs(
     BACK: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """How much each row s takes of the value of each row j: (j, s); and what flows `through` (j,
+    """Share that each row s takes of the value of each row j: (j, s); and what flows `through` (j,
     s), v_j . grad_o_s.
 
     Row s sees the past through the sums of ln w `between` each j and s, itself through u, and

@@ -91,7 +91,7 @@ def operand(x, PRECISION: tl.constexpr):
 
 @triton.jit
 def rest(x, large, PRECISION: tl.constexpr):
-    """What `operand` cut off, as an operand; zero where x is infinite."""
+    """Remainder that `operand` cut off, as an operand; zero where x is infinite."""
     large = large.to(tl.float32)
     return operand(tl.where(large == x, 0.0, x - large), PRECISION)
 
@@ -717,7 +717,7 @@ def ranges_of(device: torch.device, chunk: int) -> Tensor:
 
 
 def exact(dtype: torch.dtype, precision: str) -> bool:
-    """Whether operands of this precision hold every number of an input."""
+    """True if operands of this precision hold every number of an input."""
     if precision.startswith("bf16"):
         return dtype == torch.bfloat16
     return dtype in (torch.bfloat16, torch.float16)

@@ -66,7 +66,7 @@ Z, MA, RM = (tl.constexpr(part) for part in range(3))
 
 
 class Precision(NamedTuple):
-    """How products between steps of a chunk, with the state, and towards M are taken; what is
+    """Precision of products between steps of a chunk, with the state, and towards M; what is
     kept.
     """
 
@@ -836,7 +836,7 @@ def _prepared(
     *,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `_prepare` finds of every chunk; keep: with what the backward pass needs."""
+    """Results of `_prepare` for every chunk; keep: with what the backward pass needs."""
     time, heads, size, _, chunks = plan.sizes
     kept = plan.precision.rows
     parts = (5, 3) if keep else (4, 1)

@@ -38,7 +38,7 @@ Branch = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was tuned, one number per block from the first.
+    """Values that were tuned, one number per block from the first.
 
     gains     what its output projections were multiplied by
     before    J of f before

@@ -68,7 +68,7 @@ DECAYED: tuple[Role, ...] = ("embedding", "position", "head", *INPUT, *OUTPUT)
 COME_WITH = Path(__file__).parents[2] / "runs" / "roles"
 """Folder of the tables that come with plkernel."""
 NAMED = 4
-"""How many parameters without exactly one role an error names."""
+"""Most parameters without exactly one role that an error names."""
 
 
 def group(role: Role) -> str:

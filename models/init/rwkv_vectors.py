@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Version(NamedTuple):
-    """How one version of code or paper fills an RWKV.
+    """Initialisation of an RWKV by one version of code or paper.
 
     models         which of RWKV-5 (Eagle), 6 (Finch) and 7 (Goose)
     low_rank       bounds of the uniform low-rank maps w1 and w2 of Finch

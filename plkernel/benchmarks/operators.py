@@ -233,7 +233,7 @@ def _line(row: dict[str, Any]) -> list[str]:
 
 
 def _fastest(rows: list[dict[str, Any]]) -> str | None:
-    """How long the fastest peer but a loop takes beside ours; None where no peer was timed."""
+    """Compare the fastest peer but a loop with ours, in words; None where no peer was timed."""
     peers = [row for row in rows if row["ratio"] and row["contender"] not in (OURS, "loop")]
     if not peers:
         return None

@@ -429,7 +429,7 @@ def device_seconds(calls: Sequence[Call], repeats: int) -> tuple[float, bool]:
 
 
 def _captured(calls: Sequence[Call]) -> Call | None:
-    """What replays all calls as one CUDA graph; None where they cannot be captured."""
+    """Return a function that replays all calls as one CUDA graph; None if capture fails."""
     try:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -501,7 +501,7 @@ def timed_case(
 
 
 def checked_inputs(case: Case, sets: Sequence[Problem], device: str) -> Check:
-    """What a contender is checked on, and the truth: of a scan the problem itself, else a part."""
+    """Inputs to check a contender on, and the truth: of a scan all inputs, else a part of them."""
     given = sets[0]
     if case.operator != "scan":
         shape = tuple(map(min, case.shape, CHECKED))

@@ -224,7 +224,7 @@ def layers_for(entry: TimedModel, size: Size) -> int:
 
 
 def count(model: nn.Module) -> int:
-    """How many parameters a model has."""
+    """Number of parameters of a model."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

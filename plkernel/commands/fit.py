@@ -246,7 +246,7 @@ def render(result: fits.FitResult, of: str = "") -> str:
 
 
 def _level(proof: fits.Certificate) -> str:
-    """How near a sum is to the best of so many terms, and what is known of the best."""
+    """Words on how near a sum is to the best of so many terms, and what is known of that."""
     if proof.is_exact:
         return "exact but for rounding"
     if proof.level:

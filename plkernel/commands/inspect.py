@@ -182,7 +182,7 @@ def _observed(
 
 
 def _fails(findings: list[dict[str, Any]], notable: bool) -> bool:
-    """Whether anything is wrong; with `notable` anything that is notable counts too."""
+    """True if anything is wrong; with `notable` anything that is notable counts too."""
     return any(notable or one["severity"] == "wrong" for one in findings)
 
 

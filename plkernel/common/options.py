@@ -16,7 +16,7 @@ PLURALS = {int: "whole numbers", float: "numbers", Path: "paths", str: "texts"}
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 """The values that a message of tyro quotes."""
 UNREADABLE = re.compile(r"Error parsing (?P<option>--[\w.-]+): (?P<reason>.*)")
-"""What tyro says of a value that its type cannot be made of; the value is quoted in the reason."""
+"""Words of tyro on a value that its type cannot be made of; the reason quotes the value."""
 # And what it says of a value that is no choice, of none, and of an argument that is left out.
 UNKNOWN = re.compile(r"invalid choice (?P<reason>'.*') for argument '(?P<option>--[\w.-]+)'")
 MISSING = re.compile(r"Missing value for argument '(?P<option>--[\w.-]+)'(?P<reason>)")

@@ -139,7 +139,7 @@ IN_TOML = {
     "tuple_type": "must be a list",
     "list_type": "must be a list",
 }
-"""What a value must be by the type of pydantic's error, in the words of TOML."""
+"""Description of a valid value by the type of pydantic's error, in the words of TOML."""
 
 
 class Section(BaseModel):
@@ -242,7 +242,7 @@ class CorpusSpec(Section):
 
 
 class PatchingSpec(Section):
-    """How bytes are grouped into the steps of the recurrence."""
+    """Grouping of bytes into the steps of the recurrence."""
 
     size: Width = option("Bytes per patch; 1 is no patching.", 1)
     mode: PatchingMode = "causal"
@@ -303,7 +303,7 @@ class ModelSpec(Section):
 
     @property
     def of_kind(self) -> Kind:
-        """What is known of its kind."""
+        """Properties of its kind."""
         return KINDS.get(self.kind, FOREIGN)
 
     @property

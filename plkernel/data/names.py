@@ -209,7 +209,7 @@ def _files(
 
 
 def _is_unpacked(path: Path) -> bool:
-    """Whether other bytes than those of the file are read from it."""
+    """True if other bytes than those of the file are read from it."""
     return table_format(path) is not None or is_compressed(path)
 
 

@@ -189,7 +189,7 @@ SYNTAX = {
     ".html": "HTML",
     ".htm": "HTML",
 }
-"""What a file of text is written in, by suffix, where its syntax is measured with the text."""
+"""Format of a file of text by suffix, where its syntax is measured with the text."""
 
 
 def marked_encoding(start: bytes) -> str | None:

@@ -85,7 +85,7 @@ def read_tokenizer(path: str | Path) -> Encode:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first; its kind where it says nothing."""
+    """First line of an error; its kind where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

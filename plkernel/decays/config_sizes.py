@@ -80,7 +80,7 @@ def check_against(config: Mapping[str, Any], names: Iterable[str], numbers: int)
 
 
 def _layers_held(names: Iterable[str]) -> int:
-    """How many layers the numbers in names of tensors count; 0 without any."""
+    """Number of layers that the numbers in names of tensors count; 0 without any."""
     largest = -1
     for name in names:
         for number in NUMBER.findall(name):

@@ -89,7 +89,7 @@ DEEPEST = 4
 
 @dataclass(frozen=True)
 class Given:
-    """What a formula takes: tensors by role, config.json, and the number of the layer.
+    """Input of a formula: tensors by role, config.json, and the number of the layer.
 
     The number is 0 if unknown.
     """

@@ -136,7 +136,7 @@ def official_starts(layer: Layer, count: int) -> dict[str, str]:
 
 
 def _one_step(layer: Layer) -> str:
-    """How dt_bias is initialised where config.json has one step for all heads, or "".
+    """Words on the start of dt_bias where config.json has one step for all heads, or "".
 
     transformers draws it between time_step_min and time_step_max, not below time_step_floor.
     """
@@ -258,7 +258,7 @@ def _other_heads(layer: Layer) -> Iterator[Finding]:
 
 
 def _few(dtype: str) -> int:
-    """How many numbers of a type may well be equal by chance."""
+    """Number of values of a type that may well be equal by chance."""
     return 2 if dtype in LOW_PRECISION else 1
 
 
@@ -490,5 +490,5 @@ def _last_digits(values: Floats, dtype: str) -> tuple[Floats, Floats]:
 
 
 def _share(where: np.ndarray) -> str:
-    """How many of a mask are true, as 3 of 16."""
+    """Number of true entries of a mask, as 3 of 16."""
     return f"{np.count_nonzero(where):,} of {where.size:,}"

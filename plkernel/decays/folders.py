@@ -35,7 +35,7 @@ def entries(folder: Path) -> list[str]:
 
 
 def conversion(folder: Path) -> str:
-    """What a folder is that other software writes in parts, and how to convert it; "" if none."""
+    """Name a folder that other software writes in parts, and how to convert it; "" if none."""
     names = entries(folder)
     if _is_of_torch(names):
         return (
@@ -85,7 +85,7 @@ def _is_of_megatron(names: Sequence[str]) -> bool:
 
 
 def part_of(path: Path) -> str:
-    """What a file is one part of, in words, and what to name in its place; "" if it is whole."""
+    """Name what a file is one part of, and what to give in its place; "" if it is whole."""
     numbered = OF_SEVERAL.fullmatch(path.name)
     if numbered and int(numbered["count"]) > 1:
         count = int(numbered["count"])

@@ -291,7 +291,7 @@ def _nothing(names: Sequence[str]) -> str:
 
 
 def _count(one: Shown) -> str:
-    """How many layers with decays there are, in words."""
+    """Number of layers with decays, in words."""
     layers = counted(len(one.layers), "layer", "layers")
     return f"{layers} with decays"
 

@@ -34,7 +34,7 @@ START_DASHES = (0, (3, 1.2))
 BOX_WIDTH = 0.32
 """Width of the boxes of half-lives, of which those of two blocks are 1 apart."""
 BOX_GAP = 0.2
-"""How far left (before) and right (after) of the number of its block a box stands."""
+"""Distance of a box from the number of its block, to the left (before) or right (after)."""
 MOST_TICKS = 8
 """Numbers of blocks on the axis of half-lives, about."""
 LEGEND_COLUMNS = 6

@@ -248,7 +248,7 @@ def _heads(state: Mapping[str, Tensor], version: int, dim: int) -> int:
 
 
 def _depth(state: Mapping[str, Tensor]) -> int:
-    """How many blocks there are; ValueError unless they are numbered from 0 without a gap."""
+    """Number of blocks; ValueError unless they are numbered from 0 without a gap."""
     matches = [BLOCK.fullmatch(name) for name in state]
     numbers = sorted({int(match[1]) for match in matches if match})
     if numbers != list(range(len(numbers))):

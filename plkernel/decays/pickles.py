@@ -89,7 +89,7 @@ def _check_expanded(path: Path, weights: Mapping[str, Any]) -> None:
 
 
 def _loaded(path: Path) -> Any:
-    """What torch reads with weights only; other objects of a zip file as `Inert`."""
+    """Load what torch reads with weights only; other objects of a zip file as `Inert`."""
     import torch
     from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 

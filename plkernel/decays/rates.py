@@ -45,7 +45,7 @@ class Layer:
 
     @property
     def given(self) -> Given:
-        """What a formula takes."""
+        """Input of the layer's formula."""
         values = {role: stored.values for role, stored in self.tensors.items()}
         return Given(values, self.config, self.number)
 
@@ -145,7 +145,7 @@ def _located(
 def _fits(
     family: Family, groups: Mapping[str, str], known: Collection[str], types: Collection[str]
 ) -> bool:
-    """Whether the names beside a tensor, or the type of the model, are those of a family."""
+    """True if the names beside a tensor, or the type of the model, are those of a family."""
     beside = [form.format(**groups) for form in family.beside]
     without = [form.format(**groups) for form in family.without]
     if any(one in known for one in without):

@@ -94,7 +94,7 @@ class Pair:
 
     @property
     def correlation_of_ranks(self) -> float:
-        """That of the numbers' ranks, which a few large movements hardly change."""
+        """Correlation of the numbers' ranks, which a few large movements hardly change."""
         return Pair(self.name, self.kind, _ranks(self.old), _ranks(self.new)).correlation
 
 
@@ -104,7 +104,7 @@ def _ranks(values: Floats) -> Floats:
 
 
 def redrawn(before: Sequence[Layer], now: Sequence[Layer]) -> Iterator[Finding]:
-    """What is wrong with the tensors of `now`, given the same layers `before`.
+    """Findings on the tensors of `now`, given the same layers `before`.
 
     another form       a tensor is the numbers before in another form, as exp(A_log) in A_log
     another order      a tensor has the same numbers in other places, or those of another layer
@@ -334,7 +334,7 @@ def _drawn_anew(alike: Sequence[Pair], kinds: int) -> list[Pair]:
 
 
 def _are_together_below(alike: Sequence[Pair], level: float) -> bool:
-    """Whether the correlation of all layers is below that of MOST_MOVED, at this level."""
+    """True if the correlation of all layers is below that of MOST_MOVED, at this level."""
     from scipy.special import ndtri
 
     degrees = sum(pair.old.size - 1 for pair in alike)
@@ -388,7 +388,7 @@ def _correlation(both: float, before: float, now: float) -> float:
 
 
 def _told(pair: Pair, alike: Sequence[Pair]) -> Finding:
-    """How little the numbers before explain, and the layer whose they look like."""
+    """Say how little the numbers before explain, and the layer whose they look like."""
     share = max(0.0, pair.correlation) ** 2
     words = f"the numbers before explain {share:.0%} of the variance of those now"
     for other in alike:

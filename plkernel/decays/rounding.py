@@ -172,7 +172,7 @@ def _followed(half_lives: Floats, dtype: torch.dtype) -> Floats:
 
 
 def stored(rates: ArrayLike, dtype: str) -> StoredHalfLives:
-    """What a state stored as `dtype` makes of decay rates -ln a per step.
+    """Effect of a state stored as `dtype` on decay rates -ln a per step.
 
     rates: any shape, finite and not below 0; a rate of 0 never decays in any type and counts as
     not held.

@@ -187,7 +187,7 @@ def sizes(checkpoint: Checkpoint, layer: Layer) -> Iterator[tuple[str, str]]:
 
 
 def _numbers(checkpoint: Checkpoint, name: str) -> int:
-    """How many numbers a tensor holds; 0 if it is absent, or quantised and so perhaps packed."""
+    """Number of values in a tensor; 0 if it is absent, or quantised and so perhaps packed."""
     if name not in checkpoint.names:
         return 0
     try:
@@ -245,7 +245,7 @@ def _setting(given: Given, name: str) -> float:
 
 
 def layers_of(config: Mapping[str, object]) -> int:
-    """How many layers config.json says, by a number or by what has an entry for each; 0 if none."""
+    """Number of layers by config.json, a number or what has an entry for each; 0 if none."""
     given = Given({}, config, 0)
     for name in COUNTS:
         value = given.setting(name)
@@ -301,7 +301,7 @@ def _apart(module: str, alike: Sequence[str]) -> str:
 
 
 def _common(names: Sequence[Sequence[str]]) -> int:
-    """How many first parts all names share."""
+    """Number of first parts that all names share."""
     count = 0
     for parts in zip(*names, strict=False):
         if len(set(parts)) > 1:

@@ -261,7 +261,7 @@ class watch:
         return replace(unread, rates=unread.rates_of())
 
     def _treated(self) -> Iterator["_Treated"]:
-        """What the optimizers do to each parameter of the layers, in the order of the layers."""
+        """Treatment of each parameter of the layers by the optimizers, layer by layer."""
         groups = {}
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -275,7 +275,7 @@ class watch:
                     yield _Treated(module, role, name, parameter.requires_grad, own)
 
     def _of_treatment(self, one: "_Treated", layer: Layer | None) -> Iterator[Finding]:
-        """What is wrong or notable in what the optimizers do to one tensor of `layer`."""
+        """Findings on the treatment of one tensor of `layer` by the optimizers."""
         if not one.requires_grad:
             yield Finding("frozen", one.name, "requires no gradient", "notable")
         elif one.group is None:
@@ -300,7 +300,7 @@ class watch:
         return None if self.steps is None else max(0, self.steps - self.step)
 
     def _scale_at_end(self, one: "_Treated") -> float | None:
-        """What weight decay alone multiplies a tensor by in the steps left; None if unknown."""
+        """Factor of weight decay alone on a tensor in the steps left; None if unknown."""
         left = self._steps_left()
         if left is None or not one.is_decoupled:
             return None
@@ -311,7 +311,7 @@ class watch:
     def _of_scales(
         self, treated: Iterable["_Treated"], layers: Mapping[str, Layer]
     ) -> Iterator[Finding]:
-        """What weight decay alone makes of the half-lives, of all tensors of a layer together."""
+        """Findings on half-lives that weight decay alone leaves, for a layer's tensors together."""
         left = self._steps_left()
         scaled: dict[str, dict[str, np.ndarray]] = {}
         told: list[tuple[_Treated, float]] = []
@@ -378,7 +378,7 @@ class _Treated:
 
     @property
     def moves(self) -> bool:
-        """Whether a step changes it."""
+        """True if a step changes it."""
         return self.requires_grad and self.group is not None
 
     @property
@@ -399,7 +399,7 @@ class _Treated:
 
     @property
     def is_decoupled(self) -> bool:
-        """Whether weight decay multiplies the parameter, as far as the group tells."""
+        """True if weight decay multiplies the parameter, as far as the group tells."""
         group = self.group or {}
         has_momentum = bool(group.get("momentum"))  # SGD
         is_coupled = has_momentum or not COUPLED.isdisjoint(group)

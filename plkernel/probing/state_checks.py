@@ -267,7 +267,7 @@ def _texts(model: Any, tokens: "Tensor | None", vocabulary: int | None) -> "Tens
 
 
 def _vocabulary(model: Any) -> int | None:
-    """How many tokens a model has; None where its configuration does not say it."""
+    """Number of tokens of a model; None where its configuration does not say it."""
     from plkernel.models.layers import BYTES
 
     if hasattr(model, "initial_state"):

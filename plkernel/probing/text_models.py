@@ -109,7 +109,7 @@ def _bytewise(text: Bytes) -> Read:
 
 
 def _checked_numbers(path: Path) -> int | None:
-    """How many numbers the tensors of a folder hold; None if there are no tensors.
+    """Number of values in the tensors of a folder; None if there are no tensors.
 
     Raises ValueError where config.json describes a larger model, before anything is imported.
     """
@@ -226,7 +226,7 @@ def _has_tokenizer(path: Path) -> bool:
 
 
 def _alphabet_of(model: Any) -> int:
-    """How many tokens a model of transformers has."""
+    """Number of tokens of a model of transformers."""
     return int(model.get_input_embeddings().num_embeddings)
 
 

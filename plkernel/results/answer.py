@@ -46,7 +46,7 @@ def answer(comparison: Comparison) -> str:
 
 
 def advice(comparison: Comparison) -> str:
-    """What follows for a model of the reader's, in a trial; empty in other studies."""
+    """Advice for a model of the reader's, in a trial; empty in other studies."""
     measured = read_measurement(comparison.study.folder)
     if not measured or not comparison.on_text:
         return ""
@@ -66,13 +66,13 @@ def advice(comparison: Comparison) -> str:
 
 
 def words_of(comparison: Comparison) -> dict[str, str]:
-    """What the arms are called in a sentence, where the study says it."""
+    """Names of the arms in a sentence, where the study has such names."""
     measured = read_measurement(comparison.study.folder)
     return measured.words if measured else {}
 
 
 def control_note(comparison: Comparison) -> str:
-    """Whether the control of a trial was seen, and what it cost; empty without one."""
+    """Say whether the control of a trial was seen, and what it cost; empty without one."""
     measured = read_measurement(comparison.study.folder)
     if not measured or not measured.control:
         return ""
@@ -206,7 +206,7 @@ def _undistinguished(same: Sequence[tuple[str, PairedDifference]], base: str) ->
 
 
 def _counts(comparison: Comparison) -> str:
-    """How many differences are significant, and the largest either way."""
+    """Number of significant differences, and the largest either way, in words."""
     names = [name for name in comparison.surviving if name in comparison.on_text]
     tested = counted(len(comparison.on_text), "difference", "differences")
     if not names:

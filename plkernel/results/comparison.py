@@ -151,7 +151,7 @@ class Comparison:
 
     @property
     def held_out(self) -> str:
-        """What losses at the end are of, beside validation: of recall they are sequences."""
+        """Name of the data of losses at the end, beside validation: sequences if of recall."""
         return "test sequences" if self.unit == "bits per answer" else "test text"
 
     @property

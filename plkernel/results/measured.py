@@ -15,7 +15,7 @@ CONTROL = "control"
 
 
 class TrialOptions(BaseModel):
-    """What `plkernel.trial` was asked for; runs that go on need the same."""
+    """Options of `plkernel.trial`; runs that go on need the same."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -298,7 +298,7 @@ def _answer(comparison: Comparison) -> Iterator[Item]:
 
 
 def _verdicts(comparison: Comparison) -> Iterator[Item]:
-    """How the hypotheses were decided, and what is significant beside them."""
+    """Verdicts on the hypotheses, and what is significant beside them."""
     declared = comparison.declared
     conclusion, *more = overview(comparison)
     if declared is None:
@@ -311,7 +311,7 @@ def _verdicts(comparison: Comparison) -> Iterator[Item]:
 
 
 def _context(comparison: Comparison) -> Iterator[Item]:
-    """What the verdicts rest on: n-grams and LZMA, gates, cautions."""
+    """Context of the verdicts: n-grams and LZMA, gates, cautions."""
     worth = memory_worth(comparison)
     if worth:
         yield Paragraphs("summary", worth)

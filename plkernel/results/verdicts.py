@@ -143,7 +143,7 @@ class Declared:
         return f"{said} so far" if self.waiting else said
 
     def basis(self, family: str) -> str:
-        """How a family is decided: "family main: 2 hypotheses, alpha 0.05, by exact sign flips"."""
+        """Test of a family, as in "family main: 2 hypotheses, alpha 0.05, by exact sign flips"."""
         members = [one for one in self.outcomes if one.hypothesis.family == family]
         first = members[0]
         number = counted(len(members), "hypothesis", "hypotheses")

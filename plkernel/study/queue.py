@@ -132,7 +132,7 @@ class Queue(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     def device(self, condition: Condition) -> str:
         """Return the type of device that the jobs of a condition ask for, 'cpu' or 'cuda'."""
@@ -227,7 +227,7 @@ class QueueEngine:
 
     @property
     def farewell(self) -> str:
-        """What is to be known when runs go on without the command."""
+        """Sentence for when runs go on without the command."""
         if not self.active:
             return "no run of it is in the queue; run the same command again to submit them"
         if len(self.active) == 1:

@@ -27,7 +27,7 @@ from plkernel.training.loop import open_corpus
 Counts = tuple[NDArray[np.uint64], NDArray[np.int64]]
 """Different keys (k,), ascending, and how often each was seen (k,), or its running total."""
 ReferenceEntry = dict[str, Any]
-"""What references.json holds of one corpus."""
+"""Entry of one corpus in references.json."""
 AT_ONCE = 2**22
 """Bytes that are counted at a time; a quarter as many are judged at a time, in float64."""
 ORDERS = 5

@@ -64,7 +64,7 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class Sitting:
-    """How the runs of one call are trained.
+    """Options for the runs of one call.
 
     workers  runs at a time, None for as many as the engine has room for
     retry    go on with runs that diverged

@@ -344,7 +344,7 @@ def _measured(text: str | Path, options: TrialOptions, before: Measured | None) 
 
 
 def _with_words(measured: Measured, options: TrialOptions) -> Measured:
-    """What was measured, with what the arms and the control of these options are called."""
+    """Words on the measurement, with names of the arms and the control of these options."""
     if measured.law is None or not measured.law.beta > 0:
         return measured
     words = {name: arm.words for name, arm in arms_of(measured).items()}
@@ -375,7 +375,7 @@ def _tell_law(measured: Measured, tell: Tell) -> None:
 
 
 def fit_table(measured: Measured, spec: Spec) -> str:
-    """How far four fits of the measured law reach, and by what factor they miss it."""
+    """Reach of four fits of the measured law, and the factor by which they miss it."""
     beta = _law(measured).beta
     last = measured.verdict.last_lag
     rows = [_published_row(beta, last)]

@@ -339,7 +339,7 @@ def choose_device(name: Device) -> torch.device:
 
 
 def compiles(train: TrainSpec, device: torch.device) -> bool:
-    """Whether the steps of a run are compiled: as it says, or by COMPILED_FROM on a GPU alone."""
+    """True if the steps of a run are compiled: as it says, or by COMPILED_FROM on a GPU alone."""
     if train.compile == "auto":
         return device.type == "cuda" and train.total_steps >= COMPILED_FROM
     return train.compile

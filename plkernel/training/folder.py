@@ -36,7 +36,7 @@ from plkernel.common.files import (
 from plkernel.config.spec import with_defaults
 
 FIGURES = ("steps", "bytes", "final_val_bpb", "best_val_bpb", "test_bpb", "seconds", "causal")
-"""What the result of every finished run has."""
+"""Keys that the result of every finished run has."""
 MOST_DIFFERENCES = 4
 """Differences of two configurations that a message names."""
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
@@ -121,7 +121,7 @@ class RunFolder:
 
     @property
     def status(self) -> str | None:
-        """How the run ended, None while it is unfinished."""
+        """Status in the result of the run, None while it is unfinished."""
         return (self.result or {}).get("status")
 
     @property

@@ -507,7 +507,7 @@ class Training:
         return {"test_bpb": loss}
 
     def _use_of_context(self) -> dict[str, Any]:
-        """What earlier bytes are worth to a causal model, in the context and beyond it."""
+        """Measure what earlier bytes are worth to a causal model, in the context and beyond it."""
         if not self.model.config.causal:
             return {}
         train = self.train

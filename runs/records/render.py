@@ -21,7 +21,7 @@ import forest
 import numpy as np
 from comparisons import Lowest, lowest
 from matplotlib.figure import Figure
-from sentences import accuracies, fill, paired, targets
+from sentences import STOPPED, accuracies, fill, paired, studies, targets
 
 from plkernel.analysis.figures.style import (
     INK,
@@ -101,12 +101,13 @@ def table(
     body = [
         [name, *(found.get(column, "-") for column in columns)] for name, found in lines.items()
     ]
-    text = (
-        markdown([title, *columns], body)
-        .replace("- (- to -)", "-")
-        .replace("- to -", "not bounded")
-    )
+    text = _without_bounds(markdown([title, *columns], body))
     return text + (f"\n\n{source(path)}" if path else "")
+
+
+def _without_bounds(text: str) -> str:
+    """Name the intervals in a table that have no bounds, as those of one seed, and none at all."""
+    return text.replace("- (- to -)", "-").replace("- to -", "not bounded")
 
 
 def source(path: str) -> str:
@@ -169,12 +170,12 @@ def differences(study: str, *steps: str) -> str:
     return f"{table('', 'arm', '{arm}', cells, arms)}\n\n{source(study)}"
 
 
-def declared(*studies: str) -> str:
+def declared(*names: str) -> str:
     """Return a table of the gates and hypotheses of studies as they were registered, and what
     became of them.
     """
     lines, tests = [], dict[str, None]()
-    for study in studies:
+    for study in names:
         registered = load(f"{study}/report/table.json")["declared"]
         tests |= {one["test"]: None for one in registered["hypotheses"]}
         for one in registered["gates"]:
@@ -192,26 +193,28 @@ def declared(*studies: str) -> str:
                     study,
                     one["name"],
                     claim,
-                    PAIRED.format(**one),
-                    PAIRED.format(**on_test) if on_test else "-",
+                    FORMAT(PAIRED, **one),
+                    FORMAT(PAIRED, **on_test) if on_test else "-",
                     f"**{one['verdict'].partition(':')[0]}**",
                 ]
             )
     kind = f"bits per byte, 90 % interval by {' or '.join(tests)}"
     header = ["study", "hypothesis or gate", "claim", kind, "on test text", "verdict"]
-    return markdown(header, lines)
+    return _without_bounds(markdown(header, lines))
 
 
-def on_test_text(study: str, one: Mapping[str, Any]) -> dict[str, float] | None:
+def on_test_text(study: str, one: Mapping[str, Any]) -> dict[str, float | None] | None:
     """Return the interval of a hypothesis on the end of validation text for test text, by its own
-    test; None for other hypotheses.
+    test; None for other hypotheses, and for the bounds of one seed.
     """
     if one["metric"] != "val_bpb" or one["step"] is not None:
         return None
     seeds = {int(seed) for seed in one["per_seed"]}
     per_seed = paired(study, one["arm"], one["against"], "test_bpb").per_seed
     values = [difference for seed, difference in per_seed.items() if seed in seeds]
-    low, high = interval(values, one["alpha"], one["test"])
+    low, high = (None, None)
+    if len(values) > 1:
+        low, high = interval(values, one["alpha"], one["test"])
     return {"mean": float(np.mean(values)), "low": low, "high": high}
 
 
@@ -327,8 +330,10 @@ SAME = 0.1
 def converging() -> str:
     """Return the spread over starts of half-lives and kernels in every record that has them."""
     lines = []
-    for record in sorted(path.parents[1] for path in RECORDS.glob("*/report/table.json")):
-        for block, starts in groups(read_study(record)).items():
+    for name, study in studies().items():
+        if name in STOPPED:
+            continue
+        for block, starts in groups(study).items():
             some = {
                 arm: memories for arm, memories in starts.items() if not arm.startswith("quantile")
             }
@@ -341,8 +346,8 @@ def converging() -> str:
                 if spreads[1].before < SAME:
                     continue
                 told = [f"{one.before:.2f} to {one.after:.2f} ({one.seeds:.2f})" for one in spreads]
-                name = block + ", without quantile" * (of is not starts)
-                lines.append([record.name, name, str(len(of)), *told, *[""] * (3 - len(told))])
+                where = block + ", without quantile" * (of is not starts)
+                lines.append([name, where, str(len(of)), *told, *[""] * (3 - len(told))])
     return markdown(
         ["record", "block", "starts", "half-lives", "kernel", "kernel without short"], lines
     )

@@ -96,6 +96,10 @@ def compute(name: str, arguments: list[str], form: str) -> str:
     return format(found, form)
 
 
+STOPPED = ("memory-lags-gpu",)
+"""Studies that ended with few of their seeds: nothing is counted or averaged over them."""
+
+
 @cache
 def studies() -> dict[str, Study]:
     """Return every study that has ended, by the name of its folder."""
@@ -109,6 +113,7 @@ def blocks() -> dict[tuple[str, str], Starts]:
     return {
         (name, block): starts
         for name, study in studies().items()
+        if name not in STOPPED
         for block, starts in groups(study).items()
     }
 
@@ -303,7 +308,7 @@ def promised() -> list[dict[str, Any]]:
     """
     rows = []
     for name in studies():
-        if not (RECORDS / name / "registered.json").exists():
+        if name in STOPPED or not (RECORDS / name / "registered.json").exists():
             continue
         declared = record(f"{name}/report/table.json")["declared"]["hypotheses"]
         outcomes = {one["name"]: one for one in declared}

@@ -87,7 +87,8 @@ def test_starts_are_grouped_by_block_and_by_whether_they_are_learnt() -> None:
     assert "short-frozen_lags-0.7" not in blocks()["memory-lags", "lags-0.7"]
     assert len(blocks()["memory-dose", "lags-0.7, frozen, not learnt"]) == 6
     assert [len(blocks()["memory-shortness", gain]) for gain in ("ema", "lru")] == [9, 5]
-    assert {name for name, _ in blocks()} == studies().keys() - {"quick", "schemes", "memory-bible"}
+    without = {"quick", "schemes", "memory-bible", *sentences.STOPPED}
+    assert {name for name, _ in blocks()} == studies().keys() - without
 
 
 def test_the_figure_has_every_start_before_and_after() -> None:

@@ -8,8 +8,9 @@ STUDY is the folder with the runs, runs/out/recall-post.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -23,7 +24,7 @@ from plkernel.config.condition import from_config
 from plkernel.models import rwkv7
 from plkernel.models.spectrum import log_positions
 from plkernel.training.checkpoint import open_model
-from plkernel.training.evaluate import predictor
+from plkernel.training.evaluate import Predict, predictor
 from plkernel.training.recall_task import RecallTask
 from plkernel.training.recall_tests import recalled
 
@@ -49,30 +50,56 @@ def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -
 
 def tested(arm: str, run: Path) -> list[dict[str, Any]]:
     """Return a row for every length of the tests of a run."""
-    model, config, _ = open_model(run)
-    task = RecallTask.of(from_config(config))
-    if task is None:
-        raise ValueError(f"{run}: its corpus must be one of recall")
-    predict = predictor(model, CPU)
     rows = []
-    for name, law in task.tests():
-        if name != "persistence":
-            continue
-        windows = task.longer(law, task.train.test_windows)
-        at_once = max(1, task.train.batch * task.law.length // law.length)
-        goes_on = recalled(predict, windows, at_once)["accuracy"]
-        with stopped_at(task.law.length):
-            stops = recalled(predict, windows, at_once)["accuracy"]
+    for test in persistence(run):
+        goes_on = test.accuracy()
+        with stopped_at(test.trained):
+            stops = test.accuracy()
         rows.append(
             {
                 "arm": arm,
-                "seed": config["seed"],
-                "length": law.length,
+                "seed": test.seed,
+                "length": test.length,
                 "goes_on": goes_on,
                 "stops": stops,
             }
         )
     return rows
+
+
+class Test(NamedTuple):
+    """One test of recall of a run, with the pairs of training.
+
+    trained  length of training
+    at_once  windows that are read together
+    """
+
+    predict: Predict
+    windows: Tensor
+    seed: int
+    length: int
+    trained: int
+    at_once: int
+
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return float(recalled(self.predict, self.windows, self.at_once)["accuracy"])
+
+
+def persistence(run: Path, times: int | None = None) -> Iterator[Test]:
+    """Yield the tests of a run with 32 pairs, up to `times` its length, or as its spec has it."""
+    model, config, _ = open_model(run)
+    task = RecallTask.of(from_config(config))
+    if task is None:
+        raise ValueError(f"{run}: its corpus must be one of recall")
+    if times is not None:
+        task = replace(task, train=task.train.model_copy(update={"beyond": times}))
+    predict = predictor(model, CPU)
+    for name, law in task.tests():
+        if name == "persistence":
+            windows = task.longer(law, task.train.test_windows)
+            at_once = max(1, task.train.batch * task.law.length // law.length)
+            yield Test(predict, windows, config["seed"], law.length, task.law.length, at_once)
 
 
 @contextmanager

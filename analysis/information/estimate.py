@@ -8,6 +8,7 @@ blocks.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, repeat
 from typing import Any, Literal, get_args
 
@@ -312,6 +313,31 @@ class DecayCurve(Result):
     unit: Unit = "byte"
     _figure = "plkernel.analysis.figures.decay:decay_figure"
 
+    @classmethod
+    def of_columns(
+        cls,
+        quantity: Literal["information", "correlation"],
+        estimator: Estimator,
+        data: NDArray[Any],
+        symbols: int,
+        lags: NDArray[np.int64],
+        values: Floats,
+        floor: Floats,
+        drift: float,
+    ) -> "DecayCurve":
+        """The curve of `data` (n,) from the values (L, 1 + G), the first of all blocks."""
+        return cls(
+            quantity,
+            estimator,
+            int(data.size),
+            symbols,
+            tuple(lags.tolist()),
+            tuple(values[:, 0].tolist()),
+            tuple(floor.tolist()),
+            float(drift),
+            tuple(map(tuple, values[:, 1:].tolist())),
+        )
+
     def _title(self) -> str:
         name = "information in bits" if self.quantity == "information" else self.quantity
         of_repeats = " of repeats" if self.estimator == "repeats" else ""
@@ -423,84 +449,95 @@ def decay_curves(
     >>> bool(law.low < law.beta < law.high)
     True
     """
-    if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
     lags = log_lags() if lags is None else check_lags(lags)
-    longest = int(lags[-1])
-    if blocks < FEWEST_BLOCKS:
-        raise ValueError(
-            f"blocks must be at least {FEWEST_BLOCKS} for a jackknife of either half, got {blocks}"
-        )
-    check_data(data, longest, blocks)
-    edges = block_edges(data.size, longest, blocks)
-    counts = histogram(data)
+    counts = _checked_counts(data, int(lags[-1]), estimator, blocks)
     symbols = np.flatnonzero(counts).astype(np.uint8)
-    if symbols.size < 2:
-        raise ValueError(
-            "data must hold two different symbols, got one symbol only; it has no"
-            " information to share between lags"
-        )
+    pool = pools(counts[symbols])
+    edges = block_edges(data.size, int(lags[-1]), blocks)
+    information, correlations, *layout = _estimates(
+        data, beside, lags, symbols, edges, pool, threads, progress
+    )
     parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])[:, symbols]
     floors = np.array([expected_information(part) for part in (counts, *(counts[symbols] - parts))])
-    drift = drift_table(parts)
-    pool = pools(counts[symbols])
-    report = progress or (lambda share: None)
-    pairs = float(np.sum(data.size - lags))
-
-    def counted(pairs_done: float) -> None:
-        report(0.5 * pairs_done / pairs)
-
-    def left_out(tables: NDArray[Any]) -> Floats:
-        total = tables.sum(axis=0, dtype=np.int64)
-        return mutual_information(np.concatenate([total[None], total - tables]))
-
-    def estimate(tables: NDArray[Any], others: NDArray[Any] | None) -> tuple[Floats, ...]:
-        report(0.5 / lags.size)  # counting is the other half of the work
-        found = left_out(tables), correlation(tables, pool, others)
-        return found if others is None else (*found, left_out(others))
-
-    estimates: list[tuple[Floats, ...]] = []
-    at_once = max(1, TABLE_BYTES // (blocks * symbols.size**2 * np.dtype(np.uint32).itemsize))
-    for first in range(0, lags.size, at_once):
-        some = lags[first : first + at_once]
-        tables = count_pairs(
-            data, some, symbols=symbols, edges=edges, threads=threads, progress=counted
-        )
-        others: Any = repeat(None, some.size)
-        if beside is not None:
-            others = count_pairs(beside, some, symbols=symbols, edges=edges, threads=threads)
-        with ThreadPoolExecutor(threads) as workers:
-            estimates += workers.map(estimate, tables, others)
-    information, correlations, *layout = (
-        np.array(values) for values in zip(*estimates, strict=True)
-    )
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
     information, floor = corrected(information, floors, parts, sizes, estimator)
     if layout:
         information = information - corrected(layout[0], floors, parts, sizes, estimator)[0]
         doubted = half_width(information[:, 1:])[:, None]
         floor = np.maximum(floor, doubted)
-
-    def curve(
-        kind: Any, estimator: Estimator, values: Floats, floor: list[float], drift: float
-    ) -> DecayCurve:
-        columns = tuple(lags.tolist()), tuple(values[:, 0].tolist()), tuple(floor)
-        replicates = tuple(map(tuple, values[:, 1:].tolist()))
-        return DecayCurve(
-            kind, estimator, int(data.size), int(symbols.size), *columns, drift, replicates
-        )
-
+    drift = drift_table(parts)
     rest = np.linalg.norm(_normalised(_pooled(drift, pool)), ord=2)
     # The edge of the Marchenko-Pastur law for half the pairs; below half of it the singular vectors
     # are noise.
     noise = 2 * np.sqrt(2 * pool.max() / (data.size - lags))
+    curve = partial(DecayCurve.of_columns, data=data, symbols=int(symbols.size), lags=lags)
+    shared = float(mutual_information(drift))
     return (
-        curve(
-            "information",
-            estimator,
-            information,
-            floor[:, 0].tolist(),
-            float(mutual_information(drift)),
-        ),
-        curve("correlation", "plugin", correlations, noise.tolist(), float(rest)),
+        curve("information", estimator, values=information, floor=floor[:, 0], drift=shared),
+        curve("correlation", "plugin", values=correlations, floor=noise, drift=float(rest)),
     )
+
+
+def _checked_counts(
+    data: Bytes, longest: int, estimator: PairEstimator, blocks: int
+) -> NDArray[np.int64]:
+    """How often each byte occurs, of data whose pairs can be estimated; else ValueError."""
+    if estimator not in ESTIMATORS:
+        raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
+    if blocks < FEWEST_BLOCKS:
+        raise ValueError(
+            f"blocks must be at least {FEWEST_BLOCKS} for a jackknife of either half, got {blocks}"
+        )
+    check_data(data, longest, blocks)
+    counts = histogram(data)
+    if np.count_nonzero(counts) < 2:
+        raise ValueError(
+            "data must hold two different symbols, got one symbol only; it has no"
+            " information to share between lags"
+        )
+    return counts
+
+
+def _estimates(
+    data: Bytes,
+    beside: Bytes | None,
+    lags: NDArray[np.int64],
+    symbols: Bytes,
+    edges: NDArray[np.int64],
+    pool: NDArray[np.int64],
+    threads: int,
+    progress: Callable[[float], Any] | None,
+) -> list[Floats]:
+    """Plug-in information and correlation at each lag, (L, 1 + G), and with `beside` its own too.
+
+    The first column is of all blocks, the others leave one out. As many lags are counted at a time
+    as TABLE_BYTES leaves room for.
+    """
+    report = progress or (lambda share: None)
+    pairs = float(np.sum(data.size - lags))
+
+    def counted(pairs_done: float) -> None:
+        report(0.5 * pairs_done / pairs)
+
+    def estimate(tables: NDArray[Any], others: NDArray[Any] | None) -> tuple[Floats, ...]:
+        report(0.5 / lags.size)  # counting is the other half of the work
+        found = _left_out(tables), correlation(tables, pool, others)
+        return found if others is None else (*found, _left_out(others))
+
+    count = partial(count_pairs, symbols=symbols, edges=edges, threads=threads)
+    estimates: list[tuple[Floats, ...]] = []
+    blocks = edges.size - 1
+    at_once = max(1, TABLE_BYTES // (blocks * symbols.size**2 * np.dtype(np.uint32).itemsize))
+    for first in range(0, lags.size, at_once):
+        some = lags[first : first + at_once]
+        tables = count(data, some, progress=counted)
+        others: Any = repeat(None, some.size) if beside is None else count(beside, some)
+        with ThreadPoolExecutor(threads) as workers:
+            estimates += workers.map(estimate, tables, others)
+    return [np.array(values) for values in zip(*estimates, strict=True)]
+
+
+def _left_out(tables: NDArray[Any]) -> Floats:
+    """Plug-in information of the tables of all blocks (G, S, S), and without each, (1 + G,)."""
+    total = tables.sum(axis=0, dtype=np.int64)
+    return mutual_information(np.concatenate([total[None], total - tables]))

@@ -19,6 +19,7 @@ bound.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -92,29 +93,13 @@ def repeat_curves(
     data = np.asarray(data)
     edges = block_edges(data.size, int(lags[-1]), blocks)
     parts = block_counts(data, edges) if parts is None else parts
-    counts = parts.sum(axis=0)
-    symbols = int(np.count_nonzero(counts))
-    if symbols < 2:
-        raise ValueError(
-            "data must hold two different symbols, got one symbol only; it has no"
-            " information to share between lags"
-        )
-    chance = left_out_chance(parts)
-    if not chance.min() > 0:
-        raise ValueError(
-            "data must hold symbols that occur twice, so that there is something to count, got"
-            f" {data.size:,} symbols, {symbols:,} different; give more data"
-        )
-    if not chance.max() < 1:
-        raise ValueError(
-            "data must hold two different symbols in more than one block, got one symbol only"
-            " in all but one"
-        )
+    symbols = int(np.count_nonzero(parts.sum(axis=0)))
+    chance = _checked_chance(parts, symbols, data.size)
+    drifting = chance[0]
     repeated = count_repeats(data, lags, edges, threads=threads, progress=progress)
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
-    share = each_left_out(repeated) / each_left_out(sizes)
     pairs = each_left_out(sizes)
-    drifting = chance[0]
+    share = each_left_out(repeated) / pairs
     if beside is not None:
         alike = count_repeats(beside, lags, edges, threads=threads)
         chance = np.maximum(each_left_out(alike), 0.5) / pairs
@@ -122,8 +107,7 @@ def repeat_curves(
     agreement = without_bias((share - chance) / (1 - chance), sizes)
     information = without_bias(agreement_information(share, chance), sizes)
     at_random = chance[:, 0]
-    expected = at_random * pairs[:, 0]
-    poissonian = pdtrik(0.5 + CLEAR / 2, expected) / pairs[:, 0] - at_random
+    poissonian = _exceeded_by_chance(at_random, pairs[:, 0])
     if beside is not None:
         poissonian = np.sqrt(2) * poissonian
     noise = np.maximum(poissonian / (1 - at_random), half_width(agreement[:, 1:], CLEAR))
@@ -133,26 +117,42 @@ def repeat_curves(
     agreement = with_error(agreement, least)
     information = with_error(information, least_information)
     mixed = max(drifting, agreement_of_ends(data, edges))
-
-    def curve(quantity: Any, values: Floats, limit: Floats, drift: float) -> DecayCurve:
-        return DecayCurve(
-            quantity,
-            "repeats",
-            int(data.size),
-            symbols,
-            tuple(lags.tolist()),
-            tuple(values[:, 0].tolist()),
-            tuple(limit.tolist()),
-            drift,
-            tuple(map(tuple, values[:, 1:].tolist())),
-        )
-
     drift = float(agreement_information(mixed, drifting))
     drift_agreement = float((mixed - drifting) / (1 - drifting))
-    return (
-        curve("information", information, floor, drift),
-        curve("correlation", agreement, noise, drift_agreement),
+    curve = partial(
+        DecayCurve.of_columns, estimator="repeats", data=data, symbols=symbols, lags=lags
     )
+    return (
+        curve("information", values=information, floor=floor, drift=drift),
+        curve("correlation", values=agreement, floor=noise, drift=drift_agreement),
+    )
+
+
+def _checked_chance(parts: csr_array, symbols: int, size: int) -> Floats:
+    """`left_out_chance` of blocks that hold `size` symbols; ValueError where it is 0 or 1."""
+    if symbols < 2:
+        raise ValueError(
+            "data must hold two different symbols, got one symbol only; it has no"
+            " information to share between lags"
+        )
+    chance = left_out_chance(parts)
+    if not chance.min() > 0:
+        raise ValueError(
+            "data must hold symbols that occur twice, so that there is something to count, got"
+            f" {size:,} symbols, {symbols:,} different; give more data"
+        )
+    if not chance.max() < 1:
+        raise ValueError(
+            "data must hold two different symbols in more than one block, got one symbol only"
+            " in all but one"
+        )
+    return chance
+
+
+def _exceeded_by_chance(chance: Floats, pairs: NDArray[np.int64]) -> Floats:
+    """The excess over `chance` (L,) that the share of equal pairs has once in a thousand lags."""
+    expected = chance * pairs
+    return np.asarray(pdtrik(0.5 + CLEAR / 2, expected) / pairs - chance)
 
 
 def least_errors(

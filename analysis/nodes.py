@@ -48,7 +48,7 @@ GAINS: dict[Gain, Callable[[Floats], Floats]] = {
 POWERS: dict[Summation, int] = {"coherent": 1, "rms": 2}
 """The power of the amplitude that adds up over channels."""
 AHEAD: dict[Lag, int] = {"state": 0, "distance": 1, "bonus": 2}
-"""Number by which the decays that a byte has gone through are fewer than the lag."""
+"""Lag minus the number of decays that a byte has gone through."""
 SHORTEST = 1.0
 LONGEST = 2000.0
 """Half-lives of log-spaced nodes in bytes, unless others are given."""

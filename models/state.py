@@ -27,7 +27,7 @@ BEGIN = "begin with model.initial_state(batch)"
 
 @dataclass(frozen=True)
 class State:
-    """State of a model behind the bytes that it has read, in a size that does not grow.
+    """State of a model after the bytes that it has read, in a size that does not grow.
 
     model     the kind of model that it belongs to
     tensors   (B,...) by name, such as blocks.0.wkv

@@ -318,23 +318,23 @@ class DecayCurve(Result):
         cls,
         quantity: Literal["information", "correlation"],
         estimator: Estimator,
-        data: NDArray[Any],
+        size: int,
         symbols: int,
         lags: NDArray[np.int64],
         values: Floats,
         floor: Floats,
         drift: float,
     ) -> "DecayCurve":
-        """The curve of `data` (n,) from the values (L, 1 + G), the first of all blocks."""
+        """The curve of values (L, 1 + G): of all blocks, and of all but one."""
         return cls(
             quantity,
             estimator,
-            int(data.size),
+            size,
             symbols,
             tuple(lags.tolist()),
             tuple(values[:, 0].tolist()),
             tuple(floor.tolist()),
-            float(drift),
+            drift,
             tuple(map(tuple, values[:, 1:].tolist())),
         )
 
@@ -470,7 +470,9 @@ def decay_curves(
     # The edge of the Marchenko-Pastur law for half the pairs; below half of it the singular vectors
     # are noise.
     noise = 2 * np.sqrt(2 * pool.max() / (data.size - lags))
-    curve = partial(DecayCurve.of_columns, data=data, symbols=int(symbols.size), lags=lags)
+    curve = partial(
+        DecayCurve.of_columns, size=int(data.size), symbols=int(symbols.size), lags=lags
+    )
     shared = float(mutual_information(drift))
     return (
         curve("information", estimator, values=information, floor=floor[:, 0], drift=shared),
@@ -481,7 +483,7 @@ def decay_curves(
 def _checked_counts(
     data: Bytes, longest: int, estimator: PairEstimator, blocks: int
 ) -> NDArray[np.int64]:
-    """How often each byte occurs, of data whose pairs can be estimated; else ValueError."""
+    """Counts (256,) of the bytes of data whose pairs can be estimated; ValueError for others."""
     if estimator not in ESTIMATORS:
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
     if blocks < FEWEST_BLOCKS:

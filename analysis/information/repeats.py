@@ -120,7 +120,11 @@ def repeat_curves(
     drift = float(agreement_information(mixed, drifting))
     drift_agreement = float((mixed - drifting) / (1 - drifting))
     curve = partial(
-        DecayCurve.of_columns, estimator="repeats", data=data, symbols=symbols, lags=lags
+        DecayCurve.of_columns,
+        estimator="repeats",
+        size=int(data.size),
+        symbols=symbols,
+        lags=lags,
     )
     return (
         curve("information", values=information, floor=floor, drift=drift),

@@ -227,7 +227,7 @@ class QueueEngine:
 
     @property
     def farewell(self) -> str:
-        """Sentence for when runs go on without the command."""
+        """Sentence about the runs that go on without the command."""
         if not self.active:
             return "no run of it is in the queue; run the same command again to submit them"
         if len(self.active) == 1:

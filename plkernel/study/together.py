@@ -32,7 +32,7 @@ COUNTS = (1, 2, 4, 8)
 SECONDS = 3.0
 """Of a timing, once all processes have made their first steps."""
 GAIN = 1.1
-"""Least gain of a larger number in steps per second, times: less is within the spread."""
+"""Least gain of more runs at a time in steps per second, as a factor: less is within the spread."""
 SHARE = 0.9
 """Of the free memory that runs may take together."""
 FIRST = 3

@@ -21,7 +21,7 @@ import forest
 import numpy as np
 from comparisons import Lowest, lowest
 from matplotlib.figure import Figure
-from sentences import STOPPED, accuracies, fill, paired, studies, targets
+from sentences import accuracies, blocks, fill, paired, targets
 
 from plkernel.analysis.figures.style import (
     INK,
@@ -170,12 +170,12 @@ def differences(study: str, *steps: str) -> str:
     return f"{table('', 'arm', '{arm}', cells, arms)}\n\n{source(study)}"
 
 
-def declared(*names: str) -> str:
+def declared(*studies: str) -> str:
     """Return a table of the gates and hypotheses of studies as they were registered, and what
     became of them.
     """
     lines, tests = [], dict[str, None]()
-    for study in names:
+    for study in studies:
         registered = load(f"{study}/report/table.json")["declared"]
         tests |= {one["test"]: None for one in registered["hypotheses"]}
         for one in registered["gates"]:
@@ -330,24 +330,19 @@ SAME = 0.1
 def converging() -> str:
     """Return the spread over starts of half-lives and kernels in every record that has them."""
     lines = []
-    for name, study in studies().items():
-        if name in STOPPED:
-            continue
-        for block, starts in groups(study).items():
-            some = {
-                arm: memories for arm, memories in starts.items() if not arm.startswith("quantile")
-            }
-            for of in (starts, some) if len(some) < len(starts) else (starts,):
-                few = {arm: memories for arm, memories in of.items() if not arm.startswith("short")}
-                spreads = [
-                    *convergence(of),
-                    *([convergence(few)[1]] if 1 < len(few) < len(of) else []),
-                ]
-                if spreads[1].before < SAME:
-                    continue
-                told = [f"{one.before:.2f} to {one.after:.2f} ({one.seeds:.2f})" for one in spreads]
-                where = block + ", without quantile" * (of is not starts)
-                lines.append([name, where, str(len(of)), *told, *[""] * (3 - len(told))])
+    for (name, block), starts in blocks().items():
+        some = {arm: memories for arm, memories in starts.items() if not arm.startswith("quantile")}
+        for of in (starts, some) if len(some) < len(starts) else (starts,):
+            few = {arm: memories for arm, memories in of.items() if not arm.startswith("short")}
+            spreads = [
+                *convergence(of),
+                *([convergence(few)[1]] if 1 < len(few) < len(of) else []),
+            ]
+            if spreads[1].before < SAME:
+                continue
+            told = [f"{one.before:.2f} to {one.after:.2f} ({one.seeds:.2f})" for one in spreads]
+            where = block if of is starts else f"{block}, without quantile"
+            lines.append([name, where, str(len(of)), *told, *[""] * (3 - len(told))])
     return markdown(
         ["record", "block", "starts", "half-lives", "kernel", "kernel without short"], lines
     )

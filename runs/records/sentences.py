@@ -97,7 +97,7 @@ def compute(name: str, arguments: list[str], form: str) -> str:
 
 
 STOPPED = ("memory-lags-gpu",)
-"""Studies that ended with few of their seeds: nothing is counted or averaged over them."""
+"""Studies that ended with few of their seeds: no spread over seeds is taken from them."""
 
 
 @cache

@@ -44,6 +44,7 @@ def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -
     for arm in ARMS:
         for run in sorted((study / arm).glob("seed-*")):
             rows += tested(arm, run)
+            print(f"{arm} {run.name}", flush=True)
     save_json(out, {"environment": environment(1), "rows": rows})
     print(f"written: {out}")
 

@@ -264,3 +264,8 @@ def test_errors_are_widened_to_what_noise_must_leave_and_never_narrowed() -> Non
     np.testing.assert_allclose(found[:, 1:].mean(axis=1), left.mean(axis=1))
     large = float(jackknife_error(left)[1])
     np.testing.assert_allclose(jackknife_error(found[:, 1:]), [0.3, large, 0.3])
+
+
+def test_the_curves_say_how_many_symbols_are_different() -> None:
+    data = np.random.default_rng(0).integers(0, 9, 20_000).astype(np.uint8)
+    assert [curve.symbols for curve in repeat_curves(data, [1, 2])] == [9, 9]

@@ -1,9 +1,9 @@
 """Training steps of whole models on one GPU, within a few minutes.
 
-`step`: models of about 10 and 100 million parameters beside other people's of equal size, in three
-modes: called from Python, as one CUDA graph of the whole step, and compiled as `train.compile`
-does. `growth`: the time of a step over context at a constant number of bytes, over width and over
-batch, and the steps per second of several runs at a time.
+`step`: models of about 2, 10 and 100 million parameters beside other people's of equal size, in
+three modes: called from Python, as one CUDA graph of the whole step, and as one of a model that
+torch has compiled. `growth`: the time of a step over context at a constant number of bytes, over
+width and over batch, and the steps per second of several runs at a time.
 
 A step is forward and backward in bfloat16 autocast, clipping, and fused AdamW. Its operations are
 6 for each number in a matrix and byte, and those of the recurrence (`OPERATIONS`) or of causal
@@ -49,7 +49,7 @@ TimedRow = dict[str, Any]
 EAGER = "eager"
 GRAPH = "graph"
 COMPILED = "compiled"
-"""Modes of a step: called from Python, as one CUDA graph, and compiled."""
+"""Modes of a step: called from Python, as one CUDA graph, and as one of a compiled model."""
 OURS = ("ssm", "rwkv6", "rwkv7")
 """Kinds of models of this package that are timed."""
 CORES = {"rwkv6": "wkv", "rwkv7": "wkv7"}
@@ -103,6 +103,7 @@ SIZES = {
     "cuda": (
         Size("10 M", 10_000_000, 512, 1024, 32),
         Size("100 M", 100_000_000, 768, 1024, 32),
+        Size("2 M", 1_700_000, 256, 512, 8),
     ),
     "cpu": (Size("tiny", 60_000, 32, 32, 2),),
 }
@@ -258,16 +259,14 @@ class Stepper:
         self.windows = self.batches[0].clone()
         self.device = device
         self.model = model
-        on_gpu = device.type == "cuda"
-        self.module: Any = model
-        if mode == COMPILED:
-            self.module = torch.compile(model, mode="reduce-overhead" if on_gpu else None)
+        is_graph = mode != EAGER and device.type == "cuda"
+        self.module: Any = torch.compile(model) if mode == COMPILED else model
         self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=1e-4, fused=True, capturable=mode == GRAPH
+            model.parameters(), lr=1e-4, fused=True, capturable=is_graph
         )
         self.loss = torch.zeros((), device=device)
         self.work: Callable[[], Any] = self.once
-        if mode == GRAPH:
+        if is_graph:
             self._capture()
         else:
             for _ in range(FIRST):

@@ -36,6 +36,7 @@ from plkernel.study.engine import Engine, LocalEngine
 from plkernel.training.build import Prepared, build, started
 from plkernel.training.evaluate import PLACES, next_byte_loss
 from plkernel.training.folder import RunFolder
+from plkernel.training.graphs import CALLED
 from plkernel.training.loop import Task, Training
 from plkernel.training.recall_task import RecallTask, times_of
 
@@ -46,7 +47,7 @@ GPU_FLOPS = 1e14
 LARGEST_STEP = {"cpu": 2e10, "cuda": 1e14}
 """Operations of a step that is timed as it is: some seconds of a slow core, or one of a GPU."""
 STEPS = 3
-"""Steps that are timed, after the first, which compiles."""
+"""Steps that are timed, after the first ones, which compile."""
 EVALUATED = 8
 """Batches of an evaluation that is timed, at most. With one, what every evaluation costs whatever
 its size, such as the checkpoint, counts as the price of its few windows.
@@ -267,7 +268,8 @@ def time_steps(config: dict[str, Any], trusted: bool, begun: float) -> list[floa
         to_build = time.time() - begun
         # An evaluation comes first, as in a run: it has the heap grow as it does there.
         first_evaluation = timed(training.evaluate)
-        timed(training.step)  # compiles
+        for _ in range(1 if training.replayed is None else CALLED + 1):
+            timed(training.step)  # compiles, and records a graph
         steps = [timed(training.step) for _ in range(STEPS)]
         evaluation = timed(training.evaluate)
     peak = torch.cuda.max_memory_reserved() if training.device.type == "cuda" else peak_anonymous()

@@ -25,6 +25,7 @@ from plkernel.config.spec import Spec
 from plkernel.study.dry_run import random_training
 from plkernel.study.engine import Engine, LocalEngine, visible_gpus
 from plkernel.training.build import Prepared
+from plkernel.training.graphs import CALLED
 from plkernel.training.loop import Training
 
 COUNTS = (1, 2, 4, 8)
@@ -35,8 +36,8 @@ GAIN = 1.1
 """Least gain of more runs at a time in steps per second, as a factor: less is within the spread."""
 SHARE = 0.9
 """Of the free memory that runs may take together."""
-FIRST = 3
-"""Steps before the timing: they compile, and reach the peak of memory."""
+FIRST = CALLED + 1
+"""Steps before the timing: they compile, record a graph, and reach the peak of memory."""
 QUEUED = 8
 """Steps of a GPU between two waits."""
 STARTED_WITHIN = 300.0

@@ -345,6 +345,23 @@ def compiles(train: TrainSpec, device: torch.device) -> bool:
     return train.compile
 
 
+def replays(condition: Condition, device: torch.device) -> bool:
+    """True if steps are replayed as CUDA graphs: on a GPU, of a model of plkernel.
+
+    Not where a step carries the state of the one before or draws random numbers. Other people's
+    code may wait for the GPU, which a graph cannot.
+    """
+    train = condition.protocol
+    is_fixed = not (train.carry or train.dropout or condition.model.is_foreign)
+    return device.type == "cuda" and is_fixed
+
+
+def keep_rates_on(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Keep the learning rates in float32 on the device, where a CUDA graph reads their values."""
+    for group in optimizer.param_groups:
+        group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
+
+
 def check_machine(condition: Condition) -> str:
     """The type of device of a condition's runs.
 

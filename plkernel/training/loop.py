@@ -42,7 +42,9 @@ from plkernel.training.build import (
     check_machine,
     choose_device,
     compiles,
+    keep_rates_on,
     learning_rate,
+    replays,
     started,
 )
 from plkernel.training.checkpoint import (
@@ -70,6 +72,7 @@ from plkernel.training.evaluate import (
 )
 from plkernel.training.folder import RunFolder, RunProgress, loss_unit
 from plkernel.training.foreign import Foreign, origins
+from plkernel.training.graphs import ReplayedStep
 from plkernel.training.recall_task import Asked, RecallTask, asked_in, times_of
 from plkernel.training.recall_tests import recall_results
 
@@ -212,9 +215,15 @@ class Training:
         if task.folder.checkpoint.exists():
             self._resume()
         self.unread: list[Tensor] = []
+        self.rate: float = self.optimizer.param_groups[0]["lr"]
+        self.replayed: ReplayedStep | None = None
+        if replays(condition, self.device):
+            keep_rates_on(self.optimizer, self.device)
+            self.replayed = ReplayedStep(self.update, self.optimizer, self.device)
         self.compiled: nn.Module = self.model
-        if compiles(train, self.device):  # on a GPU its steps are replayed as CUDA graphs
-            mode = "reduce-overhead" if self.device.type == "cuda" else None
+        if compiles(train, self.device):
+            has_graphs = self.device.type == "cuda" and self.replayed is None
+            mode = "reduce-overhead" if has_graphs else None
             self.compiled = cast(nn.Module, torch.compile(self.model, mode=mode))
         # After the checkpoint was read: where that is refused, the rows stay as they are.
         task.folder.cut(self.progress)
@@ -269,10 +278,6 @@ class Training:
         draw = carried_windows if train.carry else training_windows
         return draw(self.task.splits.train, train.context, train.batch, self.task.seed, step)
 
-    def windows(self, step: int) -> Tensor:
-        """Return the windows of this step on the device; the host does not wait."""
-        return self.on_device(self.drawn(step))
-
     def on_device(self, values: Tensor) -> Tensor:
         """Return a tensor of the CPU on the device; the host does not wait."""
         if self.device.type == "cuda":
@@ -290,28 +295,48 @@ class Training:
     def step(self) -> None:
         """Take one optimiser step; nothing waits for the device, whose losses `settle` reads."""
         number = self.progress.step
-        train = self.train
-        rate = learning_rate(train, number)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["lr_multiplier"]
+        self.set_rate(learning_rate(self.train, number))
         self.model.train()
         self._seed(number)
-        drawn = self.drawn(number)
-        asked = None
-        if self.recall is not None:
-            asked = Asked(*map(self.on_device, asked_in(drawn)))
+        windows = self.drawn(number)
+        inputs = [windows] if self.recall is None else [windows, *asked_in(windows)]
+        if self.replayed is None:
+            loss = self.update(*map(self.on_device, inputs))
+        else:
+            loss = self.replayed(*inputs)
+        self._average_weights(number + 1)
+        self.unread.append(loss.reshape(1))
+        self.progress = replace(
+            self.progress, step=number + 1, loss_count=self.progress.loss_count + 1
+        )
+
+    def set_rate(self, rate: float) -> None:
+        """Give every group of the optimiser the learning rate times its multiplier."""
+        groups = self.optimizer.param_groups
+        self.rate = rate * groups[0]["lr_multiplier"]
+        for group in groups:
+            own = rate * group["lr_multiplier"]
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(own)
+            else:
+                group["lr"] = own
+
+    def update(self, windows: Tensor, *asked: Tensor) -> Tensor:
+        """Forward, backward, clipping and the optimiser's step; the loss of before the step.
+
+        asked: in a corpus of recall, the fields of `Asked`.
+        """
+        train = self.train
         with autocast(self.device):
-            loss = next_byte_loss(self.predicted, self.on_device(drawn), train.l2wrap, asked)
+            loss = next_byte_loss(
+                self.predicted, windows, train.l2wrap, Asked(*asked) if asked else None
+            )
         loss.backward()
         self._fill_gradients()
         nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
         self.optimizer.step()
-        self._average_weights(number + 1)
-        self.unread.append(loss.detach().reshape(1))
-        self.progress = replace(
-            self.progress, step=number + 1, loss_count=self.progress.loss_count + 1
-        )
         self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
 
     def _seed(self, number: int) -> None:
         """Seed torch for this step alone, where a model may draw: a resumed run draws the same."""
@@ -378,7 +403,7 @@ class Training:
         }
         if self.floor is not None:
             row["excess_bpb"] = figures.bits_per_byte - self.floor
-        row["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        row["learning_rate"] = self.rate
         if not self.model.config.causal:
             row["label"] = NOT_CAUSAL
         row |= memory(self.model, half_lives, train.context) | figures.to_row()

@@ -228,9 +228,10 @@ def test_what_decides_comes_first_and_slow_peers_last() -> None:
     assert names[:2] == [("10 M", "ssm", "eager"), ("10 M", "ssm", "graph")]
     assert {name[0] for name in names[:count]} == {"10 M"}
     assert {name[0] for name in names[count : 2 * count]} == {"100 M"}
-    assert [name for name in names if name[2] == "compiled"] == names[2 * count : -8]
+    assert {name[0] for name in names[2 * count : 3 * count]} == {"2 M"}
+    assert [name for name in names if name[2] == "compiled"] == names[3 * count : -12]
     assert {name[1] for name in names if name[2] == "compiled"} == {"ssm", "gpt2", "rwkv6", "rwkv7"}
-    assert {name[1] for name in names[-8:]} == {"fla rwkv6", "fla rwkv7"}
+    assert {name[1] for name in names[-12:]} == {"fla rwkv6", "fla rwkv7"}
 
 
 def test_time_may_end_before_the_last_row(
@@ -442,14 +443,15 @@ def test_contenders_are_ours_ours_on_tensor_cores_and_peers() -> None:
 
 
 def test_a_compiled_step_calls_the_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[Any] = []
+    compiled: list[nn.Module] = []
 
-    def compile_(model: nn.Module, mode: str | None) -> nn.Module:
-        compiled.append(mode)
+    def compile_(model: nn.Module) -> nn.Module:
+        compiled.append(model)
         return model
 
     monkeypatch.setattr(torch, "compile", compile_)
     step.Stepper(Bigram(), step.EAGER, TINY, CPU)
     assert compiled == []
-    step.Stepper(Bigram(), step.COMPILED, TINY, CPU)
-    assert compiled == [None]
+    model = Bigram()
+    step.Stepper(model, step.COMPILED, TINY, CPU)
+    assert compiled == [model]

@@ -29,6 +29,7 @@ from plkernel.study import dry_run
 from plkernel.study.dry_run import OPERATIONS, duration, estimate, operations, render
 from plkernel.training.build import Prepared
 from plkernel.training.evaluate import reach, worth_of_context
+from plkernel.training.graphs import CALLED
 from plkernel.training.recall_task import RecallTask
 from plkernel.training.recall_tests import recall_results
 
@@ -403,27 +404,33 @@ def test_runs_at_a_time_are_those_that_the_engine_has_room_for(
     assert estimate(resolved())["workers"] == 3
 
 
-def test_steps_and_windows_of_a_run_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock on which an evaluation takes 6 s, the first step 100 s, others 2 s, starting 1."""
+@pytest.mark.parametrize(("replayed", "first"), [(None, 1), (object(), CALLED + 1)])
+def test_steps_and_windows_of_a_run_are_timed_apart(
+    replayed: Any, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which an evaluation takes 6 s, the first steps 100 s, others 2 s, starting 1.
+
+    The first steps are as many as come before the replays of a graph.
+    """
     now = [0.0]
-    takes = {"evaluate": 6.0, "step": 100.0}
+    takes = iter([100.0] * first + [2.0] * 100)
 
     class Timed:
         device = torch.device("cpu")
 
         def __init__(self, task: Any) -> None:
             self.task = task
+            self.replayed = replayed
             data = task.splits.train
             assert data.size == 4 * 3 * 33
             assert task.splits.validation is task.splits.test is data
             now[0] += 1.0
 
         def evaluate(self) -> None:
-            now[0] += takes["evaluate"]
+            now[0] += 6.0
 
         def step(self) -> None:
-            now[0] += takes["step"]
-            takes["step"] = 2.0
+            now[0] += next(takes)
 
         def settle(self) -> None:
             pass

@@ -195,7 +195,7 @@ def test_counted_are_the_windows_of_the_first_seeds_runs(
     spec, out = load_spec(tiny_spec(eval_windows=3)), tmp_path / "out"
     save_references(resolve_spec(spec), list(spec.arms), out)
     run = Training(prepare(spec, "power-law", 0, tmp_path / "other"))
-    read = np.concatenate([run.windows(step).numpy() for step in range(12)])
+    read = np.concatenate([run.drawn(step).numpy() for step in range(12)])
     assert np.array_equal(counts[0], read)
     found, tables = entry(out), n_grams([read.astype(np.uint8)])
     splits = open_corpus(spec.corpus, 32)[1]

@@ -69,7 +69,7 @@ def test_losses_are_those_of_one_long_window(
         for parameter in run.model.parameters():
             if parameter.ndim == 2:
                 parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-    windows = [run.windows(step) for step in range(steps)]
+    windows = [run.drawn(step) for step in range(steps)]
     stretch = torch.cat([windows[0], *(window[:, 1:] for window in windows[1:])], dim=1)
     run.model.eval()
     with torch.no_grad():

@@ -279,7 +279,7 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one(
     plain, fused = (
         opened(tiny_spec, kind, tmp_path, context=16, eps=1e-3, compile=on) for on in (False, True)
     )
-    assert torch._dynamo.explain(plain.model)(plain.windows(0)[:, :-1]).graph_break_count == 0
+    assert torch._dynamo.explain(plain.model)(plain.drawn(0)[:, :-1]).graph_break_count == 0
     for _ in range(4):
         plain.step()
         fused.step()

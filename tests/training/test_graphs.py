@@ -1,0 +1,234 @@
+"""Training steps as CUDA graphs: which runs have them, how they are recorded, and their sums."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from plkernel.config.condition import Condition, resolve
+from plkernel.config.schema import Arm, CorpusSpec, ModelSpec, Stage, TrainSpec
+from plkernel.study.dry_run import random_training
+from plkernel.training.build import Prepared, keep_rates_on, replays
+from plkernel.training.graphs import CALLED, ReplayedStep
+from plkernel.training.loop import Training, open_run
+
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda")
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+TRAIN: dict[str, Any] = {"context": 32, "batch": 4, "steps": 12, "eval_windows": 4}
+
+
+class FakeGpu:
+    """What `ReplayedStep` asks of a GPU, on a CPU: a recording that fails, or is of its work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: bool = False) -> None:
+        self.failing = failing
+        self.is_recording = False
+        self.replayed = 0
+        names = {
+            "Stream": lambda device: SimpleNamespace(wait_stream=lambda other: None),
+            "current_stream": lambda device: SimpleNamespace(wait_stream=lambda other: None),
+            "stream": self.on_stream,
+            "graph_pool_handle": lambda: None,
+            "CUDAGraph": lambda: SimpleNamespace(replay=self.replay),
+            "graph": self.recording,
+        }
+        for name, value in names.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(Tensor, "pin_memory", lambda values: values)
+
+    def replay(self) -> None:
+        self.replayed += 1
+
+    @contextmanager
+    def on_stream(self, stream: Any) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def recording(self, graph: Any, pool: Any, stream: Any) -> Iterator[None]:
+        self.is_recording = True
+        yield
+        self.is_recording = False
+        if self.failing:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+
+class Counted:
+    """A step that counts its calls, and the inputs that it was called with."""
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu = gpu
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.optimizer = torch.optim.AdamW([self.weight], fused=True)
+        self.seen: list[Tensor] = []
+        self.capturable: list[bool] = []
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        self.seen.append(inputs[0])
+        self.capturable.append(self.optimizer.param_groups[0]["capturable"])
+        self.weight.grad = torch.ones(1)
+        return inputs[0].sum()
+
+
+def test_a_step_is_recorded_once_for_each_set_of_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(monkeypatch)
+    work = Counted(gpu)
+    step = ReplayedStep(work, work.optimizer, CPU)
+    for size in (3, 5, 3, 5, 3):
+        for value in range(CALLED + 2):
+            step(torch.full((size,), float(value)))
+    assert [len(one) for one in work.seen] == [3] * (CALLED + 1) + [5] * (CALLED + 1)
+    assert gpu.replayed == 2 * 2 + 3 * (CALLED + 2)
+    assert work.capturable == 2 * ([False] * CALLED + [True])
+    assert not work.optimizer.param_groups[0]["capturable"]
+
+
+def test_a_replay_reads_the_inputs_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are copied to where the recorded step reads them; its loss is another tensor."""
+    gpu = FakeGpu(monkeypatch)
+    work = Counted(gpu)
+    step = ReplayedStep(work, work.optimizer, CPU)
+    for value in range(CALLED):
+        assert float(step(torch.full((3,), float(value)))) == 3 * value
+    first = step(torch.zeros(3))
+    kept = work.seen[-1]
+    given = torch.arange(3.0)
+    second = step(given)
+    assert torch.equal(kept, given)
+    assert kept is not given
+    assert first.data_ptr() != second.data_ptr()
+
+
+def test_a_step_that_cannot_be_recorded_is_called_from_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every step is taken once, no gradient of the recording is left, and one warning says why."""
+    gpu = FakeGpu(monkeypatch, failing=True)
+    work = Counted(gpu)
+    step = ReplayedStep(work, work.optimizer, CPU)
+
+    def losses(values: range) -> list[float]:
+        return [float(step(torch.full((3,), float(value)))) for value in values]
+
+    assert losses(range(CALLED)) == [3.0 * value for value in range(CALLED)]
+    monkeypatch.setattr(work.optimizer, "step", None)  # a recording takes no step
+    with pytest.warns(UserWarning, match="could not be recorded: operation not permitted") as told:
+        later = losses(range(CALLED, CALLED + 3))
+    assert later == [3.0 * value for value in range(CALLED, CALLED + 3)]
+    assert len(told) == 1
+    assert len(work.seen) == CALLED + 3 + 1
+    assert gpu.replayed == 0
+    assert not work.optimizer.param_groups[0]["capturable"]
+
+
+@pytest.mark.parametrize(
+    ("model", "train", "device", "expected"),
+    [
+        (ModelSpec(dim=16), {}, CUDA, True),
+        (ModelSpec(kind="rwkv7", dim=16, head_size=8), {}, CUDA, True),
+        (ModelSpec(dim=16), {}, CPU, False),
+        (ModelSpec(dim=16), {"carry": True}, CUDA, False),
+        (ModelSpec(kind="rwkv6", dim=16, head_size=8), {"dropout": 0.1}, CUDA, False),
+        (ModelSpec(kind="somebody:Model"), {}, CUDA, False),
+    ],
+)
+def test_steps_that_are_the_same_each_time_are_replayed(
+    model: ModelSpec, train: dict[str, Any], device: torch.device, expected: bool
+) -> None:
+    condition = Condition(model, Arm(), TrainSpec(**TRAIN | train))
+    assert replays(condition, device) is expected
+
+
+def test_rates_are_kept_as_tensors(tmp_path: Path) -> None:
+    """A group has its multiplier of the rate, and rows the rate as it is on a CPU."""
+    plain, kept = (
+        random_training(
+            Prepared.of(resolve(ModelSpec(dim=16), None, TrainSpec(**TRAIN, decay_multiplier=0.5))),
+            tmp_path / name,
+        )
+        for name in ("plain", "kept")
+    )
+    keep_rates_on(kept.optimizer, CPU)
+    for training in (plain, kept):
+        training.step()
+        training.step()
+    for one, other in zip(plain.optimizer.param_groups, kept.optimizer.param_groups, strict=True):
+        assert isinstance(other["lr"], Tensor)
+        assert float(other["lr"]) == pytest.approx(one["lr"], rel=1e-6)
+    assert len({group["lr"] for group in plain.optimizer.param_groups}) > 1
+    assert kept.rate == plain.rate == plain.optimizer.param_groups[0]["lr"]
+
+
+def trained(
+    condition: Condition, folder: Path, steps: int, recorded: bool
+) -> tuple[Training, list[float]]:
+    """A training after `steps`, and their losses; with graphs, or all called from Python."""
+    training = Training(open_run(condition, 0, folder))
+    assert training.replayed is not None
+    training.replayed.is_recordable = recorded
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="training steps are called from Python")
+        for _ in range(steps):
+            training.step()
+    return training, torch.cat(training.unread).tolist()
+
+
+RECALL = CorpusSpec(name="synthetic:recall,pairs=8,length=32,bytes=40k")
+STAGES = (Stage(share=0.5, length=16, pairs=(2, 4)),)
+LEARNT = {"learning_rate": 1e-2, "decay_multiplier": 0.5, "device": "cuda"}
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("model", "train", "corpus"),
+    [
+        (ModelSpec(dim=64, layers=2), {}, CorpusSpec(name="stdlib")),
+        (ModelSpec(kind="rwkv6", dim=64, layers=2, head_size=32), {}, CorpusSpec(name="stdlib")),
+        (ModelSpec(kind="rwkv7", dim=64, layers=2, head_size=32), {}, CorpusSpec(name="stdlib")),
+        (
+            ModelSpec(kind="rwkv7", dim=64, layers=2, head_size=32),
+            {"curriculum": STAGES, "steps": 40},
+            RECALL,
+        ),
+        (ModelSpec(dim=64, layers=2), {"average": 0.5}, CorpusSpec(name="stdlib")),
+    ],
+)
+def test_gpu_replayed_steps_have_the_losses_of_steps_from_python(
+    model: ModelSpec, train: dict[str, Any], corpus: CorpusSpec, compiled: bool, tmp_path: Path
+) -> None:
+    """And the weights: both are of the same kernels in the same order."""
+    protocol = TrainSpec(**TRAIN | LEARNT | train | {"compile": compiled})
+    condition = resolve(model, None, protocol, corpus)
+    ends = []
+    for name in (True, False):
+        torch._dynamo.reset()
+        ends.append(trained(condition, tmp_path / str(name), protocol.total_steps, name))
+    (replayed, losses), (called, expected) = ends
+    assert replayed.replayed is not None
+    assert len(replayed.replayed.recorded) == (1 if corpus is not RECALL else 3)
+    # Gradients of embeddings and of what a batch shares are summed in any order on a GPU.
+    assert losses == pytest.approx(expected, rel=2e-2)
+    assert losses[:CALLED] == pytest.approx(expected[:CALLED], rel=1e-4)
+    for one, other in zip(replayed.model.parameters(), called.model.parameters(), strict=True):
+        apart = torch.linalg.vector_norm(one - other) / torch.linalg.vector_norm(other)
+        assert float(apart) < 5e-2
+
+
+@NEEDS_GPU
+def test_gpu_a_resumed_run_goes_on(tmp_path: Path) -> None:
+    """With the losses of a run that was not interrupted, up to the rounding of sums."""
+    protocol = TrainSpec(**TRAIN | LEARNT)
+    condition = resolve(ModelSpec(dim=64, layers=2), None, protocol, CorpusSpec(name="stdlib"))
+    whole, losses = trained(condition, tmp_path / "whole", 12, True)
+    part, _ = trained(condition, tmp_path / "part", 6, True)
+    part.evaluate()
+    again, rest = trained(condition, tmp_path / "part", 6, True)
+    assert again.progress.step == whole.progress.step == 12
+    assert rest == pytest.approx(losses[6:], rel=2e-2)

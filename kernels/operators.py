@@ -319,9 +319,9 @@ def _gradient_rule(
     state_place = defined.saved.index("state")
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-        *tensors, ctx.form = inputs
+        ctx.form = inputs[-1]
         ctx.set_materialize_grads(False)  # torch's zeros would start its threads
-        tensors.append(output[0])
+        tensors = (*inputs[:-1], output[0])
         ctx.save_for_backward(*[tensors[place] for place in places])
 
     def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -733,7 +733,7 @@ class Launch(NamedTuple):
 
     sizes: T, H, K, V and the number of chunks; keys, padded: K and V as they are kept; values,
     carried: columns of a program of `_gradients`, and of one that carries the state; warps: of
-    `_prepare`.
+    `_prepare`, of what carries the state, and of `_gradients`.
     """
 
     sizes: tuple[int, int, int, int, int]
@@ -743,7 +743,7 @@ class Launch(NamedTuple):
     padded: int
     values: int
     carried: int
-    warps: int
+    warps: tuple[int, int, int]
     precision: Precision
 
     @property
@@ -758,7 +758,7 @@ class Launch(NamedTuple):
             "KEYS": self.keys,
             "PAIRS": self.precision.pairs,
             "SOLVE": self.precision.solve,
-            "num_warps": self.warps,
+            "num_warps": self.warps[0],
             "num_stages": 1,
             **OPTIONS,
         }
@@ -770,7 +770,7 @@ class Launch(NamedTuple):
             "VALUES": self.carried,
             "PAIRS": self.precision.pairs,
             "STATE": self.precision.state,
-            "num_warps": 4,
+            "num_warps": self.warps[1],
             "num_stages": 2,
             **OPTIONS,
         }
@@ -787,7 +787,7 @@ class Launch(NamedTuple):
             "PADDED": self.padded,
             "PAIRS": self.precision.pairs,
             "STATE": self.precision.state,
-            "num_warps": 8,
+            "num_warps": self.warps[2],
             "num_stages": 1,
             **OPTIONS,
         }
@@ -809,10 +809,11 @@ def planned(r: Tensor, v: Tensor, precision: str | None) -> Launch:
         )
     keys = max(16, triton.next_power_of_2(size))
     padded = max(16, triton.next_power_of_2(values))
-    # The registers of a program hold no more. Fewer values for each program that carries the state
-    # make more of such programs, each with less to do in series.
+    # Fewer values for each program that carries the state make more of such programs, each with
+    # less to do in series. Chunks of 32 were slower on an H200: `docs/evidence/speed.md`.
+    chunk = 16
+    carried = min(padded, 16)
     small = keys <= 64 and chosen == "bf16"
-    chunk = 32 if small else 16
     return Launch(
         sizes=(time, heads, size, values, triton.cdiv(time, chunk)),
         units=batch * heads,
@@ -820,8 +821,8 @@ def planned(r: Tensor, v: Tensor, precision: str | None) -> Launch:
         keys=keys,
         padded=padded,
         values=min(padded, TILE // keys),
-        carried=min(padded, 32 if small else 16),
-        warps=4 if small else 8,
+        carried=carried,
+        warps=(2, 2, 4) if small else (8, 4, 8),
         precision=PRECISIONS[chosen],
     )
 

@@ -185,6 +185,7 @@ LEARNT = {"learning_rate": 1e-2, "decay_multiplier": 0.5, "device": "cuda"}
 
 
 @NEEDS_GPU
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     ("model", "train", "corpus"),

@@ -453,8 +453,9 @@ class TrainSpec(Section):
         "Implementation of the scan: cpu, gpu or reference; left out, the one for the device."
     )
     compile: bool | Literal["auto"] = option(
-        "torch.compile of a step, with CUDA graphs on a GPU: faster, sums in another order. auto:"
-        " on a GPU alone, in runs of 10000 steps or more.",
+        "torch.compile of the model in training: faster, sums in another order. auto: on a GPU"
+        " alone, in runs of which bytes times layers times width are 3e12 or more, and not other"
+        " people's models.",
         False,
     )
     threads: Positive = option(

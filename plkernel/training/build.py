@@ -37,10 +37,12 @@ DECAYS = (".time_decay", ".att.w0", ".log_rate", ".ordered.theta", ".ordered.del
 """Ends of the names of decays: of RWKV-5 and 6, of RWKV-7, of the SSM, and of the last two where
 decays are ordered.
 """
-COMPILED_FROM = 10_000
-"""Steps from which `train.compile = "auto"` compiles on a GPU. Compiling saved 14 ms of a step of
-19 on an H200 (docs/evidence/speed.md), so that a minute of it, assumed and not measured, is repaid
-after 4,300 steps; twice as many and more leave room for models that gain less.
+COMPILED_FROM = 3e12
+"""Bytes of all steps, times layers and width, from which `train.compile = "auto"` compiles.
+
+On an H200 compiling an SSM of 100 million parameters saved 3.1e-11 seconds for each, beside
+replaying its steps, and took less than 77 seconds; smaller models and RWKVs save more
+(docs/evidence/speed.md).
 """
 
 
@@ -338,11 +340,19 @@ def choose_device(name: Device) -> torch.device:
     return torch.device("cuda" if name != "cpu" and present else "cpu")
 
 
-def compiles(train: TrainSpec, device: torch.device) -> bool:
-    """True if the steps of a run are compiled: as it says, or by COMPILED_FROM on a GPU alone."""
-    if train.compile == "auto":
-        return device.type == "cuda" and train.total_steps >= COMPILED_FROM
-    return train.compile
+def compiles(condition: Condition, device: torch.device) -> bool:
+    """True if the steps of a run are compiled: as `train.compile` says.
+
+    `auto` compiles on a GPU alone, from COMPILED_FROM, and not other people's models.
+    """
+    train = condition.protocol
+    model = condition.model
+    if train.compile != "auto":
+        return train.compile
+    if device.type != "cuda" or model.is_foreign:
+        return False
+    read = train.total_steps * train.batch * train.context
+    return read * model.layers * model.dim >= COMPILED_FROM
 
 
 def replays(condition: Condition, device: torch.device) -> bool:

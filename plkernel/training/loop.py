@@ -221,7 +221,7 @@ class Training:
             keep_rates_on(self.optimizer, self.device)
             self.replayed = ReplayedStep(self.update, self.optimizer, self.device)
         self.compiled: nn.Module = self.model
-        if compiles(train, self.device):
+        if compiles(condition, self.device):
             has_graphs = self.device.type == "cuda" and self.replayed is None
             mode = "reduce-overhead" if has_graphs else None
             self.compiled = cast(nn.Module, torch.compile(self.model, mode=mode))

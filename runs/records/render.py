@@ -571,6 +571,7 @@ GPU = {"{problem} time over ours": "{ratio[median]:.2f}", "{problem} per second"
 GPU |= {"{problem} error": "{error:.0e}"}
 TIMES = {
     "variants": {"{contender}": "{forward:.0f}, {both:.0f}"},
+    "chunks": {"{contender}": "{forward:.0f}, {both:.0f}"},
     "forms": {
         "{contender}": "{forward_device:.0f}, {both_device:.0f}",
         "{contender}, host": "{forward_host:.0f}, {both_host:.0f}",

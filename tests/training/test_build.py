@@ -1,7 +1,6 @@
 """What a condition becomes before its first step: what is tried, rates of steps, devices."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,21 +175,34 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         choose_device("cuda")
 
 
+SIZED = ModelSpec(dim=500, layers=4)
+LONG = 15_000
+"""Steps of 100,000 bytes, of which 2,000 times as many are COMPILED_FROM."""
+
+
 @pytest.mark.parametrize(
-    ("value", "device", "steps", "expected"),
+    ("value", "device", "steps", "model", "expected"),
     [
-        (False, "cuda", COMPILED_FROM, False),
-        (True, "cpu", 1, True),
-        ("auto", "cuda", COMPILED_FROM, True),
-        ("auto", "cuda", COMPILED_FROM - 1, False),
-        ("auto", "cpu", COMPILED_FROM, False),
+        (False, "cuda", LONG, SIZED, False),
+        (True, "cpu", 1, SIZED, True),
+        (True, "cuda", 1, ModelSpec(kind="somebody:Model"), True),
+        ("auto", "cuda", LONG, SIZED, True),
+        ("auto", "cuda", LONG - 1, SIZED, False),
+        ("auto", "cuda", LONG // 2, ModelSpec(dim=1000, layers=4), True),
+        ("auto", "cuda", LONG // 2, ModelSpec(dim=500, layers=8), True),
+        ("auto", "cuda", LONG, ModelSpec(kind="somebody:Model"), False),
+        ("auto", "cpu", LONG, SIZED, False),
     ],
 )
-def test_long_runs_on_a_gpu_are_compiled(
-    value: Any, device: str, steps: int, expected: bool
+def test_long_runs_of_large_models_are_compiled_on_a_gpu(
+    value: Any, device: str, steps: int, model: ModelSpec, expected: bool
 ) -> None:
-    train = TrainSpec(steps=steps, compile=value)
-    assert compiles(train, SimpleNamespace(type=device)) is expected  # type: ignore[arg-type]
+    """A length in bytes counts as its steps."""
+    assert LONG * 100_000 * 2000 == COMPILED_FROM
+    for length in ({"steps": steps}, {"bytes": steps * 100_000}):
+        train = TrainSpec(batch=100, context=1000, compile=value, **length)
+        condition = Condition(model, Arm(), train)
+        assert compiles(condition, torch.device(device)) is expected
 
 
 def test_facts_are_those_of_the_model_that_is_built() -> None:

@@ -19,12 +19,11 @@ from plkernel.commands.train import command as train_command
 from plkernel.common import environment
 from plkernel.common.files import load_json, read_lines, save_json
 from plkernel.config.reading import load_spec, load_values, parse_spec, replaced
-from plkernel.config.schema import TrainSpec
 from plkernel.data.names import known_sequence, predictor_of
 from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.results.record import save_record
 from plkernel.results.study import read_study
-from plkernel.training import build, loop
+from plkernel.training import loop
 from plkernel.training.checkpoint import load_checkpoint
 from plkernel.training.folder import RunFolder, RunProgress
 from plkernel.training.loop import Training, prepare, run_training, stop_requests
@@ -286,25 +285,6 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one(
     assert torch.cat(fused.unread).tolist() == pytest.approx(
         torch.cat(plain.unread).tolist(), abs=1e-5
     )
-
-
-@pytest.mark.parametrize(
-    ("compile_", "device", "steps", "expected"),
-    [
-        (True, "cpu", 1, True),
-        (False, "cuda", 10**6, False),
-        ("auto", "cuda", build.COMPILED_FROM, True),
-        ("auto", "cuda", build.COMPILED_FROM - 1, False),
-        ("auto", "cpu", 10**6, False),
-    ],
-)
-def test_auto_compiles_long_runs_on_a_gpu(
-    compile_: Any, device: str, steps: int, expected: bool
-) -> None:
-    protocol = TrainSpec(steps=steps, compile=compile_)
-    assert build.compiles(protocol, torch.device(device)) is expected
-    long = TrainSpec(bytes=steps * protocol.batch * protocol.context, compile=compile_)
-    assert build.compiles(long, torch.device(device)) is expected
 
 
 def test_auto_changes_nothing_on_a_cpu(tiny_spec: SpecWriter, tmp_path: Path) -> None:

@@ -111,9 +111,8 @@ def of_tensor_cores() -> Iterator[dict[str, Any]]:
             *_, shared, _, cubin = test_wkv_tensor.compiled(
                 name, CHIP, dtype, precision, HEADS, back=back
             )
-            warps = wkv_tensor.OPTIONS[name]["num_warps"]
             named = {"kernel": f"wkv {label} {dtype} {precision}", "chip": CHIP}
-            yield named | taken(cubin, warps, shared)
+            yield named | taken(cubin, wkv_tensor.WARPS, shared)
         for name in test_wkv7_tensor.KERNELS:
             binary = test_wkv7_tensor.compiled(name, CHIP, dtype, precision, HEADS)
             named = {"kernel": f"wkv7 {name} {dtype} {precision}", "chip": CHIP}

@@ -4,9 +4,10 @@ python runs/records/render.py rewrites every part between <!-- record:NAME STUDY
 -->, and every number in a sentence that stands between comments, which sentences.py describes. It
 draws the kernels of several starts before training and after, convergence/kernels.png and .svg,
 what short half-lives are worth, memory-shortness/dose.png and .svg, what exponents are worth on
-eight texts, beta-sweep/exponents.png and .svg, and what starts of RWKV-7 and
-Mamba-2 are worth, starts.png and .svg in models-goose and models-mamba2. The forest of all of
-them and its numbers are forest/forest.png, .svg and table.json.
+eight texts, beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth,
+starts.png and .svg in models-goose and models-mamba2, and recall beyond the length of training,
+recall-post/recall.png and .svg. The forest of all of them and its numbers are forest/forest.png,
+.svg and table.json.
 """
 
 import json
@@ -19,6 +20,7 @@ from typing import Any
 
 import forest
 import numpy as np
+import recall_tests
 from comparisons import Lowest, lowest
 from matplotlib.figure import Figure
 from sentences import accuracies, blocks, fill, paired, targets
@@ -170,14 +172,20 @@ def differences(study: str, *steps: str) -> str:
     return f"{table('', 'arm', '{arm}', cells, arms)}\n\n{source(study)}"
 
 
+RECALLED = ("capacity", "persistence")
+"""Metrics of hypotheses that are shares of right answers."""
+
+
 def declared(*studies: str) -> str:
     """Return a table of the gates and hypotheses of studies as they were registered, and what
     became of them.
     """
     lines, tests = [], dict[str, None]()
+    of_answers = False
     for study in studies:
         registered = load(f"{study}/report/table.json")["declared"]
         tests |= {one["test"]: None for one in registered["hypotheses"]}
+        of_answers |= any(one["metric"] in RECALLED for one in registered["hypotheses"])
         for one in registered["gates"]:
             edge = "at most" if one["at_least"] is None else "at least"
             claim, passed = (
@@ -198,7 +206,8 @@ def declared(*studies: str) -> str:
                     f"**{one['verdict'].partition(':')[0]}**",
                 ]
             )
-    kind = f"bits per byte, 90 % interval by {' or '.join(tests)}"
+    unit = "right answers as a share, gates in bits per answer" if of_answers else "bits per byte"
+    kind = f"{unit}, 90 % interval by {' or '.join(tests)}"
     header = ["study", "hypothesis or gate", "claim", kind, "on test text", "verdict"]
     return _without_bounds(markdown(header, lines))
 
@@ -313,6 +322,58 @@ def recall(study: str, test: str) -> str:
         lines[arm] = cells
     header = [test, *(f"{times} times" for times in TIMES_TRAINED)]
     return f"{markdown(header, [[arm, *cells] for arm, cells in lines.items()])}\n\n{source(study)}"
+
+
+def recall_by_distance(study: str) -> str:
+    """Return the mean accuracy in % of every arm at the longest length, by distance to the pair."""
+    lines = []
+    for arm, by_length in recall_tests.tests_of(study, "persistence").items():
+        found = recall_tests.by_distance(by_length[max(by_length)])
+        lines.append([arm, *(f"{100 * values.mean():.1f}" for values in found.values())])
+    header = ["bytes from pair to query, up to", *(f"{end:,}" for end in found)]
+    return f"{markdown(header, lines)}\n\n{source(study)}"
+
+
+def searched(study: str) -> str:
+    """Return the mean accuracy in % of the runs of a search, by arm and learning rate.
+
+    At the length of training, and at the longest.
+    """
+    path = f"{study}/search-beyond.json"
+    by_cell: dict[tuple[str, float, int], list[float]] = {}
+    for row in load(path)["rows"]:
+        cell = (row["arm"], row["rate"], row["length"])
+        by_cell.setdefault(cell, []).append(100 * row["accuracy"])
+    arms, rates, lengths = (list(dict.fromkeys(sorted(column))) for column in zip(*by_cell))
+    arms = [arm for arm in read_study(RECORDS / study).arms if arm in arms]
+    ends = (lengths[0], lengths[-1])
+    lines = []
+    for arm in arms:
+        cells = []
+        for rate in rates:
+            means = [float(np.mean(by_cell[arm, rate, length])) for length in ends]
+            cells.append("{:.1f}, {:.1f}".format(*means))
+        lines.append([arm, *cells])
+    return f"{markdown(['rate', *(f'{rate:g}' for rate in rates)], lines)}\n\n{source(path)}"
+
+
+def scaling_stopped(study: str) -> str:
+    """Return what stopping the scaling of decays at T changes, in points of accuracy, by length."""
+    path = f"{study}/scaling-off.json"
+    lines: dict[str, dict[int, list[float]]] = {}
+    for row in load(path)["rows"]:
+        change = 100 * (row["stops"] - row["goes_on"])
+        lines.setdefault(row["arm"], {}).setdefault(row["length"], []).append(change)
+    shortest = min(min(by_length) for by_length in lines.values())
+    cells = {}
+    for arm, by_length in lines.items():
+        cells[arm] = [
+            f"{np.mean(changes):+.1f} ({min(changes):+.1f} to {max(changes):+.1f})"
+            for length, changes in by_length.items()
+            if length > shortest
+        ]
+    header = ["change", *(f"{times} times" for times in TIMES_TRAINED[1:])]
+    return f"{markdown(header, [[arm, *row] for arm, row in cells.items()])}\n\n{source(path)}"
 
 
 def forest_table() -> str:
@@ -638,6 +699,9 @@ PARTS: dict[str, Callable[..., str]] = {
     "doses": best_exponents,
     "exponents": exponents,
     "recall": recall,
+    "recall-distance": recall_by_distance,
+    "searched": searched,
+    "scaling-stopped": scaling_stopped,
     "lengths": at_lengths,
     "corners": lambda: table(
         "", "at", "{what}", {"{arm}": PAIRED}, load("memory-length/length.json")["corners"]
@@ -743,6 +807,7 @@ if __name__ == "__main__":
         "beta-sweep/exponents": exponents_figure(),
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
+    figures["recall-post/recall"] = recall_tests.figure("recall-post")
     figures["forest/forest"] = forest.figure()
     save_json(RECORDS / "forest/table.json", forest.table())
     for name, figure in figures.items():

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from comparisons import POOLED, Compared, PooledEffect, random_effects
+from recall_tests import tests_of
 
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.config.reading import load_spec
@@ -147,14 +148,10 @@ def accuracies(study: str, test: str) -> dict[str, dict[int, dict[int, float]]]:
     The study need not have ended, such as a pilot. Lengths are in lengths of training.
     """
     found: dict[str, dict[int, dict[int, float]]] = {}
-    for run in read_study(RECORDS / study).finished():
-        assert run.result is not None
-        context = run.config["train"]["context"]
-        for one in (run.result.recall or {}).get("tests", ()):
-            if one["test"] == test:
-                by_length = found.setdefault(run.arm, {})
-                by_seed = by_length.setdefault(one["length"] // context, {})
-                by_seed[run.seed] = float(one["accuracy"])
+    for arm, by_length in tests_of(study, test).items():
+        found[arm] = {}
+        for times, by_seed in by_length.items():
+            found[arm][times] = {seed: float(one["accuracy"]) for seed, one in by_seed.items()}
     return found
 
 
@@ -176,12 +173,24 @@ def lead_needed(study: str, hypothesis: str) -> float:
 
 
 @number
-def recalled_more(
-    study: str, arm: str, against: str, times: str, seed: str, test: str = "persistence"
+def searched_mean(study: str, arm: str, rate: str) -> float:
+    """Return the mean accuracy in % at the longest length of an arm at a rate of the search."""
+    rows = json.loads((RECORDS / study / "search-beyond.json").read_text())["rows"]
+    longest = max(row["length"] for row in rows)
+    found = []
+    for row in rows:
+        if (row["arm"], row["rate"], row["length"]) == (arm, float(rate), longest):
+            found.append(100 * row["accuracy"])
+    return statistics.fmean(found)
+
+
+@number
+def recalled_lead(
+    study: str, arm: str, against: str, times: str, which: str, test: str = "persistence"
 ) -> float:
-    """Return the accuracy of an arm minus that of another at a length, in points, of one seed."""
+    """Return the lead of an arm over another at a length, in points: mean, low or high of 95 %."""
     of_arm, of_other = (accuracies(study, test)[one][int(times)] for one in (arm, against))
-    return 100 * (of_arm[int(seed)] - of_other[int(seed)])
+    return 100 * float(getattr(paired_difference(of_arm, of_other), which))
 
 
 def _validation(run: StudyRun, step: int) -> float:

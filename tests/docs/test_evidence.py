@@ -50,7 +50,7 @@ def spread_by_hand(study: str, arms: list[str], at: str, kernel: bool) -> tuple[
     spreads = []
     of_seeds_alone = []
     for block in range(count):
-        for place in range(8 if kernel else 7):
+        for place in range(len(octaves(ends[arms[0]][0], block))):
             values = [[octaves(one, block)[place] for one in ends[arm]] for arm in arms]
             spreads.append(float(np.std([statistics.fmean(seeds) for seeds in values])))
             errors = [float(np.var(seeds, ddof=1)) / len(seeds) for seeds in values]

@@ -296,7 +296,7 @@ class Stepper:
                 self()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=stream):
             self.once()
         self.work = graph.replay
         self()

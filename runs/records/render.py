@@ -344,11 +344,11 @@ def searched(study: str) -> str:
     for row in load(path)["rows"]:
         cell = (row["arm"], row["rate"], row["length"])
         by_cell.setdefault(cell, []).append(100 * row["accuracy"])
-    arms, rates, lengths = (list(dict.fromkeys(sorted(column))) for column in zip(*by_cell))
-    arms = [arm for arm in read_study(RECORDS / study).arms if arm in arms]
-    ends = (lengths[0], lengths[-1])
+    rates = sorted({rate for _, rate, _ in by_cell})
+    lengths = {length for _, _, length in by_cell}
+    ends = (min(lengths), max(lengths))
     lines = []
-    for arm in arms:
+    for arm in read_study(RECORDS / study).arms:
         cells = []
         for rate in rates:
             means = [float(np.mean(by_cell[arm, rate, length])) for length in ends]

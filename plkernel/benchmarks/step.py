@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from plkernel.benchmarks.host import host_seconds
 from plkernel.benchmarks.operators import progress, set_up
 from plkernel.benchmarks.profile import PEERS, WIDTH, chip, wall_seconds
 from plkernel.benchmarks.training import OPERATORS
+from plkernel.benchmarks.tuned import briefly, compile_ahead
 from plkernel.common.cli import text_table
 from plkernel.common.environment import environment, versions_of
 from plkernel.common.files import save_json
@@ -66,6 +68,8 @@ APART = 0.05
 """Largest relative difference of a loss from that of the same model called from Python."""
 SLOW_PEER = "fla"
 """Beginning of the names of peers that time many launches before they choose one."""
+PREPARED = 0.3
+"""Share of the seconds in which their kernels are compiled beforehand."""
 SLOW = 45.0
 """Seconds that must be left before a slow peer or a compilation begins on a GPU."""
 LARGEST = 500
@@ -348,10 +352,14 @@ def step(device: Device, seconds: float, out: Path | None, only: Sequence[str] =
     known = timed_models()
     losses: dict[tuple[str, str], float] = {}
     rows: list[TimedRow] = []
+    chosen = []
     for size, label, mode in order(place.type):
         name = f"{size.name} {label} {mode}"
-        if only and not any(fnmatchcase(name, pattern) for pattern in only):
-            continue
+        if not only or any(fnmatchcase(name, pattern) for pattern in only):
+            chosen.append((name, size, label, mode))
+    if place.type == "cuda":
+        prepare([(size, label) for _, size, label, _ in chosen], seconds * PREPARED)
+    for name, size, label, mode in chosen:
         row: TimedRow = {"size": size.name, "model": label, "mode": mode}
         key = (size.name, label)
         is_slow = place.type == "cuda" and (mode == COMPILED or label.startswith(SLOW_PEER))
@@ -359,7 +367,8 @@ def step(device: Device, seconds: float, out: Path | None, only: Sequence[str] =
             rows.append(row | {"reason": "no time left"})
             continue
         progress(name)
-        found = timed_model(known[label], mode, size, place)
+        with briefly() if place.type == "cuda" else nullcontext():
+            found = timed_model(known[label], mode, size, place)
         if "loss" in found:
             expected = losses.setdefault(key, found["loss"])
             if not abs(found["loss"] - expected) <= APART * abs(expected):
@@ -372,6 +381,22 @@ def step(device: Device, seconds: float, out: Path | None, only: Sequence[str] =
         f"{_card(place)}: bf16 product {rate / 1e12:.1f} TFLOP/s; context and batch as in the JSON"
     )
     print(table_of_steps(rows))
+
+
+def prepare(chosen: Sequence[tuple[Size, str]], seconds: float) -> None:
+    """Compile the kernels of the slow peers among these models, by several processes."""
+    slow = [one for one in dict.fromkeys(chosen) if one[1].startswith(SLOW_PEER)]
+    if slow and find_spec("fla") is not None:
+        progress("compiling the configurations of peers")
+        compile_ahead([partial(step_once, label, size) for size, label in slow], seconds)
+
+
+def step_once(label: str, size: Size) -> None:
+    """Take the first steps of a model on a GPU, with two layers: others have the same kernels."""
+    device = torch.device("cuda")
+    model = timed_models()[label].make(size, 2, False).to(device).train()
+    Stepper(model, EAGER, size, device)
+    torch.cuda.synchronize()
 
 
 def table_of_steps(rows: Sequence[TimedRow]) -> str:

@@ -479,3 +479,26 @@ def test_calls_of_autograd_take_the_state_as_it_is() -> None:
     scan = Problem(given.inputs[:2], given.gradients[:1])
     whole = profile.by_autograd(lambda a, b: a.sum() + b, scan)[1]()
     assert len(whole) == 1 + 2
+
+
+def test_kernels_of_slow_peers_are_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are not skipped, and only where they are installed."""
+    given: list[tuple[list[Any], float]] = []
+    monkeypatch.setattr(profile, "find_spec", lambda name: name)
+    monkeypatch.setattr(profile, "compile_ahead", lambda *seen: given.append(seen))
+    profile.prepare(9.0)
+    profile.prepare(9.0, ["wkv *"])
+    chosen = [[task.args for task in tasks] for tasks, _ in given]
+    assert chosen == [
+        list(profile.SLOW_PEERS),
+        [one for one in profile.SLOW_PEERS if one[0] != "wkv"],
+    ]
+    assert {task.func for tasks, _ in given for task in tasks} == {profile.call_once}
+    assert [seconds for _, seconds in given] == [9.0, 9.0]
+    monkeypatch.setattr(profile, "find_spec", lambda name: None)
+    profile.prepare(9.0)
+    assert len(given) == 2
+
+
+def test_slow_peers_are_contenders() -> None:
+    assert all(label in profile.candidates(name) for name, label in profile.SLOW_PEERS)

@@ -455,3 +455,23 @@ def test_a_compiled_step_calls_the_compiled_model(monkeypatch: pytest.MonkeyPatc
     model = Bigram()
     step.Stepper(model, step.COMPILED, TINY, CPU)
     assert compiled == [model]
+
+
+def test_kernels_of_slow_peers_are_compiled_before_their_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once for each size and model, whatever the modes."""
+    given: list[tuple[list[Any], float]] = []
+    monkeypatch.setattr(step, "find_spec", lambda name: name)
+    monkeypatch.setattr(step, "compile_ahead", lambda *seen: given.append(seen))
+    large, small = step.SIZES["cuda"][:2]
+    chosen = [(large, "ssm"), (large, "fla rwkv7"), (large, "fla rwkv7"), (small, "fla rwkv6")]
+    step.prepare(chosen, 12.0)
+    ((tasks, seconds),) = given
+    assert [task.args for task in tasks] == [("fla rwkv7", large), ("fla rwkv6", small)]
+    assert {task.func for task in tasks} == {step.step_once}
+    assert seconds == 12.0
+    step.prepare(chosen[:1], 12.0)
+    monkeypatch.setattr(step, "find_spec", lambda name: None)
+    step.prepare(chosen, 12.0)
+    assert len(given) == 1

@@ -4,7 +4,7 @@
                        [--device cuda]
 
 Parts are done in the order given until the minutes are over; left out, they are bench,
-published-gpu, ladder-gpu, tests and memory-lags-gpu:
+published-gpu, ladder-gpu, tests and rates-gpu:
 
     bench    scan, wkv, wkv7 and a training step beside their peers; checked before they are timed
     profile  every variant of the kernels and every peer: time of a call, on the GPU alone, on the
@@ -38,7 +38,7 @@ SITE = ROOT / f"runs/out/site-{sys.version_info[0]}.{sys.version_info[1]}"
 sys.path.insert(0, str(ROOT))
 sys.path.append(str(SITE))
 
-PARTS = ("bench", "published-gpu", "ladder-gpu", "tests", "memory-lags-gpu")
+PARTS = ("bench", "published-gpu", "ladder-gpu", "tests", "rates-gpu")
 NEEDED = ("torch", "numba", "pydantic", "tyro", "safetensors", "filelock", "pytest")
 SMALL = {"scan": "2 64 16", "wkv": "1 64 1 16", "wkv7": "1 64 1 16"}
 """Shapes on a CPU, where the benchmarks only show that they run."""

@@ -50,6 +50,9 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_KEYS = 128  # a program holds all keys of a state
+# Batch times heads from which chunks of 16 steps are faster than of 32: in series they take longer,
+# at a time less. On an H200, at this number and two lengths: docs/evidence/speed.md.
+MANY_UNITS = 64
 TILE = 4096  # entries of the part of a state that a program holds at most
 # Stands for every stronger decay: exp is 0 there already, and 0 * LEAST is not NaN.
 LEAST = tl.constexpr(-1e4)
@@ -809,20 +812,22 @@ def planned(r: Tensor, v: Tensor, precision: str | None) -> Launch:
         )
     keys = max(16, triton.next_power_of_2(size))
     padded = max(16, triton.next_power_of_2(values))
-    # Fewer values for each program that carries the state make more of such programs, each with
-    # less to do in series. Chunks of 32 were slower on an H200: `docs/evidence/speed.md`.
-    chunk = 16
-    carried = min(padded, 16)
-    small = keys <= 64 and chosen == "bf16"
+    units = batch * heads
+    if keys > 64 or chosen != "bf16":
+        chunk, carried, warps = 16, 16, (8, 4, 8)
+    elif units >= MANY_UNITS:
+        chunk, carried, warps = 16, 16, (2, 2, 4)
+    else:
+        chunk, carried, warps = 32, 32, (4, 4, 8)
     return Launch(
         sizes=(time, heads, size, values, triton.cdiv(time, chunk)),
-        units=batch * heads,
+        units=units,
         chunk=chunk,
         keys=keys,
         padded=padded,
         values=min(padded, TILE // keys),
-        carried=carried,
-        warps=(2, 2, 4) if small else (8, 4, 8),
+        carried=min(padded, carried),
+        warps=warps,
         precision=PRECISIONS[chosen],
     )
 

@@ -1,9 +1,9 @@
 """Training steps of whole models on one GPU, within a few minutes.
 
 `step`: models of about 2, 10 and 100 million parameters beside other people's of equal size, in
-three modes: called from Python, as one CUDA graph of the whole step, and as one of a model that
-torch has compiled. `growth`: the time of a step over context at a constant number of bytes, over
-width and over batch, and the steps per second of several runs at a time.
+three modes: called from Python, as one CUDA graph of the whole step, and as the graph of a model
+that torch has compiled. `growth`: the time of a step over context at a constant number of bytes,
+over width and over batch, and the steps per second of several runs at a time.
 
 A step is forward and backward in bfloat16 autocast, clipping, and fused AdamW. Its operations are
 6 for each number in a matrix and byte, and those of the recurrence (`OPERATIONS`) or of causal
@@ -51,7 +51,7 @@ TimedRow = dict[str, Any]
 EAGER = "eager"
 GRAPH = "graph"
 COMPILED = "compiled"
-"""Modes of a step: called from Python, as one CUDA graph, and as one of a compiled model."""
+"""Modes of a step: from Python, as one CUDA graph, and as the graph of a compiled model."""
 OURS = ("ssm", "rwkv6", "rwkv7")
 """Kinds of models of this package that are timed."""
 CORES = {"rwkv6": "wkv", "rwkv7": "wkv7"}

@@ -113,9 +113,10 @@ def step(
     out: Path | None = None,
     only: tuple[str, ...] = (),
 ) -> None:
-    """Time training steps of 10 and 100 million parameters beside peers of equal size.
+    """Time training steps of 2, 10 and 100 million parameters beside peers of equal size.
 
-    Each is called from Python, as one CUDA graph, and compiled; beside the chip's own bf16 rate.
+    Each is called from Python, as one CUDA graph, and as the graph of a compiled model; beside the
+    chip's own bf16 rate.
 
     Args:
         device: auto, cpu (small, to see that it runs) or cuda.

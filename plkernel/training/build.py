@@ -41,8 +41,8 @@ COMPILED_FROM = 3e12
 """Bytes of all steps, times layers and width, from which `train.compile = "auto"` compiles.
 
 On an H200 compiling an SSM of 100 million parameters saved 3.1e-11 seconds for each, beside
-replaying its steps, and took less than 77 seconds; smaller models and RWKVs save more
-(docs/evidence/speed.md).
+replaying its steps; smaller models and RWKVs save more (docs/evidence/speed.md). It took less than
+77 seconds, in which six models were compiled at a time: alone it is not measured.
 """
 
 

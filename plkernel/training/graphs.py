@@ -73,6 +73,7 @@ class ReplayedStep:
     def _record(self, shapes: Shapes, pinned: list[Tensor]) -> None:
         """Record the step for inputs of these shapes; nothing is computed yet."""
         self.called[shapes] += 1
+        before = torch.cuda.current_stream(self.device)
         inputs = tuple(one.to(self.device) for one in pinned)
         graph = torch.cuda.CUDAGraph()
         for group in self.optimizer.param_groups:
@@ -82,6 +83,7 @@ class ReplayedStep:
                 loss = self.work(*inputs)
         except RuntimeError as reason:
             self.is_recordable = False
+            torch.cuda.set_stream(before)  # a recording that fails at its end leaves its own
             self.optimizer.zero_grad(set_to_none=True)  # they have no values
             first = str(reason).strip().partition("\n")[0]
             warnings.warn(

@@ -42,9 +42,10 @@ def right_answers(runs: Mapping[int, Any]) -> dict[int, float]:
 
 
 def by_distance(runs: Mapping[int, Any]) -> dict[int, Floats]:
-    """Return the accuracy of each run by the largest distance of a group, from groups of all runs.
+    """Return the right answers of each run, as a share, by the largest distance of a group.
 
-    Distances with fewer than FEWEST queries in all runs together are left out.
+    Groups are those that all runs have. Those with fewer than FEWEST queries in all runs together
+    are left out.
     """
     columns = [one["distance"] for one in runs.values()]
     ends = sorted(set.intersection(*(set(one["up_to"]) for one in columns)))

@@ -192,7 +192,8 @@ def declared(*studies: str) -> str:
                 f"{edge} {one[edge.replace(' ', '_')]:.4g}",
                 "passed" if one["passed"] else "**failed**",
             )
-            lines.append([study, one["name"], claim, f"{one['mean']:.4f}", "-", passed])
+            found = "{mean:.4f} ({low:.4f} to {high:.4f}, 95 %)".format(**one)
+            lines.append([study, one["name"], claim, found, "-", passed])
         for one in registered["hypotheses"]:
             claim = one["claim"] + (f", margin {one['margin']:g}" if one["margin"] else "")
             on_test = on_test_text(study, one)
@@ -326,11 +327,15 @@ def recall(study: str, test: str) -> str:
 
 def recall_by_distance(study: str) -> str:
     """Return the mean accuracy in % of every arm at the longest length, by distance to the pair."""
-    lines = []
+    found = {}
     for arm, by_length in recall_tests.tests_of(study, "persistence").items():
-        found = recall_tests.by_distance(by_length[max(by_length)])
-        lines.append([arm, *(f"{100 * values.mean():.1f}" for values in found.values())])
-    header = ["bytes from pair to query, up to", *(f"{end:,}" for end in found)]
+        found[arm] = recall_tests.by_distance(by_length[max(by_length)])
+    ends = [*next(iter(found.values()))]
+    lines = []
+    for arm, by_end in found.items():
+        assert [*by_end] == ends, f"{arm} has other distances"
+        lines.append([arm, *(f"{100 * shares.mean():.1f}" for shares in by_end.values())])
+    header = ["bytes from pair to query, up to", *(f"{end:,}" for end in ends)]
     return f"{markdown(header, lines)}\n\n{source(study)}"
 
 

@@ -173,15 +173,19 @@ def lead_needed(study: str, hypothesis: str) -> float:
 
 
 @number
-def searched_mean(study: str, arm: str, rate: str) -> float:
-    """Return the mean accuracy in % at the longest length of an arm at a rate of the search."""
-    rows = json.loads((RECORDS / study / "search-beyond.json").read_text())["rows"]
+def searched_lead(study: str, arm: str, against: str, rate: str) -> float:
+    """Return the mean lead of an arm over another, in points, at a rate of the search.
+
+    At the longest length.
+    """
+    rows = record(f"{study}/search-beyond.json")["rows"]
     longest = max(row["length"] for row in rows)
-    found = []
-    for row in rows:
-        if (row["arm"], row["rate"], row["length"]) == (arm, float(rate), longest):
-            found.append(100 * row["accuracy"])
-    return statistics.fmean(found)
+    means = []
+    for one in (arm, against):
+        cell = (one, float(rate), longest)
+        found = [r["accuracy"] for r in rows if (r["arm"], r["rate"], r["length"]) == cell]
+        means.append(statistics.fmean(found))
+    return 100 * (means[0] - means[1])
 
 
 @number

@@ -229,3 +229,32 @@ def test_no_other_number_is_in_the_sentences(page: str) -> None:
     text = re.sub(r"^\|.*$|^`python -m.*$|!\[.*?\]\(.*?\)", "", text, flags=re.MULTILINE)
     text = re.sub(r"\]\(\S+?\)", "]", text)
     assert set(re.findall(r"\d+\.\d+", text)) == DESIGN[page]
+
+
+def test_leads_in_recall_are_those_of_the_rows() -> None:
+    """Differences seed by seed, and means over the seeds of the search, in loops over the rows."""
+    found: dict[str, dict[int, float]] = {"post": {}, "official": {}}
+    for row in finished_rows("recall-post"):
+        if row["arm"] in found:
+            (test,) = [
+                one
+                for one in row["result"]["recall"]["tests"]
+                if (one["test"], one["length"]) == ("persistence", 1024)
+            ]
+            found[row["arm"]][row["seed"]] = 100 * test["accuracy"]
+    leads = [found["post"][seed] - found["official"][seed] for seed in range(16)]
+    error = statistics.stdev(leads) / 4
+    mean = statistics.fmean(leads)
+    expected = (mean, mean - 2.1314 * error, mean + 2.1314 * error)
+    for which, value in zip(("mean", "low", "high"), expected, strict=True):
+        lead = sentences.recalled_lead("recall-post", "post", "official", "8", which)
+        assert lead == pytest.approx(value, abs=1e-3)
+    rows = sentences.record("recall-post/search-beyond.json")["rows"]
+    means = {}
+    for arm in found:
+        at_rate = [row for row in rows if (row["arm"], row["rate"]) == (arm, 0.005)]
+        shares = [row["accuracy"] for row in at_rate if row["length"] == 1024]
+        assert len(shares) == 4
+        means[arm] = 25 * sum(shares)
+    lead = sentences.searched_lead("recall-post", "post", "official", "0.005")
+    assert lead == pytest.approx(means["post"] - means["official"])

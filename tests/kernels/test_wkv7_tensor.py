@@ -184,15 +184,20 @@ def test_the_precision_follows_the_dtype() -> None:
 
 
 def compiled(
-    name: str, chip: int, dtype: str, precision: str | None, sizes: tuple[int, int]
+    name: str,
+    chip: int,
+    dtype: str,
+    precision: str | None,
+    sizes: tuple[int, int],
+    units: int = tensor.MANY_UNITS,
 ) -> Any:
-    """A kernel as it is launched for heads of `sizes`."""
+    """A kernel as it is launched for heads of `sizes`, so many with those of all sequences."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
-    keys, values = (torch.empty(1, 1, 1, size, dtype=torch_dtype) for size in sizes)
+    keys, values = (torch.empty(units, 1, 1, size, dtype=torch_dtype) for size in sizes)
     plan = tensor.planned(keys, values, precision)
     kernel = getattr(tensor, name)
     names = kernel.arg_names
@@ -224,13 +229,29 @@ def compiled(
     )
 
 
+def test_chunks_are_short_where_many_heads_are_computed_at_a_time() -> None:
+    """In bfloat16 and for keys of up to 64; others are short in any case."""
+
+    def chunk(batch: int, heads: int, size: int = 64, precision: str | None = None) -> int:
+        x = torch.empty(batch, 1, heads, size, dtype=torch.bfloat16)
+        return tensor.planned(x, x, precision).chunk
+
+    assert chunk(8, 8) == chunk(64, 1) == chunk(1, 64) == 16
+    assert chunk(7, 9) == chunk(1, 1) == 32
+    assert chunk(1, 1, size=128) == chunk(1, 1, precision="tf32x3") == 16
+
+
 @COMPILED
+@pytest.mark.parametrize("units", [1, tensor.MANY_UNITS])
 @pytest.mark.parametrize("name", KERNELS)
-def test_kernels_for_bfloat16_take_tensor_cores_and_keep_their_registers(name: str) -> None:
-    binary = compiled(name, 90, "bf16", None, (64, 64))
+def test_kernels_for_bfloat16_take_tensor_cores_and_keep_their_registers(
+    name: str, units: int
+) -> None:
+    binary = compiled(name, 90, "bf16", None, (64, 64), units)
     assert binary.metadata.shared <= aot.SHARED[90]
     # A few numbers, outside of the loops. Eight warps for the gradients spill none and take longer.
-    assert aot.spilled(binary.asm["cubin"]) <= (256 if name == "_gradients" else 64)
+    is_short = name == "_gradients" and units == tensor.MANY_UNITS
+    assert aot.spilled(binary.asm["cubin"]) <= (256 if is_short else 64)
     ptx = binary.asm["ptx"]
     assert "mma.sync" in ptx or "wgmma.mma_async" in ptx
     assert "bf16.bf16" in ptx, "products of bfloat16"

@@ -29,11 +29,14 @@ class FakeGpu:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: bool = False) -> None:
         self.failing = failing
-        self.is_recording = False
         self.replayed = 0
+        self.waits: list[tuple[str, str]] = []
+        self.recorded_on: list[str] = []
+        self.current = self.made("outer")
         names = {
-            "Stream": lambda device: SimpleNamespace(wait_stream=lambda other: None),
-            "current_stream": lambda device: SimpleNamespace(wait_stream=lambda other: None),
+            "Stream": lambda device: self.made("own"),
+            "current_stream": lambda device: self.current,
+            "set_stream": self.set_stream,
             "stream": self.on_stream,
             "graph_pool_handle": lambda: None,
             "CUDAGraph": lambda: SimpleNamespace(replay=self.replay),
@@ -43,27 +46,44 @@ class FakeGpu:
             monkeypatch.setattr(torch.cuda, name, value)
         monkeypatch.setattr(Tensor, "pin_memory", lambda values: values)
 
+    def made(self, name: str) -> Any:
+        def wait(other: Any) -> None:
+            self.waits.append((name, other.name))
+
+        return SimpleNamespace(name=name, wait_stream=wait)
+
+    def set_stream(self, stream: Any) -> None:
+        self.current = stream
+
     def replay(self) -> None:
         self.replayed += 1
 
     @contextmanager
     def on_stream(self, stream: Any) -> Iterator[None]:
+        before = self.current
+        self.current = stream
         yield
+        self.current = before
 
     @contextmanager
     def recording(self, graph: Any, pool: Any, stream: Any) -> Iterator[None]:
-        self.is_recording = True
+        """As torch does, it leaves the stream of a recording only where the recording ends well."""
+        before = self.current
+        self.current = stream
+        self.recorded_on.append(stream.name)
         yield
-        self.is_recording = False
         if self.failing:
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        self.current = before
 
 
 class Counted:
-    """A step that counts its calls, and the inputs that it was called with."""
+    """A step that notes its inputs, the stream that it is on, and whether a gradient was left."""
 
     def __init__(self, gpu: FakeGpu) -> None:
         self.gpu = gpu
+        self.streams: list[str] = []
+        self.left: list[bool] = []
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.optimizer = torch.optim.AdamW([self.weight], fused=True)
         self.seen: list[Tensor] = []
@@ -71,8 +91,12 @@ class Counted:
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         self.seen.append(inputs[0])
+        self.streams.append(self.gpu.current.name)
+        self.left.append(self.weight.grad is not None)
         self.capturable.append(self.optimizer.param_groups[0]["capturable"])
         self.weight.grad = torch.ones(1)
+        if not self.gpu.failing or len(self.seen) != CALLED + 1:
+            self.weight.grad = None  # a recording that fails leaves it
         return inputs[0].sum()
 
 
@@ -86,6 +110,10 @@ def test_a_step_is_recorded_once_for_each_set_of_shapes(monkeypatch: pytest.Monk
     assert [len(one) for one in work.seen] == [3] * (CALLED + 1) + [5] * (CALLED + 1)
     assert gpu.replayed == 2 * 2 + 3 * (CALLED + 2)
     assert work.capturable == 2 * ([False] * CALLED + [True])
+    assert set(work.streams) == {"own"}
+    assert gpu.recorded_on == ["own", "own"]
+    assert gpu.waits == 2 * CALLED * [("own", "outer"), ("outer", "own")]
+    assert gpu.current.name == "outer"
     assert not work.optimizer.param_groups[0]["capturable"]
 
 
@@ -117,12 +145,13 @@ def test_a_step_that_cannot_be_recorded_is_called_from_python(
         return [float(step(torch.full((3,), float(value)))) for value in values]
 
     assert losses(range(CALLED)) == [3.0 * value for value in range(CALLED)]
-    monkeypatch.setattr(work.optimizer, "step", None)  # a recording takes no step
     with pytest.warns(UserWarning, match="could not be recorded: operation not permitted") as told:
         later = losses(range(CALLED, CALLED + 3))
     assert later == [3.0 * value for value in range(CALLED, CALLED + 3)]
     assert len(told) == 1
     assert len(work.seen) == CALLED + 3 + 1
+    assert not any(work.left)
+    assert gpu.current.name == "outer"
     assert gpu.replayed == 0
     assert not work.optimizer.param_groups[0]["capturable"]
 
@@ -221,6 +250,66 @@ def test_gpu_replayed_steps_have_the_losses_of_steps_from_python(
     for name, one in replayed.model.state_dict().items():
         apart = torch.linalg.vector_norm(one - state[name]) / torch.linalg.vector_norm(state[name])
         assert float(apart) < 5e-2
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize(
+    ("model", "train"),
+    [
+        (ModelSpec(dim=64, layers=2), {"decay_multiplier": 0.0, "l2wrap": 1e-4}),
+        (ModelSpec(dim=64, layers=2), {"decay_dtype": "bfloat16"}),
+        (ModelSpec(dim=64, layers=2, parametrisation="ordered", position_scaling=True), {}),
+        (ModelSpec(kind="rwkv5", dim=64, layers=2, head_size=32), {}),
+    ],
+)
+def test_gpu_a_replayed_step_reads_the_learning_rate(
+    model: ModelSpec, train: dict[str, Any], tmp_path: Path
+) -> None:
+    """A step at a rate of zero leaves the weights as they are, bit by bit; the next one does not.
+
+    An evaluation in between changes nothing about it.
+    """
+    protocol = TrainSpec(**TRAIN | LEARNT | {"weight_decay": 0.0} | train)
+    condition = resolve(model, None, protocol, CorpusSpec(name="stdlib"))
+    training, _ = trained(condition, tmp_path, CALLED + 2, True)
+    assert training.replayed is not None
+    assert len(training.replayed.recorded) == 1
+
+    def weights() -> list[Tensor]:
+        return [values.detach().clone() for values in training.model.parameters()]
+
+    before = weights()
+    training.evaluate()
+    windows = training.drawn(CALLED + 2)
+    training.set_rate(0.0)
+    training.replayed(windows)
+    assert all(map(torch.equal, before, weights()))
+    training.set_rate(1e-3)
+    training.replayed(windows)
+    assert not all(map(torch.equal, before, weights()))
+
+
+@NEEDS_GPU
+def test_gpu_a_step_that_waits_is_called_from_python(tmp_path: Path) -> None:
+    """The run goes on, on the stream of before, and can be evaluated."""
+    condition = resolve(
+        ModelSpec(dim=64, layers=2),
+        None,
+        TrainSpec(**TRAIN | LEARNT),
+        CorpusSpec(name="stdlib"),
+    )
+    training = Training(open_run(condition, 0, tmp_path))
+    assert training.replayed is not None
+    update = training.update
+    training.replayed.work = lambda *inputs: update(*inputs) + 0 * float(inputs[0].sum())
+    before = torch.cuda.current_stream()
+    for _ in range(CALLED):
+        training.step()
+    with pytest.warns(UserWarning, match="could not be recorded"):
+        training.step()
+    training.step()
+    assert torch.cuda.current_stream() == before
+    assert training.evaluate()["step"] == CALLED + 2
 
 
 @NEEDS_GPU

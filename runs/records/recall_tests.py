@@ -66,6 +66,7 @@ def figure(study: str, baseline: str = "official") -> Figure:
     """
     tests = tests_of(study, "persistence")
     longest = max(tests[baseline])
+    (pairs,) = {one["pairs"] for one in tests[baseline][longest].values()}
     with style():
         drawing = Figure(figsize=(PAGE_WIDTH, 3.2))
         by_length, far, lead = drawing.subplots(1, 3, width_ratios=[1, 1, 1.1])
@@ -73,7 +74,7 @@ def figure(study: str, baseline: str = "official") -> Figure:
             _draw_lengths(by_length, look, lengths)
             _draw_distances(far, look, lengths[longest])
         _draw_leads(lead, tests, baseline, longest)
-        by_length.set(title="32 pairs", xlabel="length, in lengths of training")
+        by_length.set(title=f"{pairs} pairs", xlabel="length, in lengths of training")
         by_length.set(ylabel="right answers (%)", ylim=(None, 101))
         far.set(title=f"at {longest} times the length", xlabel="bytes from pair to query")
         lead.set(title=f"minus {baseline}, {longest} times", xlabel="points")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import recall_tests
 import sentences
 from sentences import blocks, doses, exponents, paired, record, studies
 
@@ -258,3 +259,20 @@ def test_leads_in_recall_are_those_of_the_rows() -> None:
         means[arm] = 25 * sum(shares)
     lead = sentences.searched_lead("recall-post", "post", "official", "0.005")
     assert lead == pytest.approx(means["post"] - means["official"])
+
+
+def test_the_figure_of_recall_shows_every_arm_and_seed() -> None:
+    figure = recall_tests.figure("recall-post")
+    by_length, by_distance, lead = figure.axes
+    arms = list(studies()["recall-post"].arms)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == arms
+    means = [np.asarray(line.get_ydata()) for line in by_length.lines]
+    assert len(means) == len(by_distance.lines) == len(arms)
+    shown = sentences.accuracies("recall-post", "persistence")["official"]
+    assert means[0] == pytest.approx([100 * np.mean([*one.values()]) for one in shown.values()])
+    strokes = [line for line in lead.lines if len(np.asarray(line.get_xdata())) == 16]
+    assert len(strokes) == len(arms) - 1
+    assert [label.get_text() for label in lead.get_yticklabels()] == arms[1:]
+    for place, line in enumerate(strokes):
+        assert place < float(np.asarray(line.get_ydata())[0]) < place + 1

@@ -637,6 +637,7 @@ GPU = {"{problem} time over ours": "{ratio[median]:.2f}", "{problem} per second"
 GPU |= {"{problem} error": "{error:.0e}"}
 TIMES = {
     "variants": {"{contender}": "{forward:.0f}, {both:.0f}"},
+    "peers": {"{contender}": "{forward:.0f}, {both:.0f}", "{contender}, error": "{error:.1e}"},
     "chunks": {"{contender}": "{forward:.0f}, {both:.0f}"},
     "forms": {
         "{contender}": "{forward_device:.0f}, {both_device:.0f}",

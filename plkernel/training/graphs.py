@@ -62,7 +62,7 @@ class ReplayedStep:
         return found.loss.clone()
 
     def _from_python(self, pinned: list[Tensor]) -> Tensor:
-        """The step on a stream of its own, as steps that come before a recording must be."""
+        """Take the step on a stream of its own, as steps before a recording must be."""
         before = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(before)
         with torch.cuda.stream(self.stream):

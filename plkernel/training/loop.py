@@ -222,8 +222,8 @@ class Training:
             self.replayed = ReplayedStep(self.update, self.optimizer, self.device)
         self.compiled: nn.Module = self.model
         if compiles(condition, self.device):
-            has_graphs = self.device.type == "cuda" and self.replayed is None
-            mode = "reduce-overhead" if has_graphs else None
+            needs_graphs = self.device.type == "cuda" and self.replayed is None
+            mode = "reduce-overhead" if needs_graphs else None
             self.compiled = cast(nn.Module, torch.compile(self.model, mode=mode))
         # After the checkpoint was read: where that is refused, the rows stay as they are.
         task.folder.cut(self.progress)
@@ -322,7 +322,7 @@ class Training:
                 group["lr"] = own
 
     def update(self, windows: Tensor, *asked: Tensor) -> Tensor:
-        """Forward, backward, clipping and the optimiser's step; the loss of before the step.
+        """Take forward and backward pass, clipping and update; return the loss before the update.
 
         asked: in a corpus of recall, the fields of `Asked`.
         """

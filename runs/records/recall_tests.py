@@ -59,12 +59,13 @@ def by_distance(runs: Mapping[int, Any]) -> dict[int, Floats]:
     return found
 
 
-def figure(study: str, baseline: str = "official") -> Figure:
+def figure(study: str) -> Figure:
     """Draw the accuracy of arms by length and by distance, and their leads at the longest length.
 
     Means over seeds, and of the leads 95 % t intervals; strokes are seeds.
     """
     tests = tests_of(study, "persistence")
+    baseline = str(read_study(RECORDS / study).baseline)
     longest = max(tests[baseline])
     (pairs,) = {one["pairs"] for one in tests[baseline][longest].values()}
     with style():

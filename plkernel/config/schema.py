@@ -83,11 +83,17 @@ Metric = Literal[
     "truncation_cost",
     "capacity",
     "persistence",
+    "position_bpb",
+    "reading_on",
     "val_bpb_minimum",
     "test_bpb_minimum",
 ]
 OF_RECALL = ("capacity", "persistence")
 """Metrics of runs on a corpus of recall, by the names of the tests."""
+OF_POSITIONS = ("position_bpb", "reading_on")
+"""Metrics of runs on a text that end with windows beyond the length of training."""
+OF_DISTANCE = (*OF_RECALL, *OF_POSITIONS)
+"""Metrics that are taken at so many lengths of training, which `times` says."""
 OF_CURVES = ("val_bpb_minimum", "test_bpb_minimum")
 """Metrics of curves over learning rates rather than of runs."""
 FARTHEST = 8
@@ -695,11 +701,14 @@ class MeasuredNumber(Section):
     """val_bpb, test_bpb; excess_bpb: validation above the floor of a known corpus; truncation_cost:
     bits per byte when only `bytes` bytes are given, minus those with the whole context; capacity
     and persistence: accuracy, from 0 to 1, of a test at the end of a run on a corpus of recall;
+    position_bpb and reading_on, with train.beyond: bits per byte at the bytes behind the first
+    half of `times` contexts, and what is lost there by having read more than a context;
     val_bpb_minimum and test_bpb_minimum: of a curve over learning rates, tuning.method 'curve',
     whose name is that of its arm in the spec."""
     bytes: Positive | None = option("truncation_cost: how many bytes are given.")
     times: Positive | None = option(
         "capacity, persistence: the length of the test, in lengths of training: 1, 2, 4 .."
+        " position_bpb, reading_on: how far from the beginning of a window, in the same unit."
     )
     step: Natural | None = option(
         "The evaluation that counts, of val_bpb and excess_bpb; the last if left out."
@@ -714,14 +723,16 @@ class MeasuredNumber(Section):
             raise ValueError(
                 f"{head}bytes must be given with metric 'truncation_cost', such as 32, got none"
             )
-        if self.metric not in OF_RECALL:
+        if self.metric not in OF_DISTANCE:
             self.refuse(["times"], f"does not belong to metric {self.metric!r}: leave it out", head)
         elif self.times is None or self.times & (self.times - 1):
             raise ValueError(
                 f"{head}times must be 1, 2, 4 or another power of two with metric"
                 f" {self.metric!r}, got {self.times}"
             )
-        if self.metric in ("test_bpb", "truncation_cost", *OF_RECALL, *OF_CURVES):
+        elif self.metric == "reading_on" and self.times == 1:
+            raise ValueError(f"{head}times must be 2 or more with metric 'reading_on', got 1")
+        if self.metric in ("test_bpb", "truncation_cost", *OF_DISTANCE, *OF_CURVES):
             self.refuse(
                 ["step"],
                 f"has no {self.metric}, which is taken at the end only: leave it out",
@@ -767,10 +778,10 @@ class Gate(MeasuredNumber):
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
-        if self.metric in (*OF_RECALL, *OF_CURVES):
+        if self.metric in (*OF_DISTANCE, *OF_CURVES):
             raise ValueError(
-                f"{self.name!r}: metric of a gate must be a loss of a run, got {self.metric!r};"
-                " state a hypothesis"
+                f"{self.name!r}: metric of a gate must be a loss of a run within its context, got"
+                f" {self.metric!r}; state a hypothesis"
             )
         limits = [limit for limit in (self.at_least, self.at_most) if limit is not None]
         if self.ahead_of:

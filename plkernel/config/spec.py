@@ -216,7 +216,7 @@ class Spec(Section):
                 "train.truncation_windows must be above 0 for truncation_cost, such as 1024, got 0"
             )
         if one.times is not None:
-            self._check_recall(one, one.times)
+            self._check_distance(one, one.times)
         if one.step is None or one.step == last:
             return
         if one.step % every or one.step > last:
@@ -225,14 +225,25 @@ class Spec(Section):
                 f" {one.step}"
             )
 
-    def _check_recall(self, one: Hypothesis | Gate, times: int) -> None:
-        """Raise ValueError where no test of recall has so many lengths of training."""
+    def _check_distance(self, one: Hypothesis | Gate, times: int) -> None:
+        """Raise ValueError where no run is tested at so many lengths of training."""
         condition = self.condition(one.arm)
-        if not condition.corpus.name.startswith(RECALL):
+        corpus = condition.corpus.name
+        context = condition.protocol.context
+        of_recall = one.metric in schema.OF_RECALL
+        if of_recall != corpus.startswith(RECALL):
+            wanted = RECALL if of_recall else "a text"
+            raise ValueError(f"corpus must be {wanted} for metric {one.metric!r}, got {corpus!r}")
+        if not of_recall and context & (context - 1):
             raise ValueError(
-                f"corpus must be {RECALL} for metric {one.metric!r}, got {condition.corpus.name!r}"
+                f"train.context must be a power of two for metric {one.metric!r}, got {context}"
             )
-        farthest = condition.protocol.beyond or schema.FARTHEST
+        farthest = condition.protocol.beyond or (schema.FARTHEST if of_recall else 1)
+        if not of_recall and farthest == 1:
+            raise ValueError(
+                f"train.beyond must be 2 or more for metric {one.metric!r}, such as"
+                f" {max(2, times)}, got {condition.protocol.beyond}"
+            )
         if times > farthest:
             raise ValueError(
                 f"times must be at most {farthest}, got {times}: set train.beyond = {times}"

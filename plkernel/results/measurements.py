@@ -5,7 +5,13 @@ from statistics import fmean
 from typing import Any
 
 from plkernel.config.factors import curves_of, means_of, opposite
-from plkernel.config.schema import OF_CURVES, Gate, Hypothesis, MeasuredNumber
+from plkernel.config.schema import (
+    OF_CURVES,
+    OF_RECALL,
+    Gate,
+    Hypothesis,
+    MeasuredNumber,
+)
 from plkernel.results.rate_curves import curve_against, rate_curve
 from plkernel.results.saved import RunResult
 from plkernel.results.study import Study, StudyRun
@@ -102,7 +108,9 @@ def _measurement(run: StudyRun, result: RunResult, measured: MeasuredNumber) -> 
         return result.truncation_cost(measured.bytes or 0)
     if measured.times is not None:
         length = measured.times * run.config["train"]["context"]
-        return result.recalled(measured.metric, length)
+        if measured.metric in OF_RECALL:
+            return result.recalled(measured.metric, length)
+        return result.bits_beyond(measured.metric, length)
     if measured.metric == "val_bpb" and measured.step is None:
         return result.final_val_bpb
     step = result.steps if measured.step is None else measured.step

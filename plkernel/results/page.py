@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.common.cli import counted, text_table
+from plkernel.config.schema import OF_RECALL
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.answer import advice, answer, words_of
 from plkernel.results.cautions import warnings
@@ -365,7 +366,7 @@ def _kind_of_hypotheses(declared: Declared) -> str:
 
 def _units(comparison: Comparison, declared: Declared) -> str:
     """The unit of the differences of hypotheses."""
-    if any(one.hypothesis.times is not None for one in declared.outcomes):
+    if any(one.hypothesis.metric in OF_RECALL for one in declared.outcomes):
         return f"{comparison.unit}, of recall the share of right answers"
     return comparison.unit
 

@@ -125,6 +125,18 @@ class RunResult(Saved, extra="ignore"):
                 return float(one["accuracy"])
         return None
 
+    def bits_beyond(self, metric: str, given: int) -> float | None:
+        """Bits per byte in long windows where up to `given` bytes come before; None if not taken.
+
+        metric: position_bpb, or reading_on. NaN where the number was not finite.
+        """
+        name = "positions" if metric == "position_bpb" else metric
+        columns = (self.beyond or {}).get(name)
+        if columns is None or given not in columns["given"]:
+            return None
+        bits = columns["bpb"][columns["given"].index(given)]
+        return math.nan if bits is None else float(bits)
+
 
 class LzmaLosses(SavedColumns):
     """Bits per byte of LZMA on the validation text after the training text, by window in bytes."""

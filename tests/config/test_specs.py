@@ -493,6 +493,37 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
         {"hypotheses": [{**CLAIM, "metric": "capacity", "times": 2}]},
         "corpus must be synthetic:recall for metric 'capacity', got",
     ),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "position_bpb", "times": 1}]},
+        "train.beyond must be 2 or more for metric 'position_bpb', such as 2, got None",
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "reading_on", "times": 8}], "train.beyond": 4},
+        "times must be at most 4, got 8: set train.beyond = 8",
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "reading_on", "times": 1}], "train.beyond": 4},
+        "times must be 2 or more with metric 'reading_on', got 1",
+    ),
+    (
+        {
+            "hypotheses": [{**CLAIM, "metric": "position_bpb", "times": 2}],
+            "train.beyond": 2,
+            "train.context": 48,
+        },
+        "train.context must be a power of two for metric 'position_bpb', got 48",
+    ),
+    (
+        {
+            "hypotheses": [{**CLAIM, "metric": "position_bpb", "times": 2}],
+            "corpus.name": "synthetic:recall,pairs=4,length=32",
+        },
+        "corpus must be a text for metric 'position_bpb', got 'synthetic:recall",
+    ),
+    (
+        {"gates": [{**GATE, "metric": "position_bpb", "times": 2}], "train.beyond": 2},
+        "metric of a gate must be a loss of a run within its context, got 'position_bpb'",
+    ),
     ({"hypotheses": [{**CLAIM, "step": 16}]}, "step must be one with an evaluation"),
     ({"hypotheses": [{**CLAIM, "claim": "equal"}]}, "margin must be above 0 for claim 'equal'"),
     (
@@ -588,6 +619,9 @@ FITTING: list[dict[str, Any]] = [
         **RECALL,
         "train.beyond": 16,
     },
+    {"hypotheses": [{**CLAIM, "metric": "position_bpb", "times": 1}], "train.beyond": 2},
+    {"hypotheses": [{**CLAIM, "metric": "position_bpb", "times": 4}], "train.beyond": 4},
+    {"hypotheses": [{**CLAIM, "metric": "reading_on", "times": 2}], "train.beyond": 2},
     {"gates": [{**GATE, "at_least": 4.0}]},
     {"gates": [{"name": "a", "arm": "uniform", "at_least": 4.0}]},
     {"gates": [{"name": "a", "arm": "uniform", "ahead_of": 5, "metric": "test_bpb"}]},

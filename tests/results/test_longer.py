@@ -146,6 +146,25 @@ def test_long_windows_have_bits_from_the_context_on_and_what_reading_on_costs(
     assert one.unit == "bits per byte"
 
 
+def test_a_hypothesis_speaks_of_bits_beyond_the_length_of_training(tmp_path: Path) -> None:
+    """The difference is that of the bytes between half and the whole of `times` contexts."""
+    claim = {"arm": ARMS[1], "against": BASELINE, "claim": "higher", "times": 2}
+    hypotheses = [
+        {**claim, "name": "worse far out", "metric": "position_bpb"},
+        {**claim, "name": "harmed by reading on", "metric": "reading_on"},
+    ]
+    folder = read_on(tmp_path)
+    change(folder / "spec.json", hypotheses=hypotheses)
+    for arm in ARMS:
+        for seed in range(3):
+            change(folder / arm / f"seed-{seed}/config.json", train={"context": 32})
+    one = of(folder)
+    assert one.declared is not None
+    for outcome in one.declared.outcomes:
+        assert outcome.per_seed == pytest.approx(dict.fromkeys(range(3), 1.0))
+    assert "of recall the share" not in page(one, [])
+
+
 def test_other_studies_have_neither(tmp_path: Path) -> None:
     one = of(study(tmp_path))
     assert sections(one, {})["Worth of far context"] == []

@@ -32,6 +32,7 @@ from torch import Tensor
 from plkernel.kernels.scan.look_back import LookBack
 from plkernel.kernels.scan.steps import fixed_decay, load_rows, step
 from plkernel.kernels.scan.stream import Stream
+from plkernel.kernels.scan.tiles import Tiles
 
 ROWS = 16  # steps loaded before the first of them is used: hides the latency of memory
 BACKWARD_ROWS = (
@@ -52,11 +53,13 @@ THREE_PHASES = "three_phases"  # the kernels of this file
 # How a scan can be launched. On an H200 none is fastest everywhere. Forward and backward together,
 # at twelve sizes, the three phases take at most 1.24 times as long as the fastest, `look_back` 1.34
 # times; forward alone, with fixed decays, `look_back` takes 0.71 to 0.93 of their time; `stream`
-# needs tens of thousands of channels (runs/records/bench/h200/variants.json).
-VARIANTS: dict[str, LookBack | Stream | None] = {
+# needs tens of thousands of channels (runs/records/bench/h200/variants.json). `tiles` has been
+# compiled for sm_90, interpreted and held against float64; it has not been timed.
+VARIANTS: dict[str, LookBack | Stream | Tiles | None] = {
     THREE_PHASES: None,
     "look_back": LookBack(),
     "stream": Stream(),
+    "tiles": Tiles(),
 }
 DEFAULT = THREE_PHASES
 
@@ -349,7 +352,7 @@ def backward(
     return (grad_a.sum((0, 1)).to(a.dtype) if fixed else grad_a), grad_b, grad_state
 
 
-def _chosen(variant: str | None) -> LookBack | Stream | None:
+def _chosen(variant: str | None) -> LookBack | Stream | Tiles | None:
     """The plan of a variant; None for the kernels of this file."""
     name = DEFAULT if variant is None else variant
     if name not in VARIANTS:

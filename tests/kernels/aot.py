@@ -15,6 +15,7 @@ from triton.compiler import ASTSource
 
 from plkernel.kernels.scan import gpu as scan_gpu
 from plkernel.kernels.scan.look_back import LookBack
+from plkernel.kernels.scan.tiles import Tiles
 from plkernel.kernels.wkv import gpu as wkv_gpu
 from plkernel.kernels.wkv7 import gpu as wkv7_gpu
 
@@ -73,6 +74,8 @@ def scan_variant(
     tensors = 1 + (not fixed) + (name == "_backward")
     size = 4 if dtype == "fp32" else 2
     constants = {"FIXED": fixed} | plan.constants(tensors, size)
+    if isinstance(plan, Tiles):
+        constants["D"] = channels
     return _compiled(
         module,
         name,
@@ -155,9 +158,9 @@ def _compiled(
     """
     kernel = getattr(gpu, name)
     names = kernel.arg_names
-    given = constants | {key: 1 for key, size in sizes.items() if size == 1}
+    given = {key: 1 for key, size in sizes.items() if size == 1} | constants
     given = {key: value for key, value in given.items() if key in names}
-    sizes = {key: size for key, size in sizes.items() if key in names}
+    sizes = {key: size for key, size in sizes.items() if key in names and key not in constants}
     types = types | dict.fromkeys(sizes, "i32")
     signature = {key: "constexpr" if key in given else types[key] for key in names}
     aligned = [

@@ -96,10 +96,10 @@ class Operator:
         kept = ("u", "state", "grad_last", self.decay)
         return {name: x.to(wide if name in kept else dtype) for name, x in given.items()}
 
-    def run(self, backend: str | None, given: Problem) -> Problem:
-        """Results and gradients through the public function."""
+    def run(self, backend: str | None, given: Problem, **options: Any) -> Problem:
+        """Results and gradients through the public function; options: its own, precision."""
         leaves = {name: given[name].detach().clone().requires_grad_() for name in self.inputs}
-        return self.results_of(self.call(**leaves, backend=backend), leaves, given)
+        return self.results_of(self.call(**leaves, backend=backend, **options), leaves, given)
 
     def results_of(
         self, outputs: tuple[Tensor, Tensor], leaves: Problem, given: Problem

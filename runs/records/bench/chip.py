@@ -71,7 +71,8 @@ def in_flight(plan: Any, tensors: int, backward: bool, size: int) -> int:
     if isinstance(plan, LookBack):
         at_once = tensors - backward  # the backward pass asks for h later
         return at_once * constants["STEPS"] * constants["LANES"] * size
-    return tensors * (constants["STAGES"] - 1) * constants["ROWS"] * constants["LANES"] * size
+    rows = constants["ROWS"] * constants.get("WARPS", 1)
+    return tensors * (constants["STAGES"] - 1) * rows * constants["LANES"] * size
 
 
 HEADS = (64, 64)

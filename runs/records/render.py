@@ -5,8 +5,9 @@ python runs/records/render.py rewrites every part between <!-- record:NAME STUDY
 draws the kernels of several starts before training and after, convergence/kernels.png and .svg,
 what short half-lives are worth, memory-shortness/dose.png and .svg, what exponents are worth on
 eight texts, beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth,
-starts.png and .svg in models-goose and models-mamba2, and recall beyond the length of training,
-recall-post/recall.png and .svg. The forest of all of them and its numbers are forest/forest.png,
+starts.png and .svg in models-goose and models-mamba2, recall beyond the length of training,
+recall-post/recall.png and .svg, and what the longest half-life is worth where copies are far,
+reach/reach.png and .svg. The forest of all of them and its numbers are forest/forest.png,
 .svg and table.json.
 """
 
@@ -772,6 +773,10 @@ def dose_figure() -> Figure:
     return figure
 
 
+REACH = {"SSM": "ssm", "RWKV-7": "goose", "Mamba-2": "mamba2"}
+"""Models of reach as figures name them, and as its arms do."""
+
+
 def exponents_figure() -> Figure:
     """Draw what exponents of the projection are worth on every text of beta-sweep, and on all."""
     texts = [text["text"] for text in load("beta-sweep/texts.json")["texts"]]
@@ -786,6 +791,44 @@ def exponents_figure() -> Figure:
             rows.append(ForestRow(label, found, list(found.per_seed.values()), holds))
         groups[title] = rows
     return forest_of_rows(groups)
+
+
+LONGEST = (16, 64, 1024)
+"""Longest half-lives at initialisation, in bytes, that reach compares with 256."""
+
+
+def reach_figure() -> Figure:
+    """Draw what the longest half-life at initialisation is worth against 256 bytes, by model.
+
+    Differences with 95 % t intervals over seeds, early and at the end; grey: where the copies lie.
+    """
+    moments = {"after 0.8 MB": "200", "after 4.1 MB": "final_val_bpb"}
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 2.3))
+        panels = figure.subplots(1, len(REACH), sharey=True)
+        for axes, (title, model) in zip(panels, REACH.items(), strict=True):
+            axes.axvspan(64, 256, color=INK, alpha=0.08, lw=0)
+            axes.axhline(0.0, color=INK, lw=0.6)
+            for look, at in enumerate(moments.values()):
+                found = [paired("reach", f"{one}_{model}", f"256_{model}", at) for one in LONGEST]
+                beside = np.array(LONGEST) * (1.0 + 0.15 * look)
+                axes.errorbar(
+                    beside,
+                    [one.mean for one in found],
+                    [one.mean - one.low for one in found],
+                    marker="o",
+                    ms=4,
+                    lw=0.8,
+                    capsize=2,
+                    **line_style(look),
+                )
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(LONGEST, [f"{one:,}" for one in LONGEST])
+            axes.minorticks_off()
+            axes.set(title=title, xlabel="longest initial half-life (bytes)")
+        panels[0].set_ylabel("bits per byte minus longest 256")
+        legend_below(figure, [*moments])
+    return figure
 
 
 def starts_figure(name: str) -> Figure:
@@ -814,6 +857,7 @@ if __name__ == "__main__":
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
     figures["recall-post/recall"] = recall_tests.figure("recall-post")
+    figures["reach/reach"] = reach_figure()
     figures["forest/forest"] = forest.figure()
     save_json(RECORDS / "forest/table.json", forest.table())
     for name, figure in figures.items():

@@ -14,11 +14,10 @@ Accuracy is that of `plkernel.kernels.scan.gpu`: float32 within ROWS steps, floa
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
+from plkernel.kernels.scan.serial import Serial
 from plkernel.kernels.scan.steps import fixed_decay, load_rows, step
 
 
@@ -184,7 +183,7 @@ def _backward(
 
 
 @dataclass(frozen=True)
-class Stream:
+class Stream(Serial):
     """A plan of launches.
 
     Args:
@@ -193,6 +192,8 @@ class Stream:
         ahead: rows on their way, of all tensors together. Each is a group of asynchronous copies,
             of which a warp counts 63.
     """
+
+    kernels = (_forward, _backward)
 
     width: int = 4
     rows: int = 4
@@ -211,53 +212,3 @@ class Stream:
     def options(self) -> dict[str, Any]:
         """Options of the compiler for kernels. The fusion of a * h + b is asked for by name."""
         return {"num_warps": 1, "enable_fp_fusion": True}
-
-    def forward(self, a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
-        fixed = a.dim() == 1
-        h, last = torch.empty_like(b), torch.empty_like(state)
-        batch, time, channels = b.shape
-        constants = self.constants(1 if fixed else 2, b.element_size())
-        with torch.cuda.device_of(b):  # kernels are launched on the current device
-            _forward[(batch * triton.cdiv(channels, constants["LANES"]),)](
-                a,
-                b,
-                state,
-                h,
-                last,
-                time,
-                channels,
-                FIXED=fixed,
-                **constants,
-                **self.options,
-            )
-        return h, last
-
-    def backward(
-        self, a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a, b and the state."""
-        fixed = a.dim() == 1
-        grad_b, grad_state = torch.empty_like(h), torch.empty_like(state)
-        batch, time, channels = h.shape
-        grad_a = (
-            h.new_empty((batch, channels), dtype=torch.float64) if fixed else torch.empty_like(a)
-        )
-        constants = self.constants(2 if fixed else 3, h.element_size())
-        with torch.cuda.device_of(h):  # kernels are launched on the current device
-            _backward[(batch * triton.cdiv(channels, constants["LANES"]),)](
-                a,
-                grad_h,
-                h,
-                state,
-                grad_last,
-                grad_a,
-                grad_b,
-                grad_state,
-                time,
-                channels,
-                FIXED=fixed,
-                **constants,
-                **self.options,
-            )
-        return (grad_a.sum(0).to(a.dtype) if fixed else grad_a), grad_b, grad_state

@@ -5,11 +5,11 @@ follow one another. It scans them from zero, the warps exchange what their steps
 shared memory, and each scans its registers again from the carry that enters them. So every number
 is read and written once, in one launch, and the loads of the next tiles are on their way meanwhile
 (Triton's pipelining, asynchronous copies to shared memory). Batch and channels alone must fill the
-GPU, with a sixteenth of what `plkernel.kernels.scan.stream` needs.
+GPU; a program has WARPS times as many warps as one of `plkernel.kernels.scan.stream`.
 
 Accuracy: steps within a warp's rows are float32. What goes from warp to warp and from tile to tile
 is float64 for float32 numbers, as in `plkernel.kernels.scan.gpu`. For half-precision numbers it is
-float32: their own rounding is ten thousand times as large.
+float32: their own rounding is thousands of times as large.
 """
 
 # The language of the kernels is Triton, not typed Python:
@@ -18,12 +18,11 @@ float32: their own rounding is ten thousand times as large.
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from plkernel.kernels.scan.steps import load_rows, step
+from plkernel.kernels.scan.serial import Serial
+from plkernel.kernels.scan.steps import step
 
 
 @triton.jit
@@ -318,7 +317,7 @@ def _backward(
     tile = (batch * T + T - 1 - whole - warp * ROWS) * D + channel
     time = T - 1 - whole - warp * ROWS  # of a warp's first step
     left = tl.where(lanes, time + 1, 0)
-    earlier = load_rows(h + tile - D, -D, tl.where(lanes, time, 0), 0.0, ROWS)
+    earlier = _rows(h + tile - D, -D, tl.where(lanes, time, 0), 0.0, ROWS, True)
     before = tl.load(state + batch * D + channel, mask=lanes, other=0.0).to(tl.float32)
     hs = ()
     for i in tl.static_range(ROWS):
@@ -349,7 +348,7 @@ def _backward(
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(Serial):
     """A plan of launches.
 
     Args:
@@ -359,6 +358,8 @@ class Tiles:
             copies, of which a warp counts 63.
         width: bytes of a row in one thread; asynchronous copies take 4, 8 or 16.
     """
+
+    kernels = (_forward, _backward)
 
     warps: int = 8
     rows: int = 16
@@ -380,53 +381,3 @@ class Tiles:
     def options(self) -> dict[str, Any]:
         """Options of the compiler for kernels. The fusion of a * h + b is asked for by name."""
         return {"num_warps": self.warps, "enable_fp_fusion": True}
-
-    def forward(self, a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
-        fixed = a.dim() == 1
-        h, last = torch.empty_like(b), torch.empty_like(state)
-        batch, time, channels = b.shape
-        constants = self.constants(1 if fixed else 2, b.element_size())
-        with torch.cuda.device_of(b):  # kernels are launched on the current device
-            _forward[(batch * triton.cdiv(channels, constants["LANES"]),)](
-                a,
-                b,
-                state,
-                h,
-                last,
-                time,
-                channels,
-                FIXED=fixed,
-                **constants,
-                **self.options,
-            )
-        return h, last
-
-    def backward(
-        self, a: Tensor, state: Tensor, h: Tensor, grad_h: Tensor, grad_last: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a, b and the state."""
-        fixed = a.dim() == 1
-        grad_b, grad_state = torch.empty_like(h), torch.empty_like(state)
-        batch, time, channels = h.shape
-        grad_a = (
-            h.new_empty((batch, channels), dtype=torch.float64) if fixed else torch.empty_like(a)
-        )
-        constants = self.constants(2 if fixed else 3, h.element_size())
-        with torch.cuda.device_of(h):  # kernels are launched on the current device
-            _backward[(batch * triton.cdiv(channels, constants["LANES"]),)](
-                a,
-                grad_h,
-                h,
-                state,
-                grad_last,
-                grad_a,
-                grad_b,
-                grad_state,
-                time,
-                channels,
-                FIXED=fixed,
-                **constants,
-                **self.options,
-            )
-        return (grad_a.sum(0).to(a.dtype) if fixed else grad_a), grad_b, grad_state

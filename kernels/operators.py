@@ -218,8 +218,8 @@ def define(
     letters = {one: shapes.split() for one, shapes in inputs.items()}
     defined = Definition(name, main, letters, like, precise, tuple(kept or inputs), cores)
     forward, backward = _passes(defined)
-    registered, function = _differentiable(defined, forward, backward)
     checked_once = _remembered(defined)
+    registered, function = _differentiable(defined, forward, backward, checked_once)
 
     def operator(*arguments: Any) -> Results:
         *tensors, backend, precision = arguments
@@ -269,11 +269,23 @@ def _passes(defined: Definition) -> tuple[Callable[..., Any], Callable[..., Any]
 
 
 def _differentiable(
-    defined: Definition, forward: Callable[..., Any], backward: Callable[..., Any]
+    defined: Definition,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    checked_once: Callable[..., Any],
 ) -> tuple[Callable[..., Results], Any]:
     """Both passes as an operator of torch.library, and as a torch.autograd.Function."""
     name = defined.name
-    run = _library_operator(name, forward, defined.inputs, (defined.like, "state"))
+
+    def forward_of_anybody(*arguments: Any) -> Any:
+        # torch.ops.plkernel and an exported program come here without the checks of `operator`.
+        *tensors, form = arguments
+        backend, _, precision = form.partition(":")
+        named = ("gpu", precision) if precision else (backend, EXACT)
+        ready, _ = checked_once(tensors, *named)
+        return forward(*ready, form)
+
+    run = _library_operator(name, forward_of_anybody, defined.inputs, (defined.like, "state"))
     run_back = _library_operator(
         f"{name}_backward",
         backward,

@@ -379,6 +379,20 @@ def test_inputs_like_those_before_need_no_check_and_others_have_one(one: Operato
         one.call(*steps, state, backend="fast")
 
 
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_the_registered_operator_checks_its_inputs(one: Operator) -> None:
+    """A graph of torch.export calls it with whatever its user gives."""
+    given = one.problem("varying", one.shape(5))
+    *others, state = [given[name] for name in one.inputs]
+    registered = getattr(torch.ops.plkernel, one.name)
+    assert all(map(torch.equal, registered(*others, state, "cpu"), one.call(*others, state)))
+    for wrong in (state[..., :1], torch.cat([state, state], -1)):
+        with pytest.raises(ValueError, match=f"{one.name}: state must be "):
+            registered(*others, wrong, "cpu")
+    with pytest.raises(ValueError, match="backend must be one of reference, cpu on cpu, got 'gpu'"):
+        registered(*others, state, "gpu")
+
+
 @pytest.mark.slow
 @EVERY
 def test_compiled_code_has_no_graph_break_and_the_same_results(one: Operator, layout: str) -> None:

@@ -20,6 +20,7 @@ from string import Formatter
 from typing import Any
 
 import forest
+import long_windows
 import numpy as np
 import recall_tests
 from comparisons import Lowest, lowest
@@ -337,6 +338,28 @@ def recall_by_distance(study: str) -> str:
         assert [*by_end] == ends, f"{arm} has other distances"
         lines.append([arm, *(f"{100 * shares.mean():.1f}" for shares in by_end.values())])
     header = ["bytes from pair to query, up to", *(f"{end:,}" for end in ends)]
+    return f"{markdown(header, lines)}\n\n{source(study)}"
+
+
+def beyond(study: str, key: str) -> str:
+    """Return the losses of every arm by length, beyond the length of training: the mean over
+    seeds, and for an arm with a baseline the difference to it with a 95 % interval.
+
+    key: positions, or reading_on
+    """
+    against = read_study(RECORDS / study).against
+    titles = {"positions": "bits per byte", "reading_on": "lost by reading on"}
+    lines = []
+    for arm, lengths in long_windows.losses(study, key).items():
+        cells = []
+        for times, by_seed in lengths.items():
+            cell = f"{np.mean([*by_seed.values()]):.4f}"
+            if against(arm) is not None:
+                lead = long_windows.lead(study, key, arm, times)
+                cell += f", {lead.mean:+.4f} ({lead.low:+.4f} to {lead.high:+.4f})"
+            cells.append(cell)
+        lines.append([arm, *cells])
+    header = [titles[key], *(f"{times} times" for times in lengths)]
     return f"{markdown(header, lines)}\n\n{source(study)}"
 
 
@@ -707,6 +730,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "exponents": exponents,
     "recall": recall,
     "recall-distance": recall_by_distance,
+    "beyond": beyond,
     "searched": searched,
     "scaling-stopped": scaling_stopped,
     "lengths": at_lengths,

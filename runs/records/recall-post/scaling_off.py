@@ -6,12 +6,11 @@ ln t as it is and with ln min(t, T). The models are those that training left; no
 STUDY is the folder with the runs, runs/out/recall-post.
 """
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 import tyro
@@ -21,12 +20,14 @@ from plkernel.common import cli
 from plkernel.common.environment import environment
 from plkernel.common.files import save_json
 from plkernel.config.condition import from_config
-from plkernel.models import rwkv7
-from plkernel.models.spectrum import log_positions
 from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import Predict, predictor
 from plkernel.training.recall_task import RecallTask
 from plkernel.training.recall_tests import recalled
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from position_scaling import stopped_at
 
 OUT = Path(__file__).resolve().parent / "scaling-off.json"
 ARMS = ("scaling", "post")
@@ -101,18 +102,6 @@ def persistence(run: Path, times: int | None = None) -> Iterator[Test]:
             windows = task.longer(law, task.train.test_windows)
             at_once = max(1, task.train.batch * task.law.length // law.length)
             yield Test(predict, windows, config["seed"], law.length, task.law.length, at_once)
-
-
-@contextmanager
-def stopped_at(length: int) -> Iterator[None]:
-    """Give RWKV-7 ln min(t, length) in place of ln t."""
-    most = torch.tensor(float(length)).log()
-
-    def bounded(x: Tensor, memory: Any, dtype: torch.dtype) -> Tensor:
-        return log_positions(x, memory, dtype).minimum(most.to(dtype))
-
-    with patch.object(rwkv7, "log_positions", bounded):
-        yield
 
 
 if __name__ == "__main__":

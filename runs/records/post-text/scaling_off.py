@@ -1,0 +1,70 @@
+"""Losses on text with decays that stop slowing down behind the length of training.
+
+python runs/records/post-text/scaling_off.py STUDY writes scaling-off.json beside this file: of
+every run of the study whose decays depend on the position, bits per byte by position and what is
+lost by reading on, twice, with ln t as it is and with ln min(t, T). The models are those that
+training left; nothing is trained. STUDY is the folder with the runs, runs/out/post-text.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+
+from plkernel.common import cli
+from plkernel.common.environment import environment
+from plkernel.common.files import save_json
+from plkernel.config.condition import from_config
+from plkernel.training.checkpoint import open_model
+from plkernel.training.evaluate import patch_of, predictor, reach
+from plkernel.training.loop import longest_window, open_corpus
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from position_scaling import stopped_at
+
+OUT = Path(__file__).resolve().parent / "scaling-off.json"
+ARMS = ("scaling_slow", "scaling_fast", "post_slow", "post_fast")
+KEYS = ("positions", "reading_on")
+
+
+def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -> None:
+    """Read the test text with scaling that goes on, and with scaling that stops at T.
+
+    Args:
+        study: Folder of the study with its runs.
+        out: JSON file for the record.
+    """
+    torch.set_num_threads(1)
+    rows = []
+    for arm in ARMS:
+        for run in sorted((study / arm).glob("seed-*")):
+            rows.append(read(arm, run))
+            print(f"{arm} {run.name}", flush=True)
+    save_json(out, {"environment": environment(1), "rows": rows})
+    print(f"written: {out}")
+
+
+def read(arm: str, run: Path) -> dict[str, Any]:
+    """Return the losses of a run by length, with scaling that goes on and that stops."""
+    model, config, _ = open_model(run)
+    condition = from_config(config)
+    train = condition.train
+    farthest = longest_window(condition.corpus, train)
+    _, splits = open_corpus(condition.corpus, train.context, farthest)
+    predict = predictor(model, torch.device("cpu"))
+
+    def losses() -> dict[str, Any]:
+        found = reach(predict, splits.test, train, train.batch, patch_of(model))
+        return {key: found[key] for key in KEYS}
+
+    goes_on = losses()
+    with stopped_at(train.context):
+        stops = losses()
+    return {"arm": arm, "seed": config["seed"], "goes_on": goes_on, "stops": stops}
+
+
+if __name__ == "__main__":
+    cli.main(evaluations, prog="python runs/records/post-text/scaling_off.py")

@@ -6,14 +6,14 @@ a window, or what of them is lost by reading on. Lengths are in multiples of the
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from recall_tests import block, start
 
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, legend_below, line_style, style
 from plkernel.results.statistics import PairedDifference, paired_difference
-from plkernel.results.study import Study, read_study
+from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
 Losses = dict[str, dict[int, dict[int, float]]]
@@ -63,11 +63,11 @@ def figure(study: str) -> Figure:
             _draw_leads(column[0], study, "positions", arms)
             _draw_leads(column[1], study, "reading_on", arms)
             _draw_baseline(column[1], study, baseline)
-            column[0].set(title=_block(found, baseline))
+            column[0].set(title=", ".join(block(found, baseline)))
             column[1].set(xlabel="length, in lengths of training")
         panels[0, 0].set_ylabel("bits per byte\nminus the baseline")
         panels[1, 0].set_ylabel("lost by reading on,\nminus the baseline")
-        legend_below(drawing, [_start(found, arm) for arm in (baselines[0], *arms)])
+        legend_below(drawing, [start(found, arm) for arm in (baselines[0], *arms)])
     return drawing
 
 
@@ -95,14 +95,3 @@ def _draw_baseline(axes: Axes, study: str, baseline: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks([1, *lengths], [str(times) for times in (1, *lengths)])
     axes.minorticks_off()
-
-
-def _block(found: Study, arm: str) -> str:
-    """The levels of the factors within which an arm is compared."""
-    return ", ".join(f"{name}: {found.levels(arm)[name]}" for name in found.within)
-
-
-def _start(found: Study, arm: str) -> str:
-    """The other levels of an arm."""
-    levels: dict[str, Any] = found.levels(arm)
-    return ", ".join(level for name, level in levels.items() if name not in found.within)

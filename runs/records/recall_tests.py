@@ -1,10 +1,10 @@
-"""Recall beyond the length of training: the figure of a study, and its accuracy by distance.
+"""Recall beyond the length of training: the figure of a study, its accuracy by distance and order.
 
 A test is "persistence", with the pairs of the corpus, or "capacity", with a pair for every four
 bytes. Lengths are in multiples of the length of training.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, legend_below, line_style, style
 from plkernel.results.statistics import paired_difference
-from plkernel.results.study import read_study
+from plkernel.results.study import Study, read_study
 
 RECORDS = Path(__file__).resolve().parent
 Floats = NDArray[np.float64]
@@ -41,13 +41,13 @@ def right_answers(runs: Mapping[int, Any]) -> dict[int, float]:
     return {seed: 100 * one["accuracy"] for seed, one in runs.items()}
 
 
-def by_distance(runs: Mapping[int, Any]) -> dict[int, Floats]:
-    """Return the right answers of each run, as a share, by the largest distance of a group.
+def by_group(runs: Mapping[int, Any], groups: str = "distance") -> dict[int, Floats]:
+    """Return the right answers of each run, as a share, by the largest number of a group.
 
-    Groups are those that all runs have. Those with fewer than FEWEST queries in all runs together
-    are left out.
+    groups: by distance from pair to query, or by order of the pair. They are those that all runs
+    have; one with fewer than FEWEST queries in all runs together is left out.
     """
-    columns = [one["distance"] for one in runs.values()]
+    columns = [one[groups] for one in runs.values()]
     ends = sorted(set.intersection(*(set(one["up_to"]) for one in columns)))
     found = {}
     for end in ends:
@@ -62,25 +62,45 @@ def by_distance(runs: Mapping[int, Any]) -> dict[int, Floats]:
 def figure(study: str) -> Figure:
     """Draw the accuracy of arms by length and by distance, and their leads at the longest length.
 
-    Means over seeds, and of the leads 95 % t intervals; strokes are seeds.
+    Each block of the study has a row. Means over seeds, and of the leads 95 % t intervals; strokes
+    are seeds.
     """
+    found = read_study(RECORDS / study)
     tests = tests_of(study, "persistence")
-    baseline = str(read_study(RECORDS / study).baseline)
-    longest = max(tests[baseline])
-    (pairs,) = {one["pairs"] for one in tests[baseline][longest].values()}
+    baselines = [arm for arm in found.arms if found.against(arm) is None]
+    longest = max(tests[baselines[0]])
+    (pairs,) = {one["pairs"] for one in tests[baselines[0]][longest].values()}
     with style():
-        drawing = Figure(figsize=(PAGE_WIDTH, 3.2))
-        by_length, far, lead = drawing.subplots(1, 3, width_ratios=[1, 1, 1.1])
-        for look, lengths in enumerate(tests.values()):
-            _draw_lengths(by_length, look, lengths)
-            _draw_distances(far, look, lengths[longest])
-        _draw_leads(lead, tests, baseline, longest)
-        by_length.set(title=f"{pairs} pairs", xlabel="length, in lengths of training")
-        by_length.set(ylabel="right answers (%)", ylim=(None, 101))
-        far.set(title=f"at {longest} times the length", xlabel="bytes from pair to query")
-        lead.set(title=f"minus {baseline}, {longest} times", xlabel="points")
-        legend_below(drawing, [*tests])
+        drawing = Figure(figsize=(PAGE_WIDTH, 0.8 + 2.4 * len(baselines)))
+        rows = drawing.subplots(len(baselines), 3, width_ratios=[1, 1, 1.1], squeeze=False)
+        for (by_length, far, lead), baseline in zip(rows, baselines, strict=True):
+            arms = [arm for arm in found.arms if baseline in (arm, found.against(arm))]
+            for look, arm in enumerate(arms):
+                _draw_lengths(by_length, look, tests[arm])
+                _draw_distances(far, look, tests[arm][longest])
+            _draw_leads(lead, [(start(found, arm), tests[arm][longest]) for arm in arms])
+            at = block(found, baseline)
+            by_length.set(title=", ".join([f"{pairs} pairs", *at]))
+            by_length.set(ylabel="right answers (%)", ylim=(None, 101))
+            far.set(title=f"at {longest} times the length")
+            lead.set(title=f"minus {start(found, baseline)}, {longest} times")
+        by_length.set(xlabel="length, in lengths of training")
+        far.set(xlabel="bytes from pair to query")
+        lead.set(xlabel="points")
+        legend_below(drawing, [start(found, arm) for arm in arms])
     return drawing
+
+
+def block(found: Study, arm: str) -> list[str]:
+    """Return the levels of the factors within which an arm is compared, as in "rate slow"."""
+    return [f"{factor} {found.levels(arm)[factor]}" for factor in found.within]
+
+
+def start(found: Study, arm: str) -> str:
+    """Return the other levels of an arm, or its name where the study has no factors."""
+    levels = found.levels(arm)
+    others = [level for factor, level in levels.items() if factor not in found.within]
+    return ", ".join(others) or arm
 
 
 def _draw_lengths(axes: Axes, look: int, lengths: Mapping[int, Mapping[int, Any]]) -> None:
@@ -92,7 +112,7 @@ def _draw_lengths(axes: Axes, look: int, lengths: Mapping[int, Mapping[int, Any]
 
 def _draw_distances(axes: Axes, look: int, runs: Mapping[int, Any]) -> None:
     """Draw the accuracy of an arm by distance."""
-    found = by_distance(runs)
+    found = by_group(runs)
     means = [100 * values.mean() for values in found.values()]
     axes.plot([*found], means, lw=1.2, **line_style(look))
     _name_octaves(axes, found)
@@ -105,12 +125,12 @@ def _name_octaves(axes: Axes, values: Iterable[int]) -> None:
     axes.minorticks_off()
 
 
-def _draw_leads(axes: Axes, tests: Mapping[str, Any], baseline: str, longest: int) -> None:
-    """Draw the paired differences of arms to the baseline at a length, one line an arm."""
-    base = right_answers(tests[baseline][longest])
-    arms = [arm for arm in tests if arm != baseline]
-    for place, arm in enumerate(arms):
-        found = paired_difference(right_answers(tests[arm][longest]), base)
+def _draw_leads(axes: Axes, arms: Sequence[tuple[str, Mapping[int, Any]]]) -> None:
+    """Draw the paired differences of named arms to the first, at one length, one line an arm."""
+    (_, baseline), *others = arms
+    base = right_answers(baseline)
+    for place, (_, runs) in enumerate(others):
+        found = paired_difference(right_answers(runs), base)
         points = [*found.per_seed.values()]
         axes.plot(points, [place + 0.3] * len(points), "|", ms=4, color=INK, alpha=0.4)
         axes.errorbar(
@@ -123,5 +143,5 @@ def _draw_leads(axes: Axes, tests: Mapping[str, Any], baseline: str, longest: in
             capsize=2,
         )
     axes.axvline(0.0, color=INK, lw=0.6)
-    axes.set_yticks(range(len(arms)), arms)
+    axes.set_yticks(range(len(others)), [name for name, _ in others])
     axes.invert_yaxis()

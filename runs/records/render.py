@@ -327,17 +327,21 @@ def recall(study: str, test: str) -> str:
     return f"{markdown(header, [[arm, *cells] for arm, cells in lines.items()])}\n\n{source(study)}"
 
 
-def recall_by_distance(study: str) -> str:
-    """Return the mean accuracy in % of every arm at the longest length, by distance to the pair."""
+def recall_by(study: str, test: str, groups: str) -> str:
+    """Return the mean accuracy in % of every arm at the longest length of a test of recall.
+
+    groups: distance, from pair to query, or order, the number of the pair
+    """
+    titles = {"distance": "bytes from pair to query, up to", "order": "number of the pair, up to"}
     found = {}
-    for arm, by_length in recall_tests.tests_of(study, "persistence").items():
-        found[arm] = recall_tests.by_distance(by_length[max(by_length)])
+    for arm, by_length in recall_tests.tests_of(study, test).items():
+        found[arm] = recall_tests.by_group(by_length[max(by_length)], groups)
     ends = [*next(iter(found.values()))]
     lines = []
     for arm, by_end in found.items():
-        assert [*by_end] == ends, f"{arm} has other distances"
+        assert [*by_end] == ends, f"{arm} has other groups"
         lines.append([arm, *(f"{100 * shares.mean():.1f}" for shares in by_end.values())])
-    header = ["bytes from pair to query, up to", *(f"{end:,}" for end in ends)]
+    header = [titles[groups], *(f"{end:,}" for end in ends)]
     return f"{markdown(header, lines)}\n\n{source(study)}"
 
 
@@ -729,8 +733,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "doses": best_exponents,
     "exponents": exponents,
     "recall": recall,
-    "recall-distance": recall_by_distance,
-    "beyond": beyond,
+    "recall-by": recall_by,
     "searched": searched,
     "scaling-stopped": scaling_stopped,
     "lengths": at_lengths,

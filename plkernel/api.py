@@ -253,6 +253,11 @@ def _check_writable(name: str, value: Any) -> None:
     if not isinstance(value, Tensor):
         hint = f": give its weight, {name}.weight" if isinstance(value, nn.Module) else ""
         raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
+    if hasattr(value, "to_local"):
+        raise ValueError(
+            f"{name} must be a whole tensor, got one in shards (DTensor); apply before the model is"
+            " sharded, as before fully_shard"
+        )
     if value.is_meta:
         raise ValueError(
             f"{name} must hold numbers, got a tensor on the meta device; materialise it first, as"
@@ -280,6 +285,10 @@ def _check_given(name: str, value: Any) -> None:
     """ValueError unless `value` is a finite number, or a tensor or array of these."""
     from torch import Tensor, as_tensor, strided
 
+    if hasattr(value, "to_local"):
+        raise ValueError(
+            f"{name} must be a whole tensor, got one in shards; give its full_tensor()"
+        )
     if isinstance(value, Tensor) and value.is_meta:
         raise ValueError(f"{name} must hold numbers, got a tensor on the meta device")
     if not isinstance(value, Tensor | np.ndarray):

@@ -531,7 +531,11 @@ def read_shards(rank: int, folder: str) -> None:
     if rank == 1:
         store.wait(["read"])
     watch = plkernel.watch(watched, adamw(watched.parameters()), steps=9)
-    torch.save((watch._start["layers.0.mixer"], list(watch.unseen)), f"{folder}/{rank}")
+    shards = watched.layers[0].mixer.A_log
+    with pytest.raises(ValueError, match="whole tensor, got one in shards") as refused:
+        plkernel.apply(plkernel.place(4), shards, parametrisation="log_rate")
+    seen = watch._start["layers.0.mixer"], list(watch.unseen), str(refused.value)
+    torch.save(seen, f"{folder}/{rank}")
     store.set("read", "")
     distributed.destroy_process_group()
 
@@ -539,12 +543,13 @@ def read_shards(rank: int, folder: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_process_reads_its_shards_alone(tmp_path: Path) -> None:
     """FSDP2: the first reads while the second sleeps; no layer whose shards are of different
-    heads.
+    heads. Nothing is written into shards.
     """
     torch.multiprocessing.start_processes(read_shards, (str(tmp_path),), 2, start_method="fork")
-    shards, unseen = zip(
+    shards, unseen, refused = zip(
         *(torch.load(tmp_path / str(rank), weights_only=False) for rank in range(2)), strict=True
     )
+    assert all(one.startswith("decays must be ") for one in refused)
     assert [len(one) for one in shards] == [2, 2]
     assert np.array_equal(np.concatenate(shards), plkernel.watch(model())._start["layers.0.mixer"])
     assert unseen == (["layers.1.mixer"],) * 2

@@ -2,8 +2,8 @@
 
 python runs/records/post-text/scaling_off.py STUDY writes scaling-off.json beside this file: of
 every run of the study whose decays depend on the position, bits per byte by position and what is
-lost by reading on, twice, with ln t as it is and with ln min(t, T). The models are those that
-training left; nothing is trained. STUDY is the folder with the runs, runs/out/post-text.
+lost by reading on with ln min(t, T) in place of ln t. The models are those that training left;
+nothing is trained. STUDY is the folder with the runs, runs/out/post-text.
 """
 
 import sys
@@ -31,7 +31,7 @@ KEYS = ("positions", "reading_on")
 
 
 def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -> None:
-    """Read the test text with scaling that goes on, and with scaling that stops at T.
+    """Read the test text with scaling that stops at T.
 
     Args:
         study: Folder of the study with its runs.
@@ -48,22 +48,16 @@ def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -
 
 
 def read(arm: str, run: Path) -> dict[str, Any]:
-    """Return the losses of a run by length, with scaling that goes on and that stops."""
+    """Return the losses of a run by length, with scaling that stops."""
     model, config, _ = open_model(run)
     condition = from_config(config)
     train = condition.train
     farthest = longest_window(condition.corpus, train)
     _, splits = open_corpus(condition.corpus, train.context, farthest)
     predict = predictor(model, torch.device("cpu"))
-
-    def losses() -> dict[str, Any]:
-        found = reach(predict, splits.test, train, train.batch, patch_of(model))
-        return {key: found[key] for key in KEYS}
-
-    goes_on = losses()
     with stopped_at(train.context):
-        stops = losses()
-    return {"arm": arm, "seed": config["seed"], "goes_on": goes_on, "stops": stops}
+        found = reach(predict, splits.test, train, train.batch, patch_of(model))
+    return {"arm": arm, "seed": config["seed"], **{key: found[key] for key in KEYS}}
 
 
 if __name__ == "__main__":

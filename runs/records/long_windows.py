@@ -2,96 +2,122 @@
 
 A loss is bits per byte at positions between half of and all of so many bytes from the beginning of
 a window, or what of them is lost by reading on. Lengths are in multiples of the length of training.
+Where a study has scaling-off.json, the same models with decays that stop slowing down behind the
+length of training stand beside the arms.
 """
 
+import json
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from recall_tests import block, start
 
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, legend_below, line_style, style
-from plkernel.results.statistics import PairedDifference, paired_difference
+from plkernel.results.statistics import PairedDifference, mean_interval, paired_difference
 from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
-Losses = dict[str, dict[int, dict[int, float]]]
-"""Bits by arm, by length and by seed."""
+STOPPED = ", stopped at T"
+"""Behind the name of an arm: its models with decays that do not slow down further than there."""
+Lengths = dict[int, dict[int, float]]
+"""Bits by length and by seed."""
 
 
 @cache
-def losses(study: str, key: str) -> Losses:
-    """Return what every finished run lost beyond half of the length of training.
+def losses(study: str, key: str) -> dict[str, Lengths]:
+    """Return what every finished run lost from half of the length of training on, by arm.
 
     key: positions, or reading_on
     """
-    found: Losses = {}
+    context = read_study(RECORDS / study).finished()[0].config["train"]["context"]
+    found: dict[str, Lengths] = {}
+    for arm, seed, beyond in _long_windows(study):
+        for given, bits in zip(beyond[key]["given"], beyond[key]["bpb"], strict=True):
+            if given >= context:
+                found.setdefault(arm, {}).setdefault(given // context, {})[seed] = bits
+    return found
+
+
+def _long_windows(study: str) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+    """Yield arm, seed and losses of every run, and of its models with decays that stop."""
     for run in read_study(RECORDS / study).finished():
         assert run.result is not None
         assert run.result.beyond is not None
-        beyond = run.result.beyond
-        context = beyond["context"]
-        for given, bits in zip(beyond[key]["given"], beyond[key]["bpb"], strict=True):
-            if given >= context:
-                of_arm = found.setdefault(run.arm, {})
-                of_arm.setdefault(given // context, {})[run.seed] = bits
-    return found
+        yield run.arm, run.seed, run.result.beyond
+    stopped = RECORDS / study / "scaling-off.json"
+    if stopped.exists():
+        for row in json.loads(stopped.read_text())["rows"]:
+            yield row["arm"] + STOPPED, row["seed"], row
+
+
+def against(study: str, arm: str) -> str | None:
+    """Return the arm with which an arm, or its models with decays that stop, is compared."""
+    return read_study(RECORDS / study).against(arm.removesuffix(STOPPED))
 
 
 def lead(study: str, key: str, arm: str, times: int) -> PairedDifference:
     """Return the losses of an arm minus those of the arm it is compared with, by seed."""
-    other = read_study(RECORDS / study).against(arm)
+    other = against(study, arm)
     assert other is not None, f"{arm} is a baseline of {study}"
     found = losses(study, key)
     return paired_difference(found[arm][times], found[other][times])
 
 
 def figure(study: str) -> Figure:
-    """Draw what arms lose by reading on and their losses by position, for each block of the study.
+    """Draw losses by position minus the baseline, and losses by reading on, of every block.
 
-    Both minus the baseline of the block, mean and 95 % t interval over seeds, but for what the
-    baseline itself loses by reading on, its mean.
+    Means and 95 % t intervals over seeds.
     """
     found = read_study(RECORDS / study)
     baselines = [arm for arm in found.arms if found.against(arm) is None]
     with style():
-        drawing = Figure(figsize=(PAGE_WIDTH, 4.2))
+        drawing = Figure(figsize=(PAGE_WIDTH, 4.4))
         panels = drawing.subplots(2, len(baselines), sharex=True, sharey="row", squeeze=False)
-        for column, baseline in zip(panels.T, baselines, strict=True):
-            arms = [arm for arm in found.arms if found.against(arm) == baseline]
-            _draw_leads(column[0], study, "positions", arms)
-            _draw_leads(column[1], study, "reading_on", arms)
-            _draw_baseline(column[1], study, baseline)
-            column[0].set(title=", ".join(block(found, baseline)))
-            column[1].set(xlabel="length, in lengths of training")
+        for (above, below), baseline in zip(panels.T, baselines, strict=True):
+            others = [arm for arm in losses(study, "positions") if against(study, arm) == baseline]
+            _draw_leads(above, study, others)
+            _draw_reading_on(below, study, [baseline, *others])
+            above.set(title=", ".join(block(found, baseline)))
+            below.set(xlabel="length, in lengths of training")
         panels[0, 0].set_ylabel("bits per byte\nminus the baseline")
-        panels[1, 0].set_ylabel("lost by reading on,\nminus the baseline")
-        legend_below(drawing, [start(found, arm) for arm in (baselines[0], *arms)])
+        panels[1, 0].set_ylabel("bits per byte\nlost by reading on")
+        names = [start(found, baseline)]
+        for arm in others:
+            own = arm.removesuffix(STOPPED)
+            names.append(start(found, own) + arm.removeprefix(own))
+        legend_below(drawing, names)
     return drawing
 
 
-def _draw_leads(axes: Axes, study: str, key: str, arms: list[str]) -> None:
-    """Draw the differences of arms to their baseline, by length."""
-    axes.axhline(0.0, color=INK, lw=0.6)
+def _draw_leads(axes: Axes, study: str, arms: list[str]) -> None:
+    """Draw the losses of arms by position minus those of their baseline."""
     for look, arm in enumerate(arms, start=1):
-        lengths = [*losses(study, key)[arm]]
-        leads = [lead(study, key, arm, times) for times in lengths]
-        axes.errorbar(
-            [times * 1.04 ** (look - 2) for times in lengths],
-            [one.mean for one in leads],
-            [one.mean - one.low for one in leads],
-            lw=1.0,
-            capsize=2,
-            **line_style(look),
-        )
-
-
-def _draw_baseline(axes: Axes, study: str, baseline: str) -> None:
-    """Draw what the baseline itself loses by reading on."""
-    lengths = losses(study, "reading_on")[baseline]
-    means = [sum(by_seed.values()) / len(by_seed) for by_seed in lengths.values()]
-    axes.plot([*lengths], means, lw=1.2, **line_style(0))
+        lengths = losses(study, "positions")[arm]
+        leads = [lead(study, "positions", arm, times) for times in lengths]
+        half_widths = [one.mean - one.low for one in leads]
+        _draw(axes, look, lengths, [one.mean for one in leads], half_widths)
     axes.set_xscale("log", base=2)
-    axes.set_xticks([1, *lengths], [str(times) for times in (1, *lengths)])
+    axes.set_xticks([*lengths], [str(times) for times in lengths])
     axes.minorticks_off()
+
+
+def _draw_reading_on(axes: Axes, study: str, arms: list[str]) -> None:
+    """Draw what arms lose by reading on."""
+    for look, arm in enumerate(arms):
+        lengths = losses(study, "reading_on")[arm]
+        found = [mean_interval(by_seed.values()) for by_seed in lengths.values()]
+        half_widths = [one.mean - one.low for one in found]
+        _draw(axes, look, lengths, [one.mean for one in found], half_widths)
+
+
+def _draw(
+    axes: Axes, look: int, lengths: Lengths, means: list[float], half_widths: list[float]
+) -> None:
+    """Draw one curve with its intervals, a little beside the others."""
+    axes.axhline(0.0, color=INK, lw=0.6)
+    beside = [times * 1.035 ** (look - 2) for times in lengths]
+    axes.errorbar(beside, means, half_widths, lw=1.0, capsize=2, **line_style(look))

@@ -351,14 +351,13 @@ def beyond(study: str, key: str) -> str:
 
     key: positions, or reading_on
     """
-    against = read_study(RECORDS / study).against
     titles = {"positions": "bits per byte", "reading_on": "lost by reading on"}
     lines = []
     for arm, lengths in long_windows.losses(study, key).items():
         cells = []
         for times, by_seed in lengths.items():
             cell = f"{np.mean([*by_seed.values()]):.4f}"
-            if against(arm) is not None:
+            if long_windows.against(study, arm) is not None:
                 lead = long_windows.lead(study, key, arm, times)
                 cell += f", {lead.mean:+.4f} ({lead.low:+.4f} to {lead.high:+.4f})"
             cells.append(cell)

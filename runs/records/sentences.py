@@ -27,6 +27,7 @@ from math import log
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import long_windows
 import numpy as np
 from comparisons import POOLED, Compared, PooledEffect, random_effects
 from recall_tests import tests_of
@@ -197,6 +198,27 @@ def recalled_lead(
     return 100 * float(getattr(paired_difference(of_arm, of_other), which))
 
 
+@number
+def lost_by_reading_on(study: str, arm: str, times: str, stopped: str = "") -> float:
+    """Return the mean bits per byte that an arm loses by reading on, up to a length.
+
+    times: lengths of training. stopped=yes: with decays that do not slow down further than T.
+    """
+    bits = long_windows.losses(study, "reading_on")[arm + long_windows.STOPPED * bool(stopped)]
+    return statistics.fmean(bits[int(times)].values())
+
+
+@number
+def behind_at(study: str, arm: str, times: str, stopped: str = "") -> Estimate:
+    """Return the bits per byte of an arm at a length minus those of its baseline.
+
+    The arguments are those of lost-by-reading-on.
+    """
+    own = arm + long_windows.STOPPED * bool(stopped)
+    found = long_windows.lead(study, "positions", own, int(times))
+    return Estimate(found.mean, found.low, found.high)
+
+
 def _validation(run: StudyRun, step: int) -> float:
     """Return the loss on validation text at a step."""
     (found,) = [row.val_bpb for row in run.evaluations if row.step == step]
@@ -347,7 +369,7 @@ def spread_over_pilot(study: str) -> float:
     return statistics.geometric_mean(ratios)
 
 
-AVERAGED = ("beta-sweep", "reach", "recall-post")
+AVERAGED = ("beta-sweep", "post-text", "reach", "recall-post")
 """Studies whose registered power is the mean over the spreads that their pilot leaves possible."""
 
 

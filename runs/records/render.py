@@ -6,14 +6,14 @@ draws the kernels of several starts before training and after, convergence/kerne
 what short half-lives are worth, memory-shortness/dose.png and .svg, what exponents are worth on
 eight texts, beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth,
 starts.png and .svg in models-goose and models-mamba2, recall beyond the length of training,
-recall-post/recall.png and .svg, and what the longest half-life is worth where copies are far,
-reach/reach.png and .svg. The forest of all of them and its numbers are forest/forest.png,
-.svg and table.json.
+recall-post/recall.png and .svg, losses on text beyond it, post-text/post-text.png and .svg, and
+what the longest half-life is worth where copies are far, reach/reach.png and .svg. The forest of
+all of them and its numbers are forest/forest.png, .svg and table.json.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -345,25 +345,37 @@ def recall_by(study: str, test: str, groups: str) -> str:
     return f"{markdown(header, lines)}\n\n{source(study)}"
 
 
-def beyond(study: str, key: str) -> str:
-    """Return the losses of every arm by length, beyond the length of training: the mean over
-    seeds, and for an arm with a baseline the difference to it with a 95 % interval.
-
-    key: positions, or reading_on
+def by_position(study: str) -> str:
+    """Return the losses of every baseline by length, beyond the length of training, and those of
+    the other arms minus those of their baseline, with 95 % intervals.
     """
-    titles = {"positions": "bits per byte", "reading_on": "lost by reading on"}
     lines = []
-    for arm, lengths in long_windows.losses(study, key).items():
-        cells = []
-        for times, by_seed in lengths.items():
-            cell = f"{np.mean([*by_seed.values()]):.4f}"
-            if long_windows.against(study, arm) is not None:
-                lead = long_windows.lead(study, key, arm, times)
-                cell += f", {lead.mean:+.4f} ({lead.low:+.4f} to {lead.high:+.4f})"
-            cells.append(cell)
+    for arm, lengths in long_windows.losses(study, "positions").items():
+        if long_windows.against(study, arm) is None:
+            cells = [f"{np.mean([*by_seed.values()]):.3f}" for by_seed in lengths.values()]
+        else:
+            leads = [long_windows.lead(study, "positions", arm, times) for times in lengths]
+            cells = [f"{one.mean:+.3f} ({one.low:+.3f} to {one.high:+.3f})" for one in leads]
         lines.append([arm, *cells])
-    header = [titles[key], *(f"{times} times" for times in lengths)]
-    return f"{markdown(header, lines)}\n\n{source(study)}"
+    return _of_long_windows(study, "bits per byte", lengths, lines)
+
+
+def reading_on(study: str) -> str:
+    """Return what every arm loses by reading on by length, the mean over seeds."""
+    lines = []
+    for arm, lengths in long_windows.losses(study, "reading_on").items():
+        means = [np.mean([*by_seed.values()]) for by_seed in lengths.values()]
+        lines.append([arm, *(f"{mean:.3f}" for mean in means)])
+    return _of_long_windows(study, "lost by reading on", lengths, lines)
+
+
+def _of_long_windows(
+    study: str, title: str, lengths: Iterable[int], lines: Sequence[Sequence[str]]
+) -> str:
+    """Return a table with a column for each length, and its sources."""
+    header = [title, *(f"{times} times" for times in lengths)]
+    sources = [source(study), source(f"{study}/scaling-off.json")]
+    return "\n\n".join([markdown(header, lines), *sources])
 
 
 def searched(study: str) -> str:
@@ -733,6 +745,8 @@ PARTS: dict[str, Callable[..., str]] = {
     "exponents": exponents,
     "recall": recall,
     "recall-by": recall_by,
+    "by-position": by_position,
+    "reading-on": reading_on,
     "searched": searched,
     "scaling-stopped": scaling_stopped,
     "lengths": at_lengths,
@@ -883,6 +897,7 @@ if __name__ == "__main__":
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
     figures["recall-post/recall"] = recall_tests.figure("recall-post")
+    figures["post-text/post-text"] = long_windows.figure("post-text")
     figures["reach/reach"] = reach_figure()
     figures["forest/forest"] = forest.figure()
     save_json(RECORDS / "forest/table.json", forest.table())

@@ -8,6 +8,7 @@ from math import log2, sqrt
 from pathlib import Path
 from typing import Any
 
+import long_windows
 import numpy as np
 import pytest
 import recall_tests
@@ -276,3 +277,35 @@ def test_the_figure_of_recall_shows_every_arm_and_seed() -> None:
     assert [label.get_text() for label in lead.get_yticklabels()] == arms[1:]
     for place, line in enumerate(strokes):
         assert place < float(np.asarray(line.get_ydata())[0]) < place + 1
+
+
+def test_the_figure_of_long_windows_shows_every_arm_and_its_models_that_stop() -> None:
+    figure = long_windows.figure("post-text")
+    starts = ["official", "official-t2", "scaling", "post"]
+    stopped = [f"{one}, stopped at T" for one in ("scaling", "post")]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == starts + stopped
+    for place, rate in enumerate(("slow", "fast")):
+        above, below = figure.axes[place], figure.axes[place + 2]
+        assert above.get_title(loc="left") == f"rate {rate}"
+        assert len(above.containers) == len(starts + stopped) - 1
+        assert len(below.containers) == len(starts + stopped)
+        rows = [row for row in finished_rows("post-text") if row["arm"] == f"post_{rate}"]
+        bits = [row["result"]["beyond"]["reading_on"]["bpb"] for row in rows]
+        assert len(bits) == 6
+        drawn = below.containers[starts.index("post")].lines[0]
+        assert np.asarray(drawn.get_ydata()) == pytest.approx(np.mean(bits, axis=0))
+
+
+def test_pairs_beyond_those_of_training_are_answered_less_often() -> None:
+    for by_length in recall_tests.tests_of("recall-post", "capacity").values():
+        shares = recall_tests.by_group(by_length[8], "order")
+        means = {end: values.mean() for end, values in shares.items()}
+        first = [means[end] for end in (16, 32)]
+        assert all(mean < min(first) for end, mean in means.items() if end > 48)
+
+
+def test_the_learning_rate_moves_every_start_on_text_by_more_than_post_does() -> None:
+    for start in ("official", "official-t2", "scaling", "post"):
+        rates = paired("post-text", f"{start}_fast", f"{start}_slow")
+        assert rates.high < -0.03

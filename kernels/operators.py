@@ -277,15 +277,17 @@ def _differentiable(
     """Both passes as an operator of torch.library, and as a torch.autograd.Function."""
     name = defined.name
 
-    def forward_of_anybody(*arguments: Any) -> Any:
+    def checked_forward(*arguments: Any) -> Any:
         # torch.ops.plkernel and an exported program come here without the checks of `operator`.
         *tensors, form = arguments
         backend, _, precision = form.partition(":")
-        named = ("gpu", precision) if precision else (backend, EXACT)
-        ready, _ = checked_once(tensors, *named)
+        if precision:  # a form on tensor cores
+            ready, _ = checked_once(tensors, "gpu", precision)
+        else:
+            ready, _ = checked_once(tensors, backend, EXACT)
         return forward(*ready, form)
 
-    run = _library_operator(name, forward_of_anybody, defined.inputs, (defined.like, "state"))
+    run = _library_operator(name, checked_forward, defined.inputs, (defined.like, "state"))
     run_back = _library_operator(
         f"{name}_backward",
         backward,

@@ -18,7 +18,7 @@ from recall_tests import block, start
 
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, legend_below, line_style, style
 from plkernel.results.statistics import PairedDifference, mean_interval, paired_difference
-from plkernel.results.study import read_study
+from plkernel.results.study import Study, read_study
 
 RECORDS = Path(__file__).resolve().parent
 STOPPED = ", stopped at T"
@@ -28,12 +28,18 @@ Lengths = dict[int, dict[int, float]]
 
 
 @cache
+def study_of(name: str) -> Study:
+    """Return a study of this folder, which is read once."""
+    return read_study(RECORDS / name)
+
+
+@cache
 def losses(study: str, key: str) -> dict[str, Lengths]:
     """Return what every finished run lost from half of the length of training on, by arm.
 
     key: positions, or reading_on
     """
-    context = read_study(RECORDS / study).finished()[0].config["train"]["context"]
+    context = study_of(study).finished()[0].config["train"]["context"]
     found: dict[str, Lengths] = {}
     for arm, seed, beyond in _long_windows(study):
         for given, bits in zip(beyond[key]["given"], beyond[key]["bpb"], strict=True):
@@ -44,7 +50,7 @@ def losses(study: str, key: str) -> dict[str, Lengths]:
 
 def _long_windows(study: str) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     """Yield arm, seed and losses of every run, and of its models with decays that stop."""
-    for run in read_study(RECORDS / study).finished():
+    for run in study_of(study).finished():
         assert run.result is not None
         assert run.result.beyond is not None
         yield run.arm, run.seed, run.result.beyond
@@ -56,14 +62,17 @@ def _long_windows(study: str) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
 
 def against(study: str, arm: str) -> str | None:
     """Return the arm with which an arm, or its models with decays that stop, is compared."""
-    return read_study(RECORDS / study).against(arm.removesuffix(STOPPED))
+    return study_of(study).against(arm.removesuffix(STOPPED))
 
 
-def lead(study: str, key: str, arm: str, times: int) -> PairedDifference:
-    """Return the losses of an arm minus those of the arm it is compared with, by seed."""
+def lead(study: str, arm: str, times: int) -> PairedDifference:
+    """Return the losses of an arm by position minus those of the arm it is compared with, by seed.
+
+    times: the most bytes before, in lengths of training
+    """
     other = against(study, arm)
     assert other is not None, f"{arm} is a baseline of {study}"
-    found = losses(study, key)
+    found = losses(study, "positions")
     return paired_difference(found[arm][times], found[other][times])
 
 
@@ -72,7 +81,7 @@ def figure(study: str) -> Figure:
 
     Means and 95 % t intervals over seeds.
     """
-    found = read_study(RECORDS / study)
+    found = study_of(study)
     baselines = [arm for arm in found.arms if found.against(arm) is None]
     with style():
         drawing = Figure(figsize=(PAGE_WIDTH, 4.4))
@@ -83,9 +92,9 @@ def figure(study: str) -> Figure:
             _draw_reading_on(below, study, [baseline, *others])
             above.set(title=", ".join(block(found, baseline)))
             below.set(xlabel="length, in lengths of training")
-        panels[0, 0].set_ylabel("bits per byte\nminus the baseline")
-        panels[1, 0].set_ylabel("bits per byte\nlost by reading on")
         names = [start(found, baseline)]
+        panels[0, 0].set_ylabel(f"bits per byte\nminus {names[0]}")
+        panels[1, 0].set_ylabel("bits per byte\nlost by reading on")
         for arm in others:
             own = arm.removesuffix(STOPPED)
             names.append(start(found, own) + arm.removeprefix(own))
@@ -97,7 +106,7 @@ def _draw_leads(axes: Axes, study: str, arms: list[str]) -> None:
     """Draw the losses of arms by position minus those of their baseline."""
     for look, arm in enumerate(arms, start=1):
         lengths = losses(study, "positions")[arm]
-        leads = [lead(study, "positions", arm, times) for times in lengths]
+        leads = [lead(study, arm, times) for times in lengths]
         half_widths = [one.mean - one.low for one in leads]
         _draw(axes, look, lengths, [one.mean for one in leads], half_widths)
     axes.set_xscale("log", base=2)

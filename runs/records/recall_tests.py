@@ -19,6 +19,8 @@ from plkernel.results.study import Study, read_study
 
 RECORDS = Path(__file__).resolve().parent
 Floats = NDArray[np.float64]
+BELOW = ("length, in lengths of training", "bytes from pair to query", "points")
+"""Labels of the three panels of a row."""
 FEWEST = 1000
 """Queries of a distance that are enough for a mean over seeds to be shown."""
 
@@ -84,9 +86,8 @@ def figure(study: str) -> Figure:
             by_length.set(ylabel="right answers (%)", ylim=(None, 101))
             far.set(title=f"at {longest} times the length")
             lead.set(title=f"minus {start(found, baseline)}, {longest} times")
-        by_length.set(xlabel="length, in lengths of training")
-        far.set(xlabel="bytes from pair to query")
-        lead.set(xlabel="points")
+        for axes, below in zip(rows[-1], BELOW, strict=True):
+            axes.set(xlabel=below)
         legend_below(drawing, [start(found, arm) for arm in arms])
     return drawing
 

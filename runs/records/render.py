@@ -354,7 +354,7 @@ def by_position(study: str) -> str:
         if long_windows.against(study, arm) is None:
             cells = [f"{np.mean([*by_seed.values()]):.3f}" for by_seed in lengths.values()]
         else:
-            leads = [long_windows.lead(study, "positions", arm, times) for times in lengths]
+            leads = [long_windows.lead(study, arm, times) for times in lengths]
             cells = [f"{one.mean:+.3f} ({one.low:+.3f} to {one.high:+.3f})" for one in leads]
         lines.append([arm, *cells])
     return _of_long_windows(study, "bits per byte", lengths, lines)

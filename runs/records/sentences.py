@@ -198,14 +198,20 @@ def recalled_lead(
     return 100 * float(getattr(paired_difference(of_arm, of_other), which))
 
 
+def _of_long_windows(arm: str, stopped: str) -> str:
+    """Return the name of an arm, or of its models with decays that stop, in long windows."""
+    return arm + long_windows.STOPPED if stopped else arm
+
+
 @number
 def lost_by_reading_on(study: str, arm: str, times: str, stopped: str = "") -> float:
     """Return the mean bits per byte that an arm loses by reading on, up to a length.
 
     times: lengths of training. stopped=yes: with decays that do not slow down further than T.
     """
-    bits = long_windows.losses(study, "reading_on")[arm + long_windows.STOPPED * bool(stopped)]
-    return statistics.fmean(bits[int(times)].values())
+    by_arm = long_windows.losses(study, "reading_on")
+    by_length = by_arm[_of_long_windows(arm, stopped)]
+    return statistics.fmean(by_length[int(times)].values())
 
 
 @number
@@ -214,8 +220,7 @@ def behind_at(study: str, arm: str, times: str, stopped: str = "") -> Estimate:
 
     The arguments are those of lost-by-reading-on.
     """
-    own = arm + long_windows.STOPPED * bool(stopped)
-    found = long_windows.lead(study, "positions", own, int(times))
+    found = long_windows.lead(study, _of_long_windows(arm, stopped), int(times))
     return Estimate(found.mean, found.low, found.high)
 
 

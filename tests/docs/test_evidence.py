@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import recall_tests
 import sentences
+from scipy.stats import t as student_t
 from sentences import blocks, doses, exponents, paired, record, studies
 
 import plkernel
@@ -265,6 +266,9 @@ def test_leads_in_recall_are_those_of_the_rows() -> None:
 def test_the_figure_of_recall_shows_every_arm_and_seed() -> None:
     figure = recall_tests.figure("recall-post")
     by_length, by_distance, lead = figure.axes
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["32 pairs", "at 8 times the length", "minus official, 8 times"]
+    assert [axes.get_xlabel() for axes in figure.axes] == list(recall_tests.BELOW)
     arms = list(studies()["recall-post"].arms)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == arms
@@ -277,6 +281,12 @@ def test_the_figure_of_recall_shows_every_arm_and_seed() -> None:
     assert [label.get_text() for label in lead.get_yticklabels()] == arms[1:]
     for place, line in enumerate(strokes):
         assert place < float(np.asarray(line.get_ydata())[0]) < place + 1
+
+
+def half_widths(axes: Any, index: int) -> list[float]:
+    """Half the lengths of the bars of the curve that was drawn as number `index`."""
+    (bars,) = axes.containers[index].lines[2]
+    return [float(high - low) / 2 for (_, low), (_, high) in bars.get_segments()]
 
 
 def test_the_figure_of_long_windows_shows_every_arm_and_its_models_that_stop() -> None:
@@ -295,6 +305,12 @@ def test_the_figure_of_long_windows_shows_every_arm_and_its_models_that_stop() -
         assert len(bits) == 6
         drawn = below.containers[starts.index("post")].lines[0]
         assert np.asarray(drawn.get_ydata()) == pytest.approx(np.mean(bits, axis=0))
+        half = student_t.ppf(0.975, 5) * np.std(bits, axis=0, ddof=1) / sqrt(6)
+        assert half_widths(below, starts.index("post")) == pytest.approx(half)
+        lead = sentences.behind_at("post-text", f"post_{rate}", "16")
+        shown = half_widths(above, starts.index("post") - 1)
+        assert shown[-1] == pytest.approx(lead.high - lead.value)
+        assert [label.get_text() for label in below.get_xticklabels()] == ["1", "2", "4", "8", "16"]
 
 
 def test_pairs_beyond_those_of_training_are_answered_less_often() -> None:
@@ -309,3 +325,16 @@ def test_the_learning_rate_moves_every_start_on_text_by_more_than_post_does() ->
     for start in ("official", "official-t2", "scaling", "post"):
         rates = paired("post-text", f"{start}_fast", f"{start}_slow")
         assert rates.high < -0.03
+
+
+def test_scaling_that_stops_at_the_length_of_training_changes_nothing_before_it() -> None:
+    rows = finished_rows("post-text")
+    runs = {(row["arm"], row["seed"]): row["result"]["beyond"] for row in rows}
+    stopped = record("post-text/scaling-off.json")["rows"]
+    assert len(stopped) == 24
+    for row in stopped:
+        goes_on = runs[row["arm"], row["seed"]]["positions"]
+        within = goes_on["given"].index(128) + 1
+        stops = row["positions"]["bpb"]
+        assert stops[:within] == pytest.approx(goes_on["bpb"][:within])
+        assert stops[within:] != pytest.approx(goes_on["bpb"][within:])

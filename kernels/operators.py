@@ -34,6 +34,8 @@ _PLAIN = (Tensor, Parameter)
 _VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # that of is_grads_batched=True
 Results = tuple[Tensor, Tensor]
 EXACT = "exact"
+STATES = ("state", "grad_last")
+"""Inputs in the dtype of states, whatever the main one's."""
 
 
 class TensorCores(NamedTuple):
@@ -174,6 +176,16 @@ class Definition(NamedTuple):
         return "out" if "out" in self.saved else self.like
 
     @property
+    def backward(self) -> "Definition":
+        """The backward pass as an operator: what is saved and the gradients of both results."""
+        result, state = self.letters[self.like], self.letters["state"]
+        given = {"out": result, **self.letters}
+        letters = {one: given[one] for one in self.saved}
+        letters |= {"grad_out": result, "grad_last": state}
+        main = self.main if self.main in self.saved else self.result_saved
+        return self._replace(name=f"{self.name}_backward", main=main, letters=letters)
+
+    @property
     def gradients_like(self) -> tuple[str, ...]:
         """The saved tensor of the shape of each input, and so of its gradient."""
         return tuple(self.result_saved if one == self.like else one for one in self.inputs)
@@ -219,7 +231,7 @@ def define(
     defined = Definition(name, main, letters, like, precise, tuple(kept or inputs), cores)
     forward, backward = _passes(defined)
     checked_once = _remembered(defined)
-    registered, function = _differentiable(defined, forward, backward, checked_once)
+    registered, function = _differentiable(defined, forward, backward)
 
     def operator(*arguments: Any) -> Results:
         *tensors, backend, precision = arguments
@@ -269,31 +281,12 @@ def _passes(defined: Definition) -> tuple[Callable[..., Any], Callable[..., Any]
 
 
 def _differentiable(
-    defined: Definition,
-    forward: Callable[..., Any],
-    backward: Callable[..., Any],
-    checked_once: Callable[..., Any],
+    defined: Definition, forward: Callable[..., Any], backward: Callable[..., Any]
 ) -> tuple[Callable[..., Results], Any]:
     """Both passes as an operator of torch.library, and as a torch.autograd.Function."""
     name = defined.name
-
-    def checked_forward(*arguments: Any) -> Any:
-        # torch.ops.plkernel and an exported program come here without the checks of `operator`.
-        *tensors, form = arguments
-        backend, _, precision = form.partition(":")
-        if precision:  # a form on tensor cores
-            ready, _ = checked_once(tensors, "gpu", precision)
-        else:
-            ready, _ = checked_once(tensors, backend, EXACT)
-        return forward(*ready, form)
-
-    run = _library_operator(name, checked_forward, defined.inputs, (defined.like, "state"))
-    run_back = _library_operator(
-        f"{name}_backward",
-        backward,
-        (*defined.saved, "grad_out", "grad_last"),
-        defined.gradients_like,
-    )
+    run = _library_operator(defined, forward, (defined.like, "state"))
+    run_back = _library_operator(defined.backward, backward, defined.gradients_like)
     keep, differentiate = _gradient_rule(defined, backward, run_back)
 
     def refuse(*_: Any) -> NoReturn:
@@ -444,6 +437,18 @@ def _checked(
     sizes = _check_inputs(defined, given)
     main = given[defined.main]
     given["state"] = _with_dtype_of_states(defined, given["state"], main, sizes)
+    form = _form(defined, given, backend, precision)
+    return tuple(given.values()), form
+
+
+def _form(
+    defined: Definition,
+    given: Mapping[str, Tensor],
+    backend: str | None,
+    precision: str | None,
+) -> str:
+    """The form of a backend and a precision; ValueError for one that does not work with `given`."""
+    name, main = defined.name, given[defined.main]
     form = choose(name, backend, main.device)
     for one, x in given.items():
         if form == "gpu" and x.dtype == torch.float64:
@@ -451,16 +456,64 @@ def _checked(
                 f"{name}: {one} must be float32, bfloat16 or float16 with backend 'gpu', got"
                 " float64"
             )
-    if defined.cores is not None:
-        form = defined.cores.form(name, form, precision, main)
-    return tuple(given.values()), form
+    if defined.cores is None:
+        return form
+    return defined.cores.form(name, form, precision, main)
+
+
+def _guarded(defined: Definition, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` behind the checks of a registered operator.
+
+    torch.ops.plkernel and an exported program call it without those of the operator itself. Inputs
+    of the same shapes, dtypes and devices are checked once.
+    """
+    fitting: set[Any] = set()
+
+    def guarded(*arguments: Any) -> Any:
+        *tensors, form = arguments
+        signature = (form, *[(x.shape, x.dtype, x.device) for x in tensors])
+        if signature not in fitting:
+            _check_registered(defined, tensors, form)
+            if len(fitting) >= MOST_PLANS:
+                fitting.clear()
+            fitting.add(signature)
+        return run(*arguments)
+
+    return guarded
+
+
+def _check_registered(defined: Definition, tensors: Sequence[Tensor], form: str) -> None:
+    """Raise ValueError for inputs of a registered operator that do not fit, and for a wrong form.
+
+    States are in their own dtype here, as results are: nothing is converted.
+    """
+    name = defined.name
+    given = dict(zip(defined.letters, tensors, strict=True))
+    _check_inputs(defined, given)
+    wanted = _dtype_of_states(given[defined.main])
+    for one in STATES:
+        if one in given and given[one].dtype != wanted:
+            raise ValueError(
+                f"{name}: {one} must be {_dtype_name(wanted)} here, got {_kind(given[one])}"
+            )
+    backend, _, precision = form.partition(":")
+    found = _form(defined, given, "gpu" if precision else backend, precision or EXACT)
+    if found == "reference" or found != form:
+        raise ValueError(
+            f"{name}: backend must be 'cpu', 'gpu' or 'tensor:PRECISION' here, got {form!r}"
+        )
+
+
+def _dtype_of_states(main: Tensor) -> torch.dtype:
+    """The dtype of states: float64 beside a main input of float64, else float32."""
+    return torch.float64 if main.dtype == torch.float64 else torch.float32
 
 
 def _with_dtype_of_states(
     defined: Definition, state: Tensor | None, main: Tensor, sizes: Mapping[str, int]
 ) -> Tensor:
-    """The state, zero where there is none: float64 beside a main input of float64, else float32."""
-    dtype = torch.float64 if main.dtype == torch.float64 else torch.float32
+    """The state in the dtype of states, zero where there is none."""
+    dtype = _dtype_of_states(main)
     if state is None:
         shape = [sizes[letter] for letter in defined.letters["state"][0]]
         return _zeros(main, shape, dtype)
@@ -487,7 +540,7 @@ def _check_input(
 ) -> None:
     """Raise ValueError where the input called `one` does not fit the main one."""
     shapes = [tuple([sizes[letter] for letter in word]) for word in defined.letters[one]]
-    alike = x.dtype if one == "state" else main.dtype
+    alike = x.dtype if one in STATES else main.dtype
     dtypes = _precise_dtypes(alike, x) if one in defined.precise else (alike,)
     if x.dtype not in dtypes or not _has_one_of(x, shapes):
         types = " or ".join(map(_dtype_name, dtypes))
@@ -580,22 +633,24 @@ def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
         )
 
 
-def _library_operator(
-    name: str, run: Callable[..., Any], names: Sequence[str], like: Sequence[str]
-) -> Any:
+def _library_operator(defined: Definition, run: Callable[..., Any], like: Sequence[str]) -> Any:
     """Register `run` with torch.library, under fake tensors too.
 
     like: the names of the inputs that the results are like.
     """
+    names = defined.inputs
     takes = ", ".join(f"Tensor {one}" for one in names)
     gives = ", ".join("Tensor" for _ in like)
-    defined: Any = torch.library.custom_op(
-        f"plkernel::{name}", run, mutates_args=(), schema=f"({takes}, str backend) -> ({gives})"
+    registered: Any = torch.library.custom_op(
+        f"plkernel::{defined.name}",
+        _guarded(defined, run),
+        mutates_args=(),
+        schema=f"({takes}, str backend) -> ({gives})",
     )
 
     def fake(*given: Tensor) -> tuple[Tensor, ...]:
         models = [given[names.index(one)] for one in like]
         return tuple(x.new_empty(x.shape) for x in models)
 
-    defined.register_fake(fake)
-    return defined
+    registered.register_fake(fake)
+    return registered

@@ -303,19 +303,22 @@ def test_neither_repetition_nor_the_number_of_threads_changes_a_bit(
             assert all(torch.equal(alone[name], shared[name]) for name in one.results)
 
 
+def registered_backward(one: Operator, given: dict[str, Tensor]) -> list[Tensor]:
+    """Return the inputs of the registered backward pass, any tensor of its shape as the result."""
+    saved = [given[name].detach() for name in one.inputs]
+    if one is SCAN:
+        saved = [saved[0], saved[2], saved[1]]  # a, state, and h in place of b
+    return [*saved, given["grad_out"], given["grad_last"]]
+
+
 @pytest.mark.parametrize(("one", "layout"), [(one, one.layouts[0]) for one in OPERATORS])
 def test_the_operator_passes_the_checks_of_torch(one: Operator, layout: str) -> None:
     given = mild(one.problem(layout, one.small))
     leaves = [given[name].requires_grad_() for name in one.inputs]
     operators = torch.ops.plkernel
     torch.library.opcheck(getattr(operators, one.name).default, (*leaves, "cpu"))
-    back = [x.detach() for x in leaves]
-    if one is SCAN:
-        back = [back[0], back[2], back[1]]  # a, state, and h in place of b
-    incoming = (given["grad_out"], given["grad_last"])
-    torch.library.opcheck(
-        getattr(operators, f"{one.name}_backward").default, (*back, *incoming, "cpu")
-    )
+    back = registered_backward(one, given)
+    torch.library.opcheck(getattr(operators, f"{one.name}_backward").default, (*back, "cpu"))
 
 
 class Seen(TorchDispatchMode):
@@ -389,8 +392,26 @@ def test_the_registered_operator_checks_its_inputs(one: Operator) -> None:
     for wrong in (state[..., :1], torch.cat([state, state], -1)):
         with pytest.raises(ValueError, match=f"{one.name}: state must be "):
             registered(*others, wrong, "cpu")
+    with pytest.raises(ValueError, match=f"{one.name}: state must be float32 here, got bfloat16"):
+        registered(*others, state.bfloat16(), "cpu")
     with pytest.raises(ValueError, match="backend must be one of reference, cpu on cpu, got 'gpu'"):
         registered(*others, state, "gpu")
+    with pytest.raises(ValueError, match=r"backend must be 'cpu', 'gpu' or .*, got 'reference'"):
+        registered(*others, state, "reference")
+
+
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_the_registered_backward_pass_checks_its_inputs(one: Operator) -> None:
+    given = one.problem("varying", one.shape(5))
+    back = registered_backward(one, given)
+    registered = getattr(torch.ops.plkernel, f"{one.name}_backward")
+    assert len(registered(*back, "cpu")) == len(one.inputs)
+    for place, name in ((-1, "grad_last"), (-2, "grad_out")):
+        for wrong in (back[place][:1], back[place].double()):
+            inputs = list(back)
+            inputs[place] = wrong
+            with pytest.raises(ValueError, match=f"{one.name}_backward: {name} must be "):
+                registered(*inputs, "cpu")
 
 
 @pytest.mark.slow

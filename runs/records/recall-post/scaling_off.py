@@ -1,9 +1,10 @@
 """Accuracy of recall with decays that stop slowing down behind the length of training.
 
-python runs/records/recall-post/scaling_off.py STUDY writes scaling-off.json beside this file: of
-every run of the study whose decays depend on the position, the tests with 32 pairs twice, with
-ln t as it is and with ln min(t, T). The models are those that training left; nothing is trained.
-STUDY is the folder with the runs, runs/out/recall-post.
+python runs/records/recall-post/scaling_off.py STUDY writes scaling-off.json beside this file, or
+where --out says: of every run of the study whose decays depend on the position and whose checkpoint
+is there, the tests with as many pairs as in training twice, with ln t as it is and with
+ln min(t, T). The models are those that training left; nothing is trained. STUDY is the folder with
+the runs, runs/out/recall-post or runs/out/recall-capacity.
 """
 
 import sys
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from plkernel.common import cli
 from plkernel.common.environment import environment
-from plkernel.common.files import save_json
+from plkernel.common.files import CHECKPOINT, save_json
 from plkernel.config.condition import from_config
+from plkernel.results.study import read_study
 from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import Predict, predictor
 from plkernel.training.recall_task import RecallTask
@@ -30,7 +32,6 @@ sys.path.append(str(Path(__file__).parents[1]))
 from position_scaling import stopped_at
 
 OUT = Path(__file__).resolve().parent / "scaling-off.json"
-ARMS = ("scaling", "post")
 CPU = torch.device("cpu")
 
 
@@ -42,10 +43,11 @@ def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -
         out: JSON file for the record.
     """
     rows = []
-    for arm in ARMS:
-        for run in sorted((study / arm).glob("seed-*")):
-            rows += tested(arm, run)
-            print(f"{arm} {run.name}", flush=True)
+    for run in read_study(study).finished():
+        folder = study / run.arm / f"seed-{run.seed}"
+        if run.config["model"]["position_scaling"] and (folder / CHECKPOINT).exists():
+            rows += tested(run.arm, folder)
+            print(f"{run.arm} {folder.name}", flush=True)
     save_json(out, {"environment": environment(1), "rows": rows})
     print(f"written: {out}")
 

@@ -45,7 +45,7 @@ def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -
     rows = []
     for run in read_study(study).finished():
         folder = study / run.arm / f"seed-{run.seed}"
-        if run.config["model"]["position_scaling"] and (folder / CHECKPOINT).exists():
+        if run.config["model"].get("position_scaling") and (folder / CHECKPOINT).exists():
             rows += tested(run.arm, folder)
             print(f"{run.arm} {folder.name}", flush=True)
     save_json(out, {"environment": environment(1), "rows": rows})

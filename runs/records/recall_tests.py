@@ -21,6 +21,8 @@ RECORDS = Path(__file__).resolve().parent
 Floats = NDArray[np.float64]
 BELOW = ("length, in lengths of training", "bytes from pair to query", "points")
 """Labels of the three panels of a row."""
+ROOM = 6
+"""Ticks of an axis whose labels do not overlap."""
 FEWEST = 1000
 """Queries of a distance that are enough for a mean over seeds to be shown."""
 
@@ -41,6 +43,16 @@ def tests_of(study: str, test: str) -> dict[str, dict[int, dict[int, Any]]]:
 def right_answers(runs: Mapping[int, Any]) -> dict[int, float]:
     """Return the accuracy in % of a test by seed."""
     return {seed: 100 * one["accuracy"] for seed, one in runs.items()}
+
+
+def right_answers_at(runs: Mapping[int, Any], distance: int) -> dict[int, float]:
+    """Return the accuracy in % at distances of the group that ends at `distance`, by seed."""
+    found = {}
+    for seed, one in runs.items():
+        group = one["distance"]
+        place = group["up_to"].index(distance)
+        found[seed] = 100 * group["accuracy"][place]
+    return found
 
 
 def by_group(runs: Mapping[int, Any], groups: str = "distance") -> dict[int, Floats]:
@@ -120,9 +132,15 @@ def _draw_distances(axes: Axes, look: int, runs: Mapping[int, Any]) -> None:
 
 
 def _name_octaves(axes: Axes, values: Iterable[int]) -> None:
-    """Give an axis the logarithmic scale of base 2, with a tick at each value."""
+    """Give an axis the logarithmic scale of base 2, with a tick at each value.
+
+    Where there are more than ROOM of them, every other has a label, the last one among them.
+    """
+    ticks = [*values]
+    every = 1 if len(ticks) <= ROOM else 2
+    named = ticks[::-every]
     axes.set_xscale("log", base=2)
-    axes.set_xticks([*values], [f"{value:,}" for value in values])
+    axes.set_xticks(ticks, [f"{tick:,}" if tick in named else "" for tick in ticks])
     axes.minorticks_off()
 
 

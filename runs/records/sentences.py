@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeVar
 import long_windows
 import numpy as np
 from comparisons import POOLED, Compared, PooledEffect, random_effects
-from recall_tests import tests_of
+from recall_tests import right_answers, right_answers_at, tests_of
 
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.config.reading import load_spec
@@ -191,11 +191,35 @@ def searched_lead(study: str, arm: str, against: str, rate: str) -> float:
 
 @number
 def recalled_lead(
-    study: str, arm: str, against: str, times: str, which: str, test: str = "persistence"
-) -> float:
-    """Return the lead of an arm over another at a length, in points: mean, low or high of 95 %."""
-    of_arm, of_other = (accuracies(study, test)[one][int(times)] for one in (arm, against))
-    return 100 * float(getattr(paired_difference(of_arm, of_other), which))
+    study: str,
+    arm: str,
+    against: str,
+    times: str,
+    test: str = "persistence",
+    since: str = "",
+    distance: str = "",
+) -> Estimate:
+    """Return the lead of an arm over another at a length, in points.
+
+    since: a shorter length; the lead there is taken off, seed by seed.
+    distance: only queries at distances of the group that ends there.
+    """
+
+    def points(arm: str, times: str) -> dict[int, float]:
+        by_seed = tests_of(study, test)[arm][int(times)]
+        if not distance:
+            return right_answers(by_seed)
+        return right_answers_at(by_seed, int(distance))
+
+    def since_then(arm: str) -> dict[int, float]:
+        before = points(arm, since)
+        return {seed: value - before[seed] for seed, value in points(arm, times).items()}
+
+    if since:
+        found = paired_difference(since_then(arm), since_then(against))
+    else:
+        found = paired_difference(points(arm, times), points(against, times))
+    return Estimate(found.mean, found.low, found.high)
 
 
 def _of_long_windows(arm: str, stopped: str) -> str:
@@ -374,7 +398,7 @@ def spread_over_pilot(study: str) -> float:
     return statistics.geometric_mean(ratios)
 
 
-AVERAGED = ("beta-sweep", "post-text", "reach", "recall-post")
+AVERAGED = ("beta-sweep", "post-text", "reach", "recall-capacity", "recall-post")
 """Studies whose registered power is the mean over the spreads that their pilot leaves possible."""
 
 

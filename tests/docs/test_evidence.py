@@ -249,9 +249,8 @@ def test_leads_in_recall_are_those_of_the_rows() -> None:
     error = statistics.stdev(leads) / 4
     mean = statistics.fmean(leads)
     expected = (mean, mean - 2.1314 * error, mean + 2.1314 * error)
-    for which, value in zip(("mean", "low", "high"), expected, strict=True):
-        lead = sentences.recalled_lead("recall-post", "post", "official", "8", which)
-        assert lead == pytest.approx(value, abs=1e-3)
+    lead = sentences.recalled_lead("recall-post", "post", "official", "8")
+    assert lead == pytest.approx(expected, abs=1e-3)
     rows = sentences.record("recall-post/search-beyond.json")["rows"]
     means = {}
     for arm in found:
@@ -259,8 +258,83 @@ def test_leads_in_recall_are_those_of_the_rows() -> None:
         shares = [row["accuracy"] for row in at_rate if row["length"] == 1024]
         assert len(shares) == 4
         means[arm] = 25 * sum(shares)
-    lead = sentences.searched_lead("recall-post", "post", "official", "0.005")
-    assert lead == pytest.approx(means["post"] - means["official"])
+    lead_at_rate = sentences.searched_lead("recall-post", "post", "official", "0.005")
+    assert lead_at_rate == pytest.approx(means["post"] - means["official"])
+
+
+LEADS = [(start, rate) for start in ("official-t2", "scaling", "post") for rate in ("slow", "fast")]
+"""Arms of recall-capacity that are held against the official initialisation."""
+
+
+def leads(start: str, rate: str, times: str, **given: str) -> sentences.Estimate:
+    """Return what recalled-lead says of an arm of recall-capacity."""
+    arms = (f"{start}_{rate}", f"official_{rate}")
+    return sentences.recalled_lead("recall-capacity", *arms, times, **given)
+
+
+def test_one_lead_in_recall_of_mixed_pairs_grows_beyond_the_length_of_training() -> None:
+    growing = [one for one in LEADS if leads(*one, "8", since="1").low > 0]
+    assert growing == [("scaling", "slow")]
+    here, there = (leads("scaling", "slow", times).value for times in ("8", "1"))
+    assert leads("scaling", "slow", "8", since="1").value == pytest.approx(here - there)
+
+
+def test_leads_in_recall_of_mixed_pairs_are_not_established() -> None:
+    assert all(leads(*one, "8").value > 0 for one in LEADS)
+    declared = sentences.record("recall-capacity/report/table.json")["declared"]["hypotheses"]
+    beyond = {one["name"]: one for one in declared if one["metric"] == "persistence"}
+    assert len(beyond) == 3
+    for one in beyond.values():
+        assert one["low"] > 0
+        assert one["verdict"].startswith("undecided")
+    assert leads("official-t2", "slow", "8").value < leads("scaling", "slow", "8").value / 3
+
+
+def test_far_pairs_are_where_post_leads_in_recall_of_mixed_pairs() -> None:
+    by_distance = {
+        rate: {
+            end: leads("post", rate, "8", distance=str(end))
+            for end in recall_tests.by_group(
+                recall_tests.tests_of("recall-capacity", "persistence")[f"post_{rate}"][8]
+            )
+        }
+        for rate in ("slow", "fast")
+    }
+    for found in by_distance.values():
+        assert [*found] == [32, 64, 128, 256, 512, 1024, 2048, 4096]
+        assert all(lead.value < 0 for end, lead in found.items() if end <= 512)
+        assert all(lead.value > 10 for end, lead in found.items() if end > 1024)
+    assert all(by_distance["slow"][end].low > 0 for end in (2048, 4096))
+    rows = [
+        {
+            row["seed"]: one["distance"]["accuracy"][one["distance"]["up_to"].index(4096)]
+            for row in finished_rows("recall-capacity")
+            if row["arm"] == arm
+            for one in row["result"]["recall"]["tests"]
+            if (one["test"], one["length"]) == ("persistence", 4096)
+        }
+        for arm in ("post_slow", "official_slow")
+    ]
+    differences = [100 * (rows[0][seed] - rows[1][seed]) for seed in range(8)]
+    assert by_distance["slow"][4096].value == pytest.approx(statistics.fmean(differences))
+
+
+def test_scaling_held_at_the_length_of_training_recalls_as_much() -> None:
+    rows = sentences.record("recall-capacity/scaling-off.json")["rows"]
+    for arm in {row["arm"] for row in rows}:
+        changes = [row["stops"] - row["goes_on"] for row in rows if row["arm"] == arm]
+        assert len(changes) >= 5 * 4
+        assert abs(statistics.fmean(changes)) < 0.01
+
+
+def test_what_is_recalled_of_mixed_pairs_in_the_kind_of_test_of_the_paper_lasts() -> None:
+    by_arm = sentences.accuracies("recall-capacity", "capacity")
+    means = {
+        arm: [np.mean([*by_length[times].values()]) for times in (1, 8)]
+        for arm, by_length in by_arm.items()
+    }
+    assert len(means) == 8
+    assert all(after > before - 0.02 for before, after in means.values())
 
 
 def test_the_figure_of_recall_shows_every_arm_and_seed() -> None:
@@ -281,6 +355,20 @@ def test_the_figure_of_recall_shows_every_arm_and_seed() -> None:
     assert [label.get_text() for label in lead.get_yticklabels()] == arms[1:]
     for place, line in enumerate(strokes):
         assert place < float(np.asarray(line.get_ydata())[0]) < place + 1
+
+
+def test_the_figure_of_recall_has_a_row_for_every_rate() -> None:
+    figure = recall_tests.figure("recall-capacity")
+    assert len(figure.axes) == 6
+    for place, rate in enumerate(("slow", "fast")):
+        by_length, by_distance, lead = figure.axes[3 * place : 3 * place + 3]
+        assert by_length.get_title(loc="left") == f"128 pairs, rate {rate}"
+        shown = sentences.accuracies("recall-capacity", "persistence")[f"post_{rate}"]
+        means = [100 * np.mean([*one.values()]) for one in shown.values()]
+        assert np.asarray(by_length.lines[3].get_ydata()) == pytest.approx(means)
+        named = [label.get_text() for label in by_distance.get_xticklabels()]
+        assert named == ["", "64", "", "256", "", "1,024", "", "4,096"]
+        assert len([one for one in lead.lines if len(np.asarray(one.get_xdata())) == 8]) == 3
 
 
 def half_widths(axes: Any, index: int) -> list[float]:

@@ -76,8 +76,8 @@ def by_group(runs: Mapping[int, Any], groups: str = "distance") -> dict[int, Flo
 def figure(study: str) -> Figure:
     """Draw the accuracy of arms by length and by distance, and their leads at the longest length.
 
-    Each block of the study has a row. Means over seeds, and of the leads 95 % t intervals; strokes
-    are seeds.
+    Each block of the study has a row; queries are anywhere behind their pairs ("persistence").
+    Means over seeds, and of the leads 95 % t intervals; strokes are seeds.
     """
     found = read_study(RECORDS / study)
     tests = tests_of(study, "persistence")
@@ -86,7 +86,9 @@ def figure(study: str) -> Figure:
     (pairs,) = {one["pairs"] for one in tests[baselines[0]][longest].values()}
     with style():
         drawing = Figure(figsize=(PAGE_WIDTH, 0.8 + 2.4 * len(baselines)))
-        rows = drawing.subplots(len(baselines), 3, width_ratios=[1, 1, 1.1], squeeze=False)
+        rows = drawing.subplots(
+            len(baselines), 3, width_ratios=[1, 1, 1.1], sharex="col", sharey="col", squeeze=False
+        )
         for (by_length, far, lead), baseline in zip(rows, baselines, strict=True):
             arms = [arm for arm in found.arms if baseline in (arm, found.against(arm))]
             for look, arm in enumerate(arms):
@@ -94,8 +96,7 @@ def figure(study: str) -> Figure:
                 _draw_distances(far, look, tests[arm][longest])
             _draw_leads(lead, [(start(found, arm), tests[arm][longest]) for arm in arms])
             at = block(found, baseline)
-            by_length.set(title=", ".join([f"{pairs} pairs", *at]))
-            by_length.set(ylabel="right answers (%)", ylim=(None, 101))
+            by_length.set(title=", ".join([f"{pairs} pairs", *at]), ylabel="right answers (%)")
             far.set(title=f"at {longest} times the length")
             lead.set(title=f"minus {start(found, baseline)}, {longest} times")
         for axes, below in zip(rows[-1], BELOW, strict=True):
@@ -163,4 +164,4 @@ def _draw_leads(axes: Axes, arms: Sequence[tuple[str, Mapping[int, Any]]]) -> No
         )
     axes.axvline(0.0, color=INK, lw=0.6)
     axes.set_yticks(range(len(others)), [name for name, _ in others])
-    axes.invert_yaxis()
+    axes.yaxis.set_inverted(True)  # also where the axis is shared

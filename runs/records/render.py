@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from string import Formatter
-from typing import Any
+from typing import Any, NamedTuple
 
 import forest
 import long_windows
@@ -26,7 +26,7 @@ import numpy as np
 import recall_tests
 from comparisons import Lowest, lowest
 from matplotlib.figure import Figure
-from sentences import accuracies, blocks, fill, paired, targets
+from sentences import accuracies, blocks, fill, paired, recalled_lead, targets
 
 from plkernel.analysis.figures.style import (
     INK,
@@ -42,7 +42,12 @@ from plkernel.results.convergence import convergence, groups, learnt_kernels_fig
 from plkernel.results.forest import ForestRow
 from plkernel.results.forest import forest as forest_of_rows
 from plkernel.results.loss_curves import difference_figure
-from plkernel.results.statistics import difference_curves, paired_difference, pointwise_band
+from plkernel.results.statistics import (
+    PairedDifference,
+    difference_curves,
+    paired_difference,
+    pointwise_band,
+)
 from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
@@ -343,6 +348,30 @@ def recall_by(study: str, test: str, groups: str) -> str:
         assert [*by_end] == ends, f"{arm} has other groups"
         lines.append([arm, *(f"{100 * shares.mean():.1f}" for shares in by_end.values())])
     header = [titles[groups], *(f"{end:,}" for end in ends)]
+    return f"{markdown(header, lines)}\n\n{source(study)}"
+
+
+def recall_leads(study: str, test: str) -> str:
+    """Return the leads over the baseline by distance at the longest length of a test of recall.
+
+    In points, with 95 % intervals over seeds.
+    """
+    found = read_study(RECORDS / study)
+    lines = []
+    for arm, by_length in recall_tests.tests_of(study, test).items():
+        baseline = found.against(arm)
+        if baseline is None:
+            continue
+        longest = max(by_length)
+        ends = [*recall_tests.by_group(by_length[longest])]
+        leads = [
+            recalled_lead(study, arm, baseline, str(longest), test, distance=str(end))
+            for end in ends
+        ]
+        lines.append(
+            [arm, *(f"{one.value:+.0f} ({one.low:+.0f} to {one.high:+.0f})" for one in leads)]
+        )
+    header = ["points, by bytes from pair to query, up to", *(f"{end:,}" for end in ends)]
     return f"{markdown(header, lines)}\n\n{source(study)}"
 
 
@@ -746,6 +775,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "exponents": exponents,
     "recall": recall,
     "recall-by": recall_by,
+    "recall-leads": recall_leads,
     "by-position": by_position,
     "reading-on": reading_on,
     "searched": searched,
@@ -814,10 +844,6 @@ def dose_figure() -> Figure:
     return figure
 
 
-REACH = {"SSM": "ssm", "RWKV-7": "goose", "Mamba-2": "mamba2"}
-"""Models of reach as figures name them, and as its arms do."""
-
-
 def exponents_figure() -> Figure:
     """Draw what exponents of the projection are worth on every text of beta-sweep, and on all."""
     texts = [text["text"] for text in load("beta-sweep/texts.json")["texts"]]
@@ -834,25 +860,50 @@ def exponents_figure() -> Figure:
     return forest_of_rows(groups)
 
 
-LONGEST = (16, 64, 1024)
-"""Longest half-lives at initialisation, in bytes, that reach compares with 256."""
+class Reach(NamedTuple):
+    """A panel of the figure of reach: a model, where copies lie, and the half-lives it began with.
+
+    ending   what follows the longest half-life at initialisation in the names of the arms
+    longest  those half-lives, in bytes
+    early    step of the early differences
+    """
+
+    title: str
+    study: str
+    ending: str
+    nearest: int
+    farthest: int
+    longest: tuple[int, ...]
+    early: str
+
+    def change(self, longest: int, at: str) -> PairedDifference:
+        """Return the loss of an arm minus that with half-lives up to the farthest copy."""
+        arms = [f"{one}{self.ending}" for one in (longest, self.farthest)]
+        return paired(self.study, *arms, at)
+
+
+REACHES = (
+    Reach("SSM", "reach", "_ssm", 64, 256, (16, 64, 1024), "200"),
+    Reach("RWKV-7", "reach", "_goose", 64, 256, (16, 64, 1024), "200"),
+    Reach("Mamba-2", "reach", "_mamba2", 64, 256, (16, 64, 1024), "200"),
+    # Reach("SSM, farther copies", "reach-far", "", 512, 2048, (32, 128, 512), "1000"),
+)
 
 
 def reach_figure() -> Figure:
-    """Draw what the longest half-life at initialisation is worth against 256 bytes, by model.
+    """Draw what the longest half-life at initialisation is worth, against the farthest copy's.
 
     Differences with 95 % t intervals over seeds, early and at the end; grey: where the copies lie.
     """
-    moments = {"after 0.8 MB": "200", "after 4.1 MB": "final_val_bpb"}
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, 2.3))
-        panels = figure.subplots(1, len(REACH), sharey=True)
-        for axes, (title, model) in zip(panels, REACH.items(), strict=True):
-            axes.axvspan(64, 256, color=INK, alpha=0.08, lw=0)
+        panels = figure.subplots(1, 3, squeeze=False, sharey=True)
+        for axes, reach in zip(panels.flat, REACHES, strict=True):
+            axes.axvspan(reach.nearest, reach.farthest, color=INK, alpha=0.08, lw=0)
             axes.axhline(0.0, color=INK, lw=0.6)
-            for look, at in enumerate(moments.values()):
-                found = [paired("reach", f"{one}_{model}", f"256_{model}", at) for one in LONGEST]
-                beside = np.array(LONGEST) * (1.0 + 0.15 * look)
+            for look, at in enumerate((reach.early, "final_val_bpb")):
+                found = [reach.change(one, at) for one in reach.longest]
+                beside = np.array(reach.longest) * (1.0 + 0.15 * look)
                 axes.errorbar(
                     beside,
                     [one.mean for one in found],
@@ -864,11 +915,14 @@ def reach_figure() -> Figure:
                     **line_style(look),
                 )
             axes.set_xscale("log", base=2)
-            axes.set_xticks(LONGEST, [f"{one:,}" for one in LONGEST])
+            axes.set_xticks(reach.longest, [f"{one:,}" for one in reach.longest])
             axes.minorticks_off()
-            axes.set(title=title, xlabel="longest initial half-life (bytes)")
-        panels[0].set_ylabel("bits per byte minus longest 256")
-        legend_below(figure, [*moments])
+            axes.set(title=f"{reach.title}, minus up to {reach.farthest:,}")
+        for axes in panels[-1]:
+            axes.set_xlabel("longest initial half-life (bytes)")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("bits per byte, difference")
+        legend_below(figure, ["early", "at the end"])
     return figure
 
 

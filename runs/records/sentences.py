@@ -196,29 +196,23 @@ def recalled_lead(
     against: str,
     times: str,
     test: str = "persistence",
-    since: str = "",
     distance: str = "",
+    without: str = "",
 ) -> Estimate:
     """Return the lead of an arm over another at a length, in points.
 
-    since: a shorter length; the lead there is taken off, seed by seed.
     distance: only queries at distances of the group that ends there.
+    without: a seed that is left out.
     """
 
-    def points(arm: str, times: str) -> dict[int, float]:
-        by_seed = tests_of(study, test)[arm][int(times)]
+    def points(arm: str) -> dict[int, float]:
+        all_seeds = tests_of(study, test)[arm][int(times)]
+        by_seed = {seed: one for seed, one in all_seeds.items() if str(seed) != without}
         if not distance:
             return right_answers(by_seed)
         return right_answers_at(by_seed, int(distance))
 
-    def since_then(arm: str) -> dict[int, float]:
-        before = points(arm, since)
-        return {seed: value - before[seed] for seed, value in points(arm, times).items()}
-
-    if since:
-        found = paired_difference(since_then(arm), since_then(against))
-    else:
-        found = paired_difference(points(arm, times), points(against, times))
+    found = paired_difference(points(arm), points(against))
     return Estimate(found.mean, found.low, found.high)
 
 

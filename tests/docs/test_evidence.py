@@ -272,13 +272,6 @@ def leads(start: str, rate: str, times: str, **given: str) -> sentences.Estimate
     return sentences.recalled_lead("recall-capacity", *arms, times, **given)
 
 
-def test_one_lead_in_recall_of_mixed_pairs_grows_beyond_the_length_of_training() -> None:
-    growing = [one for one in LEADS if leads(*one, "8", since="1").low > 0]
-    assert growing == [("scaling", "slow")]
-    here, there = (leads("scaling", "slow", times).value for times in ("8", "1"))
-    assert leads("scaling", "slow", "8", since="1").value == pytest.approx(here - there)
-
-
 def test_leads_in_recall_of_mixed_pairs_are_not_established() -> None:
     assert all(leads(*one, "8").value > 0 for one in LEADS)
     declared = sentences.record("recall-capacity/report/table.json")["declared"]["hypotheses"]
@@ -287,7 +280,8 @@ def test_leads_in_recall_of_mixed_pairs_are_not_established() -> None:
     for one in beyond.values():
         assert one["low"] > 0
         assert one["verdict"].startswith("undecided")
-    assert leads("official-t2", "slow", "8").value < leads("scaling", "slow", "8").value / 3
+    failed = sentences.accuracies("recall-capacity", "persistence")["official_fast"]
+    assert all(0.4 < by_seed[6] < 0.6 for by_seed in failed.values())
 
 
 def test_far_pairs_are_where_post_leads_in_recall_of_mixed_pairs() -> None:
@@ -304,7 +298,14 @@ def test_far_pairs_are_where_post_leads_in_recall_of_mixed_pairs() -> None:
         assert [*found] == [32, 64, 128, 256, 512, 1024, 2048, 4096]
         assert all(lead.value < 0 for end, lead in found.items() if end <= 512)
         assert all(lead.value > 10 for end, lead in found.items() if end > 1024)
-    assert all(by_distance["slow"][end].low > 0 for end in (2048, 4096))
+    for start in ("scaling", "post"):
+        far = {
+            (rate, end): leads(start, rate, "8", distance=str(end))
+            for rate in by_distance
+            for end in (2048, 4096)
+        }
+        assert all(11 < lead.value < 19 for lead in far.values())
+        assert all(lead.low > 0 for (rate, _), lead in far.items() if rate == "slow")
     rows = [
         {
             row["seed"]: one["distance"]["accuracy"][one["distance"]["up_to"].index(4096)]
@@ -327,14 +328,16 @@ def test_scaling_held_at_the_length_of_training_recalls_as_much() -> None:
         assert abs(statistics.fmean(changes)) < 0.01
 
 
-def test_what_is_recalled_of_mixed_pairs_in_the_kind_of_test_of_the_paper_lasts() -> None:
-    by_arm = sentences.accuracies("recall-capacity", "capacity")
-    means = {
-        arm: [np.mean([*by_length[times].values()]) for times in (1, 8)]
-        for arm, by_length in by_arm.items()
-    }
-    assert len(means) == 8
-    assert all(after > before - 0.02 for before, after in means.values())
+def test_queries_of_capacity_are_mostly_near_and_answered_at_every_length() -> None:
+    for by_length in recall_tests.tests_of("recall-capacity", "capacity").values():
+        for by_seed in by_length.values():
+            assert 93 < np.mean([*recall_tests.right_answers(by_seed).values()]) < 98
+        (groups,) = {
+            tuple(zip(one["distance"]["up_to"], one["distance"]["queries"], strict=True))
+            for one in by_length[8].values()
+        }
+        near = sum(queries for end, queries in groups if end <= 128)
+        assert 0.62 < near / sum(queries for _, queries in groups) < 0.7
 
 
 def test_the_figure_of_recall_shows_every_arm_and_seed() -> None:
@@ -366,9 +369,14 @@ def test_the_figure_of_recall_has_a_row_for_every_rate() -> None:
         shown = sentences.accuracies("recall-capacity", "persistence")[f"post_{rate}"]
         means = [100 * np.mean([*one.values()]) for one in shown.values()]
         assert np.asarray(by_length.lines[3].get_ydata()) == pytest.approx(means)
-        named = [label.get_text() for label in by_distance.get_xticklabels()]
-        assert named == ["", "64", "", "256", "", "1,024", "", "4,096"]
+        assert len(by_distance.lines) == 4
         assert len([one for one in lead.lines if len(np.asarray(one.get_xdata())) == 8]) == 3
+
+
+def test_many_distances_have_every_other_label() -> None:
+    lowest = recall_tests.figure("recall-capacity").axes[-2]
+    named = [label.get_text() for label in lowest.get_xticklabels()]
+    assert named == ["", "64", "", "256", "", "1,024", "", "4,096"]
 
 
 def half_widths(axes: Any, index: int) -> list[float]:

@@ -690,7 +690,7 @@ class Arm(Section):
 class MeasuredNumber(Section):
     """One number of every run of an arm, in bits per byte; of recall the share of right answers."""
 
-    unsaid = ("times",)
+    unsaid = ("times", "distance")
 
     name: Sentence
     """A sentence or a word that no other one has."""
@@ -709,6 +709,10 @@ class MeasuredNumber(Section):
     times: Positive | None = option(
         "capacity, persistence: the length of the test, in lengths of training: 1, 2, 4 .."
         " position_bpb, reading_on: how far from the beginning of a window, in the same unit."
+    )
+    distance: Positive | None = option(
+        "capacity, persistence: only queries at most so many bytes behind their pair, a power of"
+        " two, and more than half of that; all of them if left out."
     )
     step: Natural | None = option(
         "The evaluation that counts, of val_bpb and excess_bpb; the last if left out."
@@ -732,6 +736,12 @@ class MeasuredNumber(Section):
             )
         elif self.metric == "reading_on" and self.times == 1:
             raise ValueError(f"{head}times must be 2 or more with metric 'reading_on', got 1")
+        if self.metric not in OF_RECALL:
+            self.refuse(
+                ["distance"], f"does not belong to metric {self.metric!r}: leave it out", head
+            )
+        elif self.distance is not None and self.distance & (self.distance - 1):
+            raise ValueError(f"{head}distance must be a power of two, got {self.distance}")
         if self.metric in ("test_bpb", "truncation_cost", *OF_DISTANCE, *OF_CURVES):
             self.refuse(
                 ["step"],

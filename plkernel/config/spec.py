@@ -248,6 +248,11 @@ class Spec(Section):
             raise ValueError(
                 f"times must be at most {farthest}, got {times}: set train.beyond = {times}"
             )
+        if one.distance is not None and one.distance >= 2 * times * context:
+            raise ValueError(
+                f"distance must be less than twice the length of the test, {times * context} bytes,"
+                f" got {one.distance}"
+            )
 
     def _check_hypothesis(self, one: Hypothesis) -> None:
         """Raise ValueError where a hypothesis has no other arm or not the alpha of its family."""

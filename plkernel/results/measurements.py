@@ -109,7 +109,7 @@ def _measurement(run: StudyRun, result: RunResult, measured: MeasuredNumber) -> 
     if measured.times is not None:
         length = measured.times * run.config["train"]["context"]
         if measured.metric in OF_RECALL:
-            return result.recalled(measured.metric, length)
+            return result.recalled(measured.metric, length, measured.distance)
         return result.bits_beyond(measured.metric, length)
     if measured.metric == "val_bpb" and measured.step is None:
         return result.final_val_bpb

@@ -118,11 +118,19 @@ class RunResult(Saved, extra="ignore"):
             return math.nan
         return truncated - whole
 
-    def recalled(self, test: str, length: int) -> float | None:
-        """Accuracy of a test of recall in sequences of this length; None if it was not taken."""
+    def recalled(self, test: str, length: int, distance: int | None = None) -> float | None:
+        """Accuracy of a test of recall in sequences of this length; None if it was not taken.
+
+        distance: only of queries in the group of distances that ends there; None without queries.
+        """
         for one in (self.recall or {}).get("tests", ()):
-            if one["test"] == test and one["length"] == length:
+            if (one["test"], one["length"]) != (test, length):
+                continue
+            if distance is None:
                 return float(one["accuracy"])
+            groups = one["distance"]
+            if distance in groups["up_to"]:
+                return float(groups["accuracy"][groups["up_to"].index(distance)])
         return None
 
     def bits_beyond(self, metric: str, given: int) -> float | None:

@@ -377,11 +377,15 @@ def test_hypotheses_speak_of_accuracy_in_a_test_of_recall() -> None:
     claim = {"name": "holds", "arm": "other", "claim": "higher", "metric": "persistence"}
     spec = tiny_study([{**claim, "times": 4}])
     assert spec.hypotheses[0].times == 4
+    assert tiny_study([{**claim, "times": 4, "distance": 32}]).hypotheses[0].distance == 32
     for change, message in (
         ({}, "times must be 1, 2, 4"),
         ({"times": 3}, "times must be 1, 2, 4"),
         ({"times": 16}, "times must be at most 8, got 16: set train.beyond = 16"),
         ({"times": 2, "step": 6}, "has no persistence, which is taken at the end only"),
+        ({"times": 4, "distance": 48}, "distance must be a power of two, got 48"),
+        ({"times": 1, "distance": 1024}, "distance must be less than twice the length of the test"),
+        ({"distance": 8, "metric": "val_bpb"}, "distance 8 does not belong to metric 'val_bpb'"),
         ({"times": 2, "metric": "val_bpb"}, "does not belong to metric 'val_bpb'"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
@@ -394,7 +398,12 @@ def test_hypotheses_speak_of_accuracy_in_a_test_of_recall() -> None:
 
 def test_a_measurement_of_recall_is_that_of_its_test_and_length() -> None:
     tests = [
-        {"test": name, "length": length, "accuracy": accuracy}
+        {
+            "test": name,
+            "length": length,
+            "accuracy": accuracy,
+            "distance": {"up_to": [2, 16], "queries": [1, 9], "accuracy": [1.0, accuracy - 0.1]},
+        }
         for name, length, accuracy in (
             ("capacity", 32, 0.9),
             ("capacity", 64, 0.7),
@@ -405,4 +414,6 @@ def test_a_measurement_of_recall_is_that_of_its_test_and_length() -> None:
     assert result.recalled("capacity", 64) == 0.7
     assert result.recalled("persistence", 64) == 0.8
     assert result.recalled("persistence", 128) is None
+    assert result.recalled("capacity", 64, 16) == pytest.approx(0.6)
+    assert result.recalled("capacity", 64, 8) is None
     assert RunResult.model_construct(recall=None).recalled("capacity", 32) is None

@@ -12,6 +12,7 @@ import long_windows
 import numpy as np
 import pytest
 import recall_tests
+import render
 import sentences
 from scipy.stats import t as student_t
 from sentences import blocks, doses, exponents, paired, record, studies
@@ -371,6 +372,23 @@ def test_the_figure_of_recall_has_a_row_for_every_rate() -> None:
         assert np.asarray(by_length.lines[3].get_ydata()) == pytest.approx(means)
         assert len(by_distance.lines) == 4
         assert len([one for one in lead.lines if len(np.asarray(one.get_xdata())) == 8]) == 3
+
+
+def test_the_figure_of_reach_shows_the_differences_of_every_start() -> None:
+    figure = render.reach_figure()
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == [
+        *(f"{model}, minus up to 256" for model in ("SSM", "RWKV-7", "Mamba-2")),
+        "SSM, farther copies, minus up to 2,048",
+    ]
+    early, end = (lines.lines[0] for lines in figure.axes[-1].containers)
+    found = [paired("reach-far", arm, "2048") for arm in ("32", "128", "512")]
+    assert np.asarray(end.get_ydata()) == pytest.approx([one.mean for one in found])
+    assert half_widths(figure.axes[-1], 1) == pytest.approx([one.mean - one.low for one in found])
+    assert all(one.low < 0 < one.high for one in found)
+    halfway = paired("reach-far", "32", "2048", "1000")
+    assert np.asarray(early.get_ydata())[0] == pytest.approx(halfway.mean)
+    assert halfway.low > 0
 
 
 def test_many_distances_have_every_other_label() -> None:

@@ -432,7 +432,6 @@ def _checked(
     Raises ValueError for shapes, dtypes or devices that do not fit, and for a backend or precision
     that does not work with them.
     """
-    name = defined.name
     given = dict(zip(defined.letters, tensors, strict=True))
     sizes = _check_inputs(defined, given)
     main = given[defined.main]

@@ -740,8 +740,10 @@ class MeasuredNumber(Section):
             self.refuse(
                 ["distance"], f"does not belong to metric {self.metric!r}: leave it out", head
             )
-        elif self.distance is not None and self.distance & (self.distance - 1):
-            raise ValueError(f"{head}distance must be a power of two, got {self.distance}")
+        elif self.distance is not None and (
+            self.distance == 1 or self.distance & (self.distance - 1)
+        ):
+            raise ValueError(f"{head}distance must be 2, 4, 8 .., got {self.distance}")
         if self.metric in ("test_bpb", "truncation_cost", *OF_DISTANCE, *OF_CURVES):
             self.refuse(
                 ["step"],

@@ -406,7 +406,8 @@ def _verdict_row(
     if not outcome.causal:
         name.append(NOT_CAUSAL)
     if not judged.n:
-        name.append(f"no seed that both arms finished tells {hypothesis.metric}")
+        queries = f" of queries at distance {hypothesis.distance}" if hypothesis.distance else ""
+        name.append(f"no seed that both arms finished tells {hypothesis.metric}{queries}")
     return [
         "\n".join(name),
         declared.verdict(outcome, gates=False),

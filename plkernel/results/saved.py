@@ -121,7 +121,8 @@ class RunResult(Saved, extra="ignore"):
     def recalled(self, test: str, length: int, distance: int | None = None) -> float | None:
         """Accuracy of a test of recall in sequences of this length; None if it was not taken.
 
-        distance: only of queries in the group of distances that ends there; None without queries.
+        distance: only of queries in the group of distances that ends there, or at the length if
+            that is shorter; None without queries.
         """
         for one in (self.recall or {}).get("tests", ()):
             if (one["test"], one["length"]) != (test, length):
@@ -129,8 +130,9 @@ class RunResult(Saved, extra="ignore"):
             if distance is None:
                 return float(one["accuracy"])
             groups = one["distance"]
-            if distance in groups["up_to"]:
-                return float(groups["accuracy"][groups["up_to"].index(distance)])
+            end = min(distance, length)
+            if end in groups["up_to"]:
+                return float(groups["accuracy"][groups["up_to"].index(end)])
         return None
 
     def bits_beyond(self, metric: str, given: int) -> float | None:

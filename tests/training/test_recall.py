@@ -383,7 +383,8 @@ def test_hypotheses_speak_of_accuracy_in_a_test_of_recall() -> None:
         ({"times": 3}, "times must be 1, 2, 4"),
         ({"times": 16}, "times must be at most 8, got 16: set train.beyond = 16"),
         ({"times": 2, "step": 6}, "has no persistence, which is taken at the end only"),
-        ({"times": 4, "distance": 48}, "distance must be a power of two, got 48"),
+        ({"times": 4, "distance": 48}, "distance must be 2, 4, 8 .., got 48"),
+        ({"times": 4, "distance": 1}, "distance must be 2, 4, 8 .., got 1"),
         ({"times": 1, "distance": 1024}, "distance must be less than twice the length of the test"),
         ({"distance": 8, "metric": "val_bpb"}, "distance 8 does not belong to metric 'val_bpb'"),
         ({"times": 2, "metric": "val_bpb"}, "does not belong to metric 'val_bpb'"),
@@ -417,3 +418,11 @@ def test_a_measurement_of_recall_is_that_of_its_test_and_length() -> None:
     assert result.recalled("capacity", 64, 16) == pytest.approx(0.6)
     assert result.recalled("capacity", 64, 8) is None
     assert RunResult.model_construct(recall=None).recalled("capacity", 32) is None
+
+
+def test_the_farthest_queries_of_a_length_between_powers_of_two_have_a_distance() -> None:
+    distance = {"up_to": [32, 48], "queries": [9, 3], "accuracy": [1.0, 0.5]}
+    test = {"test": "persistence", "length": 48, "accuracy": 0.9, "distance": distance}
+    result = RunResult.model_construct(recall={"floor": {}, "tests": [test]})
+    assert result.recalled("persistence", 48, 64) == 0.5
+    assert result.recalled("persistence", 48, 32) == 1.0

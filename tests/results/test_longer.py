@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from studies import BASELINE, CORPUS, change, write_study
 
+from plkernel.config.schema import Hypothesis
 from plkernel.results.answer import answer
 from plkernel.results.comparison import Comparison, compare
 from plkernel.results.figures import drawings
+from plkernel.results.measurements import values
 from plkernel.results.page import Table, page, sections, text_report
 from plkernel.results.record import save_record
 from plkernel.results.study import read_study
@@ -163,6 +165,28 @@ def test_a_hypothesis_speaks_of_bits_beyond_the_length_of_training(tmp_path: Pat
     for outcome in one.declared.outcomes:
         assert outcome.per_seed == pytest.approx(dict.fromkeys(range(3), 1.0))
     assert "of recall the share" not in page(one, [])
+
+
+def test_a_hypothesis_speaks_of_recall_at_one_distance(tmp_path: Path) -> None:
+    """The accuracies of the group are half of those of all queries in these results."""
+    folder = on_recall(tmp_path)
+    for seed in range(3):
+        change(folder / BASELINE / f"seed-{seed}/config.json", train={"context": 32})
+    found = read_study(folder)
+    shares = {}
+    for distance in (None, 8):
+        claim = Hypothesis(
+            name="near",
+            arm=BASELINE,
+            claim="higher",
+            metric="persistence",
+            times=2,
+            distance=distance,
+        )
+        shares[distance] = values(found, BASELINE, claim, range(3))
+    everywhere = {seed: accuracy(BASELINE, seed, "persistence", 64) for seed in range(3)}
+    assert shares[None] == pytest.approx(everywhere)
+    assert shares[8] == pytest.approx({seed: share / 2 for seed, share in everywhere.items()})
 
 
 def test_other_studies_have_neither(tmp_path: Path) -> None:

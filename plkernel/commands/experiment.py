@@ -63,6 +63,12 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
     return "\n".join(lines)
 
 
+def _rests_on(answers: Mapping[str, int]) -> Iterator[str]:
+    """Yield how many answers of recall are behind each hypothesis."""
+    for name, count in answers.items():
+        yield f"{name!r} rests on {count:,} answers of each run"
+
+
 def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
     """Yield the power of every hypothesis, or how to get it."""
     if spec.hypotheses and pilot is None:
@@ -275,7 +281,11 @@ def command(
 
         workers = measured(spec)
     if dry_run:
-        print("\n".join([forecast(spec, only, workers), *_power(spec, pilot)]))
+        from plkernel.study.recalled import answers_behind
+
+        answers = answers_behind(spec, spec.hypotheses)
+        lines = [forecast(spec, only, workers), *_rests_on(answers), *_power(spec, pilot)]
+        print("\n".join(lines))
         return
     check_folder(folder, "out")
     if record is not None:
@@ -345,14 +355,25 @@ def _register(
     underpowered: bool,
 ) -> None:
     """Write the hypotheses to a file, and print their power."""
+    from plkernel.study.recalled import answers_behind
+
     if len(register) > 1:
         raise ValueError(f"register must be one file or none, got {len(register)}")
     path = register[0] if register else place_of(spec)
-    new = register_study(spec, path, folder, pilot, underpowered)
+    answers = answers_behind(spec, spec.hypotheses)
+    for name, count in answers.items():
+        if not count:
+            raise ValueError(
+                f"register: hypothesis {name!r} must rest on some answers, got none: its test has"
+                " no query at that distance"
+            )
+    behind_gates = answers_behind(spec, spec.gates)
+    new = register_study(spec, path, folder, pilot, underpowered, behind_gates)
     done = f"registered before, unchanged: {path}"
     if new:
         done = f"registered: {path}; commit it before the runs"
-    print("\n".join([done, *_power(spec, pilot), *_cautions(resolve_spec(spec))]))
+    lines = [done, *_rests_on(answers), *_power(spec, pilot), *_cautions(resolve_spec(spec))]
+    print("\n".join(lines))
 
 
 def slurm_gathered(given: Sequence[str]) -> list[str]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from plkernel.config.factors import curves_of, means_of, opposite
 from plkernel.config.schema import (
     OF_CURVES,
+    OF_DISTANCE,
     OF_RECALL,
     Gate,
     Hypothesis,
@@ -15,6 +16,24 @@ from plkernel.config.schema import (
 from plkernel.results.rate_curves import curve_against, rate_curve
 from plkernel.results.saved import RunResult
 from plkernel.results.study import Study, StudyRun
+
+LEAST = {"target bytes": 16_000, "answers": 1_000}
+"""Predictions that a gate must rest on, by what they are."""
+
+
+class Basis(NamedTuple):
+    """The predictions of a run behind a gate: so many target bytes, or answers of recall."""
+
+    number: int
+    unit: str = "target bytes"
+
+    @property
+    def is_enough(self) -> bool:
+        """True if a gate may rest on them."""
+        return self.number >= LEAST[self.unit]
+
+    def __str__(self) -> str:
+        return f"{self.number:,} {self.unit}"
 
 
 def compared_arms(study: Study, hypothesis: Hypothesis) -> tuple[str, str | None]:
@@ -137,34 +156,42 @@ def train_options(spec: Mapping[str, Any], arm: str) -> dict[str, Any]:
     return {**shared, **own}
 
 
-def target_bytes(
-    spec: Mapping[str, Any], gate: Gate, corpus: Mapping[str, Any] | None = None
-) -> int:
-    """The number of bytes that a run predicts for a gate.
+def basis_of(
+    spec: Mapping[str, Any],
+    gate: Gate,
+    corpus: Mapping[str, Any] | None = None,
+    pairs: int = 0,
+) -> Basis:
+    """The predictions of a run that a gate is a mean of.
 
-    For the cost of truncation one byte of each window counts, else all of them. `corpus`, of a run,
-    tells its size: windows beyond it do not exist.
+    For the cost of truncation one byte of each window counts, on a corpus of recall the answers,
+    else all bytes.
+
+    corpus  of the run, tells its size: windows beyond it do not exist
+    pairs   of a sequence in a corpus of recall, 0 on a text
     """
     train = train_options(spec, gate.arm)
-    option = _windows_option(gate, train)
+    option = windows_option(gate, train)
     windows = int(train.get(option) or 0)
+    if pairs:
+        return Basis(windows * pairs, "answers")
     context = int(train.get("context") or 0)
     part = "validation" if option in ("final_windows", "eval_windows") else "test"
     size = _part_size(corpus or {}, part)
     if gate.metric == "truncation_cost":
-        return windows if size is None else min(windows, size - context)
+        return Basis(windows if size is None else min(windows, size - context))
     if size is not None:
         windows = min(windows, size // (context + 1))
-    return windows * context
+    return Basis(windows * context)
 
 
-def _windows_option(gate: Gate, train: Mapping[str, Any]) -> str:
-    """The option of [train] that says on how many windows a gate is measured."""
-    if gate.metric == "truncation_cost":
+def windows_option(measured: MeasuredNumber, train: Mapping[str, Any]) -> str:
+    """The option of [train] that says on how many windows a number is measured."""
+    if measured.metric == "truncation_cost":
         return "truncation_windows"
-    if gate.metric == "test_bpb":
+    if measured.metric in ("test_bpb", *OF_DISTANCE):
         return "test_windows"
-    at_end = gate.metric == "val_bpb" and gate.step is None
+    at_end = measured.metric == "val_bpb" and measured.step is None
     return "final_windows" if at_end and train.get("final_windows") else "eval_windows"
 
 

@@ -19,14 +19,12 @@ from plkernel.common.files import (
 )
 from plkernel.config.spec import Spec, with_defaults
 from plkernel.results.claims import MOST_FLIPPED
-from plkernel.results.measurements import target_bytes
+from plkernel.results.measurements import LEAST, Basis, basis_of
 from plkernel.results.power import power_text, powers
 from plkernel.results.saved import Count, StudyFile, saved_type, validated
 
 LEAST_POWER = 0.5
 """Claims with two bounds are not registered below it: they would hardly ever be confirmed."""
-LEAST_TARGETS = 16_000
-"""Bytes that a gate must be measured on."""
 RULES = (
     "Differences are taken seed by seed, the arm minus the one it is compared with.",
     (
@@ -47,7 +45,8 @@ RULES = (
     ),
     (
         "A gate is passed if both 95 % intervals of its mean, over seeds (t) and over target bytes"
-        f" where rows tell it, lie within its limits, over at least {LEAST_TARGETS:,} target bytes."
+        " where rows tell it, lie within its limits, over at least"
+        f" {LEAST['target bytes']:,} target bytes, or {LEAST['answers']:,} answers of recall."
     ),
     "If a gate is not passed, or not known, nothing is answered.",
 )
@@ -84,13 +83,19 @@ def place_of(spec: Spec) -> Path:
 
 
 def register(
-    spec: Spec, path: Path, out: Path, pilot: Path | None = None, underpowered: bool = False
+    spec: Spec,
+    path: Path,
+    out: Path,
+    pilot: Path | None = None,
+    underpowered: bool = False,
+    answers: Mapping[str, int] | None = None,
 ) -> bool:
     """Write the registration of a study; return False where the same one is there already.
 
     out           folder of the study, whose ended runs are counted
     pilot         a study whose spread gives the power of every hypothesis
     underpowered  register even if a claim with two bounds has a power below LEAST_POWER
+    answers       how many answers of a run are behind each gate on a corpus of recall, by name
 
     Raises ValueError for a spec that decides nothing, for a power or a gate that is too weak, and
     where `path` holds another registration, which is never overwritten.
@@ -111,7 +116,7 @@ def register(
     if path.exists():
         _check_same(path, stated)
         return False
-    _check_gates(spec, stated)
+    _check_gates(spec, stated, answers or {})
     content = {
         "study": spec.name,
         "plkernel": installed("plkernel"),
@@ -149,14 +154,16 @@ def _check_same(path: Path, stated: Mapping[str, Any]) -> None:
         )
 
 
-def _check_gates(spec: Spec, stated: Mapping[str, Any]) -> None:
-    """Raise ValueError for a gate that is measured on too few bytes to be passed."""
+def _check_gates(spec: Spec, stated: Mapping[str, Any], answers: Mapping[str, int]) -> None:
+    """Raise ValueError for a gate that is measured on too few predictions to be passed."""
     for gate in spec.gates:
-        targets = target_bytes(stated, gate)
-        if targets < LEAST_TARGETS:
+        basis = basis_of(stated, gate)
+        if gate.name in answers:
+            basis = Basis(answers[gate.name], "answers")
+        if not basis.is_enough:
             raise ValueError(
-                f"register: gate {gate.name!r} must rest on at least {LEAST_TARGETS:,} target"
-                f" bytes, got {targets:,}; raise its number of windows in [train]"
+                f"register: gate {gate.name!r} must rest on at least {LEAST[basis.unit]:,}"
+                f" {basis.unit}, got {basis.number:,}; raise its number of windows in [train]"
             )
 
 

@@ -135,6 +135,12 @@ class RunResult(Saved, extra="ignore"):
                 return float(groups["accuracy"][groups["up_to"].index(end)])
         return None
 
+    @property
+    def pairs(self) -> int:
+        """Pairs of a sequence in a corpus of recall, as persistence has them; 0 on a text."""
+        tests = (self.recall or {}).get("tests", ())
+        return int(next((one["pairs"] for one in tests if one["test"] == "persistence"), 0))
+
     def bits_beyond(self, metric: str, given: int) -> float | None:
         """Bits per byte in long windows where up to `given` bytes come before; None if not taken.
 

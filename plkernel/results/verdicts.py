@@ -11,24 +11,21 @@ from plkernel.common.files import REGISTERED
 from plkernel.config.schema import Gate, Hypothesis, families
 from plkernel.results.claims import Claimed, Judgement, VerdictName, judge_family
 from plkernel.results.measurements import (
+    LEAST,
+    Basis,
     arms_measured,
     as_planned,
+    basis_of,
     compared_arms,
-    target_bytes,
     values,
 )
-from plkernel.results.registration import (
-    LEAST_TARGETS,
-    Registration,
-    changes,
-    read_registration,
-)
+from plkernel.results.registration import Registration, changes, read_registration
 from plkernel.results.saved import RunResult
 from plkernel.results.statistics import Estimate, mean_interval, paired_difference
 from plkernel.results.study import Study
 
 Z = 1.96
-"""Standard errors in half of a 95 % interval over target bytes."""
+"""Standard errors in half of a 95 % interval over predictions."""
 TESTS = {"t": "the paired t test", "sign flips": "exact sign flips"}
 """The tests in the words of a reader."""
 
@@ -50,16 +47,16 @@ class GateOutcome(NamedTuple):
     """The result of one gate.
 
     estimate  mean over seeds with its 95 % t interval, NaN where no run measured it
-    error     standard error of that mean over target bytes, which all seeds share; NaN if unknown
-    targets   the number of bytes that are predicted
-    rule      limit: both intervals lie within the limits, over LEAST_TARGETS or more; mean: the
-              mean does
+    error     standard error of that mean over predictions, which all seeds share; NaN if unknown
+    basis     the predictions that each run is measured on
+    rule      limit: both intervals lie within the limits, over enough predictions; mean: the mean
+              does
     """
 
     gate: Gate
     estimate: Estimate
     error: float
-    targets: int
+    basis: Basis
     rule: str
 
     def _within(self, *numbers: float) -> bool:
@@ -81,14 +78,14 @@ class GateOutcome(NamedTuple):
         """True if it is passed by the rule of limits."""
         one = self.estimate
         half = 0.0 if math.isnan(self.error) else Z * self.error
-        if self.targets < LEAST_TARGETS:
+        if not self.basis.is_enough:
             return False
         return self._within(one.low, one.high, one.mean - half, one.mean + half)
 
     @property
     def margin(self) -> str:
         """Standard errors to the nearest limit, as in "z = 1.5 over 1,024 target bytes"."""
-        text = f"over {self.targets:,} target bytes"
+        text = f"over {self.basis}"
         limits = [limit for limit in (self.gate.at_least, self.gate.at_most) if limit is not None]
         if not limits or not self.error > 0:
             return text
@@ -200,8 +197,8 @@ class Declared:
             names = "; ".join(f"{gate.gate.name!r} ({gate.margin})" for gate in fallen)
             texts.append(
                 "Its gates go by their means, as registered. By the limits of their 95 %"
-                f" intervals, over at least {LEAST_TARGETS:,} target bytes, these would not be"
-                f" passed: {names}."
+                f" intervals, over at least {LEAST['target bytes']:,} target bytes, these would"
+                f" not be passed: {names}."
             )
         if self.changes:
             texts.append(
@@ -382,9 +379,10 @@ def _gate_outcome(study: Study, stated: Mapping[str, Any], gate: Gate, rule: str
         gate = gate.model_copy(update={"at_most": _best_n_grams(study, gate, gate.ahead_of)})
     seeds = stated["seeds"]
     runs = study.finished(gate.arm)
+    results = [run.result for run in runs if run.result and run.seed in seeds]
     errors = []
-    for run in runs:
-        error = _error(run.result, gate) if run.result and run.seed in seeds else None
+    for result in results:
+        error = _error(result, gate)
         if error is not None:
             errors.append(error)
     corpus = runs[0].config["corpus"] if runs else None
@@ -392,7 +390,7 @@ def _gate_outcome(study: Study, stated: Mapping[str, Any], gate: Gate, rule: str
         gate=gate,
         estimate=mean_interval(values(study, gate.arm, gate, seeds).values()),
         error=fmean(errors) if errors else math.nan,
-        targets=target_bytes(stated, gate, corpus),
+        basis=basis_of(stated, gate, corpus, results[0].pairs if results else 0),
         rule=rule,
     )
 
@@ -405,7 +403,7 @@ def _best_n_grams(study: Study, gate: Gate, order: int) -> float:
 
 
 def _error(result: RunResult, gate: Gate) -> float | None:
-    """Standard error of a run's measurement over target bytes; None where its row does not tell."""
+    """Standard error of a run's measurement over predictions; None where its row does not tell."""
     if gate.metric == "truncation_cost" and result.truncation:
         errors = getattr(result.truncation, "standard_error", ())
         by_bytes = dict(zip(result.truncation.given, errors, strict=False))

@@ -36,6 +36,7 @@ from plkernel.config.spec import FOLDER_NAME, Spec
 from plkernel.data import corpora
 from plkernel.results.measured import CONTROL, Measured, TrialOptions, read_measurement
 from plkernel.results.registration import register
+from plkernel.study.recalled import answers_behind
 from plkernel.training import check
 
 TrialModel = Literal["ssm", "rwkv6", "rwkv7"]
@@ -200,7 +201,8 @@ def run_trial(planned: PlannedTrial) -> list[str]:
     from plkernel.study.schedule import run_experiment
 
     if planned.spec.hypotheses and not (planned.out / REGISTERED).exists():
-        register(planned.spec, planned.out / REGISTERED, planned.out)
+        answers = answers_behind(planned.spec, planned.spec.gates)
+        register(planned.spec, planned.out / REGISTERED, planned.out, answers=answers)
     return run_experiment(planned.spec, planned.out)
 
 

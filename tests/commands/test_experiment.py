@@ -175,11 +175,11 @@ def test_a_study_is_registered_in_one_file(
     monkeypatch.setattr(experiment, "_power", lambda *_: ["its power"])
     monkeypatch.setattr(experiment, "_cautions", lambda *_: ["a caution"])
     experiment.command(spec, out=tmp_path, register=(), pilot=Path("p"), underpowered=True)
-    assert asked == [(spec, Path("its/place"), tmp_path, Path("p"), True)]
+    assert asked == [(spec, Path("its/place"), tmp_path, Path("p"), True, {})]
     told = ["registered: its/place; commit it before the runs", "its power", "a caution"]
     assert capsys.readouterr().out.splitlines() == told
     experiment.command(spec, register=(Path("mine"),))
-    assert asked[1] == (spec, Path("mine"), Path("runs/out/s"), None, False)
+    assert asked[1] == (spec, Path("mine"), Path("runs/out/s"), None, False, {})
     assert capsys.readouterr().out.startswith("registered before, unchanged: mine\n")
     with pytest.raises(ValueError, match="register must be one file or none, got 2"):
         experiment.command(spec, register=(Path("a"), Path("b")))
@@ -369,3 +369,28 @@ def test_a_file_in_the_place_of_the_study_is_refused_before_any_work(
     monkeypatch.setattr(experiment, "_train", lambda *_: pytest.fail("work"))
     with pytest.raises(OSError, match=r"out .*cannot be written"):
         experiment.command(spec_of(), out=path, record=tmp_path)
+
+
+def test_a_study_of_recall_says_on_how_many_answers_it_rests(tmp_path: Path, capsys: Shown) -> None:
+    """One sequence of four queries has none two bytes behind its pair."""
+
+    def spec(tested: int, distance: int | None = None, judged: int = 256) -> Spec:
+        claim = {"name": "far", "arm": "b", "metric": "persistence", "times": 1, "claim": "higher"}
+        return spec_of(
+            corpus={"name": "synthetic:recall,pairs=4,length=64"},
+            train={"test_windows": tested, "eval_windows": judged},
+            hypotheses=[{**claim, "distance": distance}],
+            gates=[{"name": "learnt", "arm": "a", "at_most": 1.0}],
+        )
+
+    first, second, third = (tmp_path / f"{number}.json" for number in range(3))
+    experiment.command(spec(300), register=(first,))
+    assert "'far' rests on 1,200 answers of each run" in capsys.readouterr().out.splitlines()
+    with pytest.raises(ValueError, match="hypothesis 'far' must rest on some answers, got none"):
+        experiment.command(spec(1, distance=2), register=(second,))
+    with pytest.raises(
+        ValueError, match="gate 'learnt' must rest on at least 1,000 answers, got 400"
+    ):
+        experiment.command(spec(300, judged=100), register=(third,))
+    assert not second.exists()
+    assert not third.exists()

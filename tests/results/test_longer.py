@@ -11,10 +11,11 @@ from plkernel.config.schema import Hypothesis
 from plkernel.results.answer import answer
 from plkernel.results.comparison import Comparison, compare
 from plkernel.results.figures import drawings
-from plkernel.results.measurements import values
+from plkernel.results.measurements import Basis, values
 from plkernel.results.page import Table, page, sections, text_report
 from plkernel.results.record import save_record
 from plkernel.results.study import read_study
+from plkernel.results.verdicts import declared
 
 RECALL = "synthetic:recall,pairs=8,length=32"
 ARMS = (BASELINE, "concentrated")
@@ -187,6 +188,19 @@ def test_a_hypothesis_speaks_of_recall_at_one_distance(tmp_path: Path) -> None:
     everywhere = {seed: accuracy(BASELINE, seed, "persistence", 64) for seed in range(3)}
     assert shares[None] == pytest.approx(everywhere)
     assert shares[8] == pytest.approx({seed: share / 2 for seed, share in everywhere.items()})
+
+
+def test_a_gate_of_recall_rests_on_answers(tmp_path: Path) -> None:
+    folder = on_recall(tmp_path)
+    gate = {"name": "g", "arm": BASELINE, "at_most": 9.0}
+    for windows, is_enough in ((124, False), (125, True)):
+        change(folder / "spec.json", train={"context": 32, "eval_windows": windows}, gates=[gate])
+        found = declared(read_study(folder))
+        assert found is not None
+        (outcome,) = found.gates
+        assert outcome.basis == Basis(8 * windows, "answers")
+        assert outcome.holds == is_enough
+        assert outcome.margin == f"over {8 * windows:,} answers"
 
 
 def test_other_studies_have_neither(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from studies import write_study
 
 from plkernel.config.schema import Gate
-from plkernel.results.measurements import as_planned, target_bytes, train_options
+from plkernel.results.measurements import Basis, as_planned, basis_of, train_options
 from plkernel.results.study import read_study
 
 TRAIN = {
@@ -37,9 +37,9 @@ def test_target_bytes_are_those_of_the_windows_of_the_metric(
     measured: dict[str, Any], expected: int
 ) -> None:
     spec = {"train": TRAIN, "arms": {"a": {}}}
-    assert target_bytes(spec, gate(**measured)) == expected
+    assert basis_of(spec, gate(**measured)) == Basis(expected)
     large = {"size": 10**6, "validation": 0.1, "test": 0.1}
-    assert target_bytes(spec, gate(**measured), large) == expected
+    assert basis_of(spec, gate(**measured), large) == Basis(expected)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,8 @@ def test_target_bytes_are_those_of_the_windows_of_the_metric(
 def test_windows_beyond_the_text_do_not_exist(measured: dict[str, Any], expected: int) -> None:
     many = {**TRAIN, "final_windows": 99, "test_windows": 99, "truncation_windows": 99}
     corpus = {"size": 200, "validation": 0.2, "test": 0.1}
-    assert target_bytes({"train": many, "arms": {"a": {}}}, gate(**measured), corpus) == expected
+    spec = {"train": many, "arms": {"a": {}}}
+    assert basis_of(spec, gate(**measured), corpus) == Basis(expected)
 
 
 def test_an_arm_changes_the_training_of_all() -> None:

@@ -21,7 +21,7 @@ from plkernel.config.schema import Gate
 from plkernel.config.spec import Spec
 from plkernel.results import registration
 from plkernel.results.claims import Claimed, judge_family
-from plkernel.results.measurements import target_bytes
+from plkernel.results.measurements import Basis, basis_of
 from plkernel.results.power import powers
 from plkernel.results.registration import (
     changes,
@@ -151,10 +151,10 @@ def test_a_closed_gate_leaves_everything_without_an_answer(
 def test_a_gate_counts_no_windows_beyond_the_corpus() -> None:
     spec = {"train": {"context": 99, "final_windows": 10**6}, "arms": {}}
     found = [
-        target_bytes(spec, Gate(**LEARNT), {"size": 50_000, "validation": 0.1, "test": of})
+        basis_of(spec, Gate(**LEARNT), {"size": 50_000, "validation": 0.1, "test": of})
         for of in (0, 1)
     ]
-    assert found == 2 * [50 * 99]
+    assert found == 2 * [Basis(50 * 99)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""The answers of recall behind what a study declares."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from plkernel.config.condition import Condition
+from plkernel.config.schema import OF_RECALL, MeasuredNumber
+from plkernel.config.spec import Spec
+from plkernel.context.measures import lengths
+from plkernel.data.recall import queries
+from plkernel.results.measurements import windows_option
+from plkernel.training.recall_task import RecallTask
+
+
+def answers_behind(spec: Spec, declared: Iterable[MeasuredNumber]) -> dict[str, int]:
+    """The answers in one run behind each hypothesis or gate of `spec`, by its name.
+
+    None of what is measured on a text is in it. Where runs differ in their tests, the fewest count.
+    """
+    found = {}
+    for one in declared:
+        counts = [_answers(spec.condition(arm), one) for arm in _arms(spec, one.arm)]
+        known = [count for count in counts if count is not None]
+        if known:
+            found[one.name] = min(known)
+    return found
+
+
+def _arms(spec: Spec, name: str) -> list[str]:
+    """The arms that a name stands for: one, those of a mean, or those of a curve."""
+    if name in spec.means:
+        return list(spec.means[name].values())
+    if name in spec.curves:
+        return list(spec.curves[name].values())
+    return [name]
+
+
+def _answers(condition: Condition, measured: MeasuredNumber) -> int | None:
+    """The answers of a run that `measured` is a mean of; None on another corpus than recall."""
+    task = RecallTask.of(condition)
+    if task is None:
+        return None
+    train = task.train
+    if measured.metric not in OF_RECALL:
+        return getattr(train, windows_option(measured, dict(train))) * task.law.pairs
+    length = (measured.times or 1) * task.law.length
+    laws = {(test, law.length): law for test, law in task.tests()}
+    law = laws[measured.metric, length]
+    if measured.distance is None:
+        return train.test_windows * law.pairs
+    # Every run draws these sequences, whatever its seed.
+    windows = task.longer(law, train.test_windows)
+    distances = queries(windows[:, :-1].numpy()).distance
+    end = min(measured.distance, length)
+    ends = [0, *lengths(length)]
+    start = ends[ends.index(end) - 1]
+    return int(np.count_nonzero((distances > start) & (distances <= end)))

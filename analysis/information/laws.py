@@ -824,28 +824,23 @@ def measure_corpus(
     lags = _measured_lags(stated, max_lag)
     options: Any = {"estimator": estimator, "blocks": blocks, "threads": threads}
     check_data(data, int(lags[-1]), blocks, wide=True)
-    records = None
-    layout = None
-    if exact is None and unit == "byte":  # a law that is known has no layout
-        records, layout = _lines_and_layout(data, lags, options)
+    # A law that is known has no layout and no period, and only bytes have lines.
+    lines = None
+    if exact is None and unit == "byte":
+        lines = _lines(data, lags, options)
     period = None
-    if exact is None and records is None:
+    if exact is None and lines is None:
         period = find_period(common_symbols(data), lags)
+    layout = lines.layout if lines else None
     if period is not None:
         layout = shuffled_phases(data, period.length)
-    information, correlation = symbol_curves(
-        data, lags, progress=progress, beside=layout, **options
-    )
-    if period is not None and information.estimator != "repeats":
-        information = beyond_period(symbol_curves(data, lags, **options)[0], period)
-        correlation = at_whole_symbols(correlation, period)
-    information = replace(information, unit=unit)
-    correlation = replace(correlation, unit=unit)
-    verdict = with_correlation(judge(information), correlation)
-    is_apart = bool(apart(information, verdict.last_lag))
-    if records is not None and verdict.kind == "none" and not verdict.last_lag and is_apart:
-        sentence = "no memory that stands out at the shortest lags; some farther lags do"
-        verdict = replace(verdict, sentence=sentence)
+    curves = symbol_curves(data, lags, progress=progress, beside=layout, **options)
+    if period is not None:
+        curves = _beyond(period, curves, data, lags, options)
+    information = replace(curves[0], unit=unit)
+    correlation = replace(curves[1], unit=unit)
+    records = lines.records if lines else None
+    verdict = _verdict(information, correlation, records)
     first = clear_from(information)
     stated = _begun_at(first, stated)
     ranges = [stated, *(_begun_at(first, limits) for limits in OTHER_RANGES)]
@@ -863,6 +858,31 @@ def measure_corpus(
         tokens=tokens,
         records=records,
     )
+
+
+def _beyond(
+    period: Period,
+    curves: tuple[DecayCurve, DecayCurve],
+    data: Symbols,
+    lags: NDArray[np.int64],
+    options: dict[str, Any],
+) -> tuple[DecayCurve, DecayCurve]:
+    """Curves of information and correlation without what a period tells."""
+    information, correlation = curves
+    if information.estimator == "repeats":
+        return curves
+    whole, _ = symbol_curves(data, lags, **options)
+    return beyond_period(whole, period), at_whole_symbols(correlation, period)
+
+
+def _verdict(information: DecayCurve, correlation: DecayCurve, records: Records | None) -> Verdict:
+    """The verdict on both curves; of records without memory, that far lags may stand out yet."""
+    verdict = with_correlation(judge(information), correlation)
+    is_apart = bool(apart(information, verdict.last_lag))
+    if records and verdict.kind == "none" and not verdict.last_lag and is_apart:
+        sentence = "no memory that stands out at the shortest lags; some farther lags do"
+        verdict = replace(verdict, sentence=sentence)
+    return verdict
 
 
 def _begun_at(first: int, limits: Range) -> Range:
@@ -904,18 +924,20 @@ def _laws(
     return rows
 
 
-def _lines_and_layout(
-    data: Symbols, lags: NDArray[np.int64], options: dict[str, Any]
-) -> tuple[Records, Symbols] | tuple[None, None]:
-    """The lines of a text of nearly the same length, and a sequence that has their layout alone.
+class Lines(NamedTuple):
+    """Lines of nearly the same length, and a sequence (n,) that has their layout alone."""
 
-    Neither where there are no such lines, and where they explain little.
-    """
+    records: Records
+    layout: Symbols
+
+
+def _lines(data: Symbols, lags: NDArray[np.int64], options: dict[str, Any]) -> Lines | None:
+    """The lines of a text that are of nearly the same length; None where they explain little."""
     if data.dtype != np.uint8 or options["estimator"] == "repeats":
-        return None, None
+        return None
     starts = line_starts(data)
     if starts is None:
-        return None, None
+        return None
     layout = shuffled_records(data, starts)
     lengths = np.diff(starts)
     mean = float(lengths.mean())
@@ -924,9 +946,9 @@ def _lines_and_layout(
     whole, _ = symbol_curves(data, nearest, **options)
     explained = alone.values[0]
     if explained < max(SHARE * whole.values[0], alone.floor[0]):
-        return None, None
+        return None
     low, high = np.quantile(lengths, (0.05, 0.95))
-    return Records(mean, int(low), int(high), float(explained)), layout
+    return Lines(Records(mean, int(low), int(high), float(explained)), layout)
 
 
 def _measured_lags(stated: Range, max_lag: int) -> NDArray[np.int64]:

@@ -45,16 +45,6 @@ def right_answers(runs: Mapping[int, Any]) -> dict[int, float]:
     return {seed: 100 * one["accuracy"] for seed, one in runs.items()}
 
 
-def right_answers_at(runs: Mapping[int, Any], distance: int) -> dict[int, float]:
-    """Return the accuracy in % at distances of the group that ends at `distance`, by seed."""
-    found = {}
-    for seed, one in runs.items():
-        group = one["distance"]
-        place = group["up_to"].index(distance)
-        found[seed] = 100 * group["accuracy"][place]
-    return found
-
-
 def by_group(runs: Mapping[int, Any], groups: str = "distance") -> dict[int, Floats]:
     """Return the right answers of each run, as a share, by the largest number of a group.
 

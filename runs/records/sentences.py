@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeVar
 import long_windows
 import numpy as np
 from comparisons import POOLED, Compared, PooledEffect, random_effects
-from recall_tests import right_answers, right_answers_at, tests_of
+from recall_tests import tests_of
 
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.config.reading import load_spec
@@ -206,11 +206,14 @@ def recalled_lead(
     """
 
     def points(arm: str) -> dict[int, float]:
-        all_seeds = tests_of(study, test)[arm][int(times)]
-        by_seed = {seed: one for seed, one in all_seeds.items() if str(seed) != without}
-        if not distance:
-            return right_answers(by_seed)
-        return right_answers_at(by_seed, int(distance))
+        found = {}
+        for run in studies()[study].finished(arm):
+            length = int(times) * run.config["train"]["context"]
+            end = int(distance) if distance else None
+            share = run.result.recalled(test, length, end)
+            if share is not None and str(run.seed) != without:
+                found[run.seed] = 100 * share
+        return found
 
     found = paired_difference(points(arm), points(against))
     return Estimate(found.mean, found.low, found.high)

@@ -3,8 +3,9 @@
 python runs/records/recall-post/scaling_off.py STUDY writes scaling-off.json beside this file, or
 where --out says: of every run of the study whose decays depend on the position and whose checkpoint
 is there, the tests with as many pairs as in training twice, with ln t as it is and with
-ln min(t, T). The models are those that training left; nothing is trained. STUDY is the folder with
-the runs, runs/out/recall-post or runs/out/recall-capacity.
+ln min(t, T). "far" is of the queries alone that are more than half of the length behind their pair.
+The models are those that training left; nothing is trained. STUDY is the folder with the runs, such
+as runs/out/recall-post.
 """
 
 import sys
@@ -56,19 +57,27 @@ def tested(arm: str, run: Path) -> list[dict[str, Any]]:
     """Return a row for every length of the tests of a run."""
     rows = []
     for test in persistence(run):
-        goes_on = test.accuracy()
+        goes_on = test.shares()
         with stopped_at(test.trained):
-            stops = test.accuracy()
+            stops = test.shares()
         rows.append(
             {
                 "arm": arm,
                 "seed": test.seed,
                 "length": test.length,
-                "goes_on": goes_on,
-                "stops": stops,
+                "goes_on": goes_on.everywhere,
+                "stops": stops.everywhere,
+                "far": {"goes_on": goes_on.far, "stops": stops.far},
             }
         )
     return rows
+
+
+class Shares(NamedTuple):
+    """Right answers as a share: everywhere, and more than half of the length behind their pair."""
+
+    everywhere: float
+    far: float
 
 
 class Test(NamedTuple):
@@ -85,9 +94,12 @@ class Test(NamedTuple):
     trained: int
     at_once: int
 
-    def accuracy(self) -> float:
-        """Share of right answers."""
-        return float(recalled(self.predict, self.windows, self.at_once)["accuracy"])
+    def shares(self) -> Shares:
+        """Shares of right answers."""
+        found = recalled(self.predict, self.windows, self.at_once)
+        by_distance = found["distance"]
+        farthest = by_distance["up_to"].index(self.length)
+        return Shares(float(found["accuracy"]), float(by_distance["accuracy"][farthest]))
 
 
 def persistence(run: Path, times: int | None = None) -> Iterator[Test]:

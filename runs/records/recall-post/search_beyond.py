@@ -33,7 +33,7 @@ def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -
         arm, _, rate = run.parent.name.partition("_rate-")
         for test in persistence(run, TIMES):
             facts = {"arm": arm, "rate": float(rate), "seed": test.seed, "length": test.length}
-            rows.append(facts | {"accuracy": test.accuracy()})
+            rows.append(facts | {"accuracy": test.shares().everywhere})
         print(f"{run.parent.name} seed {test.seed}", flush=True)
     save_json(out, {"environment": environment(1), "rows": rows})
     print(f"written: {out}")

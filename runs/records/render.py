@@ -6,7 +6,7 @@ draws the kernels of several starts before training and after, convergence/kerne
 what short half-lives are worth, memory-shortness/dose.png and .svg, what exponents are worth on
 eight texts, beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth,
 starts.png and .svg in models-goose and models-mamba2, recall beyond the length of training,
-recall.png and .svg in recall-post and recall-capacity, losses on text beyond it,
+recall.png and .svg in recall-post, recall-capacity and recall-far, losses on text beyond it,
 post-text/post-text.png and .svg, and what the longest half-life is worth where copies are far,
 reach/reach.png and .svg. The forest of all of them and its numbers are forest/forest.png, .svg and
 table.json.
@@ -431,12 +431,16 @@ def searched(study: str) -> str:
     return f"{markdown(['rate', *(f'{rate:g}' for rate in rates)], lines)}\n\n{source(path)}"
 
 
-def scaling_stopped(study: str) -> str:
-    """Return what stopping the scaling of decays at T changes, in points of accuracy, by length."""
+def scaling_stopped(study: str, far: str = "") -> str:
+    """Return what stopping the scaling of decays at T changes, in points of accuracy, by length.
+
+    far=yes: of the queries alone that are more than half of the length behind their pair.
+    """
     path = f"{study}/scaling-off.json"
     lines: dict[str, dict[int, list[float]]] = {}
     for row in load(path)["rows"]:
-        change = 100 * (row["stops"] - row["goes_on"])
+        shares = row["far"] if far else row
+        change = 100 * (shares["stops"] - shares["goes_on"])
         lines.setdefault(row["arm"], {}).setdefault(row["length"], []).append(change)
     shortest = min(min(by_length) for by_length in lines.values())
     cells = {}
@@ -951,7 +955,7 @@ if __name__ == "__main__":
         "beta-sweep/exponents": exponents_figure(),
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
-    for one in ("recall-post", "recall-capacity"):
+    for one in ("recall-post", "recall-capacity", "recall-far"):
         figures[f"{one}/recall"] = recall_tests.figure(one)
     figures["post-text/post-text"] = long_windows.figure("post-text")
     figures["reach/reach"] = reach_figure()

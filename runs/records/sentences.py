@@ -395,7 +395,15 @@ def spread_over_pilot(study: str) -> float:
     return statistics.geometric_mean(ratios)
 
 
-AVERAGED = ("beta-sweep", "post-text", "reach", "reach-far", "recall-capacity", "recall-post")
+AVERAGED = (
+    "beta-sweep",
+    "post-text",
+    "reach",
+    "reach-far",
+    "recall-capacity",
+    "recall-far",
+    "recall-post",
+)
 """Studies whose registered power is the mean over the spreads that their pilot leaves possible."""
 
 

@@ -321,6 +321,57 @@ def test_far_pairs_are_where_post_leads_in_recall_of_mixed_pairs() -> None:
     assert by_distance["slow"][4096].value == pytest.approx(statistics.fmean(differences))
 
 
+def test_other_seeds_confirm_far_pairs_and_not_what_else_was_found_by_looking() -> None:
+    declared = sentences.record("recall-far/report/table.json")["declared"]["hypotheses"]
+    verdicts = {one["name"]: (one["verdict"], one["mean"]) for one in declared}
+    at = "at 2,049 to 4,096 bytes"
+    for name in (
+        f"PoST leads the official initialisation {at}",
+        f"scaling without order leads the official initialisation {at}",
+        f"scaling leads the same spectrum without scaling {at}",
+    ):
+        verdict, mean = verdicts.pop(name)
+        assert verdict == "confirmed"
+        assert mean > 0.11
+    assert verdicts.pop("PoST leads the official initialisation at any distance")[0] == "confirmed"
+    assert len(verdicts) == 2
+    for verdict, mean in verdicts.values():
+        assert verdict == "undecided"
+        assert abs(mean) < 0.005
+    longer, post = (
+        sentences.recalled_lead("recall-far", arm, "official", "8", distance="4096")
+        for arm in ("official-t2", "post")
+    )
+    assert longer.low > 0
+    assert abs(longer.value - post.value) < 0.5
+    alone = sentences.accuracies("recall-far", "persistence")["spectrum"]
+    assert all(by_seed[14] < 0.1 for by_seed in alone.values())
+    assert sentences.record("recall-far/spec.json")["seeds"] == list(range(8, 18))
+
+
+def test_answers_behind_the_declared_distances_are_those_of_the_rows() -> None:
+    for distance, number in ((4096, 1216), (32, 143)):
+        for row in finished_rows("recall-far"):
+            (test,) = [
+                one
+                for one in row["result"]["recall"]["tests"]
+                if (one["test"], one["length"]) == ("persistence", 4096)
+            ]
+            groups = test["distance"]
+            assert groups["queries"][groups["up_to"].index(distance)] == number
+
+
+def test_scaling_beyond_the_length_of_training_is_a_small_part_of_far_recall() -> None:
+    rows = sentences.record("recall-far/scaling-off.json")["rows"]
+    for arm in ("scaling", "post"):
+        found = [row["far"] for row in rows if (row["arm"], row["length"]) == (arm, 4096)]
+        assert len(found) == 6
+        lost = 100 * statistics.fmean(one["goes_on"] - one["stops"] for one in found)
+        assert 2 < lost < 3
+        lead = sentences.recalled_lead("recall-far", arm, "official", "8", distance="4096")
+        assert 11 < lead.value < 13.1
+
+
 def test_scaling_held_at_the_length_of_training_recalls_as_much() -> None:
     rows = sentences.record("recall-capacity/scaling-off.json")["rows"]
     for arm in {row["arm"] for row in rows}:

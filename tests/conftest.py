@@ -236,9 +236,11 @@ def declared_study(tmp_path: Path) -> Callable[..., Path]:
         gates: Sequence[object] = (),
         seeds: int = 6,
         name: str = "s",
+        corpus: str = "stdlib",
     ) -> Path:
         values = {
             "name": "claims",
+            "corpus": {"name": corpus},
             "baseline": "base",
             "seeds": list(range(seeds)),
             "arms": {arm: {} for arm in effects},

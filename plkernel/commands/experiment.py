@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -66,7 +67,8 @@ def forecast(spec: Spec, only: Sequence[str], workers: int | None) -> str:
 def _rests_on(answers: Mapping[str, int]) -> Iterator[str]:
     """Yield how many answers of recall are behind each hypothesis."""
     for name, count in answers.items():
-        yield f"{name!r} rests on {count:,} answers of each run"
+        answered = f"{count:,} answers" if count else "no answer"
+        yield f"{name!r} rests on {answered} of each run"
 
 
 def _power(spec: Spec, pilot: Path | None) -> Iterator[str]:
@@ -88,12 +90,14 @@ def _cautions(study: ResolvedSpec, *arms: str) -> Iterator[str]:
     from plkernel.data.names import is_synthetic
 
     spec = study.spec
-    is_text = not is_synthetic(spec.corpus.name)
+    is_text = not all(is_synthetic(spec.corpus_of(arm).name) for arm in spec.arms)
     if spec.hypotheses and is_text and not any(one.ahead_of for one in spec.gates):
         yield (
             "no gate asks that a model is ahead of counts of a few bytes: add a [[gates]] with"
             " ahead_of = 5"
         )
+    if spec.curves:
+        yield from _rate_caution(spec.tuning.rates)
     conditions = study.conditions
     words = {name: name for name in conditions}
     for curve, by_rate in spec.curves.items():
@@ -104,6 +108,18 @@ def _cautions(study: ResolvedSpec, *arms: str) -> Iterator[str]:
         found += _scale_caution(conditions[name], conditions.get(base), words)
         found += _decay_caution(conditions[name], words[name])
     yield from dict.fromkeys(found)
+
+
+def _rate_caution(rates: Sequence[float]) -> Iterator[str]:
+    """Yield that learning rates are too far apart for the minimum of a curve."""
+    from plkernel.results.rate_curves import far_apart
+
+    for low, high in pairwise(sorted(rates)):
+        if far_apart(low, high):
+            yield (
+                f"tuning.rates: {low:g} and {high:g} are too far apart for the minimum of a curve"
+                " to be trusted; add rates between them"
+            )
 
 
 def _scale_caution(

@@ -17,6 +17,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     ValidationError,
     field_serializer,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -240,6 +241,15 @@ class CorpusSpec(Section):
     follow_links: Literal[False] = option(
         "Ignored; kept so that old specs load: links out of a folder are never read.", False
     )
+
+    @field_validator("name")
+    @classmethod
+    def _without_spaces(cls, name: str) -> str:
+        """The name of a made corpus without spaces between its parts: its law is told by it."""
+        kind, colon, rest = name.partition(":")
+        if kind.strip() != "synthetic":
+            return name
+        return f"synthetic{colon}{','.join(part.strip() for part in rest.split(','))}"
 
     @property
     def reading(self) -> dict[str, Any]:

@@ -29,6 +29,8 @@ LARGEST_SEED = 2**63 - 1
 LEAST_RATES = 3
 """Of a curve, as a parabola has three coefficients."""
 RECALL = "synthetic:recall"
+WITH_FLOOR = (RECALL, "synthetic:lags", "synthetic:markov")
+"""Beginnings of the names of corpora whose best possible loss is known."""
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
 """Names of studies and arms: with a rate behind it, within the 255 bytes of file systems."""
 RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)
@@ -196,12 +198,18 @@ class Spec(Section):
         """Raise ValueError where there is no such arm, curve or mean, or nothing is measured."""
         if one.metric in schema.OF_CURVES:
             self._check_curve(one.arm)
-        elif isinstance(one, Hypothesis) and one.arm in self.means:
-            for arm in self.means[one.arm].values():
-                self._check_measured(one.model_copy(update={"arm": arm}))
-        else:
+        elif not isinstance(one, Hypothesis) or one.arm not in self.means:
             self.arm(one.arm)
-            self._check_measured(one)
+        for arm in self.arms_behind(one.arm):
+            self._check_measured(one.model_copy(update={"arm": arm}))
+
+    def arms_behind(self, name: str) -> list[str]:
+        """Return the arms behind a name in a hypothesis: one, or all of a mean or a curve."""
+        if name in self.arms:
+            return [name]
+        of_mean = self.means.get(name, {})
+        of_curve = self.curves.get(name, {})
+        return [*of_mean.values()] or [*of_curve.values()]
 
     def _check_measured(self, one: Hypothesis | Gate) -> None:
         """Raise ValueError where the runs do not measure the number that is declared."""
@@ -215,6 +223,7 @@ class Spec(Section):
             raise ValueError(
                 "train.truncation_windows must be above 0 for truncation_cost, such as 1024, got 0"
             )
+        self._check_possible(one)
         if one.times is not None:
             self._check_distance(one, one.times)
         if one.step is None or one.step == last:
@@ -223,6 +232,25 @@ class Spec(Section):
             raise ValueError(
                 f"step must be one with an evaluation, every {every} steps and at {last}, got"
                 f" {one.step}"
+            )
+
+    def _check_possible(self, one: Hypothesis | Gate) -> None:
+        """Raise ValueError for a number that is not known of the corpus or the model of the arm."""
+        corpus = self.corpus_of(one.arm).name
+        if one.metric == "excess_bpb" and not corpus.startswith(WITH_FLOOR):
+            raise ValueError(
+                f"corpus must be one of {', '.join(WITH_FLOOR)} for metric 'excess_bpb', as the"
+                f" floor of others is not known, got {corpus!r}"
+            )
+        if isinstance(one, Gate) and one.ahead_of and corpus.startswith(RECALL):
+            raise ValueError(
+                f"ahead_of must be left out on corpus {corpus!r}, where no n-grams are counted:"
+                " give at_most"
+            )
+        is_at_end = one.metric == "truncation_cost" or one.metric in schema.OF_DISTANCE
+        if is_at_end and not self.model_of(one.arm).is_causal:
+            raise ValueError(
+                f"model.patching.mode must be 'causal' for metric {one.metric!r}, got 'published'"
             )
 
     def _check_distance(self, one: Hypothesis | Gate, times: int) -> None:
@@ -254,6 +282,20 @@ class Spec(Section):
                 f" got {one.distance}"
             )
 
+    def _check_unit(self, one: Hypothesis, other: str) -> None:
+        """Raise ValueError where bits per answer would be taken together with bits per byte."""
+        corpora = [
+            self.corpus_of(arm).name
+            for arm in (*self.arms_behind(one.arm), *self.arms_behind(other))
+        ]
+        of_recall = [corpus for corpus in corpora if corpus.startswith(RECALL)]
+        if of_recall and len(of_recall) < len(corpora):
+            others = [corpus for corpus in corpora if corpus not in of_recall]
+            raise ValueError(
+                "corpus must be one of recall for all runs behind a hypothesis, or for none, as"
+                f" their losses have other units, got {of_recall[0]!r} and {others[0]!r}"
+            )
+
     def _check_hypothesis(self, one: Hypothesis) -> None:
         """Raise ValueError where a hypothesis has no other arm or not the alpha of its family."""
         other = self.opponent(one)
@@ -268,6 +310,10 @@ class Spec(Section):
             self._check_mean(other, other_than=one.arm)
         else:
             self.arm(other, "against", other_than=one.arm)
+        for arm in self.arms_behind(other):
+            with heading(f"against {other!r}: "):
+                self._check_measured(one.model_copy(update={"arm": arm}))
+        self._check_unit(one, other)
         alpha = schema.families(self.hypotheses)[one.family][0].alpha
         if one.alpha != alpha:
             raise ValueError(

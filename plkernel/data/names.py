@@ -341,16 +341,26 @@ def _read_values(law: str, items: list[str]) -> dict[str, Any]:
             raise ValueError(
                 f"parameter must be one of the law {law}, got {name!r}; {nearest(name, kinds)}"
             )
-        if name == "bytes":
-            values["size"] = byte_count(text, name)
-        else:
-            values[name] = kinds[name](text)
+        field = "size" if name == "bytes" else name
+        if field in values:
+            raise ValueError(f"{name} must be given once, got {values[field]} and {text}")
+        values[field] = byte_count(text, name) if name == "bytes" else _value(name, kinds, text)
     if "beta" in kinds and "beta" not in values:
         raise ValueError(
             f"beta must be given, as in {EXAMPLE}, got none; or name another law of"
             f" {', '.join(LAWS)}"
         )
     return values
+
+
+def _value(name: str, kinds: dict[str, Any], text: str) -> Any:
+    """The value of a parameter, by its type; ValueError that names it."""
+    kind = kinds[name]
+    try:
+        return kind(text)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{name} must be {wanted}, got {text!r}") from None
 
 
 def _parameters(law: str) -> dict[str, Any]:
@@ -397,7 +407,8 @@ def is_recall(name: str) -> bool:
     >>> is_recall("synthetic:recall,pairs=32,length=128"), is_recall("stdlib")
     (True, False)
     """
-    return name.partition(",")[0] == "synthetic:recall"
+    kind, _, rest = name.partition(":")
+    return kind == "synthetic" and rest.partition(",")[0].strip() == "recall"
 
 
 def recall_of(name: str) -> RecallCorpus | None:

@@ -173,11 +173,11 @@ def basis_of(
     train = train_options(spec, gate.arm)
     option = windows_option(gate, train)
     windows = int(train.get(option) or 0)
-    if pairs:
-        return Basis(windows * pairs, "answers")
     context = int(train.get("context") or 0)
-    part = "validation" if option in ("final_windows", "eval_windows") else "test"
-    size = _part_size(corpus or {}, part)
+    size = _part_size(corpus or {}, part_read(option))
+    if pairs:
+        held_out = windows if size is None else min(windows, size // context)
+        return Basis(held_out * pairs, "answers")
     if gate.metric == "truncation_cost":
         return Basis(windows if size is None else min(windows, size - context))
     if size is not None:
@@ -189,10 +189,15 @@ def windows_option(measured: MeasuredNumber, train: Mapping[str, Any]) -> str:
     """The option of [train] that says on how many windows a number is measured."""
     if measured.metric == "truncation_cost":
         return "truncation_windows"
-    if measured.metric in ("test_bpb", *OF_DISTANCE):
+    if measured.metric in ("test_bpb", "test_bpb_minimum", *OF_DISTANCE):
         return "test_windows"
-    at_end = measured.metric == "val_bpb" and measured.step is None
+    at_end = measured.metric in ("val_bpb", "val_bpb_minimum") and measured.step is None
     return "final_windows" if at_end and train.get("final_windows") else "eval_windows"
+
+
+def part_read(option: str) -> str:
+    """The part of a corpus whose windows an option of [train] counts."""
+    return "validation" if option in ("final_windows", "eval_windows") else "test"
 
 
 def _part_size(corpus: Mapping[str, Any], part: str) -> int | None:

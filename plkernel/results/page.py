@@ -405,6 +405,7 @@ def _verdict_row(
     name = [title, statement(hypothesis)]
     if not outcome.causal:
         name.append(NOT_CAUSAL)
+    name += outcome.doubts
     if not judged.n:
         queries = f" of queries at distance {hypothesis.distance}" if hypothesis.distance else ""
         name.append(f"no seed that both arms finished tells {hypothesis.metric}{queries}")
@@ -423,7 +424,8 @@ def _verdict_row(
 def _gate_table(declared: Declared) -> Table:
     """Every gate with the number that it rests on."""
     by_means = declared.gates[0].rule == "mean"
-    rule = "means" if by_means else "95 % intervals over seeds and over target bytes"
+    units = listed(dict.fromkeys(gate.basis.unit for gate in declared.gates))
+    rule = "means" if by_means else f"95 % intervals over seeds and over {units}"
     return _table(
         f"Gates, by their {rule}: if one is not passed, no hypothesis is answered.",
         ["gate", "passed", "mean", "95 % interval by t", "n"],
@@ -435,7 +437,7 @@ def _gate_row(outcome: GateOutcome) -> list[str]:
     """The cells of one gate."""
     return [
         f"{outcome.gate.name}\n{statement(outcome.gate)}; {outcome.margin}",
-        "passed" if outcome.passed else "not passed",
+        outcome.verdict,
         mean_text(outcome.estimate, ".4f"),
         interval_text(outcome.estimate, ".4f"),
         str(outcome.estimate.n),

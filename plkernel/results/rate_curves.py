@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plkernel.common.cli import counted
 from plkernel.common.files import FINISHED
 from plkernel.config.factors import CURVE, curves_of, opposite
 from plkernel.results.statistics import Estimate, PairedDifference, mean_interval, paired_difference
@@ -88,6 +89,11 @@ def parabola(rates: Sequence[float], losses: Sequence[float]) -> Parabola:
     best = int(np.argmin(values))
     _, rate = candidates[best]
     return Parabola(a, b, c, centre, lowest, highest, minimum=values[best], rate=rate)
+
+
+def far_apart(low: float, high: float) -> bool:
+    """True if two neighbouring learning rates are too far apart for a parabola."""
+    return math.log2(high / low) > FAR + ROUNDING
 
 
 @dataclass(frozen=True)
@@ -156,12 +162,27 @@ class RateCurve:
         if not pairs:
             return None
         low, high = max(pairs, key=lambda pair: pair[1] / pair[0])
-        return (low, high) if math.log2(high / low) > FAR + ROUNDING else None
+        return (low, high) if far_apart(low, high) else None
 
     @cached_property
     def at_edge(self) -> bool:
         """True if the rate that is best on average is the lowest or the highest one."""
         return bool(self.rates) and int(np.argmin(self.means)) in (0, len(self.rates) - 1)
+
+    @cached_property
+    def doubts(self) -> tuple[str, ...]:
+        """Why its minimum is not to be trusted, one sentence at most."""
+        if self.rates and not self.fitted:
+            number = counted(
+                len(self.rates), "usable learning rate is", "usable learning rates are"
+            )
+            return (f"{self.name}: {number} too few for a minimum",)
+        if self.at_edge:
+            return (f"{self.name}: its best learning rate is the first or last tried",)
+        if self.gap:
+            low, high = self.gap
+            return (f"{self.name}: no learning rate between {low:g} and {high:g}",)
+        return ()
 
     @cached_property
     def fit(self) -> Parabola | None:

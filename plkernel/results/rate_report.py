@@ -141,6 +141,8 @@ def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
         )
     for one in results:
         sentences += _left_out(one.curve)
+    few = [one.curve for one in results if one.curve.rates and not one.curve.fitted]
+    sentences += [f"{doubt}: add rates." for curve in few for doubt in curve.doubts]
     return sentences
 
 

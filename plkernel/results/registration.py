@@ -19,7 +19,13 @@ from plkernel.common.files import (
 )
 from plkernel.config.spec import Spec, with_defaults
 from plkernel.results.claims import MOST_FLIPPED
-from plkernel.results.measurements import LEAST, Basis, basis_of
+from plkernel.results.measurements import (
+    LEAST,
+    Basis,
+    basis_of,
+    train_options,
+    windows_option,
+)
 from plkernel.results.power import power_text, powers
 from plkernel.results.saved import Count, StudyFile, saved_type, validated
 
@@ -161,9 +167,11 @@ def _check_gates(spec: Spec, stated: Mapping[str, Any], answers: Mapping[str, in
         if gate.name in answers:
             basis = Basis(answers[gate.name], "answers")
         if not basis.is_enough:
+            option = windows_option(gate, train_options(stated, gate.arm))
             raise ValueError(
                 f"register: gate {gate.name!r} must rest on at least {LEAST[basis.unit]:,}"
-                f" {basis.unit}, got {basis.number:,}; raise its number of windows in [train]"
+                f" {basis.unit}, got {basis.number:,}; raise train.{option}, or take a larger"
+                " corpus"
             )
 
 

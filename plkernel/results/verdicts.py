@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, get_args
 
 from plkernel.common.cli import counted
 from plkernel.common.files import REGISTERED
-from plkernel.config.schema import Gate, Hypothesis, families
+from plkernel.config.factors import curves_of
+from plkernel.config.schema import OF_CURVES, Gate, Hypothesis, families
 from plkernel.results.claims import Claimed, Judgement, VerdictName, judge_family
 from plkernel.results.measurements import (
     LEAST,
@@ -19,6 +20,7 @@ from plkernel.results.measurements import (
     compared_arms,
     values,
 )
+from plkernel.results.rate_curves import rate_curve
 from plkernel.results.registration import Registration, changes, read_registration
 from plkernel.results.saved import RunResult
 from plkernel.results.statistics import Estimate, mean_interval, paired_difference
@@ -35,12 +37,14 @@ class HypothesisOutcome(NamedTuple):
 
     per_seed  the paired differences
     causal    True if all runs behind it give a likelihood
+    doubts    why the minima of curves that it compares are not to be trusted, one for each
     """
 
     hypothesis: Hypothesis
     judgement: Judgement
     per_seed: Mapping[int, float]
     causal: bool
+    doubts: tuple[str, ...] = ()
 
 
 class GateOutcome(NamedTuple):
@@ -81,6 +85,15 @@ class GateOutcome(NamedTuple):
         if not self.basis.is_enough:
             return False
         return self._within(one.low, one.high, one.mean - half, one.mean + half)
+
+    @property
+    def verdict(self) -> str:
+        """passed or not passed, with the number of predictions where it is too small."""
+        if self.passed:
+            return "passed"
+        if self.rule == "limit" and not self.basis.is_enough:
+            return f"not passed: {self.basis} of at least {LEAST[self.basis.unit]:,}"
+        return "not passed"
 
     @property
     def margin(self) -> str:
@@ -165,6 +178,9 @@ class Declared:
             text = f"preliminary, {runs} still to end: {text}"
         if self.lost:
             text += f" Without {counted(self.lost, 'run', 'runs')} that did not end as planned."
+        doubted = sum(bool(one.doubts) for one in self.outcomes)
+        if doubted:
+            text += f" In {doubted} of them the minimum of a curve is not to be trusted."
         return text[0].upper() + text[1:]
 
     def _counts(self) -> str:
@@ -317,6 +333,7 @@ def _hypothesis_outcomes(
                 judgement=judgements[one.name],
                 per_seed=per_seed[one.name],
                 causal=_is_causal(study, one),
+                doubts=_doubts(study, one, seeds),
             )
     return tuple(outcomes[one.name] for one in hypotheses)
 
@@ -327,6 +344,17 @@ def _differences(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> 
     own = values(study, arm, hypothesis, seeds)
     base = values(study, other, hypothesis, seeds)
     return paired_difference(own, base).per_seed
+
+
+def _doubts(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> tuple[str, ...]:
+    """Why the minima that a hypothesis compares are not to be trusted; none for other numbers."""
+    if hypothesis.metric not in OF_CURVES:
+        return ()
+    found: list[str] = []
+    for name in compared_arms(study, hypothesis):
+        if name in curves_of(study.spec["arms"]):
+            found += rate_curve(study, name, hypothesis.metric, seeds).doubts
+    return tuple(found)
 
 
 def _is_causal(study: Study, hypothesis: Hypothesis) -> bool:

@@ -5,35 +5,44 @@ from collections.abc import Iterable
 import numpy as np
 
 from plkernel.config.condition import Condition
-from plkernel.config.schema import OF_RECALL, MeasuredNumber
+from plkernel.config.schema import OF_RECALL, Hypothesis, MeasuredNumber
 from plkernel.config.spec import Spec
 from plkernel.context.measures import lengths
+from plkernel.data import corpora
 from plkernel.data.recall import queries
-from plkernel.results.measurements import windows_option
+from plkernel.results.measurements import part_read, windows_option
 from plkernel.training.recall_task import RecallTask
 
 
 def answers_behind(spec: Spec, declared: Iterable[MeasuredNumber]) -> dict[str, int]:
     """The answers in one run behind each hypothesis or gate of `spec`, by its name.
 
-    None of what is measured on a text is in it. Where runs differ in their tests, the fewest count.
+    None of what is measured on a text is in it. Where runs differ in their tests, those of the
+    other side of a hypothesis too, the fewest count.
     """
     found = {}
     for one in declared:
-        counts = [_answers(spec.condition(arm), one) for arm in _arms(spec, one.arm)]
+        names = [one.arm]
+        other = spec.opponent(one) if isinstance(one, Hypothesis) else None
+        if other is not None:
+            names.append(other)
+        arms = [arm for name in names for arm in spec.arms_behind(name)]
+        counts = [_answers(spec.condition(arm), one) for arm in arms]
         known = [count for count in counts if count is not None]
         if known:
             found[one.name] = min(known)
     return found
 
 
-def _arms(spec: Spec, name: str) -> list[str]:
-    """The arms that a name stands for: one, those of a mean, or those of a curve."""
-    if name in spec.means:
-        return list(spec.means[name].values())
-    if name in spec.curves:
-        return list(spec.curves[name].values())
-    return [name]
+def _held_out(condition: Condition, option: str) -> int:
+    """The sequences that a run is judged on: as many as an option says and its corpus holds."""
+    section = condition.corpus
+    windows: int = getattr(condition.protocol, option)
+    size = corpora.size_ahead(section.name, **section.reading)
+    if size is None:
+        return windows
+    share: float = getattr(section, part_read(option))
+    return min(windows, int(share * size) // condition.protocol.context)
 
 
 def _answers(condition: Condition, measured: MeasuredNumber) -> int | None:
@@ -43,7 +52,7 @@ def _answers(condition: Condition, measured: MeasuredNumber) -> int | None:
         return None
     train = task.train
     if measured.metric not in OF_RECALL:
-        return getattr(train, windows_option(measured, dict(train))) * task.law.pairs
+        return _held_out(condition, windows_option(measured, dict(train))) * task.law.pairs
     length = (measured.times or 1) * task.law.length
     laws = {(test, law.length): law for test, law in task.tests()}
     law = laws[measured.metric, length]

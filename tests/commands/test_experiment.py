@@ -96,6 +96,17 @@ def test_hypotheses_on_a_text_need_a_gate(changes: dict[str, Any], is_told: bool
     assert any(line.startswith(GATE) for line in found) == is_told
 
 
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [([1e-3, 4e-3, 16e-3], []), ([2e-2, 1e-3, 4e-3], ["tuning.rates: 0.004 and 0.02 are too far"])],
+)
+def test_rates_too_far_apart_for_a_curve_are_told(rates: list[float], told: list[str]) -> None:
+    spec = spec_of(tuning={"method": "curve", "rates": rates})
+    found = list(experiment._cautions(resolve_spec(spec)))
+    assert [line[: len(start)] for line, start in zip(found, told, strict=False)] == told
+    assert sum(line.startswith("tuning.rates") for line in found) == len(told)
+
+
 def test_power_is_asked_for_where_hypotheses_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     pilot = Path("pilot")
     rows = [{"name": "one"}, {"name": "two"}]

@@ -586,6 +586,69 @@ def test_a_value_beyond_its_limit_is_one_line(changes: dict[str, Any], message: 
 
 
 RECALL = {"corpus.name": "synthetic:recall,pairs=4,length=32"}
+RECALLED = {**CLAIM, "metric": "capacity", "times": 1}
+PUBLISHED = {"model": {"dim": 16, "patching": {"size": 4, "mode": "published"}}}
+NEVER_MEASURED: list[tuple[dict[str, Any], str]] = [
+    (
+        {
+            "hypotheses": [{**CLAIM, **CUT, "bytes": 8}],
+            "arms.power.train": {"truncation_windows": 1},
+        },
+        "'it helps': against 'uniform': train.truncation_windows must be above 0",
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "excess_bpb"}]},
+        "corpus must be one of synthetic:recall, synthetic:lags, synthetic:markov for metric"
+        " 'excess_bpb', as the floor of others is not known, got 'stdlib'",
+    ),
+    (
+        {"gates": [{**GATE, "metric": "excess_bpb"}], "corpus.name": "synthetic:beta=1.0"},
+        "as the floor of others is not known, got 'synthetic:beta=1.0'",
+    ),
+    (
+        {"gates": [{"name": "g", "arm": "power", "ahead_of": 5}], **RECALL},
+        "ahead_of must be left out on corpus 'synthetic:recall,pairs=4,length=32', where no",
+    ),
+    (
+        {"hypotheses": [RECALLED], "arms.uniform.corpus": {"name": "stdlib"}, **RECALL},
+        "'it helps': against 'uniform': corpus must be synthetic:recall for metric 'capacity'",
+    ),
+    (
+        {"hypotheses": [CLAIM], "arms.uniform.corpus": {"name": "stdlib"}, **RECALL},
+        "corpus must be one of recall for all runs behind a hypothesis, or for none, as their"
+        " losses have other units, got 'synthetic:recall,pairs=4,length=32' and 'stdlib'",
+    ),
+    (
+        {
+            "hypotheses": [{**CLAIM, **CUT, "bytes": 8}],
+            "train.truncation_windows": 1,
+            **PUBLISHED,
+        },
+        "model.patching.mode must be 'causal' for metric 'truncation_cost', got 'published'",
+    ),
+    (
+        {
+            "hypotheses": [{**CLAIM, "metric": "position_bpb", "times": 2}],
+            "train.beyond": 2,
+            "arms.uniform.model": {"patching": {"size": 4, "mode": "published"}},
+        },
+        "against 'uniform': model.patching.mode must be 'causal' for metric 'position_bpb'",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), NEVER_MEASURED, ids=[message[:50] for _, message in NEVER_MEASURED]
+)
+def test_a_number_that_no_run_would_measure_is_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    """On either side of a hypothesis, and in every run behind a mean."""
+    with pytest.raises(ValueError, match=r"^spec here: ") as error:
+        parse_spec(values(changes), "here")
+    assert message in str(error.value)
+
+
 FITTING: list[dict[str, Any]] = [
     {"train.schedule": "exponential", "train.final_fraction": 0.01},
     {"train.schedule": "linear", "train.final_fraction": 0.0},
@@ -609,7 +672,11 @@ FITTING: list[dict[str, Any]] = [
     {
         "hypotheses": [{**CLAIM, **CUT, "bytes": 8}],
         "arms.power.train": {"truncation_windows": 1},
+        "arms.uniform.train": {"truncation_windows": 1},
     },
+    {"hypotheses": [{**CLAIM, "metric": "excess_bpb"}], "corpus.name": "synthetic:lags"},
+    {"hypotheses": [{**CLAIM, "metric": "excess_bpb"}], **RECALL},
+    {"corpus.name": "synthetic: recall , pairs=4,length=32", "hypotheses": [RECALLED]},
     {"hypotheses": [{**CLAIM, "claim": "equal", "margin": 1e-9}]},
     {"hypotheses": [{**CLAIM, "alpha": 0.1}, {**CLAIM, "name": "b", "family": "other"}]},
     {"hypotheses": [{**CLAIM, "metric": "capacity", "times": 1}], **RECALL},

@@ -201,6 +201,8 @@ def test_a_gate_of_recall_rests_on_answers(tmp_path: Path) -> None:
         assert outcome.basis == Basis(8 * windows, "answers")
         assert outcome.holds == is_enough
         assert outcome.margin == f"over {8 * windows:,} answers"
+        verdicts = {True: "passed", False: "not passed: 992 answers of at least 1,000"}
+        assert outcome.verdict == verdicts[is_enough]
 
 
 def test_other_studies_have_neither(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from plkernel.results import page
+from plkernel.results.measurements import Basis
 from plkernel.results.page import Table
 
 
@@ -59,13 +60,18 @@ def test_minus_signs_stand_before_numbers_alone() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "words"),
-    [("mean", "means"), ("limit", "95 % intervals over seeds and over target bytes")],
+    [
+        ("mean", "means"),
+        ("limit", "95 % intervals over seeds and over target bytes"),
+        ("limit", "95 % intervals over seeds and over answers"),
+    ],
 )
 def test_gates_are_told_by_their_rule(
     rule: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "_gate_row", lambda gate: ["g", "passed", "1", "1 to 2", "3"])
-    declared: Any = SimpleNamespace(gates=[SimpleNamespace(rule=rule)])
+    basis = Basis(1, "answers" if words.endswith("answers") else "target bytes")
+    declared: Any = SimpleNamespace(gates=[SimpleNamespace(rule=rule, basis=basis)])
     found = page._gate_table(declared)
     assert found.caption.startswith(f"Gates, by their {words}: if one is not passed")
     assert found.groups == {"": [["g", "passed", "1", "1 to 2", "3"]]}

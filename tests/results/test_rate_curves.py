@@ -17,7 +17,7 @@ from plkernel.results.answer import answer
 from plkernel.results.cautions import warnings
 from plkernel.results.comparison import compare, table
 from plkernel.results.figures import drawings
-from plkernel.results.page import text_report
+from plkernel.results.page import page, text_report
 from plkernel.results.rate_curves import CurveResult, RateCurve, _loss, parabola
 from plkernel.results.rate_report import (
     STEEP,
@@ -385,6 +385,41 @@ def test_the_edge_is_either_end_of_the_rates(curve, edge):
 )
 def test_a_gap_is_of_more_than_two_octaves(rates, gap):
     assert losses_of({rate: abs(rate - 4) + 1.0 for rate in rates}).gap == gap
+
+
+@pytest.mark.parametrize(
+    ("curve", "doubts"),
+    [
+        ({1: 3.0, 2: 1.0, 4: 2.0}, ()),
+        ({1: 3.0, 8: 1.0, 16: 2.0}, ("c: no learning rate between 1 and 8",)),
+        ({1: 1.0, 8: 2.0, 16: 3.0}, ("c: its best learning rate is the first or last tried",)),
+        ({1: 3.0, 2: 1.0}, ("c: 2 usable learning rates are too few for a minimum",)),
+        ({1: 3.0}, ("c: 1 usable learning rate is too few for a minimum",)),
+        ({}, ()),
+    ],
+)
+def test_a_minimum_is_doubted_for_one_reason(curve, doubts):
+    assert losses_of(curve).doubts == doubts
+
+
+def test_two_usable_rates_are_said_to_be_too_few():
+    told = curve_cautions([CurveResult(losses_of({1: 1.0, 2: 2.0}), None, None, None)])
+    assert told[-1] == "c: 2 usable learning rates are too few for a minimum: add rates."
+
+
+def test_a_verdict_on_a_minimum_that_is_not_to_be_trusted_says_so(tmp_path):
+    clear = compare(read_study(study_folder(tmp_path))).declared
+    assert clear.outcomes[0].doubts == ()
+    assert "not to be trusted" not in clear.headline
+    folder = tmp_path / "edge"
+    folder.mkdir()
+    study = study_folder(folder, diverged=("short_0.004", "short_0.008", "short_0.016"))
+    comparison = compare(read_study(study))
+    told = "short: 2 usable learning rates are too few for a minimum"
+    assert comparison.declared.outcomes[0].doubts == (told,)
+    headline = comparison.declared.headline
+    assert headline.endswith("In 1 of them the minimum of a curve is not to be trusted.")
+    assert told in page(comparison, [])
 
 
 @pytest.mark.parametrize(("diverged", "kept"), [(0, True), (2, True), (3, False), (4, False)])

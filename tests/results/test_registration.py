@@ -101,7 +101,8 @@ def test_every_metric_is_read_where_it_stands(declared_study: Writer) -> None:
         ({"arm": "base", "against": "better"}, 0.05),
     ]
     given = [{**HELPS, "name": str(at), **changed} for at, (changed, _) in enumerate(means)]
-    judged = [outcome.judgement for outcome in of(declared_study(given)).outcomes]
+    folder = declared_study(given, corpus="synthetic:lags")
+    judged = [outcome.judgement for outcome in of(folder).outcomes]
     assert [one.mean for one in judged] == pytest.approx([mean for _, mean in means], abs=0.0015)
     assert {one.n for one in judged} == {6}
 

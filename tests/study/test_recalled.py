@@ -7,6 +7,7 @@ import torch
 
 from plkernel.config.reading import parse_spec
 from plkernel.config.spec import Spec
+from plkernel.results.measurements import Basis, basis_of
 from plkernel.study.recalled import answers_behind
 from plkernel.training.recall_task import RecallTask
 from plkernel.training.recall_tests import recall_results
@@ -69,6 +70,46 @@ def test_the_fewest_answers_of_a_mean_count() -> None:
     declared = [hypothesis("mean", arm="long")]
     spec = spec_of(arms={}, factors=factors, within=["pairs"], baseline="own", hypotheses=declared)
     assert answers_behind(spec, spec.hypotheses) == {"mean": 4 * 3}
+
+
+def test_the_other_side_of_a_hypothesis_counts_too() -> None:
+    """Its pairs come first here, so that none is asked for two bytes behind it."""
+    first = RECALL.replace("anywhere", "first")
+    spec = spec_of(
+        arms={"a": {"corpus": {"name": first}}, "b": {}},
+        hypotheses=[hypothesis("near", distance=2)],
+    )
+    alone = spec_of(hypotheses=[hypothesis("near", distance=2)])
+    (number,) = answers_behind(alone, alone.hypotheses).values()
+    assert number > 0
+    assert answers_behind(spec, spec.hypotheses) == {"near": 0}
+
+
+def test_no_more_sequences_count_than_the_corpus_holds() -> None:
+    """A twentieth of 4,000 bytes is 6 sequences of 32 for validation, and as many for test."""
+    gates = [
+        {"name": "last", "arm": "a", "at_most": 1.0},
+        {"name": "test", "arm": "b", "at_most": 1.0, "metric": "test_bpb"},
+    ]
+    train = {"context": 32, "batch": 4, "steps": 10, "test_windows": 7, "final_windows": 2**24}
+    spec = spec_of(corpus=f"{RECALL},bytes=4000", gates=gates, train=train)
+    assert answers_behind(spec, spec.gates) == {"last": 6 * 4, "test": 6 * 4}
+    held_out = {"size": 4000, "validation": 0.05, "test": 0.05}
+    stated = spec.model_dump(mode="json")
+    assert [basis_of(stated, gate, held_out, pairs=4) for gate in spec.gates] == 2 * [
+        Basis(6 * 4, "answers")
+    ]
+
+
+def test_minima_of_curves_rest_on_the_windows_at_the_end() -> None:
+    declared = [
+        {"name": name, "arm": "b", "claim": "lower", "metric": f"{name}_minimum"}
+        for name in ("val_bpb", "test_bpb")
+    ]
+    train = {"context": 32, "batch": 4, "steps": 10, "test_windows": 6, "final_windows": 9}
+    tuning = {"method": "curve", "rates": [1e-3, 2e-3, 4e-3]}
+    spec = spec_of(train=train, tuning=tuning, hypotheses=declared)
+    assert answers_behind(spec, spec.hypotheses) == {"val_bpb": 9 * 4, "test_bpb": 6 * 4}
 
 
 def test_a_text_has_none() -> None:

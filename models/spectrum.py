@@ -15,6 +15,7 @@ p. Source: arXiv 2604.07658, and its code, github.com/SiLifen/PoST at a898663.
 
 import math
 from dataclasses import replace
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -127,9 +128,11 @@ def log_length(length: float | None, step: int = 1) -> Tensor | None:
 
 def check_scaling_length(length: float | None, step: int = 1) -> None:
     """ValueError for a length of training of one step or less, whose logarithm divides."""
-    if length is not None and not length > step:
+    if length is None:
+        return
+    if not isinstance(length, Real) or not length > step:
         raise ValueError(
-            f"scaling_length must be more than one step of {step} bytes, got {length:g}"
+            f"scaling_length must be more than one step of {step} bytes, got {length!r}"
         )
 
 

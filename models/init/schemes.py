@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from plkernel.analysis.nodes import SLOWEST
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 from plkernel.models.init.distributions import (
     ONE,
@@ -920,8 +921,11 @@ def rwkv7_post(s: Sizes, *, longest: float = 512, even: bool = True) -> Rules:
     and does not double the learning rate of the zigzag, which it holds apart.
     """
     shortest = (1 + math.exp(-0.5)) / RWKV7_LARGEST_RATE
-    if not longest > shortest:
-        raise ValueError(f"longest must be above {shortest:.3g} bytes, got {longest:g}")
+    if not shortest < longest <= 1 / SLOWEST:
+        raise ValueError(
+            f"longest must be above {shortest:.3g} bytes and at most {1 / SLOWEST:.3g}, which a"
+            f" float32 decay holds, got {longest:g}"
+        )
     ramp = "rwkv7_post" if even else "rwkv7_official"
     roles: dict[Role, DistributionOf] = {"key": orthogonal(0.1)}
     head = wide_head(s)

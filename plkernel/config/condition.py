@@ -236,6 +236,7 @@ class Condition:
         if self.places_nodes:
             self._check_shape()
             self._check_multipliers()
+            self._check_order()
             if self.checks_law:
                 self._check_law()
 
@@ -257,6 +258,24 @@ class Condition:
         std = self.arm.output_std
         name = "output_std" if std else "node_multipliers"
         decays.check_multipliers(name, std or largest, largest)
+
+    def _check_order(self) -> None:
+        """Raise ValueError where decays that are to keep an order are alike from the start."""
+        if self.model.parametrisation != "ordered":
+            return
+        rates = self.nodes.rates
+        heads = self.model.dim // len(rates)
+        if heads > 1:
+            raise ValueError(
+                "model.parametrisation must be 'free' where nodes are placed in each of"
+                f" {heads} heads, as decays that are alike have no order, got 'ordered'; or set"
+                f" model.head_size = {self.model.dim}"
+            )
+        if len(set(rates)) < len(rates):
+            raise ValueError(
+                "model.parametrisation must be 'free' for nodes some of which are alike, and have"
+                " no order, got 'ordered'"
+            )
 
     def _check_shape(self) -> None:
         """Raise ValueError where the shape goes to a place that the model does not have."""
@@ -375,6 +394,14 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
             )
         return arm
     reach = float(multiple * train.context)
+    step = model.patching.size
+    most = step / decays.SLOWEST
+    if not step < reach <= most:
+        raise ValueError(
+            f"spectrum must be above {step / train.context:.3g} and at most"
+            f" {most / train.context:.3g} for a context of {train.context}, from a time constant of"
+            f" one step to what a float32 decay holds, got {multiple:g}"
+        )
     if scheme is not None:
         return _with_spectral_scheme(arm, scheme, reach)
     ends = {"shortest": math.log(2) * model.patching.size, "longest": math.log(2) * reach}

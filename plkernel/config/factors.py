@@ -95,6 +95,8 @@ def _with_rates(keys: DesignKeys, named: Mapping[str, Options]) -> DesignKeys:
         raise ValueError(
             "tuning.rates must be given with tuning.method 'curve', three or more, got none"
         )
+    if len(set(rates)) < len(rates):
+        raise ValueError(f"tuning.rates must be all different, got {list(rates)}")
     if RATE in factors:
         raise ValueError(
             f"factors.{RATE} must be left out with tuning.method 'curve', which makes it of"

@@ -301,7 +301,7 @@ class ModelSpec(Section):
     ranks: RanksSpec = RanksSpec()
     parametrisation: Order = "free"
     """SSM and RWKV-7. free: one number for each decay. ordered: gaps between one and the next, so
-    that training keeps their order (PoST, arXiv 2604.07658).
+    that training keeps their order (PoST, arXiv 2604.07658), in RWKV-7 but for the zigzag of heads.
     """
     position_scaling: bool = False
     """SSM and RWKV-7: decays slow down with the position in a window, from not at all for the
@@ -537,8 +537,21 @@ class TrainSpec(Section):
         shares = sum(stage.share for stage in self.curriculum)
         if shares > 1 + 1e-9:  # a sum of decimal fractions may exceed 1 by rounding
             raise ValueError(f"shares of the curriculum must add up to 1 at most, got {shares:g}")
+        self._check_stages()
         self._check_effects()
         return self
+
+    def _check_stages(self) -> None:
+        """Raise ValueError for a stage of the curriculum that is shorter than a step."""
+        before = 0.0
+        for stage in self.curriculum:
+            after = before + stage.share
+            if round(after * self.total_steps) == round(before * self.total_steps):
+                raise ValueError(
+                    f"share of the curriculum's length {stage.length} must be enough for a step,"
+                    f" {1 / self.total_steps:.2g} of {self.total_steps}, got {stage.share:g}"
+                )
+            before = after
 
     def _check_budget(self) -> None:
         """Raise ValueError where steps and bytes do not say how long, or a step is too large."""
@@ -593,7 +606,7 @@ class Arm(Section):
     spectrum: PositiveNumber | None = None
     """SSM and RWKV-7: evenly on a logarithmic scale from the shortest time constant up to this
     multiple of the training context (PoST, arXiv 2604.07658). In an SSM that gives shortest and
-    longest, in RWKV-7 the scheme rwkv7_post."""
+    longest, in RWKV-7 the scheme rwkv7_post, whose zigzag makes the longest 12 times as long."""
     tempering: Share | None = None
     """Quantile nodes: 1 puts the law into the density of the nodes (the default; RWKV: 0.5), 0 into
     the projection.

@@ -727,6 +727,16 @@ def longest(study: str, arm: str, block: str | None = None) -> float:
     return float(of_blocks.max() if block is None else of_blocks[int(block) - 1])
 
 
+@number
+def longest_at_start(study: str, arm: str) -> float:
+    """Return the longest half-life of an arm at initialisation: geometric mean over seeds."""
+    starts = [
+        max(one[-1] for one in run.first["half_life_quantiles"])
+        for run in studies()[study].finished(arm)
+    ]
+    return statistics.geometric_mean(starts)
+
+
 def memory(study: str, arm: str, when: str) -> Memory:
     """Return half-lives and kernels of an arm."""
     (found,) = [of[arm] for (name, _), of in blocks().items() if name == study and arm in of]

@@ -457,6 +457,8 @@ def test_mistakes_are_one_line(changes: dict[str, Any], message: str) -> None:
     assert len(str(error.value)) < 700
 
 
+RECALL = {"corpus.name": "synthetic:recall,pairs=4,length=32"}
+
 MORE_BAD: list[tuple[dict[str, Any], str]] = [
     ({"train.eps": 0.99 * SMALLEST_EPS}, "eps must be at least 1.2e-38"),
     ({"train.batch": 2**20, "train.context": 2**20}, "batch * context must be at most"),
@@ -561,6 +563,29 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"factors.beta": [1, 1.0]}, "factors.beta must have two levels or more, all different"),
     (
+        {"tuning": {"method": "curve", "rates": [1e-3, 1e-3, 2e-3]}},
+        "tuning.rates must be all different, got [0.001, 0.001, 0.002]",
+    ),
+    (
+        {"train.curriculum": [{"share": 0.01, "length": 8, "pairs": [1]}], **RECALL},
+        "share of the curriculum's length 8 must be enough for a step, 0.083 of 12, got 0.01",
+    ),
+    (
+        {"arms.power": {"spectrum": 0.01}, "model": {"dim": 16}},
+        "spectrum must be above 0.0312 and at most 5.24e+05 for a context of 32",
+    ),
+    (
+        {"arms.power": {"spectrum": 6e5}, "model": GOOSE},
+        "spectrum must be above 0.0312 and at most 5.24e+05 for a context of 32",
+    ),
+    (
+        {
+            "arms.power": {"placement": "log-spaced", "shortest": 1.2},
+            "model": {**GOOSE, "dim": 32, "head_size": 16, "parametrisation": "ordered"},
+        },
+        "model.parametrisation must be 'free' where nodes are placed in each of 2 heads",
+    ),
+    (
         {"arms.power": {"placement": "log-spaced", "shortest": 1.0}, "model": GOOSE},
         "placement 'log-spaced': shortest",
     ),
@@ -585,7 +610,6 @@ def test_a_value_beyond_its_limit_is_one_line(changes: dict[str, Any], message: 
     assert message in str(error.value)
 
 
-RECALL = {"corpus.name": "synthetic:recall,pairs=4,length=32"}
 RECALLED = {**CLAIM, "metric": "capacity", "times": 1}
 PUBLISHED = {"model": {"dim": 16, "patching": {"size": 4, "mode": "published"}}}
 NEVER_MEASURED: list[tuple[dict[str, Any], str]] = [

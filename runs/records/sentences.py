@@ -219,6 +219,26 @@ def recalled_lead(
     return Estimate(found.mean, found.low, found.high)
 
 
+@number
+def lead_gained(study: str, arm: str, against: str) -> Estimate:
+    """Return by how much more an arm leads at 8 times the length of training than at that length.
+
+    In points, of the queries more than half of the length behind their pair.
+    """
+    gains: dict[str, dict[int, float]] = {}
+    for name in (arm, against):
+        gains[name] = {}
+        for run in studies()[study].finished(name):
+            context = run.config["train"]["context"]
+            far, near = (
+                run.result.recalled("persistence", length, length)
+                for length in (8 * context, context)
+            )
+            gains[name][run.seed] = 100 * (far - near)
+    found = paired_difference(gains[arm], gains[against])
+    return Estimate(found.mean, found.low, found.high)
+
+
 def _of_long_windows(arm: str, stopped: str) -> str:
     """Return the name of an arm, or of its models with decays that stop, in long windows."""
     return arm + long_windows.STOPPED if stopped else arm
@@ -725,16 +745,6 @@ def longest(study: str, arm: str, block: str | None = None) -> float:
     ends = [[one[-1] for one in run.last["half_life_quantiles"]] for run in runs]
     of_blocks = np.exp(np.log(ends).mean(axis=0))
     return float(of_blocks.max() if block is None else of_blocks[int(block) - 1])
-
-
-@number
-def longest_at_start(study: str, arm: str) -> float:
-    """Return the longest half-life of an arm at initialisation: geometric mean over seeds."""
-    starts = [
-        max(one[-1] for one in run.first["half_life_quantiles"])
-        for run in studies()[study].finished(arm)
-    ]
-    return statistics.geometric_mean(starts)
 
 
 def memory(study: str, arm: str, when: str) -> Memory:

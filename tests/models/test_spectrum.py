@@ -359,7 +359,9 @@ def test_the_spectrum_of_goose_is_that_of_the_paper(longest: float) -> None:
     assert float(slowest) == pytest.approx(longest, rel=1e-5)
     assert float(rising[-1]) == pytest.approx(0.5, abs=1e-5)
     assert float(ordered.mixings()[0].w0.detach()[0, 0, 0]) == -2.5
-    with pytest.raises(ValueError, match=r"longest must be above 2.65 bytes and at most 1.68e\+07, .*, got 2"):
+    with pytest.raises(
+        ValueError, match=r"longest must be above 2.65 bytes and at most 1.68e\+07, .*, got 2"
+    ):
         initialise_(RWKV7(RWKV7Config(32, 2, 16)), "rwkv7_post", 0, longest=2)
 
 

@@ -232,6 +232,7 @@ class Condition:
         """
         for names, reason in self._unused():
             self.arm.refuse(names, reason)
+        self._check_scheme()
         self._check_training()
         if self.places_nodes:
             self._check_shape()
@@ -239,6 +240,16 @@ class Condition:
             self._check_order()
             if self.checks_law:
                 self._check_law()
+
+    def _check_scheme(self) -> None:
+        """Raise ValueError for a scheme of decays that models of this kind do not take from it."""
+        scheme = self.arm.scheme
+        owners = [name for name, kind in KINDS.items() if scheme and kind.spectral_scheme == scheme]
+        if owners and self.model.kind not in owners:
+            raise ValueError(
+                f"scheme {scheme!r} belongs to model kind {' or '.join(owners)}, whose decays it"
+                f" sets, got kind {self.model.kind!r}: set spectrum in an SSM, or leave it out"
+            )
 
     def _check_training(self) -> None:
         """Raise ValueError for an option of training that the model has no use for."""

@@ -571,6 +571,10 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
         "share of the curriculum's length 8 must be enough for a step, 0.083 of 12, got 0.01",
     ),
     (
+        {"arms.power": {"scheme": "rwkv7_post"}, "model": {"dim": 16}},
+        "scheme 'rwkv7_post' belongs to model kind rwkv7, whose decays it sets, got kind 'ssm'",
+    ),
+    (
         {"arms.power": {"spectrum": 0.01}, "model": {"dim": 16}},
         "spectrum must be above 0.0312 and at most 5.24e+05 for a context of 32",
     ),

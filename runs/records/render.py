@@ -891,6 +891,8 @@ REACHES = (
     Reach("RWKV-7", "reach", "_goose", 64, 256, (16, 64, 1024), "200"),
     Reach("Mamba-2", "reach", "_mamba2", 64, 256, (16, 64, 1024), "200"),
     Reach("SSM, farther copies", "reach-far", "", 512, 2048, (32, 128, 512), "1000"),
+    Reach("256 channels, slow rate", "reach-wide", "_slow", 64, 256, (16, 64), "200"),
+    Reach("256 channels, fast rate", "reach-wide", "_fast", 64, 256, (16, 64), "200"),
 )
 
 
@@ -900,8 +902,8 @@ def reach_figure() -> Figure:
     Differences with 95 % t intervals over seeds, early and at the end; grey: where the copies lie.
     """
     with style():
-        figure = Figure(figsize=(PAGE_WIDTH, 4.4))
-        panels = figure.subplots(2, 2, sharey=True)
+        figure = Figure(figsize=(PAGE_WIDTH, 6.2))
+        panels = figure.subplots(3, 2, sharey=True)
         for axes, reach in zip(panels.flat, REACHES, strict=True):
             axes.axvspan(reach.nearest, reach.farthest, color=INK, alpha=0.08, lw=0)
             axes.axhline(0.0, color=INK, lw=0.6)

@@ -420,6 +420,7 @@ AVERAGED = (
     "post-text",
     "reach",
     "reach-far",
+    "reach-wide",
     "recall-capacity",
     "recall-far",
     "recall-post",

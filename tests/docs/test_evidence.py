@@ -180,7 +180,7 @@ DESIGN = {
     "evidence/speed": set(),
     "evidence/starts": (
         {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02", "0.05"}
-        | {"2.26", "1.13", "0.5", "0.8"}
+        | {"2.26", "1.13", "0.5", "0.8", "2.5"}
     ),
     "evidence/models": {
         "1.15",
@@ -490,15 +490,28 @@ def test_the_figure_of_reach_shows_the_differences_of_every_start() -> None:
     assert titles == [
         *(f"{model}, minus up to 256" for model in ("SSM", "RWKV-7", "Mamba-2")),
         "SSM, farther copies, minus up to 2,048",
+        *(f"256 channels, {rate} rate, minus up to 256" for rate in ("slow", "fast")),
     ]
-    early, end = (lines.lines[0] for lines in figure.axes[-1].containers)
+    farther = figure.axes[3]
+    early, end = (lines.lines[0] for lines in farther.containers)
     found = [paired("reach-far", arm, "2048") for arm in ("32", "128", "512")]
     assert np.asarray(end.get_ydata()) == pytest.approx([one.mean for one in found])
-    assert half_widths(figure.axes[-1], 1) == pytest.approx([one.mean - one.low for one in found])
+    assert half_widths(farther, 1) == pytest.approx([one.mean - one.low for one in found])
     assert all(one.low < 0 < one.high for one in found)
     halfway = paired("reach-far", "32", "2048", "1000")
     assert np.asarray(early.get_ydata())[0] == pytest.approx(halfway.mean)
     assert halfway.low > 0
+    _, wide = (lines.lines[0] for lines in figure.axes[4].containers)
+    found = [paired("reach-wide", f"{longest}_slow", "256_slow") for longest in (16, 64)]
+    assert np.asarray(wide.get_ydata()) == pytest.approx([one.mean for one in found])
+
+
+def test_half_lives_of_a_wider_model_grow_less() -> None:
+    for rate, longest in (("slow", 37), ("fast", 61)):
+        assert round(sentences.longest("reach-wide", f"16_{rate}")) == longest
+    assert round(sentences.longest("reach", "16_ssm")) == 68
+    rows = [row for row in finished_rows("reach-wide") if row["seed"] == 0]
+    assert {row["result"]["bytes"] for row in rows} == {600 * 8 * 512}
 
 
 def test_many_distances_have_every_other_label() -> None:

@@ -36,7 +36,6 @@ from plkernel.config.spec import FOLDER_NAME, Spec
 from plkernel.data import corpora
 from plkernel.results.measured import CONTROL, Measured, TrialOptions, read_measurement
 from plkernel.results.registration import register
-from plkernel.study.recalled import answers_behind
 from plkernel.training import check
 
 TrialModel = Literal["ssm", "rwkv6", "rwkv7"]
@@ -198,6 +197,7 @@ def run_trial(planned: PlannedTrial) -> list[str]:
     Hypotheses are registered before the first run and not again; the report tells what was edited
     since.
     """
+    from plkernel.study.recalled import answers_behind
     from plkernel.study.schedule import run_experiment
 
     if planned.spec.hypotheses and not (planned.out / REGISTERED).exists():

@@ -32,10 +32,15 @@ def test_hypotheses_are_registered_before_the_first_run_and_not_again(
         done.append("run")
         return ["a run that did not finish"]
 
-    monkeypatch.setattr(trial, "register", lambda *given: done.append("register"))
+    def registered(*given: Any, answers: Any) -> None:
+        assert answers == {}
+        done.append("register")
+
+    monkeypatch.setattr(trial, "register", registered)
     monkeypatch.setattr("plkernel.study.schedule.run_experiment", ran)
     if is_registered:
         (tmp_path / REGISTERED).touch()
-    planned: Any = SimpleNamespace(spec=SimpleNamespace(hypotheses=hypotheses), out=tmp_path)
+    spec = SimpleNamespace(hypotheses=hypotheses, gates=())
+    planned: Any = SimpleNamespace(spec=spec, out=tmp_path)
     assert trial.run_trial(planned) == ["a run that did not finish"]
     assert done == expected

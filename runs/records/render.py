@@ -891,8 +891,8 @@ REACHES = (
     Reach("RWKV-7", "reach", "_goose", 64, 256, (16, 64, 1024), "200"),
     Reach("Mamba-2", "reach", "_mamba2", 64, 256, (16, 64, 1024), "200"),
     Reach("SSM, farther copies", "reach-far", "", 512, 2048, (32, 128, 512), "1000"),
-    Reach("256 channels, slow rate", "reach-wide", "_slow", 64, 256, (16, 64), "200"),
-    Reach("256 channels, fast rate", "reach-wide", "_fast", 64, 256, (16, 64), "200"),
+    Reach("SSM of 256 channels, slow rate", "reach-wide", "_slow", 64, 256, (16, 64), "200"),
+    Reach("SSM of 256 channels, fast rate", "reach-wide", "_fast", 64, 256, (16, 64), "200"),
 )
 
 

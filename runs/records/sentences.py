@@ -174,6 +174,14 @@ def lead_needed(study: str, hypothesis: str) -> float:
 
 
 @number
+def declared_mean(study: str, hypothesis: str) -> Estimate:
+    """Return the difference of a hypothesis, counted from 0, with the interval of its verdict."""
+    declared = record(f"{study}/report/table.json")["declared"]["hypotheses"]
+    one = declared[int(hypothesis)]
+    return Estimate(one["mean"], one["low"], one["high"])
+
+
+@number
 def searched_lead(study: str, arm: str, against: str, rate: str) -> float:
     """Return the mean lead of an arm over another, in points, at a rate of the search.
 

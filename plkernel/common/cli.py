@@ -28,6 +28,8 @@ MARK = ":"
 """Between module and attribute in a name of code."""
 TRUST = "--trust-code"
 """The option by which a person consents to the code, `module:attribute`, that a spec names."""
+CONSENT = f"review it, then pass {TRUST} (trust_code=True in Python)"
+"""Advice where consent is missing."""
 _IDENTIFIERS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
 """A name of code, `module:attribute`, either with dots."""
@@ -265,7 +267,7 @@ def check_consent(named: Mapping[str, str], trusted: bool) -> None:
     """Raise ValueError where an option names code (`named`) and nobody consented to run it."""
     if named and not trusted:
         names = ", ".join(f"{option} {name!r}" for option, name in named.items())
-        raise ValueError(f"{names} runs third-party code; review it, then pass {TRUST}")
+        raise ValueError(f"{names} runs third-party code; {CONSENT}")
 
 
 def imported(name: str, option: str) -> Any:

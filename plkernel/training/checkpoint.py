@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from plkernel.common import cli
-from plkernel.common.cli import TRUST, is_code
+from plkernel.common.cli import CONSENT, is_code
 from plkernel.common.files import CHECKPOINT, CONFIG, atomic, load_object, save_json
 from plkernel.config.condition import from_config
 from plkernel.decays.config_sizes import check_against, check_parameters
@@ -247,7 +247,7 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
     content = load_object(config)
     code = _foreign_kind(content)
     if code is not None and not trusted:
-        hint = f"review it, then pass {TRUST}"
+        hint = CONSENT
         if trusted is None:
             hint = "give a model of plkernel's own"
         raise ValueError(

@@ -93,7 +93,7 @@ def test_without_consent_nothing_is_imported(
     for options in ([], ["--dry-run"], ["--register"]):
         error = refused(command, path, "--out", tmp_path / "out", *options, main=checked)
         assert f"arms.uniform: kind '{KIND}' runs third-party code" in error
-        assert error.endswith("review it, then pass --trust-code")
+        assert error.endswith("then pass --trust-code (trust_code=True in Python)")
     with pytest.raises(ValueError, match=f"kind '{KIND}' runs third-party code"):
         prepare(load_spec(path), "uniform", 0, tmp_path / "out")
     ours = foreign_spec(arm='init = "somebodys.models:small_"')
@@ -130,7 +130,7 @@ def test_a_run_is_used_after_consent_and_never_before(
     assert f"got '{KIND}', which is other people's code" in refused(inspect, run)
     error = refused(probe, run)
     assert f"got '{KIND}', which is other people's code" in error
-    assert error.endswith("review it, then pass --trust-code")
+    assert error.endswith("then pass --trust-code (trust_code=True in Python)")
     assert not (package / "imported").exists()
     cli.main(
         probe, [str(run), "--trust-code", "--windows", "4", "--json", str(tmp_path / "found.json")]

@@ -41,7 +41,7 @@ def test_the_study_runs_after_consent_from_the_command_and_from_python(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mymodel", raising=False)  # of another folder
-    with pytest.raises(ValueError, match=r"kind 'mymodel:Model', init .* would be imported"):
+    with pytest.raises(ValueError, match=r"kind 'mymodel:Model', init .* runs third-party code"):
         plkernel.run_study(path)
     assert "mymodel" not in sys.modules
     assert not (tmp_path / "runs").exists()

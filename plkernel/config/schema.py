@@ -245,7 +245,7 @@ class CorpusSpec(Section):
     @field_validator("name")
     @classmethod
     def _without_spaces(cls, name: str) -> str:
-        """The name of a made corpus without spaces between its parts: its law is told by it."""
+        """The name of a synthetic corpus without spaces around its parts; other names as they are."""
         kind, colon, rest = name.partition(":")
         if kind.strip() != "synthetic":
             return name

@@ -344,7 +344,7 @@ def _read_values(law: str, items: list[str]) -> dict[str, Any]:
         field = "size" if name == "bytes" else name
         if field in values:
             raise ValueError(f"{name} must be given once, got {values[field]} and {text}")
-        values[field] = byte_count(text, name) if name == "bytes" else _value(name, kinds, text)
+        values[field] = _value(name, kinds[name], text)
     if "beta" in kinds and "beta" not in values:
         raise ValueError(
             f"beta must be given, as in {EXAMPLE}, got none; or name another law of"
@@ -353,9 +353,10 @@ def _read_values(law: str, items: list[str]) -> dict[str, Any]:
     return values
 
 
-def _value(name: str, kinds: dict[str, Any], text: str) -> Any:
-    """The value of a parameter, by its type; ValueError that names it."""
-    kind = kinds[name]
+def _value(name: str, kind: Any, text: str) -> Any:
+    """The value of a parameter of this type; ValueError that names it."""
+    if name == "bytes":
+        return byte_count(text, name)
     try:
         return kind(text)
     except ValueError:

@@ -169,20 +169,20 @@ class RateCurve:
         """True if the rate that is best on average is the lowest or the highest one."""
         return bool(self.rates) and int(np.argmin(self.means)) in (0, len(self.rates) - 1)
 
-    @cached_property
-    def doubts(self) -> tuple[str, ...]:
-        """Why its minimum is not to be trusted, one sentence at most."""
+    @property
+    def doubt(self) -> str | None:
+        """Why its minimum is not to be trusted; None where nothing speaks against it."""
         if self.rates and not self.fitted:
             number = counted(
                 len(self.rates), "usable learning rate is", "usable learning rates are"
             )
-            return (f"{self.name}: {number} too few for a minimum",)
+            return f"{self.name}: {number} too few for a minimum"
         if self.at_edge:
-            return (f"{self.name}: its best learning rate is the first or last tried",)
+            return f"{self.name}: its best learning rate is the first or last tried"
         if self.gap:
             low, high = self.gap
-            return (f"{self.name}: no learning rate between {low:g} and {high:g}",)
-        return ()
+            return f"{self.name}: no learning rate between {low:g} and {high:g}"
+        return None
 
     @cached_property
     def fit(self) -> Parabola | None:

@@ -141,8 +141,9 @@ def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
         )
     for one in results:
         sentences += _left_out(one.curve)
-    few = [one.curve for one in results if one.curve.rates and not one.curve.fitted]
-    sentences += [f"{doubt}: add rates." for curve in few for doubt in curve.doubts]
+    for one in results:
+        if one.curve.rates and not one.curve.fitted:
+            sentences.append(f"{one.curve.doubt}: add rates.")
     return sentences
 
 

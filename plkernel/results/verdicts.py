@@ -352,8 +352,11 @@ def _doubts(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> tuple
         return ()
     found: list[str] = []
     for name in compared_arms(study, hypothesis):
-        if name in curves_of(study.spec["arms"]):
-            found += rate_curve(study, name, hypothesis.metric, seeds).doubts
+        if name not in curves_of(study.spec["arms"]):
+            continue
+        doubt = rate_curve(study, name, hypothesis.metric, seeds).doubt
+        if doubt is not None:
+            found.append(doubt)
     return tuple(found)
 
 

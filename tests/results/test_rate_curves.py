@@ -388,18 +388,18 @@ def test_a_gap_is_of_more_than_two_octaves(rates, gap):
 
 
 @pytest.mark.parametrize(
-    ("curve", "doubts"),
+    ("curve", "doubt"),
     [
-        ({1: 3.0, 2: 1.0, 4: 2.0}, ()),
-        ({1: 3.0, 8: 1.0, 16: 2.0}, ("c: no learning rate between 1 and 8",)),
-        ({1: 1.0, 8: 2.0, 16: 3.0}, ("c: its best learning rate is the first or last tried",)),
-        ({1: 3.0, 2: 1.0}, ("c: 2 usable learning rates are too few for a minimum",)),
-        ({1: 3.0}, ("c: 1 usable learning rate is too few for a minimum",)),
-        ({}, ()),
+        ({1: 3.0, 2: 1.0, 4: 2.0}, None),
+        ({1: 3.0, 8: 1.0, 16: 2.0}, "c: no learning rate between 1 and 8"),
+        ({1: 1.0, 8: 2.0, 16: 3.0}, "c: its best learning rate is the first or last tried"),
+        ({1: 3.0, 2: 1.0}, "c: 2 usable learning rates are too few for a minimum"),
+        ({1: 3.0}, "c: 1 usable learning rate is too few for a minimum"),
+        ({}, None),
     ],
 )
-def test_a_minimum_is_doubted_for_one_reason(curve, doubts):
-    assert losses_of(curve).doubts == doubts
+def test_a_minimum_is_doubted_for_one_reason(curve, doubt):
+    assert losses_of(curve).doubt == doubt
 
 
 def test_two_usable_rates_are_said_to_be_too_few():

@@ -245,7 +245,7 @@ class CorpusSpec(Section):
     @field_validator("name")
     @classmethod
     def _without_spaces(cls, name: str) -> str:
-        """The name of a synthetic corpus without spaces around its parts; other names as they are."""
+        """The name of a synthetic corpus without spaces around its parts; others as they are."""
         kind, colon, rest = name.partition(":")
         if kind.strip() != "synthetic":
             return name

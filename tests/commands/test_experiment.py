@@ -89,6 +89,23 @@ CLAIM = {"name": "h", "arm": "b", "metric": "val_bpb", "claim": "lower", "margin
         ({"hypotheses": [CLAIM]}, True),
         ({"hypotheses": [CLAIM], "corpus": {"name": "synthetic:markov,spread=0.3"}}, False),
         ({"hypotheses": [CLAIM], "gates": [{"name": "g", "arm": "a", "ahead_of": 5}]}, False),
+        (
+            {
+                "hypotheses": [CLAIM],
+                "arms": {
+                    "a": {"corpus": {"name": "synthetic:markov,spread=0.3"}},
+                    "b": {"corpus": {"name": "synthetic:markov,spread=0.3"}},
+                },
+            },
+            False,
+        ),
+        (
+            {
+                "hypotheses": [CLAIM],
+                "arms": {"a": {"corpus": {"name": "synthetic:markov,spread=0.3"}}, "b": {}},
+            },
+            True,
+        ),
     ],
 )
 def test_hypotheses_on_a_text_need_a_gate(changes: dict[str, Any], is_told: bool) -> None:

@@ -571,6 +571,17 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
         "share of the curriculum's length 8 must be enough for a step, 0.083 of 12, got 0.01",
     ),
     (
+        {
+            "arms.power": {
+                "node_rates": [0.5] * 16,
+                "node_multipliers": [1.0] * 16,
+                "node_gain": "ema",
+            },
+            "model": {"dim": 16, "gain": "ema", "parametrisation": "ordered"},
+        },
+        "model.parametrisation must be 'free' for nodes some of which are alike",
+    ),
+    (
         {"arms.power": {"scheme": "rwkv7_post"}, "model": {"dim": 16}},
         "scheme 'rwkv7_post' belongs to model kind rwkv7, whose decays it sets, got kind 'ssm'",
     ),

@@ -137,6 +137,22 @@ def _measurement(run: StudyRun, result: RunResult, measured: MeasuredNumber) -> 
     return by_step.get(step)
 
 
+def answers_of_runs(
+    study: Study, measured: MeasuredNumber, arms: Iterable[str], seeds: Sequence[int]
+) -> int:
+    """The answers of one run that a number of the tests of recall is a share of.
+
+    The fewest of the finished runs of `arms`; 0 where none took the test.
+    """
+    counts = []
+    for run in study.finished():
+        if run.arm not in arms or run.seed not in seeds or run.result is None:
+            continue
+        length = (measured.times or 1) * run.config["train"]["context"]
+        counts.append(run.result.answers(measured.metric, length, measured.distance))
+    return min(counts, default=0)
+
+
 def as_planned(study: Study, run: StudyRun) -> bool:
     """True if a run finished after as many steps as the spec of the study says."""
     if run.result is None:

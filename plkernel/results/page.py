@@ -402,7 +402,10 @@ def _verdict_row(
     title = hypothesis.name
     if hypothesis.arm in means_in(comparison.study):
         title += f" (mean over {' and '.join(comparison.study.spec['within'])})"
-    name = [title, statement(hypothesis)]
+    stated = statement(hypothesis)
+    if outcome.answers:
+        stated += f"; over {outcome.answers:,} answers of a run"
+    name = [title, stated]
     if not outcome.causal:
         name.append(NOT_CAUSAL)
     name += outcome.doubts

@@ -124,15 +124,29 @@ class RunResult(Saved, extra="ignore"):
         distance: only of queries in the group of distances that ends there, or at the length if
             that is shorter; None without queries.
         """
+        found = self._test_of_recall(test, length)
+        if found is None:
+            return None
+        if distance is None:
+            return float(found["accuracy"])
+        group = _group_up_to(found, distance)
+        return None if group is None else float(found["distance"]["accuracy"][group])
+
+    def answers(self, test: str, length: int, distance: int | None = None) -> int:
+        """The number of answers that `recalled` is the share of; 0 if the test was not taken."""
+        found = self._test_of_recall(test, length)
+        if found is None:
+            return 0
+        if distance is None:
+            return int(found["sequences"] * found["pairs"])
+        group = _group_up_to(found, distance)
+        return 0 if group is None else int(found["distance"]["queries"][group])
+
+    def _test_of_recall(self, test: str, length: int) -> dict[str, Any] | None:
+        """What a test of recall found in sequences of this length; None if it was not taken."""
         for one in (self.recall or {}).get("tests", ()):
-            if (one["test"], one["length"]) != (test, length):
-                continue
-            if distance is None:
-                return float(one["accuracy"])
-            groups = one["distance"]
-            end = min(distance, length)
-            if end in groups["up_to"]:
-                return float(groups["accuracy"][groups["up_to"].index(end)])
+            if (one["test"], one["length"]) == (test, length):
+                return dict(one)
         return None
 
     @property
@@ -152,6 +166,13 @@ class RunResult(Saved, extra="ignore"):
             return None
         bits = columns["bpb"][columns["given"].index(given)]
         return math.nan if bits is None else float(bits)
+
+
+def _group_up_to(test: dict[str, Any], distance: int) -> int | None:
+    """The place of the group of distances that ends at `distance`, or at the whole length."""
+    ends = test["distance"]["up_to"]
+    end = min(distance, test["length"])
+    return ends.index(end) if end in ends else None
 
 
 class LzmaLosses(SavedColumns):

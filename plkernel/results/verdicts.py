@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, get_args
 from plkernel.common.cli import counted
 from plkernel.common.files import REGISTERED
 from plkernel.config.factors import curves_of
-from plkernel.config.schema import OF_CURVES, Gate, Hypothesis, families
+from plkernel.config.schema import OF_CURVES, OF_RECALL, Gate, Hypothesis, families
 from plkernel.results.claims import Claimed, Judgement, VerdictName, judge_family
 from plkernel.results.measurements import (
     LEAST,
     Basis,
+    answers_of_runs,
     arms_measured,
     as_planned,
     basis_of,
@@ -38,6 +39,7 @@ class HypothesisOutcome(NamedTuple):
     per_seed  the paired differences
     causal    True if all runs behind it give a likelihood
     doubts    why the minima of curves that it compares are not to be trusted, one for each
+    answers   of a test of recall the answers in one run behind it; None of other numbers
     """
 
     hypothesis: Hypothesis
@@ -45,6 +47,7 @@ class HypothesisOutcome(NamedTuple):
     per_seed: Mapping[int, float]
     causal: bool
     doubts: tuple[str, ...] = ()
+    answers: int | None = None
 
 
 class GateOutcome(NamedTuple):
@@ -334,6 +337,7 @@ def _hypothesis_outcomes(
                 per_seed=per_seed[one.name],
                 causal=_is_causal(study, one),
                 doubts=_doubts(study, one, seeds),
+                answers=_answers(study, one, seeds),
             )
     return tuple(outcomes[one.name] for one in hypotheses)
 
@@ -358,6 +362,14 @@ def _doubts(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> tuple
         if doubt is not None:
             found.append(doubt)
     return tuple(found)
+
+
+def _answers(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> int | None:
+    """The answers in one run behind a hypothesis on a test of recall; None for other numbers."""
+    if hypothesis.metric not in OF_RECALL:
+        return None
+    arms = arms_measured(study, hypothesis, compared_arms(study, hypothesis))
+    return answers_of_runs(study, hypothesis, arms, seeds)
 
 
 def _is_causal(study: Study, hypothesis: Hypothesis) -> bool:

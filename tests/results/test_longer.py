@@ -205,6 +205,23 @@ def test_a_gate_of_recall_rests_on_answers(tmp_path: Path) -> None:
         assert outcome.verdict == verdicts[is_enough]
 
 
+@pytest.mark.parametrize(("distance", "answers"), [(None, 48), (8, 9), (128, 9)])
+def test_a_hypothesis_of_recall_says_on_how_many_answers_it_rests(
+    distance: int | None, answers: int, tmp_path: Path
+) -> None:
+    """Its longest sequences are of 64 bytes, and so is the last group of distances."""
+    folder = on_recall(tmp_path)
+    claim = {"name": "c", "claim": "lower", "arm": ARMS[1], "metric": "persistence", "times": 2}
+    change(folder / "spec.json", hypotheses=[{**claim, "distance": distance}])
+    for arm in ARMS:
+        for seed in range(3):
+            change(folder / arm / f"seed-{seed}/config.json", train={"context": 32})
+    one = of(folder)
+    assert one.declared is not None
+    assert one.declared.outcomes[0].answers == answers
+    assert f"; over {answers} answers of a run" in page(one, [])
+
+
 def test_other_studies_have_neither(tmp_path: Path) -> None:
     one = of(study(tmp_path))
     assert sections(one, {})["Worth of far context"] == []

@@ -5,11 +5,11 @@ where --out says: of every run of the study whose decays depend on the position 
 is there, the tests with as many pairs as in training twice, with ln t as it is and with
 ln min(t, T). "far" is of the queries alone that are more than half of the length behind their pair.
 The models are those that training left; nothing is trained. STUDY is the folder with the runs, such
-as runs/out/recall-post.
+as runs/out/recall-post. The code that its specs name is trusted.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -46,11 +46,17 @@ def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -
     rows = []
     for run in read_study(study).finished():
         folder = study / run.arm / f"seed-{run.seed}"
-        if run.config["model"].get("position_scaling") and (folder / CHECKPOINT).exists():
+        if is_scaled(run.config["model"]) and (folder / CHECKPOINT).exists():
             rows += tested(run.arm, folder)
             print(f"{run.arm} {folder.name}", flush=True)
     save_json(out, {"environment": environment(1), "rows": rows})
     print(f"written: {out}")
+
+
+def is_scaled(model: Mapping[str, Any]) -> bool:
+    """True if the decays of a [model] depend on the position."""
+    options = model.get("config") or {}
+    return bool(model.get("position_scaling") or options.get("scaling_length"))
 
 
 def tested(arm: str, run: Path) -> list[dict[str, Any]]:
@@ -104,7 +110,7 @@ class Test(NamedTuple):
 
 def persistence(run: Path, times: int | None = None) -> Iterator[Test]:
     """Yield the tests of a run with 32 pairs, up to `times` its length, or as its spec has it."""
-    model, config, _ = open_model(run)
+    model, config, _ = open_model(run, trusted=True)
     task = RecallTask.of(from_config(config))
     if task is None:
         raise ValueError(f"{run}: its corpus must be one of recall")

@@ -96,6 +96,10 @@ def test_a_model_of_a_hundred_billion_is_shown_at_once(capsys: Shown) -> None:
         (lambda: show("nonsense"), "got 'nonsense'; plkernel.init list names all"),
         (lambda: show("gpt2", option=(("sd", 1),)), "must be one of std, position_std, got 'sd'"),
         (lambda: show("gpt2", option=(("std", -1),)), "must be a finite number of at least 0"),
+        (
+            lambda: show("rwkv7_post", option=(("even", 0.5),)),
+            "even of scheme 'rwkv7_post' must be 0 or 1, got 0.5",
+        ),
         (lambda: show("rwkv7_official", "rwkv6"), "scheme must be rwkv_blinkdl or rwkv_finch"),
     ],
 )

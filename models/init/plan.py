@@ -172,6 +172,8 @@ def rules_at(name: str, sizes: Sizes, options: Mapping[str, float]) -> Rules:
             raise ValueError(
                 f"{option} of scheme {name!r} must be a finite number of at least 0, got {value!r}"
             )
+        if isinstance(chosen.options[option], bool) and value not in (0, 1):
+            raise ValueError(f"{option} of scheme {name!r} must be 0 or 1, got {value!r}")
     return chosen.rules(sizes, **options)
 
 

@@ -13,7 +13,9 @@ from plkernel.analysis import nodes as decays
 from plkernel.config.schema import (
     AIM_OPTIONS,
     IN_THE_STUDY,
+    MAMBA2,
     NODE_VALUES,
+    OF_MAMBA2,
     Arm,
     CorpusSpec,
     ModelSpec,
@@ -271,21 +273,29 @@ class Condition:
         decays.check_multipliers(name, std or largest, largest)
 
     def _check_order(self) -> None:
-        """Raise ValueError where decays that are to keep an order are alike from the start."""
-        if self.model.parametrisation != "ordered":
+        """Raise ValueError where decays that need an order are alike from the start.
+
+        An ordered model keeps it, and the scaling of a channel goes by its place in it.
+        """
+        model = self.model
+        if model.parametrisation == "ordered":
+            wanted = "parametrisation must be 'free'"
+            got = "'ordered'"
+        elif model.position_scaling:
+            wanted = "position_scaling must be false"
+            got = "true"
+        else:
             return
         rates = self.nodes.rates
-        heads = self.model.dim // len(rates)
+        heads = model.dim // len(rates)
         if heads > 1:
             raise ValueError(
-                "model.parametrisation must be 'free' where nodes are placed in each of"
-                f" {heads} heads, as decays that are alike have no order, got 'ordered'; or set"
-                f" model.head_size = {self.model.dim}"
+                f"model.{wanted} where nodes are placed in each of {heads} heads, as decays that"
+                f" are alike have no order, got {got}; or set model.head_size = {model.dim}"
             )
         if len(set(rates)) < len(rates):
             raise ValueError(
-                "model.parametrisation must be 'free' for nodes some of which are alike, and have"
-                " no order, got 'ordered'"
+                f"model.{wanted} for nodes some of which are alike, and have no order, got {got}"
             )
 
     def _check_shape(self) -> None:
@@ -386,9 +396,10 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
     kind = model.of_kind
     if not kind.has_spectrum:
         known = " or ".join(name for name, one in KINDS.items() if one.has_spectrum)
+        hint = OF_MAMBA2["spectrum"] if model.kind == MAMBA2 else ""
         raise ValueError(
             f"spectrum must be left out unless the model is of kind {known}, got kind"
-            f" {model.kind!r}"
+            f" {model.kind!r}{hint}"
         )
     scheme = kind.spectral_scheme
     if arm.placement is not None and (scheme or arm.placement != "log-spaced"):

@@ -95,20 +95,31 @@ def load_values(path: Path) -> dict[str, Any]:
     values = parse_toml(read_bytes(path), f"spec {path}")
     with heading(f"spec {path}: "):
         values = expanded(values)
-        _check_rates(values.get("arms"))
+        _check_arms(values.get("arms"))
     return values
 
 
-def _check_rates(arms: Any) -> None:
-    """Raise ValueError for an arm that gives both rates to try and a learning rate."""
+def _check_arms(arms: Any) -> None:
+    """Raise ValueError for an arm of a file that gives the same thing twice.
+
+    A spec that was read has every option, so that only a file tells which are given.
+    """
     if not isinstance(arms, dict):
         return
     for name, arm in arms.items():
-        if isinstance(arm, dict) and {"rates", "learning_rate"} <= arm.keys():
+        if not isinstance(arm, dict):
+            continue
+        if {"rates", "learning_rate"} <= arm.keys():
             raise ValueError(
                 f"arms.{name}: rates must be left out beside a learning_rate, or that beside"
                 " rates, got both"
             )
+        for end in ("shortest", "longest"):
+            if "spectrum" in arm and end in arm:
+                raise ValueError(
+                    f"arms.{name}: {end} must be left out beside spectrum, which gives it, got"
+                    f" {arm[end]!r}"
+                )
 
 
 def parse_spec(

@@ -89,6 +89,15 @@ Metric = Literal[
     "val_bpb_minimum",
     "test_bpb_minimum",
 ]
+MAMBA2 = "plkernel.models.mamba2:mamba2"
+"""Kind of the Mamba-2 whose decays this package shapes."""
+OF_MAMBA2 = {
+    "spectrum": "; set init = 'plkernel.models.init.mamba2:spectrum_' of the arm",
+    "parametrisation": "; set it in model.config",
+    "position_scaling": "; set scaling_length in model.config",
+    "scaling_length": "; set it in model.config",
+}
+"""Where options of decays are given in that Mamba-2."""
 OF_RECALL = ("capacity", "persistence")
 """Metrics of runs on a corpus of recall, by the names of the tests."""
 OF_POSITIONS = ("position_bpb", "reading_on")
@@ -171,7 +180,10 @@ class Section(BaseModel):
         for name in names:
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
-                raise ValueError(f"{head}{name} {value} {reason}")
+                # Whole sections would fill the line.
+                is_of_sections = isinstance(value, tuple) and isinstance(value[0], Section)
+                said = name if is_of_sections else f"{name} {value}"
+                raise ValueError(f"{head}{said} {reason}")
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
@@ -188,7 +200,16 @@ def explained(error: ValidationError, root: type[BaseModel], *within: str) -> st
 
     within: the place of the checked values in a `root`.
     """
-    return shortened("; ".join(_in_words(one, root, within) for one in error.errors()[:8]))
+    errors = error.errors()
+    places = [one["loc"] for one in errors]
+    own = []
+    for one in errors:
+        # Items that are wrong are left out by pydantic, which then calls their list too short.
+        depth = len(one["loc"])
+        holds_another = any(place[:depth] == one["loc"] != place for place in places)
+        if one["type"] != "too_short" or not holds_another:
+            own.append(one)
+    return shortened("; ".join(_in_words(one, root, within) for one in own[:8]))
 
 
 def _in_words(one: Mapping[str, Any], root: type[BaseModel], within: Iterable[str]) -> str:
@@ -358,9 +379,10 @@ class ModelSpec(Section):
         known = self.of_kind.options
         for name, field in ModelSpec.model_fields.items():
             if name not in known and getattr(self, name) != field.default:
+                hint = OF_MAMBA2.get(name, "") if self.kind == MAMBA2 else ""
                 raise ValueError(
                     f"{name} must be left out for model kind {self.kind!r}, to which it does not"
-                    " belong"
+                    f" belong{hint}"
                 )
         if self.scaling_length is not None and not self.position_scaling:
             raise ValueError(
@@ -794,6 +816,11 @@ class Hypothesis(MeasuredNumber):
 
     @model_validator(mode="after")
     def _has_a_margin(self) -> Self:
+        if self.metric in OF_RECALL and self.margin >= 1.0:
+            raise ValueError(
+                f"{self.name!r}: margin must be below 1 with metric {self.metric!r}, which is a"
+                f" share of the answers, got {self.margin:g}; 0.03 is 3 points"
+            )
         if self.claim in BOUNDED and self.margin == 0.0:
             raise ValueError(
                 f"{self.name!r}: margin must be above 0 for claim {self.claim!r}, such as 0.01,"

@@ -420,16 +420,18 @@ class Spec(Section):
         return self.arm(arm).rates or self.tuning.rates
 
     def condition(self, name: str) -> Condition:
-        """Return the condition of the arm called `name`; `resolve_spec` has those of all arms."""
-        return resolve(
+        """Return the condition of the arm called `name`; `resolve_spec` has those of all arms.
+
+        Raises ValueError, headed by the name, where the arm does not fit its model.
+        """
+        sections = (
             self.model_of(name),
             self.arm(name),
             self.train_of(name),
             self.corpus_of(name),
-            study=self.name,
-            name=name,
-            trusted=self._trusted,
         )
+        with heading(f"arms.{name}: "):
+            return resolve(*sections, study=self.name, name=name, trusted=self._trusted)
 
     @property
     def trusted(self) -> bool:

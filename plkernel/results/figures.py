@@ -25,6 +25,7 @@ from plkernel.results.loss_curves import difference_figure, difference_limits, l
 from plkernel.results.picture import overview_figure
 from plkernel.results.rate_report import FIGURE_CAPTION, rate_figure
 from plkernel.results.statistics import difference_curves
+from plkernel.results.wording import listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,9 +134,13 @@ class Drawing(NamedTuple):
     figure: "Figure"
 
 
-def _drawing(kind: str, figure: "Figure", block: ArmBlock | None = None) -> Drawing:
-    """A figure of a kind, with its place and caption: of one block, or of the whole study."""
+def _drawing(kind: str, figure: "Figure", block: ArmBlock | None = None, note: str = "") -> Drawing:
+    """A figure of a kind, with its place and caption: of one block, or of the whole study.
+
+    note: what else the caption says.
+    """
     section, caption = KINDS[kind]
+    caption += note
     if block is None:
         return Drawing(kind, section, caption, "", figure)
     return Drawing(f"{kind}{block.slug}", section, caption, block.title, figure)
@@ -206,12 +211,27 @@ def _of_block(
 def _of_memory(comparison: Comparison, block: ArmBlock) -> Iterator[Drawing]:
     """Draw the kernels and the half-lives of a block's arms, before training and after."""
     panels = [memory_panel(comparison, arm) for arm in block.arms if arm.seeds]
+    note = _stated_at(comparison, block)
     kernels = [_with_slopes(panel) for panel in panels if _has_kernels(panel)]
     if kernels:
-        yield _drawing("kernels", kernel_figure(kernels, block.title), block)
+        yield _drawing("kernels", kernel_figure(kernels, block.title), block, note)
     half_lives = [panel for panel in panels if _has_half_lives(panel)]
     if half_lives:
-        yield _drawing("half-lives", half_life_figure(half_lives, block.title), block)
+        yield _drawing("half-lives", half_life_figure(half_lives, block.title), block, note)
+
+
+def _stated_at(comparison: Comparison, block: ArmBlock) -> str:
+    """Sentences on the arms whose decays depend on the position, and where they are stated."""
+    arms: dict[float, list[str]] = {}
+    for arm in block.arms:
+        lengths = {run.scaling_length for run in comparison.study.finished(arm.name)}
+        for length in lengths:
+            if length is not None:
+                arms.setdefault(length, []).append(comparison.short(arm.name))
+    return "".join(
+        f" Decays of {listed(names)} slow down with the position: those at byte {length:g}."
+        for length, names in arms.items()
+    )
 
 
 def _has_kernels(panel: Panel) -> bool:

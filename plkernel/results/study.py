@@ -58,6 +58,16 @@ class StudyRun:
         return f"{self.arm}/seed-{self.seed}"
 
     @property
+    def scaling_length(self) -> float | None:
+        """T in bytes where decays depend on the position, which are stated at T; None elsewhere."""
+        model = self.config.get("model") or {}
+        if model.get("position_scaling"):
+            length = model.get("scaling_length")
+        else:
+            length = (model.get("config") or {}).get("scaling_length")
+        return None if length is None else float(length)
+
+    @property
     def curve(self) -> dict[int, float]:
         """Validation bits per byte by bytes of training text read."""
         return {row.bytes: row.val_bpb for row in self.evaluations}

@@ -266,7 +266,8 @@ def build_optimizer(
         if train.decay_multiplier is not None:
             rate = train.decay_multiplier
         multipliers[name] = (rate, train.decay_weight_decay or shrink, eps)
-        parameters[name].requires_grad_(train.decay_multiplier != 0)
+        if train.decay_multiplier == 0:
+            parameters[name].requires_grad_(False)
     groups = optimizer_groups(
         parameters, multipliers, train.learning_rate, train.weight_decay, train.eps
     )

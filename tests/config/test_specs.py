@@ -24,6 +24,7 @@ from plkernel.config.reading import expanded, find_spec, load_spec, parse_spec, 
 from plkernel.config.schema import (
     MOST_STEPS,
     SMALLEST_EPS,
+    MAMBA2,
     Arm,
     Gate,
     Hypothesis,
@@ -273,7 +274,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"arms.power": {"spectrum": 1, "longest": 300}},
-        "longest must be left out beside spectrum, which makes it 22.18",
+        "arms.power: longest must be left out beside spectrum, which makes it 22.18",
     ),
     (
         {"arms.power": {"spectrum": 1, **QUANTILE}},
@@ -294,6 +295,18 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"model": {"kind": "other:Model"}, "arms": {"uniform": {}, "power": {"spectrum": 1}}},
         "unless the model is of kind ssm or rwkv7, got kind 'other:Model'",
+    ),
+    (
+        {"model": {"kind": MAMBA2}, "arms.power": {"spectrum": 1}},
+        "set init = 'plkernel.models.init.mamba2:spectrum_' of the arm",
+    ),
+    (
+        {"model": {"kind": MAMBA2, "position_scaling": True}},
+        "to which it does not belong; set scaling_length in model.config",
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "capacity", "times": 1, "margin": 3}]},
+        "margin must be below 1 with metric 'capacity', which is a share of the answers, got 3",
     ),
     (
         {"train.learing_rate": 1},
@@ -582,6 +595,24 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
         "model.parametrisation must be 'free' for nodes some of which are alike",
     ),
     (
+        {
+            "arms.power": {
+                "node_rates": [0.5] * 16,
+                "node_multipliers": [1.0] * 16,
+                "node_gain": "ema",
+            },
+            "model": {"dim": 16, "gain": "ema", "position_scaling": True},
+        },
+        "model.position_scaling must be false for nodes some of which are alike",
+    ),
+    (
+        {
+            "arms.power": {"placement": "log-spaced", "shortest": 1.2},
+            "model": {**GOOSE, "dim": 32, "head_size": 16, "position_scaling": True},
+        },
+        "model.position_scaling must be false where nodes are placed in each of 2 heads",
+    ),
+    (
         {"arms.power": {"scheme": "rwkv7_post"}, "model": {"dim": 16}},
         "scheme 'rwkv7_post' belongs to model kind rwkv7, whose decays it sets, got kind 'ssm'",
     ),
@@ -623,6 +654,12 @@ def test_a_value_beyond_its_limit_is_one_line(changes: dict[str, Any], message: 
     with pytest.raises(ValueError, match=r"^spec here: ") as error:
         parse_spec(values(changes), "here")
     assert message in str(error.value)
+
+
+def test_a_list_whose_items_are_wrong_is_not_called_too_short() -> None:
+    changes = {"train.curriculum": [{"share": 1, "length": 8, "pairs": [0]}], **RECALL}
+    with pytest.raises(ValueError, match=r"pairs\.0: Input should be .* to 1, got 0$"):
+        parse_spec(values(changes), "here")
 
 
 RECALLED = {**CLAIM, "metric": "capacity", "times": 1}
@@ -861,6 +898,11 @@ def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
             "rates.toml",
             "[arms.a]\nrates = [1, 2]\nlearning_rate = 1",
             "arms.a: rates must be left out beside a learning",
+        ),
+        (
+            "longest.toml",
+            "[arms.a]\nspectrum = 1\nlongest = 2000",  # what it is if left out
+            "arms.a: longest must be left out beside spectrum, which gives it, got 2000",
         ),
         ("pipe.toml", "", "a pipe or device"),
         ("no.toml", "", "no such"),

@@ -222,6 +222,29 @@ def test_a_hypothesis_of_recall_says_on_how_many_answers_it_rests(
     assert f"; over {answers} answers of a run" in page(one, [])
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"kind": "rwkv7", "position_scaling": True, "scaling_length": 32},
+        {"kind": "plkernel.models.mamba2:mamba2", "config": {"scaling_length": 32}},
+    ],
+)
+def test_figures_say_where_half_lives_that_depend_on_the_position_are_stated(
+    model: dict[str, Any], tmp_path: Path
+) -> None:
+    kernel = {"lags": [1, 2, 4, 8], "blocks": [[1.0, 0.5, 0.2, 0.1]]}
+    state = {"half_life_quantiles": [[1, 2, 3, 4, 5, 6, 7]], "kernel": kernel}
+    folder = write_study(tmp_path, seeds=range(3), state=state)
+    for seed in range(3):
+        change(folder / ARMS[1] / f"seed-{seed}/config.json", model=model)
+    captions = {one.name: one.caption for one in drawings(of(folder))}
+    told = "Decays of concentrated slow down with the position: those at byte 32."
+    assert {name for name, caption in captions.items() if told in caption} == {
+        "kernels",
+        "half-lives",
+    }
+
+
 def test_other_studies_have_neither(tmp_path: Path) -> None:
     one = of(study(tmp_path))
     assert sections(one, {})["Worth of far context"] == []

@@ -78,8 +78,10 @@ def test_a_mamba2_by_position_trains_and_is_causal() -> None:
     # 1 to 32 bytes at position 1; at T each is T**alpha times that
     expected = [32 ** (share + share) for share in (1, 2 / 3, 1 / 3, 0)]
     assert constants.tolist() == pytest.approx(expected, rel=1e-4)
-    build_optimizer(model, TRAIN)
-    assert not model.module.backbone.layers[0].mixer.dt_bias.requires_grad
+    for changes in ({}, {"decay_multiplier": 0.5}, {"decay_weight_decay": 0.5}):
+        build_optimizer(model, TRAIN.model_copy(update=changes))
+        assert not model.module.backbone.layers[0].mixer.dt_bias.requires_grad
+        assert model.module.backbone.layers[0].mixer.ordered.delta.requires_grad
     check_model(model, "mamba2", 32, torch.device("cpu"))
 
 

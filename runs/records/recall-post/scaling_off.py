@@ -9,7 +9,7 @@ as runs/out/recall-post. The code that its specs name is trusted.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -46,17 +46,11 @@ def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -
     rows = []
     for run in read_study(study).finished():
         folder = study / run.arm / f"seed-{run.seed}"
-        if is_scaled(run.config["model"]) and (folder / CHECKPOINT).exists():
+        if run.scaling_length is not None and (folder / CHECKPOINT).exists():
             rows += tested(run.arm, folder)
             print(f"{run.arm} {folder.name}", flush=True)
     save_json(out, {"environment": environment(1), "rows": rows})
     print(f"written: {out}")
-
-
-def is_scaled(model: Mapping[str, Any]) -> bool:
-    """True if the decays of a [model] depend on the position."""
-    options = model.get("config") or {}
-    return bool(model.get("position_scaling") or options.get("scaling_length"))
 
 
 def tested(arm: str, run: Path) -> list[dict[str, Any]]:

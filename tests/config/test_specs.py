@@ -22,9 +22,9 @@ from plkernel.config import reading
 from plkernel.config.condition import from_config, resolve
 from plkernel.config.reading import expanded, find_spec, load_spec, parse_spec, roles, specs
 from plkernel.config.schema import (
+    MAMBA2,
     MOST_STEPS,
     SMALLEST_EPS,
-    MAMBA2,
     Arm,
     Gate,
     Hypothesis,

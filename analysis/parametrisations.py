@@ -70,6 +70,7 @@ class RateForm:
     needs          what must be given, by name
     takes          what may be given, by name
     limits         the slowest and the fastest rate, neither of which x reaches
+    falls          the rate falls as x rises
     """
 
     rate: Callable[..., Array]
@@ -77,6 +78,7 @@ class RateForm:
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     limits: Callable[..., tuple[Limit, Limit]] = anywhere
+    falls: bool = False
 
 
 def exp(x: Array) -> Array:
@@ -213,8 +215,13 @@ def position_exponents(levels: Array, log_length: Array) -> Array:
 
     Of levels p (N,) in any order: k is the rank of each, and alpha is 1 of the slowest, 0 of the
     fastest. log_length: ln T, a number or of one element. At position t a level is p - alpha ln t.
-    Source: arXiv 2604.07658, theorem 4.5.
+    Raises ValueError for fewer than two levels. Source: arXiv 2604.07658, theorem 4.5.
     """
+    if len(levels) < 2:
+        raise ValueError(
+            f"levels must be 2 or more for decays by position, got {len(levels)}; one alone is"
+            " neither the slowest nor the fastest"
+        )
     xp = library(levels)
     stable = {"kind": "stable"} if xp is np else {"stable": True}
     order = xp.argsort(levels, **stable)
@@ -231,8 +238,8 @@ EXPONENTIAL = RateForm(exp, log)
 FORMS: dict[str, RateForm] = {
     "log_rate": EXPONENTIAL,
     "exp_exp": EXPONENTIAL,
-    "sigmoid": RateForm(gate_rate, gate_inverse, takes=("cap",), limits=gate_limits),
-    "sigmoid_root": RateForm(root_rate, root_inverse),
+    "sigmoid": RateForm(gate_rate, gate_inverse, takes=("cap",), limits=gate_limits, falls=True),
+    "sigmoid_root": RateForm(root_rate, root_inverse, falls=True),
     "a_log": RateForm(stepped_rate, a_log_inverse, needs=("dt_bias",)),
     "dt_bias": RateForm(dt_bias_rate, dt_bias_inverse, needs=("a_log",)),
     "exp_sigmoid": RateForm(exp_sigmoid_rate, exp_sigmoid_inverse, limits=exp_sigmoid_limits),
@@ -240,7 +247,7 @@ FORMS: dict[str, RateForm] = {
         bounded_rate, bounded_inverse, needs=("bound",), takes=("a_log",), limits=bounded_limits
     ),
     "rg_lru": RateForm(rg_lru_rate, rg_lru_inverse, needs=("gate_bias",)),
-    "real_part": RateForm(real_part_rate, real_part_inverse, needs=("log_step",)),
+    "real_part": RateForm(real_part_rate, real_part_inverse, needs=("log_step",), falls=True),
     "log_real_part": RateForm(log_real_part_rate, log_real_part_inverse, needs=("log_step",)),
 }
 """Parametrisations by name, which `plkernel.models.power_law.decays_` explains."""

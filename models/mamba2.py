@@ -7,21 +7,25 @@ k of N, dt the time step and t the position, a head decays by
     a = exp(-exp(p_k) dt t**-alpha_k)
 
 and takes its input times dt, as ever. Without the two options it is Mamba2ForCausalLM itself.
+Positions are those of the tokens that an attention mask leaves, so that padding before a text does
+not move them.
 Source: arXiv 2604.07658, definition 4.5, and its code.
 """
 
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, SupportsIndex, get_args
 
 import torch
 from torch import Tensor, nn
 
 from plkernel.models import Order
-from plkernel.models.layers import BYTES
+from plkernel.models.layers import BYTES, modules_with
 from plkernel.models.spectrum import (
+    ExactBuffers,
     Ordered,
+    check_differ,
     check_scaling_length,
     exponents,
     log_length,
@@ -31,6 +35,8 @@ from plkernel.models.spectrum import (
 
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens, none of which a byte is."""
+WANTED = "layers with A_log and dt_bias, as Mamba2ForCausalLM has"
+"""What is asked of a model without any, in a message."""
 
 
 def mamba2(options: Mapping[str, Any]) -> nn.Module:
@@ -60,13 +66,16 @@ def shape_decays_(
     """Order the decays of a Mamba2ForCausalLM, scale them by the position, or both, in place.
 
     Ordered heads keep the decays that they have: ValueError unless A_log rises with the head.
-    Scaled decays know no cache, which would have to say how many tokens came before.
+    Scaled decays know no cache, which would have to say how many tokens came before: ValueError for
+    fewer than two heads, and for heads of one A_log, which have no order to scale them by. A model
+    without such layers, or that is shaped already, is refused, and left as it is.
     """
     if parametrisation not in get_args(Order):
         raise ValueError(
             f"parametrisation must be one of {', '.join(get_args(Order))}, got {parametrisation!r}"
         )
     check_scaling_length(scaling_length)
+    mixers = modules_with(model, ("A_log", "dt_bias"), WANTED)
     if parametrisation == "free" and scaling_length is None:
         return
     if scaling_length is not None and find_spec("mamba_ssm"):
@@ -74,18 +83,43 @@ def shape_decays_(
             "scaling_length must be left out where mamba_ssm is installed, whose kernels know one"
             f" decay for each head, got {scaling_length:g}; uninstall mamba_ssm"
         )
-    for mixer in [one for one in model.modules() if hasattr(one, "A_log")]:
-        _shape_mixer_(mixer, parametrisation, scaling_length)
-
-
-def _shape_mixer_(mixer: nn.Module, parametrisation: Order, length: float | None) -> None:
-    """Put `Ordered` levels in the place of A_log, or scale it by the position, in place."""
-    a_log = mixer.A_log
-    if not isinstance(a_log, Tensor):
-        raise ValueError(f"A_log must be a parameter, got {type(a_log).__name__}")
+    for mixer in mixers:
+        _check_mixer(mixer, scaling_length)
+    # All levels before any change: those of one mixer may have another order.
+    levels: list[Ordered | None] = [None] * len(mixers)
     if parametrisation == "ordered":
-        ordered = Ordered(a_log.numel()).to(a_log)
-        ordered.set_(a_log)
+        levels = [_ordered_of(mixer.A_log) for mixer in mixers]
+    for mixer, ordered in zip(mixers, levels, strict=True):
+        _shape_mixer_(mixer, ordered, scaling_length)
+
+
+def _check_mixer(mixer: Any, length: float | None) -> None:
+    """ValueError unless A_log is a parameter, one number for each head, that can be scaled."""
+    if isinstance(mixer, MixerDecays):
+        raise ValueError(
+            "model must have decays that are neither ordered nor scaled yet, got one that"
+            " shape_decays_ has changed; build it anew"
+        )
+    a_log = mixer.A_log
+    if not isinstance(a_log, nn.Parameter) or a_log.ndim != 1:
+        found = f"shape {tuple(a_log.shape)}" if isinstance(a_log, Tensor) else type(a_log).__name__
+        raise ValueError(f"A_log must be a parameter, one number for each head, got {found}")
+    if length is None:
+        return
+    check_scaling_length(length, channels=a_log.numel(), name="num_heads")
+    if not a_log.is_meta:  # whose numbers nobody knows yet
+        check_differ("A_log", a_log.detach())
+
+
+def _ordered_of(a_log: Tensor) -> Ordered:
+    """Ordered levels that are A_log (H,), in its type and on its device."""
+    ordered = Ordered(a_log.numel()).to(a_log)
+    return ordered.set_(a_log)
+
+
+def _shape_mixer_(mixer: Any, ordered: Ordered | None, length: float | None) -> None:
+    """Put `ordered` in the place of A_log, if there is one, and scale A_log, in place."""
+    if ordered is not None:
         del mixer.A_log
         mixer.ordered = ordered
     mixer.register_buffer("log_length", log_length(length))
@@ -94,19 +128,25 @@ def _shape_mixer_(mixer: nn.Module, parametrisation: Order, length: float | None
 
 
 @cache
-def _with_decays(kind: type) -> type:
+def _with_decays(kind: Any) -> Any:
     """The class of a mixer with `MixerDecays`."""
     return type(kind.__name__, (MixerDecays, kind), {})
 
 
-class MixerDecays(nn.Module):
+def _blank_mixer(kind: Any) -> Any:
+    """An empty mixer of the class that `_with_decays` makes, for pickle to fill."""
+    made = _with_decays(kind)
+    return made.__new__(made)
+
+
+class MixerDecays(ExactBuffers):
     """Form of a mixer's decays: A_log is a function of other parameters, or of time.
 
     Outside `forward` A_log is that of position 1.
     """
 
     log_t: Tensor | None = None
-    """ln t of the tokens of a forward pass, (T,); None outside of it."""
+    """ln t of the tokens of a forward pass, (1,T) or (B,T); None outside of it."""
 
     if TYPE_CHECKING:
         log_length: Tensor | None
@@ -115,7 +155,7 @@ class MixerDecays(nn.Module):
 
     @property
     def A_log(self) -> Tensor:  # its name in transformers
-        """p (H,), or p - alpha ln t (T,H) while tokens go through."""
+        """p (H,), or p - alpha ln t (1,T,H) or (B,T,H) while tokens go through."""
         ordered = self._modules.get("ordered")
         levels: Tensor | None = self._parameters.get("A_log") if ordered is None else ordered()
         assert levels is not None
@@ -124,19 +164,38 @@ class MixerDecays(nn.Module):
         wide = levels.float()
         return scaled(wide, exponents(wide, self.log_length), self.log_t)
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """By the class that was shaped: its own is made here, and has no name to be found by."""
+        by_class: Any = super().__reduce_ex__(protocol)
+        _, _, *filled = by_class
+        _, kind = type(self).__bases__
+        return _blank_mixer, (kind,), *filled
+
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """As the mixer does; ValueError for a cache beside decays that depend on the position."""
         if self.log_length is None:
             return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]
-        caches = [kwargs.get(name) for name in ("cache", "cache_params", "past_key_values")]
-        if any(one is not None for one in (*args[:1], *caches)):
+        given = dict(zip(("cache", "attention_mask"), args, strict=False)) | kwargs
+        caches = [given.get(name) for name in ("cache", "cache_params", "past_key_values")]
+        if any(one is not None for one in caches):
             raise ValueError(
                 "cache must be None where decays depend on the position, which it does not hold:"
                 " pass use_cache=False, and the whole text"
             )
         # One decay for each token, which broadcasts against the time steps (B,T,H).
-        self.log_t = log_positions(hidden_states, None, torch.float32)[0]
+        self.log_t = _log_tokens(hidden_states, given.get("attention_mask"))
         try:
             return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]
         finally:
             self.log_t = None
+
+
+def _log_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
+    """ln t of the tokens of x (B,T,..), float32: (1,T), or (B,T) of those that a mask (B,T) leaves.
+
+    Padding, where the mask is 0, writes nothing into a state, and has the position before it.
+    """
+    if mask is None:
+        return log_positions(x, None, torch.float32)
+    positions = (mask != 0).cumsum(1).clamp(min=1)
+    return positions.double().log().float()

@@ -83,7 +83,8 @@ def decays_(
     Computed in float64, rounded once to the type of `tensor`.
 
     A `plkernel.models.spectrum.Ordered` in the place of the tensor takes the numbers as its levels,
-    and nodes in the order of its channels (`Ordered.arranged`).
+    and nodes in the order of its channels (`Ordered.arranged`). Its rates rise with the level, so
+    that `sigmoid`, `sigmoid_root` and `real_part`, in which they fall, are not for it.
 
     Raises ValueError when the sizes differ, when an option does not belong, for a half-life that
     the parametrisation does not reach, and when a decay in the tensor's type (float32 for narrower
@@ -97,6 +98,12 @@ def decays_(
             f"parametrisation must be one of {', '.join(FORMS)}, got {parametrisation!r}"
         )
     form = FORMS[parametrisation]
+    if isinstance(tensor, Ordered) and form.falls:
+        rising = [name for name, one in FORMS.items() if not one.falls]
+        raise ValueError(
+            "parametrisation must be one whose rate rises with the level for ordered decays, one of"
+            f" {', '.join(rising)}, got {parametrisation!r}, in which it falls"
+        )
     every = {
         "dt_bias": dt_bias,
         "a_log": a_log,

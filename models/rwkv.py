@@ -44,6 +44,7 @@ from plkernel.models.layers import (
     unset,
 )
 from plkernel.models.power_law import decays_, projection_
+from plkernel.models.spectrum import check_position
 from plkernel.models.state import (
     BlockMemory,
     Layout,
@@ -458,11 +459,13 @@ class RWKV(nn.Module):
         }
         return layout_of_blocks(config.layers, kinds)
 
-    def half_lives(self) -> list[Tensor]:
+    def half_lives(self, position: float | None = None) -> list[Tensor]:
         """Half-lives of every block in bytes, ln 2 / rate, (D,) float64.
 
-        In Finch and Goose the data move them.
+        In Finch and Goose the data move them. position: byte, from 1; those of Eagle and Finch are
+        the same at all. Raises ValueError for one below 1.
         """
+        check_position(position)
         return [math.log(2) / mixing.rates().flatten() for mixing in self.mixings()]
 
     def kernels(self, lags: Tensor) -> list[Tensor]:

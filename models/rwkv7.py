@@ -43,7 +43,10 @@ from plkernel.models.power_law import decays_, projection_
 from plkernel.models.rwkv import MEMORY, RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
 from plkernel.models.spectrum import (
     ZIGZAG,
+    ExactBuffers,
     Ordered,
+    check_differ,
+    check_position,
     check_scaling_length,
     exponents,
     log_length,
@@ -99,7 +102,7 @@ class RWKV7Config(RWKVSizes):
                 f"parametrisation must be one of {', '.join(get_args(Order))}, got"
                 f" {self.parametrisation!r}"
             )
-        check_scaling_length(self.scaling_length)
+        check_scaling_length(self.scaling_length, channels=self.dim, name="dim")
         if self.structure.unit_scaled:
             raise ValueError(
                 "unit_scaled must be false for RWKV-7, whose low-rank maps set the size of its"
@@ -130,13 +133,14 @@ class RWKV7Config(RWKVSizes):
         )
 
 
-class GooseMixing(Mixing):
+class GooseMixing(ExactBuffers, Mixing):
     """Time mixing of RWKV-7: x (B,T,D) and the values of the first block to output and values.
 
     `first` of forward: those values (B,T,D), None in the first block itself.
     """
 
     DELAY = 0
+    EXACT = ("log_length", "zigzag")
 
     def __init__(self, config: RWKV7Config, layer: int) -> None:
         vectors = ["x_r", "x_w", "x_k", "x_v", "x_a", "x_g"]
@@ -165,7 +169,12 @@ class GooseMixing(Mixing):
 
     @torch.no_grad()
     def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
-        """Set the decays and the rows of the receptance; Goose has no bonus, and no zigzag here."""
+        """Set the decays and the rows of the receptance; Goose has no bonus, and no zigzag here.
+
+        Raises ValueError for rates that are all the same where they are scaled by the position.
+        """
+        if self.log_length is not None:
+            check_differ("rates of nodes", torch.tensor(nodes.rates))
         if self.ordered is not None:
             nodes = self.ordered.arranged(nodes)
         decays_(self.w0 if self.ordered is None else self.ordered, nodes, "exp_sigmoid")
@@ -327,8 +336,9 @@ class RWKV7(RWKV):
         """Half-lives of every block in bytes, ln 2 / rate, (D,) float64, which the data move.
 
         position: byte, from 1, at which decays that are scaled by it are stated; None for the
-        length of training.
+        length of training. Raises ValueError for one below 1.
         """
+        check_position(position)
         return [math.log(2) / mixing.rates(position).flatten() for mixing in self._geese()]
 
     def responses(self, lags: Tensor, *, erase: bool = True) -> list[Tensor]:

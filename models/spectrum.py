@@ -14,8 +14,10 @@ p. Source: arXiv 2604.07658, and its code, github.com/SiLifen/PoST at a898663.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from numbers import Real
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -30,19 +32,20 @@ from plkernel.models.state import STEPS, BlockMemory
 
 ZIGZAG = 2.5
 """Amplitude of the rise and fall of w0 of RWKV-7 in every head at the start, times `zigzag`."""
+LONGEST = 2**24
+"""Bytes of training that scaling knows, the longest context of a spec."""
 
 
 class Ordered(nn.Module):
     """p_k = theta + sum_{j<k} softplus(delta_j): N levels that rise, whatever training does.
 
     theta: (1,). delta: (N-1,). descending: the channels hold them from the last to the first, so
-    that the fastest is channel 0.
+    that the fastest is channel 0. Raises ValueError for fewer than two channels.
     """
 
     def __init__(self, channels: int, descending: bool = False) -> None:
         super().__init__()
-        if channels < 2:
-            raise ValueError(f"channels must be 2 or more for ordered decays, got {channels}")
+        _check_form(channels, descending)
         self.descending = descending
         self.theta = nn.Parameter(torch.zeros(1))
         self.delta = nn.Parameter(torch.zeros(channels - 1))
@@ -56,6 +59,8 @@ class Ordered(nn.Module):
     @torch.no_grad()
     def set_(self, levels: Tensor) -> "Ordered":
         """Take these levels (N,) of the channels; ValueError unless they have this order."""
+        if not isinstance(levels, Tensor):
+            raise ValueError(f"levels must be a tensor, got {type(levels).__name__}")
         rising = levels.detach().double().flatten()
         if self.descending:
             rising = rising.flip(0)
@@ -64,12 +69,25 @@ class Ordered(nn.Module):
                 f"levels must be {self.delta.numel() + 1}, one for each channel, got"
                 f" {rising.numel()}"
             )
-        gaps = rising.diff()
-        if not bool((gaps > 0).all()):
+        held = rising.to(self.theta.dtype)
+        if not held.isfinite().all():
             raise ValueError(
-                "levels of ordered decays must rise from channel to channel, got"
-                f" {int((~(gaps > 0)).sum())} that do not; heads that all hold the same decays need"
+                "levels of ordered decays must be finite, got"
+                f" {float(rising[~held.isfinite()][0]):g}"
+            )
+        gaps = rising.diff()
+        alike = int((gaps == 0).sum())
+        if alike > 0:
+            raise ValueError(
+                f"levels of ordered decays must rise from channel to channel, got {alike} that do"
+                " not but are the same; heads that all hold the same decays need a model with"
                 " parametrisation 'free'"
+            )
+        falling = int((gaps < 0).sum())
+        if falling > 0:
+            raise ValueError(
+                f"levels of ordered decays must rise from channel to channel, got {falling} that do"
+                " not"
             )
         self.theta.copy_(rising[:1])
         self.delta.copy_(inverse_softplus(gaps))
@@ -85,6 +103,37 @@ class Ordered(nn.Module):
             rates=tuple(nodes.rates[i] for i in order),
             projection=tuple(nodes.projection[i] for i in order),
         )
+
+
+def _check_form(channels: Any, descending: Any) -> None:
+    """ValueError for arguments that no `Ordered` has."""
+    if not isinstance(channels, Integral):
+        raise ValueError(f"channels must be a whole number such as 64, got {channels!r}")
+    if channels < 2:
+        raise ValueError(f"channels must be 2 or more for ordered decays, got {channels}")
+    if not isinstance(descending, bool):
+        raise ValueError(f"descending must be True or False, got {descending!r}")
+
+
+class ExactBuffers(nn.Module):
+    """A layer whose buffers `EXACT` keep 32 bits when its parameters have fewer.
+
+    `model.bfloat16()` would otherwise round ln T, and so change T: ln 64 = 4.159 to 4.156.
+    """
+
+    EXACT: ClassVar[tuple[str, ...]] = ("log_length",)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = {name: self._buffers.get(name) for name in self.EXACT}
+        super()._apply(fn, recurse)
+        for name, exact in before.items():
+            moved = self._buffers.get(name)
+            if exact is None or moved is None:
+                continue
+            wide = torch.promote_types(moved.dtype, torch.float32)
+            if moved.dtype != wide:
+                self._buffers[name] = exact.to(moved.device, wide)
+        return self
 
 
 def log_positions(x: Tensor, memory: BlockMemory | None, dtype: torch.dtype) -> Tensor:
@@ -126,13 +175,47 @@ def log_length(length: float | None, step: int = 1) -> Tensor | None:
     return torch.tensor([math.log(length / step)], dtype=torch.float64)
 
 
-def check_scaling_length(length: float | None, step: int = 1) -> None:
-    """ValueError for a length of training of one step or less, whose logarithm divides."""
+def check_scaling_length(
+    length: float | None, step: int = 1, *, channels: int | None = None, name: str = "channels"
+) -> None:
+    """ValueError for a length of training that scales no decays.
+
+    Such is one of one step or less, whose logarithm divides, one above LONGEST, and any of a layer
+    with fewer than two `channels`, which the option `name` counts.
+    """
     if length is None:
         return
     if not isinstance(length, Real) or not length > step:
         raise ValueError(
             f"scaling_length must be more than one step of {step} bytes, got {length!r}"
+        )
+    if length > LONGEST:
+        raise ValueError(f"scaling_length must be at most {LONGEST} bytes, got {length:g}")
+    if channels is not None and channels < 2:
+        raise ValueError(
+            f"{name} must be 2 or more with scaling_length, which scales decays by their order, got"
+            f" {channels}"
+        )
+
+
+def check_differ(name: str, levels: Tensor) -> None:
+    """ValueError for levels (N,) that are all the same: exponents follow from their order."""
+    if bool((levels == levels.flatten()[0]).all()):
+        raise ValueError(
+            f"{name} must differ from channel to channel where decays depend on the position, which"
+            f" scales them by their order, got {float(levels.flatten()[0]):.4g} in all; leave"
+            " scaling_length out"
+        )
+
+
+def check_position(position: float | None) -> None:
+    """ValueError for a position of half-lives that is no byte, counted from 1."""
+    if position is None:
+        return
+    is_number = isinstance(position, Real) and not isinstance(position, bool)
+    if not is_number or not 1 <= position < math.inf:
+        raise ValueError(
+            f"position must be 1 or more, got {position!r}; it counts bytes, from the first"
         )
 
 

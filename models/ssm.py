@@ -46,7 +46,10 @@ from plkernel.models.layers import (
 )
 from plkernel.models.power_law import decays_, projection_
 from plkernel.models.spectrum import (
+    ExactBuffers,
     Ordered,
+    check_differ,
+    check_position,
     check_scaling_length,
     exponents,
     log_length,
@@ -112,7 +115,7 @@ class SSMConfig:
             given = getattr(self, name)
             if given not in valid:
                 raise ValueError(f"{name} must be one of {', '.join(valid)}, got {given!r}")
-        check_scaling_length(self.scaling_length, self.patch)
+        check_scaling_length(self.scaling_length, self.patch, channels=self.dim, name="dim")
         if self.structure.unit_scaled and self.scaling_length is not None:
             raise ValueError(
                 "scaling_length must be left out with unit_scaled, which divides states by their"
@@ -183,7 +186,7 @@ def unpool_on(patches: Tensor, size: int, time: int, last: Tensor, position: int
     return repeated[:, position + 1 : position + 1 + time]
 
 
-class DiagonalSSM(nn.Module):
+class DiagonalSSM(ExactBuffers):
     """The SSM branch: (B,T,D) to (B,T,D)."""
 
     def __init__(self, config: SSMConfig) -> None:
@@ -270,8 +273,11 @@ class DiagonalSSM(nn.Module):
     def place_(self, nodes: Nodes) -> None:
         """Set the decays, and the multipliers of the states.
 
-        These go into `shape` if there is one, else into C_proj's columns.
+        These go into `shape` if there is one, else into C_proj's columns. Raises ValueError for
+        rates that are all the same where they are scaled by the position.
         """
+        if self.log_length is not None:
+            check_differ("rates of nodes", torch.tensor(nodes.rates))
         if self.shape is not None:
             self.shape.fill_(1)
         if self.ordered is not None:
@@ -460,8 +466,9 @@ class SSM(nn.Module):
         """Half-lives of every block in bytes, ln 2 * P / lambda, (D,) float64 each.
 
         position: byte, from 1, at which decays that are scaled by it are stated; None for the
-        length of training.
+        length of training. Raises ValueError for one below 1.
         """
+        check_position(position)
         scale = math.log(2) * self.config.patch
         step = None if position is None else max(1.0, position / self.config.patch)
         return [scale / recurrence.rates(step) for recurrence in self.recurrences()]

@@ -12,10 +12,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import Nodes, place
+from plkernel.analysis.nodes import SLOWEST, Nodes, check_numbers, place
 from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.models.layers import modules_with
 from plkernel.models.power_law import decays_
+
+STEPS = 1e-4, 1.0
+"""Limits of the time step of `spectrum_`, by which every input is multiplied. Mamba-2 draws 0.001
+to 0.1, and 1e-4 is the least that it takes.
+"""
 
 
 def power_law_(
@@ -28,7 +33,7 @@ def power_law_(
 
     The law reaches to `max_lag` bytes.
     """
-    for layer in _mamba2_layers(model):
+    for layer in _free_layers(model):
         heads = len(layer.dt_bias)
         nodes = place(heads, gain="clamp", placement="quantile", beta=beta, max_lag=max_lag)
         _unit_a_(layer, nodes)
@@ -41,7 +46,7 @@ def log_spaced_(
     longest: float = 2000.0,
 ) -> None:
     """Space half-lives of a Mamba2ForCausalLM evenly in their logarithm, with A = 1, in place."""
-    for layer in _mamba2_layers(model):
+    for layer in _free_layers(model):
         heads = len(layer.dt_bias)
         _unit_a_(layer, place(heads, gain="clamp", shortest=shortest, longest=longest))
 
@@ -52,7 +57,7 @@ def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
     dt becomes A dt. Heads then write A times what they wrote. An input moves the decays as before
     where dt is small against 1.
     """
-    for layer in _mamba2_layers(model):
+    for layer in _free_layers(model):
         rates = F.softplus(layer.dt_bias.double()) * layer.A_log.double().exp()
         _unit_a_(layer, Nodes(tuple(rates.tolist()), (1.0,) * len(rates), "clamp"))
 
@@ -71,10 +76,7 @@ def spectrum_(
     -ln(step longest) to -ln(step). freeze: dt_bias is not trained. Source: arXiv 2604.07658, where
     `longest` is the training context, and its code.
     """
-    if not longest > 1:
-        raise ValueError(f"longest must be more than 1 byte, got {longest:g}")
-    if not step > 0:
-        raise ValueError(f"step must be above 0, got {step:g}")
+    _check_spectrum(longest, step, freeze)
     for layer in _mamba2_layers(model):
         heads = len(layer.dt_bias)
         slowest = -math.log(step * longest)
@@ -87,10 +89,46 @@ def spectrum_(
         layer.dt_bias.requires_grad_(not freeze)
 
 
+def _check_spectrum(longest: Any, step: Any, freeze: Any) -> None:
+    """ValueError for options of `spectrum_` that no spectrum has."""
+    for name, value in (("longest", longest), ("step", step)):
+        if value is None:
+            raise ValueError(f"{name} must be a number such as 0.05, got None")
+    check_numbers(longest=longest, step=step)
+    if not 1 < longest <= 1 / SLOWEST:
+        raise ValueError(
+            f"longest must be more than 1 byte and at most {1 / SLOWEST:.3g}, which a float32 decay"
+            f" holds, got {longest:g}"
+        )
+    low, high = STEPS
+    if not low <= step <= high:
+        raise ValueError(f"step must be {low:g} to {high:g}, got {step:g}")
+    if not isinstance(freeze, bool):
+        raise ValueError(f"freeze must be true or false, got {freeze!r}")
+
+
 def _mamba2_layers(model: nn.Module) -> list[Any]:
     """The layers with A_log and dt_bias; ValueError for a model that has none."""
     wanted = "layers with A_log and dt_bias, as Mamba2ForCausalLM has"
     return modules_with(model, ("A_log", "dt_bias"), wanted)
+
+
+def _free_layers(model: nn.Module) -> list[Any]:
+    """`_mamba2_layers`; ValueError for those whose decays need an order of A_log."""
+    layers = _mamba2_layers(model)
+    for layer in layers:
+        if getattr(layer, "ordered", None) is not None:
+            raise ValueError(
+                "parametrisation must be 'free' for heads of one A, which have no order in it, got"
+                " 'ordered'; or use init spectrum_"
+            )
+        log_length = getattr(layer, "log_length", None)
+        if log_length is not None:
+            raise ValueError(
+                "scaling_length must be left out for heads of one A, whose order it scales decays"
+                f" by, got {float(log_length.exp()):g}; or use init spectrum_"
+            )
+    return layers
 
 
 @torch.no_grad()
@@ -102,10 +140,5 @@ def _unit_a_(layer: Any, nodes: Nodes) -> None:
     dt = lambda, and its kernel lambda exp(-lambda t) is the gain `clamp` for lambda up to 1: the
     law goes into the density of the heads.
     """
-    if getattr(layer, "ordered", None) is not None:
-        raise ValueError(
-            "parametrisation must be 'free' for heads of one A, which have no order in it, got"
-            " 'ordered'; or use init spectrum_"
-        )
+    decays_(layer.dt_bias, nodes, "dt_bias", a_log=0.0)
     layer.A_log.zero_()
-    decays_(layer.dt_bias, nodes, "dt_bias", a_log=layer.A_log)

@@ -91,12 +91,14 @@ DEEPEST = 4
 class Given:
     """Input of a formula: tensors by role, config.json, and the number of the layer.
 
-    The number is 0 if unknown.
+    The number is 0 if unknown. position: token, from 1, of decays that depend on it; None for the
+    length of training.
     """
 
     tensors: Mapping[str, Floats]
     config: Mapping[str, Any]
     layer: int
+    position: float | None = None
 
     def __getitem__(self, role: str) -> Floats:
         return self.tensors[role]
@@ -390,11 +392,12 @@ def _levels(given: Given, role: str) -> Floats:
 
 
 def _slowed(given: Given, levels: Floats) -> Floats:
-    """alpha ln T of the levels p (N,); zeros where decays do not depend on the position."""
+    """alpha ln t of the levels p (N,), t the position; zeros where decays do not depend on it."""
     if "log_length" not in given.tensors:
         return np.zeros_like(levels)
     length = given["log_length"].reshape(-1)
-    slowed: Floats = position_exponents(levels, length) * length
+    log_t = length if given.position is None else math.log(given.position)
+    slowed: Floats = position_exponents(levels, length) * log_t
     return slowed
 
 

@@ -26,9 +26,10 @@ MOST_NUMBERS = 2**25
 class Layer:
     """One module that remembers.
 
-    names    of its tensors, by role
-    tensors  by role
-    rates    -ln a per token of every channel
+    names     of its tensors, by role
+    tensors   by role
+    rates     -ln a per token of every channel
+    position  at which `rates_of` states those that depend on it; None for the length of training
     """
 
     module: str
@@ -37,6 +38,7 @@ class Layer:
     tensors: Mapping[str, Stored]
     config: Mapping[str, object]
     rates: Floats
+    position: float | None = None
 
     @property
     def number(self) -> int:
@@ -47,7 +49,7 @@ class Layer:
     def given(self) -> Given:
         """Input of the layer's formula."""
         values = {role: stored.values for role, stored in self.tensors.items()}
-        return Given(values, self.config, self.number)
+        return Given(values, self.config, self.number, self.position)
 
     @property
     def is_further(self) -> bool:
@@ -57,9 +59,10 @@ class Layer:
     def rates_of(self, **others: Floats) -> Floats:
         """Rates with other numbers for some roles; ValueError if shapes do not fit one another."""
         values = {role: others.get(role, stored.values) for role, stored in self.tensors.items()}
+        given = Given(values, self.config, self.number, self.position)
         try:
             with np.errstate(all="ignore"):
-                return np.atleast_1d(self.family.rate(Given(values, self.config, self.number)))
+                return np.atleast_1d(self.family.rate(given))
         except Misfit as error:
             if others:  # for which a function of the user may not be made
                 return np.full_like(self.rates, np.nan)

@@ -10,7 +10,8 @@ and optionally
 
     half_lives()        of every block those of its channels, in bytes: [(N,), ..], positive.
                         Without it, the decays that plkernel.inspect finds by names of tensors; if
-                        it knows none, rows hold no half-lives
+                        it knows none, rows hold no half-lives. With an argument `position`, a byte
+                        from 1, those there; None for those that rows should hold
     kernels(lags)       of every block the weight of an input after `lags` (T,) bytes: [(T,), ..].
                         Without it, the root mean square of these decays; if there are none, rows
                         hold no kernels
@@ -32,11 +33,12 @@ Nothing is imported before the person has said --trust-code.
 
 import copy
 import hashlib
+import inspect
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +54,7 @@ from plkernel.decays.rates import half_lives, kernel, known_layers
 from plkernel.decays.tensors import of_tensors
 from plkernel.models.init.plan import generator_for
 from plkernel.models.layers import BYTES
+from plkernel.models.spectrum import check_position
 
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens of transformers, none of which a byte is."""
@@ -93,11 +96,31 @@ class Foreign(nn.Module):
         output = self.module(inputs)
         return getattr(output, "logits", output)
 
-    def half_lives(self) -> list[Tensor]:
-        """Half-lives of every block in bytes, (N,) float64 on the CPU; empty if unknown."""
+    def half_lives(self, position: float | None = None) -> list[Tensor]:
+        """Half-lives of every block in bytes, (N,) float64 on the CPU; empty if unknown.
+
+        position: byte, from 1, at which decays that depend on it are stated; None for the length of
+        training. Raises ValueError for one below 1, and for any with a method `half_lives` of the
+        module that takes none.
+        """
+        check_position(position)
         if hasattr(self.module, "half_lives"):
-            return [_on_cpu(values).reshape(-1) for values in self.module.half_lives()]
-        return [torch.from_numpy(half_lives(rates).reshape(-1)) for rates in self._named_rates()]
+            found = self._told_half_lives(position)
+            return [_on_cpu(values).reshape(-1) for values in found]
+        rates = self._named_rates(position)
+        return [torch.from_numpy(half_lives(one).reshape(-1)) for one in rates]
+
+    def _told_half_lives(self, position: float | None) -> Any:
+        """What the method `half_lives` of the module gives."""
+        tell = self.module.half_lives
+        if position is None:
+            return tell()
+        if not _takes(tell, "position"):
+            raise ValueError(
+                "position must be left out for a model whose half_lives() takes none, got"
+                f" {position:g}"
+            )
+        return tell(position=position)
 
     def kernels(self, lags: Tensor) -> list[Tensor]:
         """Weight of an input `lags` (T,) bytes later in every block, (T,) float64.
@@ -110,8 +133,8 @@ class Foreign(nn.Module):
         rates = [] if hasattr(self.module, "half_lives") else self._named_rates()
         return [torch.from_numpy(kernel(values, lags.double().numpy())) for values in rates]
 
-    def _named_rates(self) -> list[np.ndarray]:
-        """Rates per byte of the layers of known families.
+    def _named_rates(self, position: float | None = None) -> list[np.ndarray]:
+        """Rates per byte of the layers of known families, at a position if they depend on it.
 
         Empty unless all are positive and finite.
         """
@@ -121,9 +144,17 @@ class Foreign(nn.Module):
             layers = known_layers(of_tensors(self.module.state_dict(), config))
         except ValueError:  # names of a family, but other shapes
             return []
-        rates = [layer.rates for layer in layers]
+        rates = [replace(layer, position=position).rates_of() for layer in layers]
         are_usable = all(((one > 0) & np.isfinite(one)).all() for one in rates)
         return rates if are_usable else []
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """True if other people's function has an argument of this name."""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # not written in Python
+        return False
 
 
 def _on_cpu(values: Any) -> Tensor:

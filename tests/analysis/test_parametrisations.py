@@ -117,6 +117,8 @@ def test_exponents_by_rank_and_level_are_those_of_the_theorem() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-15)
     cut = position_exponents(np.array([1.0, 2.0, 4.0, 7.0]), 1.0)
     assert cut.tolist() == [1.0, 0.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match="levels must be 2 or more for decays by position, got 1;"):
+        position_exponents(np.array([1.0]), log_length)
 
 
 def test_initial_decays_are_those_of_the_papers() -> None:

@@ -3,8 +3,11 @@
 Goose as a whole is compared in `test_models.py`, the state of all models in `test_state.py`.
 """
 
+import copy
 import dataclasses
+import io
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from torch.func import functional_call
 import plkernel
 from plkernel.analysis.nodes import Nodes, place
 from plkernel.analysis.parametrisations import (
+    FORMS,
     RWKV7_LARGEST_RATE,
     inverse_softplus,
     ordered_levels,
@@ -25,9 +29,10 @@ from plkernel.analysis.parametrisations import (
 )
 from plkernel.decays.official import to_official
 from plkernel.models.init import initialise_
-from plkernel.models.init.mamba2 import power_law_, spectrum_
+from plkernel.models.init.mamba2 import log_spaced_, power_law_, spectrum_, unit_a_
 from plkernel.models.mamba2 import mamba2, shape_decays_
 from plkernel.models.power_law import decays_
+from plkernel.models.rwkv import RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, GooseMixing, RWKV7Config
 from plkernel.models.spectrum import Ordered
 from plkernel.models.ssm import SSM, DiagonalSSM, SSMConfig
@@ -94,6 +99,39 @@ def test_order_survives_any_step_and_equal_decays_have_none() -> None:
         ordered.set_(torch.arange(4.0))
     with pytest.raises(ValueError, match="2 or more for ordered decays, got 1"):
         Ordered(1)
+
+
+WRONG_LEVELS: list[Any] = [
+    (torch.tensor([-math.inf, 1.0, 2.0]), "levels of ordered decays must be finite, got -inf"),
+    (torch.tensor([0.0, 1.0, math.inf]), "levels of ordered decays must be finite, got inf"),
+    (torch.tensor([0.0, math.nan, 1.0]), "levels of ordered decays must be finite, got nan"),
+    (torch.tensor([0.0, 1.0, 1e300], dtype=torch.float64), "must be finite, got 1e\\+300"),
+    (torch.tensor([0.0, 2.0, 1.0]), "must rise from channel to channel, got 1 that do not$"),
+    (torch.ones(3), "got 2 that do not but are the same; heads"),
+    ([0.0, 1.0, 2.0], "levels must be a tensor, got list"),
+]
+
+
+@pytest.mark.parametrize(("levels", "message"), WRONG_LEVELS)
+def test_levels_that_are_none_leave_the_others_as_they_are(levels: Any, message: str) -> None:
+    ordered = Ordered(3).set_(torch.tensor([-1.0, 0.5, 2.0]))
+    before = ordered()
+    with pytest.raises(ValueError, match=message):
+        ordered.set_(levels)
+    assert torch.equal(ordered(), before)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((2.5,), "channels must be a whole number such as 64, got 2.5"),
+        (("8",), "channels must be a whole number such as 64, got '8'"),
+        ((4, "no"), "descending must be True or False, got 'no'"),
+    ],
+)
+def test_forms_that_are_none(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Ordered(*given)
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -176,7 +214,7 @@ def test_half_lives_are_stated_at_a_position(options: Any, position: int | None)
     levels = level_list(ssm.recurrences()[0])  # type: ignore[union-attr]
     alpha = alphas(levels, length) if length else [0.0] * 12
     expected = [math.log(2) / (math.exp(p) * at**-a) for p, a in zip(levels, alpha, strict=True)]
-    assert ssm.half_lives(position)[0].tolist() == pytest.approx(expected, rel=1e-13)  # type: ignore[call-arg]
+    assert ssm.half_lives(position)[0].tolist() == pytest.approx(expected, rel=1e-13)
 
     goose = build(dataclasses.replace(GOOSE, layers=1, **options))
     mixing = goose.mixings()[0]  # type: ignore[union-attr]
@@ -184,7 +222,7 @@ def test_half_lives_are_stated_at_a_position(options: Any, position: int | None)
     loop: Any = loops_of(goose)
     logit = loop.level("blocks.0.att.", at - 1)
     lives = math.log(2) * (1 + np.exp(-logit)) / math.exp(-0.5)
-    assert goose.half_lives(position)[0].numpy() == pytest.approx(lives, rel=1e-12)  # type: ignore[call-arg]
+    assert goose.half_lives(position)[0].numpy() == pytest.approx(lives, rel=1e-12)
 
 
 def test_half_lives_of_patches_are_stated_at_a_byte() -> None:
@@ -195,7 +233,21 @@ def test_half_lives_of_patches_are_stated_at_a_byte() -> None:
     for byte, step in ((1, 1), (12, 3), (None, 10)):
         rates = [math.exp(p) * step**-a for p, a in zip(levels, alpha, strict=True)]
         expected = [4 * math.log(2) / rate for rate in rates]
-        assert model.half_lives(byte)[0].tolist() == pytest.approx(expected, rel=1e-13)  # type: ignore[call-arg]
+        assert model.half_lives(byte)[0].tolist() == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize("position", [0, -1, 0.5, math.nan, math.inf, "1", True])
+@pytest.mark.parametrize("config", [SSMConfig(8, 1), GOOSE, RWKVConfig(5, 16, 1, 8)])
+@pytest.mark.parametrize("options", [{}, {"scaling_length": 40}], ids=["plain", "scaled"])
+def test_positions_that_no_byte_has(config: Config, options: Any, position: Any) -> None:
+    """Of decays that do not depend on the position too, which are the same at any other."""
+    if isinstance(config, RWKVConfig):
+        options = {}
+    model = build(dataclasses.replace(config, **options))
+    with pytest.raises(ValueError, match="position must be 1 or more, got"):
+        model.half_lives(position)
+    if not options:
+        assert torch.equal(model.half_lives(7)[0], model.half_lives()[0])
 
 
 def of_kind(kind: str, **options: Any) -> nn.Module:
@@ -298,6 +350,28 @@ def test_apply_writes_the_ordered_form() -> None:
     assert (ordered().exp() * step).tolist() == pytest.approx(sorted(nodes.rates), rel=1e-6)
     with pytest.raises(ValueError, match="ordered decays must rise from channel to channel"):
         decays_(ordered, Nodes((0.1,) * 8, (1.0,) * 8, "none"))
+
+
+@pytest.mark.parametrize("parametrisation", list(FORMS))
+def test_apply_says_in_which_forms_a_rate_falls_as_the_level_rises(parametrisation: Any) -> None:
+    """Those have no ordered form: its slowest level is its lowest."""
+    form = FORMS[parametrisation]
+    nodes = place(8, shortest=2, longest=300)
+    beside: Any = dict.fromkeys(form.needs, 1.0)
+    ordered = Ordered(8)
+    before = ordered()
+    levels = torch.tensor([-2.0, -1.0], dtype=torch.float64)
+    rates = form.rate(levels, **{name: torch.ones(2) for name in form.needs})
+    assert form.falls == bool(rates[0] > rates[1])
+    if not form.falls:
+        plkernel.apply(nodes, ordered, parametrisation=parametrisation, **beside)
+        assert (ordered().diff() > 0).all()
+        return
+    with pytest.raises(
+        ValueError, match=f"rate rises with the level .*, got '{parametrisation}', in which it fal"
+    ):
+        plkernel.apply(nodes, ordered, parametrisation=parametrisation, **beside)
+    assert torch.equal(ordered(), before)
 
 
 # Initialisation
@@ -420,6 +494,64 @@ def test_nodes_of_one_head_are_placed_in_order_and_those_of_several_have_none() 
     assert float(scaled.mixings()[0].zigzag.abs().max()) == 0
 
 
+@pytest.mark.parametrize("config", [SSMConfig(8, 1), RWKV7Config(8, 1, 4)])
+def test_nodes_that_are_all_the_same_cannot_be_scaled_by_their_order(config: Config) -> None:
+    count = config.head_size if isinstance(config, RWKV7Config) else config.dim
+    alike = Nodes((0.1,) * count, (1.0,) * count, "none")
+    build(config).place_(alike)
+    model = build(dataclasses.replace(config, scaling_length=40))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="rates of nodes must differ from channel to channel"):
+        model.place_(alike)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+# Types
+# ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["ssm", "rwkv7", "mamba2"])
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+def test_a_narrow_type_leaves_the_length_of_training_as_it_is(
+    kind: str, narrow: torch.dtype
+) -> None:
+    """ln 40 = 3.6889 would be 3.6875 in bfloat16; a file in which it is so is read all the same."""
+    model = of_kind(kind, scaling_length=40)
+    exact = {
+        name: one.clone()
+        for name, one in model.named_buffers()
+        if name.endswith(("log_length", "zigzag"))
+    }
+    names = set(model.state_dict())
+    model.to(narrow)
+    assert {one.dtype for one in model.parameters()} == {narrow}
+    assert set(model.state_dict()) == names
+    for name, one in exact.items():
+        found = model.get_buffer(name)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, one.float())
+    rounded = {
+        name: one.to(narrow) if one.is_floating_point() else one
+        for name, one in model.state_dict().items()
+    }
+    again = of_kind(kind, scaling_length=40)
+    again.load_state_dict(rounded)
+    model.load_state_dict(rounded)
+    for name in exact:
+        for one in (model, again):
+            assert torch.equal(one.get_buffer(name).to(narrow), rounded[name])
+
+
+def test_a_model_on_no_device_keeps_its_length() -> None:
+    """`to_empty` and the device `meta`, from which no number can be taken."""
+    with torch.device("meta"):
+        model = SSM(SSMConfig(8, 1, scaling_length=40)).bfloat16()
+    model.to_empty(device="cpu")
+    length = model.recurrences()[0].log_length
+    assert length is not None
+    assert length.dtype == torch.float32
+
+
 # Gradients
 # ------------------------------------------------------------------------------------------
 
@@ -505,6 +637,50 @@ def test_a_mamba2_by_position_takes_no_cache() -> None:
     torch.testing.assert_close(second.logits[:, 0], whole[:, 4], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("options", [{}, *OPTIONS])
+def test_padding_before_a_text_has_no_position(options: Any, training: bool) -> None:
+    """As without it, to the rounding of other chunks; each text of a batch by its own mask."""
+    model: Any = of_kind("mamba2", **options).train(training)
+    texts = [some_bytes(1, 19), some_bytes(1, 12)]
+    batch = torch.zeros((2, 19), dtype=torch.int64)
+    mask = torch.zeros((2, 19), dtype=torch.int64)
+    for row, text in enumerate(texts):
+        batch[row, 19 - text.shape[1] :] = text[0]
+        mask[row, 19 - text.shape[1] :] = 1
+    with torch.no_grad():
+        together = model(batch, attention_mask=mask).logits
+        for row, text in enumerate(texts):
+            alone = model(text).logits[0]
+            found = together[row, 19 - text.shape[1] :]
+            torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-6)
+
+
+def same(model: Any, other: Any) -> None:
+    """Two models of one class, with the same logits and numbers of their own."""
+    inputs = some_bytes(1, 12)
+    with torch.no_grad():
+        expected = model(inputs).logits
+        assert torch.equal(other(inputs).logits, expected)
+        for one in other.parameters():
+            one.fill_(math.nan)
+        assert torch.equal(model(inputs).logits, expected)
+    for one, another in zip(model.modules(), other.modules(), strict=True):
+        assert type(one) is type(another)
+
+
+@pytest.mark.parametrize("options", [{}, *OPTIONS])
+def test_a_mamba2_can_be_saved_and_copied_whole(options: Any) -> None:
+    model = of_kind("mamba2", **options)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    same(model, torch.load(file, weights_only=False))
+    same(model, copy.deepcopy(model))
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        same(model, pickle.loads(pickle.dumps(model, protocol)))
+
+
 # Mamba-2
 # ------------------------------------------------------------------------------------------
 
@@ -586,6 +762,9 @@ def test_what_a_mamba2_cannot_be() -> None:
         mamba2({**MAMBA2, "parametrisation": "x"})
     with pytest.raises(ValueError, match="scaling_length must be more than one step of 1 bytes"):
         mamba2({**MAMBA2, "scaling_length": 1})
+    for length in (math.inf, 1e30):
+        with pytest.raises(ValueError, match="scaling_length must be at most 16777216 bytes, got"):
+            mamba2({**MAMBA2, "scaling_length": length})
     with pytest.raises(ValueError, match="must be 'free' for heads of one A"):
         power_law_(mamba2({**MAMBA2, "parametrisation": "ordered"}))
     disordered: Any = mamba2(MAMBA2)
@@ -593,6 +772,101 @@ def test_what_a_mamba2_cannot_be() -> None:
         disordered.backbone.layers[0].mixer.A_log.zero_()
     with pytest.raises(ValueError, match="ordered decays must rise"):
         shape_decays_(disordered, "ordered")
+    with pytest.raises(ValueError, match="num_heads must be 2 or more with scaling_length"):
+        mamba2({**MAMBA2, "num_heads": 1, "head_dim": 32, "n_groups": 1, "scaling_length": 64})
+
+
+def test_a_mamba2_that_cannot_be_shaped_stays_as_it_is() -> None:
+    """One that is shaped already, one with a layer in another order, and what is no Mamba-2."""
+    for options in OPTIONS:
+        for asked in OPTIONS:
+            shaped = of_kind("mamba2", **options)
+            refused(shaped, asked, "model must have decays that are neither ordered nor scaled yet")
+    last_disordered: Any = of_kind("mamba2")
+    with torch.no_grad():
+        last_disordered.backbone.layers[1].mixer.A_log[2] = 9.0
+    refused(last_disordered, {"parametrisation": "ordered"}, "must rise from channel to channel")
+    alike: Any = of_kind("mamba2")
+    with torch.no_grad():
+        alike.backbone.layers[1].mixer.A_log.zero_()
+    for asked in OPTIONS[1:]:
+        refused(alike, asked, "A_log must differ from channel to channel .*, got 0 in all")
+    wide: Any = of_kind("mamba2")
+    wide.backbone.layers[1].mixer.A_log = nn.Parameter(torch.zeros(4, 2))
+    refused(wide, OPTIONS[0], r"A_log must be a parameter, one number for each head, got shape \(4")
+    for asked in ({}, *OPTIONS):
+        refused(nn.Linear(2, 2), asked, "model must have layers with A_log and dt_bias, .* Linear")
+
+
+def refused(model: nn.Module, options: Any, message: str) -> None:
+    before = copy.deepcopy(model.state_dict())
+    classes = [type(one) for one in model.modules()]
+    with pytest.raises(ValueError, match=message):
+        shape_decays_(model, **options)
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(one, before[name]) for name, one in after.items())
+    assert [type(one) for one in model.modules()] == classes
+
+
+@pytest.mark.parametrize("start", [power_law_, log_spaced_, unit_a_])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (OPTIONS[0], "parametrisation must be 'free' for heads of one A, .* use init spectrum_"),
+        (OPTIONS[1], "scaling_length must be left out for heads of one A, .* got 40; or use init"),
+    ],
+)
+def test_heads_of_one_a_have_no_order(start: Any, options: Any, message: str) -> None:
+    model = of_kind("mamba2", **options)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=message):
+        start(model)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"longest": 1e20}, r"longest must be more than 1 byte and at most 1.68e\+07, which a flo"),
+        ({"longest": math.inf}, r"longest must be more than 1 byte and at most .*, got inf"),
+        ({"longest": math.nan}, r"longest must be more than 1 byte and at most .*, got nan"),
+        ({"longest": 1}, r"longest must be more than 1 byte and at most .*, got 1"),
+        ({"longest": "64"}, "longest must be a number such as 1.15, got '64'"),
+        ({"longest": [1]}, r"longest must be a number such as 1.15, got \[1\]"),
+        ({"longest": None}, "longest must be a number such as .*, got None"),
+        ({"step": 1e30}, r"step must be 0.0001 to 1, got 1e\+30"),
+        ({"step": math.inf}, "step must be 0.0001 to 1, got inf"),
+        ({"step": 0}, "step must be 0.0001 to 1, got 0"),
+        ({"step": "0.1"}, "step must be a number such as 1.15, got '0.1'"),
+        ({"freeze": "no"}, "freeze must be true or false, got 'no'"),
+    ],
+)
+@pytest.mark.parametrize("order", [{}, OPTIONS[0]], ids=["free", "ordered"])
+def test_spectra_that_no_mamba2_has(options: Any, message: str, order: Any) -> None:
+    model = of_kind("mamba2", **order)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=message):
+        spectrum_(model, **options)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("start", "options", "message"),
+    [
+        (power_law_, {"max_lag": math.inf}, "max_lag must be more than one step, got inf"),
+        (power_law_, {"beta": [1]}, r"beta must be a number such as 1.15, got \[1\]"),
+        (log_spaced_, {"longest": 1e20}, "half-lives of nodes must be between about 0.01 and 1e7"),
+        (log_spaced_, {"shortest": "1"}, "shortest must be a number such as 1.15, got '1'"),
+    ],
+)
+def test_nodes_that_no_mamba2_has(start: Any, options: Any, message: str) -> None:
+    """Refused before anything is written."""
+    model = of_kind("mamba2")
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=message):
+        start(model, **options)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -602,6 +876,9 @@ def test_what_a_mamba2_cannot_be() -> None:
         (RWKV7Config, {"parametrisation": "sorted"}, "parametrisation must be one of free, ord"),
         (SSMConfig, {"scaling_length": 4, "patch": 4}, "more than one step of 4 bytes, got 4"),
         (RWKV7Config, {"scaling_length": 1}, "more than one step of 1 bytes, got 1"),
+        (SSMConfig, {"scaling_length": math.inf}, "must be at most 16777216 bytes, got inf"),
+        (RWKV7Config, {"scaling_length": 1e30}, r"must be at most 16777216 bytes, got 1e\+30"),
+        (SSMConfig, {"dim": 1, "scaling_length": 64}, "dim must be 2 or more with scaling_length"),
     ],
 )
 def test_configurations_that_are_none(config: Any, options: Any, message: str) -> None:

@@ -91,6 +91,26 @@ def test_a_model_speaks_for_itself(package: Path) -> None:
     assert silent.config.patch == 1
 
 
+class Placed(nn.Module):
+    """Half-lives that double from the first byte to the length of training."""
+
+    def half_lives(self, position: float | None = None) -> list[torch.Tensor]:
+        return [torch.tensor([3.0 if position == 1 else 6.0])]
+
+
+def test_half_lives_at_a_position_are_those_that_a_model_can_tell(package: Path) -> None:
+    """By its own method, if that takes one; none where nothing is known."""
+    placed = Foreign("here:Placed", Placed())
+    assert [placed.half_lives(at)[0].item() for at in (None, 1, 7)] == [6.0, 3.0, 6.0]
+    silent = Foreign("here:Remembering", Remembering())
+    with pytest.raises(ValueError, match=r"position must be left out for .* takes none, got 1$"):
+        silent.half_lives(1)
+    assert build(KIND, {}, 0).half_lives(1) == []
+    for model in (placed, silent):
+        with pytest.raises(ValueError, match="position must be 1 or more, got 0;"):
+            model.half_lives(0)
+
+
 def tried(kind: str, **config: object) -> None:
     check_model(build(f"somebodys.models:{kind}", config, 0), "kind", 64, CPU)
 

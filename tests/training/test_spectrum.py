@@ -1,5 +1,6 @@
 """Training with decays that are ordered or depend on the position."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,14 @@ def test_a_mamba2_by_position_trains_and_is_causal() -> None:
     model: Any = started(resolve(kind, arm, TRAIN, trusted=True), 0)
     assert isinstance(model, Foreign)
     (lives,) = model.half_lives()
-    constants = lives / torch.tensor(2.0, dtype=torch.float64).log()
+    constants = lives / math.log(2)
     # 1 to 32 bytes at position 1; at T each is T**alpha times that
     expected = [32 ** (share + share) for share in (1, 2 / 3, 1 / 3, 0)]
     assert constants.tolist() == pytest.approx(expected, rel=1e-4)
+    first = [1, 32 ** (1 / 3), 32 ** (2 / 3), 32]
+    at_first = model.half_lives(1)[0] / math.log(2)
+    assert at_first.tolist() == pytest.approx(first[::-1], rel=1e-4)
+    assert model.half_lives(32)[0].tolist() == pytest.approx(lives.tolist(), rel=1e-5)
     for changes in ({}, {"decay_multiplier": 0.5}, {"decay_weight_decay": 0.5}):
         build_optimizer(model, TRAIN.model_copy(update=changes))
         assert not model.module.backbone.layers[0].mixer.dt_bias.requires_grad

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plkernel.analysis.figures.style import rendered
+from plkernel.analysis.printing import escaped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +22,8 @@ DIGITS = "{:.4g}".format
 
 class Result:
     """Base of results: text, table and figure.
+
+    Texts show control characters in names as escapes, such as \\x1b.
 
     `_title` is a line of text, `_table` the columns or rows of a table, `_draw` the figure.
     _figure: the function that draws it, module:function, in place of `_draw`.
@@ -56,10 +59,10 @@ class Result:
         table = self.to_frame().to_string(
             max_rows=ROWS, max_cols=COLUMNS, show_dimensions=False, float_format=DIGITS
         )
-        return f"{self._title()}\n{table}"
+        return escaped(f"{self._title()}\n{table}")
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(
             index=False, max_rows=2 * ROWS, float_format=DIGITS, border=0
         )
-        return f"<p>{escape(self._title())}</p>{table}"
+        return escaped(f"<p>{escape(self._title())}</p>{table}")

@@ -6,7 +6,7 @@ need it.
 
 import numbers
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +28,7 @@ from plkernel.analysis.information.laws import (
 from plkernel.analysis.nodes import check_numbers
 from plkernel.analysis.results import Result
 from plkernel.common import cli
-from plkernel.common.files import CONFIG, METRICS, load_json, read_lines, refuse_study
+from plkernel.common.files import CONFIG, METRICS, brief, load_json, read_lines, refuse_study
 from plkernel.data import corpora
 from plkernel.data.symbols import (
     MeasuredAs,
@@ -313,7 +313,7 @@ def _check_given(name: str, value: Any) -> None:
 def _path(value: Any, name: str) -> Path:
     """`value` as a path; ValueError that names the argument unless it is one."""
     if not isinstance(value, str | os.PathLike) or not str(value):
-        raise ValueError(f"{name} must be a path, got {value!r}")
+        raise ValueError(f"{name} must be a path, got {brief(value)}")
     return Path(value)
 
 
@@ -723,6 +723,15 @@ def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | Tra
     from plkernel.decays.inspection import inspected, is_other_software
     from plkernel.decays.own import UnknownDecays, statements, with_lines
 
+    if hasattr(path, "state_dict"):
+        raise ValueError(
+            f"path must be a path, got {brief(path)}; plkernel.watch(model) reads a live model"
+        )
+    if isinstance(path, Mapping):
+        raise ValueError(
+            f"path must be a path, got {brief(path)}; write tensors to a file with"
+            " safetensors.torch.save_file(tensors, path), and give that"
+        )
     place = _path(path, "path")
     refuse_study(place, "path")
     statements(decays)

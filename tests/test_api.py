@@ -654,3 +654,23 @@ def test_decays_are_stated_of_other_software_alone(run: TrainedRun) -> None:
     assert plkernel.inspect(run.path).path == run.path
     with pytest.raises(ValueError, match="decays must be left out for a run of plkernel"):
         plkernel.inspect(run.path, decays={"*.decay": "sigmoid"})
+
+
+def test_what_is_no_path_and_no_module_is_told_by_its_type() -> None:
+    """Not by its repr, which takes many lines, and with what reads it."""
+    layer = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    state = dict(layer.state_dict())
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: plkernel.inspect(layer), "got Sequential; plkernel.watch(model) reads"),  # type: ignore[arg-type]
+        (lambda: plkernel.inspect(state), "got dict; write tensors to a file with"),  # type: ignore[arg-type]
+        (lambda: plkernel.load_run(state), "path must be a path, got dict"),  # type: ignore[arg-type]
+        (lambda: plkernel.watch(state), "got dict; plkernel.inspect(path) reads"),  # type: ignore[arg-type]
+        (lambda: plkernel.watch("x.pth"), "got 'x.pth'; plkernel.inspect(path) reads"),  # type: ignore[arg-type]
+        (lambda: plkernel.watch([layer]), "must be a torch.nn.Module, got list"),  # type: ignore[arg-type]
+    ]
+    for call, message in calls:
+        with pytest.raises(ValueError, match="must be a") as told:
+            call()
+        assert message in str(told.value)
+        assert "\n" not in str(told.value)
+        assert len(str(told.value)) < 150

@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 import plkernel
+from plkernel.analysis.printing import ESCAPES
 from plkernel.commands.corpus import corpus
 from plkernel.commands.experiment import command as experiment
 from plkernel.commands.inspect import command as inspect
@@ -225,7 +226,7 @@ def tally(strategy: st.SearchStrategy[Any], action: Action, examples: int) -> Co
             warnings.catch_warnings(action="ignore"),
         ):
             ends[ending(action, case, Path(folder))] += 1
-        assert not {chr(code) for code in cli.ESCAPES} & set(quiet.getvalue()), (
+        assert not {chr(code) for code in ESCAPES} & set(quiet.getvalue()), (
             "a control character is printed"
         )
 

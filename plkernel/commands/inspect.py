@@ -55,7 +55,8 @@ def command(
     block, the root mean square over its entries; x of t**-x is fitted on log-log axes. A position
     is saturated if one byte has a probability above 0.99. Of a run on recall all predictions are
     those of the answers. Amplification (RWKV) is the growth of the
-    residual stream over a block. Code of other people is not imported.
+    residual stream over a block. Code of other people is not imported: of a run whose model it
+    builds the decays are read by name, as of other people's checkpoints.
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load; a folder as on the Hugging
@@ -79,16 +80,20 @@ def command(
     from plkernel.common.delivery import check_outputs, deliver
     from plkernel.decays.inspection import is_other_software
     from plkernel.decays.memory_figures import model_figure
+    from plkernel.training.checkpoint import foreign_code
 
     check_outputs(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
-    other = is_other_software(model)
+    code = None if is_other_software(model) else foreign_code(model)
+    other = is_other_software(model) or code is not None
     if notable and not strict:
         raise ValueError("strict must be given with notable; give --strict --notable")
     if other:
-        _check_for_checkpoint(model, corpus, windows)
+        _check_for_checkpoint(model, corpus, windows, code)
         _check_one_of_text_and_decays(text, decays)
-        parts, values, memories, title = _of_checkpoint(model, compare, state_dtype, decays)
+        parts, values, memories, title = _of_checkpoint(model, compare, state_dtype, decays, code)
+        if code is not None:
+            parts.append(f"its tokens are bytes; {code}, which builds the model, is not imported")
     else:
         _check_for_run(model, strict, compare, state_dtype, decays)
         from plkernel.probing.runs import of_run
@@ -108,12 +113,14 @@ def command(
         sys.exit(1)
 
 
-def _check_for_checkpoint(model: Path, corpus: str | None, windows: int) -> None:
-    """Raise ValueError for options that only a run of plkernel has a use for."""
+def _check_for_checkpoint(model: Path, corpus: str | None, windows: int, code: str | None) -> None:
+    """Raise ValueError for options that only a run has a use for whose model can be built.
+
+    code: of other people that builds the model of a run.
+    """
     if corpus is not None or windows != WINDOWS:
-        raise ValueError(
-            f"corpus and windows must be left out for {model}, which is no run of plkernel"
-        )
+        why = "is no run of plkernel" if code is None else f"has a model that {code} builds"
+        raise ValueError(f"corpus and windows must be left out for {model}, which {why}")
 
 
 def _check_for_run(model: Path, strict: bool, *others: object) -> None:
@@ -135,11 +142,16 @@ def _check_one_of_text_and_decays(text: str | None, decays: Path | None) -> None
 
 
 def _of_checkpoint(
-    model: Path, compare: Path | None, state_dtype: str | None, decays: Path | None
+    model: Path,
+    compare: Path | None,
+    state_dtype: str | None,
+    decays: Path | None,
+    code: str | None,
 ) -> "Parts":
     """The report on a checkpoint of other software; where no decays are known, how to state them.
 
-    That stands on standard error, before UnknownDecays is raised.
+    That stands on standard error, before ValueError is raised. code: of other people that builds
+    the model of a run.
     """
     from plkernel.decays import inspection, own
 
@@ -149,7 +161,12 @@ def _of_checkpoint(
     except own.UnknownDecays as error:
         told = own.with_toml(error, f"{cli.program()} {model}")
         print(*getattr(told, "__notes__", ()), sep="\n", file=sys.stderr)
-        raise told from None
+        if code is None:
+            raise told from None
+        raise ValueError(
+            f"model.kind must be one of plkernel's own, or build layers whose decays are known by"
+            f" name, got {code!r}, which is other people's code; {told}"
+        ) from None
 
 
 def _check_runnable(model: Path, findings: list[dict[str, Any]]) -> None:

@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from plkernel.analysis.printing import escaped
 from plkernel.common.options import check_empty_paths, mistake, signature, unbroken
 
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
@@ -33,9 +34,6 @@ CONSENT = f"review it, then pass {TRUST} (trust_code=True in Python)"
 _IDENTIFIERS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
 """A name of code, `module:attribute`, either with dots."""
-CONTROLS = [code for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"]
-ESCAPES = {code: f"\\x{code:02x}" for code in CONTROLS}
-"""Control characters as they are printed: names in files may hold them, and terminals obey them."""
 CURSOR_UP = re.compile(r"\n*(\x1b\[A)*")
 """Codes by which tqdm moves between its bars: down by line feeds, up by escapes."""
 OUT_OF_MEMORY = re.compile("can't (allocate memory|start new thread)")
@@ -199,7 +197,7 @@ class _Escaping:
             return int(self.plain.write(text))
         words = text.strip("\r") if self.bars else text
         code = getattr(self.plain, "encoding", None) or "utf-8"
-        shown = words.translate(ESCAPES).encode(code, "backslashreplace").decode(code)
+        shown = escaped(words).encode(code, "backslashreplace").decode(code)
         return int(self.plain.write(text.replace(words, shown)))
 
     def __getattr__(self, name: str) -> Any:
@@ -228,11 +226,11 @@ def report_errors(action: Callable[[], Any]) -> None:
         message = _user_message(error)
         if message is None:
             raise
-        print(f"error: {shortened(message).translate(ESCAPES)}", file=sys.stderr)
+        print(f"error: {escaped(shortened(message))}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
         said = f": {interrupt}" if str(interrupt) else ""
-        print(f"\ninterrupted{said.translate(ESCAPES)}", file=sys.stderr)
+        print(f"\ninterrupted{escaped(said)}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
 
 

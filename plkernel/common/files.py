@@ -316,6 +316,15 @@ def shown(value: Any) -> str:
     return shortened(repr(value), 100)
 
 
+def brief(value: Any) -> str:
+    """Return what an error message says of a value of the wrong type: of an object its type.
+
+    The `repr` of a module or of a dictionary of tensors takes many lines.
+    """
+    is_plain = value is None or isinstance(value, str | bytes | int | float | complex)
+    return shown(value) if is_plain else type(value).__name__
+
+
 def unescape(text: str) -> str:
     r"""Return a separator as typed in a shell.
 

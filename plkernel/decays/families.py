@@ -374,10 +374,10 @@ def rwkv7_by_level(given: Given) -> Floats:
     """
     logit = given["w0"].reshape(-1)
     if "delta" in given.tensors:
-        rising = _levels(given, "")
+        rising = _levels(given, "").reshape(logit.shape)
         logit = logit + rising
     else:
-        rising = logit - given["zigzag"].reshape(-1)
+        rising = logit - given["zigzag"].reshape(logit.shape)
     slowed = _slowed(given, -softplus(-rising))
     rates: Floats = RWKV7_LARGEST_RATE * sigmoid(logit - slowed)
     return rates
@@ -387,7 +387,7 @@ def _levels(given: Given, role: str) -> Floats:
     """The levels of the channels (N,): ordered ones from the slowest on, or those of `role`."""
     if "delta" not in given.tensors:
         return given[role].reshape(-1)
-    levels: Floats = ordered_levels(given["theta"].reshape(-1), given["delta"].reshape(-1))
+    levels: Floats = ordered_levels(_one_number(given, "theta"), given["delta"].reshape(-1))
     return levels
 
 
@@ -395,10 +395,18 @@ def _slowed(given: Given, levels: Floats) -> Floats:
     """alpha ln t of the levels p (N,), t the position; zeros where decays do not depend on it."""
     if "log_length" not in given.tensors:
         return np.zeros_like(levels)
-    length = given["log_length"].reshape(-1)
+    length = _one_number(given, "log_length")
     log_t = length if given.position is None else math.log(given.position)
     slowed: Floats = position_exponents(levels, length) * log_t
     return slowed
+
+
+def _one_number(given: Given, role: str) -> Floats:
+    """The tensor of a role that holds one number, (1,); ValueError for any other."""
+    values = given[role]
+    if values.size != 1:
+        raise ValueError(f"{role} must hold one number, got {values.size:,}")
+    return values.reshape(1)
 
 
 def forget_gate(given: Given) -> Floats:

@@ -36,6 +36,14 @@ MAY_BE_INITIAL = ("zeros", "all equal", "reset", "identical layers")
 """Findings that are no fault where the initialisation is not known."""
 KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
 """Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
+STEPS = ("dt_bias", "log_dt", "log_step")
+"""Roles of time steps: one step for all channels is a design, their speeds tell them apart."""
+FEWEST_STEPS = 3
+"""Steps between neighbours from which on their turning points tell anything."""
+LENGTH = "log_length"
+"""Role of ln T of decays that depend on the position."""
+CHANCE = 3.1
+"""Standard deviations that a normal variable is below its mean once in 2**BITS_BY_CHANCE."""
 
 
 class Finding(NamedTuple):
@@ -87,16 +95,50 @@ def _as_owned(family: Family, seen: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _identical(layers: Sequence[Layer]) -> Iterator[Finding]:
-    """All layers of a family with the same decays; notable if evenly spaced, as initialised."""
+    """All layers of a family with the same decays; notable if a formula placed them."""
     rates = layers[0].rates
     if len(layers) < 2 or not all(np.array_equal(rates, one.rates) for one in layers):
         return
-    with np.errstate(divide="ignore", invalid="ignore"):  # a rate may be 0 or infinite
-        steps = np.diff(np.sort(np.log(np.abs(rates.ravel()))))
-        is_even = len(steps) > 1 and np.ptp(steps) < NEARLY_EQUAL
     words = f"all {len(layers)} layers have the same decays"
-    severity = "notable" if is_even else "wrong"
+    severity = "notable" if _are_placed(rates) else "wrong"
     yield Finding("identical layers", layers[0].module, words, severity)
+
+
+def _are_placed(rates: Floats) -> bool:
+    """True if a formula of the channel placed the rates, and no training has moved them apart.
+
+    Either their logarithms are evenly spaced, in any order; or they rise and fall along every
+    dimension more smoothly than by chance: evenly or at the quantiles of a law, in every head anew,
+    with the zigzag of RWKV-7.
+    """
+    with np.errstate(divide="ignore"):  # a rate may be 0
+        levels = np.log(np.abs(rates))
+    if not np.isfinite(levels).all() or np.ptp(levels) < NEARLY_EQUAL:
+        return False
+    even = np.diff(np.sort(levels, axis=None))
+    if even.size > 1 and np.ptp(even) < NEARLY_EQUAL:
+        return True
+    lines = [np.moveaxis(levels, axis, -1) for axis in range(levels.ndim)]
+    telling = [one for one in lines if one.shape[-1] > FEWEST_STEPS]
+    return bool(telling) and all(_are_smooth(one) for one in telling)
+
+
+def _are_smooth(levels: Floats) -> bool:
+    """True if steps between neighbours along the last dimension turn more rarely than by chance.
+
+    Of m random steps the turning points, where they begin to grow or to shrink, are 2 (m - 2) / 3
+    with a variance of (16 m - 29) / 90 (Bienayme 1874). One line of fewer than 8 levels may well
+    have none by chance, and is never smooth.
+    """
+    steps = np.diff(levels)
+    bends = np.diff(steps).reshape(-1, steps.shape[-1] - 1)
+    turns = 0
+    for line in bends:
+        told = line[np.abs(line) > NEARLY_EQUAL]  # rounding bends equal steps too
+        turns += np.count_nonzero(told[1:] * told[:-1] < 0)
+    expected = len(bends) * 2 * (steps.shape[-1] - 2) / 3
+    variance = len(bends) * (16 * steps.shape[-1] - 29) / 90
+    return bool(turns <= expected - CHANCE * np.sqrt(variance))
 
 
 def grouped(seen: Iterable[Finding], severity: str) -> list[str]:
@@ -232,18 +274,39 @@ def _of_tensors(layer: Layer, started: Mapping[str, str], count: int) -> Iterato
                 yield Finding("initialisation", name, f"still is {started[role]}", "notable")
         elif role not in layer.family.equal:
             yield from _hardly_trained(layer, role, count)
+    yield from _impossible_length(layer)
     yield from _other_heads(layer)
 
 
+def _impossible_length(layer: Layer) -> Iterator[Finding]:
+    """ln T of a length of training of one step or less, at which no decay can slow down."""
+    stored = layer.tensors.get(LENGTH)
+    if stored is None or not np.isfinite(stored.values).all() or (stored.values > 0).all():
+        return
+    logarithm = stored.values.min()
+    words = f"ln T is {logarithm:g}, T = {np.exp(logarithm):.3g} steps, and T must be above 1"
+    yield Finding("length", layer.names[LENGTH], words)
+
+
 def _hardly_trained(layer: Layer, role: str, count: int) -> Iterator[Finding]:
-    """A tensor of zeros, of one number, or that is in part an official initialisation."""
+    """A tensor of zeros, of one number, or that is in part an official initialisation.
+
+    One number beside a tensor with one for each channel is a level, which may be zero.
+    """
     stored = layer.tensors[role]
     name = layer.names[role]
     values = stored.values
     if not values.any():
-        yield Finding("zeros", name, f"all {values.size:,} numbers are zero")
+        is_level = values.size == 1 and layer.rates.size > 1
+        if not is_level:
+            severity = "notable" if role not in STEPS and _are_placed(layer.rates) else "wrong"
+            yield Finding("zeros", name, f"all {values.size:,} numbers are zero", severity)
     elif values.size > _few(stored.dtype) and (values == values.flat[0]).all():
-        yield Finding("all equal", name, f"all {values.size:,} numbers are {values.flat[0]:g}")
+        is_design = _are_placed(layer.rates) or (role in STEPS and not _are_equal(layer.rates))
+        words = f"all {values.size:,} numbers are {values.flat[0]:g}"
+        if is_design:
+            words += ", and half-lives differ by the other tensors"
+        yield Finding("all equal", name, words, "notable" if is_design else "wrong")
     elif values.size > 3:
         yield from _partly(layer, role, count)
 
@@ -303,7 +366,7 @@ def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
 
 
 def _out_of_range(layer: Layer, started: Collection[str], subject: str) -> Iterator[Finding]:
-    """Half-lives below one token or above LONGEST, and decays above 1."""
+    """Half-lives below one token or above LONGEST, decays above 1, and NaN of finite numbers."""
     tokens = half_lives(layer.rates)
     short = tokens < 1.0
     if short.any():
@@ -316,6 +379,12 @@ def _out_of_range(layer: Layer, started: Collection[str], subject: str) -> Itera
         if fresh:
             words += f": {fresh}, so that the state never forgets"
         yield Finding("above a million tokens", subject, words, "wrong" if fresh else "notable")
+    unknown = np.isnan(layer.rates)
+    are_finite = all(np.isfinite(one.values).all() for one in layer.tensors.values())
+    is_told = not are_finite or any(_impossible_length(layer))
+    if unknown.any() and not is_told:
+        words = f"{_share(unknown)} decays are NaN, though the numbers are finite"
+        yield Finding("NaN", subject, words)
     growing = layer.rates < 0
     if growing.any():
         words = f"{_share(growing)} grow with time: their decay is above 1"
@@ -323,21 +392,38 @@ def _out_of_range(layer: Layer, started: Collection[str], subject: str) -> Itera
 
 
 def _are_level(layer: Layer) -> bool:
-    """True if all half-lives are equal, though the tensors vary and the formula lets it show."""
-    tokens = half_lives(layer.rates)
-    if tokens.size < 2 or not np.isfinite(tokens).all():
-        return False
-    if np.ptp(tokens) > NEARLY_EQUAL * tokens.max():
+    """True if all half-lives are equal, though the tensors vary and the formula lets it show.
+
+    Also where no tensor varies but one may well be equal, of which nothing else is said: the gaps
+    of ordered decays are equal when they are evenly spaced, and when they have collapsed.
+    """
+    if not _are_equal(layer.rates):
         return False
     stored_values = {role: stored.values for role, stored in layer.tensors.items()}
-    if not any(np.ptp(values) > 0 for values in stored_values.values()):
+    is_unsaid = any(role in layer.family.equal for role in stored_values)
+    if not is_unsaid and not any(_vary(values) for values in stored_values.values()):
         return False
     ramps = {
-        role: values + np.linspace(0, 1, values.size).reshape(values.shape)
+        role: np.linspace(0, 1, values.size).reshape(values.shape)
         for role, values in stored_values.items()
     }
-    varied = np.nan_to_num(layer.rates_of(**ramps))
-    return bool(np.ptp(varied) > 0)  # HGRN's first layer has no bounds
+    # Where the formula is flat, as softplus is at -100, numbers near those stored do not show.
+    near = {role: values + ramps[role] for role, values in stored_values.items()}
+    varied = [np.nan_to_num(layer.rates_of(**numbers)) for numbers in (near, ramps)]
+    return any(_vary(rates) for rates in varied)  # not of HGRN's first layer, without bounds
+
+
+def _are_equal(rates: Floats) -> bool:
+    """True if all of two or more half-lives are finite and equal, to NEARLY_EQUAL."""
+    tokens = half_lives(rates)
+    if tokens.size < 2 or not np.isfinite(tokens).all():
+        return False
+    return bool(np.ptp(tokens) <= NEARLY_EQUAL * tokens.max())
+
+
+def _vary(values: Floats) -> bool:
+    """True if the numbers are not all the same; False if one is NaN."""
+    return bool(values.min() < values.max())
 
 
 def _is_as_defined(layer: Layer) -> bool:
@@ -425,7 +511,7 @@ def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
 def _narrowest(layer: Layer, role: str, started: Collection[str]) -> str:
     """The type of a tensor, or the narrower one that its numbers were rounded to before."""
     stored = layer.tensors[role]
-    if stored.dtype in LOW_PRECISION or role in started or not np.ptp(stored.values) > 0:
+    if stored.dtype in LOW_PRECISION or role in started or not _vary(stored.values):
         return stored.dtype
     for dtype in HALF_PRECISION:
         if _was_rounded(stored.values, dtype):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from plkernel.analysis.printing import escaped
 from plkernel.analysis.results import Result
 from plkernel.common.cli import counted, existing, text_table
 from plkernel.common.files import CHECKPOINT
@@ -20,6 +21,7 @@ from plkernel.decays.memory_figures import DRAWN, model_figure
 from plkernel.decays.own import Decays, UnknownDecays, statements
 from plkernel.decays.rates import LAGS, Layer, kernel, known_layers, quantiles
 from plkernel.decays.redrawn import FEWEST, redrawn
+from plkernel.decays.run_files import file_of, is_of_run, weights_of
 from plkernel.decays.structure import row_labels, why_unknown
 from plkernel.decays.tensors import HUB, open_checkpoint
 
@@ -131,7 +133,7 @@ def is_other_software(model: Path) -> bool:
             return True
         weights = [*held_files(model), *model.glob("*.index.json")]
         return not (model / CHECKPOINT).exists() and bool(weights or conversion(model))
-    return model.name != CHECKPOINT
+    return not is_of_run(model)
 
 
 def of_checkpoint(
@@ -183,14 +185,14 @@ def _compared(model: Path, compare: Path | None, decays: Decays | None) -> tuple
 
 
 def inspected(target: str, decays: Decays | None = None) -> Shown:
-    """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub.
+    """Read a folder, a file or, as hf:OWNER/NAME, a repository on the hub; of a run its weights.
 
     decays: of layers of somebody's own, see `plkernel.decays.own`.
 
     Raises ValueError if no decays are known.
     """
     stated = statements(decays)
-    opened = open_checkpoint(target)
+    opened = weights_of(open_checkpoint(file_of(target)))
     checkpoint = with_parent(opened)
     try:
         layers = known_layers(checkpoint, stated, head_of(opened, checkpoint))
@@ -198,9 +200,9 @@ def inspected(target: str, decays: Decays | None = None) -> Shown:
             raise UnknownDecays(_nothing(checkpoint.names), checkpoint.names)
         seen = tuple(findings(checkpoint, layers))
     except UnknownDecays as error:
-        raise UnknownDecays(f"{target}: {error}", error.names) from error
+        raise UnknownDecays(escaped(f"{target}: {error}"), error.names) from error
     except ValueError as error:
-        raise ValueError(f"{target}: {error}") from error
+        raise ValueError(escaped(f"{target}: {error}")) from error
     model_type = checkpoint.config.get("model_type")
     return Shown(target, model_type if isinstance(model_type, str) else None, tuple(layers), seen)
 

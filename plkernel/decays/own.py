@@ -5,7 +5,7 @@ any function. A file of TOML can name forms alone: nothing in it is executed.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite, prod
@@ -60,6 +60,8 @@ NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a name that is a number."""
 MOST_SHOWN = 3
 """Patterns that a suggestion has, at most."""
+LEVELS = ("theta", "delta")
+"""Last parts of the names of the parameters of `plkernel.models.spectrum.Ordered`."""
 
 
 class Misfit(ValueError):
@@ -251,6 +253,39 @@ def own_layers(
     return layers
 
 
+def check_levels(
+    layers: Iterable[tuple[str, Family, Mapping[str, str]]],
+    names: Collection[str],
+    size: Callable[[str], int],
+) -> None:
+    """Raise ValueError where a form is stated of one of the two parameters of ordered levels.
+
+    names: of all tensors; size: how many numbers one holds. They are known by their names, one
+    number and several.
+    """
+    for _, family, tensors in layers:
+        is_form = family.own and not family.whole
+        head, dot, last = tensors.get(MAIN, "").rpartition(".")
+        if not is_form or last not in LEVELS:
+            continue
+        theta, delta = (f"{head}{dot}{one}" for one in LEVELS)
+        if theta in names and delta in names and size(theta) == 1 < size(delta):
+            raise ValueError(
+                f"decays {family.anchor!r} must take {theta} and {delta} together, as ordered"
+                f" levels, got a form of {last} alone; {_of_levels(head)}"
+            )
+
+
+def _of_levels(head: str) -> str:
+    """What to do about ordered levels that are not called so; head: the name of their module."""
+    parent, _, module = head.rpartition(".")
+    if module == "ordered":
+        return "state nothing of them, they are known by these names"
+    name = f"{parent}.ordered".removeprefix(".")
+    known = " and ".join(f"{name}.{one}" for one in LEVELS)
+    return f"name them {known}, or give a function of both"
+
+
 def _beside(statement: Statement, stars: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
     """Names of the tensors beside a parameter, by role; each star stands for what it stood for."""
     names = {}
@@ -360,17 +395,28 @@ def _is_likely(name: str) -> bool:
     return any(LIKELY.fullmatch(word) for word in words)
 
 
+def _modules_of_levels(names: Collection[str]) -> list[str]:
+    """Modules, with stars for numbers, that have both parameters of ordered levels."""
+    found = []
+    for name in names:
+        head, dot, last = name.rpartition(".")
+        if last == LEVELS[0] and f"{head}{dot}{LEVELS[1]}" in names:
+            found.append(NUMBER.sub("*", head))
+    return list(dict.fromkeys(found))
+
+
 def with_lines(error: UnknownDecays, *calls: str) -> ValueError:
     """The error with a hint at `decays` for a layer of one's own, and the lines to write as a note.
 
     calls: lines of Python that take `decays`.
     """
-    return _told(error, _in_python, calls)
+    return _told_of_levels(error, calls) or _told(error, _in_python, calls)
 
 
 def with_toml(error: UnknownDecays, command: str) -> ValueError:
     """The same for a command, which takes a TOML file: the call of it without that option."""
-    return _told(error, _in_toml, [command])
+    in_python = ["plkernel.inspect(path, decays=decays)"]
+    return _told_of_levels(error, in_python) or _told(error, _in_toml, [command])
 
 
 def _told(
@@ -386,6 +432,29 @@ def _told(
     told = ValueError(f"{error}; {hint}")
     forms = f"# with the form that the layer uses: {', '.join(FORMS)}"
     told.add_note("\n".join([*lines, forms]))
+    return told
+
+
+def _told_of_levels(error: UnknownDecays, calls: Sequence[str]) -> ValueError | None:
+    """The error with a hint at ordered levels under other names; None where there are none.
+
+    calls: lines of Python that take `decays`, for the note.
+    """
+    modules = _modules_of_levels(error.names)
+    if not modules:
+        return None
+    head = modules[0]
+    theta, delta = (f"{head}.{one}".removeprefix(".") for one in LEVELS)
+    hint = f"{theta} and {delta} are named like ordered levels: {_of_levels(head)}"
+    told = ValueError(f"{error}; {hint}")
+    lines = [
+        "# in Python, where the levels are the logarithms of rates",
+        "from plkernel.analysis.parametrisations import ordered_levels",
+        "decay = lambda x, delta: (-ordered_levels(x, delta).exp()).exp()",
+        f'{TABLE} = {{"{theta}": {{"{FORM}": decay, "delta": "{delta}"}}}}',
+        *calls,
+    ]
+    told.add_note("\n".join(lines))
     return told
 
 

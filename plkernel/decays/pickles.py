@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
-from plkernel.common.files import check_regular
+from plkernel.common.files import check_regular, shown
 
 MOST_INFLATED = 2**26
 """Bytes that the parts of a file may have beyond its own size: torch does not compress them."""
@@ -66,12 +66,24 @@ def read_pickle(path: Path) -> dict[str, Any]:
         reason = type(error).__name__  # torch's own text advises to switch the safety off
         raise ValueError(f"{path}: {NEEDED}, got {reason}; nothing else is read") from error
     weights = _weights(content)
-    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
-        raise ValueError(
-            f"{path}: must hold a flat dictionary of named tensors, got {type(content).__name__}"
-        )
+    strange = _no_weights(weights)
+    if strange:
+        raise ValueError(f"{path}: must hold a flat dictionary of named tensors, got {strange}")
     _check_expanded(path, weights)
     return weights
+
+
+def _no_weights(content: Any) -> str:
+    """Words for what is no dictionary with names as keys, and what to save in its place; or ""."""
+    kind = type(content).__name__
+    if isinstance(content, Inert):
+        return f"an object of class {kind}, which is not loaded; save its state_dict()"
+    if not isinstance(content, dict):
+        return f"a {kind}; save a state_dict()"
+    for key in content:
+        if not isinstance(key, str):
+            return f"one with the key {shown(key)}; names must be texts"
+    return ""
 
 
 def _check_expanded(path: Path, weights: Mapping[str, Any]) -> None:
@@ -97,7 +109,7 @@ def _loaded(path: Path) -> Any:
     stubs: list[Any] = []
     if zipped:
         names = get_unsafe_globals_in_checkpoint(path)
-        stubs = [(type("Inert", (Inert,), {}), name) for name in names]
+        stubs = [(type(name.rpartition(".")[2], (Inert,), {}), name) for name in names]
     with (
         warnings.catch_warnings(action="ignore"),  # of another protocol, which the error names
         safe_globals(stubs),

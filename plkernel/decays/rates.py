@@ -9,7 +9,7 @@ import numpy as np
 
 from plkernel.decays.families import FAMILIES, Family, Floats, Given, names_of
 from plkernel.decays.memory import QUANTILES
-from plkernel.decays.own import MAIN, Misfit, Statement, own_layers
+from plkernel.decays.own import MAIN, Misfit, Statement, check_levels, own_layers
 from plkernel.decays.tensors import Checkpoint, Stored
 
 LAGS: Floats = np.exp2(np.arange(13.0))
@@ -166,6 +166,7 @@ def known_layers(
         raise ValueError(
             f"layers with decays must be at most {MOST_LAYERS:,}, got {len(matched):,}"
         )
+    check_levels(matched, checkpoint.names, checkpoint.size)
     numbers = 0
     for _, _, wanted in matched:
         numbers += sum(checkpoint.size(name) for name in wanted.values())

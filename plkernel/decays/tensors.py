@@ -155,9 +155,7 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
         is_plain = is_strided and not (tensor.is_meta or tensor.is_nested)
         is_empty = is_plain and not tensor.numel()
         if not is_plain or is_empty or type_of(tensor) not in EPS:
-            held = str(getattr(tensor, "dtype", type(tensor).__name__))
-            if is_plain:
-                held += f" {tuple(tensor.shape)}"
+            held = _kind_of(tensor)
             raise ValueError(
                 f"{name} must be a tensor of floating-point numbers ({', '.join(EPS)}), got {held}"
                 f"{EMPTY if is_empty else ''}"
@@ -176,6 +174,19 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
         return int(checked(name).numel())
 
     return Checkpoint(tuple(tensors), config, size, read, numbers)
+
+
+def _kind_of(value: Any) -> str:
+    """Type, shape and layout of a tensor in words, and where it holds no numbers; else its type."""
+    if not hasattr(value, "layout"):
+        return type(value).__name__
+    if value.is_nested:  # without one shape
+        return f"{value.dtype}, nested"
+    held = f"{value.dtype} {tuple(value.shape)}"
+    if value.is_meta:
+        return f"{held} on the meta device, which holds no numbers"
+    layout = str(value.layout).removeprefix("torch.")
+    return held if layout == "strided" else f"{held} of layout {layout}; save it with .to_dense()"
 
 
 def type_of(tensor: Any) -> str:

@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from numbers import Integral
 from operator import attrgetter
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.analysis.nodes import check_numbers
-from plkernel.common import cli
+from plkernel.common.files import brief
 from plkernel.decays.bare import PARENT, located
 from plkernel.decays.checkpoints import Checkpoint
 from plkernel.decays.families import BY_INPUT, FAMILIES, Family
 from plkernel.decays.findings import HALF_PRECISION, Finding, findings, grouped
-from plkernel.decays.own import Decays, Misfit, UnknownDecays, statements, with_lines
+from plkernel.decays.own import (
+    Decays,
+    Misfit,
+    UnknownDecays,
+    check_levels,
+    statements,
+    with_lines,
+)
 from plkernel.decays.rates import NUMBERED, Layer, Located, half_lives, quantiles
 from plkernel.decays.structure import like_decays
 from plkernel.decays.tensors import of_tensors, spacing
@@ -408,8 +416,11 @@ class _Treated:
 
 def check_module(model: Any) -> None:
     """ValueError unless `model` is a torch.nn.Module."""
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model must be a torch.nn.Module, got {cli.shortened(repr(model), 60)}")
+    if isinstance(model, nn.Module):
+        return
+    is_saved = isinstance(model, str | PathLike | Mapping)
+    hint = "; plkernel.inspect(path) reads the file of a checkpoint" if is_saved else ""
+    raise ValueError(f"model must be a torch.nn.Module, got {brief(model)}{hint}")
 
 
 def optimizers_of(given: Any) -> list[Any]:
@@ -646,6 +657,7 @@ def layers_of(
             f" are those of {families}",
             [name for name, _ in model.named_parameters()],
         )
+    check_levels(known, names, lambda name: int(attrgetter(name)(model).numel()))
     return checkpoint, known
 
 

@@ -268,6 +268,16 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
     return model.eval(), content, step
 
 
+def foreign_code(path: Path) -> str | None:
+    """The code of other people that builds the model of a run, by the config.json in its folder.
+
+    path: the folder, or the checkpoint in it. None where it is a model of plkernel's own, and where
+    there is no such file.
+    """
+    config = (path if path.is_dir() else path.parent) / CONFIG
+    return _foreign_kind(load_object(config)) if config.is_file() else None
+
+
 def _foreign_kind(content: Mapping[str, Any]) -> str | None:
     """The kind of the model in the configuration of a run where that is other people's code."""
     section = content.get("model")

@@ -1,16 +1,21 @@
 """What is found in decays, at the limits of every finding: one step before it and one behind."""
 
+import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save
 
 from plkernel.decays import findings
 from plkernel.decays.checkpoints import Checkpoint, Stored
 from plkernel.decays.families import Given
 from plkernel.decays.findings import LONGEST, Finding, grouped
-from plkernel.decays.rates import half_lives, kernel, quantiles
+from plkernel.decays.rates import half_lives, kernel, known_layers, quantiles
 from plkernel.decays.structure import (
     _otherwise,
     _setting,
@@ -20,6 +25,7 @@ from plkernel.decays.structure import (
     too_many,
     unread,
 )
+from plkernel.decays.tensors import open_checkpoint
 
 LN2 = float(np.log(2.0))
 
@@ -428,3 +434,169 @@ def test_half_lives_quantiles_and_kernels_of_rates_at_the_ends() -> None:
     assert np.isnan(kernel(np.array([np.nan]), lags)).all()
     assert kernel(np.array([np.inf]), lags).tolist() == [0.0] * 3
     assert np.isinf(kernel(np.array([-np.inf, 1.0]), lags)).all()
+
+
+# Decays as a whole
+# ------------------------------------------------------------------------------------------------
+
+
+def stated(tensors: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and severities of what is found in a file with these tensors."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "x.safetensors"
+        path.write_bytes(save({name: torch.tensor(x) for name, x in tensors.items()}))
+        checkpoint = open_checkpoint(str(path))
+        seen = findings.findings(checkpoint, known_layers(checkpoint))
+    return [(one.name, one.severity) for one in seen]
+
+
+GAPS = np.full(15, 0.3)
+ORDERED: dict[str, dict[str, Any]] = {
+    "SSM": {},
+    "Mamba-2": {"dt_bias": np.full(16, -2.97)},
+    "RWKV-7": {"w0": np.zeros(16), "r_k": np.zeros((1, 16))},
+}
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_ordered_decays_that_have_collapsed_are_wrong(kind: str) -> None:
+    """Where softplus is flat too; a layer whose gaps are equal and open is fine."""
+    for delta, found in ((np.full(15, -100.0), True), (np.full(15, -13.0), True), (GAPS, False)):
+        tensors = {"ordered.theta": np.array([-3.0]), "ordered.delta": delta, **ORDERED[kind]}
+        seen = stated({f"m.0.{name}": x for name, x in tensors.items()})
+        assert (("all equal", "wrong") in seen) is found, (kind, delta[0])
+
+
+def test_a_saturated_form_does_not_hide_that_half_lives_are_equal() -> None:
+    """sigmoid(60 .. 90) is 1 to rounding: all rates of RWKV-7 are 0.6065."""
+    tensors = {"blocks.0.att.w0": np.linspace(60, 90, 16), "blocks.0.att.r_k": np.zeros((1, 16))}
+    assert ("all equal", "wrong") in stated(tensors)
+
+
+def mixers(**tensors: Any) -> dict[str, Any]:
+    """Tensors of two equal layers of Mamba-2."""
+    return {f"layers.{i}.mixer.{name}": x for i in range(2) for name, x in tensors.items()}
+
+
+HEADS = 16
+RANDOM = np.random.default_rng(0)
+STEPS = np.sort(RANDOM.uniform(-6, -2, HEADS))
+EVEN = np.linspace(-3.0, 3.0, HEADS)
+LOG_SPACED = np.log(np.expm1(np.geomspace(0.7, 0.0004, HEADS)))
+
+
+@pytest.mark.parametrize(
+    ("a_log", "dt_bias", "wrong"),
+    [
+        (EVEN, np.full(HEADS, -2.97), set()),
+        (RANDOM.normal(size=HEADS), np.full(HEADS, -2.97), {"identical layers"}),
+        (np.zeros(HEADS), LOG_SPACED, set()),
+        (np.zeros(HEADS), RANDOM.permutation(STEPS), {"zeros", "identical layers"}),
+        (np.full(HEADS, 0.7), RANDOM.permutation(STEPS), {"all equal", "identical layers"}),
+        (np.zeros(HEADS), np.full(HEADS, -2.97), {"zeros", "all equal", "identical layers"}),
+        (np.full(HEADS, 0.7), np.full(HEADS, -2.97), {"all equal", "identical layers"}),
+        (EVEN, np.zeros(HEADS), {"zeros"}),
+    ],
+    ids=[
+        "the spectrum of PoST",
+        "the same after training",
+        "A = 1 and log-spaced steps",
+        "A lost",
+        "A of one number",
+        "A lost and one step",
+        "one number each",
+        "steps lost",
+    ],
+)
+def test_a_constant_tensor_is_no_fault_where_a_design_has_the_others_tell_heads_apart(
+    a_log: Any, dt_bias: Any, wrong: set[str]
+) -> None:
+    seen = stated(mixers(A_log=a_log, dt_bias=dt_bias))
+    assert {name for name, severity in seen if severity == "wrong"} == wrong
+
+
+def test_a_level_of_zero_is_no_tensor_of_zeros() -> None:
+    """theta of ordered Mamba-2 is ln 1 at the start."""
+    beside = {"m.0.ordered.delta": np.linspace(-2, 0, 15), "m.0.dt_bias": STEPS}
+    seen = stated({"m.0.ordered.theta": np.zeros(1), **beside})
+    assert "zeros" not in {name for name, _ in seen}
+    assert ("zeros", "wrong") in stated({"m.0.log_rate": np.zeros(1)})
+
+
+HEAD = np.linspace(-1.0, 1.0, 16)
+ZIGZAG = 2.5 * HEAD * np.abs(HEAD)
+PLACED = {
+    "evenly": np.linspace(-5, 0, 16),
+    "evenly, in another order": np.random.default_rng(1).permutation(np.linspace(-5, 0, 16)),
+    "at quantiles of a law": np.log(np.linspace(0.001, 1.0, 16) ** 1.15),
+    "in every head anew": np.tile(np.linspace(-5, 0, 16), 4),
+    "in every head anew, by rows": np.tile(np.linspace(-5, 0, 16), (4, 1)),
+    "with a zigzag": np.linspace(-6, -0.5, 64) + np.tile(ZIGZAG, 4),
+}
+
+
+@pytest.mark.parametrize("place", PLACED)
+def test_equal_layers_are_notable_where_a_formula_placed_the_decays(place: str) -> None:
+    levels = PLACED[place]
+    [one] = findings._identical([a_layer(np.exp(levels)) for _ in range(2)])
+    assert one.severity == "notable"
+    trained = levels + 0.1 * np.random.default_rng(0).normal(size=levels.shape)
+    [one] = findings._identical([a_layer(np.exp(trained)) for _ in range(2)])
+    assert one.severity == "wrong"
+
+
+def test_layers_of_one_draw_are_wrong_though_their_rows_are_a_formula() -> None:
+    """A of Mamba is 1, 2 .. in every row, and rows differ by their step alone."""
+    steps = np.exp(np.random.default_rng(0).normal(size=(64, 1)))
+    [one] = findings._identical([a_layer(steps * np.arange(1.0, 17.0)) for _ in range(2)])
+    assert one.severity == "wrong"
+
+
+@pytest.mark.parametrize("channels", [7, 8])
+def test_seven_channels_may_be_in_order_by_chance(channels: int) -> None:
+    rates = np.arange(1.0, channels + 1) ** 2
+    assert findings._are_placed(rates) is (channels == 8)
+
+
+# Numbers that cannot be
+# ------------------------------------------------------------------------------------------------
+
+
+def test_decays_that_are_nan_though_the_numbers_are_finite_are_wrong() -> None:
+    tensors = {"blocks.0.ssm.log_rate": np.ones(1), "blocks.0.ssm.log_length": np.array([4.16])}
+    assert ("NaN", "wrong") in stated(tensors)
+    layer = a_layer([np.nan, 1.0], {"w": [1.0, np.nan]})
+    told = [one.name for one in findings._out_of_range(layer, (), "m.w")]
+    assert "NaN" not in told, "that the tensor is NaN is said of it"
+
+
+@pytest.mark.parametrize(
+    ("log_length", "found"), [(-1.0, "length"), (0.0, "length"), (np.inf, "+inf"), (4.16, "")]
+)
+def test_a_length_of_one_step_or_less_is_wrong(log_length: float, found: str) -> None:
+    rates = np.random.default_rng(0).normal(-3.0, 1.0, 9)
+    tensors = {"m.0.log_rate": rates, "m.0.log_length": np.array([log_length])}
+    with warnings.catch_warnings(action="error"):
+        wrong = {name for name, severity in stated(tensors) if severity == "wrong"}
+    assert wrong == ({found} if found else set())
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (
+            {"ordered.theta": np.zeros(3), "ordered.delta": GAPS},
+            "theta must hold one number, got 3",
+        ),
+        ({"log_rate": EVEN, "log_length": EVEN}, "log_length must hold one number, got 16"),
+        (
+            {"ordered.theta": np.zeros(1), "ordered.delta": GAPS, "w0": np.zeros(1)},
+            "must have the shapes of RWKV-7 in order",
+        ),
+    ],
+)
+def test_shapes_of_ordered_and_of_scaled_decays_are_held(
+    tensors: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        stated({f"m.0.{name}": x for name, x in tensors.items()})

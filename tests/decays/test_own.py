@@ -25,6 +25,7 @@ from plkernel.decays.own import (
     suggestion,
 )
 from plkernel.decays.rates import half_lives
+from plkernel.models.spectrum import Ordered
 from plkernel.testing import assert_decays_survive
 
 SIGMOID = {"*.decay": "sigmoid"}
@@ -452,3 +453,49 @@ def test_a_bare_layer_of_a_known_family_beside_one_of_one_s_own(tmp_path: Path) 
     tensors = {name: torch.linspace(-2.0, -1.0, 4) for name in ("A_log", "dt_bias", "decay")}
     found = plkernel.inspect(file_of(tmp_path, tensors), decays={"decay": "sigmoid"})
     assert [one.family.name for one in found.layers] == ["Mamba-2", "own layer decay"]
+
+
+class Levels(nn.Module):
+    """Ordered levels, called so."""
+
+    def __init__(self, name: str = "levels") -> None:
+        super().__init__()
+        self.add_module(name, Ordered(8))
+        nodes = plkernel.place(8, longest=500)
+        plkernel.apply(nodes, self.get_submodule(name), parametrisation="log_rate")
+
+
+def test_ordered_levels_under_another_name_are_told_by_name(tmp_path: Path) -> None:
+    """No form is suggested for one of their two parameters; the lines below the error work."""
+    wanted = plkernel.watch(Levels("ordered")).read()["decay/layer/half_life_max"]
+    for model, names in ((Levels(), "levels.theta and levels.delta"), (Ordered(8), "theta and")):
+        with pytest.raises(ValueError, match="must have a layer with known decays") as told:
+            plkernel.watch(model)
+        assert f"{names}" in str(told.value)
+        assert "name them ordered.theta and ordered.delta, or give a function" in str(told.value)
+        assert "sigmoid" not in str(told.value)
+    model = Levels()
+    with pytest.raises(ValueError, match="must have a layer with known decays") as told:
+        plkernel.watch(model)
+    scope: dict[str, Any] = {"plkernel": plkernel, "model": model, "optimizer": None}
+    exec(told.value.__notes__[0], scope)
+    assert scope["watch"].read()["decay/levels/half_life_max"] == pytest.approx(wanted, rel=1e-6)
+    state = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    with pytest.raises(ValueError, match=r"name them ordered\.theta and ordered\.delta"):
+        plkernel.inspect(file_of(tmp_path, state))
+
+
+@pytest.mark.parametrize("pattern", ["*.theta", "*.delta"])
+def test_one_parameter_of_ordered_levels_is_no_decay(pattern: str, tmp_path: Path) -> None:
+    model = Levels()
+    path = file_of(tmp_path, {name: x.detach() for name, x in model.named_parameters()})
+    stated = {pattern: "log_rate"}
+    for read in (
+        lambda: plkernel.inspect(path, decays=stated),
+        lambda: plkernel.watch(model, decays=stated),
+    ):
+        with pytest.raises(ValueError, match=r"must take levels\.theta and levels\.delta together"):
+            read()
+    # Two parameters of that name that hold a number for each channel are somebody's own.
+    own = file_of(tmp_path, {"m.theta": torch.linspace(1, 2, 8), "m.delta": torch.ones(8)})
+    assert plkernel.inspect(own, decays=stated).layers[0].rates.size == 8

@@ -56,6 +56,22 @@ def test_what_is_no_dictionary_of_names_is_refused(tmp_path: Path) -> None:
             read_pickle(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (torch.nn.Linear(2, 2), "an object of class Linear, which is not loaded; save its state"),
+        ({1: ONE}, "one with the key 1; names must be texts"),
+        ([ONE], r"a list; save a state_dict\(\)"),
+    ],
+)
+def test_what_is_no_dictionary_of_names_is_told_as_what_it_is(
+    content: Any, words: str, tmp_path: Path
+) -> None:
+    torch.save(content, tmp_path / "x.pth")
+    with pytest.raises(ValueError, match=f"got {words}"):
+        read_pickle(tmp_path / "x.pth")
+
+
 def test_expanded_tensors_may_take_as_much_more_as_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

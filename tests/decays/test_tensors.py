@@ -436,3 +436,35 @@ def test_safetensors_need_neither_torch_nor_transformers(
     layers = json.loads((tmp_path / "x.json").read_text())["layers"]
     expected = inspected(str(tmp_path)).to_dict()["layers"]
     assert [one["half_lives"] for one in layers] == [one["half_lives"] for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "got"),
+    [
+        (torch.ones(3).to_sparse(), "float32 (3,) of layout sparse_coo; save it with .to_dense()"),
+        (torch.ones(3, device="meta"), "float32 (3,) on the meta device, which holds no numbers"),
+        (torch.ones(3, dtype=torch.int8), "int8 (3,)"),
+        ([1.0], "list"),
+    ],
+)
+def test_a_tensor_that_is_not_read_is_told_as_what_it_is(
+    tensor: Any, got: str, tmp_path: Path
+) -> None:
+    torch.save({"a.nu_log": tensor, "b": torch.ones(1)}, tmp_path / "x.pth")
+    with pytest.raises(ValueError, match="must be a tensor of floating-point numbers") as told:
+        inspected(str(tmp_path / "x.pth"))
+    assert str(told.value).endswith(got)
+
+
+def test_names_show_no_control_characters_in_python(tmp_path: Path) -> None:
+    """Nor in a notebook, nor in an error."""
+    path = tmp_path / "x.safetensors"
+    save_file({"blocks.0.\x1b[31mssm.log_rate": torch.zeros(4)}, path)
+    found = inspected(str(path))
+    for text in (repr(found), str(found), found._repr_html_()):
+        assert "\x1b" not in text
+        assert "\\x1b[31mssm.log_rate" in text
+    save_file({"\x1b[31mweight": torch.zeros(4)}, path)
+    with pytest.raises(ValueError, match="no decays are known under names like") as told:
+        inspected(str(path))
+    assert "\x1b" not in str(told.value)

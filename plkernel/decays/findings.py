@@ -135,7 +135,7 @@ def _are_smooth(levels: Floats) -> bool:
     turns = 0
     for line in bends:
         told = line[np.abs(line) > NEARLY_EQUAL]  # rounding bends equal steps too
-        turns += np.count_nonzero(told[1:] * told[:-1] < 0)
+        turns += int(np.count_nonzero(told[1:] * told[:-1] < 0))
     expected = len(bends) * 2 * (steps.shape[-1] - 2) / 3
     variance = len(bends) * (16 * steps.shape[-1] - 29) / 90
     return bool(turns <= expected - CHANCE * np.sqrt(variance))

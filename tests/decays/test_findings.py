@@ -563,11 +563,18 @@ def test_seven_channels_may_be_in_order_by_chance(channels: int) -> None:
 
 
 def test_decays_that_are_nan_though_the_numbers_are_finite_are_wrong() -> None:
+    told = {}
+    for last in (2.0, np.nan):
+        layer = a_layer([np.nan, 1.0], {"w": [1.0, last]})
+        told[last] = [one.name for one in findings._out_of_range(layer, (), "m.w")]
+    assert "NaN" in told[2.0]
+    assert "NaN" not in told[np.nan], "that the tensor is NaN is said of it"
+
+
+def test_one_channel_whose_decay_depends_on_the_position_is_refused() -> None:
     tensors = {"blocks.0.ssm.log_rate": np.ones(1), "blocks.0.ssm.log_length": np.array([4.16])}
-    assert ("NaN", "wrong") in stated(tensors)
-    layer = a_layer([np.nan, 1.0], {"w": [1.0, np.nan]})
-    told = [one.name for one in findings._out_of_range(layer, (), "m.w")]
-    assert "NaN" not in told, "that the tensor is NaN is said of it"
+    with pytest.raises(ValueError, match="levels must be 2 or more for decays by position, got 1"):
+        stated(tensors)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ NEARLY_EQUAL = 1e-4
 """Relative difference of half-lives below which they are called equal."""
 MAY_BE_INITIAL = ("zeros", "all equal", "reset", "identical layers")
 """Findings that are no fault where the initialisation is not known."""
+CONSTANT = ("zeros", "all equal")
+"""Findings of one number in all of a tensor; the latter also of all half-lives, then wrong."""
 KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
 """Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
 STEPS = ("dt_bias", "log_dt", "log_step")
@@ -67,11 +69,13 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
     count = 1 + max((layer.number for layer in layers), default=0)
     seen: list[Finding] = []
     moved: list[str] = []
+    constant = constant_in_all(layers)
     for layer in layers:
         started = official_starts(layer, count)
         if layer.family.fixed is None and len(started) < len(layer.tensors):
             moved.append(layer.family.name)
-        seen += _as_owned(layer.family, _of_tensors(layer, started, count))
+        of_tensors = unless_designed(_of_tensors(layer, started, count), constant)
+        seen += _as_owned(layer.family, of_tensors)
         seen += _as_owned(layer.family, _of_half_lives(layer, started))
         seen += _as_owned(layer.family, _of_dtype(layer, started))
     for name in dict.fromkeys(moved):
@@ -92,6 +96,31 @@ def _as_owned(family: Family, seen: Iterable[Finding]) -> Iterator[Finding]:
             yield one._replace(severity="notable")
         else:
             yield one
+
+
+def constant_in_all(layers: Sequence[Layer]) -> set[str]:
+    """Names of the tensors of one number whose role holds one number in all layers of a family."""
+    varying = set()
+    for layer in layers:
+        for role, stored in layer.tensors.items():
+            if _vary(stored.values):
+                varying.add((layer.family.name, role))
+    return {
+        name
+        for layer in layers
+        for role, name in layer.names.items()
+        if (layer.family.name, role) not in varying
+    }
+
+
+def unless_designed(seen: Iterable[Finding], designed: Collection[str]) -> Iterator[Finding]:
+    """Findings, those of one number in a tensor that is not among the `designed` as wrong.
+
+    A design holds in all layers, and from the start.
+    """
+    for one in seen:
+        is_fault = one.name in CONSTANT and one.tensor not in designed
+        yield one._replace(severity="wrong") if is_fault else one
 
 
 def _identical(layers: Sequence[Layer]) -> Iterator[Finding]:

@@ -24,7 +24,14 @@ from plkernel.common.files import brief
 from plkernel.decays.bare import PARENT, located
 from plkernel.decays.checkpoints import Checkpoint
 from plkernel.decays.families import BY_INPUT, FAMILIES, Family
-from plkernel.decays.findings import HALF_PRECISION, Finding, findings, grouped
+from plkernel.decays.findings import (
+    HALF_PRECISION,
+    Finding,
+    constant_in_all,
+    findings,
+    grouped,
+    unless_designed,
+)
 from plkernel.decays.own import (
     Decays,
     Misfit,
@@ -131,6 +138,7 @@ class watch:
         self._checkpoint, self._places = _asked_layers(model, decays)
         self._labels = _labels([module for module, _, _ in self._places])
         self._start: dict[str, np.ndarray] = {}
+        self._constant: dict[str, set[str]] = {}
         self._misfits: list[Misfit] = []
         self._reported: set[tuple[str, str]] = set()
         self.read()
@@ -198,6 +206,7 @@ class watch:
     def _seen(self, layers: Sequence[Layer]) -> list[Finding]:
         """Findings of plkernel.inspect that also hold of a live model, whole or in shards."""
         seen = findings(self._checkpoint, layers)
+        seen = list(unless_designed(seen, self._constant_since_start(layers)))
         if self.unseen:  # no tensor of these layers was read
             names: set[str] = set()
             for _, _, tensors in self._places:
@@ -208,6 +217,16 @@ class watch:
         if any(hasattr(parameter, "to_local") for parameter in self.model.parameters()):
             beside += ["shape", "not as defined"]  # of all shards together
         return [one for one in seen if one.name not in beside]
+
+    def _constant_since_start(self, layers: Sequence[Layer]) -> set[str]:
+        """Names of the tensors of one number at the first reading; all of somebody's own layers."""
+        names: set[str] = set()
+        for layer in layers:
+            names |= self._constant.setdefault(layer.module, constant_in_all([layer]))
+            if layer.family.own:
+                names.update(layer.names.values())
+                names.add(" with ".join(layer.names.values()))
+        return names
 
     def _collapsed(self, layer: Layer) -> Iterator[Finding]:
         """A layer that remembered and forgets half within a token now, in all of its channels."""

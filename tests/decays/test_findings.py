@@ -515,6 +515,13 @@ def test_a_constant_tensor_is_no_fault_where_a_design_has_the_others_tell_heads_
     assert {name for name, severity in seen if severity == "wrong"} == wrong
 
 
+def test_a_design_holds_in_all_layers() -> None:
+    one_step = mixers(A_log=EVEN, dt_bias=np.full(HEADS, -2.97))
+    assert ("all equal", "notable") in stated(one_step)
+    one_step["layers.0.mixer.dt_bias"] = STEPS
+    assert ("all equal", "wrong") in stated(one_step)
+
+
 def test_a_level_of_zero_is_no_tensor_of_zeros() -> None:
     """theta of ordered Mamba-2 is ln 1 at the start."""
     beside = {"m.0.ordered.delta": np.linspace(-2, 0, 15), "m.0.dt_bias": STEPS}

@@ -499,3 +499,15 @@ def test_one_parameter_of_ordered_levels_is_no_decay(pattern: str, tmp_path: Pat
     # Two parameters of that name that hold a number for each channel are somebody's own.
     own = file_of(tmp_path, {"m.theta": torch.linspace(1, 2, 8), "m.delta": torch.ones(8)})
     assert plkernel.inspect(own, decays=stated).layers[0].rates.size == 8
+
+
+def test_constants_of_two_tensors_are_notable_of_an_own_layer_too() -> None:
+    model = nn.ModuleDict({"m": nn.Module()})
+    model["m"].A = nn.Parameter(torch.zeros(4))
+    model["m"].dt = nn.Parameter(torch.linspace(-4, -3, 4))
+    watch = plkernel.watch(model, decays={"*.A": {"form": "a_log", "dt_bias": "*.dt"}})
+    with torch.no_grad():
+        model["m"].A.copy_(-torch.nn.functional.softplus(model["m"].dt).log())
+    watch.read()
+    assert {one.severity for one in watch.findings} == {"notable"}
+    assert "all equal" in {one.name for one in watch.findings}

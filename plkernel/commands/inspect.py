@@ -80,12 +80,16 @@ def command(
     from plkernel.common.delivery import check_outputs, deliver
     from plkernel.decays.inspection import is_other_software
     from plkernel.decays.memory_figures import model_figure
-    from plkernel.training.checkpoint import foreign_code
 
     check_outputs(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
-    code = None if is_other_software(model) else foreign_code(model)
-    other = is_other_software(model) or code is not None
+    other = is_other_software(model)
+    code = None
+    if not other:
+        from plkernel.training.checkpoint import foreign_code
+
+        code = foreign_code(model)
+        other = code is not None
     if notable and not strict:
         raise ValueError("strict must be given with notable; give --strict --notable")
     if other:

@@ -331,7 +331,7 @@ def _hardly_trained(layer: Layer, role: str, count: int) -> Iterator[Finding]:
             severity = "notable" if role not in STEPS and _are_placed(layer.rates) else "wrong"
             yield Finding("zeros", name, f"all {values.size:,} numbers are zero", severity)
     elif values.size > _few(stored.dtype) and (values == values.flat[0]).all():
-        is_design = _are_placed(layer.rates) or (role in STEPS and not _are_equal(layer.rates))
+        is_design = role in STEPS and not _are_equal(layer.rates)
         words = f"all {values.size:,} numbers are {values.flat[0]:g}"
         if is_design:
             words += ", and half-lives differ by the other tensors"

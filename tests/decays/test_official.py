@@ -416,7 +416,7 @@ def dropped(part: str) -> Callable[[dict[str, Any]], Any]:
             "must be a model of RWKV-5.2",
         ),
         (6, lambda state: {"weight": torch.zeros(3)}, "with keys such as weight"),
-        (6, lambda state: [*state.values()], "named tensors, got list"),
+        (6, lambda state: [*state.values()], "named tensors, got a list"),
         (
             7,
             put("blocks.1.att.w2", torch.zeros(4, 24)),

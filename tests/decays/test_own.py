@@ -507,7 +507,7 @@ def test_constants_of_two_tensors_are_notable_of_an_own_layer_too() -> None:
     model["m"].dt = nn.Parameter(torch.linspace(-4, -3, 4))
     watch = plkernel.watch(model, decays={"*.A": {"form": "a_log", "dt_bias": "*.dt"}})
     with torch.no_grad():
-        model["m"].A.copy_(-torch.nn.functional.softplus(model["m"].dt).log())
+        model["m"].A.copy_(-2.0 - torch.nn.functional.softplus(model["m"].dt).log())
     watch.read()
     assert {one.severity for one in watch.findings} == {"notable"}
     assert "all equal" in {one.name for one in watch.findings}

@@ -6,7 +6,7 @@ draws the kernels of several starts before training and after, convergence/kerne
 what short half-lives are worth, memory-shortness/dose.png and .svg, what exponents are worth on
 eight texts, beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth,
 starts.png and .svg in models-goose and models-mamba2, recall beyond the length of training,
-recall.png and .svg in recall-post, recall-capacity and recall-far, losses on text beyond it,
+recall.png and .svg in recall-post, -capacity, -far and -mamba2, losses on text beyond it,
 post-text/post-text.png and .svg, and what the longest half-life is worth where copies are far,
 reach/reach.png and .svg. The forest of all of them and its numbers are forest/forest.png, .svg and
 table.json.
@@ -957,7 +957,7 @@ if __name__ == "__main__":
         "beta-sweep/exponents": exponents_figure(),
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
-    for one in ("recall-post", "recall-capacity", "recall-far"):
+    for one in ("recall-post", "recall-capacity", "recall-far", "recall-mamba2"):
         figures[f"{one}/recall"] = recall_tests.figure(one)
     figures["post-text/post-text"] = long_windows.figure("post-text")
     figures["reach/reach"] = reach_figure()

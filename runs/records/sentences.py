@@ -431,6 +431,7 @@ AVERAGED = (
     "reach-wide",
     "recall-capacity",
     "recall-far",
+    "recall-mamba2",
     "recall-post",
 )
 """Studies whose registered power is the mean over the spreads that their pilot leaves possible."""

@@ -3,7 +3,7 @@
 import json
 import re
 import statistics
-from functools import cache
+from functools import cache, partial
 from math import log2, sqrt
 from pathlib import Path
 from typing import Any
@@ -415,6 +415,53 @@ def test_answers_behind_the_declared_distances_are_those_of_the_rows() -> None:
             ]
             groups = test["distance"]
             assert groups["queries"][groups["up_to"].index(distance)] == number
+
+
+def test_in_mamba2_scaling_carries_far_recall_and_near_pairs_pay_for_it() -> None:
+    """Everything that was declared is confirmed; the spectrum alone, and far and near, are not
+    declared.
+    """
+    declared = sentences.record("recall-mamba2/report/table.json")["declared"]
+    assert {one["verdict"] for one in declared["hypotheses"]} == {"confirmed"}
+    assert len(declared["hypotheses"]) == 10
+    lead = partial(sentences.recalled_lead, "recall-mamba2", against="own_fast", times="8")
+    far = {
+        arm: lead(f"{arm}_fast", distance="1024")
+        for arm in ("post", "own-scaling", "spectrum", "spectrum-t2")
+    }
+    assert far["own-scaling"].value > 0.75 * far["post"].value
+    assert far["spectrum-t2"].value < 0.3 * far["post"].value
+    assert far["spectrum-t2"].low > 0
+    assert far["spectrum"].value < 0.5
+    for arm in ("post", "own-scaling"):
+        assert lead(f"{arm}_fast", distance="64").high < 0
+        assert lead(f"{arm}_fast", test="capacity").high < 0
+    rows = sentences.record("recall-mamba2/scaling-off.json")["rows"]
+    for arm, share in (("post_fast", 1 / 6), ("own-scaling_fast", 2 / 5)):
+        taken = [
+            100 * (row["far"]["goes_on"] - row["far"]["stops"])
+            for row in rows
+            if (row["arm"], row["length"]) == (arm, 1024)
+        ]
+        assert len(taken) == 7
+        lead_there = far[arm.removesuffix("_fast")].value
+        assert statistics.fmean(taken) / lead_there == pytest.approx(share, abs=0.03)
+    baseline = shares_at("recall-mamba2", "own_fast", 8, 1024)
+    assert statistics.fmean(baseline.values()) == pytest.approx(1, abs=0.5)
+
+
+def test_the_two_with_long_half_lives_in_mamba2_begin_alike_at_the_length_of_training() -> None:
+    for row in finished_rows("recall-mamba2"):
+        if row["arm"] in ("post_fast", "spectrum-t2_fast"):
+            for quantiles in row["first"]["half_life_quantiles"]:
+                assert quantiles[-1] == pytest.approx(11357, rel=1e-3)
+    ends = [sentences.longest("recall-mamba2", arm) for arm in ("spectrum-t2_fast", "post_fast")]
+    medians = [
+        sentences.median("recall-mamba2", arm, "end") for arm in ("spectrum-t2_fast", "post_fast")
+    ]
+    assert medians[1] > 3 * medians[0]
+    assert ends[0] < 11357 < ends[1]
+    assert sentences.record("recall-mamba2/spec.json")["model"]["config"]["num_heads"] == 16
 
 
 def test_scaling_beyond_the_length_of_training_is_a_small_part_of_far_recall() -> None:

@@ -39,7 +39,7 @@ CONSTANT = ("zeros", "all equal")
 KEPT_IN_FLOAT32 = ("bailing_hybrid", "glm5_next")
 """Model types whose A_log and dt_bias transformers loads in float32, whatever config.json says."""
 STEPS = ("dt_bias", "log_dt", "log_step")
-"""Roles of time steps: one step for all channels is a design, their speeds tell them apart."""
+"""Roles of time steps: one step for all channels is a design where levels are evenly spaced."""
 FEWEST_STEPS = 3
 """Steps between neighbours from which on their turning points tell anything."""
 LENGTH = "log_length"
@@ -144,12 +144,29 @@ def _are_placed(rates: Floats) -> bool:
         levels = np.log(np.abs(rates))
     if not np.isfinite(levels).all() or np.ptp(levels) < NEARLY_EQUAL:
         return False
-    even = np.diff(np.sort(levels, axis=None))
-    if even.size > 1 and np.ptp(even) < NEARLY_EQUAL:
+    if _are_even(levels):
         return True
     lines = [np.moveaxis(levels, axis, -1) for axis in range(levels.ndim)]
     telling = [one for one in lines if one.shape[-1] > FEWEST_STEPS]
     return bool(telling) and all(_are_smooth(one) for one in telling)
+
+
+def _are_even(levels: Floats) -> bool:
+    """True if three or more different levels are evenly spaced, in any order."""
+    steps = np.diff(np.sort(levels, axis=None))
+    if steps.size < 2 or not np.isfinite(steps).all():
+        return False
+    return bool(np.ptp(steps) < NEARLY_EQUAL < steps.max())
+
+
+def _leave_it_to_levels(layer: Layer) -> bool:
+    """True if one time step for all channels is the design of PoST (arXiv 2604.07658).
+
+    Its levels begin evenly on a logarithmic scale. Elsewhere a step that is the same in all
+    channels was never drawn.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):  # a rate may be 0, or NaN
+        return _are_even(np.log(np.abs(layer.rates)))
 
 
 def _are_smooth(levels: Floats) -> bool:
@@ -331,7 +348,7 @@ def _hardly_trained(layer: Layer, role: str, count: int) -> Iterator[Finding]:
             severity = "notable" if role not in STEPS and _are_placed(layer.rates) else "wrong"
             yield Finding("zeros", name, f"all {values.size:,} numbers are zero", severity)
     elif values.size > _few(stored.dtype) and (values == values.flat[0]).all():
-        is_design = role in STEPS and not _are_equal(layer.rates)
+        is_design = role in STEPS and _leave_it_to_levels(layer)
         words = f"all {values.size:,} numbers are {values.flat[0]:g}"
         if is_design:
             words += ", and half-lives differ by the other tensors"

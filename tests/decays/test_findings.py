@@ -489,7 +489,7 @@ LOG_SPACED = np.log(np.expm1(np.geomspace(0.7, 0.0004, HEADS)))
     ("a_log", "dt_bias", "wrong"),
     [
         (EVEN, np.full(HEADS, -2.97), set()),
-        (RANDOM.normal(size=HEADS), np.full(HEADS, -2.97), {"identical layers"}),
+        (RANDOM.normal(size=HEADS), np.full(HEADS, -2.97), {"all equal", "identical layers"}),
         (np.zeros(HEADS), LOG_SPACED, set()),
         (np.zeros(HEADS), RANDOM.permutation(STEPS), {"zeros", "identical layers"}),
         (np.full(HEADS, 0.7), RANDOM.permutation(STEPS), {"all equal", "identical layers"}),
@@ -499,7 +499,7 @@ LOG_SPACED = np.log(np.expm1(np.geomspace(0.7, 0.0004, HEADS)))
     ],
     ids=[
         "the spectrum of PoST",
-        "the same after training",
+        "a step that was never drawn",
         "A = 1 and log-spaced steps",
         "A lost",
         "A of one number",
@@ -520,6 +520,12 @@ def test_a_design_holds_in_all_layers() -> None:
     assert ("all equal", "notable") in stated(one_step)
     one_step["layers.0.mixer.dt_bias"] = STEPS
     assert ("all equal", "wrong") in stated(one_step)
+
+
+def test_one_step_beside_ordered_levels_is_no_fault_after_training_either() -> None:
+    ordered = {"m.0.ordered.theta": np.array([-1.0]), "m.0.ordered.delta": RANDOM.normal(size=15)}
+    seen = stated({**ordered, "m.0.dt_bias": np.full(16, -2.97)})
+    assert "wrong" not in {severity for _, severity in seen}
 
 
 def test_a_level_of_zero_is_no_tensor_of_zeros() -> None:

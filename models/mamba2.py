@@ -35,8 +35,6 @@ from plkernel.models.spectrum import (
 
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens, none of which a byte is."""
-WANTED = "layers with A_log and dt_bias, as Mamba2ForCausalLM has"
-"""What is asked of a model without any, in a message."""
 
 
 def mamba2(options: Mapping[str, Any]) -> nn.Module:
@@ -75,7 +73,7 @@ def shape_decays_(
             f"parametrisation must be one of {', '.join(get_args(Order))}, got {parametrisation!r}"
         )
     check_scaling_length(scaling_length)
-    mixers = modules_with(model, ("A_log", "dt_bias"), WANTED)
+    mixers = mixers_of(model)
     if parametrisation == "free" and scaling_length is None:
         return
     if scaling_length is not None and find_spec("mamba_ssm"):
@@ -91,6 +89,12 @@ def shape_decays_(
         levels = [_ordered_of(mixer.A_log) for mixer in mixers]
     for mixer, ordered in zip(mixers, levels, strict=True):
         _shape_mixer_(mixer, ordered, scaling_length)
+
+
+def mixers_of(model: nn.Module) -> list[Any]:
+    """The layers with A_log and dt_bias; ValueError for a model that has none."""
+    wanted = "layers with A_log and dt_bias, as Mamba2ForCausalLM has"
+    return modules_with(model, ("A_log", "dt_bias"), wanted)
 
 
 def _check_mixer(mixer: Any, length: float | None) -> None:

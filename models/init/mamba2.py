@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from plkernel.analysis.nodes import SLOWEST, Nodes, check_numbers, place
 from plkernel.analysis.parametrisations import inverse_softplus
-from plkernel.models.layers import modules_with
+from plkernel.models.mamba2 import mixers_of
 from plkernel.models.power_law import decays_
 
 STEPS = 1e-4, 1.0
@@ -77,7 +77,7 @@ def spectrum_(
     `longest` is the training context, and its code.
     """
     _check_spectrum(longest, step, freeze)
-    for layer in _mamba2_layers(model):
+    for layer in mixers_of(model):
         heads = len(layer.dt_bias)
         slowest = -math.log(step * longest)
         levels = torch.linspace(slowest, -math.log(step), heads, dtype=torch.float64)
@@ -107,15 +107,9 @@ def _check_spectrum(longest: Any, step: Any, freeze: Any) -> None:
         raise ValueError(f"freeze must be true or false, got {freeze!r}")
 
 
-def _mamba2_layers(model: nn.Module) -> list[Any]:
-    """The layers with A_log and dt_bias; ValueError for a model that has none."""
-    wanted = "layers with A_log and dt_bias, as Mamba2ForCausalLM has"
-    return modules_with(model, ("A_log", "dt_bias"), wanted)
-
-
 def _free_layers(model: nn.Module) -> list[Any]:
-    """`_mamba2_layers`; ValueError for those whose decays need an order of A_log."""
-    layers = _mamba2_layers(model)
+    """`mixers_of`; ValueError for those whose decays need an order of A_log."""
+    layers = mixers_of(model)
     for layer in layers:
         if getattr(layer, "ordered", None) is not None:
             raise ValueError(

@@ -159,7 +159,7 @@ def _are_even(levels: Floats) -> bool:
     return bool(np.ptp(steps) < NEARLY_EQUAL < steps.max())
 
 
-def _leave_it_to_levels(layer: Layer) -> bool:
+def _is_of_post(layer: Layer) -> bool:
     """True if one time step for all channels is the design of PoST (arXiv 2604.07658).
 
     Its levels begin evenly on a logarithmic scale. Elsewhere a step that is the same in all
@@ -348,7 +348,7 @@ def _hardly_trained(layer: Layer, role: str, count: int) -> Iterator[Finding]:
             severity = "notable" if role not in STEPS and _are_placed(layer.rates) else "wrong"
             yield Finding("zeros", name, f"all {values.size:,} numbers are zero", severity)
     elif values.size > _few(stored.dtype) and (values == values.flat[0]).all():
-        is_design = role in STEPS and _leave_it_to_levels(layer)
+        is_design = role in STEPS and _is_of_post(layer)
         words = f"all {values.size:,} numbers are {values.flat[0]:g}"
         if is_design:
             words += ", and half-lives differ by the other tensors"

@@ -277,7 +277,7 @@ def check_levels(
 
 
 def _of_levels(head: str) -> str:
-    """What to do about ordered levels that are not called so; head: the name of their module."""
+    """Advice on ordered levels under other names; head: the name of their module."""
     parent, _, module = head.rpartition(".")
     if module == "ordered":
         return "state nothing of them, they are known by these names"

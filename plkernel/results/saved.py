@@ -143,7 +143,7 @@ class RunResult(Saved, extra="ignore"):
         return 0 if group is None else int(found["distance"]["queries"][group])
 
     def _test_of_recall(self, test: str, length: int) -> dict[str, Any] | None:
-        """What a test of recall found in sequences of this length; None if it was not taken."""
+        """The figures of a test of recall in sequences of this length; None if it was not taken."""
         for one in (self.recall or {}).get("tests", ()):
             if (one["test"], one["length"]) == (test, length):
                 return dict(one)

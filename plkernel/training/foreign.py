@@ -111,7 +111,7 @@ class Foreign(nn.Module):
         return [torch.from_numpy(half_lives(one).reshape(-1)) for one in rates]
 
     def _told_half_lives(self, position: float | None) -> Any:
-        """What the method `half_lives` of the module gives."""
+        """The half-lives that the module's own method states."""
         tell = self.module.half_lives
         if position is None:
             return tell()

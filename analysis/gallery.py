@@ -52,6 +52,10 @@ BLOCK = 1 << 18
 """Lags times nodes that are computed at once, which bounds memory: 2 MB."""
 AT_MOST = "at most"
 """After the name of a family whose decays are upper bounds."""
+MARKERS = "os^D"
+"""Of the curves of a family, which are told apart without colours too."""
+SOLID: dict[str, Any] = {"lw": 1.3}
+DOTTED: dict[str, Any] = {"lw": 0.8, "ls": (0, (1.6, 1.1))}
 LEGEND: dict[str, Any] = {
     "fontsize": 6,
     "handlelength": 1.2,
@@ -317,9 +321,11 @@ def gallery_figure(
 ) -> "Figure":
     """A panel for each family: kernels over lag, 1 at lag 1, coherent solid and rms dotted.
 
-    t**-beta is drawn in grey. Beside each name stands one of `slopes`, that of its coherent kernel.
+    t**-beta is drawn in grey. Beside each name stands one of `slopes`, that of its coherent kernel;
+    both kernels of a name have its colour and its marker.
     """
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     groups = [(family, list(one)) for family, one in groupby(starts, lambda start: start.family)]
     lags = np.geomspace(1, max_lag, 200)
@@ -330,14 +336,13 @@ def gallery_figure(
         for axes, (family, members) in zip(grid.flat, groups, strict=True):
             target = axes.plot(lags, power_law(lags, beta), color=INK, lw=4.5, alpha=0.2)
             axes.set_title(family, fontweight="bold", pad=3)
-            for start, colour in zip(members, cycle(COLOURS), strict=False):
+            for start, colour, marker in zip(members, cycle(COLOURS), cycle(MARKERS), strict=False):
                 rms = start.log_kernel(lags, "rms")
                 coherent = start.log_kernel(lags)
                 label = f"{start.name}  {next(told):.2f}"
-                dots = {"color": colour, "lw": 0.8, "ls": (0, (1.6, 1.1))}
-                dotted = axes.plot(lags, np.exp(rms - rms[0]), **dots)
-                line = {"color": colour, "lw": 1.3, "label": label}
-                solid = axes.plot(lags, np.exp(coherent - coherent[0]), **line)
+                look = {"color": colour, "marker": marker, "ms": 2.6, "markevery": (20, 40)}
+                axes.plot(lags, np.exp(rms - rms[0]), **look, **DOTTED)
+                axes.plot(lags, np.exp(coherent - coherent[0]), **look, **SOLID, label=label)
             axes.legend(loc="lower left", **LEGEND)
         grid[0, 0].set(
             xscale="log", yscale="log", xlim=(1, max_lag), ylim=(max_lag**-beta / 80, 1.5)
@@ -348,5 +353,6 @@ def gallery_figure(
         for axes in grid[:, 0]:
             axes.set_ylabel("k(t) / k(1)")
         lines = [f"target t**-{beta:g}", "coherent, with its slope", "rms (random signs)"]
-        figure.legend([*target, *solid, *dotted], lines, loc="outside lower center", ncols=3)
+        looks = [Line2D([], [], color=INK, **kind) for kind in (SOLID, DOTTED)]
+        figure.legend([*target, *looks], lines, loc="outside lower center", ncols=3)
     return figure

@@ -3,13 +3,13 @@
 python runs/records/render.py rewrites every part between <!-- record:NAME STUDY .. --> and <!-- end
 -->, and every number in a sentence that stands between comments, which sentences.py describes. It
 draws the kernels of several starts before training and after, convergence/kernels.png and .svg,
-what short half-lives are worth, memory-shortness/dose.png and .svg, what exponents are worth on
-eight texts, beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth,
-starts.png and .svg in models-goose and models-mamba2, recall beyond the length of training,
-recall.png and .svg in recall-post, -capacity, -far and -mamba2, losses on text beyond it,
-post-text/post-text.png and .svg, and what the longest half-life is worth where copies are far,
-reach/reach.png and .svg. The forest of all of them and its numbers are forest/forest.png, .svg and
-table.json.
+what short half-lives are worth, memory-shortness/dose.png and .svg, what exponents of kernels are
+worth, memory-dose/best.png and .svg, what exponents are worth on eight texts,
+beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth, starts.png and .svg
+in models-goose and models-mamba2, recall beyond the length of training, recall.png and .svg in
+recall-post, -capacity, -far and -mamba2, losses on text beyond it, post-text/post-text.png and
+.svg, and what the longest half-life is worth where copies are far, reach/reach.png and .svg. The
+forest of all of them and its numbers are forest/forest.png, .svg and table.json.
 """
 
 import json
@@ -26,6 +26,7 @@ import numpy as np
 import recall_tests
 from comparisons import Lowest, lowest
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from sentences import accuracies, blocks, fill, paired, recalled_lead, targets
 
 from plkernel.analysis.figures.style import (
@@ -269,10 +270,14 @@ def best_exponents() -> str:
 
 def best_exponent(corpus: str, decays: str, at: str) -> Lowest:
     """Return the lowest point of a parabola through the arms of memory-dose."""
+    return lowest([float(one) for one in EXPONENTS], worth_of_exponents(corpus, decays, at))
+
+
+def worth_of_exponents(corpus: str, decays: str, at: str) -> NDArray[np.float64]:
+    """Return the losses of the arms of memory-dose minus those of the uniform one, by seed."""
     ending = f"_{corpus}_{decays}"
     arms = [paired("memory-dose", one + ending, f"uniform{ending}", at) for one in EXPONENTS]
-    values = np.array([list(one.per_seed.values()) for one in arms]).T
-    return lowest([float(one) for one in EXPONENTS], values)
+    return np.array([list(one.per_seed.values()) for one in arms]).T
 
 
 CONTRASTS = {
@@ -848,6 +853,51 @@ def dose_figure() -> Figure:
     return figure
 
 
+EXPECTED = {
+    "best for the model": "-",
+    "of the best predictor": "--",
+    "of the information": ":",
+    "half of that": "-.",
+}
+"""Exponents that stand as vertical lines in a figure, and their dashes."""
+
+
+def best_figure() -> Figure:
+    """Draw the worth of the exponents of memory-dose at the end, and what one may expect of them.
+
+    Points: means over seeds; thin: seeds; their parabola; vertical: exponents; shaded: the interval
+    of the best one by Fieller.
+    """
+    levels = np.array([float(one) for one in EXPONENTS])
+    between = np.linspace(levels[0], levels[-1], 100)
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 6.4))
+        panels = figure.subplots(3, 2, sharex=True, sharey=True)
+        at_the_end = [row for row in load("memory-dose/best.json")["rows"] if row["step"] is None]
+        for axes, row in zip(panels.flat, at_the_end, strict=True):
+            values = worth_of_exponents(row["corpus"], row["decays"], "final_val_bpb")
+            best = lowest(levels, values)
+            axes.plot(levels, values.T, color=INK, lw=0.5, alpha=0.4)
+            axes.plot(levels, values.mean(axis=0), "o", ms=4, color=INK)
+            parabola = np.polyfit(levels, values.mean(axis=0), 2)
+            axes.plot(between, np.polyval(parabola, between), color=INK, lw=1.2)
+            axes.axhline(0.0, color=INK, lw=0.6)
+            ends = (-9.0 if best.low is None else best.low, 9.0 if best.high is None else best.high)
+            axes.axvspan(*ends, color=INK, alpha=0.08, lw=0)
+            places = {"best for the model": best.at} | row["expected"]
+            lines = [
+                axes.axvline(places[name], color=line_style(look)["color"], ls=dashes, lw=1.3)
+                for look, (name, dashes) in enumerate(EXPECTED.items(), 1)
+            ]
+            axes.set(title=f"{row['corpus']}, decays {row['decays']}", xlim=(0.0, 1.7))
+        for axes in panels[-1]:
+            axes.set_xlabel("exponent")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("bits per byte minus uniform")
+        figure.legend(lines, [*EXPECTED], loc="outside lower center", ncols=4)
+    return figure
+
+
 def exponents_figure() -> Figure:
     """Draw what exponents of the projection are worth on every text of beta-sweep, and on all."""
     texts = [text["text"] for text in load("beta-sweep/texts.json")["texts"]]
@@ -954,6 +1004,7 @@ if __name__ == "__main__":
     figures = {
         "convergence/kernels": learnt_kernels_figure(panels),
         "memory-shortness/dose": dose_figure(),
+        "memory-dose/best": best_figure(),
         "beta-sweep/exponents": exponents_figure(),
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}

@@ -553,6 +553,25 @@ def test_the_figure_of_reach_shows_the_differences_of_every_start() -> None:
     assert np.asarray(wide.get_ydata()) == pytest.approx([one.mean for one in found])
 
 
+def test_the_figure_of_exponents_shows_the_best_one_and_those_that_one_may_expect() -> None:
+    figure = render.best_figure()
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        f"lags-{lags}, decays {decays}"
+        for lags in ("0.7", "1.0", "1.4")
+        for decays in ("learnt", "frozen")
+    ]
+    frozen = figure.axes[1]
+    vertical = [line for line in frozen.lines if len({*np.asarray(line.get_xdata())}) == 1]
+    best = render.best_exponent("lags-0.7", "frozen", "final_val_bpb").at
+    places = [float(np.asarray(line.get_xdata())[0]) for line in vertical]
+    assert places[:2] == pytest.approx([best, 0.7])
+    assert len({line.get_linestyle() for line in vertical}) == len(vertical) == 4
+    (points,) = [line for line in frozen.lines if line.get_marker() == "o"]
+    arms = [f"{one}_lags-0.7_frozen" for one in render.EXPONENTS]
+    means = [paired("memory-dose", arm, "uniform_lags-0.7_frozen").mean for arm in arms]
+    assert np.asarray(points.get_ydata()) == pytest.approx(means)
+
+
 RATES = ("slow", "fast")
 
 

@@ -135,6 +135,19 @@ EMPTY = torch.zeros(0)
 NOT_FINITE = [math.nan, math.inf, -math.inf]
 NO_NUMBERS = ["4", [], META, EMPTY]
 NO_COUNTS = [*NOT_FINITE, *NO_NUMBERS, 2.5, True, -1]
+REQUIRED = {
+    "place": ("channels", "beta", "step", "fastest"),
+    "apply": ("dim",),
+    "measure": ("max_lag",),
+    "watch": ("every", "step"),
+    "decay_param_groups": ("weight_decay",),
+    "evaluate": ("windows", "batch"),
+    "truncation": ("windows", "batch"),
+    "influence": ("windows", "batch", "seed"),
+    "trial": ("minutes", "seeds", "dim"),
+    "generate": ("count", "seed", "temperature", "top_p"),
+}
+"""Numbers, by function, in whose place None means nothing."""
 NO_PATHS = ["", 3, math.nan, META, HEADS, None]
 NO_MODELS = [None, "model", 3, math.nan, META, [HEADS], Heads, HEADS.state_dict()]
 NO_DECAYS = [None, 3.0, "A_log", [], META, np.zeros(4), HEADS, torch.zeros(4, dtype=torch.long)]
@@ -240,8 +253,9 @@ MISUSES: list[tuple[str, str, Call, list[Any]]] = [
         [3, "x", [3], [], {}, math.nan, META],
     ),
     ("watch", "every", lambda x: plkernel.watch(HEADS, every=x), [*NO_COUNTS, 0]),
-    ("watch", "steps", lambda x: plkernel.watch(HEADS, optimizer(), steps=x), NO_COUNTS[:-1]),
+    ("watch", "steps", lambda x: plkernel.watch(HEADS, optimizer(), steps=x), NO_COUNTS),
     ("watch", "step", lambda x: plkernel.watch(HEADS, step=x), NO_COUNTS),
+    ("watch", "step must be", lambda x: plkernel.watch(HEADS)(x), NO_COUNTS[:-1]),
     ("watch", "context", lambda x: plkernel.watch(HEADS, context=x), [math.nan, 0, *NO_NUMBERS]),
     ("decay_param_groups", "model", lambda x: plkernel.decay_param_groups(x), NO_MODELS),
     (
@@ -387,9 +401,12 @@ for _option in ("tempering", "loss", "max_lag"):
             "place",
             _option,
             lambda x, name=_option: plkernel.place(8, placement="quantile", **{name: x}),
-            [*NOT_FINITE, *NO_NUMBERS, -1],
+            [*NOT_FINITE, *NO_NUMBERS, -1, np.float32(-1), np.float32(math.nan)],
         )
     )
+for _row in list(MISUSES):
+    if _row[1] in REQUIRED.get(_row[0], ()):
+        MISUSES.append((*_row[:3], [None]))
 SWITCHES = {"trust_code", "trusted", "frozen", "short", "control", "check"}
 """Arguments that are true or false, and a callback: neither numbers nor paths."""
 
@@ -406,6 +423,7 @@ def test_every_argument_of_every_public_function_is_misused(name: str) -> None:
     called = {"load_corpus": {"name"}, "load_spec": {"path"}}  # "corpus" and "spec" in messages
     missing = {one for one in arguments if not re.search(rf"\b{one}\b", named)}
     assert missing == called.get(name, set())
+    assert set(REQUIRED.get(name, ())) <= {row[1] for row in MISUSES if row[0] == name}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -391,6 +391,24 @@ def test_the_bomb_works_and_a_plain_pickle_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "executed").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data[:-300], "got one that is cut off; copy or download it again"),
+        (lambda data: b"", "got one that torch.save has not written"),
+        (lambda data: b"hello", "got one that torch.save has not written"),
+    ],
+)
+def test_a_pickle_that_is_none_says_what_it_is(
+    change: Callable[[bytes], bytes], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.pth"
+    torch.save(TENSORS, path)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ValueError, match=words):
+        inspected(str(path))
+
+
 def test_safetensors_need_neither_torch_nor_transformers(
     without: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,9 +302,11 @@ def array_target(values: ArrayLike, label: str = "array") -> Target:
     Raises ValueError unless they are positive and finite and T >= 3.
     """
     try:
+        if np.iscomplexobj(values):
+            raise TypeError  # of arrays numpy would drop the imaginary part
         numbers = np.asarray(values, dtype=float)
     except (TypeError, ValueError, RuntimeError):  # of torch on meta, RuntimeError
-        raise ValueError(f"values must be numbers, got {values!r:.80}") from None
+        raise ValueError(f"values must be real numbers, got {values!r:.80}") from None
     if numbers.ndim != 1 or numbers.size < FEWEST_LAGS:
         raise ValueError(
             f"values must be a vector of three or more numbers, got shape {numbers.shape}"

@@ -387,7 +387,9 @@ def place(
     )
     tempering = TEMPERING if tempering is None else tempering
     if placement not in ("quantile", "terms"):
-        rates = np.log(2) / half_lives_of(placement, channels, shortest, longest) * step
+        with np.errstate(over="ignore"):
+            rates = np.log(2) / half_lives_of(placement, channels, shortest, longest) * step
+        _check_finite("shortest, longest and step", rates)
         return shaped(rates, projection, gain, aim)
     if projection != "uniform":
         raise ValueError(
@@ -406,7 +408,21 @@ def place(
             " share its terms"
         )
     per_step = replace(terms, rates=tuple(rate * step for rate in terms.rates))
+    _check_finite("terms and step", np.asarray(per_step.rates))
     return term_nodes(per_step, channels, kernel, lag, gain, tempering)
+
+
+def _check_finite(names: str, rates: Floats) -> None:
+    """Raise ValueError, headed by the arguments, unless rates (N,) and half-lives are above 0 and
+    finite.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        half_lives = np.log(2) / rates
+    if not ((rates > 0) & np.isfinite(rates) & np.isfinite(half_lives)).all():
+        raise ValueError(
+            f"{names} must give half-lives that are above 0 and finite, got rates per step of"
+            f" {rates.min():g} to {rates.max():g}"
+        )
 
 
 def check_placement_options(placement: str, **options: object) -> None:

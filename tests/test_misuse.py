@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import plkernel
 from plkernel.__main__ import commands
+from plkernel.analysis.exponentials import ExponentialSum
 from plkernel.common import cli
 from plkernel.config import reading
 from plkernel.models.rwkv import RWKV, RWKVConfig
@@ -193,9 +194,14 @@ MISUSES: list[tuple[str, str, Call, list[Any]]] = [
     ("fit", "terms", lambda x: plkernel.fit(1.15, terms=x), [*NO_COUNTS, 0]),
     ("place", "channels", lambda x: plkernel.place(x), [*NO_COUNTS, 0]),
     ("place", "beta", lambda x: plkernel.place(8, beta=x), [*NOT_FINITE, *NO_NUMBERS, 0.0]),
-    ("place", "step", lambda x: plkernel.place(8, step=x), [*NOT_FINITE, *NO_NUMBERS, 0.0]),
+    ("place", "step", lambda x: plkernel.place(8, step=x), [*NOT_FINITE, *NO_NUMBERS, 0.0, 1e-310]),
     ("place", "longest", lambda x: plkernel.place(8, longest=x), [*NOT_FINITE, *NO_NUMBERS, 0.0]),
-    ("place", "shortest", lambda x: plkernel.place(8, shortest=x), [*NOT_FINITE, *NO_NUMBERS, 0]),
+    (
+        "place",
+        "shortest",
+        lambda x: plkernel.place(8, shortest=x),
+        [*NOT_FINITE, *NO_NUMBERS, 0, 1e-320],
+    ),
     ("place", "fastest", lambda x: plkernel.place(8, fastest=x), [math.nan, -1.0, *NO_NUMBERS]),
     ("place", "gain", lambda x: plkernel.place(8, gain=x), ["none at all", [], 3, None]),
     ("place", "kernel", lambda x: plkernel.place(8, kernel=x), ["no", [], 3, None]),
@@ -377,13 +383,16 @@ MISUSES += [
         "fit",
         "values",
         lambda x: plkernel.fit(values=x),
-        [3, "x", [], [1.0], META, EMPTY, [1, math.nan, 0.3], [1, 1, math.inf], [1, -1, 0.2]],
+        [
+            *(3, "x", [], [1.0], META, EMPTY),
+            *([1, math.nan, 0.3], [1, 1, math.inf], [1, -1, 0.2], np.array([1, 0.5 + 1j, 0.2])),
+        ],
     ),
     (
         "place",
         "terms",
         lambda x: plkernel.place(8, placement="terms", terms=x),
-        [*NOT_FINITE, *NO_NUMBERS, 3, None],
+        [*NOT_FINITE, *NO_NUMBERS, 3, None, ExponentialSum((-1.0, 2.0), (1.0, 1.0))],
     ),
 ]
 for _option in ("placement", "projection", "target", "lag"):

@@ -19,6 +19,7 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
+import plkernel
 from plkernel.commands.inspect import command as inspect
 from plkernel.common import cli
 from plkernel.decays.inspection import inspected, render
@@ -407,6 +408,15 @@ def test_a_pickle_that_is_none_says_what_it_is(
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(ValueError, match=words):
         inspected(str(path))
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_complex_decays_are_refused_with_what_would_work(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{suffix}"
+    write = torch.save if suffix == "pth" else save_file
+    write({"layers.0.decay": torch.ones(4, dtype=torch.complex64)}, path)
+    with pytest.raises(ValueError, match=r"got .*64 .*; store the size of a complex decay"):
+        plkernel.inspect(path, decays={"*.decay": "sigmoid"})
 
 
 def test_safetensors_need_neither_torch_nor_transformers(

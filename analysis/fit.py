@@ -455,7 +455,7 @@ def _grown(target: Target, terms: int) -> Floats:
     """
     if terms < 1:
         raise ValueError(f"terms must be at least 1, got {terms}")
-    check_design(int(target.judged_lags().size), terms)
+    check_design(int(target.judged_lags().size), terms, "terms")
     span = target.max_lag / target.lags[0]
     heights = np.log([target.values[0], target.values[-1]])
     rate = max((heights[0] - heights[1]) / (span - 1), 1 / span)

@@ -141,9 +141,17 @@ def score(log_kernel: ArrayLike, target: ArrayLike, lags: ArrayLike) -> Scores:
         )
 
 
-def check_design(max_lag: int, nodes: int) -> None:
-    """ValueError when the matrix of a linear fit, max_lag x nodes, would not fit in memory."""
+def check_design(max_lag: int, nodes: int, option: str | None = None) -> None:
+    """ValueError when the matrix of a linear fit, max_lag x nodes, would not fit in memory.
+
+    option: what the number of nodes was asked for by; it is named where there are more of them.
+    """
     if nodes * max_lag > MAX_DESIGN_ENTRIES:
+        if option is not None and nodes > max_lag:
+            raise ValueError(
+                f"{option} must be at most {MAX_DESIGN_ENTRIES // max_lag:,} on {max_lag:,} lags,"
+                f" got {nodes}"
+            )
         raise ValueError(
             f"max_lag must be at most {MAX_DESIGN_ENTRIES // nodes:,} with {nodes} nodes, got"
             f" {max_lag}; use a smaller max_lag or fewer nodes"
@@ -302,9 +310,11 @@ def array_target(values: ArrayLike, label: str = "array") -> Target:
     Raises ValueError unless they are positive and finite and T >= 3.
     """
     try:
+        if np.iscomplexobj(values):
+            raise TypeError  # of arrays numpy would drop the imaginary part
         numbers = np.asarray(values, dtype=float)
     except (TypeError, ValueError, RuntimeError):  # of torch on meta, RuntimeError
-        raise ValueError(f"values must be numbers, got {values!r:.80}") from None
+        raise ValueError(f"values must be real numbers, got {values!r:.80}") from None
     if numbers.ndim != 1 or numbers.size < FEWEST_LAGS:
         raise ValueError(
             f"values must be a vector of three or more numbers, got shape {numbers.shape}"

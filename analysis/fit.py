@@ -40,7 +40,7 @@ from plkernel.analysis.nodes import (
     Nodes,
     Placement,
     Summation,
-    check_numbers,
+    check_optional,
     check_rates,
     half_lives_of,
     log_kernel,
@@ -238,8 +238,8 @@ def fit(
     >>> [len(fit(1.15, terms=count).active.rates) for count in (4, 6)]
     [4, 6]
     """
-    check_numbers(beta=beta, max_lag=max_lag)
-    check_numbers(numbers.Integral, terms=terms)
+    check_optional(beta=beta, max_lag=max_lag)
+    check_optional(numbers.Integral, terms=terms)
     if values is not None and (beta is not None or max_lag is not None):
         raise ValueError(
             "beta and max_lag must be left out beside values, which are the kernel at their own"
@@ -455,7 +455,7 @@ def _grown(target: Target, terms: int) -> Floats:
     """
     if terms < 1:
         raise ValueError(f"terms must be at least 1, got {terms}")
-    check_design(int(target.judged_lags().size), terms)
+    check_design(int(target.judged_lags().size), terms, "terms")
     span = target.max_lag / target.lags[0]
     heights = np.log([target.values[0], target.values[-1]])
     rate = max((heights[0] - heights[1]) / (span - 1), 1 / span)

@@ -217,15 +217,20 @@ def check_name(what: str, name: str, valid: Iterable[str]) -> None:
 
 
 def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
-    """Raise ValueError unless what is `given` is a number of this kind, or None.
+    """Raise ValueError unless all that is `given` are numbers of this kind.
 
     The kind is numbers.Real or numbers.Integral.
     """
     for name, value in given.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+        if isinstance(value, bool) or not isinstance(value, kind):
             is_whole = kind is numbers.Integral
             form = "a whole number such as 64" if is_whole else "a number such as 1.15"
             raise ValueError(f"{name} must be {form}, got {value!r}")
+
+
+def check_optional(kind: type[Any] = numbers.Real, **given: object) -> None:
+    """Raise ValueError unless all that is `given` are numbers of this kind, or None."""
+    check_numbers(kind, **{name: value for name, value in given.items() if value is not None})
 
 
 def warn_outlasting(half_lives: ArrayLike, max_lag: float, *, by_beta: bool = False) -> None:
@@ -357,14 +362,13 @@ def place(
     impossible range, and an option that belongs to another placement.
     """
     check_numbers(numbers.Integral, channels=channels)
-    check_numbers(
+    check_numbers(step=step, fastest=fastest)
+    check_optional(
         shortest=shortest,
         longest=longest,
-        step=step,
         tempering=tempering,
         loss=loss,
         max_lag=max_lag,
-        fastest=fastest,
     )
     if not 0.0 < step < np.inf:
         raise ValueError(f"step must be above 0 and finite, got {step}")
@@ -383,7 +387,9 @@ def place(
     )
     tempering = TEMPERING if tempering is None else tempering
     if placement not in ("quantile", "terms"):
-        rates = np.log(2) / half_lives_of(placement, channels, shortest, longest) * step
+        with np.errstate(over="ignore"):
+            rates = np.log(2) / half_lives_of(placement, channels, shortest, longest) * step
+        _check_finite("shortest, longest and step", rates)
         return shaped(rates, projection, gain, aim)
     if projection != "uniform":
         raise ValueError(
@@ -402,7 +408,21 @@ def place(
             " share its terms"
         )
     per_step = replace(terms, rates=tuple(rate * step for rate in terms.rates))
+    _check_finite("terms and step", np.asarray(per_step.rates))
     return term_nodes(per_step, channels, kernel, lag, gain, tempering)
+
+
+def _check_finite(names: str, rates: Floats) -> None:
+    """Raise ValueError, headed by the arguments, unless rates (N,) and half-lives are above 0 and
+    finite.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        half_lives = np.log(2) / rates
+    if not ((rates > 0) & np.isfinite(rates) & np.isfinite(half_lives)).all():
+        raise ValueError(
+            f"{names} must give half-lives that are above 0 and finite, got rates per step of"
+            f" {rates.min():g} to {rates.max():g}"
+        )
 
 
 def check_placement_options(placement: str, **options: object) -> None:
@@ -413,16 +433,16 @@ def check_placement_options(placement: str, **options: object) -> None:
     check_name("placement", placement, get_args(Placement))
     for name, value in options.items():
         if value is not None and placement not in PLACEMENTS_OF[name]:
-            shown = f"{value:g}" if isinstance(value, int | float) else "an exponential sum"
+            shown = f"{value:g}" if isinstance(value, numbers.Real) else "an exponential sum"
             raise ValueError(
                 f"{name} must be left out with placement {placement!r}, got {shown}; it belongs to"
                 f" placement {' or '.join(map(repr, PLACEMENTS_OF[name]))}"
             )
     loss = options.get("loss")
     tempering = options.get("tempering")
-    if isinstance(loss, int | float) and not 0 < loss < 0.5:
+    if isinstance(loss, numbers.Real) and not 0 < float(loss) < 0.5:
         raise ValueError(f"loss must lie between 0 and 0.5 (0.05 is the default), got {loss}")
-    if isinstance(tempering, int | float) and not 0 <= tempering <= 1:
+    if isinstance(tempering, numbers.Real) and not 0 <= float(tempering) <= 1:
         raise ValueError(
             f"tempering must lie between 0 (log-spaced) and 1 (uniform projection), got {tempering}"
         )

@@ -3,6 +3,7 @@ refusals.
 """
 
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -115,6 +116,7 @@ def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
         (b"x" * 5000, {}, "one symbol only; it has no"),
         (b"short text", {}, "at least 1,040 symbols for lag 1,000 in 40 blocks"),
         (None, {"names": ()}, "names must hold at least one corpus"),
+        (b"text" * 5000, {"blocks": 2_000}, "blocks must be at most 1,000, .* got 2,000"),
         (None, {"lags": (5, 5)}, r"lags must be .*, ascending .*, got \(5, 5\)"),
     ],
 )
@@ -130,6 +132,13 @@ def test_bad_requests_are_refused_and_nothing_is_written(
 
 def rendered(data: np.ndarray, **options: Any) -> str:
     return render(measure_corpus(Named("made", "made"), data.astype(np.uint8), **options))
+
+
+def test_a_curvature_of_too_few_lags_is_a_dash() -> None:
+    """Of a period alone three multiples are left, by rounding."""
+    table = rendered(np.tile(np.arange(97, 104), 20_000), max_lag=200)
+    assert "nan" not in table
+    assert re.search(r"lags 7\.\.100\s.*\s-\s+3\s", table)
 
 
 def test_noise_is_not_called_drift() -> None:

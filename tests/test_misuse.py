@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import plkernel
 from plkernel.__main__ import commands
+from plkernel.analysis.exponentials import ExponentialSum
 from plkernel.common import cli
 from plkernel.config import reading
 from plkernel.models.rwkv import RWKV, RWKVConfig
@@ -135,6 +136,19 @@ EMPTY = torch.zeros(0)
 NOT_FINITE = [math.nan, math.inf, -math.inf]
 NO_NUMBERS = ["4", [], META, EMPTY]
 NO_COUNTS = [*NOT_FINITE, *NO_NUMBERS, 2.5, True, -1]
+REQUIRED = {
+    "place": ("channels", "beta", "step", "fastest"),
+    "apply": ("dim",),
+    "measure": ("max_lag",),
+    "watch": ("every", "step"),
+    "decay_param_groups": ("weight_decay",),
+    "evaluate": ("windows", "batch"),
+    "truncation": ("windows", "batch"),
+    "influence": ("windows", "batch", "seed"),
+    "trial": ("minutes", "seeds", "dim"),
+    "generate": ("count", "seed", "temperature", "top_p"),
+}
+"""Numbers, by function, in whose place None means nothing."""
 NO_PATHS = ["", 3, math.nan, META, HEADS, None]
 NO_MODELS = [None, "model", 3, math.nan, META, [HEADS], Heads, HEADS.state_dict()]
 NO_DECAYS = [None, 3.0, "A_log", [], META, np.zeros(4), HEADS, torch.zeros(4, dtype=torch.long)]
@@ -180,9 +194,14 @@ MISUSES: list[tuple[str, str, Call, list[Any]]] = [
     ("fit", "terms", lambda x: plkernel.fit(1.15, terms=x), [*NO_COUNTS, 0]),
     ("place", "channels", lambda x: plkernel.place(x), [*NO_COUNTS, 0]),
     ("place", "beta", lambda x: plkernel.place(8, beta=x), [*NOT_FINITE, *NO_NUMBERS, 0.0]),
-    ("place", "step", lambda x: plkernel.place(8, step=x), [*NOT_FINITE, *NO_NUMBERS, 0.0]),
+    ("place", "step", lambda x: plkernel.place(8, step=x), [*NOT_FINITE, *NO_NUMBERS, 0.0, 1e-310]),
     ("place", "longest", lambda x: plkernel.place(8, longest=x), [*NOT_FINITE, *NO_NUMBERS, 0.0]),
-    ("place", "shortest", lambda x: plkernel.place(8, shortest=x), [*NOT_FINITE, *NO_NUMBERS, 0]),
+    (
+        "place",
+        "shortest",
+        lambda x: plkernel.place(8, shortest=x),
+        [*NOT_FINITE, *NO_NUMBERS, 0, 1e-320],
+    ),
     ("place", "fastest", lambda x: plkernel.place(8, fastest=x), [math.nan, -1.0, *NO_NUMBERS]),
     ("place", "gain", lambda x: plkernel.place(8, gain=x), ["none at all", [], 3, None]),
     ("place", "kernel", lambda x: plkernel.place(8, kernel=x), ["no", [], 3, None]),
@@ -240,8 +259,9 @@ MISUSES: list[tuple[str, str, Call, list[Any]]] = [
         [3, "x", [3], [], {}, math.nan, META],
     ),
     ("watch", "every", lambda x: plkernel.watch(HEADS, every=x), [*NO_COUNTS, 0]),
-    ("watch", "steps", lambda x: plkernel.watch(HEADS, optimizer(), steps=x), NO_COUNTS[:-1]),
+    ("watch", "steps", lambda x: plkernel.watch(HEADS, optimizer(), steps=x), NO_COUNTS),
     ("watch", "step", lambda x: plkernel.watch(HEADS, step=x), NO_COUNTS),
+    ("watch", "step must be", lambda x: plkernel.watch(HEADS)(x), NO_COUNTS[:-1]),
     ("watch", "context", lambda x: plkernel.watch(HEADS, context=x), [math.nan, 0, *NO_NUMBERS]),
     ("decay_param_groups", "model", lambda x: plkernel.decay_param_groups(x), NO_MODELS),
     (
@@ -363,13 +383,16 @@ MISUSES += [
         "fit",
         "values",
         lambda x: plkernel.fit(values=x),
-        [3, "x", [], [1.0], META, EMPTY, [1, math.nan, 0.3], [1, 1, math.inf], [1, -1, 0.2]],
+        [
+            *(3, "x", [], [1.0], META, EMPTY),
+            *([1, math.nan, 0.3], [1, 1, math.inf], [1, -1, 0.2], np.array([1, 0.5 + 1j, 0.2])),
+        ],
     ),
     (
         "place",
         "terms",
         lambda x: plkernel.place(8, placement="terms", terms=x),
-        [*NOT_FINITE, *NO_NUMBERS, 3, None],
+        [*NOT_FINITE, *NO_NUMBERS, 3, None, ExponentialSum((-1.0, 2.0), (1.0, 1.0))],
     ),
 ]
 for _option in ("placement", "projection", "target", "lag"):
@@ -387,9 +410,12 @@ for _option in ("tempering", "loss", "max_lag"):
             "place",
             _option,
             lambda x, name=_option: plkernel.place(8, placement="quantile", **{name: x}),
-            [*NOT_FINITE, *NO_NUMBERS, -1],
+            [*NOT_FINITE, *NO_NUMBERS, -1, np.float32(-1), np.float32(math.nan)],
         )
     )
+for _row in list(MISUSES):
+    if _row[1] in REQUIRED.get(_row[0], ()):
+        MISUSES.append((*_row[:3], [None]))
 SWITCHES = {"trust_code", "trusted", "frozen", "short", "control", "check"}
 """Arguments that are true or false, and a callback: neither numbers nor paths."""
 
@@ -406,6 +432,7 @@ def test_every_argument_of_every_public_function_is_misused(name: str) -> None:
     called = {"load_corpus": {"name"}, "load_spec": {"path"}}  # "corpus" and "spec" in messages
     missing = {one for one in arguments if not re.search(rf"\b{one}\b", named)}
     assert missing == called.get(name, set())
+    assert set(REQUIRED.get(name, ())) <= {row[1] for row in MISUSES if row[0] == name}
 
 
 @pytest.mark.filterwarnings("ignore")

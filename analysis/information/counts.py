@@ -17,6 +17,8 @@ Bytes = NDArray[np.uint8]
 Symbols = NDArray[np.unsignedinteger[Any]]
 """Symbols (n,) by number: bytes, or tokens of a larger alphabet."""
 
+MOST_BLOCKS = 1000
+"""Blocks of a jackknife."""
 SYMBOLS = 256
 """Values of a byte."""
 STRETCH = 1 << 24
@@ -49,6 +51,8 @@ def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
 def check_data(data: Symbols, longest: int = 0, blocks: int = 0, *, wide: bool = False) -> None:
     """Raise ValueError unless `data` are uint8 with a pair in each block at lag `longest`.
 
+    More than MOST_BLOCKS blocks are refused too.
+
     wide: unsigned integers of any width are taken.
     """
     is_array = isinstance(data, np.ndarray)
@@ -58,6 +62,11 @@ def check_data(data: Symbols, longest: int = 0, blocks: int = 0, *, wide: bool =
         raise ValueError(
             f"data must be a vector of uint8, got {got}; np.frombuffer(text, np.uint8) makes one of"
             " bytes"
+        )
+    if blocks > MOST_BLOCKS:
+        raise ValueError(
+            f"blocks must be at most {MOST_BLOCKS:,}, each of which takes a table of pairs, got"
+            f" {blocks:,}"
         )
     if data.size < longest + blocks:
         raise ValueError(

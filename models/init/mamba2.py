@@ -91,9 +91,6 @@ def spectrum_(
 
 def _check_spectrum(longest: Any, step: Any, freeze: Any) -> None:
     """ValueError for options of `spectrum_` that no spectrum has."""
-    for name, value in (("longest", longest), ("step", step)):
-        if value is None:
-            raise ValueError(f"{name} must be a number such as 0.05, got None")
     check_numbers(longest=longest, step=step)
     if not 1 < longest <= 1 / SLOWEST:
         raise ValueError(

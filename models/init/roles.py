@@ -142,7 +142,7 @@ class RoleTable(dict[str, Rule]):
             known = sorted(one.stem for one in COME_WITH.glob("*.toml"))
             raise ValueError(f"{path}: no such file; by name there are {', '.join(known)}")
         try:
-            return cls.from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
+            return cls.from_dict(tomllib.loads(path.read_text(encoding="utf-8-sig")))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

@@ -103,7 +103,7 @@ def command(
     """
     check_placement_options(nodes, tempering=tempering, loss=loss)
     check_folder(out, "out")
-    check_design(max_lag, channels)  # before any node is placed
+    check_design(max_lag, channels, "channels")  # before any node is placed
     wanted = _kernel(beta, corpus, target, kernel, lag, max_lag)
     result = fit(values=wanted.target.raised(POWERS[kernel]), terms=terms)
     placed, scores = fits.place_channels(

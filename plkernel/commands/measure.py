@@ -1,5 +1,6 @@
 """python -m plkernel.measure: how mutual information decays in a corpus, with a verdict."""
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -339,7 +340,7 @@ def _exponent_table(result: Measurement) -> str:
                 f"{law.beta:.3f}",
                 f"{law.low:.3f} to {law.high:.3f}",
                 f"{law.r_squared:.3f}",
-                f"{law.curvature:+.3f} ({law.curvature_p:.1g})",
+                _curvature(law),
                 f"{law.used}",
                 f"{len(law.dropped)}",
             ]
@@ -350,6 +351,13 @@ def _exponent_table(result: Measurement) -> str:
         for row, exact in zip(rows, known, strict=True):
             row.append("-" if exact is None else f"{exact:.3f}")
     return text_table(header, rows)
+
+
+def _curvature(law: laws.PowerLaw) -> str:
+    """The curvature and its p; a dash where so few lags are left that it is not known."""
+    if math.isnan(law.curvature):
+        return "-"
+    return f"{law.curvature:+.3f} ({law.curvature_p:.1g})"
 
 
 def period_sentence(result: Measurement) -> str | None:

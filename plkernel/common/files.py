@@ -29,6 +29,7 @@ import socket
 import stat
 import tempfile
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -243,7 +244,10 @@ def parse_toml(content: bytes, origin: str) -> dict[str, Any]:
 
 
 def parsed(parse: Callable[[str], Any], content: bytes, origin: str) -> Any:
-    """Parse `content` as JSON or TOML and check the limits; ValueError headed by `origin`."""
+    """Parse `content` as JSON or TOML and check the limits; ValueError headed by `origin`.
+
+    A byte order mark of UTF-8, with which some editors begin a file, is left out.
+    """
 
     def check(value: Any, *place: object) -> None:
         if isinstance(value, int) and abs(value) >= 2**63:
@@ -256,7 +260,7 @@ def parsed(parse: Callable[[str], Any], content: bytes, origin: str) -> Any:
                 check(item, *place, key)
 
     try:
-        value = parse(content.decode())
+        value = parse(content.removeprefix(BOM_UTF8).decode())
         check(value)
     except RecursionError:
         raise ValueError(

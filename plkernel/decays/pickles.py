@@ -31,6 +31,9 @@ DEEPEST = 4
 BLOCK = 2**24
 OVERLAP = 64
 """Bytes of a file that are searched at once, and of the block before them: a match has fewer."""
+ZIPPED = b"PK\x03\x04"
+PICKLED = b"\x80"
+"""First bytes of what torch.save writes, now and before torch 1.6."""
 NEEDED = "must be a .pth file that holds tensors only"
 
 
@@ -63,14 +66,25 @@ def read_pickle(path: Path) -> dict[str, Any]:
     try:
         content = _loaded(path)
     except Exception as error:  # a damaged or hostile pickle can raise anything
-        reason = type(error).__name__  # torch's own text advises to switch the safety off
-        raise ValueError(f"{path}: {NEEDED}, got {reason}; nothing else is read") from error
+        raise ValueError(f"{path}: {NEEDED}, got {_got_instead(path, error)}") from error
     weights = _weights(content)
     strange = _no_weights(weights)
     if strange:
         raise ValueError(f"{path}: must hold a flat dictionary of named tensors, got {strange}")
     _check_expanded(path, weights)
     return weights
+
+
+def _got_instead(path: Path, error: Exception) -> str:
+    """Words for a file that torch does not read, and what would help."""
+    with path.open("rb") as file:
+        start = file.read(len(ZIPPED))
+    if start == ZIPPED and not is_zipfile(path):
+        return "one that is cut off; copy or download it again"
+    if start != ZIPPED and not start.startswith(PICKLED):
+        return "one that torch.save has not written; nothing else is read"
+    # torch's own text advises to switch the safety off.
+    return f"{type(error).__name__}; nothing else is read"
 
 
 def _no_weights(content: Any) -> str:

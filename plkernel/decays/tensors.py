@@ -47,6 +47,8 @@ EMPTY = (
     " DeepSpeed joins"
 )
 """The hint of errors about a tensor without numbers."""
+COMPLEX = "; store the size of a complex decay, or its logarithm, in a real tensor"
+"""The hint of errors about a tensor of complex numbers."""
 NO_MODEL = ("corpus", "train", "arm_options")
 """Tables of the config.json of a run that say nothing of the size of its model."""
 PREPARED = ("_strategy", "_version")
@@ -156,9 +158,10 @@ def of_tensors(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> Checkpo
         is_empty = is_plain and not tensor.numel()
         if not is_plain or is_empty or type_of(tensor) not in EPS:
             held = _kind_of(tensor)
+            hint = _hint_for(is_empty, held)
             raise ValueError(
                 f"{name} must be a tensor of floating-point numbers ({', '.join(EPS)}), got {held}"
-                f"{EMPTY if is_empty else ''}"
+                f"{hint}"
             )
         _check_dimensions(name, tensor.ndim)
         return tensor
@@ -187,6 +190,14 @@ def _kind_of(value: Any) -> str:
         return f"{held} on the meta device, which holds no numbers"
     layout = str(value.layout).removeprefix("torch.")
     return held if layout == "strided" else f"{held} of layout {layout}; save it with .to_dense()"
+
+
+def _hint_for(is_empty: bool, held: str) -> str:
+    """What would help with a tensor whose numbers are not read; held: its type first."""
+    if is_empty:
+        return EMPTY
+    is_complex = held.startswith(("torch.complex", "C"))
+    return COMPLEX if is_complex else ""
 
 
 def type_of(tensor: Any) -> str:
@@ -301,9 +312,10 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
         one = entries[name]
         if one["dtype"] not in TYPES or not math.prod(one["shape"]):
             held = f"{one['dtype']} {tuple(one['shape'])}"
+            hint = _hint_for(0 in one["shape"], held)
             raise ValueError(
                 f"{name} must be a tensor of floating-point numbers ({', '.join(TYPES)}), got"
-                f" {held}{EMPTY if 0 in one['shape'] else ''}"
+                f" {held}{hint}"
             )
         _check_dimensions(name, len(one["shape"]))
         return one, start

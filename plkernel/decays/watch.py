@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.nodes import check_numbers
+from plkernel.analysis.nodes import check_numbers, check_optional
 from plkernel.common.files import brief
 from plkernel.decays.bare import PARENT, located
 from plkernel.decays.checkpoints import Checkpoint
@@ -118,12 +118,14 @@ class watch:
         decays: Decays | None = None,
     ) -> None:
         check_module(model)
-        check_numbers(Integral, every=every, steps=steps, step=step)
-        check_numbers(context=context)
+        check_numbers(Integral, every=every, step=step)
+        check_optional(Integral, steps=steps)
+        check_optional(context=context)
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        if step < 0:
-            raise ValueError(f"step must be at least 0, got {step}")
+        for name, value in {"step": step, "steps": steps}.items():
+            if value is not None and value < 0:
+                raise ValueError(f"{name} must be at least 0, got {value}")
         if context is not None and not context > 0:
             raise ValueError(f"context must be above 0, got {context}")
         self.optimizers = optimizers_of(optimizer)
@@ -148,6 +150,7 @@ class watch:
 
         Steps are counted unless they are given.
         """
+        check_optional(Integral, step=step)
         before = self.step
         self.step = before + 1 if step is None else step
         is_due = self.step % self.every == 0 and self.step != before
@@ -489,7 +492,8 @@ def decay_param_groups(
     to 10 times the others' end within 0.0009 of the baseline.
     """
     check_module(model)
-    check_numbers(weight_decay=weight_decay, decay_lr=decay_lr)
+    check_numbers(weight_decay=weight_decay)
+    check_optional(decay_lr=decay_lr)
     for name, number in {"weight_decay": weight_decay, "decay_lr": decay_lr}.items():
         if number is not None and not 0.0 <= number < math.inf:
             raise ValueError(f"{name} must be a number from 0, got {number}")

@@ -6,10 +6,12 @@ used, and nothing is required that a reader can do without.
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -83,6 +85,65 @@ class InfluenceCurve(SavedColumns):
     information: list[OptionalNumber] | None = None
 
 
+class LossesByPosition(SavedColumns):
+    """Bits per byte by the most bytes before, ascending."""
+
+    given: Integers
+    bpb: list[OptionalNumber]
+
+
+class BeyondFigures(Saved):
+    """Losses in windows that are longer than the context of training."""
+
+    context: Annotated[int, Field(ge=1)]
+    positions: LossesByPosition
+    reading_on: LossesByPosition
+
+
+class AccuracyByGroup(SavedColumns):
+    """Share of right answers, and the number of them, in groups that end at `up_to`."""
+
+    up_to: Integers
+    queries: list[Count]
+    accuracy: list[float]
+
+
+class RecallTest(Saved):
+    """Share of right answers in sequences of one length with so many pairs."""
+
+    test: str
+    length: Count
+    pairs: Count
+    sequences: Count
+    accuracy: float
+    distance: AccuracyByGroup
+    order: AccuracyByGroup
+
+
+class RecallFigures(Saved):
+    """The tests of a run on a corpus of recall."""
+
+    tests: list[RecallTest]
+
+
+def _check_part(value: dict[str, Any], kind: type[Saved], name: str) -> dict[str, Any]:
+    """`value`, called `name` in a result; ValueError unless it is empty or a part of that kind."""
+    if value:
+        try:
+            kind.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(explained(error, kind, "result", name)) from None
+    return value
+
+
+Beyond = Annotated[
+    dict[str, Any], AfterValidator(partial(_check_part, kind=BeyondFigures, name="beyond"))
+]
+Recall = Annotated[
+    dict[str, Any], AfterValidator(partial(_check_part, kind=RecallFigures, name="recall"))
+]
+
+
 class RunResult(Saved, extra="ignore"):
     """result.json of a finished run: losses in bits per byte, wall time in seconds.
 
@@ -101,8 +162,8 @@ class RunResult(Saved, extra="ignore"):
     causal: bool
     truncation: TruncationCurve | None = None
     influence: InfluenceCurve | None = None
-    beyond: dict[str, Any] | None = None
-    recall: dict[str, Any] | None = None
+    beyond: Beyond | None = None
+    recall: Recall | None = None
 
     def truncation_cost(self, given: int) -> float | None:
         """Loss with so many bytes given, minus that with the whole context; None if not measured.

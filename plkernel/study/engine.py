@@ -162,9 +162,18 @@ class LocalEngine:
 
     def ended(self) -> list[Job]:
         """Return the runs whose processes have ended, well or not, since the last call."""
-        done = [worker for worker in self.active if worker.process.poll() is not None]
-        self.active = [worker for worker in self.active if worker not in done]
-        return [worker.job for worker in done]
+        done = []
+        left = []
+        for worker in self.active:
+            code = worker.process.poll()
+            if code is None:
+                left.append(worker)
+                continue
+            done.append(worker.job)
+            if code < 0:
+                _note_signal(worker.job, -code)
+        self.active = left
+        return done
 
     def stop(self) -> None:
         """Ask every run to save and end, and wait for them."""
@@ -178,6 +187,15 @@ class LocalEngine:
                 with suppress(subprocess.TimeoutExpired):
                     worker.process.wait(max(0.0, deadline - time.monotonic()))
             self.ended()
+
+
+def _note_signal(job: Job, number: int) -> None:
+    """Write to log.txt which signal has ended the process of a run, which could not say it."""
+    ended = f"ended by signal {number} ({signal.strsignal(number)})"
+    if number == signal.SIGKILL:
+        ended += "; the system kills processes so where memory is short"
+    with suppress(OSError), (job.folder / LOG).open("a") as log:
+        log.write(f"{ended}\n")
 
 
 def available_cores() -> int:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from plkernel.common.files import MEAN, atomic_write, refuse_links
+from plkernel.common.files import MEAN, atomic_write, naming, refuse_links
 
 LoggerName = Literal["wandb", "trackio"]
 EVENTS = "events.out.tfevents."
@@ -50,6 +50,7 @@ class CurveWriter:
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        self.folder = folder
         self.writer = SummaryWriter(str(folder), purge_step=start)
         self.run = None
         if logger:
@@ -64,9 +65,10 @@ class CurveWriter:
             self.run = logger_library(logger).init(**whose, config=dict(config), resume="allow")
 
     def add(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Add the values of a step."""
-        for tag, value in scalars.items():
-            self.writer.add_scalar(tag, value, step)
+        """Add the values of a step; OSError names the folder where the disk is full."""
+        with naming(self.folder):
+            for tag, value in scalars.items():
+                self.writer.add_scalar(tag, value, step)
         if self.run is not None:
             self.run.log(dict(scalars), step=step)
 
@@ -90,14 +92,16 @@ class CurveWriter:
         scalars["bytes per second"] = row["bytes"] / seconds
         for layer, values in enumerate(half_lives):
             scalars[f"half-life/layer {layer} median"] = float(np.median(values))
-            self.writer.add_histogram(
-                f"half-life/layer {layer}, log2", np.log2(values), row["step"]
-            )
+            with naming(self.folder):
+                self.writer.add_histogram(
+                    f"half-life/layer {layer}, log2", np.log2(values), row["step"]
+                )
         self.add(row["step"], scalars)
 
     def close(self) -> None:
         """Write what is left, and end the run of the logger."""
-        self.writer.close()
+        with naming(self.folder):
+            self.writer.close()
         if self.run is not None:
             self.run.finish()
 

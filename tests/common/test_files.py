@@ -105,6 +105,12 @@ def test_a_file_of_as_many_bytes_as_are_allowed_is_read(tmp_path: Path) -> None:
         files.read_bytes(tmp_path / "a", 4)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": 1}', encoding="utf-8-sig")
+    assert files.load_json(tmp_path / "a.json") == {"a": 1}
+    assert files.parse_toml(b"\xef\xbb\xbfa = 1\n", "spec") == {"a": 1}
+
+
 @pytest.mark.parametrize("value", [2**63 - 1, 1 - 2**63, -1.0e300, True])
 def test_numbers_of_64_bits_are_read(value: Any, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps([value]))

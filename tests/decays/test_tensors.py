@@ -19,6 +19,7 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
+import plkernel
 from plkernel.commands.inspect import command as inspect
 from plkernel.common import cli
 from plkernel.decays.inspection import inspected, render
@@ -389,6 +390,33 @@ def test_the_bomb_works_and_a_plain_pickle_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
     pickle.loads(path.read_bytes())
     assert (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data[:-300], "got one that is cut off; copy or download it again"),
+        (lambda data: b"", "got one that torch.save has not written"),
+        (lambda data: b"hello", "got one that torch.save has not written"),
+    ],
+)
+def test_a_pickle_that_is_none_says_what_it_is(
+    change: Callable[[bytes], bytes], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.pth"
+    torch.save(TENSORS, path)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ValueError, match=words):
+        inspected(str(path))
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_complex_decays_are_refused_with_what_would_work(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{suffix}"
+    write = torch.save if suffix == "pth" else save_file
+    write({"layers.0.decay": torch.ones(4, dtype=torch.complex64)}, path)
+    with pytest.raises(ValueError, match=r"got .*64 .*; store the size of a complex decay"):
+        plkernel.inspect(path, decays={"*.decay": "sigmoid"})
 
 
 def test_safetensors_need_neither_torch_nor_transformers(

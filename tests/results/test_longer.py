@@ -83,6 +83,24 @@ def table_of(one: Comparison) -> Table:
     return table
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("recall", {"tests": 3}, "result.recall.tests: must be a list, got 3"),
+        ("recall", {"tests": [{"test": "capacity"}]}, "result.recall.tests.0.length is missing"),
+        ("beyond", {"positions": {"given": [1]}}, "result.beyond.context is missing"),
+        ("beyond", {"context": 0}, "result.beyond.context: .* got 0"),
+    ],
+)
+def test_damaged_figures_are_refused_by_their_place(
+    part: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    folder = study(tmp_path)
+    change(folder / BASELINE / "seed-0" / "result.json", **{part: value})
+    with pytest.raises(ValueError, match=f"seed-0: .*{message}"):
+        read_study(folder)
+
+
 @pytest.mark.parametrize("recorded", [False, True])
 def test_accuracies_are_means_over_seeds(recorded: bool, tmp_path: Path) -> None:
     folder = on_recall(tmp_path / "study")

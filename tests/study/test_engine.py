@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from plkernel.common.files import load_json
+from plkernel.common.files import LOG, load_json
 from plkernel.config.reading import load_spec
 from plkernel.study import engine as engines
 from plkernel.study.engine import Engine, Job, LocalEngine, start_process
@@ -97,6 +97,21 @@ def test_a_study_ends_when_all_its_workers_are_killed(
     assert lost == [f"{arm} seed {seed}" for seed in (0, 1) for arm in ("uniform", "power-law")]
     assert len(begun) == 4
     assert time.monotonic() - begin < 300, "none sleeps to its end"
+
+
+def test_the_log_of_a_run_that_is_killed_says_so(tmp_path: Path, begun: list[Process]) -> None:
+    """The process itself cannot, as where memory is short."""
+    job = Job(tmp_path, "uniform", 0, "cpu", 1, {})
+    job.folder.mkdir(parents=True)
+    (job.folder / LOG).write_text("step 20\n")
+    engine = LocalEngine()
+    engine.start(job)
+    begun[0].kill()
+    begun[0].wait()
+    assert engine.ended() == [job]
+    before, said = (job.folder / LOG).read_text().splitlines()
+    assert before == "step 20"
+    assert said == "ended by signal 9 (Killed); the system kills processes so where memory is short"
 
 
 def test_a_process_that_does_not_hear_is_asked_again(

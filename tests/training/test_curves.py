@@ -2,6 +2,8 @@
 mean of its runs.
 """
 
+import errno
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -178,3 +180,19 @@ def test_a_mean_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "arm" / "mean").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="got a symbolic link to"):
         save_mean(tmp_path / "arm", [0])
+
+
+def test_a_full_disk_is_told_with_the_folder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer of TensorBoard raises it later, and without a name."""
+    writer = curves.CurveWriter(tmp_path, 0, {})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer.writer, "add_scalar", full)
+    with pytest.raises(OSError, match="No space left") as told:
+        writer.add(1, {"loss/train": 1.0})
+    assert told.value.filename == str(tmp_path)
+    writer.close()

@@ -217,15 +217,30 @@ def check_name(what: str, name: str, valid: Iterable[str]) -> None:
 
 
 def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
-    """Raise ValueError unless what is `given` is a number of this kind, or None.
+    """Raise ValueError unless what is `given` is a number of this kind.
 
     The kind is numbers.Real or numbers.Integral.
     """
     for name, value in given.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+        if isinstance(value, bool) or not isinstance(value, kind):
             is_whole = kind is numbers.Integral
             form = "a whole number such as 64" if is_whole else "a number such as 1.15"
             raise ValueError(f"{name} must be {form}, got {value!r}")
+
+
+def check_numbers_or_none(kind: type[Any] = numbers.Real, **given: object) -> None:
+    """`check_numbers` of those that are not None."""
+    check_numbers(kind, **{name: value for name, value in given.items() if value is not None})
+
+
+def check_switches(**given: object) -> None:
+    """Raise ValueError unless what is `given` is True or False.
+
+    Any other value would count as one of the two, "no" as True.
+    """
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, got {value!r}")
 
 
 def warn_outlasting(half_lives: ArrayLike, max_lag: float, *, by_beta: bool = False) -> None:
@@ -357,14 +372,13 @@ def place(
     impossible range, and an option that belongs to another placement.
     """
     check_numbers(numbers.Integral, channels=channels)
-    check_numbers(
+    check_numbers(step=step, fastest=fastest)
+    check_numbers_or_none(
         shortest=shortest,
         longest=longest,
-        step=step,
         tempering=tempering,
         loss=loss,
         max_lag=max_lag,
-        fastest=fastest,
     )
     if not 0.0 < step < np.inf:
         raise ValueError(f"step must be above 0 and finite, got {step}")

@@ -25,7 +25,7 @@ from plkernel.analysis.information.laws import (
     check_range,
     measure_corpus,
 )
-from plkernel.analysis.nodes import check_numbers
+from plkernel.analysis.nodes import check_numbers, check_numbers_or_none, check_switches
 from plkernel.analysis.results import Result
 from plkernel.common import cli
 from plkernel.common.files import CONFIG, METRICS, brief, load_json, read_lines, refuse_study
@@ -107,7 +107,8 @@ def measure(
     >>> measure(text, max_lag=20, lags=(1, 20)).verdict.kind
     'none'
     """
-    check_numbers(numbers.Integral, max_lag=max_lag, threads=threads)
+    check_numbers(numbers.Integral, max_lag=max_lag)
+    check_numbers_or_none(numbers.Integral, threads=threads)
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     stated = check_range(lags, max_lag)
@@ -203,7 +204,7 @@ def apply(
     from plkernel.models.spectrum import Ordered
 
     check_numbers(numbers.Integral, dim=dim)
-    check_numbers(max_lag=max_lag)
+    check_numbers_or_none(max_lag=max_lag)
     if max_lag is not None and not max_lag > 0:
         raise ValueError(f"max_lag must be above 0, got {max_lag}")
     given = {"nodes": nodes} if match is None else {"nodes": nodes, "match": match}
@@ -640,7 +641,8 @@ def run_study(
     from plkernel.study.schedule import run_experiment
     from plkernel.training import check
 
-    check_numbers(numbers.Integral, workers=workers)
+    check_numbers_or_none(numbers.Integral, workers=workers)
+    check_switches(trust_code=trust_code)
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     names = [only] if isinstance(only, str) or not isinstance(only, Iterable) else list(only)
@@ -693,6 +695,7 @@ def trial(
         raise ValueError(f"text must be the name of a corpus, a file or a folder, got {text!r}")
     check_numbers(minutes=minutes)
     check_numbers(numbers.Integral, seeds=seeds, dim=dim)
+    check_switches(frozen=frozen, short=short, control=control)
     options = TrialOptions(
         model=str(model),
         minutes=minutes,
@@ -795,7 +798,8 @@ def _opened(
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
 
-    check_numbers(numbers.Integral, context=context, windows=windows, batch=batch)
+    check_numbers(numbers.Integral, windows=windows, batch=batch)
+    check_numbers_or_none(numbers.Integral, context=context)
     config = model.config if isinstance(model, TrainedRun) else {}
     if text is None and not isinstance(model, TrainedRun):
         raise ValueError(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import SLOWEST, Nodes, check_numbers, place
+from plkernel.analysis.nodes import SLOWEST, Nodes, check_numbers, check_switches, place
 from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.models.mamba2 import mixers_of
 from plkernel.models.power_law import decays_
@@ -91,9 +91,6 @@ def spectrum_(
 
 def _check_spectrum(longest: Any, step: Any, freeze: Any) -> None:
     """ValueError for options of `spectrum_` that no spectrum has."""
-    for name, value in (("longest", longest), ("step", step)):
-        if value is None:
-            raise ValueError(f"{name} must be a number such as 0.05, got None")
     check_numbers(longest=longest, step=step)
     if not 1 < longest <= 1 / SLOWEST:
         raise ValueError(
@@ -103,8 +100,7 @@ def _check_spectrum(longest: Any, step: Any, freeze: Any) -> None:
     low, high = STEPS
     if not low <= step <= high:
         raise ValueError(f"step must be {low:g} to {high:g}, got {step:g}")
-    if not isinstance(freeze, bool):
-        raise ValueError(f"freeze must be true or false, got {freeze!r}")
+    check_switches(freeze=freeze)
 
 
 def _free_layers(model: nn.Module) -> list[Any]:

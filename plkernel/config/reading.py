@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plkernel.analysis.nodes import output_std
+from plkernel.analysis.nodes import check_switches, output_std
 from plkernel.common import cli
 from plkernel.common.cli import existing, nearest
 from plkernel.common.files import load_json, load_object, parse_toml, read_bytes
@@ -79,6 +79,7 @@ def load_spec(path: Path | str, check: Check | None = None, trusted: bool = Fals
         raise ValueError(
             f"check must be a function of a spec, got {check!r}; plkernel.training.check is one"
         )
+    check_switches(trusted=trusted)
     path = find_spec(path)
     return parse_spec(load_values(path), str(path), check, trusted)
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.nodes import check_numbers
+from plkernel.analysis.nodes import check_numbers, check_numbers_or_none
 from plkernel.common.files import brief
 from plkernel.decays.bare import PARENT, located
 from plkernel.decays.checkpoints import Checkpoint
@@ -118,8 +118,9 @@ class watch:
         decays: Decays | None = None,
     ) -> None:
         check_module(model)
-        check_numbers(Integral, every=every, steps=steps, step=step)
-        check_numbers(context=context)
+        check_numbers(Integral, every=every, step=step)
+        check_numbers_or_none(Integral, steps=steps)
+        check_numbers_or_none(context=context)
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         if step < 0:
@@ -489,7 +490,8 @@ def decay_param_groups(
     to 10 times the others' end within 0.0009 of the baseline.
     """
     check_module(model)
-    check_numbers(weight_decay=weight_decay, decay_lr=decay_lr)
+    check_numbers(weight_decay=weight_decay)
+    check_numbers_or_none(decay_lr=decay_lr)
     for name, number in {"weight_decay": weight_decay, "decay_lr": decay_lr}.items():
         if number is not None and not 0.0 <= number < math.inf:
             raise ValueError(f"{name} must be a number from 0, got {number}")

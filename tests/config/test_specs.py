@@ -695,6 +695,16 @@ NEVER_MEASURED: list[tuple[dict[str, Any], str]] = [
         " losses have other units, got 'synthetic:recall,pairs=4,length=32' and 'stdlib'",
     ),
     (
+        {"arms.uniform.corpus": {"name": "stdlib"}, **RECALL},
+        "arms.power: corpus must be one of recall if that of arm 'uniform' is, with which it is"
+        " compared, and otherwise none, got 'synthetic:recall,pairs=4,length=32' beside 'stdlib'",
+    ),
+    (
+        {"arms.power.corpus": {"name": "synthetic:recall,pairs=4,length=32"}},
+        "arms.power: corpus must be one of recall if that of arm 'uniform' is, with which it is"
+        " compared, and otherwise none, got 'synthetic:recall,pairs=4,length=32' beside '",
+    ),
+    (
         {
             "hypotheses": [{**CLAIM, **CUT, "bytes": 8}],
             "train.truncation_windows": 1,

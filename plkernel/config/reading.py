@@ -21,7 +21,8 @@ from plkernel.config.factors import expanded
 from plkernel.config.overrides import replaced
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import NODE_VALUES, Arm, Options
-from plkernel.config.spec import Spec, heading
+from plkernel.config.spec import SECTIONS, Spec, heading
+from plkernel.config.toml_types import check_types
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
 BASELINE = "baseline"
@@ -96,6 +97,7 @@ def load_values(path: Path) -> dict[str, Any]:
     values = parse_toml(read_bytes(path), f"spec {path}")
     with heading(f"spec {path}: "):
         values = expanded(values)
+        check_types(values, Spec, SECTIONS)
         _check_arms(values.get("arms"))
     return values
 

@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from plkernel.analysis.nodes import Nodes
     from plkernel.config.spec import Spec
     from plkernel.context.measures import Influence, Means, Truncation
+    from plkernel.decays.findings import Finding
     from plkernel.decays.inspection import Shown
     from plkernel.decays.own import Decays
+    from plkernel.decays.rates import Layer
     from plkernel.models.power_law import Parametrisation
     from plkernel.models.spectrum import Ordered
     from plkernel.results.comparison import Comparison
@@ -528,6 +530,31 @@ class TrainedRun(Result):
 
         return open_model(self.path)[0]
 
+    @cached_property
+    def _shown(self) -> "Shown":
+        """The decays in its checkpoint, as `inspect` reads those of other software."""
+        from plkernel.decays.inspection import inspected
+
+        return inspected(str(self.path))
+
+    @property
+    def layers(self) -> "tuple[Layer, ...]":
+        """Layers with decays, as `inspect` finds them in any checkpoint; ValueError if none are.
+
+        Their rates are -ln a per step of the recurrence, which is a byte or a patch of bytes.
+        """
+        return self._shown.layers
+
+    @property
+    def kernels(self) -> NDArray[np.float64]:
+        """The kernel of every layer, (L,T), at the lags of `inspect`, in steps."""
+        return self._shown.kernels
+
+    @property
+    def findings(self) -> "tuple[Finding, ...]":
+        """What is wrong with its decays, or notable."""
+        return self._shown.findings
+
     @property
     def config(self) -> dict[str, Any]:
         """Content of config.json: corpus, model, arm, training."""
@@ -720,8 +747,8 @@ def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | Tra
             {"*.decay": "sigmoid"}; as for `watch`
 
     In the result, `layers` have rates = -ln a per token, `kernels` (L,T) the later weights of an
-    input, `findings` what is wrong with them. Raises ValueError if no decays are known, and if
-    `decays` fits none of the tensors. As plkernel.inspect.
+    input, `findings` what is wrong with them; a `TrainedRun` has the three too. Raises ValueError
+    if no decays are known, and if `decays` fits none of the tensors. As plkernel.inspect.
     """
     from plkernel.decays.inspection import inspected, is_other_software
     from plkernel.decays.own import UnknownDecays, statements, with_lines

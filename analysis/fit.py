@@ -40,7 +40,7 @@ from plkernel.analysis.nodes import (
     Nodes,
     Placement,
     Summation,
-    check_optional,
+    check_numbers_or_none,
     check_rates,
     half_lives_of,
     log_kernel,
@@ -238,8 +238,8 @@ def fit(
     >>> [len(fit(1.15, terms=count).active.rates) for count in (4, 6)]
     [4, 6]
     """
-    check_optional(beta=beta, max_lag=max_lag)
-    check_optional(numbers.Integral, terms=terms)
+    check_numbers_or_none(beta=beta, max_lag=max_lag)
+    check_numbers_or_none(numbers.Integral, terms=terms)
     if values is not None and (beta is not None or max_lag is not None):
         raise ValueError(
             "beta and max_lag must be left out beside values, which are the kernel at their own"

@@ -217,7 +217,7 @@ def check_name(what: str, name: str, valid: Iterable[str]) -> None:
 
 
 def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
-    """Raise ValueError unless all that is `given` are numbers of this kind.
+    """Raise ValueError unless what is `given` is a number of this kind.
 
     The kind is numbers.Real or numbers.Integral.
     """
@@ -228,9 +228,19 @@ def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
             raise ValueError(f"{name} must be {form}, got {value!r}")
 
 
-def check_optional(kind: type[Any] = numbers.Real, **given: object) -> None:
-    """Raise ValueError unless all that is `given` are numbers of this kind, or None."""
+def check_numbers_or_none(kind: type[Any] = numbers.Real, **given: object) -> None:
+    """`check_numbers` of those that are not None."""
     check_numbers(kind, **{name: value for name, value in given.items() if value is not None})
+
+
+def check_switches(**given: object) -> None:
+    """Raise ValueError unless what is `given` is True or False.
+
+    Any other value would count as one of the two, "no" as True.
+    """
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, got {value!r}")
 
 
 def warn_outlasting(half_lives: ArrayLike, max_lag: float, *, by_beta: bool = False) -> None:
@@ -363,7 +373,7 @@ def place(
     """
     check_numbers(numbers.Integral, channels=channels)
     check_numbers(step=step, fastest=fastest)
-    check_optional(
+    check_numbers_or_none(
         shortest=shortest,
         longest=longest,
         tempering=tempering,

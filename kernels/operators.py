@@ -286,7 +286,9 @@ def _differentiable(
     """Both passes as an operator of torch.library, and as a torch.autograd.Function."""
     name = defined.name
     run = _library_operator(defined, forward, (defined.like, "state"))
-    run_back = _library_operator(defined.backward, backward, defined.gradients_like)
+    run_back = _library_operator(
+        defined.backward, _with_sign_checked(defined.backward, backward), defined.gradients_like
+    )
     keep, differentiate = _gradient_rule(defined, backward, run_back)
 
     def refuse(*_: Any) -> NoReturn:
@@ -309,6 +311,17 @@ def _differentiable(
         {"forward": staticmethod(forward_and_keep), "backward": staticmethod(differentiate)},
     )
     return run, function
+
+
+def _with_sign_checked(defined: Definition, backward: Callable[..., Any]) -> Callable[..., Any]:
+    """`backward` behind `_check_sign`, for those who call it without a forward pass before it."""
+
+    def checked(*arguments: Any) -> Any:
+        *tensors, _ = arguments
+        _check_sign(defined.name, dict(zip(defined.letters, tensors, strict=True)))
+        return backward(*arguments)
+
+    return checked
 
 
 def _gradient_rule(
@@ -482,25 +495,31 @@ def _guarded(defined: Definition, run: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _check_registered(defined: Definition, tensors: Sequence[Tensor], form: str) -> None:
-    """Raise ValueError for inputs of a registered operator that do not fit, and for a wrong form.
-
-    States are in their own dtype here, as results are: nothing is converted.
-    """
+    """Raise ValueError where inputs or form of a registered operator do not fit."""
     name = defined.name
-    given = dict(zip(defined.letters, tensors, strict=True))
-    _check_inputs(defined, given)
-    wanted = _dtype_of_states(given[defined.main])
-    for one in STATES:
-        if one in given and given[one].dtype != wanted:
-            raise ValueError(
-                f"{name}: {one} must be {_dtype_name(wanted)} here, got {_kind(given[one])}"
-            )
+    given = _registered_inputs(defined, tensors)
     precisions = () if defined.cores is None else defined.cores.precisions
     forms = ("cpu", "gpu", *(f"tensor:{one}" for one in precisions))
     if form not in forms:
         raise ValueError(f"{name}: backend must be one of {', '.join(forms)} here, got {form!r}")
     backend, _, precision = form.partition(":")
     _form(defined, given, "gpu" if precision else backend, precision or EXACT)
+
+
+def _registered_inputs(defined: Definition, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    """The inputs of a registered operator by name; ValueError for some that do not fit.
+
+    States are in their own dtype here, as results are: nothing is converted.
+    """
+    given = dict(zip(defined.letters, tensors, strict=True))
+    _check_inputs(defined, given)
+    wanted = _dtype_of_states(given[defined.main])
+    for one in STATES:
+        if one in given and given[one].dtype != wanted:
+            raise ValueError(
+                f"{defined.name}: {one} must be {_dtype_name(wanted)} here, got {_kind(given[one])}"
+            )
+    return given
 
 
 def _dtype_of_states(main: Tensor) -> torch.dtype:
@@ -647,9 +666,10 @@ def _library_operator(defined: Definition, run: Callable[..., Any], like: Sequen
         schema=f"({takes}, str backend) -> ({gives})",
     )
 
-    def fake(*given: Tensor) -> tuple[Tensor, ...]:
-        models = [given[names.index(one)] for one in like]
-        return tuple(x.new_empty(x.shape) for x in models)
+    def fake(*arguments: Any) -> tuple[Tensor, ...]:
+        *tensors, _ = arguments  # the form is of the device that will compute, not of this one
+        given = _registered_inputs(defined, tensors)
+        return tuple(given[one].new_empty(given[one].shape) for one in like)
 
     registered.register_fake(fake)
     return registered

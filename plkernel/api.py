@@ -25,7 +25,7 @@ from plkernel.analysis.information.laws import (
     check_range,
     measure_corpus,
 )
-from plkernel.analysis.nodes import check_numbers, check_optional
+from plkernel.analysis.nodes import check_numbers, check_numbers_or_none, check_switches
 from plkernel.analysis.results import Result
 from plkernel.common import cli
 from plkernel.common.files import CONFIG, METRICS, brief, load_json, read_lines, refuse_study
@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from plkernel.analysis.nodes import Nodes
     from plkernel.config.spec import Spec
     from plkernel.context.measures import Influence, Means, Truncation
+    from plkernel.decays.findings import Finding
     from plkernel.decays.inspection import Shown
     from plkernel.decays.own import Decays
+    from plkernel.decays.rates import Layer
     from plkernel.models.power_law import Parametrisation
     from plkernel.models.spectrum import Ordered
     from plkernel.results.comparison import Comparison
@@ -108,7 +110,7 @@ def measure(
     'none'
     """
     check_numbers(numbers.Integral, max_lag=max_lag)
-    check_optional(numbers.Integral, threads=threads)
+    check_numbers_or_none(numbers.Integral, threads=threads)
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     stated = check_range(lags, max_lag)
@@ -204,7 +206,7 @@ def apply(
     from plkernel.models.spectrum import Ordered
 
     check_numbers(numbers.Integral, dim=dim)
-    check_optional(max_lag=max_lag)
+    check_numbers_or_none(max_lag=max_lag)
     if max_lag is not None and not max_lag > 0:
         raise ValueError(f"max_lag must be above 0, got {max_lag}")
     given = {"nodes": nodes} if match is None else {"nodes": nodes, "match": match}
@@ -528,6 +530,31 @@ class TrainedRun(Result):
 
         return open_model(self.path)[0]
 
+    @cached_property
+    def _shown(self) -> "Shown":
+        """The decays in its checkpoint, as `inspect` reads those of other software."""
+        from plkernel.decays.inspection import inspected
+
+        return inspected(str(self.path))
+
+    @property
+    def layers(self) -> "tuple[Layer, ...]":
+        """Layers with decays, as `inspect` finds them in any checkpoint; ValueError if none are.
+
+        Their rates are -ln a per step of the recurrence, which is a byte or a patch of bytes.
+        """
+        return self._shown.layers
+
+    @property
+    def kernels(self) -> NDArray[np.float64]:
+        """The kernel of every layer, (L,T), at the lags of `inspect`, in steps."""
+        return self._shown.kernels
+
+    @property
+    def findings(self) -> "tuple[Finding, ...]":
+        """What is wrong with its decays, or notable."""
+        return self._shown.findings
+
     @property
     def config(self) -> dict[str, Any]:
         """Content of config.json: corpus, model, arm, training."""
@@ -641,7 +668,8 @@ def run_study(
     from plkernel.study.schedule import run_experiment
     from plkernel.training import check
 
-    check_optional(numbers.Integral, workers=workers)
+    check_numbers_or_none(numbers.Integral, workers=workers)
+    check_switches(trust_code=trust_code)
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     names = [only] if isinstance(only, str) or not isinstance(only, Iterable) else list(only)
@@ -694,6 +722,7 @@ def trial(
         raise ValueError(f"text must be the name of a corpus, a file or a folder, got {text!r}")
     check_numbers(minutes=minutes)
     check_numbers(numbers.Integral, seeds=seeds, dim=dim)
+    check_switches(frozen=frozen, short=short, control=control)
     options = TrialOptions(
         model=str(model),
         minutes=minutes,
@@ -718,8 +747,8 @@ def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | Tra
             {"*.decay": "sigmoid"}; as for `watch`
 
     In the result, `layers` have rates = -ln a per token, `kernels` (L,T) the later weights of an
-    input, `findings` what is wrong with them. Raises ValueError if no decays are known, and if
-    `decays` fits none of the tensors. As plkernel.inspect.
+    input, `findings` what is wrong with them; a `TrainedRun` has the three too. Raises ValueError
+    if no decays are known, and if `decays` fits none of the tensors. As plkernel.inspect.
     """
     from plkernel.decays.inspection import inspected, is_other_software
     from plkernel.decays.own import UnknownDecays, statements, with_lines
@@ -796,8 +825,8 @@ def _opened(
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
 
-    check_optional(numbers.Integral, context=context)
     check_numbers(numbers.Integral, windows=windows, batch=batch)
+    check_numbers_or_none(numbers.Integral, context=context)
     config = model.config if isinstance(model, TrainedRun) else {}
     if text is None and not isinstance(model, TrainedRun):
         raise ValueError(

@@ -650,6 +650,22 @@ def test_a_trial_is_planned_with_its_defaults_and_run(
     assert (other.frozen, other.short, other.control) == (True, True, True)
 
 
+def test_a_run_shows_its_decays_as_any_checkpoint_does(run: TrainedRun, tmp_path: Path) -> None:
+    """What `inspect` returns of the one can be asked for what it returns of the other."""
+    opened = plkernel.inspect(run.path)
+    copied = tmp_path / "copy" / "model.safetensors"
+    copied.parent.mkdir()
+    copied.write_bytes((run.path / "checkpoint.safetensors").read_bytes())
+    shown = plkernel.inspect(copied)
+    assert type(shown) is not type(opened)
+    for one in (opened, shown):
+        found = [np.sort(np.log(2) / layer.rates.ravel()) for layer in one.layers]
+        expected = [np.sort(lives.numpy()) for lives in run.model.half_lives()]
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert one.kernels.shape == shown.kernels.shape
+        assert one.findings == shown.findings
+
+
 def test_decays_are_stated_of_other_software_alone(run: TrainedRun) -> None:
     assert plkernel.inspect(run.path).path == run.path
     with pytest.raises(ValueError, match="decays must be left out for a run of plkernel"):

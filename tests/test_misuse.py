@@ -136,19 +136,6 @@ EMPTY = torch.zeros(0)
 NOT_FINITE = [math.nan, math.inf, -math.inf]
 NO_NUMBERS = ["4", [], META, EMPTY]
 NO_COUNTS = [*NOT_FINITE, *NO_NUMBERS, 2.5, True, -1]
-REQUIRED = {
-    "place": ("channels", "beta", "step", "fastest"),
-    "apply": ("dim",),
-    "measure": ("max_lag",),
-    "watch": ("every", "step"),
-    "decay_param_groups": ("weight_decay",),
-    "evaluate": ("windows", "batch"),
-    "truncation": ("windows", "batch"),
-    "influence": ("windows", "batch", "seed"),
-    "trial": ("minutes", "seeds", "dim"),
-    "generate": ("count", "seed", "temperature", "top_p"),
-}
-"""Numbers, by function, in whose place None means nothing."""
 NO_PATHS = ["", 3, math.nan, META, HEADS, None]
 NO_MODELS = [None, "model", 3, math.nan, META, [HEADS], Heads, HEADS.state_dict()]
 NO_DECAYS = [None, 3.0, "A_log", [], META, np.zeros(4), HEADS, torch.zeros(4, dtype=torch.long)]
@@ -413,11 +400,33 @@ for _option in ("tempering", "loss", "max_lag"):
             [*NOT_FINITE, *NO_NUMBERS, -1, np.float32(-1), np.float32(math.nan)],
         )
     )
-for _row in list(MISUSES):
-    if _row[1] in REQUIRED.get(_row[0], ()):
-        MISUSES.append((*_row[:3], [None]))
-SWITCHES = {"trust_code", "trusted", "frozen", "short", "control", "check"}
-"""Arguments that are true or false, and a callback: neither numbers nor paths."""
+NO_SWITCHES = [0, 1, "no", [], math.nan, None]
+MISUSES += [
+    ("load_spec", "trusted", lambda x: plkernel.load_spec("quick", trusted=x), NO_SWITCHES),
+    (
+        "run_study",
+        "trust_code",
+        lambda x: plkernel.run_study("quick", "o", trust_code=x),
+        NO_SWITCHES,
+    ),
+    ("load_spec", "check", lambda x: plkernel.load_spec("quick", check=x), [3, "x", [], math.nan]),
+]
+for _option in ("frozen", "short", "control"):
+    MISUSES.append(
+        ("trial", _option, lambda x, name=_option: plkernel.trial(COPIES, **{name: x}), NO_SWITCHES)
+    )
+
+
+NONE_IS_ALLOWED = r"\b(None|Any|Optional)\b"
+
+
+def given(name: str, named: str, call: Call, values: list[Any]) -> list[Any]:
+    """The values of a row, and None for an argument whose type does not allow it."""
+    parameters = inspect.signature(getattr(plkernel, name, survive)).parameters
+    parameter = parameters.get(named)
+    if parameter is None or re.search(NONE_IS_ALLOWED, str(parameter.annotation)):
+        return values
+    return [*values, None]
 
 
 def saved_heads() -> Path:
@@ -428,17 +437,16 @@ def saved_heads() -> Path:
 @pytest.mark.parametrize("name", plkernel.__all__)
 def test_every_argument_of_every_public_function_is_misused(name: str) -> None:
     named = " ".join(pattern for function, pattern, *_ in MISUSES if function == name)
-    arguments = set(inspect.signature(getattr(plkernel, name)).parameters) - SWITCHES
+    arguments = set(inspect.signature(getattr(plkernel, name)).parameters)
     called = {"load_corpus": {"name"}, "load_spec": {"path"}}  # "corpus" and "spec" in messages
     missing = {one for one in arguments if not re.search(rf"\b{one}\b", named)}
     assert missing == called.get(name, set())
-    assert set(REQUIRED.get(name, ())) <= {row[1] for row in MISUSES if row[0] == name}
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("named", "call", "values"),
-    [pytest.param(*row[1:], id=f"{row[0]}, {row[1]}") for row in MISUSES],
+    [pytest.param(row[1], row[2], given(*row), id=f"{row[0]}, {row[1]}") for row in MISUSES],
 )
 def test_calls_are_told_what_is_wrong_with_an_argument(
     named: str, call: Call, values: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

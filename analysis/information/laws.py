@@ -27,7 +27,7 @@ from plkernel.analysis.information.estimate import (
     jackknife_error,
     log_lags,
 )
-from plkernel.analysis.information.periods import UNITS, Period, find_period
+from plkernel.analysis.information.periods import UNITS, Period, copied_length, find_period
 from plkernel.analysis.information.records import (
     SHARE,
     Records,
@@ -831,6 +831,8 @@ def measure_corpus(
     period = None
     if exact is None and lines is None:
         period = find_period(common_symbols(data), lags)
+    if exact is None:
+        _check_copied(data, period, unit)
     layout = lines.layout if lines else None
     if period is not None:
         layout = shuffled_phases(data, period.length)
@@ -857,6 +859,21 @@ def measure_corpus(
         period=period,
         tokens=tokens,
         records=records,
+    )
+
+
+def _check_copied(data: Symbols, period: Period | None, unit: Unit) -> None:
+    """Raise ValueError for a text that is given several times over.
+
+    Its pairs would count as often, so that intervals would be too narrow and the bias of few pairs
+    would stay. A short period that `find_period` finds is taken off instead.
+    """
+    length = copied_length(data)
+    if length is None or (period is not None and period.length == length):
+        return
+    raise ValueError(
+        f"text must not be copies of one text, got {data.size / length:.3g} times the same"
+        f" {length:,} {unit}s, whose pairs would count as often; measure the first {length:,} alone"
     )
 
 

@@ -1,18 +1,21 @@
 """Initialisations of the Mamba-2 of transformers.
 
 With A = 1: `power_law_`, `log_spaced_`, and `unit_a_` with the decays as they are. With equal time
-steps: `spectrum_`, that of PoST. Specs name them as `plkernel.models.init.mamba2:power_law_`, or
-the first three by the earlier name `plkernel.memory.foreign:power_law_`.
+steps: `spectrum_`, that of PoST. Each raises ValueError, before it changes anything, for a time
+step that the `time_step_limit` of the model would clip: its head would decay otherwise. Specs name
+them as `plkernel.models.init.mamba2:power_law_`, or the first three by the earlier name
+`plkernel.memory.foreign:power_law_`.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import SLOWEST, Nodes, check_numbers, place
+from plkernel.analysis.nodes import SLOWEST, Nodes, check_numbers, check_switches, place
 from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.models.mamba2 import mixers_of
 from plkernel.models.power_law import decays_
@@ -33,10 +36,13 @@ def power_law_(
 
     The law reaches to `max_lag` bytes.
     """
-    for layer in _free_layers(model):
+    layers = _free_layers(model)
+    placed = []
+    for layer in layers:
         heads = len(layer.dt_bias)
         nodes = place(heads, gain="clamp", placement="quantile", beta=beta, max_lag=max_lag)
-        _unit_a_(layer, nodes)
+        placed.append(nodes)
+    _unit_a_(layers, placed)
 
 
 def log_spaced_(
@@ -46,9 +52,12 @@ def log_spaced_(
     longest: float = 2000.0,
 ) -> None:
     """Space half-lives of a Mamba2ForCausalLM evenly in their logarithm, with A = 1, in place."""
-    for layer in _free_layers(model):
+    layers = _free_layers(model)
+    placed = []
+    for layer in layers:
         heads = len(layer.dt_bias)
-        _unit_a_(layer, place(heads, gain="clamp", shortest=shortest, longest=longest))
+        placed.append(place(heads, gain="clamp", shortest=shortest, longest=longest))
+    _unit_a_(layers, placed)
 
 
 def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
@@ -57,9 +66,13 @@ def unit_a_(model: nn.Module, generator: torch.Generator | None = None) -> None:
     dt becomes A dt. Heads then write A times what they wrote. An input moves the decays as before
     where dt is small against 1.
     """
-    for layer in _free_layers(model):
-        rates = F.softplus(layer.dt_bias.double()) * layer.A_log.double().exp()
-        _unit_a_(layer, Nodes(tuple(rates.tolist()), (1.0,) * len(rates), "clamp"))
+    layers = _free_layers(model)
+    kept = []
+    for layer in layers:
+        steps = F.softplus(layer.dt_bias.double()).clamp(*_step_limit(layer))
+        rates = steps * layer.A_log.double().exp()
+        kept.append(Nodes(tuple(rates.tolist()), (1.0,) * len(rates), "clamp"))
+    _unit_a_(layers, kept)
 
 
 @torch.no_grad()
@@ -77,7 +90,15 @@ def spectrum_(
     `longest` is the training context, and its code.
     """
     _check_spectrum(longest, step, freeze)
-    for layer in mixers_of(model):
+    layers = mixers_of(model)
+    for layer in layers:
+        low, high = _step_limit(layer)
+        if not low <= step <= high:
+            raise ValueError(
+                f"step must lie within the time_step_limit of the model, {low:g} to {high:g}, which"
+                f" clips others, got {step:g}"
+            )
+    for layer in layers:
         heads = len(layer.dt_bias)
         slowest = -math.log(step * longest)
         levels = torch.linspace(slowest, -math.log(step), heads, dtype=torch.float64)
@@ -100,8 +121,7 @@ def _check_spectrum(longest: Any, step: Any, freeze: Any) -> None:
     low, high = STEPS
     if not low <= step <= high:
         raise ValueError(f"step must be {low:g} to {high:g}, got {step:g}")
-    if not isinstance(freeze, bool):
-        raise ValueError(f"freeze must be true or false, got {freeze!r}")
+    check_switches(freeze=freeze)
 
 
 def _free_layers(model: nn.Module) -> list[Any]:
@@ -122,14 +142,30 @@ def _free_layers(model: nn.Module) -> list[Any]:
     return layers
 
 
+def _step_limit(layer: Any) -> tuple[float, float]:
+    """The limits within which a layer clips its time steps; 0 and infinity if it has none."""
+    low, high = getattr(layer, "time_step_limit", None) or (0.0, math.inf)
+    return float(low), float(high)
+
+
 @torch.no_grad()
-def _unit_a_(layer: Any, nodes: Nodes) -> None:
-    """Set A_log = 0 and dt = lambda in a layer, one node for each head.
+def _unit_a_(layers: Sequence[Any], placed: Sequence[Nodes]) -> None:
+    """Set A_log = 0 and dt = lambda in each layer, one node for each head.
 
     A head decays by a = exp(-dt exp(A_log)) per byte and takes its input times dt, dt =
     softplus(dt_bias) without an input (arXiv 2405.21060). With A_log = 0 a head of rate lambda has
     dt = lambda, and its kernel lambda exp(-lambda t) is the gain `clamp` for lambda up to 1: the
     law goes into the density of the heads.
     """
-    decays_(layer.dt_bias, nodes, "dt_bias", a_log=0.0)
-    layer.A_log.zero_()
+    for layer, nodes in zip(layers, placed, strict=True):
+        low, high = _step_limit(layer)
+        slowest = min(nodes.rates)
+        fastest = max(nodes.rates)
+        if not (low <= slowest and fastest <= high):
+            raise ValueError(
+                "time_step_limit must hold the time steps of heads of A = 1, which are their rates,"
+                f" {slowest:.3g} to {fastest:.3g} here, got {low:g} to {high:g}"
+            )
+    for layer, nodes in zip(layers, placed, strict=True):
+        decays_(layer.dt_bias, nodes, "dt_bias", a_log=0.0)
+        layer.A_log.zero_()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plkernel.analysis.nodes import output_std
+from plkernel.analysis.nodes import check_switches, output_std
 from plkernel.common import cli
 from plkernel.common.cli import existing, nearest
 from plkernel.common.files import load_json, load_object, parse_toml, read_bytes
@@ -21,7 +21,8 @@ from plkernel.config.factors import expanded
 from plkernel.config.overrides import replaced
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import NODE_VALUES, Arm, Options
-from plkernel.config.spec import Spec, heading
+from plkernel.config.spec import SECTIONS, Spec, heading
+from plkernel.config.toml_types import check_types
 
 FOLDER = Path(__file__).parents[1] / "runs"  # the specs that come with plkernel
 BASELINE = "baseline"
@@ -79,6 +80,7 @@ def load_spec(path: Path | str, check: Check | None = None, trusted: bool = Fals
         raise ValueError(
             f"check must be a function of a spec, got {check!r}; plkernel.training.check is one"
         )
+    check_switches(trusted=trusted)
     path = find_spec(path)
     return parse_spec(load_values(path), str(path), check, trusted)
 
@@ -95,6 +97,7 @@ def load_values(path: Path) -> dict[str, Any]:
     values = parse_toml(read_bytes(path), f"spec {path}")
     with heading(f"spec {path}: "):
         values = expanded(values)
+        check_types(values, Spec, SECTIONS)
         _check_arms(values.get("arms"))
     return values
 

@@ -147,7 +147,27 @@ class Spec(Section):
             self._check_curves()
         self._check_all_declared("hypotheses", self.hypotheses)
         self._check_all_declared("gates", self.gates)
+        self._check_compared()
         return self
+
+    def _check_compared(self) -> None:
+        """Raise ValueError for an arm on recall that is compared with one on text, or the reverse.
+
+        Losses of the one are bits per answer, of the other bits per byte.
+        """
+        for name in self.arms:
+            other = self.against(name)
+            if other is None:
+                continue
+            own_corpus = self.corpus_of(name).name
+            other_corpus = self.corpus_of(other).name
+            if own_corpus.startswith(RECALL) != other_corpus.startswith(RECALL):
+                raise ValueError(
+                    f"arms.{name}: corpus must be one of recall if that of arm {other!r} is, with"
+                    f" which it is compared, and otherwise none, got {own_corpus!r} beside"
+                    f" {other_corpus!r}; give another arm in against, or make the corpus a factor"
+                    " that within names"
+                )
 
     def _check_curves(self) -> None:
         """Raise ValueError where the arms are not those of tuning.rates."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.nodes import check_numbers, check_optional
+from plkernel.analysis.nodes import check_numbers, check_numbers_or_none
 from plkernel.common.files import brief
 from plkernel.decays.bare import PARENT, located
 from plkernel.decays.checkpoints import Checkpoint
@@ -119,8 +119,8 @@ class watch:
     ) -> None:
         check_module(model)
         check_numbers(Integral, every=every, step=step)
-        check_optional(Integral, steps=steps)
-        check_optional(context=context)
+        check_numbers_or_none(Integral, steps=steps)
+        check_numbers_or_none(context=context)
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         for name, value in {"step": step, "steps": steps}.items():
@@ -150,7 +150,7 @@ class watch:
 
         Steps are counted unless they are given.
         """
-        check_optional(Integral, step=step)
+        check_numbers_or_none(Integral, step=step)
         before = self.step
         self.step = before + 1 if step is None else step
         is_due = self.step % self.every == 0 and self.step != before
@@ -493,7 +493,7 @@ def decay_param_groups(
     """
     check_module(model)
     check_numbers(weight_decay=weight_decay)
-    check_optional(decay_lr=decay_lr)
+    check_numbers_or_none(decay_lr=decay_lr)
     for name, number in {"weight_decay": weight_decay, "decay_lr": decay_lr}.items():
         if number is not None and not 0.0 <= number < math.inf:
             raise ValueError(f"{name} must be a number from 0, got {number}")

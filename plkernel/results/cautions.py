@@ -13,7 +13,7 @@ from typing import Any
 from plkernel.common.files import FINISHED
 from plkernel.decays.memory import outlasting
 from plkernel.models import NOT_CAUSAL
-from plkernel.results.comparison import COMMON_STEP, Comparison
+from plkernel.results.comparison import COMMON_STEP, Comparison, differs_in_task
 from plkernel.results.rate_report import curve_cautions
 from plkernel.results.wording import listed
 
@@ -164,6 +164,19 @@ def beyond_the_context(comparison: Comparison) -> list[str]:
 # Differences among runs
 
 
+def other_tasks(comparison: Comparison) -> list[str]:
+    """Arms on recall that were to be compared with one on text, or the reverse."""
+    names = []
+    for arm in comparison.others:
+        if differs_in_task(comparison.study, arm.name, str(arm.against)):
+            names.append(arm.name)
+    return _sentence_on(
+        names,
+        "one of recall and text where the baseline is the other, so that there is no difference:"
+        " losses are bits per answer and bits per byte",
+    )
+
+
 def unequal_steps(comparison: Comparison) -> list[str]:
     """Runs of several lengths."""
     steps = [number for arm in comparison.arms for number in arm.steps]
@@ -236,6 +249,7 @@ CAUTIONS: tuple[Callable[[Comparison], list[str]], ...] = (
     damaged,
     not_finite,
     beyond_the_context,
+    other_tasks,
     unequal_steps,
     unequal_sizes,
     unequal_seeds,

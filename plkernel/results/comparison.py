@@ -47,7 +47,8 @@ class ArmResult:
     against      the arm it is compared with; None for a baseline, which has no differences
     values       by measure and seed
     estimates    the mean of every measure that a run has
-    differences  to `against`, of every measure with a common seed
+    differences  to `against`, of every measure with a common seed; none where one of the two is on
+                 recall and the other on text
     bytes        by seed a ratio: the bytes at which a run reaches the final loss of `against`, over
                  the bytes that `against` read for it; infinite if never
     """
@@ -384,7 +385,8 @@ def _arm_result(study: Study, name: str, values: Mapping[str, Values]) -> ArmRes
     own = values[name]
     differences: dict[str, PairedDifference] = {}
     bytes_to_reach: dict[int, float] = {}
-    if against:
+    # Bits per answer less bits per byte are a difference of nothing.
+    if against and not differs_in_task(study, name, against):
         differences = _differences(own, values[against])
         bytes_to_reach = _bytes_to_reach(runs, study.finished(against))
     return ArmResult(
@@ -399,6 +401,12 @@ def _arm_result(study: Study, name: str, values: Mapping[str, Values]) -> ArmRes
         differences=differences,
         bytes=bytes_to_reach,
     )
+
+
+def differs_in_task(study: Study, name: str, against: str) -> bool:
+    """True if of two arms one has finished runs on recall and the other on text."""
+    tasks = {run.is_recall for arm in (name, against) for run in study.finished(arm)}
+    return len(tasks) > 1
 
 
 def _sizes(runs: Sequence[StudyRun]) -> tuple[int, ...]:

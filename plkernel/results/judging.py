@@ -17,6 +17,8 @@ from scipy.stats import ttest_ind
 from plkernel.common.cli import counted, nearest, text_table
 from plkernel.common.files import parse_toml, read_bytes
 from plkernel.config.schema import BOUNDED, Claim, explained
+from plkernel.config.spec import heading
+from plkernel.config.toml_types import check_types
 from plkernel.results.claims import Claimed, Judgement, judge_family
 from plkernel.results.rows import Row
 from plkernel.results.statistics import (
@@ -115,7 +117,10 @@ def read_hypotheses(path: Path) -> Stating:
     """A TOML file with `baseline` and [[hypotheses]]; ValueError, naming it, where it is none."""
     origin = f"hypotheses {path}"
     try:
-        return Stating.model_validate(parse_toml(read_bytes(path), origin))
+        values = parse_toml(read_bytes(path), origin)
+        with heading(f"{origin}: "):
+            check_types(values, Stating, {})
+        return Stating.model_validate(values)
     except ValidationError as error:
         raise ValueError(f"{origin}: {explained(error, Stating)}") from None
 

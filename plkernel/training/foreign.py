@@ -216,12 +216,41 @@ def start_(model: nn.Module, name: str, options: Mapping[str, Any] | None, seed:
     """Call the function `name` with the model, a generator of this seed and the options, in place.
 
     The person must have consented: the module is imported. Raises ValueError, in one line, for
-    whatever goes wrong.
+    whatever goes wrong, such as an option that the function does not have.
     """
     function = imported(name, "init")
+    given = copy.deepcopy(dict(options or {}))
+    _check_options(function, name, given)
     target = model.module if isinstance(model, Foreign) else model
     with seeded(seed, name), torch.no_grad(), foreign_errors(f"init {name!r}", "it"):
-        function(target, generator=generator_for(seed, name), **copy.deepcopy(dict(options or {})))
+        function(target, generator=generator_for(seed, name), **given)
+
+
+def _check_options(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> None:
+    """ValueError for `options` that the function called `name` does not have, or lacks.
+
+    Its first argument is the model, and the generator is given too: neither is an option.
+    """
+    try:
+        _, *parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # not written in Python, or without an argument
+        return
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [one for one in parameters if one.kind in by_name and one.name != "generator"]
+    names = [one.name for one in known]
+    has_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+    valid = ", ".join(names) or "none"
+    for option in options:
+        if option not in names and (option == "generator" or not has_any):
+            raise ValueError(
+                f"init_options must be options of init {name!r}, got {option!r}; valid: {valid}"
+            )
+    for one in known:
+        if one.default is one.empty and one.name not in options:
+            raise ValueError(
+                f"init_options must hold {one.name!r}, which init {name!r} needs, got"
+                f" {', '.join(options) or 'none'}"
+            )
 
 
 def origins(names: Iterable[str]) -> dict[str, Any]:

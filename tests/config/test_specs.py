@@ -695,6 +695,16 @@ NEVER_MEASURED: list[tuple[dict[str, Any], str]] = [
         " losses have other units, got 'synthetic:recall,pairs=4,length=32' and 'stdlib'",
     ),
     (
+        {"arms.uniform.corpus": {"name": "stdlib"}, **RECALL},
+        "arms.power: corpus must be one of recall if that of arm 'uniform' is, with which it is"
+        " compared, and otherwise none, got 'synthetic:recall,pairs=4,length=32' beside 'stdlib'",
+    ),
+    (
+        {"arms.power.corpus": {"name": "synthetic:recall,pairs=4,length=32"}},
+        "arms.power: corpus must be one of recall if that of arm 'uniform' is, with which it is"
+        " compared, and otherwise none, got 'synthetic:recall,pairs=4,length=32' beside '",
+    ),
+    (
         {
             "hypotheses": [{**CLAIM, **CUT, "bytes": 8}],
             "train.truncation_windows": 1,
@@ -947,6 +957,60 @@ def test_a_key_of_many_parts_is_refused_before_it_is_parsed(form: str, part: str
             parse_toml(form.format(key).encode(), "here")
     short = ".".join(["a"] * 20)
     assert parse_toml(f"{short} = '{short} {'. ' * 100}'".encode(), "here")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[train]\nsteps = "12"', "train.steps: must be a number, got '12'"),
+        ('[train]\ncarry = "yes"', "train.carry: must be true or false, got 'yes'"),
+        ("[train]\ncarry = 1", "train.carry: must be true or false, got 1"),
+        ('[train]\ncompile = "yes"', "train.compile: must be true or false or 'auto', got 'yes'"),
+        ('[model.patching]\nsize = "4"', "model.patching.size: must be a number, got '4'"),
+        ('[tuning]\nrates = [1, "2"]', "tuning.rates.1: must be a number, got '2'"),
+        ('[arms.a]\nbeta = "1"', "arms.a.beta: must be a number, got '1'"),
+        ('[arms.a.train]\nclip = "1"', "arms.a.train.clip: must be a number, got '1'"),
+        ('[arms.a.model]\nk_clamp = "no"', "arms.a.model.k_clamp: must be true or false, got 'no'"),
+        (
+            "[arms.a.scheme_options]\nstd = true",
+            "arms.a.scheme_options.std: must be a number, got True",
+        ),
+        ('[factors]\nbeta = [1, "2"]', "arms.2.beta: must be a number, got '2'"),
+        ('[[gates]]\nat_least = "1"', "gates.0.at_least: must be a number, got '1'"),
+        (
+            '[[train.curriculum]]\nshare = 1\npairs = ["2"]',
+            "train.curriculum.0.pairs.0: must be a number, got '2'",
+        ),
+    ],
+)
+def test_a_text_in_a_file_is_no_number_and_no_truth(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    """Options of a command line, which are all texts, are numbers where they look like them."""
+    path = tmp_path / "spec.toml"
+    path.write_text(f'name = "a"\n{text}\n')
+    with pytest.raises(ValueError, match=re.escape(f"spec {path}: {message}")):
+        load_spec(path)
+
+
+def test_types_of_a_file_are_those_of_toml(tmp_path: Path) -> None:
+    """Whole numbers for others and the reverse, both types of an option of two, and any table."""
+    path = tmp_path / "spec.toml"
+    path.write_text(
+        'name = "a"\nbaseline = "b"\n[train]\nsteps = 2e2\nclip = 1\ncompile = "auto"\n'
+        'learning_rate = 1e-3\n[model]\nkind = "some.code:model"\n'
+        'config = { dim = "3", deep = [true, "x"] }\n[arms.b]\n[arms.c]\ncorpus = { name = "1" }\n'
+    )
+    spec = load_spec(path)
+    assert (spec.train.steps, spec.train.clip, spec.train.compile) == (200, 1.0, "auto")
+    assert spec.model.config == {"dim": "3", "deep": [True, "x"]}
+    assert spec.corpus_of("c").name == "1"
+
+
+def test_a_saved_spec_may_hold_texts_for_numbers(tmp_path: Path) -> None:
+    """As those of before did for options of a command line that change the table of an arm."""
+    save_json(tmp_path / "spec.json", values({"arms.power.train": {"clip": "0.5"}}))
+    assert load_spec(tmp_path / "spec.json").train_of("power").clip == 0.5
 
 
 # Options of a command line

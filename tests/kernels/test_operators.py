@@ -3,6 +3,7 @@ its own promises.
 """
 
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -413,6 +414,48 @@ def test_the_registered_backward_pass_checks_its_inputs(one: Operator) -> None:
             inputs[place] = wrong
             with pytest.raises(ValueError, match=f"{one.name}_backward: {name} must be "):
                 registered(*inputs, "cpu")
+
+
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_operators_without_values_check_what_those_with_values_do(one: Operator) -> None:
+    """Fake tensors and those on meta: a graph fails where it is made, not where it runs."""
+    given = one.problem("varying", one.shape(5))
+    forward = [given[name] for name in one.inputs]
+    for name, inputs in (
+        (one.name, forward),
+        (f"{one.name}_backward", registered_backward(one, given)),
+    ):
+        registered = getattr(torch.ops.plkernel, name)
+        for wrong in (inputs[-1][:1], inputs[-1].double()):
+            with pytest.raises(ValueError, match=f"{name}: (state|grad_last) must be ") as real:
+                registered(*inputs[:-1], wrong, "cpu")
+            unlike = [x.to("meta") for x in (*inputs[:-1], wrong)]
+            with pytest.raises(ValueError, match=re.escape(str(real.value))):
+                registered(*unlike, "cpu")
+            with FakeTensorMode() as mode, pytest.raises(ValueError, match=f"{name}: "):
+                registered(*[mode.from_tensor(x) for x in (*inputs[:-1], wrong)], "cpu")
+        with FakeTensorMode() as mode:
+            results = registered(*[mode.from_tensor(x) for x in inputs], "cpu")
+        real_results = registered(*inputs, "cpu")
+        assert [x.shape for x in results] == [x.shape for x in real_results]
+
+
+@pytest.mark.parametrize("one", OPERATORS[1:], ids=lambda one: one.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_registered_backward_pass_refuses_a_decay_that_grows(
+    one: Operator, dtype: torch.dtype
+) -> None:
+    """As the forward pass does, which need not have run before."""
+    given = one.problem("varying", one.shape(5), dtype)
+    back = registered_backward(one, given)
+    place = list(one.inputs).index("log_decay")
+    back[place] = back[place].clone()
+    back[place].view(-1)[-1] = 0.25
+    registered = getattr(torch.ops.plkernel, f"{one.name}_backward")
+    with pytest.raises(
+        ValueError, match=f"{one.name}_backward: log_decay must be at most 0, .* got 0.25"
+    ):
+        registered(*back, "cpu")
 
 
 @pytest.mark.slow

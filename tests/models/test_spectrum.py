@@ -852,6 +852,38 @@ def test_spectra_that_no_mamba2_has(options: Any, message: str, order: Any) -> N
 
 
 @pytest.mark.parametrize(
+    ("start", "options", "limit", "message"),
+    [
+        (spectrum_, {}, (0.1, math.inf), "time_step_limit of the model, 0.1 to inf, .* got 0.05$"),
+        (spectrum_, {"step": 0.5}, (0.0, 0.1), "time_step_limit of .*, 0 to 0.1, .* got 0.5$"),
+        (log_spaced_, {}, (0.0, 0.1), "time_step_limit must hold .* 0.000347 to 0.693 here, got 0"),
+        (log_spaced_, {}, (0.01, 1.0), "time_step_limit must hold .* here, got 0.01 to 1"),
+        (power_law_, {}, (0.01, 1.0), "time_step_limit must hold .* here, got 0.01 to 1"),
+        (unit_a_, {}, (0.05, 0.06), "time_step_limit must hold .* here, got 0.05 to 0.06"),
+    ],
+)
+def test_steps_that_the_model_would_clip_are_refused(
+    start: Any, options: Any, limit: tuple[float, float], message: str
+) -> None:
+    """The heads would decay otherwise than was asked; nothing is changed."""
+    model = mamba2({**MAMBA2, "time_step_limit": limit})
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=message):
+        start(model, **options)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+def test_heads_of_one_a_keep_decays_whose_steps_were_clipped() -> None:
+    model = mamba2({**MAMBA2, "time_step_limit": (0.5, 16.0)})
+    mixers = [one for one in model.modules() if hasattr(one, "dt_bias")]
+    before = [one.A_log.exp() * 0.5 for one in mixers]  # every step is clipped up to 0.5
+    unit_a_(model)
+    for mixer, rates in zip(mixers, before, strict=True):
+        steps = torch.nn.functional.softplus(mixer.dt_bias).clamp(*mixer.time_step_limit)
+        torch.testing.assert_close(steps * mixer.A_log.exp(), rates, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
     ("start", "options", "message"),
     [
         (power_law_, {"max_lag": math.inf}, "max_lag must be more than one step, got inf"),

@@ -10,6 +10,7 @@ from studies import BASELINE, CORPUS, change, save, write_study
 from plkernel.models import NOT_CAUSAL
 from plkernel.results import cautions
 from plkernel.results.comparison import Comparison, compare
+from plkernel.results.page import page, text_report
 from plkernel.results.study import read_study
 
 OTHER = "concentrated"
@@ -83,6 +84,12 @@ def change_the_text(folder: Path) -> None:
     change(folder / BASELINE / "seed-0/config.json", corpus={**CORPUS, "sha256": "0"})
 
 
+def ask_for_answers(folder: Path) -> None:
+    recall = {**CORPUS, "name": "synthetic:recall,pairs=4,length=32"}
+    for seed in (0, 1):
+        change(folder / OTHER / f"seed-{seed}/config.json", corpus=recall)
+
+
 def edit_the_code(folder: Path) -> None:
     change(folder / BASELINE / "seed-0/environment.json", dirty=True)
 
@@ -115,6 +122,12 @@ CASES: list[tuple[Callable[[Comparison], list[str]], Callable[[Path], None], str
         cautions.not_finite,
         overflow,
         f"{OTHER}, seed 1: the loss is not finite, so the arm has no mean.",
+    ),
+    (
+        cautions.other_tasks,
+        ask_for_answers,
+        f"{OTHER}: one of recall and text where the baseline is the other, so that there is no"
+        " difference: losses are bits per answer and bits per byte.",
     ),
     (
         cautions.unequal_steps,
@@ -162,6 +175,18 @@ def test_a_caution_names_its_fault(
     fault(study)
     assert caution(of(study)) == [sentence]
     assert sentence in cautions.warnings(of(study))
+
+
+def test_an_arm_on_recall_has_no_difference_to_one_on_text(study: Path) -> None:
+    """A study of before such specs were refused; its report has the means of both."""
+    assert of(study).differences.keys() == {OTHER}
+    ask_for_answers(study)
+    one = of(study)
+    assert one.differences == {}
+    assert one[OTHER].bytes == {}
+    assert one[OTHER].estimates.keys() == one[BASELINE].estimates.keys()
+    assert text_report(one)
+    assert page(one, [])
 
 
 def test_blocks_of_other_sizes_are_no_fault(tmp_path: Path) -> None:

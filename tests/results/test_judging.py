@@ -389,6 +389,7 @@ def test_hypotheses_on_arms_that_are_not_there_are_refused() -> None:
         ('name = "y"\nclaim = "equal"\n', "'y': margin must be above 0 for claim 'equal', got 0"),
         ('name = "y"\nmargin = -1.0\n', "'y': margin must be 0 or more for claim 'lower', got -1"),
         ('name = "y"\nclam = "lower"\n', "clam"),
+        ('name = "y"\nmargin = "1"\n', "hypotheses.1.margin: must be a number, got '1'"),
     ],
 )
 def test_hypotheses_that_say_nothing_are_refused(

@@ -91,6 +91,14 @@ def no_module(config):
     return config
 
 
+def nothing_(model, generator):
+    pass
+
+
+def spread_(model, generator, longest, **options):
+    model.spread = {"longest": longest, **options}
+
+
 def small_(model, generator, std=0.01):
     model.embedding.weight.normal_(0, std, generator=generator)
 

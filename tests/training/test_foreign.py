@@ -49,10 +49,35 @@ def test_one_seed_one_start_whatever_was_drawn_before(package: Path) -> None:
         start_(model, "somebodys.models:small_", {"std": 1e-3}, 7)
     assert torch.equal(one.module.embedding.weight, other.module.embedding.weight)
     assert 0 < one.module.embedding.weight.std() < 2e-3
-    with pytest.raises(
-        ValueError, match=r"init 'somebodys.models:small_': it raised TypeError: .*'sdt'"
-    ):
-        start_(one, "somebodys.models:small_", {"sdt": 1}, 7)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        ("small_", {"sdt": 1}, "must be options of init '.*:small_', got 'sdt'; valid: std$"),
+        ("small_", {"generator": 1}, "must be options of .*, got 'generator'; valid: std$"),
+        ("nothing_", {"std": 1}, "must be options of .*, got 'std'; valid: none$"),
+        ("spread_", {}, "must hold 'longest', which init '.*:spread_' needs, got none$"),
+        ("spread_", {"shortest": 1}, "must hold 'longest', .*, got shortest$"),
+        (
+            "spread_",
+            {"longest": 9, "generator": 1},
+            "must be options of .*, got 'generator'; valid: longest$",
+        ),
+    ],
+)
+def test_options_that_an_initialisation_does_not_have_or_lacks_are_named(
+    package: Path, function: str, options: dict[str, object], message: str
+) -> None:
+    model = build(KIND, {}, 0)
+    with pytest.raises(ValueError, match=f"^init_options {message}"):
+        start_(model, f"somebodys.models:{function}", options, 7)
+
+
+def test_an_initialisation_may_take_any_options(package: Path) -> None:
+    model = build(KIND, {}, 0)
+    start_(model, "somebodys.models:spread_", {"longest": 9, "shortest": 1}, 7)
+    assert model.module.spread == {"longest": 9, "shortest": 1}
 
 
 class Remembering(nn.Module):

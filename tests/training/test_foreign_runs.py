@@ -205,6 +205,12 @@ def test_a_process_with_a_parent_tries_the_code_unless_it_is_said_to_be_tried(
         (KIND, "{}", 'scheme = "mup_table8"', "scheme mup_table8 belongs to models of plkernel"),
         (KIND, "{}", "train = { decay_multiplier = 2.0 }", "must have a layer with known decays"),
         (KIND, "{}", 'init = "somebodys.models:smal_"', "has no attribute 'smal_'"),
+        (
+            KIND,
+            "{}",
+            'init = "somebodys.models:small_"\ninit_options = { sdt = 1 }',
+            "init_options must be options of init 'somebodys.models:small_', got 'sdt'",
+        ),
     ],
 )
 def test_a_study_is_refused_before_anything_is_written(

@@ -27,6 +27,10 @@ FORM = "form"
 """The key of a form in the table of a statement."""
 MAIN = "x"
 """The name in a form of the parameter that a pattern matches."""
+WRAPPER = re.compile(
+    r"(?:^module\.)+|(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+"""What torch.compile, DDP, FSDP and checkpointing of activations put into the names of tensors."""
 FORMULAS = {
     "log_rate": "exp(-exp(x))",
     "exp_exp": "exp(-exp(x))",
@@ -221,24 +225,29 @@ def own_layers(
 ) -> list[tuple[str, Family, dict[str, str]]]:
     """Module, family and tensors of every parameter that a statement matches, in order of names.
 
-    head: begins all names, and is no part of what patterns are held against.
+    head: begins all names, and is no part of what patterns are held against. A pattern that matches
+    no name is held against those without the names of wrappers, such as that of torch.compile.
 
     Raises ValueError for a pattern that matches nothing, a parameter that two patterns give
     different forms, and a name beside it that is not there.
     """
-    known = {name.removeprefix(head): name for name in names}
+    as_they_are = {name.removeprefix(head): name for name in names}
+    without_wrappers = {unwrapped(name): full for name, full in as_they_are.items()}
     taken: dict[str, Statement] = {}
     layers = []
     for statement in stated:
-        matches = [(name, statement.matches.fullmatch(name)) for name in sorted(known)]
-        found = [(name, match.groups()) for name, match in matches if match]
+        known = as_they_are
+        found = _matches(statement, known)
+        if not found:
+            known = without_wrappers
+            found = _matches(statement, known)
         if not found:
             raise ValueError(
                 f"decays {statement.pattern!r} must match the name of a parameter, got none of"
                 f" {len(known):,}; {cli.nearest(statement.pattern, known)}"
             )
         for name, stars in found:
-            before = taken.setdefault(name, statement)
+            before = taken.setdefault(known[name], statement)
             if before is statement:
                 beside = _beside(statement, stars, known)
                 module = known[name].rpartition(".")[0]
@@ -251,6 +260,17 @@ def own_layers(
                     f" {name}; make the patterns narrower"
                 )
     return layers
+
+
+def _matches(statement: Statement, names: Iterable[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The names that a statement matches, in order, each with what its stars stand for."""
+    matches = [(name, statement.matches.fullmatch(name)) for name in sorted(names)]
+    return [(name, match.groups()) for name, match in matches if match]
+
+
+def unwrapped(name: str) -> str:
+    """The name of a tensor or of a module without those of wrappers around modules."""
+    return WRAPPER.sub("", f"{name}.").removesuffix(".")
 
 
 def check_levels(

@@ -38,6 +38,7 @@ from plkernel.decays.own import (
     UnknownDecays,
     check_levels,
     statements,
+    unwrapped,
     with_lines,
 )
 from plkernel.decays.rates import NUMBERED, Layer, Located, half_lives, quantiles
@@ -631,9 +632,9 @@ def _labels(modules: Sequence[str]) -> dict[str, str]:
 
 def _short(module: str) -> str:
     """layer3 of a module of layer 3, layer3:b of its further decays; the name without a number."""
-    name, mark, affix = module.partition(":")
+    name, mark, affix = unwrapped(module).partition(":")
     match = NUMBERED.search(name)
-    return f"layer{match[1]}{mark}{affix}" if match else module or PARENT
+    return f"layer{match[1]}{mark}{affix}" if match else f"{name}{mark}{affix}" or PARENT
 
 
 def _within(name: str, module: str) -> str:

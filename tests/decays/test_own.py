@@ -192,6 +192,34 @@ def test_a_bare_layer_goes_by_its_own_names() -> None:
     assert scalars["decay/layer/half_life_max"] == pytest.approx(500, rel=1e-5)
 
 
+def compiled_inside() -> nn.Module:
+    model = Net()
+    model.layers[1] = torch.compile(model.layers[1], backend="eager")
+    return model
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda: torch.compile(Net(), backend="eager"),
+        lambda: nn.DataParallel(Net()),
+        compiled_inside,
+    ],
+    ids=["compiled", "parallel", "compiled inside"],
+)
+@pytest.mark.parametrize("pattern", ["layers.*.decay", "layers.0.decay"])
+def test_patterns_and_scalars_have_the_names_without_wrappers(
+    wrapped: Callable[[], nn.Module], pattern: str, tmp_path: Path
+) -> None:
+    model = wrapped()
+    plain = plkernel.watch(Net(), decays={pattern: "sigmoid"}).read()
+    assert plkernel.watch(model, decays={pattern: "sigmoid"}).read().keys() == plain.keys()
+    path = file_of(tmp_path, model.state_dict())
+    assert half_lives_in(path, {pattern: "sigmoid"}).max() == pytest.approx(500, rel=1e-5)
+    with pytest.raises(ValueError, match=r"got none of .*did you mean 'layers.1.decay'"):
+        plkernel.watch(model, decays={"layers.*.decays": "sigmoid"})
+
+
 def test_constants_are_notable_where_no_initialisation_is_known() -> None:
     model = Net(1)
     nn.init.constant_(model.layers[0].decay, 3.0)

@@ -388,6 +388,9 @@ def test_hypotheses_on_arms_that_are_not_there_are_refused() -> None:
         ('name = "y"\nfamily = "f"\nalpha = 0.1\n', "alpha must be that of its family, 0.05"),
         ('name = "y"\nclaim = "equal"\n', "'y': margin must be above 0 for claim 'equal', got 0"),
         ('name = "y"\nmargin = -1.0\n', "'y': margin must be 0 or more for claim 'lower', got -1"),
+        ('name = "y"\nclaim = "equal"\nmargin = inf\n', "margin"),
+        ('name = "y"\nmargin = nan\n', "margin"),
+        ('name = "y"\nfamily = "f"\nalpha = nan\n', "alpha"),
         ('name = "y"\nclam = "lower"\n', "clam"),
     ],
 )

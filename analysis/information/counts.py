@@ -17,6 +17,8 @@ Bytes = NDArray[np.uint8]
 Symbols = NDArray[np.unsignedinteger[Any]]
 """Symbols (n,) by number: bytes, or tokens of a larger alphabet."""
 
+LINE_BREAK = 10
+"""The byte that ends a line."""
 SYMBOLS = 256
 """Values of a byte."""
 STRETCH = 1 << 24

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammainccinv, gammaincinv
 
-from plkernel.analysis.information.counts import Bytes
+from plkernel.analysis.information.counts import LINE_BREAK, Bytes
 
 LONGEST = 2048
 """The longest period that is looked for."""
@@ -45,8 +45,6 @@ CLEAR = 5.0
 """Least ratio of the information at P over that at those."""
 UNITS = 8
 """Periods up to this one may be those of one symbol: of such only multiples are measured."""
-LINE_BREAK = 10
-"""The byte that ends a line."""
 
 
 @dataclass(frozen=True)

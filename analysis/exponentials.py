@@ -271,10 +271,14 @@ def power_law_target(
 ) -> Target:
     """t**-beta on every real lag from 1 to max_lag.
 
-    With beta_2 it goes on in proportion to t**-beta_2 from break_lag on. Raises ValueError unless
-    all exponents are positive, max_lag is at least 3 and break_lag between 1 and max_lag, and where
-    the law is flat or vanishes in float64.
+    With beta_2 it goes on in proportion to t**-beta_2 from break_lag on; both are given, or
+    neither. Raises ValueError unless all exponents are positive, max_lag is at least 3 and
+    break_lag between 1 and max_lag, and where the law is flat or vanishes in float64.
     """
+    if (beta_2 is None) != (break_lag is None):
+        raise ValueError(
+            f"beta_2 and break_lag must be given together, got {beta_2} and {break_lag}"
+        )
     label = f"t**-{beta:g}"
     betas = [float(beta)]
     lags = [1.0, float(max_lag)]

@@ -25,11 +25,14 @@ import numba
 from filelock import FileLock
 from numba.core.caching import IndexDataCacheFile
 
-TRIAL = 8  # calls with help that are judged together
-# times as fast as one: each computes a little slower beside another, so that 1 would be a loss
+TRIAL = 8
+"""Calls with help that are judged together."""
 LEAST = 1.15
-# calls without help after a trial that failed: at first, and at most, where trial after trial fails
-PAUSE = (16, 256)
+"""Times as fast as one: each computes a little slower beside another, so that 1 would be a loss."""
+FIRST_PAUSE = 16
+"""Calls without help after a trial that failed; twice as many after each further one."""
+LONGEST_PAUSE = 256
+"""Calls without help at most, where trial after trial fails."""
 
 
 def jit(function: Callable[..., Any]) -> Any:
@@ -51,9 +54,8 @@ def jit(function: Callable[..., Any]) -> Any:
 
     def in_turn(*overload: Any) -> None:
         """Save one after another: numba would let two processes give one file to two signatures."""
-        with suppress(
-            OSError, NotImplementedError
-        ):  # full disk, or one without locks: the next process compiles again
+        # On a full disk, or one without locks, the next process compiles again.
+        with suppress(OSError, NotImplementedError):
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder / "kernels.lock"):
                 save(*overload)
@@ -84,9 +86,8 @@ def together(work: Callable[[], Any], threads: int) -> None:
         work()
         return
     if threads not in _helpers:
-        _helpers[threads] = Helpers(
-            ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel"), threads - 1
-        )
+        pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel")
+        _helpers[threads] = Helpers(pool, threads - 1)
     _helpers[threads].share(work)
 
 
@@ -99,12 +100,17 @@ class Helpers:
     """
 
     def __init__(self, pool: Executor, count: int) -> None:
-        self.pool, self.count = pool, count
-        self.alone, self.pause = (
-            0,
-            PAUSE[0],
-        )  # calls without help, now and after the next trial that fails
-        self.calls, self.seconds, self.computed = 0, 0.0, 0.0  # of this trial
+        self.pool = pool
+        self.count = count
+        self.alone = 0  # calls without help that are left
+        self.pause = FIRST_PAUSE  # the same after the next trial that fails
+        self._begin_trial()
+
+    def _begin_trial(self) -> None:
+        """Nothing is measured yet: calls, their seconds, and the CPU seconds of all threads."""
+        self.calls = 0
+        self.seconds = 0.0
+        self.computed = 0.0
 
     def share(self, work: Callable[[], Any]) -> None:
         """Do `together` with these threads, and judge them at the end of a trial."""
@@ -126,10 +132,10 @@ class Helpers:
             return
         if self.computed < LEAST * self.seconds:
             self.alone = self.pause
-            self.pause = min(2 * self.pause, PAUSE[1])
+            self.pause = min(2 * self.pause, LONGEST_PAUSE)
         else:
-            self.pause = PAUSE[0]
-        self.calls, self.seconds, self.computed = 0, 0.0, 0.0
+            self.pause = FIRST_PAUSE
+        self._begin_trial()
 
     def _computed(self, work: Callable[[], Any]) -> float:
         """Return the CPU seconds of `work` in this thread."""

@@ -24,16 +24,27 @@ _INDEX = ir.IntType(32)
 _WORD: Any = ir.IntType(types.intp.bitwidth)  # type: ignore[attr-defined]
 _TYPES = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
 _config: Any = numba.config
-_FEATURES = (_config.CPU_FEATURES or binding.get_host_cpu_features().flatten()).split(
-    ","
-)  # of what is compiled for
-_LN2, _LN2_REST = (
-    0.6931471803691238,
-    1.9082149292705877e-10,
-)  # the first so short that n times it is exact
-# bytes of vectors that a tile may keep in registers: half of them all, the others are for what
-# comes and goes
-_TILE_BYTES = 16 * 64 if "+avx512f" in _FEATURES else 8 * 32 if "+avx2" in _FEATURES else 8 * 16
+_FEATURES = (_config.CPU_FEATURES or binding.get_host_cpu_features().flatten()).split(",")
+"""Of the processor that is compiled for."""
+_LN2 = 0.6931471803691238
+"""So short that n times it is exact."""
+_LN2_REST = 1.9082149292705877e-10
+"""log 2 minus _LN2."""
+
+
+def _tile_bytes() -> int:
+    """Bytes of vectors that a tile may keep in registers.
+
+    Half of them all: the others are for what comes and goes.
+    """
+    if "+avx512f" in _FEATURES:
+        return 16 * 64
+    if "+avx2" in _FEATURES:
+        return 8 * 32
+    return 8 * 16
+
+
+_TILE_BYTES = _tile_bytes()
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 

@@ -15,6 +15,7 @@ After post-norm blocks there is no norm before the head.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -297,3 +298,23 @@ class Activation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = self.function(x)
         return out if self.scale == 1 else out * self.scale
+
+
+@contextmanager
+def modes_kept(model: object) -> Iterator[None]:
+    """Every module of a torch module is in training mode afterwards if it was before."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    before = {module: module.training for module in modules}
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout; afterwards every module is in the mode that it was in."""
+    with modes_kept(model):
+        model.eval()
+        yield

@@ -34,7 +34,9 @@ from plkernel.models.spectrum import (
 )
 
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
-"""Special tokens, none of which a byte is."""
+"""Special tokens of transformers, none of which a byte is."""
+OVER_BYTES: dict[str, Any] = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
+"""Arguments of a configuration of transformers for a model over bytes."""
 
 
 def mamba2(options: Mapping[str, Any]) -> nn.Module:
@@ -52,8 +54,7 @@ def mamba2(options: Mapping[str, Any]) -> nn.Module:
     for name in given:
         if name not in known:
             raise ValueError(f"config must have options of Mamba2Config, got {name!r}")
-    usual = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
-    model = Mamba2ForCausalLM(Mamba2Config(**{**usual, **given}))
+    model = Mamba2ForCausalLM(Mamba2Config(**{**OVER_BYTES, **given}))
     shape_decays_(model, parametrisation, length)
     return model
 

@@ -200,7 +200,7 @@ def apply(
     Raises ValueError for a tensor without parametrisation, sizes that differ, and a decay that is 0
     or 1 in the type of the tensor; the projection is only touched after the decays.
     """
-    from plkernel.analysis.nodes import Nodes, warn_outlasting
+    from plkernel.analysis.nodes import warn_outlasting
     from plkernel.analysis.parametrisations import FORMS
     from plkernel.models.power_law import decays_, projection_
     from plkernel.models.spectrum import Ordered
@@ -209,12 +209,9 @@ def apply(
     check_numbers_or_none(max_lag=max_lag)
     if max_lag is not None and not max_lag > 0:
         raise ValueError(f"max_lag must be above 0, got {max_lag}")
-    given = {"nodes": nodes} if match is None else {"nodes": nodes, "match": match}
-    for name, value in given.items():
-        if not isinstance(value, Nodes):
-            raise ValueError(
-                f"{name} must be nodes, as plkernel.place gives them, got {type(value).__name__}"
-            )
+    _check_nodes("nodes", nodes)
+    if match is not None:
+        _check_nodes("match", match)
     if isinstance(decays, Ordered):
         _check_writable("decays.theta", decays.theta)
         _check_writable("decays.delta", decays.delta)
@@ -247,6 +244,16 @@ def apply(
     decays_(decays, nodes, parametrisation, **options)
     if projection is not None:
         projection_(projection, nodes, dim=dim, match=match)
+
+
+def _check_nodes(name: str, value: Any) -> None:
+    """ValueError unless `value` is nodes."""
+    from plkernel.analysis.nodes import Nodes
+
+    if not isinstance(value, Nodes):
+        raise ValueError(
+            f"{name} must be nodes, as plkernel.place gives them, got {type(value).__name__}"
+        )
 
 
 def _check_writable(name: str, value: Any) -> None:
@@ -451,6 +458,7 @@ def generate(
     """
     from itertools import islice
 
+    from plkernel.models.layers import evaluating
     from plkernel.models.sampling import Sampling, continuation
 
     check_numbers(numbers.Integral, count=count, seed=seed)
@@ -467,23 +475,8 @@ def generate(
         raise ValueError(f"prompt must be bytes or a text, got {type(prompt).__name__}")
     text = prompt.encode() if isinstance(prompt, str) else bytes(prompt)
     sampling = Sampling(temperature, top_p, seed)
-    with _modes_kept(opened):
-        opened.eval()
+    with evaluating(opened):
         return bytes(islice(continuation(opened, text, sampling), count))
-
-
-@contextmanager
-def _modes_kept(model: Any) -> Iterator[None]:
-    """Every module of a torch module is in training mode afterwards if it was before."""
-    from torch import nn
-
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    before = {one: one.training for one in modules}
-    try:
-        yield
-    finally:
-        for one, training in before.items():
-            one.training = training
 
 
 @dataclass(frozen=True, repr=False)
@@ -796,10 +789,10 @@ def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
         raise ValueError(
             f"text must be bytes, a vector of integers, or the name of a corpus, got {got}"
         )
-    if data.size and not 0 <= data.min() <= data.max() < 256:
+    if data.size and not 0 <= data.min() <= data.max() < SYMBOLS:
         raise ValueError(
-            f"text must hold integers from 0 to 255, got {data.min()} to {data.max()}:"
-            " np.unique(text, return_inverse=True)[1] renumbers up to 256 different ones"
+            f"text must hold integers from 0 to {SYMBOLS - 1}, got {data.min()} to {data.max()}:"
+            f" np.unique(text, return_inverse=True)[1] renumbers up to {SYMBOLS} different ones"
         )
     origin = Named("array" if isinstance(text, np.ndarray) else "bytes", "given")
     return origin, data.astype(np.uint8, copy=False)
@@ -818,12 +811,38 @@ def _opened(
 
     disjoint: windows do not overlap. The model is in evaluation mode meanwhile.
     """
-    from plkernel.data.names import is_recall
-    from plkernel.data.windows import check_holds_window, fixed_windows, spread_windows
+    from plkernel.models.layers import modes_kept
     from plkernel.probing.predictions import check_causal
-    from plkernel.probing.runs import validation_text
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
+
+    taken = _taken_windows(model, text, context, windows, batch, disjoint)
+    opened: Any = model.model if isinstance(model, TrainedRun) else model
+    with modes_kept(opened):
+        if isinstance(opened, Model):
+            device = next(opened.parameters()).device
+            yield predictor(opened, device), taken, patch_of(opened)
+        else:
+            predict = _checked(opened)
+            check_causal(predict, taken, batch)
+            yield predict, taken, 1
+
+
+def _taken_windows(
+    model: "Subject",
+    text: Text | None,
+    context: int | None,
+    windows: int,
+    batch: int,
+    disjoint: bool,
+) -> "Tensor":
+    """Windows (n, context + 1) of a text, or of the validation split of a run.
+
+    Raises ValueError for sizes below 1, and where there is no text, or one that is too short.
+    """
+    from plkernel.data.names import is_recall
+    from plkernel.data.windows import check_holds_window, fixed_windows, spread_windows
+    from plkernel.probing.runs import validation_text
 
     check_numbers(numbers.Integral, windows=windows, batch=batch)
     check_numbers_or_none(numbers.Integral, context=context)
@@ -846,16 +865,7 @@ def _opened(
         )
     check_holds_window(data.size, length, "text")
     draw = fixed_windows if disjoint else spread_windows
-    taken = draw(data, length, windows)
-    opened: Any = model.model if isinstance(model, TrainedRun) else model
-    with _modes_kept(opened):
-        if isinstance(opened, Model):
-            device = next(opened.parameters()).device
-            yield predictor(opened, device), taken, patch_of(opened)
-        else:
-            predict = _checked(opened)
-            check_causal(predict, taken, batch)
-            yield predict, taken, 1
+    return draw(data, length, windows)
 
 
 def _checked(model: Any) -> "Predict":

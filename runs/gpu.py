@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / f"runs/out/site-{sys.version_info[0]}.{sys.version_info[1]}"
@@ -42,11 +43,14 @@ PARTS = ("bench", "published-gpu", "ladder-gpu", "tests", "rates-gpu")
 NEEDED = ("torch", "numba", "pydantic", "tyro", "safetensors", "filelock", "pytest")
 SMALL = {"scan": "2 64 16", "wkv": "1 64 1 16", "wkv7": "1 64 1 16"}
 """Shapes on a CPU, where the benchmarks only show that they run."""
-PROFILE, SHORT = 210.0, 30.0
-"""Seconds of the profile on a GPU and on a CPU; a contender that has begun may end after them."""
+PROFILE = 210.0
+"""Seconds of the profile on a GPU; a contender that has begun may end after them."""
+SHORT = 30.0
+"""Seconds of a benchmark on a CPU."""
 RESERVE = 30.0
 """Seconds before the end at which runs are asked to save: a step, a checkpoint, the record."""
 POLL = 2.0
+"""Seconds between two looks at a study."""
 CHARACTERS = "6000"
 """Of the table of the profile in a sitting: the tables together stay below 12,000."""
 EQUAL = 100.0
@@ -60,36 +64,57 @@ HANGS = 60.0
 
 def check(part: str, device: str, folder: Path, left: Callable[[], float]) -> list[str]:
     """Run tests, benchmarks or the profile, each in a process of its own; return what failed."""
-    chosen, small = "gpu and equal and not interpreted", device == "cpu"
-    commands = {"tests": ["pytest", "-q", "-m", "not slow", "-k", chosen, "tests/kernels"]}
-    if part == "profile":
-        (folder.parent / "bench").mkdir(exist_ok=True)
-        options = ["--device", device, "--out", str(folder.parent / "bench")]
-        seconds = min(PROFILE, max(left(), 0.0)) if not small else SHORT
-        commands = {"profile": ["plkernel.bench", "profile", *options, "--seconds", str(seconds)]}
-    if part == "bench":
-        options = ["--device", device, "--out", str(folder), "--rounds", "1" if small else "15"]
-        shapes = {name: ["--shapes", *shape.split()] for name, shape in SMALL.items() if small}
-        commands = {
-            f"bench {one}": ["plkernel.bench", one, *options, *shapes.get(one, [])]
-            for one in (*SMALL, "train")
-        }
     failed = []
-    for name, command in commands.items():
+    for name, command in commands_of(part, device, folder, left).items():
         print(name, flush=True)
         try:
-            subprocess.run(
-                [sys.executable, "-m", *command], cwd=ROOT, timeout=max(left(), 0), check=True
-            )
+            run_module(command, timeout=max(left(), 0.0))
         except subprocess.SubprocessError as error:  # the studies come after it
             print(f"{name}: {error}", flush=True)
             failed.append(name)
     return failed
 
 
+def commands_of(
+    part: str, device: str, folder: Path, left: Callable[[], float]
+) -> dict[str, list[str]]:
+    """By name, the modules that a part runs, with their arguments.
+
+    The profile's record lies in bench, beside the folder.
+    """
+    on_cpu = device == "cpu"
+    if part == "tests":
+        chosen = "gpu and equal and not interpreted"
+        return {"tests": ["pytest", "-q", "-m", "not slow", "-k", chosen, "tests/kernels"]}
+    if part == "profile":
+        bench = folder.parent / "bench"
+        bench.mkdir(exist_ok=True)
+        seconds = SHORT if on_cpu else min(PROFILE, max(left(), 0.0))
+        return {"profile": bench_command("profile", device, bench, "--seconds", str(seconds))}
+    rounds = "1" if on_cpu else "15"
+    commands = {}
+    for name in (*SMALL, "train"):
+        command = bench_command(name, device, folder, "--rounds", rounds)
+        if on_cpu and name in SMALL:
+            command += ["--shapes", *SMALL[name].split()]
+        commands[f"bench {name}"] = command
+    return commands
+
+
+def bench_command(name: str, device: str, out: Path, *options: str) -> list[str]:
+    """The module of a benchmark and its arguments."""
+    return ["plkernel.bench", name, "--device", device, "--out", str(out), *options]
+
+
+def run_module(command: list[str], **options: Any) -> None:
+    """Run a module with its arguments; SubprocessError if it fails or takes longer than timeout."""
+    subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=True, **options)
+
+
 def variants() -> dict[str, tuple[str, str]]:
-    """The tests of each new variant of a kernel, by the pattern of its contenders in the profile: a
-    file and an expression.
+    """A file of tests and an expression that chooses those of each new variant of a kernel.
+
+    Their keys are the patterns of its contenders in the profile.
     """
     from plkernel.kernels.scan.gpu import VARIANTS
 
@@ -104,8 +129,9 @@ def variants() -> dict[str, tuple[str, str]]:
 
 
 def equal(folder: Path, limit: float) -> list[str]:
-    """Hold every variant against float64, each in a process of its own, all at a time; return the
-    patterns of those that are wrong or have not ended in time.
+    """Hold every variant against float64, each in a process of its own, all at a time.
+
+    Returns the patterns of those that are wrong or have not ended in time.
     """
     running = {}
     for pattern, (file, chosen) in variants().items():
@@ -122,12 +148,15 @@ def equal(folder: Path, limit: float) -> list[str]:
     for pattern, (process, log) in running.items():
         try:
             code = process.wait(max(0.0, end - time.monotonic()))
-            told = (log.read_text().strip().splitlines() or [""])[-1]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            code, told = 1, f"not ended after {limit:.0f} s"
-        print(f"{pattern}: {told}", flush=True)
+            code = 1
+            last_line = f"not ended after {limit:.0f} s"
+        else:
+            lines = log.read_text().strip().splitlines()
+            last_line = lines[-1] if lines else ""
+        print(f"{pattern}: {last_line}", flush=True)
         if code != 0:
             bad.append(pattern)
     return bad
@@ -137,21 +166,23 @@ def sitting(device: str, folder: Path, left: Callable[[], float]) -> list[str]:
     """Equality of the variants, and the benchmarks that decide; return what failed."""
     bench = folder.parent / "bench"
     bench.mkdir(exist_ok=True)
-    small = device == "cpu"
-    skipped = [] if small else equal(folder, min(EQUAL, max(left(), 0.0)))
-    failed, logs = list(skipped), []
+    on_cpu = device == "cpu"
+    skipped = [] if on_cpu else equal(folder, min(EQUAL, max(left(), 0.0)))
+    failed = list(skipped)
+    logs = []
     for part, most in SITTING.items():
-        seconds = SHORT if small else min(most, max(left() - HANGS / 2, 0.0))
-        command = [sys.executable, "-m", "plkernel.bench", part, "--device", device]
-        command += ["--out", str(bench), "--seconds", str(seconds)]
+        seconds = SHORT if on_cpu else min(most, max(left() - HANGS / 2, 0.0))
+        command = bench_command(part, device, bench, "--seconds", str(seconds))
         if part == "profile":
-            command += ["--characters", CHARACTERS, *(["--skip", *skipped] if skipped else [])]
+            command += ["--characters", CHARACTERS]
+        if part == "profile" and skipped:
+            command += ["--skip", *skipped]
         log = folder / f"{part}.log"
         print(f"{part}, {seconds:.0f} s", flush=True)
         try:
             with log.open("w") as stream:
                 limit = min(seconds + HANGS, max(left(), 0.0))
-                subprocess.run(command, cwd=ROOT, stdout=stream, timeout=limit, check=True)
+                run_module(command, stdout=stream, timeout=limit)
         except subprocess.SubprocessError as error:  # the others come after it
             print(f"{part}: {error}", flush=True)
             failed.append(part)
@@ -171,35 +202,22 @@ def study(
     from plkernel.results.study import read_study
 
     name = load_spec(Path(spec)).name
-    out, record = out / name, record / name
-    command = [
-        sys.executable,
-        "-m",
-        "plkernel.experiment",
-        spec,
-        "--train.device",
-        device,
-        "--out",
-        str(out),
-    ]
-    command += [
-        "--workers",
-        workers,
-        "--no-report",
-        *(["--record", str(record)] if (record / ROWS).exists() else []),
-    ]
-    process = subprocess.Popen(
-        command, cwd=ROOT, process_group=0
-    )  # Ctrl-C reaches it through this process alone
-    kept = -1
+    out = out / name
+    record = record / name
+    command = [sys.executable, "-m", "plkernel.experiment", spec, "--train.device", device]
+    command += ["--out", str(out), "--workers", workers, "--no-report"]
+    if (record / ROWS).exists():
+        command += ["--record", str(record)]
+    # In a group of its own, Ctrl-C reaches it through this process alone.
+    process = subprocess.Popen(command, cwd=ROOT, process_group=0)
+    recorded = -1
     try:
         while process.poll() is None and left() > 0:
             time.sleep(POLL)
-            if (ended := len(list(out.glob(f"*/seed-*/{RESULT}")))) != kept and (
-                out / SPEC
-            ).exists():
+            ended = len(list(out.glob(f"*/seed-*/{RESULT}")))
+            if ended != recorded and (out / SPEC).exists():
                 save_record(read_study(out), record)
-                kept = ended
+                recorded = ended
     finally:
         stopped = process.poll() is None
         if stopped:
@@ -207,15 +225,57 @@ def study(
         process.wait()
         if (out / SPEC).exists():
             save_record(read_study(out), record)
-    print(
-        f"{name}: {'stopped, every run is saved' if stopped else 'done'}; written: {record}",
-        flush=True,
-    )
+    outcome = "stopped, every run is saved" if stopped else "done"
+    print(f"{name}: {outcome}; written: {record}", flush=True)
     return [] if stopped or process.returncode == 0 else [name]
 
 
 def main() -> None:
     """Do the parts in turn; exit with 1 where one has failed."""
+    options = arguments()
+    end = time.monotonic() + 60 * options.minutes - RESERVE
+
+    def left() -> float:
+        return end - time.monotonic()
+
+    missing = [package for package in NEEDED if find_spec(package) is None]
+    if missing:
+        sys.exit(f"nothing to do: {', '.join(missing)} not installed; give them in {SITE}")
+    import torch
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print(
+            "nothing to do: no GPU found (torch.cuda.is_available() is False); --device cpu shows"
+            " that it runs"
+        )
+        return
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    folders = [str(ROOT), str(SITE), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders).rstrip(os.pathsep)
+    out = options.out.resolve()
+    record = options.record.resolve()
+    failed: list[str] = []
+    try:
+        for part in options.parts:
+            if left() <= 0:
+                print(f"{part}: the minutes are over; the same command goes on", flush=True)
+            elif part in ("sitting", "tests", "bench", "profile"):
+                folder = record / "gpu"
+                folder.mkdir(parents=True, exist_ok=True)
+                if part == "sitting":
+                    failed += sitting(options.device, folder, left)
+                else:
+                    failed += check(part, options.device, folder, left)
+            else:
+                failed += study(part, options.device, out, record, left, options.workers)
+    except KeyboardInterrupt:
+        print("stopped: every run is saved, the same command goes on", flush=True)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+def arguments() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -231,44 +291,7 @@ def main() -> None:
         default="1",
         help="runs of a study at a time, on one GPU too, or auto (default: 1)",
     )
-    options = parser.parse_args()
-    end = time.monotonic() + 60 * options.minutes - RESERVE
-
-    def left() -> float:
-        return end - time.monotonic()
-
-    if missing := [package for package in NEEDED if find_spec(package) is None]:
-        sys.exit(f"nothing to do: {', '.join(missing)} not installed; give them in {SITE}")
-    import torch
-
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print(
-            "nothing to do: no GPU found (torch.cuda.is_available() is False); --device cpu shows"
-            " that it runs"
-        )
-        return
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), str(SITE), os.environ.get("PYTHONPATH", "")]
-    ).rstrip(":")
-    out, record = options.out.resolve(), options.record.resolve()
-    failed: list[str] = []
-    try:
-        for part in options.parts:
-            if left() <= 0:
-                print(f"{part}: the minutes are over; the same command goes on", flush=True)
-            elif part == "sitting":
-                (record / "gpu").mkdir(parents=True, exist_ok=True)
-                failed += sitting(options.device, record / "gpu", left)
-            elif part in ("tests", "bench", "profile"):
-                (record / "gpu").mkdir(parents=True, exist_ok=True)
-                failed += check(part, options.device, record / "gpu", left)
-            else:
-                failed += study(part, options.device, out, record, left, options.workers)
-    except KeyboardInterrupt:
-        print("stopped: every run is saved, the same command goes on", flush=True)
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

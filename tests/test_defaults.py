@@ -1,5 +1,5 @@
-"""What a command or a function does where an option is left out: scripts rely on it, so a change
-is one on purpose, and is told in CHANGELOG.md.
+"""Defaults of commands and functions: scripts rely on them, so a change is one on purpose, and is
+told in CHANGELOG.md.
 """
 
 import importlib

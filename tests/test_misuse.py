@@ -33,7 +33,7 @@ Shown = pytest.CaptureFixture[str]
 
 
 def refused(name: str, *words: str, shown: Shown) -> str:
-    """What a command says on standard error."""
+    """Call a command that must fail; return the text on standard error."""
     module = import_module(f"plkernel.commands.{name}")
     if name in ("experiment", "train"):
         call = partial(
@@ -510,7 +510,7 @@ NO_WORDS = {
     float: ["", "x", "1,5", "0x10"],
     Path: [""],
 }
-"""What is no number of a kind, and no path."""
+"""Words that a type of option must refuse."""
 POSITIONAL: dict[str, list[str]] = {
     "experiment": ["quick"],
     "export": ["x", "y"],

@@ -19,6 +19,8 @@ Symbols = NDArray[np.unsignedinteger[Any]]
 
 MOST_BLOCKS = 1000
 """Blocks of a jackknife."""
+LINE_BREAK = 10
+"""The byte that ends a line."""
 SYMBOLS = 256
 """Values of a byte."""
 STRETCH = 1 << 24

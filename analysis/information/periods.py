@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammainccinv, gammaincinv
 
-from plkernel.analysis.information.counts import Bytes, Symbols
+from plkernel.analysis.information.counts import LINE_BREAK, Bytes, Symbols
 
 LONGEST = 2048
 """The longest period that is looked for."""
@@ -53,8 +53,6 @@ PLACES = 64
 """Places at which the beginning may stand again, of which each is compared to the end."""
 PIECE = 1 << 16
 """Symbols that are compared, and searched, at a time."""
-LINE_BREAK = 10
-"""The byte that ends a line."""
 
 
 def copied_length(data: Symbols) -> int | None:

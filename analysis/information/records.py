@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plkernel.analysis.information.counts import Bytes, Symbols
+from plkernel.analysis.information.counts import LINE_BREAK, Bytes, Symbols
 
-LINE_BREAK = 10
-"""The byte that ends a line."""
 FEWEST = 200
 """Lines from which on their lengths say something."""
 SPREAD = 0.25

@@ -20,18 +20,22 @@ from plkernel.kernels.compiled import jit, together
 from plkernel.kernels.lanes import take
 from plkernel.kernels.operators import as_array, narrow, summed, widen
 
-LINE = 16  # float32 channels in a cache line: two threads never write the same one
-# most channels in a block: the carry, the decay and the sum of a block stay in the L1 cache
+LINE = 16
+"""float32 channels in a cache line: two threads never write the same one."""
 WIDTH = 512
-# fewest in a row that is cut so that every thread has a piece: with fewer, one thread alone is
-# faster
+"""Most channels in a block: its carry, decay and sum stay in the L1 cache."""
 NARROW = 256
-SERIAL = 1 << 20  # elements below which handing work to a thread costs more than it saves
-# bytes from which a result asks for large pages: touching small ones first costs as much as the
-# scan
+"""Fewest channels of a row that is cut so that every thread has a piece: with fewer, one thread
+alone is faster.
+"""
+SERIAL = 1 << 20
+"""Elements below which handing work to a thread costs more than it saves."""
 LARGE = 1 << 25
-# a carry that has died out is set to zero: arithmetic below 1e-308 is some fifty times slower
+"""Bytes from which a result asks for large pages: touching small ones first costs as much as the
+scan.
+"""
 TINY = 1e-290
+"""A carry below it is set to zero: arithmetic below 1e-308 is some fifty times slower."""
 
 
 _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux

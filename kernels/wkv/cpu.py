@@ -51,6 +51,13 @@ from plkernel.kernels.lanes import (
 )
 from plkernel.kernels.operators import as_array, narrow, summed, widen, zeros_of
 
+R_T, K_T, W_T, BEFORE, AFTER, Q, KD, GRAD_R, GRAD_K, GRAD_Q, GRAD_KD, GRAD_W = range(12)
+"""Rows of the buffer `keys`: inputs and decays; the products of decays before a step and after it;
+r_t D_t and k_t E_t; gradients.
+"""
+V_T, O_T, GRAD_V = range(3)
+"""Rows of the buffer `values`: v, o or its gradient, and the gradient of v."""
+
 
 def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
     """Buffers of one thread, padded to LANES; all but decays and carry in the inputs' type.
@@ -61,8 +68,8 @@ def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
     keys, values = chunks.padded(keys), chunks.padded(values)
     state = (values, keys) if kept else (keys, values)
     return {
-        "keys": (12, CHUNK, keys),
-        "values": (3, CHUNK, values),
+        "keys": (GRAD_W + 1, CHUNK, keys),
+        "values": (GRAD_V + 1, CHUNK, values),
         "keys_flipped": (keys, CHUNK),
         "values_flipped": (2, values, CHUNK),
         "weights": (2, CHUNK, CHUNK),
@@ -89,7 +96,10 @@ def pairs(r, k, w, u, x, p):  # type: ignore[no-untyped-def]
     keys = r.shape[1]
     flip(k, x)
     for t in range(CHUNK):
-        at, even, odd, own = t * keys, zeros(p), zeros(p), zeros(p)
+        at = t * keys
+        even = zeros(p)
+        odd = zeros(p)
+        own = zeros(p)
         for n in range(0, keys, 2):
             here, next = load(x, n * LANES), load(x, (n + 1) * LANES)
             even = multiply_add(spread_from(r, at + n), here, even)
@@ -160,7 +170,9 @@ def pairs_backward(r, k, w, u, grad_p, grad_k, grad_w, grad_u, decayed, later, j
         store(later, i * LANES, zeros(r))
     for t in range(CHUNK - 1, -1, -1):
         at, here = t * keys + j, t * CHUNK * LANES
-        w_t, r_t, x = load(w, at), load(r, at), load(grad_w, at)
+        w_t = load(w, at)
+        r_t = load(r, at)
+        x = load(grad_w, at)
         for i in range(t):
             y = multiply(w_t, load(later, i * LANES))
             x = multiply_add(load(decayed, here + i * LANES), y, x)
@@ -176,22 +188,36 @@ def pairs_backward(r, k, w, u, grad_p, grad_k, grad_w, grad_u, decayed, later, j
 def _load_decays(w, b, h, start, count, room, fresh):  # type: ignore[no-untyped-def]
     """Decays and their products; a fixed decay has the same in all chunks that are not `fresh`."""
     if fresh or w.shape[1] > 1:
-        logs, wide, through = room.decays[0], room.decays[1], room.decays[2, 0]
+        logs = room.decays[0]
+        wide = room.decays[1]
+        through = room.decays[2, 0]
         load_decays(
-            w, b, h, start, count, logs, wide, room.keys[2], room.keys[3], room.keys[4], through
+            w,
+            b,
+            h,
+            start,
+            count,
+            logs,
+            wide,
+            room.keys[W_T],
+            room.keys[BEFORE],
+            room.keys[AFTER],
+            through,
         )
 
 
 @jit
 def _forward_chunk(r, k, v, w, u, b, h, start, count, out, room):  # type: ignore[no-untyped-def]
-    rr, kk, ww, before, after = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
-    q, kd, vv, oo, weights = (
-        room.keys[5],
-        room.keys[6],
-        room.values[0],
-        room.values[1],
-        room.weights[0],
-    )
+    rr = room.keys[R_T]
+    kk = room.keys[K_T]
+    ww = room.keys[W_T]
+    before = room.keys[BEFORE]
+    after = room.keys[AFTER]
+    q = room.keys[Q]
+    kd = room.keys[KD]
+    vv = room.values[V_T]
+    oo = room.values[O_T]
+    weights = room.weights[0]
     load_rows(r, b, h, start, count, rr)
     load_rows(k, b, h, start, count, kk)
     load_rows(v, b, h, start, count, vv)
@@ -224,7 +250,10 @@ def _forward(r, k, v, w, u, state, out, last, room, counter, units):  # type: ig
 @jit
 def _keep_states(k, v, w, b, h, room):  # type: ignore[no-untyped-def]
     """The state (V,K) at the start of every chunk, from that of the first."""
-    kk, after, kd, vv = room.keys[1], room.keys[4], room.keys[6], room.values[0]
+    kk = room.keys[K_T]
+    after = room.keys[AFTER]
+    kd = room.keys[KD]
+    vv = room.values[V_T]
     for c in range(room.kept.shape[0] - 1):
         load_rows(k, b, h, c * CHUNK, CHUNK, kk)
         load_rows(v, b, h, c * CHUNK, CHUNK, vv)
@@ -238,17 +267,26 @@ def _backward_chunk(r, k, v, w, u, b, h, start, count, fresh, grad_out, grad_u, 
     """Gradients of a chunk into the buffers, from that of the state after it; then that of the
     state before it.
     """
-    rr, kk, ww, before, after = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
-    q, kd, gr, gk = room.keys[5], room.keys[6], room.keys[7], room.keys[8]
-    gq, gkd, gw = room.keys[9], room.keys[10], room.keys[11]
-    vv, oo, gv, vt, ot = (
-        room.values[0],
-        room.values[1],
-        room.values[2],
-        room.values_flipped[0],
-        room.values_flipped[1],
-    )
-    weights, grad_weights, grad_state = room.weights[0], room.weights[1], room.state
+    rr = room.keys[R_T]
+    kk = room.keys[K_T]
+    ww = room.keys[W_T]
+    before = room.keys[BEFORE]
+    after = room.keys[AFTER]
+    q = room.keys[Q]
+    kd = room.keys[KD]
+    gr = room.keys[GRAD_R]
+    gk = room.keys[GRAD_K]
+    gq = room.keys[GRAD_Q]
+    gkd = room.keys[GRAD_KD]
+    gw = room.keys[GRAD_W]
+    vv = room.values[V_T]
+    oo = room.values[O_T]
+    gv = room.values[GRAD_V]
+    vt = room.values_flipped[0]
+    ot = room.values_flipped[1]
+    weights = room.weights[0]
+    grad_weights = room.weights[1]
+    grad_state = room.state
     load_rows(r, b, h, start, count, rr)
     load_rows(k, b, h, start, count, kk)
     load_rows(v, b, h, start, count, vv)
@@ -336,10 +374,10 @@ def _backward(  # type: ignore[no-untyped-def]
                 room.kept[c],
                 room,
             )
-            store_rows(room.keys[7], b, h, start, count, grad_r)
-            store_rows(room.keys[8], b, h, start, count, grad_k)
-            store_rows(room.values[2], b, h, start, count, grad_v)
-            _store_decays(room.keys[11], b, h, start, count, grad_w)
+            store_rows(room.keys[GRAD_R], b, h, start, count, grad_r)
+            store_rows(room.keys[GRAD_K], b, h, start, count, grad_k)
+            store_rows(room.values[GRAD_V], b, h, start, count, grad_v)
+            _store_decays(room.keys[GRAD_W], b, h, start, count, grad_w)
         copy(room.carry.T, grad_state[b, h])
         unit = lanes.take(counter)
     lanes.restore(word)

@@ -56,6 +56,11 @@ from plkernel.kernels.lanes import (
 )
 from plkernel.kernels.operators import narrow, widen
 
+R_T, A_T, K_T, B_T, W_T, BEFORE, AFTER, INTO, GRAD_R, GRAD_A, GRAD_K, GRAD_B, GRAD_W = range(13)
+"""Rows of the buffer `keys`: inputs and decays; the products of decays before a step, after it, and
+up to it with its own; gradients.
+"""
+
 
 def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
     """Buffers of one thread, padded to LANES; all but decays and carries in the inputs' type.
@@ -66,7 +71,7 @@ def _shapes(keys: int, values: int, kept: int) -> dict[str, tuple[int, ...]]:
     """
     keys, values = chunks.padded(keys), chunks.padded(values)
     return {
-        "keys": (13, CHUNK, keys),
+        "keys": (GRAD_W + 1, CHUNK, keys),
         "reads": (2, 2 * CHUNK, keys),  # and their gradients
         "writes": (2, 2 * CHUNK, keys),
         "values": (3 * CHUNK, values),  # o, u and v forward, their gradients backward
@@ -177,13 +182,14 @@ def pairs_forward(y, w, grad_p, column, grad_r, grad_a, decayed, j):  # type: ig
     """
     keys, width = w.shape[1], 2 * CHUNK
     for t in range(CHUNK):
-        at, here, of_r, of_a = (
-            t * keys + j,
-            t * CHUNK * LANES,
-            t * width + column,
-            (CHUNK + t) * width + column,
-        )
-        w_t, y_t, to_r, to_a = load(w, at), load(y, at), load(grad_r, at), load(grad_a, at)
+        at = t * keys + j
+        here = t * CHUNK * LANES
+        of_r = t * width + column
+        of_a = (CHUNK + t) * width + column
+        w_t = load(w, at)
+        y_t = load(y, at)
+        to_r = load(grad_r, at)
+        to_a = load(grad_a, at)
         for i in range(t):
             past = load(decayed, here + i * LANES)
             to_a = multiply_add(spread_from(grad_p, of_a + i), past, to_a)
@@ -204,13 +210,14 @@ def pairs_backward(r, a, w, grad_p, column, grad_y, grad_w, decayed, later, j): 
     for i in range(CHUNK):
         store(later, i * LANES, zeros(r))
     for t in range(CHUNK - 1, -1, -1):
-        at, here, of_r, of_a = (
-            t * keys + j,
-            t * CHUNK * LANES,
-            t * width + column,
-            (CHUNK + t) * width + column,
-        )
-        w_t, r_t, a_t, to_w = load(w, at), load(r, at), load(a, at), load(grad_w, at)
+        at = t * keys + j
+        here = t * CHUNK * LANES
+        of_r = t * width + column
+        of_a = (CHUNK + t) * width + column
+        w_t = load(w, at)
+        r_t = load(r, at)
+        a_t = load(a, at)
+        to_w = load(grad_w, at)
         for i in range(t):
             x = multiply_add(spread_from(grad_p, of_r + i), r_t, load(later, i * LANES))
             to_w = multiply_add(load(decayed, here + (CHUNK + i) * LANES), x, to_w)
@@ -225,8 +232,14 @@ def pairs_backward(r, a, w, grad_p, column, grad_y, grad_w, decayed, later, j): 
 @jit
 def _load(r, w, k, a, b, n, h, start, count, room):  # type: ignore[no-untyped-def]
     """Load everything that does not depend on the state: inputs, decays, reads and writes."""
-    rr, aa, kk, bb = room.keys[0], room.keys[1], room.keys[2], room.keys[3]
-    ww, before, after, into = room.keys[4], room.keys[5], room.keys[6], room.keys[7]
+    rr = room.keys[R_T]
+    aa = room.keys[A_T]
+    kk = room.keys[K_T]
+    bb = room.keys[B_T]
+    ww = room.keys[W_T]
+    before = room.keys[BEFORE]
+    after = room.keys[AFTER]
+    into = room.keys[INTO]
     load_rows(r, n, h, start, count, rr)
     load_rows(a, n, h, start, count, aa)
     load_rows(k, n, h, start, count, kk)
@@ -244,7 +257,11 @@ def _load(r, w, k, a, b, n, h, start, count, room):  # type: ignore[no-untyped-d
 @jit
 def _read(weights, v, u, room):  # type: ignore[no-untyped-def]
     """Write the weights of the steps for one another into `weights`, and u from (a_t D_t) H."""
-    rr, aa, kk, bb, ww = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
+    rr = room.keys[R_T]
+    aa = room.keys[A_T]
+    kk = room.keys[K_T]
+    bb = room.keys[B_T]
+    ww = room.keys[W_T]
     pairs(rr, aa, kk, ww, room.flipped, weights[0], weights[1])
     pairs(rr, aa, bb, ww, room.flipped, weights[2], weights[3])
     chunks.add_lower(weights[1], v, u, 0)
@@ -254,13 +271,12 @@ def _read(weights, v, u, room):  # type: ignore[no-untyped-def]
 @jit
 def _forward(r, w, k, v, a, b, state, out, last, room, counter, units):  # type: ignore[no-untyped-def]
     word = lanes.flush_subnormals()
-    (time, heads), through = r.shape[1:3], room.decays[2, 0]
-    weights, oo, uu, vv = (
-        room.weights[0],
-        room.values[:CHUNK],
-        room.values[CHUNK : 2 * CHUNK],
-        room.values[2 * CHUNK :],
-    )
+    time, heads = r.shape[1:3]
+    through = room.decays[2, 0]
+    weights = room.weights[0]
+    oo = room.values[:CHUNK]
+    uu = room.values[CHUNK : 2 * CHUNK]
+    vv = room.values[2 * CHUNK :]
     unit = lanes.take(counter)
     while unit < units:
         n, h = unit // heads, unit % heads
@@ -294,7 +310,10 @@ def _keep_states(r, w, k, v, a, b, n, h, room):  # type: ignore[no-untyped-def]
     """The state (V,K) at the start of every chunk from that of the first, and what its steps read
     and see.
     """
-    time, uu, vv, through = r.shape[1], room.given[:CHUNK], room.given[CHUNK:], room.decays[2, 0]
+    time = r.shape[1]
+    uu = room.given[:CHUNK]
+    vv = room.given[CHUNK:]
+    through = room.decays[2, 0]
     for c in range(math.ceil(time / CHUNK)):
         start = c * CHUNK
         count = min(CHUNK, time - start)
@@ -313,12 +332,27 @@ def _backward_chunk(state, read, weights, room):  # type: ignore[no-untyped-def]
     """Gradients of a chunk from that of o, in the first rows of values, and that of the state after
     it; then before.
     """
-    rr, aa, kk, bb, ww = room.keys[0], room.keys[1], room.keys[2], room.keys[3], room.keys[4]
-    before, after, into = room.keys[5], room.keys[6], room.keys[7]
-    gr, ga, gk, gb, gw = room.keys[8], room.keys[9], room.keys[10], room.keys[11], room.keys[12]
-    go, gu, gv = room.values[:CHUNK], room.values[CHUNK : 2 * CHUNK], room.values[2 * CHUNK :]
-    through, grad_state, grad_weights = room.decays[2, 0], room.grad_state, room.grad_weights
-    outer, inner = room.values_flipped[0], room.values_flipped[1]
+    rr = room.keys[R_T]
+    aa = room.keys[A_T]
+    kk = room.keys[K_T]
+    bb = room.keys[B_T]
+    ww = room.keys[W_T]
+    before = room.keys[BEFORE]
+    after = room.keys[AFTER]
+    into = room.keys[INTO]
+    gr = room.keys[GRAD_R]
+    ga = room.keys[GRAD_A]
+    gk = room.keys[GRAD_K]
+    gb = room.keys[GRAD_B]
+    gw = room.keys[GRAD_W]
+    go = room.values[:CHUNK]
+    gu = room.values[CHUNK : 2 * CHUNK]
+    gv = room.values[2 * CHUNK :]
+    through = room.decays[2, 0]
+    grad_state = room.grad_state
+    grad_weights = room.grad_weights
+    outer = room.values_flipped[0]
+    inner = room.values_flipped[1]
     flip(room.writes[0], room.keys_flipped)
     flip(grad_state, room.state)
     product(room.keys_flipped, 0, room.state, room.values[CHUNK:])
@@ -403,11 +437,11 @@ def _backward(  # type: ignore[no-untyped-def]
             load_rows(v, n, h, start, count, room.given[CHUNK:])
             load_rows(grad_out, n, h, start, count, room.values[:CHUNK])
             _backward_chunk(room.states[c], room.read[c], room.weights[c], room)
-            store_rows(room.keys[8], n, h, start, count, grad_r)
-            store_rows(room.keys[9], n, h, start, count, grad_a)
-            store_rows(room.keys[10], n, h, start, count, grad_k)
-            store_rows(room.keys[11], n, h, start, count, grad_b)
-            store_rows(room.keys[12], n, h, start, count, grad_w)
+            store_rows(room.keys[GRAD_R], n, h, start, count, grad_r)
+            store_rows(room.keys[GRAD_A], n, h, start, count, grad_a)
+            store_rows(room.keys[GRAD_K], n, h, start, count, grad_k)
+            store_rows(room.keys[GRAD_B], n, h, start, count, grad_b)
+            store_rows(room.keys[GRAD_W], n, h, start, count, grad_w)
             store_rows(room.values[2 * CHUNK :], n, h, start, count, grad_v)
         copy(room.grad_carry, grad_state[n, h])
         unit = lanes.take(counter)

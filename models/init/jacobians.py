@@ -17,8 +17,7 @@ Source: AutoInit, arXiv 2206.13568; partial Jacobians, arXiv 2111.12143.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 
 from plkernel.models.init.plan import structure_of
 from plkernel.models.init.roles import OUTPUT, Parameter, RoleTable, block_of, laid_out
-from plkernel.models.layers import Structure
+from plkernel.models.layers import Structure, evaluating
 
 ROUNDS = 60
 """After so many steps a block that has not reached the target is refused; most need ten."""
@@ -220,15 +219,3 @@ def scale_(weights: list[Tensor], factor: float) -> None:
     """Multiply weights, or slices of them, in place."""
     for weight in weights:
         weight.mul_(factor)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards every module is in the mode that it was in."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

@@ -167,11 +167,16 @@ def checked(one: Contender) -> tuple[float | None, str, Call | None]:
     except ImportError as reason:
         return None, f"not installed ({reason})", None
     except Exception as reason:  # a peer may fail in any way: that is a result, the others go on
-        first_line = str(reason).partition("\n")[0]
-        return None, f"failed: {type(reason).__name__}: {first_line}", None
+        return None, f"failed: {described(reason)}", None
     if error is None or error <= one.limit:
         return error, "", call
     return error, f"wrong: the error is above {one.limit:g}", None
+
+
+def described(error: Exception) -> str:
+    """The type of an exception and the first line of what it says."""
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}"
 
 
 def relative_error(values: Iterable[Tensor], truths: Iterable[Tensor]) -> float:
@@ -323,9 +328,9 @@ def truth(name: str, given: Problem) -> tuple[Tensor, ...]:
 
 
 def mambapy(a: Tensor, b: Tensor) -> Tensor:
-    """The scan of mambapy, (B,T,1,D), which has no fixed decay."""
+    """The scan of mambapy, (B,T,1,D), in the type of b, which has no fixed decay."""
     scan: Callable[..., Tensor] = import_module("mambapy.pscan").pscan
-    return scan(a.expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
+    return scan(a.to(b.dtype).expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
 
 
 def accelerated_scan(a: Tensor, b: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ import math
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
@@ -29,17 +28,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plkernel.benchmarks.host import host_seconds
+from plkernel.benchmarks.host import PARTS, host_seconds
 from plkernel.benchmarks.operators import (
     INPUTS,
     OURS,
     Problem,
+    described,
+    mambapy,
     operator,
     problem,
     progress,
     set_up,
 )
-from plkernel.benchmarks.tuned import briefly, compile_ahead
+from plkernel.benchmarks.tuned import Task, briefly_on, compile_peers
 from plkernel.common.environment import environment, versions_of
 from plkernel.common.files import save_json
 from plkernel.models import Device
@@ -48,8 +49,6 @@ from plkernel.study.dry_run import OPERATIONS
 Call = Callable[[], Any]
 Check = tuple[Problem, tuple[Tensor, ...]]
 """A problem, and its result and gradients in float64."""
-PARTS = ("forward", "both")
-"""Parts that are timed: a forward pass, and one with the backward pass behind it."""
 SIZES: dict[str, tuple[tuple[int, ...], ...]] = {
     "scan": ((8, 4096, 1024), (32, 4096, 1024), (1, 65536, 1024)),
     "wkv": ((8, 1024, 8, 64), (8, 4096, 8, 64), (8, 4096, 16, 64)),
@@ -90,6 +89,9 @@ SLOW_PEERS = (("wkv7", "fla chunk_rwkv7"), ("wkv", "fla chunk_rwkv6"), ("scan", 
 PREPARED = 0.25
 """Share of the seconds in which they are compiled."""
 PEERS = ("accelerated-scan", "flash-linear-attention", "fla-core", "mambapy", "einops")
+"""Packages whose versions a record names."""
+NO_TIME: dict[str, Any] = {"reason": "no time left"}
+"""What the row says of something that would begin after the end."""
 
 
 class Case(NamedTuple):
@@ -220,12 +222,6 @@ def by_hand(
         return out, grads[0], grads[1]
 
     return forward, both
-
-
-def mambapy(a: Tensor, b: Tensor) -> Tensor:
-    """The scan of mambapy, (B,T,1,D), in the type of b, which has no fixed decay."""
-    scan = import_module("mambapy.pscan").pscan
-    return scan(a.to(b.dtype).expand(b.shape).unsqueeze(2), b.unsqueeze(2)).squeeze(2)
 
 
 def hgrn(kind: str, a: Tensor, b: Tensor) -> Tensor:
@@ -501,8 +497,7 @@ def timed_case(
     except ImportError as reason:
         return {"reason": f"not installed ({reason})"}
     except Exception as reason:  # a peer may fail in any way: that is a result, the others go on
-        text = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0]}"
-        return {"reason": f"failed: {text}"}
+        return {"reason": f"failed: {described(reason)}"}
     return row
 
 
@@ -529,39 +524,54 @@ def run(
     begun = time.monotonic()
     place = set_up(1, torch.get_num_threads(), device, out).type
     if place == "cuda":
-        prepare(seconds * PREPARED, skip)
+        compile_peers(slow_calls(skip), seconds * PREPARED)
     best = chip(place)
     rows: list[dict[str, Any]] = []
     seconds -= time.monotonic() - begun
     for name, share in SHARES.items():
         rows += profiled(name, best, share * seconds, place, skip)
     _add_ratios(rows)
-    card = torch.cuda.get_device_name() if place == "cuda" else "cpu"
     if out is not None:
-        peers = versions_of(PEERS)
-        described = {**environment(torch.get_num_threads()), "peers": peers, "card": card}
-        path = out / f"profile-{card.replace(' ', '-')}.json"
-        rates = {"copy": best.copy, "matrix": best.matrix}
-        save_json(path, {"environment": described, "chip": rates, "rows": rows})
+        path = save(out, "profile", place, {"chip": best._asdict(), "rows": rows})
         print(f"written: {path}")
     spent = time.monotonic() - begun
     print(
-        f"{card}: copy {best.copy / 1e12:.2f} TB/s, bf16 product {best.matrix / 1e12:.0f} TFLOP/s"
+        f"{card(place)}: copy {best.copy / 1e12:.2f} TB/s, bf16 product"
+        f" {best.matrix / 1e12:.0f} TFLOP/s"
     )
     print(f"{spent:.0f} s; ms, host us; e: by events, no graph; floor and x ours by device time")
     print(table(rows, characters))
 
 
-def prepare(seconds: float, skip: Sequence[str] = ()) -> None:
-    """Compile the kernels of the peers in SLOW_PEERS, by several processes; those not in `skip`."""
-    if find_spec("fla") is None:
-        return
-    progress("compiling the configurations of peers")
-    tasks = []
+def card(device: str) -> str:
+    """The name of the GPU, or cpu."""
+    return torch.cuda.get_device_name() if device == "cuda" else "cpu"
+
+
+def save(out: Path, name: str, device: str, found: dict[str, Any]) -> Path:
+    """Save a record with the hardware and the versions of peers; its path, out/NAME-CARD.json."""
+    place = {
+        **environment(torch.get_num_threads()),
+        "peers": versions_of(PEERS),
+        "card": card(device),
+    }
+    path = out / f"{name}-{card(device).replace(' ', '-')}.json"
+    save_json(path, {"environment": place, **found})
+    return path
+
+
+def is_named(name: str, patterns: Sequence[str]) -> bool:
+    """True if a name fits one of the patterns, as those of a shell."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def slow_calls(skip: Sequence[str] = ()) -> list[Task]:
+    """A call of each of SLOW_PEERS that `skip` does not name."""
+    tasks: list[Task] = []
     for name, label in SLOW_PEERS:
-        if not any(fnmatchcase(f"{name} {label}", pattern) for pattern in skip):
+        if not is_named(f"{name} {label}", skip):
             tasks.append(partial(call_once, name, label))
-    compile_ahead(tasks, seconds)
+    return tasks
 
 
 def call_once(name: str, label: str) -> None:
@@ -578,7 +588,7 @@ def profiled(
     """The rows of an operator: every contender at every case, as far as the seconds go."""
     entries = {}
     for label, one in candidates(name).items():
-        if not any(fnmatchcase(f"{name} {label}", pattern) for pattern in skip):
+        if not is_named(f"{name} {label}", skip):
             entries[label] = one
     rows: list[dict[str, Any]] = []
     end = time.monotonic() + seconds
@@ -586,27 +596,32 @@ def profiled(
     allowed = GREED * seconds / len(entries)
     for case in cases(name, device):
         if time.monotonic() > end:
-            rows.append({"case": case.name, "reason": "no time left"})
+            rows.append({"case": case.name} | NO_TIME)
             continue
         progress(case.name)
-        first = inputs(case, 0, device)
-        size = sum(x.nbytes for x in (*first.inputs, *first.gradients))
-        count = max(2, min(8, ROTATED // size))
-        sets = [first, *(inputs(case, seed, device) for seed in range(1, count))]
+        sets = _rotated(case, device)
         check = checked_inputs(case, sets, device)
-        floor = dict(zip(PARTS, least_seconds(case, first, best), strict=True))
+        floor = dict(zip(PARTS, least_seconds(case, sets[0], best), strict=True))
         for label, one in entries.items():
             row = {"case": case.name, "contender": label, "floor": floor}
             start = time.monotonic()
             if start > end or (label != OURS and spent[label] > allowed):
-                rows.append(row | {"reason": "no time left"})
+                rows.append(row | NO_TIME)
                 continue
-            with briefly() if device == "cuda" else nullcontext():
+            with briefly_on(device):
                 rows.append(row | timed_case(case, one, sets, check, device))
             if device == "cuda":
                 torch.cuda.empty_cache()
             spent[label] += time.monotonic() - start
     return rows
+
+
+def _rotated(case: Case, device: str) -> list[Problem]:
+    """From two to eight problems of a case that together hold ROTATED bytes, if they can."""
+    first = inputs(case, 0, device)
+    size = sum(x.nbytes for x in (*first.inputs, *first.gradients))
+    count = max(2, min(8, ROTATED // size))
+    return [first, *(inputs(case, seed, device) for seed in range(1, count))]
 
 
 def _seconds(row: dict[str, Any], part: str) -> float:

@@ -16,10 +16,8 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from fnmatch import fnmatchcase
 from functools import cache, partial
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,13 +27,19 @@ import torch
 from torch import nn
 
 from plkernel.benchmarks.host import host_seconds
-from plkernel.benchmarks.operators import progress, set_up
-from plkernel.benchmarks.profile import PEERS, WIDTH, chip, wall_seconds
-from plkernel.benchmarks.training import OPERATORS
-from plkernel.benchmarks.tuned import briefly, compile_ahead
+from plkernel.benchmarks.operators import described, progress, set_up
+from plkernel.benchmarks.profile import (
+    NO_TIME,
+    WIDTH,
+    card,
+    chip,
+    is_named,
+    save,
+    wall_seconds,
+)
+from plkernel.benchmarks.training import OPERATORS, gpt2, parameters_of, returning_logits
+from plkernel.benchmarks.tuned import Task, briefly_on, compile_peers
 from plkernel.common.cli import text_table
-from plkernel.common.environment import environment, versions_of
-from plkernel.common.files import save_json
 from plkernel.config.condition import resolve
 from plkernel.config.schema import ModelSpec, TrainSpec
 from plkernel.models import Device
@@ -58,7 +62,7 @@ CORES = {"rwkv6": "wkv", "rwkv7": "wkv7"}
 """Models whose operator has forms on tensor cores."""
 FIRST = 4
 """Steps before the first that is timed."""
-INPUTS = 4
+BATCHES = 4
 """Batches that are taken in turns."""
 SECONDS = 0.15
 """Seconds of steps that are timed together."""
@@ -74,6 +78,8 @@ SLOW = 45.0
 """Seconds that must be left before a slow peer or a compilation begins on a GPU."""
 LARGEST = 500
 """Steps timed together at most."""
+LONGEST_REASON = 120
+"""Characters of the reason why a model is not timed, at most."""
 
 
 class Size(NamedTuple):
@@ -138,24 +144,9 @@ def ours(kind: str, size: Size, layers: int, counted: bool) -> nn.Module:
     return build(condition) if counted else started(condition, 0)
 
 
-def gpt2(size: Size, layers: int, _: bool) -> nn.Module:
-    """transformers' GPT-2, without dropout, with heads of 64 channels."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        n_positions=size.context,
-        n_embd=size.width,
-        n_layer=layers,
-        n_head=max(1, size.width // 64),
-        vocab_size=BYTES,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        use_cache=False,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return _logits_of(GPT2LMHeadModel(config))
+def transformer(size: Size, layers: int, _: bool) -> nn.Module:
+    """GPT-2, with heads of 64 channels."""
+    return gpt2(size.width, layers, max(1, size.width // 64), size.context)
 
 
 def fla(name: str, size: Size, layers: int, _: bool) -> nn.Module:
@@ -171,13 +162,7 @@ def fla(name: str, size: Size, layers: int, _: bool) -> nn.Module:
         eos_token_id=0,
         **options.get(name, {"head_dim": min(64, size.width)}),
     )
-    return _logits_of(getattr(models, f"{name}ForCausalLM")(config))
-
-
-def _logits_of(model: nn.Module) -> nn.Module:
-    """The model, which returns its logits alone from now on."""
-    model.register_forward_hook(lambda *given: given[-1].logits)
-    return model
+    return returning_logits(getattr(models, f"{name}ForCausalLM")(config))
 
 
 def on_tensor_cores(kind: str, precision: str) -> AbstractContextManager[Any]:
@@ -192,7 +177,7 @@ def timed_models() -> dict[str, TimedModel]:
     for kind, operator in CORES.items():
         during = partial(on_tensor_cores, kind, "bf16")
         made.append(TimedModel(f"{kind} tensor bf16", partial(ours, kind), operator, during))
-    made.append(TimedModel("gpt2", gpt2, None, on_cpu=True))
+    made.append(TimedModel("gpt2", transformer, None, on_cpu=True))
     made.append(TimedModel("fla rwkv6", partial(fla, "RWKV6"), "wkv"))
     made.append(TimedModel("fla rwkv7", partial(fla, "RWKV7"), "wkv7"))
     return {entry.label: entry for entry in made}
@@ -223,14 +208,9 @@ def order(device: str) -> Iterator[tuple[Size, str, str]]:
 def layers_for(entry: TimedModel, size: Size) -> int:
     """The number of layers with which an entry comes nearest to the parameters of a size."""
     with torch.device("meta"):
-        two = count(entry.make(size, 2, True))
-        three = count(entry.make(size, 3, True))
+        two = parameters_of(entry.make(size, 2, True))
+        three = parameters_of(entry.make(size, 3, True))
     return max(1, 2 + round((size.parameters - two) / (three - two)))
-
-
-def count(model: nn.Module) -> int:
-    """Number of parameters of a model."""
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def training_operations(model: nn.Module, entry: TimedModel, size: Size, layers: int) -> float:
@@ -257,7 +237,7 @@ class Stepper:
 
     def __init__(self, model: nn.Module, mode: str, size: Size, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(0)
-        shape = (INPUTS, size.batch, size.context + 1)
+        shape = (BATCHES, size.batch, size.context + 1)
         self.batches = torch.randint(0, BYTES, shape, generator=generator).to(device)
         self.turns = cycle(self.batches)
         self.windows = self.batches[0].clone()
@@ -322,7 +302,7 @@ def timed_model(
         with entry.during():
             layers = layers or layers_for(entry, size)
             model = entry.make(size, layers, False).to(device).train()
-            row: TimedRow = {"layers": layers, "parameters": count(model)}
+            row: TimedRow = {"layers": layers, "parameters": parameters_of(model)}
             row["operations"] = training_operations(model, entry, size, layers)
             step = Stepper(model, mode, size, device)
             row["loss"] = step.loss.item()
@@ -334,8 +314,7 @@ def timed_model(
     except ImportError as reason:
         return {"reason": f"not installed ({reason})"}
     except Exception as reason:  # a peer may fail in any way: that is a result, the others go on
-        text = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0]}"
-        return {"reason": f"failed: {text}"[:120]}
+        return {"reason": f"failed: {described(reason)}"[:LONGEST_REASON]}
     if on_gpu:
         row["memory"] = torch.cuda.max_memory_allocated()
     return row
@@ -348,47 +327,62 @@ def step(device: Device, seconds: float, out: Path | None, only: Sequence[str] =
     """
     end = time.monotonic() + seconds
     place = set_up(1, torch.get_num_threads(), device, out)
+    on_gpu = place.type == "cuda"
     rate = chip(place.type).matrix
     known = timed_models()
-    losses: dict[tuple[str, str], float] = {}
-    rows: list[TimedRow] = []
     chosen = []
     for size, label, mode in order(place.type):
-        name = f"{size.name} {label} {mode}"
-        if not only or any(fnmatchcase(name, pattern) for pattern in only):
-            chosen.append((name, size, label, mode))
-    if place.type == "cuda":
-        prepare([(size, label) for _, size, label, _ in chosen], seconds * PREPARED)
-    for name, size, label, mode in chosen:
+        if not only or is_named(f"{size.name} {label} {mode}", only):
+            chosen.append((size, label, mode))
+    if on_gpu:
+        tasks = first_steps([(size, label) for size, label, _ in chosen])
+        compile_peers(tasks, seconds * PREPARED)
+    losses: dict[tuple[str, str], float] = {}
+    rows: list[TimedRow] = []
+    for size, label, mode in chosen:
         row: TimedRow = {"size": size.name, "model": label, "mode": mode}
-        key = (size.name, label)
-        is_slow = place.type == "cuda" and (mode == COMPILED or label.startswith(SLOW_PEER))
+        is_slow = on_gpu and (mode == COMPILED or label.startswith(SLOW_PEER))
         if time.monotonic() > end - (SLOW if is_slow else 0.0):
-            rows.append(row | {"reason": "no time left"})
+            rows.append(row | NO_TIME)
             continue
-        progress(name)
-        with briefly() if place.type == "cuda" else nullcontext():
+        progress(f"{size.name} {label} {mode}")
+        with briefly_on(place.type):
             found = timed_model(known[label], mode, size, place)
-        if "loss" in found:
-            expected = losses.setdefault(key, found["loss"])
-            if not abs(found["loss"] - expected) <= APART * abs(expected):
-                found = {"reason": f"wrong: a loss of {found['loss']:.4g}, not {expected:.4g}"}
+        found = _with_loss_checked(found, (size.name, label), losses)
         if "seconds" in found:
             found["share"] = found["operations"] / found["seconds"] / rate
         rows.append(row | found)
         _save("step-only" if only else "step", {"matrix": rate, "rows": rows}, place, out)
     print(
-        f"{_card(place)}: bf16 product {rate / 1e12:.1f} TFLOP/s; context and batch as in the JSON"
+        f"{card(place.type)}: bf16 product {rate / 1e12:.1f} TFLOP/s; context and batch as in the"
+        " JSON"
     )
     print(table_of_steps(rows))
 
 
-def prepare(chosen: Sequence[tuple[Size, str]], seconds: float) -> None:
-    """Compile the kernels of the slow peers among these models, by several processes."""
-    slow = [one for one in dict.fromkeys(chosen) if one[1].startswith(SLOW_PEER)]
-    if slow and find_spec("fla") is not None:
-        progress("compiling the configurations of peers")
-        compile_ahead([partial(step_once, label, size) for size, label in slow], seconds)
+def _with_loss_checked(
+    found: TimedRow, key: tuple[str, str], losses: dict[tuple[str, str], float]
+) -> TimedRow:
+    """The row; a reason in place of it if its loss is not that of the same model in another mode.
+
+    losses: by size and label, that of the first mode, which is noted here.
+    """
+    if "loss" not in found:
+        return found
+    loss = found["loss"]
+    expected = losses.setdefault(key, loss)
+    if abs(loss - expected) <= APART * abs(expected):
+        return found
+    return {"reason": f"wrong: a loss of {loss:.4g}, not {expected:.4g}"}
+
+
+def first_steps(chosen: Sequence[tuple[Size, str]]) -> list[Task]:
+    """The first steps of each of the slow peers among these models, once for each size."""
+    tasks: list[Task] = []
+    for size, label in dict.fromkeys(chosen):
+        if label.startswith(SLOW_PEER):
+            tasks.append(partial(step_once, label, size))
+    return tasks
 
 
 def step_once(label: str, size: Size) -> None:
@@ -475,7 +469,7 @@ def growth(device: Device, seconds: float, out: Path | None) -> None:
     for axis, kind, value, size in cells(place.type):
         row: TimedRow = {"axis": axis, "model": kind, "value": value}
         if time.monotonic() > alone_until:
-            rows.append(row | {"reason": "no time left"})
+            rows.append(row | NO_TIME)
             continue
         progress(f"{axis} {value} {kind}")
         rows.append(row | timed_model(known[kind], mode, size, place, LAYERS))
@@ -484,7 +478,7 @@ def growth(device: Device, seconds: float, out: Path | None) -> None:
         torch.cuda.empty_cache()  # for the processes
     rows += at_a_time(place, end)
     _save("growth", {"mode": mode, "layers": LAYERS, "rows": rows}, place, out)
-    print(f"{_card(place)}: ms of a step ({mode}); steps/s of all runs at a time")
+    print(f"{card(place.type)}: ms of a step ({mode}); steps/s of all runs at a time")
     print(tables_of_growth(rows))
 
 
@@ -498,7 +492,7 @@ def at_a_time(place: torch.device, end: float) -> Iterator[TimedRow]:
     for runs in GROWTH[place.type]["runs"]:
         row: TimedRow = {"axis": "runs", "model": "ssm", "value": runs}
         if time.monotonic() > end:
-            yield row | {"reason": "no time left"}
+            yield row | NO_TIME
             continue
         progress(f"{runs} runs at a time")
         found = timing(condition, runs, seconds=2.0 if on_gpu else 0.2)
@@ -531,16 +525,7 @@ def _cell(row: TimedRow) -> str:
     return f"{1e3 * row['seconds']:.3g}" if "seconds" in row else "-"
 
 
-def _card(place: torch.device) -> str:
-    """The name of the GPU, or cpu."""
-    return torch.cuda.get_device_name() if place.type == "cuda" else "cpu"
-
-
 def _save(name: str, found: TimedRow, place: torch.device, out: Path | None) -> None:
     """Write what is known so far, so that nothing is lost if time ends."""
-    if out is None:
-        return
-    card = _card(place)
-    peers = versions_of(PEERS)
-    described = {**environment(torch.get_num_threads()), "peers": peers, "card": card}
-    save_json(out / f"{name}-{card.replace(' ', '-')}.json", {"environment": described, **found})
+    if out is not None:
+        save(out, name, place.type, found)

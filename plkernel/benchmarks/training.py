@@ -50,7 +50,7 @@ def train(spec: Path, threads: int, rounds: int, device: Device, out: Path | Non
     keep_memory()
     error = gradient_error(loaded, place)
     model = _model(loaded, place)
-    size = sum(parameter.numel() for parameter in model.parameters())
+    size = parameters_of(model)
     entries = {
         OURS: Contender(lambda: _step(model, loaded, place)),
         "gpt2 (dropout 0, as ours)": Contender(lambda: _gpt2_step(loaded, size, place)),
@@ -138,27 +138,44 @@ def _step(model: nn.Module, spec: Spec, device: torch.device) -> Callable[[], No
 
 
 def _gpt2_step(spec: Spec, size: int, device: torch.device) -> Callable[[], None]:
-    """Return a step of transformers' GPT-2 of the same width and context, with about `size`
-    parameters.
-    """
-    from transformers import GPT2Config, GPT2LMHeadModel
-
+    """Return a step of a GPT-2 of the same width and context, with about `size` parameters."""
     width = spec.model.dim
-    options: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    options |= {
-        "n_positions": spec.train.context,
-        "n_embd": width,
-        "n_head": math.gcd(4, width),
-        "use_cache": False,
-        "vocab_size": BYTES,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
+    heads = math.gcd(4, width)
 
-    def gpt2(layers: int) -> Any:
-        return GPT2LMHeadModel(GPT2Config(n_layer=layers, **options))
+    def made(layers: int) -> nn.Module:
+        return gpt2(width, layers, heads, spec.train.context)
 
     depths = range(1, 2 * spec.model.layers + 1)
-    nearest = min(map(gpt2, depths), key=lambda model: abs(model.num_parameters() - size))
-    nearest.register_forward_hook(lambda *given: given[-1].logits)
+    nearest = min(map(made, depths), key=lambda model: abs(parameters_of(model) - size))
     return _step(nearest.to(device).train(), spec, device)
+
+
+def gpt2(width: int, layers: int, heads: int, context: int) -> nn.Module:
+    """transformers' GPT-2 on bytes, without dropout."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_positions=context,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        vocab_size=BYTES,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return returning_logits(GPT2LMHeadModel(config))
+
+
+def returning_logits(model: nn.Module) -> nn.Module:
+    """The model of transformers, which returns its logits alone from now on."""
+    model.register_forward_hook(lambda *given: given[-1].logits)
+    return model
+
+
+def parameters_of(model: nn.Module) -> int:
+    """Number of parameters of a model."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -2,16 +2,20 @@
 
 The kernels of flash-linear-attention have hundreds of configurations, and one process compiles them
 one after another. `compile_ahead` shares them among processes, after which they are in the cache
-of Triton; `briefly` then times each for milliseconds.
+of Triton; `briefly` then times each for milliseconds. `compile_peers` and `briefly_on` do so where
+there is something to compile.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import Any
 from unittest.mock import patch
+
+from plkernel.benchmarks.operators import progress
 
 WARM_UP = 2
 """Milliseconds of launches before a configuration is timed."""
@@ -45,6 +49,11 @@ def briefly(index: int = 0, count: int = 1) -> Iterator[None]:
         yield
 
 
+def briefly_on(device: str) -> AbstractContextManager[None]:
+    """`briefly` on a GPU; nothing on a CPU, where Triton may be missing."""
+    return briefly() if device == "cuda" else nullcontext()
+
+
 def run_share(task: Task, index: int, count: int) -> None:
     """Run a task with a share of the configurations of the kernels that it defines."""
     with briefly(index, count):
@@ -72,3 +81,10 @@ def compile_ahead(tasks: Sequence[Task], seconds: float) -> int:
             process.kill()
             process.join()
     return sum(process.exitcode == 0 for process in processes)
+
+
+def compile_peers(tasks: Sequence[Task], seconds: float) -> None:
+    """`compile_ahead`, where flash-linear-attention is installed and there is a task."""
+    if tasks and find_spec("fla") is not None:
+        progress("compiling the configurations of peers")
+        compile_ahead(tasks, seconds)

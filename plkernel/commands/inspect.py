@@ -83,16 +83,16 @@ def command(
 
     check_outputs(json, figure, windows=(windows, 1), tokens=(tokens, 2))
     refuse_study(model, "model")
-    other = is_other_software(model)
+    is_foreign = is_other_software(model)
     code = None
-    if not other:
+    if not is_foreign:
         from plkernel.training.checkpoint import foreign_code
 
         code = foreign_code(model)
-        other = code is not None
+        is_foreign = code is not None
     if notable and not strict:
         raise ValueError("strict must be given with notable; give --strict --notable")
-    if other:
+    if is_foreign:
         _check_for_checkpoint(model, corpus, windows, code)
         _check_one_of_text_and_decays(text, decays)
         parts, values, memories, title = _of_checkpoint(model, compare, state_dtype, decays, code)
@@ -105,12 +105,12 @@ def command(
         parts, values, memories, title = of_run(model, corpus, windows)
     before, now = memories
     if text is not None:
-        if other:
+        if is_foreign:
             _check_runnable(model, values["findings"])
-        layers = now.blocks if other else None
+        layers = now.blocks if is_foreign else None
         table, values["observed"] = _observed(model, text, tokens, layers)
         parts.append(table)
-    unit = "tokens" if other else "bytes"
+    unit = "tokens" if is_foreign else "bytes"
     report = "\n\n".join(parts)
     deliver(report, values, lambda: model_figure(before, now, title, unit), json, figure)
     if strict and _fails(values["findings"], notable):

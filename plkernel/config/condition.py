@@ -393,20 +393,8 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
     scheme that has them. Raises ValueError where they are given in another way too, and where
     nothing is trained, unless the arm was saved with them.
     """
-    kind = model.of_kind
-    if not kind.has_spectrum:
-        known = " or ".join(name for name, one in KINDS.items() if one.has_spectrum)
-        hint = OF_MAMBA2["spectrum"] if model.kind == MAMBA2 else ""
-        raise ValueError(
-            f"spectrum must be left out unless the model is of kind {known}, got kind"
-            f" {model.kind!r}{hint}"
-        )
-    scheme = kind.spectral_scheme
-    if arm.placement is not None and (scheme or arm.placement != "log-spaced"):
-        raise ValueError(
-            f"placement must be left out beside spectrum, which places decays, got"
-            f" {arm.placement!r}"
-        )
+    scheme = model.of_kind.spectral_scheme
+    _check_takes_spectrum(model, arm)
     if train is None:
         is_filled = arm.scheme is not None or arm.longest != Arm.model_fields["longest"].default
         if not is_filled:
@@ -426,8 +414,25 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
         )
     if scheme is not None:
         return _with_spectral_scheme(arm, scheme, reach)
-    ends = {"shortest": math.log(2) * model.patching.size, "longest": math.log(2) * reach}
-    return _filled(arm, ends)
+    return _filled(arm, {"shortest": math.log(2) * step, "longest": math.log(2) * reach})
+
+
+def _check_takes_spectrum(model: ModelSpec, arm: Arm) -> None:
+    """ValueError for a kind of model without a spectrum, and for a placement beside it."""
+    kind = model.of_kind
+    if not kind.has_spectrum:
+        known = " or ".join(name for name, one in KINDS.items() if one.has_spectrum)
+        hint = OF_MAMBA2["spectrum"] if model.kind == MAMBA2 else ""
+        raise ValueError(
+            f"spectrum must be left out unless the model is of kind {known}, got kind"
+            f" {model.kind!r}{hint}"
+        )
+    has_scheme = kind.spectral_scheme is not None
+    if arm.placement is not None and (has_scheme or arm.placement != "log-spaced"):
+        raise ValueError(
+            f"placement must be left out beside spectrum, which places decays, got"
+            f" {arm.placement!r}"
+        )
 
 
 def _with_spectral_scheme(arm: Arm, scheme: str, reach: float) -> Arm:

@@ -186,6 +186,11 @@ class Section(BaseModel):
                 raise ValueError(f"{head}{said} {reason}")
 
 
+def is_power_of_two(number: int) -> bool:
+    """True of 1, 2, 4, 8 .."""
+    return number > 0 and number & (number - 1) == 0
+
+
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
     """Return `base` with the values of `over`, table by table."""
     merged = {**base, **over}
@@ -766,15 +771,16 @@ class MeasuredNumber(Section):
     @model_validator(mode="after")
     def _of_its_metric(self) -> Self:
         head = f"{self.name!r}: "
+        out_of_place = f"does not belong to metric {self.metric!r}: leave it out"
         if self.metric != "truncation_cost":
-            self.refuse(["bytes"], f"does not belong to metric {self.metric!r}: leave it out", head)
+            self.refuse(["bytes"], out_of_place, head)
         elif self.bytes is None:
             raise ValueError(
                 f"{head}bytes must be given with metric 'truncation_cost', such as 32, got none"
             )
         if self.metric not in OF_DISTANCE:
-            self.refuse(["times"], f"does not belong to metric {self.metric!r}: leave it out", head)
-        elif self.times is None or self.times & (self.times - 1):
+            self.refuse(["times"], out_of_place, head)
+        elif self.times is None or not is_power_of_two(self.times):
             raise ValueError(
                 f"{head}times must be 1, 2, 4 or another power of two with metric"
                 f" {self.metric!r}, got {self.times}"
@@ -782,19 +788,14 @@ class MeasuredNumber(Section):
         elif self.metric == "reading_on" and self.times == 1:
             raise ValueError(f"{head}times must be 2 or more with metric 'reading_on', got 1")
         if self.metric not in OF_RECALL:
-            self.refuse(
-                ["distance"], f"does not belong to metric {self.metric!r}: leave it out", head
-            )
+            self.refuse(["distance"], out_of_place, head)
         elif self.distance is not None and (
-            self.distance == 1 or self.distance & (self.distance - 1)
+            self.distance == 1 or not is_power_of_two(self.distance)
         ):
             raise ValueError(f"{head}distance must be 2, 4, 8 .., got {self.distance}")
         if self.metric in ("test_bpb", "truncation_cost", *OF_DISTANCE, *OF_CURVES):
-            self.refuse(
-                ["step"],
-                f"has no {self.metric}, which is taken at the end only: leave it out",
-                head,
-            )
+            at_the_end = f"has no {self.metric}, which is taken at the end only: leave it out"
+            self.refuse(["step"], at_the_end, head)
         return self
 
 

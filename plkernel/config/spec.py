@@ -282,7 +282,7 @@ class Spec(Section):
         if of_recall != corpus.startswith(RECALL):
             wanted = RECALL if of_recall else "a text"
             raise ValueError(f"corpus must be {wanted} for metric {one.metric!r}, got {corpus!r}")
-        if not of_recall and context & (context - 1):
+        if not of_recall and not schema.is_power_of_two(context):
             raise ValueError(
                 f"train.context must be a power of two for metric {one.metric!r}, got {context}"
             )

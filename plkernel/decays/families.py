@@ -639,3 +639,8 @@ def names_of(names: Iterable[str]) -> dict[str, str]:
 
 
 FAMILIES = _families()
+
+
+def families_in_words() -> str:
+    """The names of all families, each once."""
+    return ", ".join(dict.fromkeys(family.name for family in FAMILIES))

@@ -13,7 +13,7 @@ from plkernel.analysis.results import Result
 from plkernel.common.cli import counted, existing, text_table
 from plkernel.common.files import CHECKPOINT
 from plkernel.decays.bare import head_of, with_parent
-from plkernel.decays.families import FAMILIES, Floats
+from plkernel.decays.families import Floats, families_in_words
 from plkernel.decays.findings import Finding, findings, grouped
 from plkernel.decays.folders import WEIGHTS, conversion, held_files
 from plkernel.decays.memory import QUANTILES, Memory, kernel_exponents, slope_range
@@ -286,10 +286,9 @@ def _nothing(names: Sequence[str]) -> str:
     """Why no layer is known among the names of tensors."""
     if not names:
         return "the checkpoint holds no tensors"
-    families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
     some = ", ".join(sorted(names)[:3])
     why = why_unknown(names) or f"no decays are known under names like {some}"
-    return f"{why}; read are layers of {families}"
+    return f"{why}; read are layers of {families_in_words()}"
 
 
 def _count(one: Shown) -> str:

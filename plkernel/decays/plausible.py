@@ -97,7 +97,7 @@ def transformed(layers: Sequence[Layer]) -> Iterator[tuple[str, str]]:
         if values.size < FEWEST or not np.isfinite(values).all() or np.ptp(values) == 0:
             continue
         for form in FORMS.get(last, ()):
-            if form.holds(values) and _is_so(last, form, role, alike, values):
+            if form.holds(values) and _is_transformed(last, form, role, alike, values):
                 is_read_back = alike[0].tensors[role].raw is not None
                 seen = "the logarithms of minus its numbers" if is_read_back else "its numbers"
                 words = f"cannot be what its name says: {seen}, {values.min():.3g} to"
@@ -118,7 +118,9 @@ def _last(layer: Layer, role: str) -> str:
     return "w0" if layer.family.name == "RWKV-7" else last
 
 
-def _is_so(last: str, form: Form, role: str, alike: Sequence[Layer], values: Floats) -> bool:
+def _is_transformed(
+    last: str, form: Form, role: str, alike: Sequence[Layer], values: Floats
+) -> bool:
     """True if the numbers are implausible as they are, and plausible in another form."""
     if form is STEP:  # a log of steps that small is negative; as they are, all steps are ln 2
         low, high = np.quantile(values, (0.05, 0.95))

@@ -216,9 +216,15 @@ def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
         return np.exp(-slowest * lags) * np.sqrt(means)
 
 
+def number_in(module: str) -> str | None:
+    """The number of the layer in the name of its module, or of one of its further decays."""
+    match = NUMBERED.search(f"{module.partition(':')[0]}.")
+    return match[1] if match else None
+
+
 def _number_of(module: str) -> int:
     """The number of the layer that a module belongs to; 0 without one."""
-    return _number(f"{module.partition(':')[0]}.")
+    return int(number_in(module) or 0)
 
 
 def _number(name: str) -> int:

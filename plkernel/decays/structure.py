@@ -14,7 +14,7 @@ from plkernel.decays.families import (
     Given,
     names_of,
 )
-from plkernel.decays.rates import NUMBERED, Layer
+from plkernel.decays.rates import Layer, number_in
 from plkernel.decays.tensors import Checkpoint
 
 EXTRA_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
@@ -280,12 +280,6 @@ def row_labels(modules: Sequence[str]) -> list[str]:
         alike = [one for one, other in zip(modules, first, strict=True) if other == label]
         labels.append(label if len(alike) == 1 else f"{label} {_apart(module, alike)}")
     return labels
-
-
-def number_in(module: str) -> str | None:
-    """The number of the layer in the name of its module."""
-    match = NUMBERED.search(f"{module.partition(':')[0]}.")
-    return match[1] if match else None
 
 
 def _apart(module: str, alike: Sequence[str]) -> str:

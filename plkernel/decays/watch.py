@@ -23,7 +23,7 @@ from plkernel.analysis.nodes import check_numbers, check_numbers_or_none
 from plkernel.common.files import brief
 from plkernel.decays.bare import PARENT, located
 from plkernel.decays.checkpoints import Checkpoint
-from plkernel.decays.families import BY_INPUT, FAMILIES, Family
+from plkernel.decays.families import BY_INPUT, Family, families_in_words
 from plkernel.decays.findings import (
     HALF_PRECISION,
     Finding,
@@ -675,10 +675,9 @@ def layers_of(
     checkpoint = of_tensors(dict.fromkeys(names), _settings_of(model))
     known = located(checkpoint, stated)
     if not known:
-        families = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         raise UnknownDecays(
             f"model must have a layer with known decays, got none in {type(model).__name__}; known"
-            f" are those of {families}",
+            f" are those of {families_in_words()}",
             [name for name, _ in model.named_parameters()],
         )
     check_levels(known, names, lambda name: int(attrgetter(name)(model).numel()))

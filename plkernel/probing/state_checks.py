@@ -10,7 +10,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -280,18 +280,14 @@ def _vocabulary(model: Any) -> int | None:
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode and no gradients; as it was afterwards."""
+    """Evaluation mode and no gradients; every module is in the mode that it was in afterwards."""
     import torch
 
-    was_training = bool(getattr(model, "training", False))
-    if was_training:
-        model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        if was_training:
-            model.train()
+    from plkernel.models.layers import evaluating
+
+    is_module = isinstance(model, torch.nn.Module)
+    with torch.no_grad(), evaluating(model) if is_module else nullcontext():
+        yield
 
 
 def takes_mask(model: Any) -> bool:

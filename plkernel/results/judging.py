@@ -48,7 +48,7 @@ class Stated(BaseModel):
     claim  lower or higher: by more than the margin; equal: by less than the margin either way
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str
     arm: str

@@ -11,10 +11,12 @@ from plkernel.common.cli import counted, text_table
 from plkernel.common.files import (
     CHECKPOINT,
     CONFIG,
+    FAILED,
     FINISHED,
     LOCK,
     LOG,
     METRICS,
+    NOT_STARTED,
     TUNING,
     name_at,
     run_folder,
@@ -26,9 +28,7 @@ from plkernel.training.folder import RunFolder, locked, loss_unit
 QUEUED = "queued"
 RUNNING = "running"
 DONE = "done"
-FAILED = "failed"
 STOPPED = "stopped"
-NOT_STARTED = "not started"
 UNKNOWN = "unknown"
 States = Mapping[str, str] | None
 """States of jobs by id; None where the queue does not answer."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from plkernel.analysis.exponentials import power_law_target
 from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG
-from plkernel.analysis.information.laws import fit_power_law, measure_corpus
+from plkernel.analysis.information.laws import PowerLaw, fit_power_law, measure_corpus
 from plkernel.analysis.nodes import ANCHORS, Nodes, node_scores, place
 from plkernel.common import cli
 from plkernel.common.environment import installed
@@ -432,7 +432,7 @@ def _factor(e_log: float) -> str:
     return f"{math.exp(e_log):.3g}"
 
 
-def _law(measured: Measured) -> Any:
+def _law(measured: Measured) -> PowerLaw:
     """The law, which `_check_carried` has seen."""
     if measured.law is None:
         raise ValueError(f"text must have a law that could be fitted, got {measured.text!r}")

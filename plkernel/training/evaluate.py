@@ -56,16 +56,17 @@ PLACES = 16
 lags are too small.
 """
 NATS_PER_BIT = math.log(2)
+"""Losses of torch are in nats."""
 ROUNDING = 1e-4
 """Share of the largest logit by which logits may move for no reason, as by a convolution through
 FFTs.
 """
-SATURATED = 0.99
-"""A position is saturated if its largest probability exceeds this."""
 GPU_ROUNDING = 2.0**-6
 """The same share on a GPU: two units of rounding of bfloat16, in which it computes. Sums may be in
 another order each time.
 """
+SATURATED = 0.99
+"""A position is saturated if its largest probability exceeds this."""
 CACHED = 256
 """Rows of logits at a time, which stay in the cache of a CPU."""
 LEAST_EXPONENT = -746.0

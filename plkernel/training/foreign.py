@@ -54,10 +54,9 @@ from plkernel.decays.rates import half_lives, kernel, known_layers
 from plkernel.decays.tensors import of_tensors
 from plkernel.models.init.plan import generator_for
 from plkernel.models.layers import BYTES
+from plkernel.models.mamba2 import OVER_BYTES
 from plkernel.models.spectrum import check_position
 
-TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
-"""Special tokens of transformers, none of which a byte is."""
 NEED_A_GPU = ("fla", "mamba_ssm", "causal_conv1d")
 """Packages whose kernels transformers takes if they are installed, once and for all when it imports
 a model.
@@ -196,8 +195,7 @@ def _over_bytes(config_class: Any, given: Mapping[str, Any]) -> Any:
         raise ValueError(
             f"vocab_size must be {BYTES}, one for every byte, got {size}; leave it out"
         )
-    usual = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
-    return config_class(**{**usual, **given})
+    return config_class(**{**OVER_BYTES, **given})
 
 
 @contextmanager

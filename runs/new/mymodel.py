@@ -15,7 +15,8 @@ class Block(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.norm = nn.RMSNorm(dim)
-        self.into, self.out = nn.Linear(dim, 2 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.into = nn.Linear(dim, 2 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
         self.log_rate = nn.Parameter(torch.empty(dim))  # a = exp(-exp(log_rate))
         plkernel.apply(plkernel.place(dim), self.log_rate, parametrisation="log_rate")
 
@@ -40,9 +41,8 @@ class Model(nn.Module):
         return [math.log(2) / block.log_rate.exp() for block in self.blocks]
 
 
-def start(
-    model: Model, generator: torch.Generator, longest: float
-) -> None:  # `init` of an arm of the spec
+def start(model: Model, generator: torch.Generator, longest: float) -> None:
+    """`init` of an arm of the spec."""
     for block in model.blocks:
         nodes = plkernel.place(block.log_rate.numel(), longest=longest, gain="ema")
         plkernel.apply(nodes, block.log_rate, parametrisation="log_rate")

@@ -104,6 +104,14 @@ def test_a_target_is_raised_to_a_power(power: float) -> None:
         ),
         (lambda: power_law_target(1, 100, -1, 10), "beta must be a positive number, got -1"),
         (
+            lambda: power_law_target(1, 100, beta_2=2),
+            "beta_2 and break_lag must be given together, got 2 and None",
+        ),
+        (
+            lambda: power_law_target(1, 100, break_lag=10),
+            "beta_2 and break_lag must be given together, got None and 10",
+        ),
+        (
             lambda: power_law_target(1, 100, 2, 100),
             "break_lag must lie between 1 and max_lag 100, got 100",
         ),

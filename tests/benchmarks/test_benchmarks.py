@@ -25,6 +25,8 @@ from plkernel.training.build import Prepared
 pytestmark = pytest.mark.usefixtures("one_thread")  # benchmarks set the threads of torch
 SHAPES = {"scan": (2, 50, 8), "wkv": (1, 64, 1, 8), "wkv7": (1, 64, 1, 8)}
 CPU = torch.device("cpu")
+NO_END = 1e6
+"""Seconds in which everything is timed, however slow the machine."""
 
 
 def gives(value: Any) -> Contender:
@@ -330,7 +332,7 @@ def test_steps_of_whole_models_are_timed_beside_peers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a CPU those that run there, called from Python; the others have a reason."""
-    bench.step(device="cpu", seconds=60.0, out=tmp_path)
+    bench.step(device="cpu", seconds=NO_END, out=tmp_path)
     record = load_json(tmp_path / "step-cpu.json")
     rows = {(row["model"], row["mode"]): row for row in record["rows"]}
     assert len(rows) == 2 * len(step.timed_models()) + 4
@@ -363,7 +365,7 @@ def test_growth_is_timed_along_every_axis(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(step, "timing", lambda _, runs, **__: Timing(runs, 5.0 * runs, 1e9))
-    bench.growth(device="cpu", seconds=120.0, out=tmp_path)
+    bench.growth(device="cpu", seconds=NO_END, out=tmp_path)
     rows = load_json(tmp_path / "growth-cpu.json")["rows"]
     assert [row for row in rows if "reason" in row] == []
     for axis, values in step.GROWTH["cpu"].items():

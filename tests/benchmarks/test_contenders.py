@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def timers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """What was timed, in order: a call gives its name and seconds, which its timer takes."""
+    """The timings, in order: a call gives its name and seconds, which its timer takes."""
     log: list[tuple[str, int]] = []
 
     class Timer:

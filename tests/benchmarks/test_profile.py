@@ -32,7 +32,7 @@ class Clock:
         self.now = 0.0
 
     def call(self, seconds: Sequence[float]) -> Callable[[], int]:
-        """What takes the next of these seconds whenever it is called, the last again and again."""
+        """A call that takes the next of these seconds each time, the last again and again."""
         count = 0
 
         def run() -> int:
@@ -269,7 +269,8 @@ def test_peers_of_the_scan_compute_it_in_their_own_layouts(
         "accelerated_scan.scalar": SimpleNamespace(scan=by_channel),
         "mambapy.pscan": SimpleNamespace(pscan=parallel),
     }
-    monkeypatch.setattr(profile, "import_module", modules.get)
+    for module in (profile, operators):
+        monkeypatch.setattr(module, "import_module", modules.get)
     of_mambapy = profile.by_autograd(profile.mambapy, given)
     for forward, both in (profile.accelerated(given), of_mambapy):
         (out,) = forward()
@@ -481,23 +482,12 @@ def test_calls_of_autograd_take_the_state_as_it_is() -> None:
     assert len(whole) == 1 + 2
 
 
-def test_kernels_of_slow_peers_are_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are not skipped, and only where they are installed."""
-    given: list[tuple[list[Any], float]] = []
-    monkeypatch.setattr(profile, "find_spec", lambda name: name)
-    monkeypatch.setattr(profile, "compile_ahead", lambda *seen: given.append(seen))
-    profile.prepare(9.0)
-    profile.prepare(9.0, ["wkv *"])
-    chosen = [[task.args for task in tasks] for tasks, _ in given]
-    assert chosen == [
-        list(profile.SLOW_PEERS),
-        [one for one in profile.SLOW_PEERS if one[0] != "wkv"],
-    ]
-    assert {task.func for tasks, _ in given for task in tasks} == {profile.call_once}
-    assert [seconds for _, seconds in given] == [9.0, 9.0]
-    monkeypatch.setattr(profile, "find_spec", lambda name: None)
-    profile.prepare(9.0)
-    assert len(given) == 2
+def test_slow_peers_that_are_not_skipped_are_called_once() -> None:
+    tasks: list[Any] = list(profile.slow_calls())
+    assert [task.args for task in tasks] == list(profile.SLOW_PEERS)
+    assert {task.func for task in tasks} == {profile.call_once}
+    fewer: list[Any] = list(profile.slow_calls(["wkv *"]))
+    assert [task.args for task in fewer] == [one for one in profile.SLOW_PEERS if one[0] != "wkv"]
 
 
 def test_slow_peers_are_contenders() -> None:

@@ -53,7 +53,7 @@ def test_no_other_number_of_layers_comes_nearer_to_the_parameters(label: str, si
     layers = step.layers_for(one, size)
     with torch.device("meta"):
         below, found, above = (
-            abs(step.count(one.make(size, max(1, number), True)) - size.parameters)
+            abs(step.parameters_of(one.make(size, max(1, number), True)) - size.parameters)
             for number in (layers - 1, layers, layers + 1)
         )
     assert found <= below
@@ -78,7 +78,7 @@ def test_models_have_heads_of_64_channels_or_one_that_is_narrower() -> None:
 def test_gpt2_reads_bytes_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     size = TINY._replace(width=128)
-    model = step.gpt2(size, 3, False).train()
+    model = step.transformer(size, 3, False).train()
     config: Any = model.config
     assert (config.n_layer, config.n_head, config.n_embd) == (3, 2, 128)
     assert (config.n_positions, config.vocab_size) == (size.context, BYTES)
@@ -87,7 +87,7 @@ def test_gpt2_reads_bytes_without_dropout(monkeypatch: pytest.MonkeyPatch) -> No
     first, second = model(tokens), model(tokens)
     assert first.shape == (1, size.context, BYTES)
     assert torch.equal(first, second)
-    assert step.gpt2(TINY, 1, False).config.n_head == 1  # type: ignore[union-attr]
+    assert step.transformer(TINY, 1, False).config.n_head == 1  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_steps_read_batches_in_turns_and_change_every_weight() -> None:
     model = Bigram()
     before = model.table.weight.detach().clone()
     stepper = step.Stepper(model, step.EAGER, TINY, CPU)
-    assert stepper.batches.shape == (step.INPUTS, TINY.batch, TINY.context + 1)
+    assert stepper.batches.shape == (step.BATCHES, TINY.batch, TINY.context + 1)
     assert stepper.batches.unique().numel() > BYTES / 2
     assert len(model.seen) == step.FIRST
     stepper()
     assert model.table.weight.grad is None, "gradients are not summed over steps"
-    read = model.seen[: step.INPUTS]
+    read = model.seen[: step.BATCHES]
     assert all(torch.equal(x, y[:, :-1]) for x, y in zip(read, stepper.batches, strict=True))
-    assert torch.equal(model.seen[step.INPUTS], read[0])
+    assert torch.equal(model.seen[step.BATCHES], read[0])
     met = stepper.batches[:, :, :-1].unique()
     assert (model.table.weight != before)[met].any(1).all()
 
@@ -148,22 +148,13 @@ def test_the_loss_is_that_of_the_last_batch_and_falls() -> None:
     assert float(stepper.loss) < first
 
 
-def test_gradients_are_clipped_to_norm_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    norms: list[float] = []
-    update = torch.optim.AdamW.step
-
-    def looked(self: torch.optim.AdamW, *given: Any, **more: Any) -> Any:
-        gradients = [x.grad.norm() for group in self.param_groups for x in group["params"]]
-        norms.append(float(torch.stack(gradients).norm()))
-        return update(self, *given, **more)
-
+def test_gradients_are_clipped_to_norm_one(norms_at_updates: list[float]) -> None:
     class Steep(Bigram):
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return 100 * super().forward(tokens)
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", looked)
     step.Stepper(Steep(), step.EAGER, TINY, CPU)
-    assert norms == pytest.approx([1.0] * step.FIRST, rel=1e-5)
+    assert norms_at_updates == pytest.approx([1.0] * step.FIRST, rel=1e-5)
 
 
 def test_a_time_is_missing_for_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +228,7 @@ def test_what_decides_comes_first_and_slow_peers_last() -> None:
 def test_time_may_end_before_the_last_row(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What is known by then is saved after every row; a share is that of the rate of the chip."""
+    """The rows so far are saved after each; a share is that of the rate of the chip."""
     rows = [(TINY, label, "eager") for label in ("ssm", "rwkv6", "rwkv7")]
     saved: list[int] = []
 
@@ -457,21 +448,11 @@ def test_a_compiled_step_calls_the_compiled_model(monkeypatch: pytest.MonkeyPatc
     assert compiled == [model]
 
 
-def test_kernels_of_slow_peers_are_compiled_before_their_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Once for each size and model, whatever the modes."""
-    given: list[tuple[list[Any], float]] = []
-    monkeypatch.setattr(step, "find_spec", lambda name: name)
-    monkeypatch.setattr(step, "compile_ahead", lambda *seen: given.append(seen))
+def test_the_first_steps_of_slow_peers_are_those_of_each_size_once() -> None:
+    """Whatever the modes."""
     large, small = step.SIZES["cuda"][:2]
     chosen = [(large, "ssm"), (large, "fla rwkv7"), (large, "fla rwkv7"), (small, "fla rwkv6")]
-    step.prepare(chosen, 12.0)
-    ((tasks, seconds),) = given
+    tasks: list[Any] = list(step.first_steps(chosen))
     assert [task.args for task in tasks] == [("fla rwkv7", large), ("fla rwkv6", small)]
     assert {task.func for task in tasks} == {step.step_once}
-    assert seconds == 12.0
-    step.prepare(chosen[:1], 12.0)
-    monkeypatch.setattr(step, "find_spec", lambda name: None)
-    step.prepare(chosen, 12.0)
-    assert len(given) == 1
+    assert step.first_steps(chosen[:1]) == []

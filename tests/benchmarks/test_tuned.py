@@ -75,3 +75,20 @@ def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -
     begun = time.monotonic()
     assert tuned.compile_ahead([partial(time.sleep, 60.0)], 0.5) == 0
     assert time.monotonic() - begun < 30
+
+
+def test_peers_are_compiled_where_they_are_installed_and_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(tuned, "find_spec", lambda name: name)
+    monkeypatch.setattr(tuned, "compile_ahead", lambda *seen: given.append(seen))
+    tasks = [empty]
+    tuned.compile_peers([], 9.0)
+    assert given == []
+    tuned.compile_peers(tasks, 9.0)
+    assert given == [(tasks, 9.0)]
+    assert capsys.readouterr().err == "compiling the configurations of peers\n"
+    monkeypatch.setattr(tuned, "find_spec", lambda name: None)
+    tuned.compile_peers(tasks, 9.0)
+    assert len(given) == 1

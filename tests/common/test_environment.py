@@ -1,4 +1,4 @@
-"""What a record says of the machine, from files of the system that a test writes."""
+"""The machine in a record, from files of the system that a test writes."""
 
 import os
 import platform

@@ -792,7 +792,7 @@ FITTING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", FITTING, ids=lambda changes: str(changes)[:70])
 def test_a_value_at_its_limit_is_taken(changes: dict[str, Any]) -> None:
-    """What only looks like the mistakes above."""
+    """These only look like the mistakes above."""
     spec = parse_spec(values(changes), "here")
     for arm in spec.arms:
         spec.condition(arm).check()

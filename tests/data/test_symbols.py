@@ -1,4 +1,4 @@
-"""What is measured: bytes, tokens, and vectors of integers from files of numpy."""
+"""Texts to measure: bytes, tokens, and vectors of integers from files of numpy."""
 
 import pickle
 from collections.abc import Callable

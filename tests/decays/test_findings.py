@@ -1,4 +1,4 @@
-"""What is found in decays, at the limits of every finding: one step before it and one behind."""
+"""Findings in decays, each at its limit: one step before it and one behind."""
 
 import warnings
 from pathlib import Path

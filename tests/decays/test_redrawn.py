@@ -118,7 +118,7 @@ def test_tensors_that_were_drawn_anew(model: str, end: str, chosen: str, moved: 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("model", MODELS)
 def test_training_is_none_of_this(model: str, seed: int) -> None:
-    """Whatever moved: all by half of their spread, some layers more than others, in bfloat16."""
+    """All by half of their spread, some layers more than others, or in bfloat16."""
     before = MODELS[model](seed)
     half = trained(before, 0.5, seed + 50)
     more = trained(before, 0.2 if model == "mamba" else 0.6, seed + 50)
@@ -245,7 +245,7 @@ def test_the_first_steps_and_the_last() -> None:
 
 
 def mean(name: str, x: Tensor) -> Tensor:
-    """What Mamba starts A_log with, or the numbers as they are."""
+    """The A_log that Mamba starts with; other tensors as they are."""
     return torch.arange(1.0, 5.0).log().repeat(16, 1) if name.endswith("A_log") else x
 
 

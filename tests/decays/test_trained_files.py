@@ -1,4 +1,4 @@
-"""What training leaves on the disk: weights are read, or what converts them is named."""
+"""Files that training leaves: weights are read, or the tool that converts them is named."""
 
 import argparse
 import json

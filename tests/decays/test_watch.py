@@ -444,7 +444,7 @@ def test_bugs_of_others_are_seen_at_the_start(
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_configuration_is_that_of_the_model() -> None:
-    """Whatever a module around it calls its own; there, half-lives end at 13.9 tokens."""
+    """A module around it may have another; of the model, half-lives end at 13.9 tokens."""
     around: Any = nn.Module()
     around.config, around.inner = (
         {"lr": 1e-3, 1: 2},
@@ -497,7 +497,7 @@ def test_healthy_models(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_meta() -> None:
-    """What a process cannot see is said; what is there later is read then."""
+    """Layers that a process cannot see are named, and read once they are there."""
     watched = model(1).to("meta")
     watch = plkernel.watch(watched, every=1)
     assert list(watch.unseen) == ["layers.0.mixer"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plkernel.kernels import chunks
-from plkernel.kernels.compiled import LEAST, PAUSE, TRIAL, Helpers
+from plkernel.kernels.compiled import FIRST_PAUSE, LEAST, LONGEST_PAUSE, TRIAL, Helpers
 from plkernel.kernels.lanes import LANES
 
 
@@ -19,7 +19,7 @@ def shapes(rows: int, width: int) -> Mapping[str, tuple[int, ...]]:
 
 @pytest.fixture
 def rooms(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
-    """What this thread keeps, none of it before the test."""
+    """The memory that this thread keeps; none before the test."""
     local = SimpleNamespace()
     monkeypatch.setattr(chunks, "_local", local)
     return local.__dict__
@@ -139,16 +139,16 @@ def test_threads_that_bring_too_little_pause_after_a_trial(
         helpers.share(work)
     assert (helpers.alone, helpers.calls) == (0, TRIAL - 1)
     helpers.share(work)
-    assert helpers.alone == (0 if helps else PAUSE[0])
+    assert helpers.alone == (0 if helps else FIRST_PAUSE)
     assert (helpers.calls, helpers.seconds, helpers.computed) == (0, 0.0, 0.0)
-    assert helpers.pause == (PAUSE[0] if helps else 2 * PAUSE[0])
+    assert helpers.pause == (FIRST_PAUSE if helps else 2 * FIRST_PAUSE)
     if not helps:
         before = now
-        for _ in range(PAUSE[0]):
+        for _ in range(FIRST_PAUSE):
             helpers.share(work)
         assert now == before, "calls without help are not timed"
         assert helpers.alone == 0
-        for _ in range(20 * (TRIAL + PAUSE[1])):
+        for _ in range(20 * (TRIAL + LONGEST_PAUSE)):
             helpers.share(work)
-        assert helpers.pause == PAUSE[1], "it doubles up to this"
+        assert helpers.pause == LONGEST_PAUSE, "it doubles up to this"
     assert len(calls) >= TRIAL

@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 from functools import partial
@@ -18,9 +17,9 @@ from typing import Any
 
 import pytest
 import torch
+from interpreting import run_interpreted
 from operators import OPERATORS, SCAN, STORED, WKV, WKV7, Operator, Problem, Shape
 
-import plkernel
 from plkernel.kernels.operators import choose
 
 aot = pytest.importorskip("aot", reason="Triton is not installed (it exists for Linux only)")
@@ -113,29 +112,19 @@ runpy.run_path(sys.argv[0], {"loaded": loaded}, "__main__")
 """
 
 
-def run_interpreted(function: str) -> Any:
-    """What a function of this file returns in a process where Triton interprets kernels."""
-    here = Path(__file__)
-    paths = os.pathsep.join([str(Path(plkernel.__file__).parents[1]), str(here.parent)])
-    environment = os.environ | {"PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
-    child = subprocess.run(
-        [sys.executable, "-c", LOADED, here, function],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 0, child.stderr[-4000:]
-    return json.loads(child.stdout)
+def in_interpreter(function: str) -> Any:
+    """Return the result of a function of this file in a process where Triton interprets kernels."""
+    return run_interpreted("-c", LOADED, __file__, function)
 
 
 @pytest.fixture(scope="module")
 def interpreted() -> Any:
-    return run_interpreted("interpret")
+    return in_interpreter("interpret")
 
 
 @pytest.fixture(scope="module")
 def interpreted_slowly() -> Any:
-    return run_interpreted("interpret_slow")
+    return in_interpreter("interpret_slow")
 
 
 def test_interpreted_kernels_equal_float64(interpreted: Any) -> None:

@@ -142,7 +142,7 @@ def test_threads_that_only_take_turns_are_left_out_ever_longer_until_they_help_a
             helpers.share(machine.work)
         return machine.asked - before
 
-    pause, most = compiled.PAUSE
+    pause, most = compiled.FIRST_PAUSE, compiled.LONGEST_PAUSE
     for _ in range(10):
         assert asked(1, compiled.TRIAL) == compiled.TRIAL
         assert asked(1, pause) == 0
@@ -150,7 +150,7 @@ def test_threads_that_only_take_turns_are_left_out_ever_longer_until_they_help_a
     assert pause == most
     assert asked(2, 10 * compiled.TRIAL) == 10 * compiled.TRIAL
     assert (
-        asked(1, compiled.TRIAL + compiled.PAUSE[0] + 1) == compiled.TRIAL + 1
+        asked(1, compiled.TRIAL + compiled.FIRST_PAUSE + 1) == compiled.TRIAL + 1
     )  # the next pause is a short one
 
 

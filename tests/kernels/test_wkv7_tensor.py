@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,10 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from interpreting import run_interpreted
 from operators import STORED, WKV7, Problem, Shape
 from torch import Tensor
-
-import plkernel
 
 aot = pytest.importorskip("aot", reason="Triton is not installed (it exists for Linux only)")
 tensor = pytest.importorskip("plkernel.kernels.wkv7.tensor")
@@ -102,16 +100,9 @@ def lost(given: Problem, dtype: torch.dtype, device: str) -> dict[str, list[floa
     }
 
 
-def interpreted(function: str) -> Any:
-    """What a function of this file returns in a process where Triton interprets kernels."""
-    here = Path(__file__)
-    paths = os.pathsep.join([str(Path(plkernel.__file__).parents[1]), str(here.parent)])
-    environment = os.environ | {"PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
-    child = subprocess.run(
-        [sys.executable, here, function], env=environment, capture_output=True, text=True
-    )
-    assert child.returncode == 0, child.stderr[-4000:]
-    return json.loads(child.stdout)
+def in_interpreter(function: str) -> Any:
+    """Return the result of a function of this file in a process where Triton interprets kernels."""
+    return run_interpreted(__file__, function)
 
 
 def assert_good(cases: list[Case], found: list[dict[str, float]]) -> None:
@@ -124,12 +115,12 @@ def assert_good(cases: list[Case], found: list[dict[str, float]]) -> None:
 
 
 def test_interpreted_kernels_equal_float64() -> None:
-    assert_good(CASES, interpreted("interpret_cases"))
+    assert_good(CASES, in_interpreter("interpret_cases"))
 
 
 @pytest.mark.slow
 def test_more_interpreted_kernels_equal_float64() -> None:
-    assert_good(SLOW, interpreted("interpret_slow_cases"))
+    assert_good(SLOW, in_interpreter("interpret_slow_cases"))
 
 
 def assert_less_is_lost_than_by_rounding_inputs(losses: Any, times: float) -> None:
@@ -144,13 +135,13 @@ def assert_less_is_lost_than_by_rounding_inputs(losses: Any, times: float) -> No
 
 @pytest.mark.slow
 def test_products_of_bfloat16_lose_less_than_rounding_the_inputs() -> None:
-    assert_less_is_lost_than_by_rounding_inputs(interpreted("interpret_losses"), 1.1)
+    assert_less_is_lost_than_by_rounding_inputs(in_interpreter("interpret_losses"), 1.1)
 
 
 @pytest.mark.slow
 def test_a_long_memory_keeps_its_digits() -> None:
     """After 2,000 steps; plain float32 factors of chunks would be off by up to 4e-6."""
-    assert max(interpreted("interpret_long")) < 2e-6
+    assert max(in_interpreter("interpret_long")) < 2e-6
 
 
 @pytest.mark.parametrize("shape", EMPTY)

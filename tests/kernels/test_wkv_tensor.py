@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,9 +17,8 @@ from typing import Any
 
 import pytest
 import torch
+from interpreting import run_interpreted
 from operators import LIMIT, WKV, Problem, Shape
-
-import plkernel
 
 aot = pytest.importorskip("aot", reason="Triton is not installed (it exists for Linux only)")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -140,26 +138,19 @@ def refused(given: Problem, precision: str | None) -> str:
     return "taken"
 
 
-def run_interpreted(function: str) -> Any:
-    """What a function of this file returns in a process where Triton interprets kernels."""
-    here = Path(__file__)
-    paths = os.pathsep.join([str(Path(plkernel.__file__).parents[1]), str(here.parent)])
-    environment = os.environ | {"PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
-    child = subprocess.run(
-        [sys.executable, here, function], env=environment, capture_output=True, text=True
-    )
-    assert child.returncode == 0, child.stderr[-4000:]
-    return json.loads(child.stdout)
+def in_interpreter(function: str) -> Any:
+    """Return the result of a function of this file in a process where Triton interprets kernels."""
+    return run_interpreted(__file__, function)
 
 
 @pytest.fixture(scope="module")
 def interpreted() -> Any:
-    return run_interpreted("interpret")
+    return in_interpreter("interpret")
 
 
 @pytest.fixture(scope="module")
 def halves() -> Any:
-    return run_interpreted("interpret_half")
+    return in_interpreter("interpret_half")
 
 
 def test_results_and_gradients_in_float32_equal_float64(interpreted: Any) -> None:

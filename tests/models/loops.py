@@ -45,7 +45,7 @@ MISTAKES = {  # what the comparison must notice, by version
 
 
 BY_POSITION = ("positions from 0", "alpha the wrong way round", "alpha of the logit", "no zigzag")
-"""What the comparison must notice where decays of Goose are ordered and depend on the position."""
+"""Faults to notice where decays of Goose are ordered and depend on the position."""
 
 
 def in_order(theta: float, delta: Sequence[float]) -> list[float]:

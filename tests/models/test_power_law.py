@@ -341,8 +341,9 @@ def module_with(model: nn.Module, name: str) -> Any:
 
 
 def left(state_after: Callable[[Tensor], Tensor]) -> np.ndarray:
-    """What the state after GAPS tokens of nothing owes to one token before them, (G, ...), by two
-    forward passes.
+    """The part of the state after GAPS empty tokens that one token before them gave, (G, ...).
+
+    It is the difference of two forward passes.
     """
     first = torch.randn(WIDTH, generator=torch.Generator().manual_seed(3))
     rows = []

@@ -71,7 +71,7 @@ def made(name: str) -> nn.Module:
 
 
 def predicted(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Whatever it answers: nobody reads it."""
+    """Its answer is not read, so any will do."""
     return lambda tokens: (
         model(tokens)
         if isinstance(model, RWKV)

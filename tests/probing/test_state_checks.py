@@ -204,6 +204,25 @@ def test_a_model_is_left_as_it_was() -> None:
     assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_each_module_is_evaluated_and_left_in_its_own_mode(trains: bool) -> None:
+    """A part that is frozen in evaluation mode stays so, and one that trains does not drop."""
+
+    class Dropping(Recurrence):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = nn.Dropout(0.5)
+
+        def forward(self, tokens: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+            logits, state = super().forward(tokens, state, mask)
+            return self.dropout(logits), state
+
+    model = Dropping().train(trains)
+    model.dropout.train(not trains)
+    assert checked(model).passed
+    assert (model.training, model.dropout.training) == (trains, not trains)
+
+
 OURS: dict[str, Callable[[], nn.Module]] = {
     "ssm": lambda: build(SSMConfig(16, 2)),
     "ssm with patches": lambda: build(SSMConfig(16, 2, patch=4)),
@@ -260,8 +279,10 @@ IN_TRANSFORMERS: dict[str, dict[str, int]] = {
     "MiniMax": {"cut": 4, "left padding": 1},
     "Rwkv": {"neighbour": 1, "left padding": 3},
 }
-"""What fails in transformers 5.24.0, of 2, 7 and 3 comparisons. The second Mamba-2 and its kin have
-limits of the time step, which a step of one token does not apply.
+"""How many comparisons fail in transformers 5.24.0, of 2, 7 and 3.
+
+The second Mamba-2 and its kin have limits of the time step, which a step of one token does not
+apply.
 """
 VERSION = "5.24.0"
 
@@ -626,7 +647,7 @@ class WithoutPositions(Called):
 
 
 def called_in_parts(model: Called) -> list[dict[str, Any]]:
-    """What the model is given: one of two tokens is padding, then two are none."""
+    """The mask that the model gets: one of two tokens is padding, then two are none."""
     call = known_step(model)
     assert takes_mask(model)
     tokens = torch.ones((1, 2), dtype=torch.long)

@@ -54,7 +54,7 @@ def spec_file(folder: Path, text: str) -> Path:
 
 
 def loss_of(arm: str, seed: int) -> float:
-    """What a text does to a difference has the other sign in the other text, up to 0.002."""
+    """The effect of a text on a difference has the other sign in the other text, up to 0.002."""
     start, text = arm.split("_")
     base = {"code": 1.0, "prose": 2.0}[text]
     sign = {"code": 1.0, "prose": -0.9}[text] if start == "own" else 0.0

@@ -1,4 +1,4 @@
-"""What hypotheses and gates are measured by: windows, target bytes, runs that ended as planned."""
+"""Hypotheses and gates are measured by windows, target bytes and runs that ended as planned."""
 
 from pathlib import Path
 from typing import Any

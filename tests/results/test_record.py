@@ -1,4 +1,4 @@
-"""What a study and its record say of damaged, missing and unusual values."""
+"""A study and its record name damaged, missing and unusual values."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What a search for learning rates chose, and how sure that is."""
+"""The choice of a search for learning rates, and how sure it is."""
 
 import math
 from types import SimpleNamespace

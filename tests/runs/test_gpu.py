@@ -56,10 +56,18 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(
     assert "bench wkv: Command '['plkernel.bench', 'wkv']' returned" in capsys.readouterr().out
 
 
-def test_the_profile_runs_on_a_cpu_and_its_table_comes_last(tmp_path: Path) -> None:
-    """With a reason in place of what needs a GPU."""
-    printed, _ = call(tmp_path, "profile").communicate()
-    found = json.loads((tmp_path / "record" / "bench" / "profile-cpu.json").read_text())
+def test_the_profile_runs_on_a_cpu_and_its_table_comes_last(
+    gpu: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """With a reason in place of what needs a GPU; the hour that is given ends nothing early."""
+    monkeypatch.setattr(gpu, "SHORT", 3600.0)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert gpu.check("profile", "cpu", tmp_path / "gpu", lambda: 7200.0) == []
+    printed = capfd.readouterr().out
+    found = json.loads((tmp_path / "bench" / "profile-cpu.json").read_text())
     ours = [row for row in found["rows"] if row.get("contender") == "plkernel"]
     assert {row["case"].split()[0] for row in ours} == {"scan", "wkv", "wkv7"}, printed
     for row in ours:

@@ -137,7 +137,7 @@ def test_sentences_on_stored_states_hold_in_the_rows() -> None:
 
 
 def test_sentences_on_initialisations_of_gated_delta_nets_hold_in_the_rows() -> None:
-    """What that of Qwen3-Next loses by seed, and which margins were confirmed."""
+    """By how much that of Qwen3-Next loses by seed, and which margins were confirmed."""
     page = (ROOT / "docs/evidence/state.md").read_text().replace("\n  ", " ")
     assert "Four of six seeds lose about a bit, two a quarter or less" in page
     assert "is as good as log-spaced half-lives** within the margin of five hundredths" in page

@@ -1,4 +1,4 @@
-"""What a condition becomes before its first step: what is tried, rates of steps, devices."""
+"""A condition before its first step: its model, the rates of its steps, and devices."""
 
 import math
 from typing import Any

@@ -25,7 +25,7 @@ TRAIN: dict[str, Any] = {"context": 32, "batch": 4, "steps": 12, "eval_windows":
 
 
 class FakeGpu:
-    """What `ReplayedStep` asks of a GPU, on a CPU: a recording that fails, or is of its work."""
+    """The GPU that `ReplayedStep` needs, on a CPU: its recording fails, or is of the work."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: bool = False) -> None:
         self.failing = failing

@@ -91,9 +91,7 @@ def official_rule(name: str, parameter: Tensor) -> tuple[float, bool]:
 
 
 def groups_of(model: nn.Module, train: TrainSpec) -> dict[str, tuple[float, bool]]:
-    """What each parameter gets: its rate in multiples of the peak, and whether weight decay
-    acts.
-    """
+    """By parameter, its rate in multiples of the peak, and whether weight decay acts."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         names[id(parameter)]: (

@@ -347,7 +347,7 @@ def test_one_window_has_no_standard_error(
 def test_a_row_is_in_the_file_before_the_disk_is_asked_to_keep_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What still lies in a buffer then would be lost with the power, after its checkpoint."""
+    """Lines that still lie in a buffer would be lost with the power, after their checkpoint."""
     kept, sync = list[bytes](), os.fsync
 
     def asked(handle: int) -> None:

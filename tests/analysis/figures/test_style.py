@@ -1,4 +1,4 @@
-"""What figures share: ticks of logarithmic axes."""
+"""Ticks of logarithmic axes, which all figures share."""
 
 import pytest
 from matplotlib.figure import Figure

@@ -85,7 +85,7 @@ def test_the_estimate_is_that_of_a_known_matrix() -> None:
 def test_every_branch_has_the_target_by_its_exact_jacobian(
     build: Callable[[], nn.Module],
 ) -> None:
-    """What is left is the error of the estimate. RWKV's first block adds to what its ln0 gives."""
+    """Only the error of the estimate is left. RWKV's first block adds to the output of its ln0."""
     model = build().eval()
     text = batch(1, 8)
     tuned = tune_jacobians_(model, text, probes=32)

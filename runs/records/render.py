@@ -1008,7 +1008,8 @@ if __name__ == "__main__":
         "beta-sweep/exponents": exponents_figure(),
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
-    for one in ("recall-post", "recall-capacity", "recall-far", "recall-mamba2"):
+    of_recall = ("post", "capacity", "far", "mamba2", "mamba2-held")
+    for one in (f"recall-{name}" for name in of_recall):
         figures[f"{one}/recall"] = recall_tests.figure(one)
     figures["post-text/post-text"] = long_windows.figure("post-text")
     figures["reach/reach"] = reach_figure()

@@ -432,6 +432,7 @@ AVERAGED = (
     "recall-capacity",
     "recall-far",
     "recall-mamba2",
+    "recall-mamba2-held",
     "recall-post",
 )
 """Studies whose registered power is the mean over the spreads that their pilot leaves possible."""

@@ -464,6 +464,41 @@ def test_the_two_with_long_half_lives_in_mamba2_begin_alike_at_the_length_of_tra
     assert sentences.record("recall-mamba2/spec.json")["model"]["config"]["num_heads"] == 16
 
 
+def test_long_half_lives_in_mamba2_lose_far_recall_in_training_and_scaling_is_the_rest() -> None:
+    """All that was declared is confirmed; of held arms, which differ by scaling, nothing was."""
+    declared = sentences.record("recall-mamba2-held/report/table.json")["declared"]
+    assert {one["verdict"] for one in declared["hypotheses"]} == {"confirmed"}
+    assert len(declared["hypotheses"]) == 10
+    lead = partial(sentences.recalled_lead, "recall-mamba2-held")
+    far = partial(lead, times="8", distance="1024")
+    assert far("post-held", "t2-held").low > 0
+    assert far("post-held", "post").high < 0
+    assert lead("t2-ordered", "t2", times="1").low > 0
+    taken = [
+        100 * (row["far"]["goes_on"] - row["far"]["stops"])
+        for row in sentences.record("recall-mamba2-held/scaling-off.json")["rows"]
+        if (row["arm"], row["length"]) == ("post-held", 1024)
+    ]
+    assert len(taken) == 7
+    assert statistics.fmean(taken) > 0.75 * far("post-held", "t2-held").value
+    others = set(sentences.record("recall-mamba2/spec.json")["seeds"])
+    assert not others & set(sentences.record("recall-mamba2-held/spec.json")["seeds"])
+
+
+def test_held_half_lives_in_mamba2_are_the_same_with_and_without_scaling() -> None:
+    ends = []
+    for row in finished_rows("recall-mamba2-held"):
+        if row["arm"] in ("t2-held", "post-held"):
+            assert row["first"]["half_life_quantiles"] == row["last"]["half_life_quantiles"]
+            ends.append(row["last"]["half_life_quantiles"])
+        elif row["arm"] != "own":
+            for quantiles in row["first"]["half_life_quantiles"]:
+                assert quantiles[-1] == pytest.approx(11357, rel=1e-3)
+    assert len(ends) == 14
+    for end in ends:
+        assert np.allclose(end, ends[0], rtol=1e-4)
+
+
 def test_scaling_beyond_the_length_of_training_is_a_small_part_of_far_recall() -> None:
     rows = sentences.record("recall-far/scaling-off.json")["rows"]
     for arm, lead in (("scaling", 17), ("post", 15)):

@@ -234,12 +234,12 @@ def check_numbers_or_none(kind: type[Any] = numbers.Real, **given: object) -> No
 
 
 def check_switches(**given: object) -> None:
-    """Raise ValueError unless what is `given` is True or False.
+    """Raise ValueError unless what is `given` is True or False, of Python or of numpy.
 
     Any other value would count as one of the two, "no" as True.
     """
     for name, value in given.items():
-        if not isinstance(value, bool):
+        if not isinstance(value, bool | np.bool_):
             raise ValueError(f"{name} must be true or false, got {value!r}")
 
 

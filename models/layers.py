@@ -302,13 +302,20 @@ class Activation(nn.Module):
 
 @contextmanager
 def modes_kept(model: object) -> Iterator[None]:
-    """Every module of a torch module is in training mode afterwards if it was before."""
+    """Every module of a torch module is in training mode afterwards if it was before.
+
+    `train` is called where a mode has changed, for modules that do more in it, as layers of LoRA
+    that add their matrices to others for evaluation.
+    """
     modules = model.modules() if isinstance(model, nn.Module) else ()
     before = {module: module.training for module in modules}
     try:
         yield
     finally:
-        for module, training in before.items():
+        for module, training in before.items():  # from the whole to its parts
+            if module.training != training:
+                module.train(training)
+        for module, training in before.items():  # those that `train` of another has kept as it is
             module.training = training
 
 
@@ -316,5 +323,6 @@ def modes_kept(model: object) -> Iterator[None]:
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Without dropout; afterwards every module is in the mode that it was in."""
     with modes_kept(model):
-        model.eval()
+        if any(module.training for module in model.modules()):
+            model.eval()
         yield

@@ -417,6 +417,11 @@ for _option in ("frozen", "short", "control"):
     )
 
 
+def test_a_truth_value_of_numpy_is_one() -> None:
+    """As the result of a comparison of numbers is."""
+    assert plkernel.load_spec("quick", trusted=np.float64(2) > 1).name == "quick"
+
+
 NONE_IS_ALLOWED = r"\b(None|Any|Optional)\b"
 
 

@@ -27,10 +27,12 @@ FORM = "form"
 """The key of a form in the table of a statement."""
 MAIN = "x"
 """The name in a form of the parameter that a pattern matches."""
-WRAPPER = re.compile(
-    r"(?:^module\.)+|(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
-)
-"""What torch.compile, DDP, FSDP and checkpointing of activations put into the names of tensors."""
+_COMPILED_OR_SHARDED = "(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)"
+WRAPPER = re.compile(rf"^(?:(?:module|{_COMPILED_OR_SHARDED})\.)+|(?<=\.){_COMPILED_OR_SHARDED}\.")
+"""What torch.compile, DDP, FSDP and checkpointing of activations put into the names of tensors.
+
+That of DDP is a word that others use too: it counts around the whole model alone.
+"""
 FORMULAS = {
     "log_rate": "exp(-exp(x))",
     "exp_exp": "exp(-exp(x))",
@@ -225,47 +227,53 @@ def own_layers(
 ) -> list[tuple[str, Family, dict[str, str]]]:
     """Module, family and tensors of every parameter that a statement matches, in order of names.
 
-    head: begins all names, and is no part of what patterns are held against. A pattern that matches
-    no name is held against those without the names of wrappers, such as that of torch.compile.
+    head: begins all names, and is no part of what patterns are held against. They are held against
+    the names without those of wrappers too, such as that of torch.compile around a layer.
 
     Raises ValueError for a pattern that matches nothing, a parameter that two patterns give
     different forms, and a name beside it that is not there.
     """
     as_they_are = {name.removeprefix(head): name for name in names}
     without_wrappers = {unwrapped(name): full for name, full in as_they_are.items()}
+    # The latter come first: their stars fill patterns beside them wherever those tensors are.
+    new = {name: full for name, full in without_wrappers.items() if name not in as_they_are}
+    known = new | as_they_are
     taken: dict[str, Statement] = {}
     layers = []
     for statement in stated:
-        known = as_they_are
         found = _matches(statement, known)
-        if not found:
-            known = without_wrappers
-            found = _matches(statement, known)
         if not found:
             raise ValueError(
                 f"decays {statement.pattern!r} must match the name of a parameter, got none of"
-                f" {len(known):,}; {cli.nearest(statement.pattern, known)}"
+                f" {len(names):,}; {cli.nearest(statement.pattern, without_wrappers)}"
             )
-        for name, stars in found:
-            before = taken.setdefault(known[name], statement)
+        for full, stars in found.items():
+            before = taken.setdefault(full, statement)
             if before is statement:
                 beside = _beside(statement, stars, known)
-                module = known[name].rpartition(".")[0]
+                module = full.rpartition(".")[0]
                 family = _family(statement, list(beside))
-                layers.append((module, family, {MAIN: known[name], **beside}))
+                layers.append((module, family, {MAIN: full, **beside}))
             elif not before.same_as(statement):
                 raise ValueError(
                     f"decays must give a parameter one form, got {before.formula!r} by"
                     f" {before.pattern!r} and {statement.formula!r} by {statement.pattern!r} for"
-                    f" {name}; make the patterns narrower"
+                    f" {full.removeprefix(head)}; make the patterns narrower"
                 )
     return layers
 
 
-def _matches(statement: Statement, names: Iterable[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """The names that a statement matches, in order, each with what its stars stand for."""
-    matches = [(name, statement.matches.fullmatch(name)) for name in sorted(names)]
-    return [(name, match.groups()) for name, match in matches if match]
+def _matches(statement: Statement, known: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """By full name, in order, what the stars stand for in the first of its names that matches.
+
+    known: the full name by each of its names
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for name, full in known.items():
+        match = statement.matches.fullmatch(name)
+        if match:
+            found.setdefault(full, match.groups())
+    return dict(sorted(found.items()))
 
 
 def unwrapped(name: str) -> str:

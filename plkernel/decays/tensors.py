@@ -196,7 +196,7 @@ def _hint_for(is_empty: bool, held: str) -> str:
     """What would help with a tensor whose numbers are not read; held: its type first."""
     if is_empty:
         return EMPTY
-    is_complex = held.startswith(("torch.complex", "C"))
+    is_complex = held.startswith(("torch.complex", "C64 "))
     return COMPLEX if is_complex else ""
 
 

@@ -7,11 +7,12 @@ process, without a word to the others; tensors on the meta device once they are 
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from numbers import Integral
-from operator import attrgetter
+from operator import attrgetter, index
 from os import PathLike
 from typing import Any
 
@@ -151,6 +152,8 @@ class watch:
 
         Steps are counted unless they are given.
         """
+        with suppress(TypeError, RuntimeError):  # a tensor or an array of one whole number is one
+            step = step if step is None else index(step)
         check_numbers_or_none(Integral, step=step)
         before = self.step
         self.step = before + 1 if step is None else step

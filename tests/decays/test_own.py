@@ -203,9 +203,10 @@ def compiled_inside() -> nn.Module:
     [
         lambda: torch.compile(Net(), backend="eager"),
         lambda: nn.DataParallel(Net()),
+        lambda: torch.compile(nn.DataParallel(Net()), backend="eager"),
         compiled_inside,
     ],
-    ids=["compiled", "parallel", "compiled inside"],
+    ids=["compiled", "parallel", "compiled parallel", "compiled inside"],
 )
 @pytest.mark.parametrize("pattern", ["layers.*.decay", "layers.0.decay"])
 def test_patterns_and_scalars_have_the_names_without_wrappers(
@@ -218,6 +219,29 @@ def test_patterns_and_scalars_have_the_names_without_wrappers(
     assert half_lives_in(path, {pattern: "sigmoid"}).max() == pytest.approx(500, rel=1e-5)
     with pytest.raises(ValueError, match=r"got none of .*did you mean 'layers.1.decay'"):
         plkernel.watch(model, decays={"layers.*.decays": "sigmoid"})
+
+
+def test_a_pattern_matches_layers_with_and_without_a_wrapper() -> None:
+    """One compiled layer of many is not left out, and tensors beside it may have another one."""
+    names = [
+        "layers.0.mixer.decay",
+        "layers.1.mixer._orig_mod.decay",
+        "layers._fsdp_wrapped_module.2.mixer.decay",
+        *(f"scales.{layer}.step" for layer in range(3)),
+    ]
+    stated = {"layers.*.mixer.decay": {"form": "real_part", "log_step": "scales.*.step"}}
+    found = own_layers(names, statements(stated))
+    assert {one["x"]: one["log_step"] for _, _, one in found} == {
+        name: f"scales.{layer}.step" for layer, name in enumerate(names[:3])
+    }
+    assert len(found) == 3
+    alone = own_layers(names, statements({"layers.1.mixer._orig_mod.decay": "sigmoid"}))
+    assert [one["x"] for _, _, one in alone] == [names[1]]
+
+
+def test_a_module_that_is_called_as_a_wrapper_is_no_second_match() -> None:
+    found = own_layers(["decay", "module.decay"], statements({"decay": "sigmoid"}))
+    assert [one["x"] for _, _, one in found] == ["decay"]
 
 
 def test_constants_are_notable_where_no_initialisation_is_known() -> None:

@@ -9,6 +9,7 @@ import pickle
 import struct
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -416,6 +417,14 @@ def test_complex_decays_are_refused_with_what_would_work(suffix: str, tmp_path: 
     write = torch.save if suffix == "pth" else save_file
     write({"layers.0.decay": torch.ones(4, dtype=torch.complex64)}, path)
     with pytest.raises(ValueError, match=r"got .*64 .*; store the size of a complex decay"):
+        plkernel.inspect(path, decays={"*.decay": "sigmoid"})
+
+
+def test_only_complex_numbers_are_called_so(tmp_path: Path) -> None:
+    """Not a value whose type begins with the same letter."""
+    path = tmp_path / "x.pth"
+    torch.save({"layers.0.decay": Counter("aab"), "layers.1.decay": torch.ones(4)}, path)
+    with pytest.raises(ValueError, match="got Counter$"):
         plkernel.inspect(path, decays={"*.decay": "sigmoid"})
 
 

@@ -628,6 +628,15 @@ def test_lightning_counts_the_steps_of_all_optimizers(count: int) -> None:
     assert callback.watch.steps == 5
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("step", [10, np.int64(10), np.array(10), torch.tensor(10)])
+def test_a_step_may_be_an_array_or_a_tensor_of_one_whole_number(step: Any) -> None:
+    watched = plkernel.watch(model(), every=10)
+    assert watched(step)
+    assert type(watched.step) is int
+    assert watched.step == 10
+
+
 def test_torch_and_numpy_are_enough(without: Callable[..., tuple[int, str, str]]) -> None:
     """Importing any other declared dependency fails."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]

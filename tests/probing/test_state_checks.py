@@ -223,6 +223,22 @@ def test_each_module_is_evaluated_and_left_in_its_own_mode(trains: bool) -> None
     assert (model.training, model.dropout.training) == (trains, not trains)
 
 
+def test_a_module_that_changes_with_its_mode_is_changed_back() -> None:
+    """As a layer of LoRA, which adds its matrix to another for evaluation."""
+
+    class Merging(Recurrence):
+        merged = False
+
+        def train(self, mode: bool = True) -> "Merging":
+            super().train(mode)
+            self.merged = not mode
+            return self
+
+    model = Merging().train()
+    assert checked(model).passed
+    assert (model.training, model.merged) == (True, False)
+
+
 OURS: dict[str, Callable[[], nn.Module]] = {
     "ssm": lambda: build(SSMConfig(16, 2)),
     "ssm with patches": lambda: build(SSMConfig(16, 2, patch=4)),

@@ -424,7 +424,7 @@ def test_only_complex_numbers_are_called_so(tmp_path: Path) -> None:
     """Not a value whose type begins with the same letter."""
     path = tmp_path / "x.pth"
     torch.save({"layers.0.decay": Counter("aab"), "layers.1.decay": torch.ones(4)}, path)
-    with pytest.raises(ValueError, match="got Counter$"):
+    with pytest.raises(ValueError, match=r"got Counter$"):
         plkernel.inspect(path, decays={"*.decay": "sigmoid"})
 
 

@@ -474,6 +474,9 @@ def test_long_half_lives_in_mamba2_lose_far_recall_in_training_and_scaling_is_th
     assert far("post-held", "t2-held").low > 0
     assert far("post-held", "post").high < 0
     assert lead("t2-ordered", "t2", times="1").low > 0
+    assert lead("post-held", "t2-held", times="1").high < 0
+    neither = far("t2-ordered", "t2-held")
+    assert neither.low < 0 < neither.high
     taken = [
         100 * (row["far"]["goes_on"] - row["far"]["stops"])
         for row in sentences.record("recall-mamba2-held/scaling-off.json")["rows"]
@@ -481,6 +484,13 @@ def test_long_half_lives_in_mamba2_lose_far_recall_in_training_and_scaling_is_th
     ]
     assert len(taken) == 7
     assert statistics.fmean(taken) > 0.75 * far("post-held", "t2-held").value
+    taken_of_post = [
+        100 * (row["far"]["goes_on"] - row["far"]["stops"])
+        for row in sentences.record("recall-mamba2-held/scaling-off.json")["rows"]
+        if (row["arm"], row["length"]) == ("post", 1024)
+    ]
+    for arm in ("t2-held", "t2-ordered"):
+        assert statistics.fmean(taken_of_post) < 0.5 * far("post", arm).value
     others = set(sentences.record("recall-mamba2/spec.json")["seeds"])
     assert not others & set(sentences.record("recall-mamba2-held/spec.json")["seeds"])
 
@@ -497,6 +507,22 @@ def test_held_half_lives_in_mamba2_are_the_same_with_and_without_scaling() -> No
     assert len(ends) == 14
     for end in ends:
         assert np.allclose(end, ends[0], rtol=1e-4)
+
+
+def test_all_half_lives_of_ordered_mamba2_grow_and_of_free_ones_the_longest_shrink() -> None:
+    ends = {"t2": [], "t2-ordered": []}
+    for row in finished_rows("recall-mamba2-held"):
+        if row["arm"] in ends:
+            start, end = (np.log(row[when]["half_life_quantiles"]) for when in ("first", "last"))
+            ends[row["arm"]].append((start, end))
+    start, end = np.mean(ends["t2-ordered"], axis=0)
+    assert (end > start).all()
+    assert np.exp(start[:, 0]) == pytest.approx([0.69, 0.69], abs=0.01)
+    assert np.exp(end[:, 0]) == pytest.approx([35, 9], abs=0.5)
+    start, end = np.mean(ends["t2"], axis=0)
+    assert (end[:, -1] < start[:, -1]).all()
+    assert end[0, 3] > start[0, 3]
+    assert end[1, 3] < start[1, 3]
 
 
 def test_scaling_beyond_the_length_of_training_is_a_small_part_of_far_recall() -> None:

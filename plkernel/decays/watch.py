@@ -152,8 +152,9 @@ class watch:
 
         Steps are counted unless they are given.
         """
-        with suppress(TypeError, RuntimeError):  # a tensor or an array of one whole number is one
-            step = step if step is None else index(step)
+        if step is not None and not isinstance(step, bool):
+            with suppress(TypeError, RuntimeError):  # a tensor or array of one whole number is one
+                step = index(step)
         check_numbers_or_none(Integral, step=step)
         before = self.step
         self.step = before + 1 if step is None else step

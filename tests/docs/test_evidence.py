@@ -525,6 +525,12 @@ def test_all_half_lives_of_ordered_mamba2_grow_and_of_free_ones_the_longest_shri
     assert end[1, 3] < start[1, 3]
 
 
+def test_mamba2_with_long_time_constants_loses_a_bit_by_reading_on() -> None:
+    for row in finished_rows("post-text-mamba2/pilot"):
+        lost = row["result"]["beyond"]["reading_on"]["bpb"][-1]
+        assert lost < 0.02 if row["arm"].startswith("own") else lost > 1
+
+
 def test_scaling_beyond_the_length_of_training_is_a_small_part_of_far_recall() -> None:
     rows = sentences.record("recall-far/scaling-off.json")["rows"]
     for arm, lead in (("scaling", 17), ("post", 15)):

@@ -207,23 +207,29 @@ def _load_decays(w, b, h, start, count, room, fresh):  # type: ignore[no-untyped
 
 
 @jit
+def _load_chunk(r, k, v, w, b, h, start, count, room, fresh):  # type: ignore[no-untyped-def]
+    """Inputs and decays of a chunk; reads of the state before it and writes into that after it."""
+    reads = room.keys[R_T]
+    keys = room.keys[K_T]
+    load_rows(r, b, h, start, count, reads)
+    load_rows(k, b, h, start, count, keys)
+    load_rows(v, b, h, start, count, room.values[V_T])
+    _load_decays(w, b, h, start, count, room, fresh)
+    scale(reads, room.keys[BEFORE], room.keys[Q])
+    scale(keys, room.keys[AFTER], room.keys[KD])
+
+
+@jit
 def _forward_chunk(r, k, v, w, u, b, h, start, count, out, room):  # type: ignore[no-untyped-def]
     rr = room.keys[R_T]
     kk = room.keys[K_T]
     ww = room.keys[W_T]
-    before = room.keys[BEFORE]
-    after = room.keys[AFTER]
     q = room.keys[Q]
     kd = room.keys[KD]
     vv = room.values[V_T]
     oo = room.values[O_T]
     weights = room.weights[0]
-    load_rows(r, b, h, start, count, rr)
-    load_rows(k, b, h, start, count, kk)
-    load_rows(v, b, h, start, count, vv)
-    _load_decays(w, b, h, start, count, room, start == 0 or count < CHUNK)
-    scale(rr, before, q)
-    scale(kk, after, kd)
+    _load_chunk(r, k, v, w, b, h, start, count, room, start == 0 or count < CHUNK)
     flip(q, room.keys_flipped)
     product(room.keys_flipped, 0, room.state, oo)
     pairs(rr, kk, ww, u[h], room.keys_flipped, weights)
@@ -287,14 +293,9 @@ def _backward_chunk(r, k, v, w, u, b, h, start, count, fresh, grad_out, grad_u, 
     weights = room.weights[0]
     grad_weights = room.weights[1]
     grad_state = room.state
-    load_rows(r, b, h, start, count, rr)
-    load_rows(k, b, h, start, count, kk)
-    load_rows(v, b, h, start, count, vv)
+    _load_chunk(r, k, v, w, b, h, start, count, room, fresh)
     load_rows(grad_out, b, h, start, count, oo)
-    _load_decays(w, b, h, start, count, room, fresh)
     through = room.decays[2, 0]
-    scale(rr, before, q)
-    scale(kk, after, kd)
     flip(kd, room.keys_flipped)
     flip(grad_state, room.state_flipped)
     product(room.keys_flipped, 0, room.state_flipped, gv)

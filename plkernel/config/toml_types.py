@@ -48,9 +48,9 @@ def _check_value(
     elif isinstance(value, dict | list):
         numbered = value.items() if isinstance(value, dict) else enumerate(value)
         holders = [one for one in kinds if get_origin(one) in (dict, tuple, list)]
-        for holder in holders[:1]:
-            # The last argument but the dots of tuple[X, ...] is what every item is.
-            item = [one for one in get_args(holder) if one is not Ellipsis][-1]
+        if holders:
+            # Every item is of the last type but the dots: of X in tuple[X, ...] and dict[str, X].
+            item = [one for one in get_args(holders[0]) if one is not Ellipsis][-1]
             for key, held in numbered:
                 _check_value(held, item, sections, (*place, str(key)))
     elif isinstance(value, str | bool | int | float) and not _fits(value, kinds):

@@ -545,7 +545,7 @@ class TrainedRun(Result):
 
     @property
     def findings(self) -> "tuple[Finding, ...]":
-        """What is wrong with its decays, or notable."""
+        """Faults of its decays, and what is notable of them."""
         return self._shown.findings
 
     @property

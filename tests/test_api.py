@@ -651,7 +651,7 @@ def test_a_trial_is_planned_with_its_defaults_and_run(
 
 
 def test_a_run_shows_its_decays_as_any_checkpoint_does(run: TrainedRun, tmp_path: Path) -> None:
-    """What `inspect` returns of the one can be asked for what it returns of the other."""
+    """`inspect` returns objects with the same attributes of both."""
     opened = plkernel.inspect(run.path)
     copied = tmp_path / "copy" / "model.safetensors"
     copied.parent.mkdir()

@@ -91,7 +91,7 @@ PREPARED = 0.25
 PEERS = ("accelerated-scan", "flash-linear-attention", "fla-core", "mambapy", "einops")
 """Packages whose versions a record names."""
 NO_TIME: dict[str, Any] = {"reason": "no time left"}
-"""What the row says of something that would begin after the end."""
+"""The reason in the row of something that would begin after the end."""
 
 
 class Case(NamedTuple):

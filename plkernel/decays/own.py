@@ -29,9 +29,9 @@ MAIN = "x"
 """The name in a form of the parameter that a pattern matches."""
 _COMPILED_OR_SHARDED = "(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)"
 WRAPPER = re.compile(rf"^(?:(?:module|{_COMPILED_OR_SHARDED})\.)+|(?<=\.){_COMPILED_OR_SHARDED}\.")
-"""What torch.compile, DDP, FSDP and checkpointing of activations put into the names of tensors.
+"""Parts that torch.compile, DDP, FSDP and activation checkpointing add to the names of tensors.
 
-That of DDP is a word that others use too: it counts around the whole model alone.
+DDP adds `module`, a word that others use too: it counts around the whole model alone.
 """
 FORMULAS = {
     "log_rate": "exp(-exp(x))",
@@ -266,7 +266,7 @@ def own_layers(
 def _matches(statement: Statement, known: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """By full name, in order, what the stars stand for in the first of its names that matches.
 
-    known: the full name by each of its names
+    known: the full name of a tensor by each of its names, the preferred ones first.
     """
     found: dict[str, tuple[str, ...]] = {}
     for name, full in known.items():

@@ -193,7 +193,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _hint_for(is_empty: bool, held: str) -> str:
-    """What would help with a tensor whose numbers are not read; held: its type first."""
+    """Advice on a tensor whose numbers are not read, or ""; held: its type first."""
     if is_empty:
         return EMPTY
     is_complex = held.startswith(("torch.complex", "C64 "))

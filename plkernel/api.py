@@ -840,7 +840,7 @@ def _taken_windows(
 
     Raises ValueError for sizes below 1, and where there is no text, or one that is too short.
     """
-    from plkernel.data.names import is_recall
+    from plkernel.common.corpus_names import is_recall
     from plkernel.data.windows import check_holds_window, fixed_windows, spread_windows
     from plkernel.probing.runs import validation_text
 

@@ -87,7 +87,7 @@ def _cautions(study: ResolvedSpec, *arms: str) -> Iterator[str]:
 
     The arms of a curve over learning rates are one but for the rate: its name stands for them.
     """
-    from plkernel.data.names import is_synthetic
+    from plkernel.common.corpus_names import is_synthetic
 
     spec = study.spec
     is_text = not all(is_synthetic(spec.corpus_of(arm).name) for arm in spec.arms)

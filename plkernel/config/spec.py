@@ -9,6 +9,14 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from plkernel.common.cli import nearest
+from plkernel.common.corpus_names import (
+    RECALL,
+    SYNTHETIC,
+    WITH_FLOOR,
+    check_law,
+    has_floor,
+    is_recall,
+)
 from plkernel.common.files import REFERENCES, REGISTERED, REPORT, SPEC, TUNING, shown
 from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
@@ -28,9 +36,6 @@ from plkernel.models.kinds import FOREIGN, KINDS
 LARGEST_SEED = 2**63 - 1
 LEAST_RATES = 3
 """Of a curve, as a parabola has three coefficients."""
-RECALL = "synthetic:recall"
-WITH_FLOOR = (RECALL, "synthetic:lags", "synthetic:markov")
-"""Beginnings of the names of corpora whose best possible loss is known."""
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
 """Names of studies and arms: with a rate behind it, within the 255 bytes of file systems."""
 RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)
@@ -161,7 +166,7 @@ class Spec(Section):
                 continue
             own_corpus = self.corpus_of(name).name
             other_corpus = self.corpus_of(other).name
-            if own_corpus.startswith(RECALL) != other_corpus.startswith(RECALL):
+            if is_recall(own_corpus) != is_recall(other_corpus):
                 raise ValueError(
                     f"arms.{name}: corpus must be one of recall if that of arm {other!r} is, with"
                     f" which it is compared, and otherwise none, got {own_corpus!r} beside"
@@ -198,7 +203,7 @@ class Spec(Section):
             )
         model = self.model_of(name)
         train = self.train_of(name)
-        self.corpus_of(name)
+        check_law(self.corpus_of(name).name)
         if not model.of_kind.has_dropout:
             reason = f"belongs to RWKVs, got kind {model.kind!r}: leave it out"
             train.refuse(["dropout"], reason, "train.")
@@ -257,12 +262,13 @@ class Spec(Section):
     def _check_possible(self, one: Hypothesis | Gate) -> None:
         """Raise ValueError for a number that is not known of the corpus or the model of the arm."""
         corpus = self.corpus_of(one.arm).name
-        if one.metric == "excess_bpb" and not corpus.startswith(WITH_FLOOR):
+        if one.metric == "excess_bpb" and not has_floor(corpus):
+            known = ", ".join(f"{SYNTHETIC}:{law}" for law in WITH_FLOOR)
             raise ValueError(
-                f"corpus must be one of {', '.join(WITH_FLOOR)} for metric 'excess_bpb', as the"
+                f"corpus must be one of {known} for metric 'excess_bpb', as the"
                 f" floor of others is not known, got {corpus!r}"
             )
-        if isinstance(one, Gate) and one.ahead_of and corpus.startswith(RECALL):
+        if isinstance(one, Gate) and one.ahead_of and is_recall(corpus):
             raise ValueError(
                 f"ahead_of must be left out on corpus {corpus!r}, where no n-grams are counted:"
                 " give at_most"
@@ -279,8 +285,8 @@ class Spec(Section):
         corpus = condition.corpus.name
         context = condition.protocol.context
         of_recall = one.metric in schema.OF_RECALL
-        if of_recall != corpus.startswith(RECALL):
-            wanted = RECALL if of_recall else "a text"
+        if of_recall != is_recall(corpus):
+            wanted = f"{SYNTHETIC}:{RECALL}" if of_recall else "a text"
             raise ValueError(f"corpus must be {wanted} for metric {one.metric!r}, got {corpus!r}")
         if not of_recall and not schema.is_power_of_two(context):
             raise ValueError(
@@ -308,7 +314,7 @@ class Spec(Section):
             self.corpus_of(arm).name
             for arm in (*self.arms_behind(one.arm), *self.arms_behind(other))
         ]
-        of_recall = [corpus for corpus in corpora if corpus.startswith(RECALL)]
+        of_recall = [corpus for corpus in corpora if is_recall(corpus)]
         if of_recall and len(of_recall) < len(corpora):
             others = [corpus for corpus in corpora if corpus not in of_recall]
             raise ValueError(

@@ -19,6 +19,7 @@ from typing import Any
 
 from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus, Predictor
 from plkernel.common.cli import nearest
+from plkernel.common.corpus_names import check_law, is_synthetic
 from plkernel.common.files import shown
 from plkernel.data.recall import RecallCorpus
 from plkernel.data.text_files import (
@@ -308,6 +309,7 @@ def synthetic_corpus(rest: str) -> Synthetic | RecallCorpus:
     >>> synthetic_corpus("lags,longest=64,bytes=2MB").size
     2000000
     """
+    check_law(f"synthetic:{rest}")
     try:
         law, items = _law_and_items(rest)
         return LAWS[law](**_read_values(law, items))
@@ -316,19 +318,12 @@ def synthetic_corpus(rest: str) -> Synthetic | RecallCorpus:
 
 
 def _law_and_items(rest: str) -> tuple[str, list[str]]:
-    """The law that the text after 'synthetic:' names, and its items NAME=VALUE.
-
-    Raises ValueError for a first word that is neither a law nor a parameter of Potts.
-    """
+    """The law that the text after 'synthetic:' names, and its items NAME=VALUE."""
     items = [item.strip() for item in rest.split(",")]
     first = items[0]
     if first in LAWS:
         return first, items[1:]
-    if not rest:
-        return "potts", []
-    if first and "=" not in first and first not in _parameters("potts"):
-        raise ValueError(f"law must be one of those known, got {first!r}; {nearest(first, LAWS)}")
-    return "potts", items
+    return "potts", items if rest else []
 
 
 def _read_values(law: str, items: list[str]) -> dict[str, Any]:
@@ -388,11 +383,6 @@ def byte_count(text: str, name: str = "max_bytes") -> int:
     return int(value)
 
 
-def is_synthetic(name: str) -> bool:
-    """True if the corpus called `name` is made from a seed, and so is no text."""
-    return name.partition(":")[0] == "synthetic"
-
-
 def known_sequence(name: str) -> Synthetic | None:
     """The corpus called `name` if its information is known exactly; nothing is generated.
 
@@ -400,16 +390,6 @@ def known_sequence(name: str) -> Synthetic | None:
     """
     corpus = synthetic_corpus(name.partition(":")[2]) if is_synthetic(name) else None
     return None if isinstance(corpus, RecallCorpus) else corpus
-
-
-def is_recall(name: str) -> bool:
-    """True for the name of a corpus of recall, whatever its parameters.
-
-    >>> is_recall("synthetic:recall,pairs=32,length=128"), is_recall("stdlib")
-    (True, False)
-    """
-    kind, _, rest = name.partition(":")
-    return kind == "synthetic" and rest.partition(",")[0].strip() == "recall"
 
 
 def recall_of(name: str) -> RecallCorpus | None:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from plkernel.common import cli
+from plkernel.common.corpus_names import is_recall
 from plkernel.common.files import CHECKPOINT, CONFIG, load_json
 from plkernel.context.measures import Bytes
 from plkernel.data import corpora
-from plkernel.data.names import is_recall
 from plkernel.data.tokenised import characters, tokenised
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint

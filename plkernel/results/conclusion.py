@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from plkernel.common.cli import counted
+from plkernel.common.corpus_names import is_synthetic
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import Comparison
 from plkernel.results.saved import LzmaLosses, Reference
@@ -70,7 +71,7 @@ def memory_worth(comparison: Comparison) -> list[str]:
             if comparison.reference(arm) is one and "final_val_bpb" in arm.estimates
         ]
         losing = sum(not mean < one.val_bpb[-1] for mean in means)
-        if not losing and str(one.corpus.get("name")).startswith("synthetic:"):
+        if not losing and is_synthetic(str(one.corpus.get("name"))):
             continue
         text = _against_n_grams(one, losing, means)
         if one.lzma:

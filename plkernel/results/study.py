@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.common import files
+from plkernel.common.corpus_names import is_recall
 from plkernel.common.files import (
     CONFIG,
     DIVERGED,
@@ -76,7 +77,7 @@ class StudyRun:
     def is_recall(self) -> bool:
         """True if losses are those of answers alone, on a corpus synthetic:recall."""
         corpus = self.config.get("corpus") or {}
-        return str(corpus.get("name")).partition(",")[0] == "synthetic:recall"
+        return is_recall(str(corpus.get("name")))
 
     @property
     def agrees(self) -> bool:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from plkernel.analysis.exponentials import Floats
 from plkernel.common import cli
+from plkernel.common.corpus_names import is_synthetic
 from plkernel.common.files import REFERENCES, save_json
 from plkernel.config.resolved import ResolvedSpec
 from plkernel.config.schema import CorpusSpec, TrainSpec
 from plkernel.config.spec import Spec
 from plkernel.context.measures import moments
 from plkernel.data.corpora import Corpus, Splits
-from plkernel.data.names import is_synthetic, recall_of
+from plkernel.data.names import recall_of
 from plkernel.data.windows import Bytes, carried_windows, fixed_windows, training_windows
 from plkernel.results.saved import REFERENCE_KEY, reference_entries
 from plkernel.training.loop import open_corpus

@@ -724,6 +724,23 @@ NEVER_MEASURED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"corpus.name": "synthetic:recallx"},
+        {"corpus.name": "synthetic:recallx", "hypotheses": [RECALLED]},
+        {"hypotheses": [CLAIM], "arms.power.corpus": {"name": "synthetic:recallx"}},
+        {"hypotheses": [CLAIM], "arms.power.corpus": {"name": "synthetic:recallx"}, **RECALL},
+    ],
+)
+def test_an_unknown_law_is_said_before_what_would_follow_from_it(changes: dict[str, Any]) -> None:
+    """A name that only begins as one of recall does is none."""
+    message = r"arms\.\w+: corpus 'synthetic:recallx': law must be"
+    with pytest.raises(ValueError, match=message) as error:
+        parse_spec(values(changes), "here")
+    assert str(error.value).endswith("got 'recallx'; did you mean 'recall'?")
+
+
+@pytest.mark.parametrize(
     ("changes", "message"), NEVER_MEASURED, ids=[message[:50] for _, message in NEVER_MEASURED]
 )
 def test_a_number_that_no_run_would_measure_is_refused(

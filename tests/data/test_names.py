@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus
+from plkernel.common import corpus_names
+from plkernel.common.corpus_names import has_floor, is_recall, is_synthetic
 from plkernel.data.corpora import load
 from plkernel.data.names import (
     GENERATOR,
+    LAWS,
     byte_count,
     find_source,
-    is_recall,
-    is_synthetic,
     known_sequence,
     predictor_of,
     spelling,
@@ -290,6 +291,14 @@ def test_what_a_name_is_made_from():
     assert is_recall("synthetic:recall,pairs=4")
     assert not is_recall("synthetic:recalled,pairs=4")
     assert not is_recall("synthetic:lags,recall")
+
+
+def test_a_floor_is_known_of_recall_and_where_there_is_an_optimal_predictor():
+    assert set(corpus_names.LAWS) == set(LAWS)
+    for name in ("synthetic:beta=1", "synthetic:lags", "synthetic:markov", "synthetic:recall"):
+        assert has_floor(name) == (is_recall(name) or predictor_of(name) is not None)
+    assert not has_floor("synthetic:lagsx")
+    assert not has_floor("lags")
 
 
 def test_the_optimal_prediction_is_known_of_lags_and_chains_and_not_of_potts():

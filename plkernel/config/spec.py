@@ -156,14 +156,22 @@ class Spec(Section):
         return self
 
     def _check_compared(self) -> None:
-        """Raise ValueError for an arm on recall that is compared with one on text, or the reverse.
+        """Raise ValueError for two arms that are compared with each other, or have other units.
 
-        Losses of the one are bits per answer, of the other bits per byte.
+        Of two that are compared with each other the same difference would be corrected for twice;
+        circles of three or more compare other pairs. Losses on recall are bits per answer, on text
+        bits per byte.
         """
         for name in self.arms:
             other = self.against(name)
             if other is None:
                 continue
+            if self.against(other) == name:
+                raise ValueError(
+                    f"arms.{name}: against must be no arm that is compared with {name!r} itself,"
+                    f" got {other!r}: the same difference would be counted twice; leave one of the"
+                    " two out"
+                )
             own_corpus = self.corpus_of(name).name
             other_corpus = self.corpus_of(other).name
             if is_recall(own_corpus) != is_recall(other_corpus):

@@ -363,6 +363,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "arms.power: against must name another arm, got 'power'; valid: uniform",
     ),
     (
+        {"arms.uniform.against": "power"},
+        "arms.uniform: against must be no arm that is compared with 'uniform' itself, got 'power':"
+        " the same difference would be counted twice",
+    ),
+    (
         {"arms.power.train": {"steps": 20}},
         "train.steps must be the same in all arms; an arm may have its own weight_decay",
     ),
@@ -1424,6 +1429,20 @@ def test_a_full_factorial_has_every_combination_once_and_compares_within_blocks(
     assert parse_spec(spec.model_dump(mode="json"), "again") == spec
     once = expanded({**DESIGN, "arms": arms})
     assert expanded(once) == once
+
+
+def test_three_arms_may_be_compared_in_a_circle() -> None:
+    """Every one of the three pairs is compared once."""
+    circle = {"a": {"against": "c"}, "b": {"against": "a"}, "c": {"against": "b"}}
+    spec = design(factors={}, arms=circle, baseline="a")
+    assert {frozenset([name, spec.against(name)]) for name in circle} == {
+        frozenset("ab"),
+        frozenset("ac"),
+        frozenset("bc"),
+    }
+    message = "arms.a: against must be no arm that is compared with 'a' itself, got 'b'"
+    with pytest.raises(ValueError, match=message):
+        design(factors={}, arms={"a": {"against": "b"}, "b": {"against": "a"}}, baseline="a")
 
 
 def test_levels_by_name_and_designs_without_a_crossed_factor() -> None:

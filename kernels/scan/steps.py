@@ -1,4 +1,4 @@
-"""What the kernels of the scan in Triton share: a step, powers of a fixed decay, loading rows.
+"""Parts of the kernels of the scan in Triton: a step, powers of a fixed decay, loading rows.
 
 Channels lie on lanes; a row is one step of all channels of a program.
 """

@@ -1,1 +1,1 @@
-"""What a model does with its context: influence, truncation, loss by position; as figures too."""
+"""Use of the context by a model: influence, truncation, loss by position; as figures too."""

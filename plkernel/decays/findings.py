@@ -1,4 +1,4 @@
-"""What is wrong with the decays of a checkpoint, or worth a look."""
+"""Faults in the decays of a checkpoint, and what in them is worth a look."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What became of the decays of a checkpoint since one before: drawn anew, in another order or form.
+"""Decays that were drawn anew since an earlier checkpoint, or have another order or form.
 
 Each tensor of each layer is tested, as one that was drawn anew hides among those that were kept.
 """

@@ -1,4 +1,4 @@
-"""What a recurrent state keeps when it is stored in half precision after every step.
+"""Memory of a recurrent state that is stored in half precision after every step.
 
 Without input a state is s <- round(a s), with p bits of significand, the first one included: 24 in
 float32, 11 in float16, 8 in bfloat16, 4 and 3 in the two kinds of float8. Let s = m 2**e with

@@ -1,4 +1,4 @@
-"""What a state in half precision makes of the half-lives of a checkpoint, layer by layer."""
+"""Half-lives of a checkpoint in a state of half precision, layer by layer."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a reader must know before any number is believed: leaks, unequal runs, damage.
+"""Cautions to read before any number is believed: leaks, unequal runs, damage.
 
 Each caution is a function from a comparison to sentences, none where all is well. `CAUTIONS` lists
 them in the order in which the page shows them.

@@ -1,4 +1,4 @@
-"""What a study keeps of the text that it was planned from: STUDY/measurement.json."""
+"""Measurement of the text that a study was planned from: STUDY/measurement.json."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a report relies on in the files of a study: types, required keys, lists of one length.
+"""Checks of the files of a study that a report reads: types, required keys, lists of one length.
 
 Files of earlier versions hold less and those of later ones more: the models below name only what is
 used, and nothing is required that a reader can do without.

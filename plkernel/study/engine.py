@@ -1,4 +1,4 @@
-"""What trains the runs of a study: the protocol of an engine, and processes of this machine."""
+"""Engines, which train the runs of a study: their protocol, and processes of this machine."""
 
 import os
 import signal

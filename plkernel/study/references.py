@@ -1,4 +1,4 @@
-"""What a model is to be compared with: n-grams counted in the windows of a run, and LZMA."""
+"""References to compare a model with: n-grams counted in the windows of a run, and LZMA."""
 
 import lzma
 import math

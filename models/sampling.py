@@ -16,6 +16,12 @@ PART = 1024
 """Bytes of a prompt that a model reads at once, which bounds its memory."""
 
 
+def check_seed(seed: int) -> None:
+    """Raise ValueError for a seed outside 0 to 2**63 - 1."""
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
+
+
 @dataclass(frozen=True)
 class Sampling:
     """p = softmax(logits / temperature) on the nucleus `top_p`.
@@ -38,8 +44,7 @@ class Sampling:
             raise ValueError(
                 f"top_p must be above 0 and at most 1, got {self.top_p}; 1 leaves all bytes in"
             )
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {self.seed}")
+        check_seed(self.seed)
 
     def probabilities(self, logits: ArrayLike) -> Probabilities:
         """Probabilities (V,) from logits (V,), in float64.

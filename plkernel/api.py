@@ -29,6 +29,7 @@ from plkernel.analysis.nodes import check_numbers, check_numbers_or_none, check_
 from plkernel.analysis.results import Result
 from plkernel.common import cli
 from plkernel.common.files import CONFIG, METRICS, brief, load_json, read_lines, refuse_study
+from plkernel.context.measures import BATCH, UNTRAINED_CONTEXT
 from plkernel.data import corpora
 from plkernel.data.symbols import (
     MeasuredAs,
@@ -66,10 +67,6 @@ Text = bytes | bytearray | memoryview | str | Path | NDArray[Any]
 """Bytes and vectors of integers from 0 to 255 are the text; a string or path names a corpus, as for
 plkernel.corpus.
 """
-CONTEXT = 512
-"""Bytes of a window of a model that was not trained here, unless asked otherwise."""
-BATCH = 4
-"""Windows that a model reads at once, unless asked otherwise."""
 
 load_corpus = corpora.load
 
@@ -858,7 +855,9 @@ def _taken_windows(
             " plkernel.inspect evaluates these"
         )
     data = validation_text(config, None, "text")[1] if text is None else _read_text(text)[1]
-    length = config.get("train", {}).get("context", CONTEXT) if context is None else context
+    length = (
+        config.get("train", {}).get("context", UNTRAINED_CONTEXT) if context is None else context
+    )
     if min(length, windows, batch) < 1:
         raise ValueError(
             f"context, windows and batch must be at least 1, got {length}, {windows} and {batch}"

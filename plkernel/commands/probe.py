@@ -11,6 +11,7 @@ import tyro
 
 from plkernel.common import cli
 from plkernel.common.files import refuse_study
+from plkernel.context.measures import BATCH
 from plkernel.models import Device
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def probe(
     context: int | None = None,
     lengths: int = 1,
     lags: tuple[int, ...] = (),
-    batch: int = 4,
+    batch: int = BATCH,
     seed: int = 0,
     device: Device = "cpu",
     trust_code: bool = False,
@@ -64,9 +65,9 @@ def probe(
     from dataclasses import replace
 
     from plkernel.common.delivery import check_outputs, deliver
-    from plkernel.config.spec import LARGEST_SEED
     from plkernel.context.curve_figures import probe_figure
     from plkernel.data.windows import fixed_windows, predicted_bytes
+    from plkernel.models.sampling import check_seed
 
     check_outputs(
         json,
@@ -76,8 +77,7 @@ def probe(
         context=(context, 1),
         lengths=(lengths, 1),
     )
-    if not 0 <= seed <= LARGEST_SEED:
-        raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
+    check_seed(seed)
     from plkernel.probing import predictions as probing
     from plkernel.probing.text_models import open_text_model
     from plkernel.training.build import choose_device

@@ -32,8 +32,8 @@ from plkernel.config.schema import (
     option,
 )
 from plkernel.models.kinds import FOREIGN, KINDS
+from plkernel.models.sampling import LARGEST_SEED
 
-LARGEST_SEED = 2**63 - 1
 LEAST_RATES = 3
 """Of a curve, as a parabola has three coefficients."""
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"

@@ -14,6 +14,10 @@ from plkernel.analysis.results import Result
 Floats = NDArray[np.float64]
 TokenArray = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+UNTRAINED_CONTEXT = 512
+"""Tokens of a window of a model that was not trained here, unless asked otherwise."""
+BATCH = 4
+"""Windows that a model reads at once, unless asked otherwise."""
 INFORMED = 40
 """Blocks of a text from which the errors of its I(d) are estimated."""
 FEWEST_PLACES = 4

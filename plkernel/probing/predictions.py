@@ -11,6 +11,7 @@ from torch import Tensor
 from plkernel.analysis.intervals import critical_value
 from plkernel.common import cli
 from plkernel.context.measures import (
+    BATCH,
     INFORMED,
     Probe,
     by_position,
@@ -34,7 +35,7 @@ from plkernel.training.evaluate import (
 )
 
 
-def check_causal(predict: Predict, windows: Tensor, batch: int = 4, seed: int = 0) -> None:
+def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: int = 0) -> None:
     """Raise ValueError if logits are not numbers, or random, or those before a replaced token move.
 
     Of the first `batch` of `windows` (n,T+1), the last token that is given is replaced, the one
@@ -68,7 +69,7 @@ def probe(
     windows: Tensor,
     lags: Sequence[int] | None = None,
     *,
-    batch: int = 4,
+    batch: int = BATCH,
     seed: int = 0,
     step: int = 1,
     unit: str = "token",

@@ -15,6 +15,7 @@ from plkernel.common.cli import text_table
 from plkernel.common.files import shown
 from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec, explained
+from plkernel.context.measures import BATCH, UNTRAINED_CONTEXT
 from plkernel.data import corpora
 from plkernel.data.names import recall_of
 from plkernel.data.windows import Bytes, check_holds_window, fixed_windows
@@ -25,10 +26,6 @@ from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import diagnose, label, memory
 from plkernel.training.recall_task import Asked, asked_in, held_out
 
-BATCH = 4
-"""Windows that a model reads at once."""
-UNTRAINED_CONTEXT = 512
-"""Tokens of a window of a model that was not trained here."""
 NAMED = {"shortest": 0, "median": 3, "longest": 6}
 """Places among the seven quantiles of half-lives of a `Memory`."""
 Values = dict[str, Any]

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from plkernel.common import cli
 from plkernel.common.corpus_names import is_recall
 from plkernel.common.files import CHECKPOINT, CONFIG, load_json
-from plkernel.context.measures import Bytes
+from plkernel.context.measures import UNTRAINED_CONTEXT, Bytes
 from plkernel.data import corpora
 from plkernel.data.tokenised import characters, tokenised
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint
 from plkernel.models.layers import BYTES
-from plkernel.probing.runs import UNTRAINED_CONTEXT, validation_text
+from plkernel.probing.runs import validation_text
 from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import Predict, patch_of, predictor
 from plkernel.training.foreign import without_gpu_code

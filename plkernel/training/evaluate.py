@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from plkernel.config.schema import TrainSpec
 from plkernel.context.measures import (
+    BATCH,
     FEWEST_PLACES,
     Influence,
     Means,
@@ -422,7 +423,7 @@ def influence(
     predict: Predict,
     windows: Tensor,
     lags: Sequence[int] | None = None,
-    batch: int = 4,
+    batch: int = BATCH,
     count: int = PLACES,
     seed: int = 0,
 ) -> Influence:
@@ -516,7 +517,7 @@ def worth_of_context(
 
 
 def beyond(
-    predict: Predict, windows: Tensor, context: int, batch: int = 4, step: int = 1
+    predict: Predict, windows: Tensor, context: int, batch: int = BATCH, step: int = 1
 ) -> tuple[Means, Means]:
     """Compare predictions with all tokens before and with the last `context` alone.
 
@@ -629,7 +630,7 @@ def check_windows(windows: Tensor) -> None:
     raise ValueError(f"windows must be a tensor (n,T+1) of integers, T and n at least 1, got {got}")
 
 
-def check_repeats(predict: Predict, windows: Tensor, batch: int = 4) -> None:
+def check_repeats(predict: Predict, windows: Tensor, batch: int = BATCH) -> None:
     """ValueError where the same tokens, of the first `batch` of `windows`, give other logits."""
     check_windows(windows)
     if batch < 1:

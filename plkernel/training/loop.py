@@ -23,7 +23,7 @@ from plkernel.common.environment import environment
 from plkernel.common.files import DIVERGED, FAILED, FINISHED, METRICS, read_lines, run_folder
 from plkernel.config.condition import Condition
 from plkernel.config.schema import CorpusSpec, TrainSpec
-from plkernel.config.spec import LARGEST_SEED, Spec
+from plkernel.config.spec import Spec
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
 from plkernel.data.names import predictor_of, recall_of
@@ -34,6 +34,7 @@ from plkernel.data.windows import (
     training_windows,
 )
 from plkernel.models import NOT_CAUSAL
+from plkernel.models.sampling import check_seed
 from plkernel.models.state import State
 from plkernel.training.build import (
     Model,
@@ -132,8 +133,7 @@ def open_run(condition: Condition, seed: int, folder: Path, checked: bool = Fals
     Raises ValueError for bad input. checked: a study has tried the code that the condition names.
     Nothing is written yet.
     """
-    if not 0 <= seed <= LARGEST_SEED:
-        raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
+    check_seed(seed)
     device = check_machine(condition)
     prepared = Prepared.of(condition, checked)
     train = condition.protocol

@@ -77,7 +77,7 @@ def test_a_model_takes_as_many_tokens_as_it_can(opened: Any, tmp_path: Path) -> 
 def test_a_seed_is_not_negative(
     seed: int, is_valid: bool | None, opened: Any, tmp_path: Path
 ) -> None:
-    from plkernel.config.spec import LARGEST_SEED
+    from plkernel.models.sampling import LARGEST_SEED
 
     opened(100)
     if is_valid is False:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from plkernel.config.schema import CorpusSpec, TrainSpec
+from plkernel.models.sampling import LARGEST_SEED
 from plkernel.training.loop import (
-    LARGEST_SEED,
     _check_finite,
     check_corpus_size,
     longest_window,

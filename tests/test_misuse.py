@@ -66,6 +66,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
             "measure nofile",
             "corpus must be a file, a folder or the name of a corpus, got 'nofile'; valid: bible",
         ),
+        ("measure nosuch.txt", "corpus nosuch.txt: no such file or folder"),
         ("measure short.txt", "short.txt: "),
         (
             "measure stdlib --max-bytes 1XB",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plkernel.analysis.sequences import LagCorpus, MarkovChain, PottsCorpus, Predictor
-from plkernel.common.cli import nearest
+from plkernel.common.cli import existing, nearest
 from plkernel.common.corpus_names import check_law, is_synthetic
 from plkernel.common.files import shown
 from plkernel.data.recall import RecallCorpus
@@ -63,6 +63,8 @@ GENERATOR = {"potts": 1, "lags": 1, "markov": 1, "recall": 1}
 """Part of the cache key: to be raised when a law gives other bytes for the same parameters."""
 EXAMPLE = "synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0"
 """For messages."""
+LONGEST_PATH = 256
+"""Bytes from which on a name that nothing is called is not taken for a path."""
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 """Bytes by the letter behind a number."""
 
@@ -99,7 +101,8 @@ def find_source(
     column     the text column of tables
     cache      a folder to be left out
 
-    Raises ValueError, with the nearest valid name, when `name` is none of them.
+    Raises ValueError, with the nearest valid name, when `name` is none of them; of a path that does
+    not exist with the nearest one that does.
     """
     kind, _, rest = PRESETS.get(name, name).partition(":")
     if kind in KINDS:
@@ -107,10 +110,23 @@ def find_source(
     path = Path(os.path.expanduser(name))
     if name and os.path.exists(path):  # False for what no path can be, too
         return _path(path, separator, column, cache)
+    if _looks_like_path(name):
+        existing(path, "corpus")
     hint = nearest(name, [*KINDS, *PRESETS])
     raise ValueError(
         f"corpus must be a file, a folder or the name of a corpus, got {shown(name)}; {hint}"
     )
+
+
+def _looks_like_path(name: str) -> bool:
+    """True for a name with a folder or the ending of a file, and without a kind before a colon.
+
+    >>> [_looks_like_path(name) for name in ("text.txt", "./text", "stdlibs", "hff:owner/name")]
+    [True, True, False, False]
+    """
+    is_short = name.isprintable() and len(name.encode()) < LONGEST_PATH
+    has_ending = re.search(r"\w\.[A-Za-z]\w{0,7}$", name) is not None
+    return is_short and ":" not in name and (os.sep in name or has_ending)
 
 
 def _stdlib(_: str, separator: bytes, column: str) -> Source:

@@ -433,7 +433,7 @@ def test_the_size_is_known_ahead_where_nothing_must_be_read(folder, cache):
     )
     assert corpora.size_ahead(str(folder), cache=cache / "other", max_bytes=7) == 7
     assert corpora.size_ahead("hf:some/text", cache=cache) is None
-    with pytest.raises(ValueError, match="corpus must be a file, a folder"):
+    with pytest.raises(ValueError, match=r"corpus missing\.txt: no such file or folder"):
         corpora.size_ahead("missing.txt", cache=cache)
     assert not (cache / "other").exists()
 

@@ -173,7 +173,12 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
         ("stdlb", "did you mean 'stdlib'"),
         ("wiki-tp", "did you mean 'wiki-pt'"),
         ("qqqq", "valid: bible, fineweb, hf, packages, stdlib, synthetic, wiki-pt"),
-        ("nofile.txt", "corpus must be a file, a folder"),
+        ("nofile.txt", "corpus nofile.txt: no such file or folder"),
+        ("./nofile", "corpus nofile: no such file or folder"),
+        ("nofolder/x.bin", "corpus nofolder/x.bin: no such file or folder"),
+        ("~nobody/x", "corpus ~nobody/x: no such file or folder"),
+        ("hff:owner/name.txt", "corpus must be a file, a folder or the name of a corpus"),
+        ("some words. And more/less words of a text" * 20, "corpus must be a file, a folder"),
         ("", "corpus must be a file, a folder or the name of a corpus"),
         ("hf:a:b:c:d", "corpus must be hf:NAME"),
         ("hf:.", "must be named without 'hf:'"),
@@ -407,6 +412,14 @@ def test_a_pipe_is_no_corpus(tmp_path):
         find_source(str(tmp_path / "pipe"))
     with pytest.raises(ValueError, match="must hold files that are not hidden, got none"):
         find_source(str(tmp_path))
+
+
+def test_a_path_that_does_not_exist_is_said_so_with_the_nearest(tmp_path):
+    (tmp_path / "text.txt").write_text("a")
+    for name in ("texr.txt", "tex.txt"):
+        message = f"corpus {tmp_path / name}: no such file or folder; did you mean"
+        with pytest.raises(ValueError, match=rf"{message} {tmp_path}/text\.txt\?"):
+            find_source(str(tmp_path / name))
 
 
 def test_a_path_may_begin_at_home(tmp_path, monkeypatch):

@@ -10,7 +10,9 @@ rates are per first lag of the target. Their errors are ln(kernel / target): nea
 relative error, and they grow without end as a kernel vanishes, which relative errors do not.
 """
 
+import math
 import numbers
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -73,6 +75,8 @@ EVALUATIONS = 200
 SETTLED = 1e-14
 PATIENT_EVALUATIONS = 2000
 """The same where those end too early, in the long valleys of short targets with many terms."""
+NOT_FOLLOWED = 1.0
+"""Half the range of ln(kernel / target), in e-folds, from which on a fit is warned of."""
 WORTHWHILE = 1e-6
 """A further term is refused when it lowers the sum of squares by no more than this, relative."""
 SEED_SHARE = 0.05
@@ -231,9 +235,10 @@ def fit(
 
     Of the result, `active` has rates (K,) per step and weights (K,), `active.half_lives()` in
     steps, `optimal_scores` how close they are. place(N, placement="terms", terms=result.active)
-    shares them among channels. Warns if most half-lives are longer than max_lag. Raises ValueError
-    for options that contradict each other. Published fit: Lawson & Hanson, chapter 23; minimax:
-    Braess & Hackbusch (2005).
+    shares them among channels. Warns if most half-lives are longer than max_lag, and if the sum is
+    wrong by a factor of more than e either way at the best scale. Raises ValueError for options
+    that contradict each other. Published fit: Lawson & Hanson, chapter 23; minimax: Braess &
+    Hackbusch (2005).
 
     >>> [len(fit(1.15, terms=count).active.rates) for count in (4, 6)]
     [4, 6]
@@ -271,7 +276,26 @@ def fit(
     proof = certificate(optimal, target) if method == "minimax" else None
     is_law = target.beta is not None
     warn_outlasting(optimal.active().half_lives(), target.max_lag, by_beta=is_law)
+    _warn_of_distance(best, target, method)
     return FitResult(target, method, optimal, uniform, best, even, proof)
+
+
+def _warn_of_distance(scores: Scores, target: Target, method: Method) -> None:
+    """Warn where a fit does not follow the kernel: then its relative errors mean nothing."""
+    if scores.e_log <= NOT_FOLLOWED:
+        return
+    if method == "nnls":
+        remedy = (
+            f"half-lives begin at {PUBLISHED_HALF_LIVES[0]:g} and least squares see the first lags"
+            " alone; give terms, such as 6, or a smaller beta"
+        )
+    else:
+        remedy = "give more terms, or a smaller beta or max_lag"
+    warnings.warn(
+        f"{target.label} is not followed by this fit, which at the best scale is wrong by a factor"
+        f" of {math.exp(scores.e_log):.3g} either way: {remedy}",
+        stacklevel=3,
+    )
 
 
 def nnls(target: Target) -> ExponentialSum:

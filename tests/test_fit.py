@@ -132,6 +132,23 @@ def test_bad_input_is_one_line_and_exit_2(
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"beta": 40.0}, "give terms, such as 6, or a smaller beta"),
+        ({"beta": 2.5, "max_lag": 2048}, "give terms, such as 6, or a smaller beta"),
+        ({"beta": 40.0, "terms": 4}, "give more terms, or a smaller beta or max_lag"),
+    ],
+)
+def test_a_fit_that_does_not_follow_the_kernel_is_warned_of(
+    options: dict[str, Any], remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = rf"t\*\*-{options['beta']:g} is not followed by this fit, .*: .*{remedy}"
+    with pytest.warns(UserWarning, match=message):
+        fitted(tmp_path, **options)
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 200
+
+
 @pytest.mark.parametrize("placement", ["log-spaced", "quantile", "terms"])
 @pytest.mark.parametrize("gain", ["none", "ema", "lru"])
 def test_what_is_written_is_what_training_loads(placement: Any, gain: Any, tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ SCORES = """(R0: R² of the logarithms, as fitted; R1: with both kernels 1 at t 
 R*: after the best common scale; Elog: half the range of ln(kernel / target).
 R near 1 and Elog near 0 are good.)"""
 
+LARGE = 1e4
+"""Ratios from here on are written as powers of ten."""
+
 FitTarget = Literal["information", "correlation", "curve", "predictive"]
 
 
@@ -235,8 +238,9 @@ def render(result: fits.FitResult, of: str = "") -> str:
     if proof:
         figures[f"smallest of {proof.needed} alternating errors over the largest"] = _level(proof)
     figures["uniform weights: R1 / R* / Elog"] = _scores(result.uniform_scores)
+    excess = result.uniform_excess
     figures[f"uniform over true kernel at t = {target.max_lag:.0f}"] = (
-        f"{result.uniform_excess:.1f}x"
+        f"{excess:.1f}x" if excess < LARGE else f"{excess:.3g}x"
     )
     title = (
         f"{of}{target.label} on t = {target.lags[0]:g}..{target.max_lag:.0f} by {result.method}:"
@@ -273,8 +277,8 @@ def _r2(value: float) -> str:
 
 
 def _percent(value: float) -> str:
-    """A share in percent; below a thousandth as a power of ten."""
-    return f"{value:.1%}" if value >= 1e-3 else f"{value:.2e}"
+    """A share in percent; below a thousandth, or far above one, as a power of ten."""
+    return f"{value:.1%}" if 1e-3 <= value < LARGE else f"{value:.2e}"
 
 
 if __name__ == "__main__":

@@ -230,11 +230,10 @@ def _check_options(function: Callable[..., Any], name: str, options: Mapping[str
     Its first argument is the model, and the generator is given too: neither is an option.
     """
     try:
-        _, *parameters = inspect.signature(function).parameters.values()
+        _, *parameters = _parameters_of(function)
     except (TypeError, ValueError):  # not written in Python, or without an argument
         return
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = [one for one in parameters if one.kind in by_name and one.name != "generator"]
+    known = [one for one in parameters if _is_option(one) and one.name != "generator"]
     names = [one.name for one in known]
     has_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
     valid = ", ".join(names) or "none"
@@ -249,6 +248,28 @@ def _check_options(function: Callable[..., Any], name: str, options: Mapping[str
                 f"init_options must hold {one.name!r}, which init {name!r} needs, got"
                 f" {', '.join(options) or 'none'}"
             )
+
+
+def _parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a function, and of the one that it wraps where it takes any keyword.
+
+    Those of the wrapped one are not required: the wrapper may give them.
+    """
+    own = inspect.signature(function, follow_wrapped=False).parameters
+    wrapped = getattr(function, "__wrapped__", None)
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in own.values())
+    if wrapped is None or not takes_any:
+        return list(own.values())
+    named = [one for one in own.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    _, *inner = _parameters_of(wrapped)
+    more = [one for one in inner if one.name not in own]
+    return [*named, *(one.replace(default=None) if _is_option(one) else one for one in more)]
+
+
+def _is_option(parameter: inspect.Parameter) -> bool:
+    """True for a parameter that may be given by name."""
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return parameter.kind in by_name
 
 
 def origins(names: Iterable[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from plkernel.training import build
 
 PACKAGE = "somebodys"
 MODELS = '''
+import functools
 from pathlib import Path
 
 import torch
@@ -101,6 +102,32 @@ def spread_(model, generator, longest, **options):
 
 def small_(model, generator, std=0.01):
     model.embedding.weight.normal_(0, std, generator=generator)
+
+
+def scaled(function):
+    @functools.wraps(function)
+    def wrapper(*arguments, scale=1.0, **options):
+        function(*arguments, std=scale / 100, **options)
+
+    return wrapper
+
+
+@scaled
+def scaled_(model, generator, std, longest=9):
+    model.scaled = {"std": std, "longest": longest}
+
+
+def closed(function):
+    @functools.wraps(function)
+    def wrapper(model, generator, scale=1.0):
+        function(model, generator, std=scale / 100)
+
+    return wrapper
+
+
+@closed
+def closed_(model, generator, std):
+    model.scaled = {"std": std}
 
 
 def infinite_(model, generator):

@@ -80,6 +80,21 @@ def test_an_initialisation_may_take_any_options(package: Path) -> None:
     assert model.module.spread == {"longest": 9, "shortest": 1}
 
 
+def test_options_are_those_of_the_wrapper_and_of_what_it_passes_on(package: Path) -> None:
+    model = build(KIND, {}, 0)
+    start_(model, "somebodys.models:scaled_", {"scale": 2.0, "longest": 7}, 7)
+    assert model.module.scaled == {"std": 0.02, "longest": 7}
+    start_(model, "somebodys.models:closed_", {"scale": 3.0}, 7)
+    assert model.module.scaled == {"std": 0.03}
+    for function, option, valid in (
+        ("scaled_", "scaling", "scale, std, longest"),
+        ("closed_", "std", "scale"),
+    ):
+        message = f"init_options must be options of .*, got '{option}'; valid: {valid}$"
+        with pytest.raises(ValueError, match=message):
+            start_(model, f"somebodys.models:{function}", {option: 1.0}, 7)
+
+
 class Remembering(nn.Module):
     """Says all that may be said."""
 

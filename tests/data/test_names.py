@@ -176,7 +176,7 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
         ("nofile.txt", "corpus nofile.txt: no such file or folder"),
         ("./nofile", "corpus nofile: no such file or folder"),
         ("nofolder/x.bin", "corpus nofolder/x.bin: no such file or folder"),
-        ("~nobody/x", "corpus ~nobody/x: no such file or folder"),
+        ("~no-such-user/x", "corpus ~no-such-user/x: no such file or folder"),
         ("hff:owner/name.txt", "corpus must be a file, a folder or the name of a corpus"),
         ("some words. And more/less words of a text" * 20, "corpus must be a file, a folder"),
         ("", "corpus must be a file, a folder or the name of a corpus"),

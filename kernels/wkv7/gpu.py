@@ -75,9 +75,9 @@ def _decay(log_decay, factor, row, key, K):
 
 @triton.jit
 def _sum(first, second, low):
-    """first + second + low as a sum high + low: low is what the rounding of high cuts off.
+    """first + second + low as a sum high + low, whose low is what the rounding of high cuts off.
 
-    Source: Knuth's TwoSum, which needs neither of the two to be the larger.
+    `lost` is taken by Knuth's TwoSum, for which neither number need be the larger.
     """
     total = first + second
     back = total - first

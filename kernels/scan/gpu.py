@@ -35,9 +35,8 @@ from plkernel.kernels.scan.stream import Stream
 from plkernel.kernels.scan.tiles import Tiles
 
 ROWS = 16  # steps loaded before the first of them is used: hides the latency of memory
-BACKWARD_ROWS = (
-    8  # the same in `_backward`, which loads from three tensors: 16 do not fit in registers
-)
+# The same in `_backward`, which loads from three tensors: 16 do not fit in registers.
+BACKWARD_ROWS = 8
 LANES = 64  # channels of one program: two for each thread of its only warp
 FEW_LANES = 32  # for few channels, and for the small tensors between the phases
 FULL = 512  # programs that keep the largest GPU (132 multiprocessors) busy
@@ -80,6 +79,14 @@ def _place(T, D, LENGTH, chunks, REVERSE: tl.constexpr, LANES: tl.constexpr):
     return batch, chunk, channel, time, count
 
 
+@triton.jit
+def _factor(whole, part, count, FIXED: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr):
+    """The product of a fixed decay over the next group of steps, of which `count` are left; else 1,
+    which is yet to be multiplied by the decays of the steps.
+    """
+    return tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
+
+
 @triton.jit(do_not_specialize=LENGTHS)
 def _chunk_ends(
     a,
@@ -96,7 +103,7 @@ def _chunk_ends(
     ROWS: tl.constexpr,
 ):
     """Phase 1: the carry that leaves each chunk when none enters it, and the product of the chunk's
-    decays.
+    decays, both (B,chunks,D), where `chunks` counts all but the last.
     """
     batch, chunk, channel, time, count = _place(T, D, LENGTH, chunks, REVERSE, LANES)
     lanes = channel < D
@@ -110,9 +117,7 @@ def _chunk_ends(
         xs = load_rows(x + row + channel, stride, left, 0.0, ROWS)
         decays = () if FIXED else load_rows(a + row + channel, stride, left, 1.0, ROWS)
         local = tl.zeros([LANES], tl.float32)
-        factor = (
-            tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
-        )
+        factor = _factor(whole, part, count, FIXED, LANES, ROWS)
         for i in tl.static_range(ROWS):
             decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
             _, local = step(local, decay, xs[i], REVERSE)
@@ -186,9 +191,7 @@ def _forward(
         decays = () if FIXED else load_rows(a + row + channel, D, left, 1.0, ROWS)
         value = carry.to(tl.float32)
         local = tl.zeros([LANES], tl.float32)
-        factor = (
-            tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
-        )
+        factor = _factor(whole, part, count, FIXED, LANES, ROWS)
         for i in tl.static_range(ROWS):
             decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
             value, _ = step(value, decay, xs[i], False)
@@ -199,7 +202,8 @@ def _forward(
         carry = factor * carry + local.to(tl.float64)
         row += ROWS * D
         count -= ROWS
-    tl.store(last + batch * D + channel, carry, mask=tl.where(chunk == chunks - 1, lanes, False))
+    in_last = tl.where(chunk == chunks - 1, lanes, False)
+    tl.store(last + batch * D + channel, carry, mask=in_last)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -240,20 +244,19 @@ def _backward(
         into = carry.to(tl.float32)
         local = tl.zeros([LANES], tl.float32)
         group = tl.zeros([LANES], tl.float32)
-        factor = (
-            tl.where(count >= ROWS, whole, part) if FIXED else tl.full([LANES], 1.0, tl.float64)
-        )
+        factor = _factor(whole, part, count, FIXED, LANES, ROWS)
         for i in tl.static_range(ROWS):
             decay = tl.where(i < count, fixed, 1.0) if FIXED else decays[i]
             value, into = step(into, decay, xs[i], True)
             _, local = step(local, decay, xs[i], True)
-            product = value * tl.where(time == i, before, hs[i])
+            # Row i is the step at time - i, and before the first step lies the state.
+            gradient = value * tl.where(time == i, before, hs[i])
             tl.store(grad_b + row - i * D + channel, value, mask=i < left)
             if FIXED:
-                group += tl.where(i < left, product, 0.0)
+                group += tl.where(i < left, gradient, 0.0)
             else:
                 factor = factor * decay.to(tl.float64)
-                tl.store(grad_a + row - i * D + channel, product, mask=i < left)
+                tl.store(grad_a + row - i * D + channel, gradient, mask=i < left)
         carry = factor * carry + local.to(tl.float64)
         total += group.to(tl.float64)
         row -= ROWS * D
@@ -261,9 +264,8 @@ def _backward(
         count -= ROWS
     if FIXED:
         tl.store(grad_a + index, total, mask=lanes)
-    tl.store(
-        grad_state + batch * D + channel, carry, mask=tl.where(chunk == chunks - 1, lanes, False)
-    )
+    in_last = tl.where(chunk == chunks - 1, lanes, False)
+    tl.store(grad_state + batch * D + channel, carry, mask=in_last)
 
 
 def forward(
@@ -277,7 +279,8 @@ def forward(
     if chosen is not None:
         return chosen.forward(a, b, state)
     batch, time, channels = b.shape
-    h, last = torch.empty_like(b), torch.empty_like(state)
+    h = torch.empty_like(b)
+    last = torch.empty_like(state)
     fixed = a.dim() == 1
     lanes, length, chunks = divided(batch, time, channels)
     grid = (batch * chunks * triton.cdiv(channels, lanes),)
@@ -319,15 +322,15 @@ def backward(
     if chosen is not None:
         return chosen.backward(a, state, h, grad_h, grad_last)
     batch, time, channels = h.shape
-    grad_b, grad_state = torch.empty_like(h), torch.empty_like(state)
+    grad_b = torch.empty_like(h)
+    grad_state = torch.empty_like(state)
     fixed = a.dim() == 1
     lanes, length, chunks = divided(batch, time, channels)
-    # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
-    grad_a = (
-        a.new_empty((batch, chunks, channels), dtype=torch.float64)
-        if fixed
-        else torch.empty_like(a)
-    )
+    if fixed:
+        # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
+        grad_a = a.new_empty((batch, chunks, channels), dtype=torch.float64)
+    else:
+        grad_a = torch.empty_like(a)
     grid = (batch * chunks * triton.cdiv(channels, lanes),)
     with torch.cuda.device_of(h):  # kernels are launched on the current device
         starts = _starts(a, grad_h, grad_last, lanes, length, chunks, reverse=True)
@@ -349,7 +352,9 @@ def backward(
             ROWS=BACKWARD_ROWS,
             **OPTIONS,
         )
-    return (grad_a.sum((0, 1)).to(a.dtype) if fixed else grad_a), grad_b, grad_state
+    if fixed:
+        grad_a = grad_a.sum((0, 1)).to(a.dtype)
+    return grad_a, grad_b, grad_state
 
 
 def _chosen(variant: str | None) -> LookBack | Stream | Tiles | None:
@@ -367,10 +372,11 @@ def _starts(
     if chunks == 1:
         return first
     batch, time, channels = x.shape
-    ends = x.new_empty((batch, chunks - 1, channels), dtype=torch.float64)
+    but_the_last = chunks - 1  # nothing reads what leaves the last chunk
+    ends = x.new_empty((batch, but_the_last, channels), dtype=torch.float64)
     products = torch.empty_like(ends)
     starts = x.new_empty((batch, chunks, channels), dtype=torch.float64)
-    _chunk_ends[(batch * (chunks - 1) * triton.cdiv(channels, lanes),)](
+    _chunk_ends[(batch * but_the_last * triton.cdiv(channels, lanes),)](
         a,
         x,
         ends,
@@ -378,7 +384,7 @@ def _starts(
         time,
         channels,
         length,
-        chunks - 1,
+        but_the_last,
         FIXED=a.dim() == 1,
         REVERSE=reverse,
         LANES=lanes,

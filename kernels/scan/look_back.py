@@ -35,7 +35,8 @@ from torch import Tensor
 
 from plkernel.kernels.scan.steps import fixed_decay, load_rows, step
 
-LENGTHS = ("B", "T", "chunks", "group", "length")  # compiled once for all of them
+# Compiled once for all lengths: nothing is gained from knowing that one is 1 or a multiple of 16.
+LENGTHS = ("B", "T", "chunks", "group", "length")
 # Kernels get T and D twice, the second time as `length` and `stride`, for what they store. If the
 # compiler knew that these are the same, it would keep the addresses and masks of all loads in
 # registers until the stores: twice as many as the numbers themselves.
@@ -186,7 +187,7 @@ def _await_carry(
 
     Chunks are combined LOOK at a time from the first of the group on.
     """
-    place = chunk // group
+    place = chunk // group  # of the group in the sequence
     before = chunk % group  # chunks of the group before this one
     local = tl.zeros([LANES], tl.float64)
     factor = tl.full([LANES], 1.0, tl.float64)
@@ -496,13 +497,15 @@ class LookBack:
     def forward(self, a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
         fixed = a.dim() == 1
-        h, last = torch.empty_like(b), torch.empty_like(state)
+        h = torch.empty_like(b)
+        last = torch.empty_like(state)
         batch, time, channels = b.shape
         steps = self.steps(1 if fixed else 2)
         chunks = triton.cdiv(time, steps)
         group = self.group(chunks)
+        programs = batch * chunks * triton.cdiv(channels, self.lanes)
         with torch.cuda.device_of(b):  # kernels are launched on the current device
-            _forward[(batch * chunks * triton.cdiv(channels, self.lanes),)](
+            _forward[(programs,)](
                 a,
                 b,
                 state,
@@ -536,8 +539,9 @@ class LookBack:
         if fixed:
             rows = batch * (chunks + triton.cdiv(chunks, group))
             parts = h.new_empty((rows, channels), dtype=torch.float64)
+        programs = batch * chunks * triton.cdiv(channels, self.lanes)
         with torch.cuda.device_of(h):  # kernels are launched on the current device
-            _backward[(batch * chunks * triton.cdiv(channels, self.lanes),)](
+            _backward[(programs,)](
                 a,
                 grad_h,
                 h,

@@ -28,11 +28,14 @@ class Serial:
     def forward(self, a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """h_t = a_t * h_{t-1} + b_t with h_0 = state; returns every h_t and the last one."""
         fixed = a.dim() == 1
-        h, last = torch.empty_like(b), torch.empty_like(state)
+        h = torch.empty_like(b)
+        last = torch.empty_like(state)
         batch, time, channels = b.shape
         constants = self.constants(1 if fixed else 2, b.element_size())
+        programs = batch * triton.cdiv(channels, constants["LANES"])
+        kernel, _ = self.kernels
         with torch.cuda.device_of(b):  # kernels are launched on the current device
-            self.kernels[0][(batch * triton.cdiv(channels, constants["LANES"]),)](
+            kernel[(programs,)](
                 a,
                 b,
                 state,
@@ -51,14 +54,18 @@ class Serial:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """g_t = grad_h_t + a_{t+1} * g_{t+1}; gradients of a, b and the state."""
         fixed = a.dim() == 1
-        grad_b, grad_state = torch.empty_like(h), torch.empty_like(state)
+        grad_b = torch.empty_like(h)
+        grad_state = torch.empty_like(state)
         batch, time, channels = h.shape
-        grad_a = (
-            h.new_empty((batch, channels), dtype=torch.float64) if fixed else torch.empty_like(a)
-        )
+        if fixed:
+            grad_a = h.new_empty((batch, channels), dtype=torch.float64)
+        else:
+            grad_a = torch.empty_like(a)
         constants = self.constants(2 if fixed else 3, h.element_size())
+        programs = batch * triton.cdiv(channels, constants["LANES"])
+        _, kernel = self.kernels
         with torch.cuda.device_of(h):  # kernels are launched on the current device
-            self.kernels[1][(batch * triton.cdiv(channels, constants["LANES"]),)](
+            kernel[(programs,)](
                 a,
                 grad_h,
                 h,
@@ -73,4 +80,6 @@ class Serial:
                 **constants,
                 **self.options,
             )
-        return (grad_a.sum(0).to(a.dtype) if fixed else grad_a), grad_b, grad_state
+        if fixed:
+            grad_a = grad_a.sum(0).to(a.dtype)
+        return grad_a, grad_b, grad_state

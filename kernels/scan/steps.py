@@ -1,4 +1,5 @@
-"""Parts of the kernels of the scan in Triton: a step, powers of a fixed decay, loading rows.
+"""Parts of the kernels of the scan in Triton: the place of a program, a step, powers of a fixed
+decay, loading rows.
 
 Channels lie on lanes; a row is one step of all channels of a program.
 """
@@ -8,6 +9,17 @@ Channels lie on lanes; a row is one step of all channels of a program.
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def serial_place(D, LANES: tl.constexpr, AS_ROW: tl.constexpr = False):
+    """Batch row, and channels (LANES), or (1,LANES) AS_ROW, of a program that takes all steps."""
+    blocks = tl.cdiv(D, LANES)
+    program = tl.program_id(0)
+    first = (program % blocks) * LANES
+    channel = first + (tl.arange(0, LANES)[None, :] if AS_ROW else tl.arange(0, LANES))
+    batch = (program // blocks).to(tl.int64)
+    return batch, channel
 
 
 @triton.jit
@@ -25,7 +37,7 @@ def step(carry, decay, x, REVERSE: tl.constexpr):
 @triton.jit
 def fixed_decay(pointer, lanes, count, FIXED: tl.constexpr, ROWS: tl.constexpr):
     """A fixed decay, and in float64 its powers ROWS and count % ROWS: the factors of a whole and of
-    the last group.
+    the last group. Zeros unless FIXED.
     """
     fixed, whole, part = 0.0, 0.0, 0.0
     if FIXED:
@@ -42,8 +54,8 @@ def fixed_decay(pointer, lanes, count, FIXED: tl.constexpr, ROWS: tl.constexpr):
 def load_rows(
     pointer, stride, left, fill: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr = tl.float32
 ):
-    """The next ROWS rows, `fill` from `left` on. Arithmetic in a half type is wrong in the
-    interpreter.
+    """The next ROWS rows, `stride` numbers apart, and `fill` from `left` on; in TYPE, as arithmetic
+    in a half type is wrong in the interpreter.
     """
     rows = ()
     for i in tl.static_range(ROWS):

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from plkernel.kernels.scan.serial import Serial
-from plkernel.kernels.scan.steps import fixed_decay, load_rows, step
+from plkernel.kernels.scan.steps import fixed_decay, load_rows, serial_place, step
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def _forward_rows(
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """The carry after ROWS steps, whose h are written; power: that of a fixed decay."""
+    """The carry after ROWS steps, whose h are written; power: `fixed` to the power of ROWS."""
     left = tl.where(lanes, ROWS, 0)
     xs = load_rows(b + row, D, left, 0.0, ROWS)
     decays = () if FIXED else load_rows(a + row, D, left, 1.0, ROWS)
@@ -70,14 +70,11 @@ def _forward(
     STAGES: tl.constexpr,
 ):
     """Every h, and the last state."""
-    blocks = tl.cdiv(D, LANES)
-    program = tl.program_id(0)
-    channel = (program % blocks) * LANES + tl.arange(0, LANES)
-    batch = (program // blocks).to(tl.int64)
+    batch, channel = serial_place(D, LANES)
     lanes = channel < D
     carry = tl.load(state + batch * D + channel, mask=lanes, other=0.0).to(tl.float64)
     fixed, whole, _ = fixed_decay(a + channel, lanes, 0, FIXED, ROWS)
-    even = T - T % ROWS
+    even = T - T % ROWS  # steps in whole groups; those left over are taken one at a time
     for time in tl.range(0, even, ROWS, num_stages=STAGES):
         row = (batch * T + time) * D + channel
         carry = _forward_rows(a, b, h, carry, fixed, whole, row, lanes, D, FIXED, LANES, ROWS)
@@ -151,16 +148,14 @@ def _backward(
 
     For a fixed decay grad_a is (B,D) in float64, the sum over time.
     """
-    blocks = tl.cdiv(D, LANES)
-    program = tl.program_id(0)
-    channel = (program % blocks) * LANES + tl.arange(0, LANES)
-    batch = (program // blocks).to(tl.int64)
+    batch, channel = serial_place(D, LANES)
     lanes = channel < D
     carry = tl.load(grad_last + batch * D + channel, mask=lanes, other=0.0).to(tl.float64)
     before = tl.load(state + batch * D + channel, mask=lanes, other=0.0).to(tl.float32)
     fixed, whole, _ = fixed_decay(a + channel, lanes, 0, FIXED, ROWS)
     total = tl.zeros([LANES], tl.float64)
-    even = (T - 1) - (T - 1) % ROWS  # the first step of all, before which lies the state, is odd
+    # Steps in whole groups. The first step of all, before which lies the state, is left over.
+    even = (T - 1) - (T - 1) % ROWS
     for done in tl.range(0, even, ROWS, num_stages=STAGES):
         row = (batch * T + T - 1 - done) * D + channel
         hs = load_rows(h + row - D, -D, tl.where(lanes, ROWS, 0), 0.0, ROWS)

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from plkernel.kernels.scan.serial import Serial
-from plkernel.kernels.scan.steps import step
+from plkernel.kernels.scan.steps import serial_place, step
 
 
 @triton.jit
@@ -169,10 +169,7 @@ def _forward(
     ACC: tl.constexpr,
 ):
     """Every h, and the last state."""
-    blocks = tl.cdiv(D, LANES)
-    program = tl.program_id(0)
-    channel = (program % blocks) * LANES + tl.arange(0, LANES)[None, :]
-    batch = (program // blocks).to(tl.int64)
+    batch, channel = serial_place(D, LANES, True)
     lanes = channel < D
     warp = tl.arange(0, WARPS)[:, None]
     carry = tl.load(state + batch * D + channel, mask=lanes, other=0.0).to(ACC)
@@ -275,10 +272,7 @@ def _backward(
 
     For a fixed decay grad_a is (B,D) in float64, the sum over time.
     """
-    blocks = tl.cdiv(D, LANES)
-    program = tl.program_id(0)
-    channel = (program % blocks) * LANES + tl.arange(0, LANES)[None, :]
-    batch = (program // blocks).to(tl.int64)
+    batch, channel = serial_place(D, LANES, True)
     lanes = channel < D
     warp = tl.arange(0, WARPS)[:, None]
     carry = tl.load(grad_last + batch * D + channel, mask=lanes, other=0.0).to(ACC)

@@ -29,18 +29,16 @@ from torch import Tensor
 
 from plkernel.kernels.operators import sum_parts
 
-# steps of a sub-chunk: the least that tl.dot takes; what they see of each other costs ROWS**2
+# Steps of a sub-chunk: the least that tl.dot takes; what they see of each other costs ROWS**2.
 ROWS = 16
-CHUNK = (
-    64  # steps between two kept states; the backward pass computes those inside anew: CHUNK**2 work
-)
+# Steps between two kept states; the backward pass computes those inside anew: CHUNK**2 work.
+CHUNK = 64
 TILE = 4096  # entries of the part of a state that one program holds, where K <= 256
 MOST_KEYS = 512  # the sub-chunks of longer keys do not fit in the shared memory of every GPU
 LANES = 256  # entries of the state that one program of phase 2 carries
 GROUP = 8  # chunks loaded before the first of them is used: hides the latency of memory
-LEAST = tl.constexpr(
-    -1e4
-)  # stands for every stronger decay: exp is 0 there already, and 0 * LEAST is not NaN
+# Stands for every stronger decay: exp is 0 there already, and 0 * LEAST is not NaN.
+LEAST = tl.constexpr(-1e4)
 # Compiled once for all lengths: nothing is gained from knowing that one is 1 or a multiple of 16.
 LENGTHS = ("T", "H", "chunks")
 # The fusion of a * h + b into one rounding is asked for by name: its default differs between
@@ -54,17 +52,25 @@ def place(H, chunks, blocks):
     """Batch, head, chunk and block of columns of this program."""
     program = tl.program_id(0)
     unit = program // (blocks * chunks)
-    return (unit // H).to(tl.int64), unit % H, (program // blocks) % chunks, program % blocks
+    batch = (unit // H).to(tl.int64)
+    head = unit % H
+    chunk = (program // blocks) % chunks
+    block = program % blocks
+    return batch, head, chunk, block
 
 
 @triton.jit
 def at(batch, time, head, T, H, K, FIXED: tl.constexpr):
-    """Row of a step in (B,T,H,...), that of its ln w, and how far apart ln w of two steps are."""
+    """Row of a step in (B,T,H,...), that of its ln w, and how many numbers apart ln w of two steps
+    are.
+    """
     row = (batch * T + time) * H + head
     if FIXED:
-        decay_row, stride = head.to(tl.int64), 0
+        decay_row = head.to(tl.int64)
+        stride = 0
     else:
-        decay_row, stride = row, H * K
+        decay_row = row
+        stride = H * K
     return row, decay_row, stride
 
 
@@ -75,23 +81,24 @@ def parts_of(T, chunk, CHUNK: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(x, row, count, stride, column, size, ROWS: tl.constexpr):
-    """ROWS rows in float32 (arithmetic in a half type is wrong in the interpreter), zero beyond
+def load_rows(x, start, count, stride, column, size, ROWS: tl.constexpr):
+    """ROWS rows of `size` numbers in float32 (arithmetic in a half type is wrong in the
+    interpreter), the first from number `start` on, the next `stride` numbers apart; zero beyond
     `count` and `size`.
     """
     i = tl.arange(0, ROWS)
     mask = (i < count)[:, None] & (column < size)[None, :]
-    return tl.load(x + row + i[:, None] * stride + column[None, :], mask=mask, other=0.0).to(
-        tl.float32
-    )
+    where = x + start + i[:, None] * stride + column[None, :]
+    return tl.load(where, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def store_rows(x, values, row, count, stride, column, size, ROWS: tl.constexpr):
+def store_rows(x, values, start, count, stride, column, size, ROWS: tl.constexpr):
     """The inverse of `load_rows`, in the dtype of x."""
     i = tl.arange(0, ROWS)
     mask = (i < count)[:, None] & (column < size)[None, :]
-    tl.store(x + row + i[:, None] * stride + column[None, :], values, mask=mask)
+    where = x + start + i[:, None] * stride + column[None, :]
+    tl.store(where, values, mask=mask)
 
 
 @triton.jit
@@ -108,26 +115,31 @@ def order(ROWS: tl.constexpr):
 
 
 @triton.jit
-def decays(log_decay, row, count, stride, column, size, ROWS: tl.constexpr):
+def decays(log_decay, start, count, stride, column, size, ROWS: tl.constexpr):
     """Sums of ln w over the rows of a sub-chunk before each row, over those after it, and over
     all.
     """
-    w = load_rows(log_decay, row, count, stride, column, size, ROWS)
-    w = tl.where(w < LEAST, LEAST, w)  # a maximum would hide a NaN
+    log_w = load_rows(log_decay, start, count, stride, column, size, ROWS)
+    log_w = tl.where(log_w < LEAST, LEAST, log_w)  # a maximum would hide a NaN
     earlier = order(ROWS)
-    return dot(earlier, w), dot(tl.trans(earlier), w), tl.sum(w, 0)
+    before = dot(earlier, log_w)
+    after = dot(tl.trans(earlier), log_w)
+    return before, after, tl.sum(log_w, 0)
 
 
 @triton.jit
 def state_block(x, index, key, value, K, V):
-    """A block of columns of state number `index`: where it lies, and its mask."""
+    """Where a block of columns of state number `index` of x (...,K,V) lies, and its mask."""
     where = x + index * K * V + key[:, None] * V + value[None, :]
     return where, (key < K)[:, None] & (value < V)[None, :]
 
 
 @triton.jit
 def next_state(state, k, v, after, total):
-    """The state after a sub-chunk: each row decays by what comes after it."""
+    """The state after a sub-chunk: each row decays by what comes after it.
+
+    Of a gradient it is that before the sub-chunk, given r, grad_o and what comes before each row.
+    """
     return tl.exp(total)[:, None] * state + dot(tl.trans(k * tl.exp(after)), v)
 
 
@@ -157,13 +169,15 @@ def chunk_ends(
     reverse it is a gradient and leaves with those of the steps before, x and y being r and grad_o.
     """
     batch, head, chunk, block = place(H, chunks - 1, tl.cdiv(V, VALUES))
-    key, value = tl.arange(0, KEYS), block * VALUES + tl.arange(0, VALUES)
-    slab = chunks - 1 - chunk if REVERSE else chunk
+    key = tl.arange(0, KEYS)
+    value = block * VALUES + tl.arange(0, VALUES)
+    slab = chunks - 1 - chunk if REVERSE else chunk  # in time: `chunk` is counted along the scan
     parts = parts_of(T, slab, CHUNK, ROWS)
     end = tl.zeros([KEYS, VALUES], tl.float32)
     past = tl.zeros([KEYS], tl.float64)  # sum of ln w from this sub-chunk to where the state leaves
     for n in range(parts):
-        time = slab * CHUNK + (n if REVERSE else parts - 1 - n) * ROWS
+        part = n if REVERSE else parts - 1 - n  # the one next to where the state leaves first
+        time = slab * CHUNK + part * ROWS
         count = T - time
         row, decay_row, decay_stride = at(batch, time, head, T, H, K, FIXED)
         before, after, total = decays(log_decay, decay_row * K, count, decay_stride, key, K, ROWS)
@@ -175,17 +189,15 @@ def chunk_ends(
     unit = batch * H + head
     where, mask = state_block(starts, unit * chunks + chunk + 1, key, value, K, V)
     tl.store(where, end, mask=mask)
-    tl.store(
-        factors + (unit * (chunks - 1) + chunk) * K + key,
-        tl.exp(past),
-        mask=(key < K) & (block == 0),
-    )
+    writes = (key < K) & (block == 0)  # all blocks of values have the same decays
+    factor = factors + (unit * (chunks - 1) + chunk) * K + key
+    tl.store(factor, tl.exp(past), mask=writes)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def chunk_starts(first, factors, starts, K, V, chunks, LANES: tl.constexpr, GROUP: tl.constexpr):
-    """Phase 2, in place: starts (B,H,chunks,K,V) from what each chunk adds to the state that enters
-    it.
+    """Phase 2, in place: starts (B,H,chunks,K,V), the state that enters each chunk, from what the
+    chunk before adds to it. factors: the products of the chunks' decays (B,H,chunks - 1,K).
     """
     blocks = tl.cdiv(K * V, LANES)
     program = tl.program_id(0)
@@ -198,13 +210,16 @@ def chunk_starts(first, factors, starts, K, V, chunks, LANES: tl.constexpr, GROU
     factor = factors + unit * (chunks - 1) * K + lane // V
     count = chunks - 1
     while count > 0:
-        added, decays = (), ()
+        added = ()
+        kept = ()
         for i in tl.static_range(GROUP):
             mask = inside & (i < count)
-            added = added + (tl.load(start + (i + 1) * K * V, mask=mask, other=0.0),)  # noqa: RUF005
-            decays = decays + (tl.load(factor + i * K, mask=mask, other=0.0),)  # noqa: RUF005 - Triton does not unpack
+            end = tl.load(start + (i + 1) * K * V, mask=mask, other=0.0)
+            product = tl.load(factor + i * K, mask=mask, other=0.0)
+            added = added + (end,)  # noqa: RUF005 - Triton does not unpack
+            kept = kept + (product,)  # noqa: RUF005
         for i in tl.static_range(GROUP):
-            carry = decays[i] * carry + added[i].to(tl.float64)
+            carry = kept[i] * carry + added[i].to(tl.float64)
             start += K * V
             tl.store(start, carry, mask=inside & (i < count))
         factor += GROUP * K
@@ -215,8 +230,8 @@ def chunk_starts(first, factors, starts, K, V, chunks, LANES: tl.constexpr, GROU
 def _pairs(
     r,
     log_decay,
-    row,
-    decay_row,
+    start,
+    decay_start,
     stride,
     decay_stride,
     k,
@@ -231,29 +246,29 @@ def _pairs(
     BACK: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Share that each row s takes of the value of each row j: (j, s); and what flows `through` (j,
-    s), v_j . grad_o_s.
+    """Share that each row s takes of the value of each row j: (j, s). With BACK also the gradients,
+    added to those given, from `through` (j, s), v_j . grad_o_s.
 
     Row s sees the past through the sums of ln w `between` each j and s, itself through u, and
-    nothing of what comes.
+    nothing of what comes. r and ln w are read row by row, from `start` and `decay_start` on.
     """
     i = tl.arange(0, ROWS)
     j = i[:, None]
-    between = tl.zeros_like(k)
+    between = tl.zeros_like(k)  # sums of ln w, (j, key), from the step after j to that before s
     attention = tl.zeros([ROWS, ROWS], tl.float32)
     for s in range(ROWS):
         seen = tl.where(j < s, tl.exp(between), tl.where(j == s, bonus[None, :], 0.0))
         mask = (key < K) & (s < count)
-        now = tl.load(r + row + s * stride + key, mask=mask, other=0.0).to(tl.float32)[None, :]
-        w = tl.load(log_decay + decay_row + s * decay_stride + key, mask=mask, other=0.0).to(
-            tl.float32
-        )
-        w = tl.where(w < LEAST, LEAST, w)
-        between = tl.where(j < s, between + w[None, :], 0.0)
+        r_at = r + start + s * stride + key
+        now = tl.load(r_at, mask=mask, other=0.0).to(tl.float32)[None, :]
+        decay_at = log_decay + decay_start + s * decay_stride + key
+        log_w = tl.load(decay_at, mask=mask, other=0.0).to(tl.float32)
+        log_w = tl.where(log_w < LEAST, LEAST, log_w)  # a maximum would hide a NaN
+        between = tl.where(j < s, between + log_w[None, :], 0.0)
         at_s = i[None, :] == s
         attention += tl.where(at_s, tl.sum(seen * k * now, 1)[:, None], 0.0)
         if BACK:
-            back = tl.sum(tl.where(at_s, through, 0.0), 1)[:, None]
+            back = tl.sum(tl.where(at_s, through, 0.0), 1)[:, None]  # column s, (j, 1)
             to_r = seen * k * back
             grad_r += tl.where((i == s)[:, None], tl.sum(to_r, 0)[None, :], 0.0)
             grad_k += seen * now * back
@@ -287,7 +302,8 @@ def _forward(
     last state.
     """
     batch, head, chunk, block = place(H, chunks, tl.cdiv(V, VALUES))
-    key, value = tl.arange(0, KEYS), block * VALUES + tl.arange(0, VALUES)
+    key = tl.arange(0, KEYS)
+    value = block * VALUES + tl.arange(0, VALUES)
     bonus = tl.load(u + head * K + key, mask=key < K, other=0.0).to(tl.float32)
     unit = batch * H + head
     where, mask = state_block(starts, unit * chunks + chunk, key, value, K, V)
@@ -309,15 +325,15 @@ def _forward(
             decay_stride,
             ks,
             bonus,
-            0,
-            0,
-            0,
-            0,
-            count,
-            key,
-            K,
-            False,
-            ROWS,
+            through=0,
+            grad_r=0,
+            grad_k=0,
+            grad_w=0,
+            count=count,
+            key=key,
+            K=K,
+            BACK=False,
+            ROWS=ROWS,
         )
         o = dot(rs * tl.exp(before), state) + dot(tl.trans(attention), vs)
         store_rows(out, o, row * V, count, H * V, value, V, ROWS)
@@ -362,20 +378,22 @@ def _backward(
     """
     blocks = tl.cdiv(V, VALUES)
     batch, head, chunk, block = place(H, chunks, blocks)
-    key, value = tl.arange(0, KEYS), block * VALUES + tl.arange(0, VALUES)
+    key = tl.arange(0, KEYS)
+    value = block * VALUES + tl.arange(0, VALUES)
     bonus = tl.load(u + head * K + key, mask=key < K, other=0.0).to(tl.float32)
     unit = batch * H + head
     batches = tl.num_programs(0) // (blocks * chunks * H)
-    apart = (
-        block.to(tl.int64) * batches * T * H * K
-    )  # results of one block of V from those of the first
+    # How many numbers the results of this block of V are from those of the first.
+    apart = block.to(tl.int64) * batches * T * H * K
     where, mask = state_block(ends, unit * chunks + chunks - 1 - chunk, key, value, K, V)
     grad = tl.load(where, mask=mask, other=0.0)
     where, mask = state_block(starts, unit * chunks + chunk, key, value, K, V)
-    summed_u, summed_w = tl.zeros([KEYS], tl.float64), tl.zeros([KEYS], tl.float64)
+    summed_u = tl.zeros([KEYS], tl.float64)
+    summed_w = tl.zeros([KEYS], tl.float64)
     earlier = order(ROWS)
     parts = parts_of(T, chunk, CHUNK, ROWS)
     for back in range(parts):
+        # The state before sub-chunk n, computed anew from the one that enters the chunk.
         state = tl.load(where, mask=mask, other=0.0)
         n = parts - 1 - back
         for m in range(n):
@@ -384,9 +402,8 @@ def _backward(
             row, decay_row, decay_stride = at(batch, time, head, T, H, K, FIXED)
             _, after, total = decays(log_decay, decay_row * K, count, decay_stride, key, K, ROWS)
             ks = load_rows(k, row * K, count, H * K, key, K, ROWS)
-            state = next_state(
-                state, ks, load_rows(v, row * V, count, H * V, value, V, ROWS), after, total
-            )
+            vs = load_rows(v, row * V, count, H * V, value, V, ROWS)
+            state = next_state(state, ks, vs, after, total)
         time = chunk * CHUNK + n * ROWS
         count = T - time
         row, decay_row, decay_stride = at(batch, time, head, T, H, K, FIXED)
@@ -394,14 +411,15 @@ def _backward(
         rs = load_rows(r, row * K, count, H * K, key, K, ROWS)
         ks = load_rows(k, row * K, count, H * K, key, K, ROWS)
         vs = load_rows(v, row * V, count, H * V, value, V, ROWS)
-        os = load_rows(grad_out, row * V, count, H * V, value, V, ROWS)
+        go = load_rows(grad_out, row * V, count, H * V, value, V, ROWS)
         # What the sub-chunk exchanges with the steps before it and after it ...
-        gr = tl.exp(before) * dot(os, tl.trans(state))
+        gr = tl.exp(before) * dot(go, tl.trans(state))
         gk = tl.exp(after) * dot(vs, tl.trans(grad))
+        # ln w of a step decays the state, the r of later steps and the k of earlier ones.
         gw = (tl.exp(total) * tl.sum(state * grad, 1))[None, :] + dot(tl.trans(earlier), rs * gr)
         gw += dot(earlier, ks * gk)
         # ... and its steps among themselves.
-        through = dot(vs, tl.trans(os))
+        through = dot(vs, tl.trans(go))
         attention, gr, gk, gw = _pairs(
             r,
             log_decay,
@@ -411,27 +429,26 @@ def _backward(
             decay_stride,
             ks,
             bonus,
-            through,
-            gr,
-            gk,
-            gw,
-            count,
-            key,
-            K,
-            True,
-            ROWS,
+            through=through,
+            grad_r=gr,
+            grad_k=gk,
+            grad_w=gw,
+            count=count,
+            key=key,
+            K=K,
+            BACK=True,
+            ROWS=ROWS,
         )
-        gv = dot(ks * tl.exp(after), grad) + dot(attention, os)
-        grad = next_state(grad, rs, os, before, total)
+        gv = dot(ks * tl.exp(after), grad) + dot(attention, go)
+        grad = next_state(grad, rs, go, before, total)
         store_rows(grad_r, gr, apart + row * K, count, H * K, key, K, ROWS)
         store_rows(grad_k, gk, apart + row * K, count, H * K, key, K, ROWS)
         store_rows(grad_v, gv, row * V, count, H * V, value, V, ROWS)
-        itself = tl.sum(vs * os, 1)[:, None]
+        itself = tl.sum(vs * go, 1)[:, None]
         summed_u += tl.sum(rs * ks * itself, 0).to(tl.float64)
         if FIXED:
-            summed_w += tl.sum(tl.where((tl.arange(0, ROWS) < count)[:, None], gw, 0.0), 0).to(
-                tl.float64
-            )
+            inside = (tl.arange(0, ROWS) < count)[:, None]
+            summed_w += tl.sum(tl.where(inside, gw, 0.0), 0).to(tl.float64)
         else:
             store_rows(grad_w, gw, apart + row * K, count, H * K, key, K, ROWS)
     index = (((block * batches + batch) * chunks + chunk) * H + head) * K + key
@@ -445,12 +462,9 @@ def _backward(
 def forward(
     r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, u: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Every o_t (B,T,H,V) and the last state (B,H,K,V)."""
-    if (size := r.shape[3]) > MOST_KEYS:
-        raise ValueError(
-            f"wkv: r must have a key size of at most {MOST_KEYS} with backend 'gpu', got {size}"
-        )
-    out, last = torch.empty_like(v), torch.empty_like(state)
+    """Every o_t (B,T,H,V) and the last state (B,H,K,V). ValueError for more than MOST_KEYS keys."""
+    out = torch.empty_like(v)
+    last = torch.empty_like(state)
     sizes, shapes, grid = launch(r, v, log_decay)
     with torch.cuda.device_of(r):  # kernels are launched on the current device
         starts = chunk_states(k, v, log_decay, state, reverse=False)
@@ -468,11 +482,13 @@ def backward(
     grad_out: Tensor,
     grad_last: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of all six inputs, from those of both results."""
-    grad_v, grad_state = torch.empty_like(v), torch.empty_like(state)
+    """Gradients of all six inputs, from those of both results; errors as of `forward`."""
+    grad_v = torch.empty_like(v)
+    grad_state = torch.empty_like(state)
     sizes, shapes, grid = launch(r, v, log_decay)
     # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
-    blocks, chunks = triton.cdiv(v.shape[3], shapes["VALUES"]), sizes[-1]
+    blocks = triton.cdiv(v.shape[3], shapes["VALUES"])
+    chunks = sizes[-1]
     grad_r, grad_k, grad_w = (
         x.new_empty((blocks, *r.shape), dtype=x.dtype if blocks == 1 else torch.float32)
         for x in (r, k, log_decay)
@@ -525,11 +541,12 @@ def chunk_states(
         return first
     starts = first.new_empty((batch, heads, chunks, size, values))
     factors = first.new_empty((batch, heads, chunks - 1, size), dtype=torch.float64)
-    shorter = (grid[0] // chunks * (chunks - 1),)
-    chunk_ends[shorter](
+    all_but_one = (grid[0] // chunks * (chunks - 1),)  # nothing reads what leaves the last chunk
+    chunk_ends[all_but_one](
         x, y, log_decay, starts, factors, *sizes, REVERSE=reverse, **shapes, **OPTIONS
     )
-    chunk_starts[(batch * heads * triton.cdiv(size * values, LANES),)](
+    programs = batch * heads * triton.cdiv(size * values, LANES)
+    chunk_starts[(programs,)](
         first, factors, starts, size, values, chunks, LANES=LANES, GROUP=GROUP, **OPTIONS
     )
     return starts
@@ -539,11 +556,17 @@ def launch(
     r: Tensor, v: Tensor, log_decay: Tensor
 ) -> tuple[tuple[int, ...], dict[str, int], tuple[int]]:
     """T, H, K, V and the number of chunks; the shapes compiled for; one program for each head,
-    chunk and block of V.
+    chunk and block of V. ValueError for keys that are too long.
     """
     batch, time, heads, size = r.shape
-    values, chunks = v.shape[3], triton.cdiv(time, CHUNK)
+    if size > MOST_KEYS:
+        raise ValueError(
+            f"wkv: r must have a key size of at most {MOST_KEYS} with backend 'gpu', got {size}"
+        )
+    values = v.shape[3]
+    chunks = triton.cdiv(time, CHUNK)
     keys, block = tiles(size, values)
+    sizes = (time, heads, size, values, chunks)
     shapes = {
         "FIXED": log_decay.dim() == 2,
         "CHUNK": CHUNK,
@@ -551,11 +574,8 @@ def launch(
         "KEYS": keys,
         "VALUES": block,
     }
-    return (
-        (time, heads, size, values, chunks),
-        shapes,
-        (batch * heads * chunks * triton.cdiv(values, block),),
-    )
+    programs = batch * heads * chunks * triton.cdiv(values, block)
+    return sizes, shapes, (programs,)
 
 
 def tiles(size: int, values: int) -> tuple[int, int]:
@@ -563,4 +583,5 @@ def tiles(size: int, values: int) -> tuple[int, int]:
     least 16.
     """
     keys = max(16, triton.next_power_of_2(size))
-    return keys, max(16, min(triton.next_power_of_2(values), TILE // keys))
+    block = min(triton.next_power_of_2(values), TILE // keys)
+    return keys, max(16, block)

@@ -50,26 +50,30 @@ from plkernel.kernels.operators import sum_parts
 from plkernel.kernels.wkv.gpu import LEAST, LENGTHS, at, load_rows, state_block, store_rows
 
 PRECISIONS = ("bf16", "bf16x3", "tf32", "tf32x3", "ieee")
-CHUNK = 64  # steps between two kept states, a power of two from 16
+CHUNK = 64  # steps between two kept states, a power of two and at least 16
 MOST_KEYS = 128  # tiles of CHUNK rows of longer keys do not fit into the registers
 VALUES = 64  # columns of V that a program holds at a time
 LANES = 512  # entries of the state that one program of `_carry` carries
 GROUP = 8  # chunks loaded before the first of them is used: hides the latency of memory
-OPTIONS = {"num_stages": 1}
+# The fusion of a * h + b into one rounding is asked for by name: its default differs between
+# versions of Triton.
+OPTIONS = {"num_stages": 1, "enable_fp_fusion": True}
 WARPS = 4  # of a program
-FEW_WARPS = (
-    2  # where a tile is narrower than NARROW: products of four warps (wgmma) were wrong there
-)
+# Where a tile is narrower than NARROW: products of four warps (wgmma) were wrong there.
+FEW_WARPS = 2
 NARROW = 64
 PARTS = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}  # of ln w, in bfloat16
-BEFORE, AFTER = tl.constexpr(0), tl.constexpr(1)  # of the matrices of `ranges_of`; then levels
-# numpy, in which Triton interprets, has no bfloat16: there the rounded operands stay float32
+# Places of the matrices of `ranges_of`.
+BEFORE = tl.constexpr(0)
+AFTER = tl.constexpr(1)
+LEVEL = tl.constexpr(2)  # of level 0, with the other levels behind it
+# numpy, in which Triton interprets, has no bfloat16: there the rounded operands stay float32.
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit
 def nearest(x, BITS: tl.constexpr):
-    """The float32 number x rounded to a significand that is BITS shorter."""
+    """The float32 number x rounded to a significand that is BITS shorter, ties away from zero."""
     bits = x.to(tl.int32, bitcast=True)
     bits = (bits + (1 << (BITS - 1))) & -(1 << BITS)
     return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)  # a NaN stays one
@@ -115,40 +119,42 @@ def product(
     X_EXACT: tl.constexpr = False,
     Y_EXACT: tl.constexpr = False,
 ):
-    """x y, each transposed if it says so; exact: the rounding of `operand` does not change it."""
-    a = operand(x, PRECISION)
-    b = operand(y, PRECISION)
-    at = tl.trans(a) if X_TURNED else a
-    bt = tl.trans(b) if Y_TURNED else b
-    result = multiply(at, bt, PRECISION)
+    """x y, each transposed if it is TURNED. EXACT: the rounding of `operand` does not change it."""
+    x_large = operand(x, PRECISION)
+    y_large = operand(y, PRECISION)
+    left = tl.trans(x_large) if X_TURNED else x_large
+    right = tl.trans(y_large) if Y_TURNED else y_large
+    result = multiply(left, right, PRECISION)
     if PRECISION == "bf16x3" or PRECISION == "tf32x3":
         if not X_EXACT:
-            c = rest(x, a, PRECISION)
-            result += multiply(tl.trans(c) if X_TURNED else c, bt, PRECISION)
+            x_rest = rest(x, x_large, PRECISION)
+            result += multiply(tl.trans(x_rest) if X_TURNED else x_rest, right, PRECISION)
         if not Y_EXACT:
-            d = rest(y, b, PRECISION)
-            result += multiply(at, tl.trans(d) if Y_TURNED else d, PRECISION)
+            y_rest = rest(y, y_large, PRECISION)
+            result += multiply(left, tl.trans(y_rest) if Y_TURNED else y_rest, PRECISION)
     return result
 
 
 @triton.jit
 def square(x, PRECISION: tl.constexpr):
-    """x x^T."""
-    a = operand(x, PRECISION)
-    result = multiply(a, tl.trans(a), PRECISION)
+    """x x^T, with two roundings where `product` has four."""
+    large = operand(x, PRECISION)
+    result = multiply(large, tl.trans(large), PRECISION)
     if PRECISION == "bf16x3" or PRECISION == "tf32x3":
-        c = rest(x, a, PRECISION)
-        result += multiply(c, tl.trans(a), PRECISION)
-        result += multiply(a, tl.trans(c), PRECISION)
+        small = rest(x, large, PRECISION)
+        result += multiply(small, tl.trans(large), PRECISION)
+        result += multiply(large, tl.trans(small), PRECISION)
     return result
 
 
 @triton.jit
 def place(H, chunks):
-    """Batch, head and chunk of this program, and the number of its sequence of states."""
+    """Batch, head and chunk of this program, and its head counted over all batch rows."""
     program = tl.program_id(0)
     unit = (program // chunks).to(tl.int64)
-    return unit // H, unit % H, program % chunks, unit
+    batch = unit // H
+    head = unit % H
+    return batch, head, program % chunks, unit
 
 
 @triton.jit
@@ -160,7 +166,9 @@ def load_decays(log_decay, row, count, stride, key, K, CHUNK: tl.constexpr):
 
 @triton.jit
 def split_decays(w, PRECISION: tl.constexpr):
-    """ln w as a sum of numbers in bfloat16: two hold float16 and three hold float32 exactly."""
+    """ln w as a sum of three numbers in bfloat16, of which one holds bfloat16, two hold float16 and
+    three hold float32 exactly: PARTS. With "ieee" ln w itself is the first.
+    """
     if PRECISION == "ieee":
         return w, w, w
     else:
@@ -269,8 +277,8 @@ def _increments(
         where, mask = state_block(ends, index, key, value, K, V)
         tl.store(where, end, mask=mask)
         if BACK:
-            os = load_rows(grad_out, row * V, count, H * V, value, V, CHUNK)
-            end = product(queries, os, PRECISION, X_TURNED=True, Y_EXACT=EXACT)
+            go = load_rows(grad_out, row * V, count, H * V, value, V, CHUNK)
+            end = product(queries, go, PRECISION, X_TURNED=True, Y_EXACT=EXACT)
             where, mask = state_block(grad_ends, index, key, value, K, V)
             tl.store(where, end, mask=mask)
 
@@ -305,19 +313,22 @@ def _carry(
         index += chunks - 1
     count = chunks
     while count > 0:
-        added, decays = (), ()
+        added = ()
+        kept = ()
         for i in tl.static_range(GROUP):
             mask = inside & (i < count)
             where = index + i * step
-            added = added + (tl.load(ends + where * K * V + lane, mask=mask, other=0.0),)  # noqa: RUF005
-            decays = decays + (tl.load(factors + where * K + lane // V, mask=mask, other=0.0),)  # noqa: RUF005 - Triton does not unpack
+            end = tl.load(ends + where * K * V + lane, mask=mask, other=0.0)
+            factor = tl.load(factors + where * K + lane // V, mask=mask, other=0.0)
+            added = added + (end,)  # noqa: RUF005 - Triton does not unpack
+            kept = kept + (factor,)  # noqa: RUF005
         for i in tl.static_range(GROUP):
             where = index + i * step
             start = carry.to(tl.float32)
             if ROUNDED:
                 start = operand(start, "bf16")
             tl.store(starts + where * K * V + lane, start, mask=inside & (i < count))
-            following = decays[i] * carry + added[i].to(tl.float64)
+            following = kept[i] * carry + added[i].to(tl.float64)
             carry = tl.where(i < count, following, carry)
         index += GROUP * step
         count -= GROUP
@@ -352,7 +363,8 @@ def _outputs(
 ):
     """Phase 3: every o_t of a chunk from the state that enters it.
 
-    BACK: every grad_v_t from the gradient of the state that leaves it, v being grad_o.
+    BACK: every grad_v_t from the gradient of the state that leaves it. Then v is grad_o, starts are
+    those gradients and out is grad_v.
     """
     batch, head, chunk, unit = place(H, chunks)
     key = tl.arange(0, KEYS)
@@ -369,7 +381,7 @@ def _outputs(
     attention = tl.where(i[:, None] == i[None, :], itself, 0.0)  # (s, j), back (j, s)
     for level in range(LEVELS):
         late, met = halves(level, CHUNK)
-        range_ = load_ranges(ranges, 2 + level, CHUNK)
+        range_ = load_ranges(ranges, LEVEL + level, CHUNK)
         x = load_halves(r, k, late, row * K, count, H * K, key, K, CHUNK)
         x *= tl.exp(add_up(range_, parts, PRECISION, PARTS))
         taking = (late == 0) if BACK else late
@@ -442,16 +454,16 @@ def _gradients(
     for block in range(BLOCKS):
         value = block * VALUES + tl.arange(0, VALUES)
         vs = load_rows(v, row * V, count, H * V, value, V, CHUNK)
-        os = load_rows(grad_out, row * V, count, H * V, value, V, CHUNK)
+        go = load_rows(grad_out, row * V, count, H * V, value, V, CHUNK)
         where, mask = state_block(starts, index, key, value, K, V)
         state = tl.load(where, mask=mask, other=0.0).to(tl.float32)
         where, mask = state_block(grad_starts, index, key, value, K, V)
         grad = tl.load(where, mask=mask, other=0.0).to(tl.float32)
-        gr += product(os, state, PRECISION, Y_TURNED=True, X_EXACT=EXACT)
+        gr += product(go, state, PRECISION, Y_TURNED=True, X_EXACT=EXACT)
         gk += product(vs, grad, PRECISION, Y_TURNED=True, X_EXACT=EXACT)
         kept += tl.sum(state * grad, 1)
-        through += product(os, vs, PRECISION, Y_TURNED=True, X_EXACT=EXACT, Y_EXACT=EXACT)
-        itself += tl.sum(os * vs, 1)
+        through += product(go, vs, PRECISION, Y_TURNED=True, X_EXACT=EXACT, Y_EXACT=EXACT)
+        itself += tl.sum(go * vs, 1)
     through = tl.where(i[:, None] > i[None, :], through, 0.0)
     through += tl.trans(through)  # symmetric: a late row reads it as s, an early one as j
     w = load_decays(log_decay, decay_row * K, count, stride, key, K, CHUNK)
@@ -475,7 +487,7 @@ def _gradients(
     # ... and with the other rows of the chunk.
     for level in range(LEVELS):
         late, met = halves(level, CHUNK)
-        range_ = load_ranges(ranges, 2 + level, CHUNK)
+        range_ = load_ranges(ranges, LEVEL + level, CHUNK)
         factor = tl.exp(add_up(range_, parts, PRECISION, PARTS))
         x = load_halves(r, k, late, row * K, count, H * K, key, K, CHUNK) * factor
         y = product(tl.where(met, through, 0.0), x, PRECISION)
@@ -510,6 +522,7 @@ def forward(
     precision = chosen(r, precision)
     out = torch.empty_like(v)
     sizes, shapes, grid = launch(r, v, log_decay, precision)
+    levels = CHUNK.bit_length() - 1
     with torch.cuda.device_of(r):  # kernels are launched on the current device
         starts, last = chunk_states(r, k, v, log_decay, state, precision)
         _outputs[grid](
@@ -523,7 +536,7 @@ def forward(
             ranges_of(r.device, CHUNK),
             *sizes,
             BACK=False,
-            LEVELS=CHUNK.bit_length() - 1,
+            LEVELS=levels,
             **shapes,
             **OPTIONS,
         )
@@ -546,6 +559,7 @@ def backward(
     precision = chosen(r, precision)
     grad_r, grad_k, grad_v = (torch.empty_like(x) for x in (r, k, v))
     sizes, shapes, grid = launch(r, v, log_decay, precision)
+    levels = CHUNK.bit_length() - 1
     # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
     grad_u = r.new_empty((r.shape[0], sizes[-1], *r.shape[2:]), dtype=torch.float64)
     grad_w = torch.empty_like(grad_u if log_decay.dim() == 2 else log_decay)
@@ -568,7 +582,7 @@ def backward(
             grad_u,
             ranges_of(r.device, CHUNK),
             *sizes,
-            LEVELS=CHUNK.bit_length() - 1,
+            LEVELS=levels,
             **shapes,
             **OPTIONS,
         )
@@ -583,7 +597,7 @@ def backward(
             ranges_of(r.device, CHUNK),
             *sizes,
             BACK=True,
-            LEVELS=CHUNK.bit_length() - 1,
+            LEVELS=levels,
             **shapes,
             **OPTIONS,
         )
@@ -632,36 +646,46 @@ def chunk_states(
         **shapes,
         **OPTIONS,
     )
+    states = carried(state, factors, ends, precision, reverse=False)
+    if grad_last is None:
+        return states
+    return *states, *carried(grad_last, factors, grad_ends, precision, reverse=True)
+
+
+def carried(
+    first: Tensor, factors: Tensor, ends: Tensor, precision: str, *, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    """Phase 2: the state that enters each chunk (B,H,chunks,K,V) and the last one; in reverse
+    gradients, from the last chunk to the first.
+    """
+    batch, heads, chunks, size, values = ends.shape
     rounded = precision == "bf16"  # what is rounded for the products in any case is stored rounded
-    results = []
-    for first, added in ((state, ends), (grad_last, grad_ends)):
-        if first is None:
-            continue
-        starts = torch.empty_like(added, dtype=torch.bfloat16 if rounded else torch.float32)
-        last = torch.empty_like(state)
-        _carry[(batch * heads * triton.cdiv(size * values, LANES),)](
-            first,
-            factors,
-            added,
-            starts,
-            last,
-            size,
-            values,
-            chunks,
-            REVERSE=added is grad_ends and back,
-            LANES=LANES,
-            GROUP=GROUP,
-            ROUNDED=rounded,
-            num_warps=WARPS,
-            **OPTIONS,
-        )
-        results += [starts, last]
-    return tuple(results)
+    starts = torch.empty_like(ends, dtype=torch.bfloat16 if rounded else torch.float32)
+    last = torch.empty_like(first)
+    programs = batch * heads * triton.cdiv(size * values, LANES)
+    _carry[(programs,)](
+        first,
+        factors,
+        ends,
+        starts,
+        last,
+        size,
+        values,
+        chunks,
+        REVERSE=reverse,
+        LANES=LANES,
+        GROUP=GROUP,
+        ROUNDED=rounded,
+        num_warps=WARPS,
+        **OPTIONS,
+    )
+    return starts, last
 
 
 def chosen(r: Tensor, precision: str | None) -> str:
     """The precision for r; ValueError for an unknown one and for keys that are too long."""
-    if (size := r.shape[3]) > MOST_KEYS:
+    size = r.shape[3]
+    if size > MOST_KEYS:
         raise ValueError(
             f"wkv: r must have a key size of at most {MOST_KEYS} on tensor cores, got {size};"
             " backend='gpu' takes longer keys"
@@ -686,6 +710,7 @@ def launch(
     values = v.shape[3]
     chunks = triton.cdiv(time, CHUNK)
     keys, block = tiles(size, values)
+    sizes = (time, heads, size, values, chunks)
     shapes = {
         "FIXED": log_decay.dim() == 2,
         "CHUNK": CHUNK,
@@ -697,7 +722,7 @@ def launch(
         "PARTS": PARTS[log_decay.dtype],
         "num_warps": WARPS if min(keys, block) >= NARROW else FEW_WARPS,
     }
-    return (time, heads, size, values, chunks), shapes, (batch * heads * chunks,)
+    return sizes, shapes, (batch * heads * chunks,)
 
 
 @cache
@@ -726,4 +751,5 @@ def exact(dtype: torch.dtype, precision: str) -> bool:
 def tiles(size: int, values: int) -> tuple[int, int]:
     """Key rows (all) and columns of V of a tile: powers of two, at least 16."""
     keys = max(16, triton.next_power_of_2(size))
-    return keys, max(16, min(triton.next_power_of_2(values), VALUES))
+    block = min(triton.next_power_of_2(values), VALUES)
+    return keys, max(16, block)

@@ -38,23 +38,28 @@ OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 
 @triton.jit
 def _place(H, V, VALUES: tl.constexpr):
-    """Head of all batch rows, batch, head and the columns of values of this program."""
+    """Head counted over all batch rows, batch row, head, and the values (rows of the state) of this
+    program.
+    """
     blocks = tl.cdiv(V, VALUES)
     unit = (tl.program_id(0) // blocks).to(tl.int64)
-    return unit, unit // H, unit % H, (tl.program_id(0) % blocks) * VALUES + tl.arange(0, VALUES)
+    batch = unit // H
+    head = unit % H
+    value = (tl.program_id(0) % blocks) * VALUES + tl.arange(0, VALUES)
+    return unit, batch, head, value
 
 
 @triton.jit
-def _row(x, row, column, size):
-    """One step in float32 (arithmetic in a half type is wrong in the interpreter), zero beyond
-    `size`.
+def _load_row(x, row, column, size):
+    """One step of x (B,T,H,size) in float32 (arithmetic in a half type is wrong in the
+    interpreter), zero beyond `size`.
     """
     return tl.load(x + row * size + column, mask=column < size, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _tile(x, index, value, key, V, K):
-    """State number `index` of x (...,V,K): where its part lies, and its mask."""
+    """Where the part of this program of state number `index` of x (...,V,K) lies, and its mask."""
     return (
         x + (index * V + value[:, None]) * K + key[None, :],
         (value < V)[:, None] & (key < K)[None, :],
@@ -64,16 +69,20 @@ def _tile(x, index, value, key, V, K):
 @triton.jit
 def _decay(log_decay, factor, row, key, K):
     """ln w; w; and w - 1 for a weak decay, else w."""
-    log_w = _row(log_decay, row, key, K)
-    return log_w, tl.exp(log_w), _row(factor, row, key, K)
+    log_w = _load_row(log_decay, row, key, K)
+    return log_w, tl.exp(log_w), _load_row(factor, row, key, K)
 
 
 @triton.jit
 def _sum(first, second, low):
-    """first + second + low, as a sum whose second part is what the first rounds away."""
+    """first + second + low as a sum high + low, whose low is what the rounding of high cuts off.
+
+    `lost` is taken by Knuth's TwoSum, for which neither number need be the larger.
+    """
     total = first + second
     back = total - first
-    low = low + ((first - (total - back)) + (second - back))
+    lost = (first - (total - back)) + (second - back)
+    low = low + lost
     high = total + low
     return high, low - (high - total)
 
@@ -87,7 +96,19 @@ def _added(high, low, log_w, w, factor, added):
 
 @triton.jit
 def _outer(x, y):
+    """x^T y, a matrix."""
     return x[:, None] * y[None, :]
+
+
+@triton.jit
+def _step(high, low, log_decay, factor, k, v, a, b, row, key, value, K, V):
+    """S diag(w_t) + (S a_t) b_t^T + v_t k_t^T, the state S = high + low after one more step."""
+    log_w, w, rest = _decay(log_decay, factor, row, key, K)
+    read = tl.sum(high * _load_row(a, row, key, K)[None, :], 1)
+    added = _outer(read, _load_row(b, row, key, K)) + _outer(
+        _load_row(v, row, value, V), _load_row(k, row, key, K)
+    )
+    return _added(high, low, log_w, w, rest, added)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -125,14 +146,9 @@ def _forward(
         if KEEP:
             where, mask = _tile(kept, unit * tl.cdiv(T, CHUNK) + t // CHUNK, value, key, V, K)
             tl.store(where, high, mask=mask & (t % CHUNK == 0))
-        log_w, w, rest = _decay(log_decay, factor, row, key, K)
-        read = tl.sum(high * _row(a, row, key, K)[None, :], 1)
-        added = _outer(read, _row(b, row, key, K)) + _outer(
-            _row(v, row, value, V), _row(k, row, key, K)
-        )
-        high, low = _added(high, low, log_w, w, rest, added)
+        high, low = _step(high, low, log_decay, factor, k, v, a, b, row, key, value, K, V)
         if not KEEP:
-            o = tl.sum(high * _row(r, row, key, K)[None, :], 1)
+            o = tl.sum(high * _load_row(r, row, key, K)[None, :], 1)
             tl.store(out + row * V + value, o, mask=value < V)
     if not KEEP:
         where, mask = _tile(last, unit, value, key, V, K)
@@ -184,6 +200,7 @@ def _backward(
     for back in range(chunks):
         start = (chunks - 1 - back) * CHUNK
         count = tl.minimum(CHUNK, T - start)
+        # The states inside the chunk, from the one before it: `inside`, and `state` after it.
         where, mask = _tile(kept, unit * chunks + chunks - 1 - back, value, key, V, K)
         state = tl.load(where, mask=mask, other=0.0)
         state_low = tl.zeros_like(state)
@@ -191,45 +208,35 @@ def _backward(
             row = (batch * T + start + n) * H + head
             where, mask = _tile(inside, unit * CHUNK + n, value, key, V, K)
             tl.store(where, state, mask=mask)
-            log_w, w, rest = _decay(log_decay, factor, row, key, K)
-            read = tl.sum(state * _row(a, row, key, K)[None, :], 1)
-            added = _outer(read, _row(b, row, key, K)) + _outer(
-                _row(v, row, value, V), _row(k, row, key, K)
+            state, state_low = _step(
+                state, state_low, log_decay, factor, k, v, a, b, row, key, value, K, V
             )
-            state, state_low = _added(state, state_low, log_w, w, rest, added)
         tl.debug_barrier()  # what some threads have stored, others may load
         for n in range(count):
             t = start + count - 1 - n
             row = (batch * T + t) * H + head
-            r_t, k_t, a_t, b_t = (
-                _row(r, row, key, K),
-                _row(k, row, key, K),
-                _row(a, row, key, K),
-                _row(b, row, key, K),
-            )
-            v_t, grad_o = _row(v, row, value, V), _row(grad_out, row, value, V)
+            r_t = _load_row(r, row, key, K)
+            k_t = _load_row(k, row, key, K)
+            a_t = _load_row(a, row, key, K)
+            b_t = _load_row(b, row, key, K)
+            v_t = _load_row(v, row, value, V)
+            grad_o = _load_row(grad_out, row, value, V)
             log_w, w, rest = _decay(log_decay, factor, row, key, K)
-            tl.store(
-                grad_r + (apart + row) * K + key, tl.sum(state * grad_o[:, None], 0), mask=key < K
-            )
+            # Here `state` is still the one after step t, and from the next load on that before it.
+            place = (apart + row) * K  # of this step in the gradients of keys
+            tl.store(grad_r + place + key, tl.sum(state * grad_o[:, None], 0), mask=key < K)
             where, mask = _tile(inside, unit * CHUNK + count - 1 - n, value, key, V, K)
             state = tl.load(where, mask=mask, other=0.0)
             high, low = _sum(high, _outer(grad_o, r_t), low)
             read = tl.sum(state * a_t[None, :], 1)
             grad_read = tl.sum(high * b_t[None, :], 1)
-            tl.store(grad_k + (apart + row) * K + key, tl.sum(high * v_t[:, None], 0), mask=key < K)
-            tl.store(
-                grad_b + (apart + row) * K + key, tl.sum(high * read[:, None], 0), mask=key < K
-            )
-            tl.store(
-                grad_a + (apart + row) * K + key,
-                tl.sum(state * grad_read[:, None], 0),
-                mask=key < K,
-            )
-            tl.store(grad_w + (apart + row) * K + key, w * tl.sum(state * high, 0), mask=key < K)
+            tl.store(grad_k + place + key, tl.sum(high * v_t[:, None], 0), mask=key < K)
+            tl.store(grad_b + place + key, tl.sum(high * read[:, None], 0), mask=key < K)
+            tl.store(grad_a + place + key, tl.sum(state * grad_read[:, None], 0), mask=key < K)
+            tl.store(grad_w + place + key, w * tl.sum(state * high, 0), mask=key < K)
             tl.store(grad_v + row * V + value, tl.sum(high * k_t[None, :], 1), mask=value < V)
             high, low = _added(high, low, log_w, w, rest, _outer(grad_read, a_t))
-        tl.debug_barrier()
+        tl.debug_barrier()  # what some threads load here, others overwrite for the next chunk
     where, mask = _tile(grad_state, unit, value, key, V, K)
     tl.store(where, high, mask=mask)
 
@@ -239,10 +246,12 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Every o_t (B,T,H,V) and the last state (B,H,V,K)."""
     inputs = _taken(r, log_decay, k, v, a, b)
-    out, last = torch.empty_like(v), torch.empty_like(state)
+    out = torch.empty_like(v)
+    last = torch.empty_like(state)
     sizes, shapes, grid = launch(r, v)
     with torch.cuda.device_of(r):  # kernels are launched on the current device
-        _forward[grid](*inputs, state, out, last, state, *sizes, KEEP=False, **shapes, **OPTIONS)
+        no_kept = state  # in the place of a tensor that is not written
+        _forward[grid](*inputs, state, out, last, no_kept, *sizes, KEEP=False, **shapes, **OPTIONS)
     return out, last
 
 
@@ -259,9 +268,12 @@ def backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of all seven inputs, from those of both results."""
     inputs = _taken(r, log_decay, k, v, a, b)
-    grad_v, grad_state = torch.empty_like(v), torch.empty_like(state)
+    grad_v = torch.empty_like(v)
+    grad_state = torch.empty_like(state)
     sizes, shapes, grid = launch(r, v)
-    (batch, time, heads, size), values = r.shape, v.shape[3]
+    batch, time, heads, size = r.shape
+    values = v.shape[3]
+    # Partial sums, not atomic additions: the order of the sum is fixed, and so is its result.
     blocks = triton.cdiv(values, shapes["VALUES"])
     keys = (r, log_decay, k, a, b)
     grads = [
@@ -272,6 +284,8 @@ def backward(
     kept = state.new_empty((batch, heads, triton.cdiv(time, CHUNK), values, size))
     inside = state.new_empty((batch, heads, CHUNK, values, size))
     with torch.cuda.device_of(r):  # kernels are launched on the current device
+        # In the places of `out` and `last`, which are not written then: both gradients are written
+        # by the next kernel.
         _forward[grid](
             *inputs, state, grad_v, grad_state, kept, *sizes, KEEP=True, **shapes, **OPTIONS
         )
@@ -301,22 +315,23 @@ def backward(
 def launch(r: Tensor, v: Tensor) -> tuple[tuple[int, ...], dict[str, int], tuple[int]]:
     """T, H, K and V; the shapes compiled for; one program for each head and block of V."""
     batch, time, heads, size = r.shape
-    keys, block = tiles(size, v.shape[3])
+    values = v.shape[3]
+    keys, block = tiles(size, values)
+    sizes = (time, heads, size, values)
     shapes = {"CHUNK": CHUNK, "KEYS": keys, "VALUES": block}
-    return (
-        (time, heads, size, v.shape[3]),
-        shapes,
-        (batch * heads * triton.cdiv(v.shape[3], block),),
-    )
+    programs = batch * heads * triton.cdiv(values, block)
+    return sizes, shapes, (programs,)
 
 
 def tiles(size: int, values: int) -> tuple[int, int]:
     """Columns (all) and rows of the part of a state (V,K) that one program holds: powers of two."""
     keys = triton.next_power_of_2(size)
-    return keys, max(1, min(triton.next_power_of_2(values), TILE // keys))
+    block = min(triton.next_power_of_2(values), TILE // keys)
+    return keys, max(1, block)
 
 
 def _taken(r: Tensor, log_decay: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """r, ln w, what the kernels take of w, and the others."""
     log_w = log_decay.float()
-    return r, log_w, torch.where(log_w > WEAK.value, torch.expm1(log_w), log_w.exp()), *others
+    factor = torch.where(log_w > WEAK.value, torch.expm1(log_w), log_w.exp())
+    return r, log_w, factor, *others

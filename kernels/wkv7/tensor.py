@@ -62,10 +62,16 @@ LENGTHS = ("T", "H", "chunks")
 OPTIONS = {"enable_fp_fusion": True}
 # The interpreter has no products of bfloat16: it takes those of the rounded numbers in float32.
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
-# Parts of what is kept of a chunk, (C,K), and of its weights, (C,C); the latter from N and MA on
-# for the backward pass alone.
-P, G, BE, L, N = (tl.constexpr(part) for part in range(5))
-Z, MA, RM = (tl.constexpr(part) for part in range(3))
+# Parts of `rows`, the matrices (C,K) that are kept of every chunk.
+P = tl.constexpr(0)
+G = tl.constexpr(1)
+BE = tl.constexpr(2)  # b E
+L = tl.constexpr(3)
+N = tl.constexpr(4)  # for the backward pass alone
+# Parts of `weights`, the matrices (C,C).
+Z = tl.constexpr(0)
+MA = tl.constexpr(1)  # M A, for the backward pass alone
+RM = tl.constexpr(2)  # R M, likewise
 
 
 class Precision(NamedTuple):
@@ -103,9 +109,15 @@ def _dot(x, y, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def _row(unit, time, T, H):
+    """Row of a step in (B,T,H,...)."""
+    return (unit // H * T + time) * H + unit % H
+
+
+@triton.jit
 def _load_rows(x, row, count, stride, column, size, ROWS: tl.constexpr):
-    """ROWS rows in float32 (arithmetic in a half type is wrong in the interpreter), zero beyond
-    `count` and `size`.
+    """ROWS rows of x (...,size) from number `row` on, `stride` numbers apart, in float32
+    (arithmetic in a half type is wrong in the interpreter); zero beyond `count` and `size`.
     """
     i = tl.arange(0, ROWS)
     mask = (i < count)[:, None] & (column < size)[None, :]
@@ -124,6 +136,7 @@ def _store_rows(x, values, row, count, stride, column, size, ROWS: tl.constexpr)
 
 @triton.jit
 def _load_decays(log_decay, row, count, stride, key, K, ROWS: tl.constexpr):
+    """ln w of the steps of a chunk, zero beyond the last one, where a step changes nothing."""
     w = _load_rows(log_decay, row, count, stride, key, K, ROWS)
     return tl.where(w < LEAST, LEAST, w)  # a maximum would hide a NaN
 
@@ -138,11 +151,13 @@ def _tile(x, index, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _load_tile(x, index, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Tile number `index` in float32."""
     return tl.load(_tile(x, index, ROWS, COLUMNS)).to(tl.float32)
 
 
 @triton.jit
 def _store_tile(x, values, index, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The inverse of `_load_tile`, in the dtype of x."""
     tl.store(_tile(x, index, ROWS, COLUMNS), values)
 
 
@@ -184,10 +199,12 @@ def _parts(x):
 
 
 @triton.jit
-def _sums(which, high, middle, low):
-    """Sums of the rows of x, given by its `_parts`, that `which` says: products by 1 and 0 are
-    exact.
+def _sums(which, parts):
+    """Sums of the rows of x that `which`, (row of the sum, row of x), says; parts: `_parts(x)`.
+
+    Products by 1 and 0 are exact, and the smallest numbers are added first.
     """
+    high, middle, low = parts
     which = tl.where(which, 1.0, 0.0).to(tl.bfloat16)
     if INTERPRETED:
         which = which.to(tl.float32)
@@ -215,7 +232,7 @@ def _decay(log_w):
 
 @triton.jit
 def _load_decay(factors, index, count, key, KEYS: tl.constexpr):
-    """The two parts of W of chunk `index` as columns."""
+    """The two parts of W of chunk `index` of `count`, as columns."""
     kept = tl.load(factors + index * KEYS + key)
     factor = tl.load(factors + (count + index) * KEYS + key)
     return kept[:, None], factor[:, None]
@@ -244,19 +261,19 @@ def _prepare(
 ):
     """Everything of a chunk that needs no state: P, G, b E, L and Z; with KEEP also N, M A and R M.
 
-    `rows` (parts,B,H,chunks,C,KEYS), `weights` (parts,B,H,chunks,C,C), `factors` W
-    (B,H,chunks,KEYS).
+    `rows` (parts,B,H,chunks,C,KEYS), `weights` (parts,B,H,chunks,C,C), `factors` the two parts of W
+    (2,B,H,chunks,KEYS).
     """
     index = tl.program_id(0).to(tl.int64)
     count = tl.num_programs(0)
     unit = index // chunks
     start = (index % chunks) * CHUNK
-    row = (unit // H * T + start) * H + unit % H
+    row = _row(unit, start, T, H)
     left = T - start
     key = tl.arange(0, KEYS)
     i = tl.arange(0, CHUNK)
     log_w = _load_decays(log_decay, row, left, H * K, key, K, CHUNK)
-    high, middle, low = _parts(log_w)
+    log_w_parts = _parts(log_w)
     rs = _load_rows(r, row, left, H * K, key, K, CHUNK)
     ks = _load_rows(k, row, left, H * K, key, K, CHUNK)
     aa = _load_rows(a, row, left, H * K, key, K, CHUNK)
@@ -267,6 +284,8 @@ def _prepare(
     from_k = tl.zeros([CHUNK, CHUNK], tl.float32)
     to_k = tl.where(same, tl.sum(rs * ks, 1)[:, None], 0.0)
     to_b = tl.where(same, tl.sum(rs * bs, 1)[:, None], 0.0)
+    # At each level k and b are scaled by the decays after them in their part, r and a by those
+    # before them in theirs. Parts of one step, of level 0, have none.
     # Warps share the columns of a result if, of products that follow from each other, the last has
     # more columns than rows: here and below that is so.
     decay = tl.full([CHUNK, KEYS], 1.0, tl.float32)
@@ -281,13 +300,14 @@ def _prepare(
         to_b = tl.where(pairs, _dot(r_before, b_after, PAIRS), to_b)
         from_b = tl.where(pairs, _dot(a_before, b_after, PAIRS), 0.0)
         solved += _dot(solved, _dot(from_b, solved, SOLVE), SOLVE)
-        decay = tl.exp(_sums(_summed(level + 1, CHUNK), high, middle, low))
+        decay = tl.exp(_sums(_summed(level + 1, CHUNK), log_w_parts))
     through = _dot(solved, from_k, PAIRS)
     z = to_k + _dot(to_b, through, PAIRS)
     _store_tile(weights, z, Z * count + index, CHUNK, CHUNK)
     if KEEP:
         _store_tile(weights, through, MA * count + index, CHUNK, CHUNK)
-        _store_tile(weights, _dot(to_b, solved, PAIRS), RM * count + index, CHUNK, CHUNK)
+        back = _dot(to_b, solved, PAIRS)
+        _store_tile(weights, back, RM * count + index, CHUNK, CHUNK)
     after = decay  # of the last level, whose parts are the whole chunk
     b_after = bs * after
     _store_tile(rows, b_after, BE * count + index, CHUNK, KEYS)
@@ -296,7 +316,7 @@ def _prepare(
         _store_tile(rows, n, N * count + index, CHUNK, KEYS)
     added = ks * after + _dot(tl.trans(from_k), n, PAIRS)
     _store_tile(rows, added, L * count + index, CHUNK, KEYS)
-    before = tl.exp(_sums(i[None, :] < i[:, None], high, middle, low))
+    before = tl.exp(_sums(i[None, :] < i[:, None], log_w_parts))
     p = _dot(solved, aa * before, PAIRS)
     _store_tile(rows, p, P * count + index, CHUNK, KEYS)
     g = rs_decayed * before + _dot(to_b, p, PAIRS)
@@ -334,7 +354,7 @@ def _outputs(
     value = (tl.program_id(0) % blocks) * VALUES + tl.arange(0, VALUES)
     where, mask = _transposed_state(state, unit, key, value, K, V)
     h = tl.load(where, mask=mask, other=0.0)
-    first = (unit // H * T) * H + unit % H
+    first = _row(unit, 0, T, H)
     for chunk in range(chunks):
         index = unit * chunks + chunk
         row = first + chunk * CHUNK * H
@@ -390,7 +410,7 @@ def _carry(
     column = block * VALUES + tl.arange(0, VALUES)
     where, mask = _transposed_state(state, unit, key, column, K, V)
     h = tl.load(where, mask=mask, other=0.0)
-    first = (unit // H * T) * H + unit % H
+    first = _row(unit, 0, T, H)
     for n in range(chunks):
         chunk = chunks - 1 - n if BACK else n
         index = unit * chunks + chunk
@@ -433,8 +453,10 @@ def _states(
     PAIRS: tl.constexpr,
     STATE: tl.constexpr,
 ):
-    """The state before each chunk, by half of the programs, and by the others the gradient of that
-    after it.
+    """The state before each chunk into `starts`, by half of the programs, and by the others the
+    gradient of that after it into `ends`, both (B,H,chunks,KEYS,PADDED).
+
+    H' = W H + (b E)^T (P H) + L^T v, and transposed gH = W gH' + P^T (b E gH') + G^T grad_o.
     """
     blocks = PADDED // VALUES
     half = tl.num_programs(0) // 2
@@ -458,16 +480,16 @@ def _states(
             K,
             V,
             chunks,
-            P,
-            BE,
-            L,
-            False,
-            CHUNK,
-            KEYS,
-            VALUES,
-            PADDED,
-            PAIRS,
-            STATE,
+            READ=P,
+            WRITE=BE,
+            ADD=L,
+            BACK=False,
+            CHUNK=CHUNK,
+            KEYS=KEYS,
+            VALUES=VALUES,
+            PADDED=PADDED,
+            PAIRS=PAIRS,
+            STATE=STATE,
         )
     else:
         unit = ((program - half) // blocks).to(tl.int64)
@@ -486,16 +508,16 @@ def _states(
             K,
             V,
             chunks,
-            BE,
-            P,
-            G,
-            True,
-            CHUNK,
-            KEYS,
-            VALUES,
-            PADDED,
-            PAIRS,
-            STATE,
+            READ=BE,
+            WRITE=P,
+            ADD=G,
+            BACK=True,
+            CHUNK=CHUNK,
+            KEYS=KEYS,
+            VALUES=VALUES,
+            PADDED=PADDED,
+            PAIRS=PAIRS,
+            STATE=STATE,
         )
 
 
@@ -531,17 +553,20 @@ def _gradients(
     PAIRS: tl.constexpr,
     STATE: tl.constexpr,
 ):
-    """All gradients of the inputs of a chunk."""
+    """All gradients of the inputs of a chunk, from the state before it and the gradient of that
+    after it.
+    """
     index = tl.program_id(0).to(tl.int64)
     count = tl.num_programs(0)
     unit = index // chunks
     start = (index % chunks) * CHUNK
-    row = (unit // H * T + start) * H + unit % H
+    row = _row(unit, start, T, H)
     left = T - start
     key = tl.arange(0, KEYS)
     i = tl.arange(0, CHUNK)
 
     # Through the state before the chunk and that after it, a block of values at a time.
+    # `from_a_k`, (t, i), is the gradient of A, what a_t sees of k_i; the other three likewise.
     from_a_k = tl.zeros([CHUNK, CHUNK], tl.float32)
     from_a_b = tl.zeros([CHUNK, CHUNK], tl.float32)
     from_r_k = tl.zeros([CHUNK, CHUNK], tl.float32)
@@ -554,32 +579,32 @@ def _gradients(
     for block in range(PADDED // VALUES):
         value = block * VALUES + tl.arange(0, VALUES)
         vs = _load_rows(v, row, left, H * V, value, V, CHUNK)
-        os = _load_rows(grad_out, row, left, H * V, value, V, CHUNK)
+        go = _load_rows(grad_out, row, left, H * V, value, V, CHUNK)
         tile = index * (KEYS * PADDED) + key[:, None] * PADDED + value[None, :]
         h = tl.load(starts + tile).to(tl.float32)
         gh = tl.load(ends + tile).to(tl.float32)
         p = _load_tile(rows, P * count + index, CHUNK, KEYS)
         through = _load_tile(weights, MA * count + index, CHUNK, CHUNK)
-        u = _dot(p, h, STATE) + _dot(through, vs, PAIRS)
+        u = _dot(p, h, STATE) + _dot(through, vs, PAIRS)  # what the steps read
         n = _load_tile(rows, N * count + index, CHUNK, KEYS)
         back = _load_tile(weights, RM * count + index, CHUNK, CHUNK)
-        gu = _dot(n, gh, STATE) + _dot(tl.trans(back), os, PAIRS)
+        gu = _dot(n, gh, STATE) + _dot(tl.trans(back), go, PAIRS)
         added = _load_tile(rows, L * count + index, CHUNK, KEYS)
         z = _load_tile(weights, Z * count + index, CHUNK, CHUNK)
-        gv = _dot(added, gh, STATE) + _dot(tl.trans(z), os, PAIRS)
+        gv = _dot(added, gh, STATE) + _dot(tl.trans(z), go, PAIRS)
         _store_rows(grad_v, gv, row, left, H * V, value, V, CHUNK)
         from_a_k += _dot(gu, tl.trans(vs), STATE)
         from_a_b += _dot(gu, tl.trans(u), STATE)
-        from_r_k += _dot(os, tl.trans(vs), PAIRS)
-        from_r_b += _dot(os, tl.trans(u), STATE)
+        from_r_k += _dot(go, tl.trans(vs), PAIRS)
+        from_r_b += _dot(go, tl.trans(u), STATE)
         ga += _dot(gu, tl.trans(h), STATE)
-        gr += _dot(os, tl.trans(h), STATE)
+        gr += _dot(go, tl.trans(h), STATE)
         gk += _dot(vs, tl.trans(gh), STATE)
         gb += _dot(u, tl.trans(gh), STATE)
         g_factor += tl.sum(h * gh, 1)
 
     log_w = _load_decays(log_decay, row, left, H * K, key, K, CHUNK)
-    high, middle, low = _parts(log_w)
+    log_w_parts = _parts(log_w)
     w = tl.exp(log_w)
     rs = _load_rows(r, row, left, H * K, key, K, CHUNK)
     ks = _load_rows(k, row, left, H * K, key, K, CHUNK)
@@ -587,8 +612,8 @@ def _gradients(
     bs = _load_rows(b, row, left, H * K, key, K, CHUNK)
     earlier = i[None, :] < i[:, None]
     later = i[None, :] > i[:, None]
-    before = tl.exp(_sums(earlier, high, middle, low))
-    after = tl.exp(_sums(later, high, middle, low))
+    before = tl.exp(_sums(earlier, log_w_parts))
+    after = tl.exp(_sums(later, log_w_parts))
     ga *= before
     gr *= before * w
     gk *= after
@@ -596,9 +621,9 @@ def _gradients(
     # ln w of a step is in its own row of r, in the later rows of r and a, in the earlier rows of k
     # and b, and in W.
     gw = rs * gr
-    high_b, middle_b, low_b = _parts(gw + aa * ga)
-    high_a, middle_a, low_a = _parts(ks * gk + bs * gb)
-    gw += _sums(later, high_b, middle_b, low_b) + _sums(earlier, high_a, middle_a, low_a)
+    reading = _parts(gw + aa * ga)
+    writing = _parts(ks * gk + bs * gb)
+    gw += _sums(later, reading) + _sums(earlier, writing)
     gw += (g_factor * tl.exp(tl.sum(log_w, 0)))[None, :]
     same = i[:, None] == i[None, :]
     own_k = tl.sum(tl.where(same, from_r_k, 0.0), 1)[:, None]
@@ -607,12 +632,12 @@ def _gradients(
     gk += own_k * rs
     gb += own_b * rs
 
-    # And through what the steps see of each other.
+    # And through what the steps see of each other, a level at a time as in `_prepare`.
     rs_decayed = rs * w
     for level in range(LEVELS):
         pairs = _parting(level, CHUNK)
         inside = _summed(level, CHUNK)
-        decay = tl.exp(_sums(inside, high, middle, low))
+        decay = tl.exp(_sums(inside, log_w_parts))
         g_from_k = tl.where(pairs, from_a_k, 0.0)
         g_from_b = tl.where(pairs, from_a_b, 0.0)
         g_to_k = tl.where(pairs, from_r_k, 0.0)
@@ -635,8 +660,8 @@ def _gradients(
         gb += added_b
         own = rs * added_r
         summed = own + aa * added_a + ks * added_k + bs * added_b
-        high_s, middle_s, low_s = _parts(summed)
-        gw += own + _sums(tl.trans(inside), high_s, middle_s, low_s)
+        summed_parts = _parts(summed)
+        gw += own + _sums(tl.trans(inside), summed_parts)
     _store_rows(grad_r, gr, row, left, H * K, key, K, CHUNK)
     _store_rows(grad_w, gw, row, left, H * K, key, K, CHUNK)
     _store_rows(grad_k, gk, row, left, H * K, key, K, CHUNK)
@@ -663,10 +688,12 @@ def forward(
     plan = planned(r, v, precision)
     if 0 in (*r.shape, *v.shape):
         return torch.zeros_like(v), state.clone()
-    out, last = torch.empty_like(v), torch.empty_like(state)
+    out = torch.empty_like(v)
+    last = torch.empty_like(state)
     with torch.cuda.device_of(r):  # kernels are launched on the current device
         rows, weights, factors = _prepared(plan, r, log_decay, k, a, b, keep=False)
-        _outputs[(plan.units * triton.cdiv(v.shape[3], plan.carried),)](
+        blocks = triton.cdiv(v.shape[3], plan.carried)
+        _outputs[(plan.units * blocks,)](
             v,
             state,
             rows,
@@ -704,7 +731,9 @@ def backward(
     ends = torch.empty_like(starts)
     with torch.cuda.device_of(r):  # kernels are launched on the current device
         rows, weights, factors = _prepared(plan, r, log_decay, k, a, b, keep=True)
-        _states[(2 * plan.units * (plan.padded // plan.carried),)](
+        blocks = plan.padded // plan.carried
+        programs = 2 * plan.units * blocks  # half of them for each direction
+        _states[(programs,)](
             v,
             grad_out,
             state,
@@ -751,6 +780,7 @@ class Launch(NamedTuple):
 
     @property
     def programs(self) -> int:
+        """Programs of the kernels that take one chunk of one unit each."""
         return self.units * self.sizes[-1]
 
     def of_prepare(self, *, keep: bool) -> dict[str, Any]:
@@ -797,7 +827,7 @@ class Launch(NamedTuple):
 
 
 def planned(r: Tensor, v: Tensor, precision: str | None) -> Launch:
-    """The plan for inputs r (B,T,H,K) and v (B,T,H,V)."""
+    """The plan for inputs r (B,T,H,K) and v (B,T,H,V); for `precision` and errors see `forward`."""
     batch, time, heads, size = r.shape
     values = v.shape[3]
     if size > MOST_KEYS:
@@ -805,7 +835,8 @@ def planned(r: Tensor, v: Tensor, precision: str | None) -> Launch:
             f"wkv7: r must have a key size of at most {MOST_KEYS} on tensor cores, got {size};"
             " backend='gpu' takes more"
         )
-    chosen = precision or ("bf16" if r.dtype == torch.bfloat16 else "tf32x3")
+    default = "bf16" if r.dtype == torch.bfloat16 else "tf32x3"
+    chosen = default if precision is None else precision
     if chosen not in PRECISIONS:
         raise ValueError(
             f"wkv7: precision must be one of {', '.join(PRECISIONS)}, got {precision!r}"
@@ -814,11 +845,14 @@ def planned(r: Tensor, v: Tensor, precision: str | None) -> Launch:
     padded = max(16, triton.next_power_of_2(values))
     units = batch * heads
     if keys > 64 or chosen != "bf16":
-        chunk, carried, warps = 16, 16, (8, 4, 8)
+        chunk = 16
+        warps = (8, 4, 8)
     elif units >= MANY_UNITS:
-        chunk, carried, warps = 16, 16, (2, 2, 4)
+        chunk = 16
+        warps = (2, 2, 4)
     else:
-        chunk, carried, warps = 32, 32, (4, 4, 8)
+        chunk = 32
+        warps = (4, 4, 8)
     return Launch(
         sizes=(time, heads, size, values, triton.cdiv(time, chunk)),
         units=units,
@@ -826,7 +860,7 @@ def planned(r: Tensor, v: Tensor, precision: str | None) -> Launch:
         keys=keys,
         padded=padded,
         values=min(padded, TILE // keys),
-        carried=min(padded, carried),
+        carried=min(padded, chunk),
         warps=warps,
         precision=PRECISIONS[chosen],
     )
@@ -845,9 +879,10 @@ def _prepared(
     """Results of `_prepare` for every chunk; keep: with what the backward pass needs."""
     time, heads, size, _, chunks = plan.sizes
     kept = plan.precision.rows
-    parts = (5, 3) if keep else (4, 1)
-    rows = r.new_empty((parts[0], plan.programs, plan.chunk, plan.keys), dtype=kept)
-    weights = r.new_empty((parts[1], plan.programs, plan.chunk, plan.chunk), dtype=kept)
+    row_parts = 1 + (N if keep else L).value
+    weight_parts = 1 + (RM if keep else Z).value
+    rows = r.new_empty((row_parts, plan.programs, plan.chunk, plan.keys), dtype=kept)
+    weights = r.new_empty((weight_parts, plan.programs, plan.chunk, plan.chunk), dtype=kept)
     factors = r.new_empty((2, plan.programs, plan.keys), dtype=torch.float32)
     _prepare[(plan.programs,)](
         r,

@@ -343,6 +343,19 @@ def test_a_gpu_takes_its_own_kernels_unless_told_otherwise() -> None:
         choose("wkv", "cpu", cuda)
 
 
+def test_keys_that_do_not_fit_into_shared_memory_are_refused_in_both_directions() -> None:
+    """The backward pass too: as a registered operator it is called without a forward pass."""
+    from plkernel.kernels.wkv import gpu
+
+    given = WKV.problem("varying", (1, 3, 1, gpu.MOST_KEYS + 1, 2))
+    inputs = [given[name] for name in WKV.inputs]
+    message = "wkv: r must have a key size of at most 512 with backend 'gpu', got 513"
+    with pytest.raises(ValueError, match=message):
+        gpu.forward(*inputs)
+    with pytest.raises(ValueError, match=message):
+        gpu.backward(*inputs, given["grad_out"], given["grad_last"])
+
+
 def test_plan_of_the_scan_covers_time_and_fills_the_device() -> None:
     from plkernel.kernels.scan import gpu
 

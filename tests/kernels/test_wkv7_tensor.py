@@ -162,8 +162,9 @@ def test_what_the_kernels_do_not_take_is_refused() -> None:
     ):
         tensor.forward(*inputs)
     inputs = [x[..., :2] for x in inputs]
-    with pytest.raises(ValueError, match="one of bf16, tf32x3, ieee, got 'tf32'"):
-        tensor.forward(*inputs, precision="tf32")
+    for unknown in ("tf32", ""):
+        with pytest.raises(ValueError, match=f"one of bf16, tf32x3, ieee, got '{unknown}'"):
+            tensor.forward(*inputs, precision=unknown)
 
 
 def test_the_precision_follows_the_dtype() -> None:

@@ -10,7 +10,6 @@ rates are per first lag of the target. Their errors are ln(kernel / target): nea
 relative error, and they grow without end as a kernel vanishes, which relative errors do not.
 """
 
-import math
 import numbers
 import warnings
 from collections.abc import Callable
@@ -293,7 +292,7 @@ def _warn_of_distance(scores: Scores, target: Target, method: Method) -> None:
         remedy = "give more terms, or a smaller beta or max_lag"
     warnings.warn(
         f"{target.label} is not followed by this fit, which at the best scale is wrong by a factor"
-        f" of {math.exp(scores.e_log):.3g} either way: {remedy}",
+        f" of e**{scores.e_log:.3g} either way: {remedy}",
         stacklevel=3,
     )
 

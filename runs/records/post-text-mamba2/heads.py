@@ -1,10 +1,13 @@
 """Size of what the heads of a Mamba-2 give, by position, in windows longer than those of training.
 
-python runs/records/post-text-mamba2/heads.py STUDY writes heads.json beside this file: of every run
-of the study and of every layer, the root mean square of what heads give to the normalisation behind
-them, over test text, at positions between half of and all of so many bytes. A state that grows for
-as long as it reads shows there. The models are those that training left; nothing is trained. STUDY
-is the folder with the runs, runs/out/post-text-mamba2. The code that its specs name is trusted.
+python runs/records/post-text-mamba2/heads.py STUDY writes heads.json beside this file. Of every run
+of the study and of every layer it has the root mean square of what heads give to the normalisation
+behind them, over test text, at positions between half of and all of so many bytes: a state that
+grows for as long as it reads shows there. It has the bits per byte at those positions, and the same
+for heads that are levelled: what each gives behind the length of training is divided by its growth,
+which is measured on validation text and averaged over windows. The models are those that training
+left; nothing is trained. STUDY is the folder with the runs, runs/out/post-text-mamba2. The code
+that its specs name is trusted.
 """
 
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Annotated, Any
 import torch
 import tyro
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from plkernel.common import cli
 from plkernel.common.environment import environment
@@ -22,15 +26,18 @@ from plkernel.data.windows import fixed_windows
 from plkernel.models.mamba2 import mixers_of
 from plkernel.results.study import read_study
 from plkernel.training.checkpoint import open_model
+from plkernel.training.evaluate import predictor, token_losses
 from plkernel.training.loop import longest_window, open_corpus
 
 OUT = Path(__file__).resolve().parent / "heads.json"
 WINDOWS = 16
-"""Windows of test text; the sizes of one run differ by much less than those of one start do."""
+"""Windows of either text; sizes of one run differ by much less than those of two starts do."""
+AROUND = 64
+"""Positions before and behind one that the size of a head at it is averaged over, to level it."""
 
 
 def sizes(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -> None:
-    """Record the size of what heads give, by position.
+    """Record the size of what heads give, by position, and losses with heads that are levelled.
 
     Args:
         study: Folder of the study with its runs.
@@ -40,50 +47,85 @@ def sizes(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -> None
     rows = []
     for run in read_study(study).finished():
         folder = study / run.arm / f"seed-{run.seed}"
-        rows.append({"arm": run.arm, "seed": run.seed, **sizes_of(folder)})
+        rows.append({"arm": run.arm, "seed": run.seed, **read(folder)})
         print(f"{run.arm} {folder.name}", flush=True)
     save_json(out, {"environment": environment(1), "rows": rows})
     print(f"written: {out}")
 
 
-def sizes_of(run: Path) -> dict[str, Any]:
-    """Return the lengths in bytes, and for each layer a size at each of them."""
+def read(run: Path) -> dict[str, Any]:
+    """Return lengths in bytes, and at each of them a size for every layer, and bits per byte."""
     model, config, _ = open_model(run, trusted=True)
     condition = from_config(config)
     context = condition.train.context
-    longest = context * (condition.train.beyond or 1)
+    longest = context * condition.train.beyond
     farthest = longest_window(condition.corpus, condition.train)
     _, splits = open_corpus(condition.corpus, context, farthest)
-    windows = fixed_windows(splits.test, longest, WINDOWS)
-    powers = mean_squares(model, windows[:, :-1])
+    test = fixed_windows(splits.test, longest, WINDOWS)
+    validation = fixed_windows(splits.validation, longest, WINDOWS)
     lengths = [context]
     while lengths[-1] < longest:
         lengths.append(2 * lengths[-1])
-    layers = [
-        [float(power[length // 2 : length].mean().sqrt()) for length in lengths] for power in powers
-    ]
-    return {"lengths": lengths, "layers": layers}
+    layers = []
+    for mixer in mixers_of(model):
+        powers = powers_of_heads(model, mixer, test[:, :-1]).mean(dim=1)
+        layers.append([size**0.5 for size in by_length(powers, lengths)])
+    bits = by_length(bits_by_position(model, test), lengths)
+    # A layer reads what those below it give, which are levelled by then.
+    for mixer in mixers_of(model):
+        level_(mixer, powers_of_heads(model, mixer, validation[:, :-1]), context)
+    levelled = by_length(bits_by_position(model, test), lengths)
+    return {"lengths": lengths, "layers": layers, "bpb": bits, "levelled_bpb": levelled}
 
 
 @torch.no_grad()
-def mean_squares(model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """Return mean squares (T,) of what heads give for `inputs` (B,T), for each layer.
+def powers_of_heads(model: nn.Module, mixer: Any, inputs: Tensor) -> Tensor:
+    """Return mean squares (T,H) of what the heads of a layer give for `inputs` (B,T).
 
-    They are taken where they enter the gated normalisation of a layer, the skip D x among them.
+    They are taken where they enter the gated normalisation of the layer, the skip D x among them.
     """
     found: list[Tensor] = []
 
     def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        heads, *_gate = given
-        found.append(heads.square().mean(dim=(0, 2)))
+        values, *_gate = given
+        by_head = values.unflatten(2, (mixer.num_heads, -1))
+        found.append(by_head.square().mean(dim=(0, 3)))
 
-    hooks = [mixer.norm.register_forward_pre_hook(keep) for mixer in mixers_of(model)]
+    hook = mixer.norm.register_forward_pre_hook(keep)
     try:
         model(inputs)
     finally:
-        for hook in hooks:
-            hook.remove()
-    return found
+        hook.remove()
+    (powers,) = found
+    return powers
+
+
+def level_(mixer: Any, powers: Tensor, context: int) -> None:
+    """Divide what each head gives behind `context` by its growth since, given `powers` (T,H)."""
+    ends = F.pad(powers.T[None], (AROUND, AROUND), mode="replicate")
+    around = F.avg_pool1d(ends, 2 * AROUND + 1, stride=1)[0].T
+    within = powers[context // 2 : context].mean(dim=0)
+    factors = (within / around).sqrt()
+    factors[:context] = 1.0
+
+    def divide(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        values, *gate = given
+        by_head = values.unflatten(2, (mixer.num_heads, -1))
+        level = by_head * factors[: values.shape[1], :, None]
+        return level.flatten(2), *gate
+
+    mixer.norm.register_forward_pre_hook(divide)
+
+
+def bits_by_position(model: nn.Module, windows: Tensor) -> Tensor:
+    """Return the mean bits (T,) of every byte of `windows` (B,T+1) behind the first."""
+    losses = token_losses(predictor(model, torch.device("cpu")), windows, batch=2)
+    return torch.as_tensor(losses).mean(dim=0)
+
+
+def by_length(values: Tensor, lengths: list[int]) -> list[float]:
+    """Return the means of `values` (T,) between half of and all of each length."""
+    return [float(values[length // 2 : length].mean()) for length in lengths]
 
 
 if __name__ == "__main__":

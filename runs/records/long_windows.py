@@ -3,7 +3,8 @@
 A loss is bits per byte at positions between half of and all of so many bytes from the beginning of
 a window, or what of them is lost by reading on. Lengths are in multiples of the length of training.
 Where a study has scaling-off.json, the same models with decays that stop slowing down behind the
-length of training stand beside the arms.
+length of training stand beside the arms. heads.json has the size of what heads give, by length, and
+losses with heads that are levelled.
 """
 
 import json
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from recall_tests import block, start
@@ -74,6 +76,42 @@ def lead(study: str, arm: str, times: int) -> PairedDifference:
     assert other is not None, f"{arm} is a baseline of {study}"
     found = losses(study, "positions")
     return paired_difference(found[arm][times], found[other][times])
+
+
+@cache
+def growth(study: str) -> dict[str, Lengths]:
+    """Return the size of what heads give by length over that within training, by arm and seed.
+
+    The geometric mean over layers, of heads.json.
+    """
+    found: dict[str, Lengths] = {}
+    for row in _of_heads(study):
+        sizes = np.array(row["layers"])
+        over = np.exp(np.log(sizes / sizes[:, :1]).mean(axis=0))
+        context = row["lengths"][0]
+        for length, by in zip(row["lengths"], over.tolist(), strict=True):
+            found.setdefault(row["arm"], {}).setdefault(length // context, {})[row["seed"]] = by
+    return found
+
+
+@cache
+def levelled(study: str) -> dict[str, Lengths]:
+    """Return the bits by which levelled heads change a loss by length, by arm and seed."""
+    found: dict[str, Lengths] = {}
+    for row in _of_heads(study):
+        context = row["lengths"][0]
+        for length, plain, level in zip(
+            row["lengths"], row["bpb"], row["levelled_bpb"], strict=True
+        ):
+            by_length = found.setdefault(row["arm"], {})
+            by_length.setdefault(length // context, {})[row["seed"]] = level - plain
+    return found
+
+
+def _of_heads(study: str) -> list[dict[str, Any]]:
+    """Return the rows of heads.json."""
+    rows: list[dict[str, Any]] = json.loads((RECORDS / study / "heads.json").read_text())["rows"]
+    return rows
 
 
 def figure(study: str) -> Figure:

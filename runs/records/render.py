@@ -7,9 +7,10 @@ what short half-lives are worth, memory-shortness/dose.png and .svg, what expone
 worth, memory-dose/best.png and .svg, what exponents are worth on eight texts,
 beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth, starts.png and .svg
 in models-goose and models-mamba2, recall beyond the length of training, recall.png and .svg in
-recall-post, -capacity, -far and -mamba2, losses on text beyond it, post-text/post-text.png and
-.svg, and what the longest half-life is worth where copies are far, reach/reach.png and .svg. The
-forest of all of them and its numbers are forest/forest.png, .svg and table.json.
+recall-post, -capacity, -far, -mamba2 and -mamba2-held, losses on text beyond it, losses.png and
+.svg in post-text and -mamba2, and what the longest half-life is worth where copies are far,
+reach/reach.png and .svg. The forest of all of them and its numbers are forest/forest.png, .svg and
+table.json.
 """
 
 import json
@@ -46,6 +47,7 @@ from plkernel.results.loss_curves import difference_figure
 from plkernel.results.statistics import (
     PairedDifference,
     difference_curves,
+    mean_interval,
     paired_difference,
     pointwise_band,
 )
@@ -411,6 +413,27 @@ def _of_long_windows(
     header = [title, *(f"{times} times" for times in lengths)]
     sources = [source(study), source(f"{study}/scaling-off.json")]
     return "\n\n".join([markdown(header, lines), *sources])
+
+
+def heads(study: str) -> str:
+    """Return by how much what heads give grows beyond the length of training, and what it costs.
+
+    Sizes by length over those within the length of training, mean and range over seeds; and the
+    change of the loss at the longest if heads are levelled, with its 95 % interval.
+    """
+    sizes, changes = long_windows.growth(study), long_windows.levelled(study)
+    times = [*next(iter(sizes.values()))]
+    lines = []
+    for arm in read_study(RECORDS / study).arms:
+        cells = []
+        for length in times[1:]:
+            over = [*sizes[arm][length].values()]
+            cells.append(f"{np.mean(over):.2f} ({min(over):.2f} to {max(over):.2f})")
+        change = mean_interval(changes[arm][times[-1]].values())
+        cells.append(f"{change.mean:+.3f} ({change.low:+.3f} to {change.high:+.3f})")
+        lines.append([arm, *cells])
+    header = ["size", *(f"{length} times" for length in times[1:]), "bits if levelled"]
+    return f"{markdown(header, lines)}\n\n{source(f'{study}/heads.json')}"
 
 
 def searched(study: str) -> str:
@@ -787,6 +810,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "recall-leads": recall_leads,
     "by-position": by_position,
     "reading-on": reading_on,
+    "heads": heads,
     "searched": searched,
     "scaling-stopped": scaling_stopped,
     "lengths": at_lengths,
@@ -1011,7 +1035,8 @@ if __name__ == "__main__":
     of_recall = ("post", "capacity", "far", "mamba2", "mamba2-held")
     for one in (f"recall-{name}" for name in of_recall):
         figures[f"{one}/recall"] = recall_tests.figure(one)
-    figures["post-text/post-text"] = long_windows.figure("post-text")
+    for one in ("post-text", "post-text-mamba2"):
+        figures[f"{one}/losses"] = long_windows.figure(one)
     figures["reach/reach"] = reach_figure()
     figures["forest/forest"] = forest.figure()
     save_json(RECORDS / "forest/table.json", forest.table())

@@ -273,6 +273,25 @@ def behind_at(study: str, arm: str, times: str, stopped: str = "") -> Estimate:
     return Estimate(found.mean, found.low, found.high)
 
 
+@number
+def heads_grow(study: str, arm: str, times: str) -> float:
+    """Return the mean size of what heads give, up to a length over that within training.
+
+    times: lengths of training.
+    """
+    return statistics.fmean(long_windows.growth(study)[arm][int(times)].values())
+
+
+@number
+def levelled(study: str, arm: str, times: str) -> Estimate:
+    """Return the bits by which levelled heads change the loss at a length.
+
+    The arguments are those of heads-grow.
+    """
+    found = mean_interval(long_windows.levelled(study)[arm][int(times)].values())
+    return Estimate(found.mean, found.low, found.high)
+
+
 def _validation(run: StudyRun, step: int) -> float:
     """Return the loss on validation text at a step."""
     (found,) = [row.val_bpb for row in run.evaluations if row.step == step]
@@ -426,6 +445,7 @@ def spread_over_pilot(study: str) -> float:
 AVERAGED = (
     "beta-sweep",
     "post-text",
+    "post-text-mamba2",
     "reach",
     "reach-far",
     "reach-wide",

@@ -339,7 +339,9 @@ def _law_and_items(rest: str) -> tuple[str, list[str]]:
     first = items[0]
     if first in LAWS:
         return first, items[1:]
-    return "potts", items if rest else []
+    if not rest:
+        return "potts", []
+    return "potts", items
 
 
 def _read_values(law: str, items: list[str]) -> dict[str, Any]:

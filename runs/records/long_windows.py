@@ -8,7 +8,7 @@ losses with heads that are levelled.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,34 +84,35 @@ def growth(study: str) -> dict[str, Lengths]:
 
     The geometric mean over layers, of heads.json.
     """
-    found: dict[str, Lengths] = {}
-    for row in _of_heads(study):
-        sizes = np.array(row["layers"])
-        over = np.exp(np.log(sizes / sizes[:, :1]).mean(axis=0))
-        context = row["lengths"][0]
-        for length, by in zip(row["lengths"], over.tolist(), strict=True):
-            found.setdefault(row["arm"], {}).setdefault(length // context, {})[row["seed"]] = by
-    return found
+
+    def sizes(row: Mapping[str, Any]) -> list[float]:
+        by_layer = np.array(row["layers"])
+        over = by_layer / by_layer[:, :1]
+        means: list[float] = np.exp(np.log(over).mean(axis=0)).tolist()
+        return means
+
+    return _of_heads(study, sizes)
 
 
 @cache
 def levelled(study: str) -> dict[str, Lengths]:
     """Return the bits by which levelled heads change a loss by length, by arm and seed."""
+
+    def changes(row: Mapping[str, Any]) -> list[float]:
+        return np.subtract(row["levelled_bpb"], row["bpb"]).tolist()
+
+    return _of_heads(study, changes)
+
+
+def _of_heads(study: str, values: Callable[[Mapping[str, Any]], list[float]]) -> dict[str, Lengths]:
+    """Return what `values` gives at every length of a row of heads.json, by arm and seed."""
     found: dict[str, Lengths] = {}
-    for row in _of_heads(study):
+    for row in json.loads((RECORDS / study / "heads.json").read_text())["rows"]:
         context = row["lengths"][0]
-        for length, plain, level in zip(
-            row["lengths"], row["bpb"], row["levelled_bpb"], strict=True
-        ):
-            by_length = found.setdefault(row["arm"], {})
-            by_length.setdefault(length // context, {})[row["seed"]] = level - plain
+        by_length = found.setdefault(row["arm"], {})
+        for length, value in zip(row["lengths"], values(row), strict=True):
+            by_length.setdefault(length // context, {})[row["seed"]] = value
     return found
-
-
-def _of_heads(study: str) -> list[dict[str, Any]]:
-    """Return the rows of heads.json."""
-    rows: list[dict[str, Any]] = json.loads((RECORDS / study / "heads.json").read_text())["rows"]
-    return rows
 
 
 def figure(study: str) -> Figure:

@@ -421,7 +421,8 @@ def heads(study: str) -> str:
     Sizes by length over those within the length of training, mean and range over seeds; and the
     change of the loss at the longest if heads are levelled, with its 95 % interval.
     """
-    sizes, changes = long_windows.growth(study), long_windows.levelled(study)
+    sizes = long_windows.growth(study)
+    changes = long_windows.levelled(study)
     times = [*next(iter(sizes.values()))]
     lines = []
     for arm in read_study(RECORDS / study).arms:
@@ -1033,8 +1034,8 @@ if __name__ == "__main__":
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
     of_recall = ("post", "capacity", "far", "mamba2", "mamba2-held")
-    for one in (f"recall-{name}" for name in of_recall):
-        figures[f"{one}/recall"] = recall_tests.figure(one)
+    for name in of_recall:
+        figures[f"recall-{name}/recall"] = recall_tests.figure(f"recall-{name}")
     for one in ("post-text", "post-text-mamba2"):
         figures[f"{one}/losses"] = long_windows.figure(one)
     figures["reach/reach"] = reach_figure()

@@ -1,24 +1,31 @@
 """The Mamba-2 of transformers with ordered decays, and with decays that depend on the position.
 
 Specs name it as `kind = "plkernel.models.mamba2:mamba2"`; `[model.config]` takes what Mamba2Config
-does, and `parametrisation` and `scaling_length` (`plkernel.models.spectrum`). With p = A_log, head
-k of N, dt the time step and t the position, a head decays by
+does, and `parametrisation`, `scaling_length` and `scaling_of` (`plkernel.models.spectrum`). With
+p = A_log, head k of N, dt = softplus(u + dt_bias) the time step, u its part that depends on the
+input, and t the position, a head takes its input times dt and decays by
 
-    a = exp(-exp(p_k) dt t**-alpha_k)
+    a = exp(-exp(p_k) dt)                     without scaling
+    a = exp(-exp(p_k) dt t**-alpha_k)         scaling_of "decay", as the source has it
+    a = exp(-exp(p_k) dt)                     scaling_of "time_step", where
+        dt = softplus(u + dt_bias_k - alpha_k ln t)
 
-and takes its input times dt, as ever. Without the two options it is Mamba2ForCausalLM itself.
-Positions are those of the tokens that an attention mask leaves, so that padding before a text does
-not move them.
-Source: arXiv 2604.07658, definition 4.5, and its code.
+With the last the input is scaled with the decay: where dt is small it is dt t**-alpha_k, so that
+the sum of a slow head does not grow with the span that it sums over. Its alpha is that of
+p_k + ln softplus(dt_bias_k), the logarithm of the rate without an input. Without these options it
+is Mamba2ForCausalLM itself. Positions are those of the tokens that an attention mask leaves, so
+that padding before a text does not move them.
+Source: arXiv 2604.07658, definition 4.5, and its code; the scaling of time steps is ours.
 """
 
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from plkernel.models import Order
 from plkernel.models.layers import BYTES, modules_with
@@ -33,6 +40,8 @@ from plkernel.models.spectrum import (
     scaled,
 )
 
+Scaled = Literal["decay", "time_step"]
+"""What the position scales: the decay alone, or the time step, which input and decay share."""
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens of transformers, none of which a byte is."""
 OVER_BYTES: dict[str, Any] = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
@@ -42,38 +51,46 @@ OVER_BYTES: dict[str, Any] = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use
 def mamba2(options: Mapping[str, Any]) -> nn.Module:
     """A Mamba2ForCausalLM over bytes.
 
-    options: those of Mamba2Config; `parametrisation`; and `scaling_length`, T of the position
-    scaling in bytes, None for none. Raises ValueError for an unknown option.
+    options: those of Mamba2Config; `parametrisation`; `scaling_length`, T of the position scaling
+    in bytes, None for none; and `scaling_of`, what it scales. Raises ValueError for an unknown
+    option.
     """
     from transformers import Mamba2Config, Mamba2ForCausalLM
 
     given = dict(options)
     parametrisation = given.pop("parametrisation", "free")
     length = given.pop("scaling_length", None)
+    scaling_of = given.pop("scaling_of", None)
     known = Mamba2Config().to_dict()
     for name in given:
         if name not in known:
             raise ValueError(f"config must have options of Mamba2Config, got {name!r}")
     model = Mamba2ForCausalLM(Mamba2Config(**{**OVER_BYTES, **given}))
-    shape_decays_(model, parametrisation, length)
+    shape_decays_(model, parametrisation, length, scaling_of)
     return model
 
 
 def shape_decays_(
-    model: nn.Module, parametrisation: Order = "free", scaling_length: float | None = None
+    model: nn.Module,
+    parametrisation: Order = "free",
+    scaling_length: float | None = None,
+    scaling_of: Scaled | None = None,
 ) -> None:
     """Order the decays of a Mamba2ForCausalLM, scale them by the position, or both, in place.
 
-    Ordered heads keep the decays that they have: ValueError unless A_log rises with the head.
-    Scaled decays know no cache, which would have to say how many tokens came before: ValueError for
-    fewer than two heads, and for heads of one A_log, which have no order to scale them by. A model
-    without such layers, or that is shaped already, is refused, and left as it is.
+    scaling_of: None is "decay". Ordered heads keep the decays that they have: ValueError unless
+    A_log rises with the head. Scaled decays know no cache, which would have to say how many tokens
+    came before: ValueError for fewer than two heads, and for heads of one A_log, or of one rate
+    with `scaling_of` "time_step", which have no order to scale them by. A model without such
+    layers, or that is shaped already, is refused, and left as it is.
     """
     if parametrisation not in get_args(Order):
         raise ValueError(
             f"parametrisation must be one of {', '.join(get_args(Order))}, got {parametrisation!r}"
         )
     check_scaling_length(scaling_length)
+    _check_scaling_of(scaling_of, scaling_length)
+    steps = scaling_of == "time_step"
     mixers = mixers_of(model)
     if parametrisation == "free" and scaling_length is None:
         return
@@ -83,13 +100,28 @@ def shape_decays_(
             f" decay for each head, got {scaling_length:g}; uninstall mamba_ssm"
         )
     for mixer in mixers:
-        _check_mixer(mixer, scaling_length)
+        _check_mixer(mixer, scaling_length, steps)
     # All levels before any change: those of one mixer may have another order.
     levels: list[Ordered | None] = [None] * len(mixers)
     if parametrisation == "ordered":
         levels = [_ordered_of(mixer.A_log) for mixer in mixers]
     for mixer, ordered in zip(mixers, levels, strict=True):
-        _shape_mixer_(mixer, ordered, scaling_length)
+        _shape_mixer_(mixer, ordered, scaling_length, steps)
+
+
+def _check_scaling_of(scaling_of: Any, length: float | None) -> None:
+    """ValueError for something that no position scales, or where none does."""
+    if scaling_of is None:
+        return
+    if scaling_of not in get_args(Scaled):
+        raise ValueError(
+            f"scaling_of must be one of {', '.join(get_args(Scaled))}, got {scaling_of!r}"
+        )
+    if length is None:
+        raise ValueError(
+            f"scaling_of must be left out without scaling_length, got {scaling_of!r}; set that, or"
+            " leave it out"
+        )
 
 
 def mixers_of(model: nn.Module) -> list[Any]:
@@ -98,8 +130,11 @@ def mixers_of(model: nn.Module) -> list[Any]:
     return modules_with(model, ("A_log", "dt_bias"), wanted)
 
 
-def _check_mixer(mixer: Any, length: float | None) -> None:
-    """ValueError unless A_log is a parameter, one number for each head, that can be scaled."""
+def _check_mixer(mixer: Any, length: float | None, steps: bool) -> None:
+    """ValueError unless A_log is a parameter, one number for each head, that can be scaled.
+
+    steps: the time steps are.
+    """
     if isinstance(mixer, MixerDecays):
         raise ValueError(
             "model must have decays that are neither ordered nor scaled yet, got one that"
@@ -112,8 +147,22 @@ def _check_mixer(mixer: Any, length: float | None) -> None:
     if length is None:
         return
     check_scaling_length(length, channels=a_log.numel(), name="num_heads")
-    if not a_log.is_meta:  # whose numbers nobody knows yet
+    if a_log.is_meta:  # whose numbers nobody knows yet
+        return
+    if steps:
+        check_differ("A_log + ln softplus(dt_bias)", _log_rates(a_log, mixer.dt_bias).detach())
+    else:
         check_differ("A_log", a_log.detach())
+
+
+def _log_rates(a_log: Tensor, dt_bias: Tensor) -> Tensor:
+    """ln of the rates without an input (H,), A_log + ln softplus(dt_bias), float32."""
+    # ln softplus(x) is x within float32 from -15 down, where softplus loses its digits and then
+    # is 0.
+    bias = dt_bias.float()
+    small = bias < -15
+    steps = F.softplus(bias.where(~small, torch.zeros_like(bias)))
+    return a_log.float() + torch.where(small, bias, steps.log())
 
 
 def _ordered_of(a_log: Tensor) -> Ordered:
@@ -122,12 +171,17 @@ def _ordered_of(a_log: Tensor) -> Ordered:
     return ordered.set_(a_log)
 
 
-def _shape_mixer_(mixer: Any, ordered: Ordered | None, length: float | None) -> None:
-    """Put `ordered` in the place of A_log, if there is one, and scale A_log, in place."""
+def _shape_mixer_(mixer: Any, ordered: Ordered | None, length: float | None, steps: bool) -> None:
+    """Put `ordered` in the place of A_log, if there is one, and scale, in place.
+
+    steps: the time steps are scaled, A_log otherwise.
+    """
     if ordered is not None:
         del mixer.A_log
         mixer.ordered = ordered
-    mixer.register_buffer("log_length", log_length(length))
+    # Two names, so that a reader of a checkpoint knows what is scaled.
+    mixer.register_buffer("log_length", None if steps else log_length(length))
+    mixer.register_buffer("step_log_length", log_length(length) if steps else None)
     kind: Any = type(mixer)
     mixer.__class__ = _with_decays(kind)
 
@@ -145,29 +199,46 @@ def _blank_mixer(kind: Any) -> Any:
 
 
 class MixerDecays(ExactBuffers):
-    """Form of a mixer's decays: A_log is a function of other parameters, or of time.
+    """Form of a mixer's decays: A_log or dt_bias is a function of other parameters, or of time.
 
-    Outside `forward` A_log is that of position 1.
+    Outside `forward` they are those of position 1.
     """
 
+    EXACT = "log_length", "step_log_length"
     log_t: Tensor | None = None
     """ln t of the tokens of a forward pass, (1,T) or (B,T); None outside of it."""
 
     if TYPE_CHECKING:
         log_length: Tensor | None
+        step_log_length: Tensor | None
 
         def __getattr__(self, name: str) -> Any: ...
 
     @property
     def A_log(self) -> Tensor:  # its name in transformers
         """p (H,), or p - alpha ln t (1,T,H) or (B,T,H) while tokens go through."""
-        ordered = self._modules.get("ordered")
-        levels: Tensor | None = self._parameters.get("A_log") if ordered is None else ordered()
-        assert levels is not None
+        levels = self._levels()
         if self.log_t is None or self.log_length is None:
             return levels
         wide = levels.float()
         return scaled(wide, exponents(wide, self.log_length), self.log_t)
+
+    @property
+    def dt_bias(self) -> Tensor:  # its name in transformers
+        """dt_bias (H,), or dt_bias - alpha ln t as `A_log` while tokens go through."""
+        bias = self._parameters["dt_bias"]
+        assert bias is not None
+        if self.log_t is None or self.step_log_length is None:
+            return bias
+        alpha = exponents(_log_rates(self._levels(), bias), self.step_log_length)
+        return scaled(bias.float(), alpha, self.log_t)
+
+    def _levels(self) -> Tensor:
+        """p (H,), ordered or not."""
+        ordered = self._modules.get("ordered")
+        levels: Tensor | None = self._parameters.get("A_log") if ordered is None else ordered()
+        assert levels is not None
+        return levels
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """By the class that was shaped: its own is made here, and has no name to be found by."""
@@ -178,7 +249,7 @@ class MixerDecays(ExactBuffers):
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """As the mixer does; ValueError for a cache beside decays that depend on the position."""
-        if self.log_length is None:
+        if self.log_length is None and self.step_log_length is None:
             return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]
         given = dict(zip(("cache", "attention_mask"), args, strict=False)) | kwargs
         caches = [given.get(name) for name in ("cache", "cache_params", "past_key_values")]

@@ -137,7 +137,8 @@ def _free_layers(model: nn.Module) -> list[Any]:
         if log_length is not None:
             raise ValueError(
                 "scaling_length must be left out for heads of one A, whose order it scales decays"
-                f" by, got {float(log_length.exp()):g}; or use init spectrum_"
+                f" by, got {float(log_length.exp()):g}; or use init spectrum_, or"
+                " scaling_of 'time_step'"
             )
     return layers
 

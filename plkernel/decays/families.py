@@ -367,6 +367,15 @@ def mamba2_by_level(given: Given) -> Floats:
     return mamba2(replace(given, tensors={**given.tensors, "A_log": a_log}))
 
 
+def mamba2_by_step(given: Given) -> Floats:
+    """`mamba2` of dt_bias - alpha ln T, alpha that of A_log + ln softplus(dt_bias)."""
+    a_log = _levels(given, "A_log")
+    dt_bias = given["dt_bias"].reshape(-1)
+    slowed = _slowed(given, np.log(stepped_rate(a_log, dt_bias)))
+    tensors = {**given.tensors, "A_log": a_log, "dt_bias": dt_bias - slowed}
+    return mamba2(replace(given, tensors=tensors))
+
+
 def rwkv7_by_level(given: Given) -> Floats:
     """exp(-1/2) sigmoid(l - alpha ln T), where l is w0 with the levels, if those are apart.
 
@@ -488,6 +497,7 @@ RATES: dict[str, Callable[[Given], Floats]] = {
         mamba,
         mamba2,
         mamba2_by_level,
+        mamba2_by_step,
         mamba3,
         retnet,
         rg_lru,

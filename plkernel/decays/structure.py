@@ -25,7 +25,7 @@ MOST_READ = 2**22
 """Numbers of one tensor without a formula that are looked at for NaN."""
 NOT_FINITE = (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf))
 """Names of findings, and the tests of numbers for them."""
-OWN = ("ordered.theta", "log_length", "zigzag")
+OWN = ("ordered.theta", "log_length", "step_log_length", "zigzag")
 """Tensors of plkernel's models alone, of which nobody else needs to hear."""
 DEFAULTS = {"expand": 2, "d_state": 16, "headdim": 64}
 """Settings of mamba_ssm that its tables in config.json may leave out."""

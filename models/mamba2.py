@@ -150,12 +150,12 @@ def _check_mixer(mixer: Any, length: float | None, steps: bool) -> None:
     if a_log.is_meta:  # whose numbers nobody knows yet
         return
     if steps:
-        check_differ("A_log + ln softplus(dt_bias)", _log_rates(a_log, mixer.dt_bias).detach())
+        check_differ("A_log + ln softplus(dt_bias)", log_rates(a_log, mixer.dt_bias).detach())
     else:
         check_differ("A_log", a_log.detach())
 
 
-def _log_rates(a_log: Tensor, dt_bias: Tensor) -> Tensor:
+def log_rates(a_log: Tensor, dt_bias: Tensor) -> Tensor:
     """ln of the rates without an input (H,), A_log + ln softplus(dt_bias), float32."""
     # ln softplus(x) is x within float32 from -15 down, where softplus loses its digits and then
     # is 0.
@@ -230,7 +230,7 @@ class MixerDecays(ExactBuffers):
         assert bias is not None
         if self.log_t is None or self.step_log_length is None:
             return bias
-        alpha = exponents(_log_rates(self._levels(), bias), self.step_log_length)
+        alpha = exponents(log_rates(self._levels(), bias), self.step_log_length)
         return scaled(bias.float(), alpha, self.log_t)
 
     def _levels(self) -> Tensor:

@@ -30,7 +30,7 @@ from plkernel.analysis.parametrisations import (
 from plkernel.decays.official import to_official
 from plkernel.models.init import initialise_
 from plkernel.models.init.mamba2 import log_spaced_, power_law_, spectrum_, unit_a_
-from plkernel.models.mamba2 import mamba2, shape_decays_
+from plkernel.models.mamba2 import log_rates, mamba2, shape_decays_
 from plkernel.models.power_law import decays_
 from plkernel.models.rwkv import RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, GooseMixing, RWKV7Config
@@ -51,6 +51,8 @@ MAMBA2 = {
     "n_groups": 2,
     "chunk_size": 8,
 }
+STEPS: Any = {"scaling_length": 40, "scaling_of": "time_step"}
+MAMBA2_OPTIONS: list[Any] = [*OPTIONS, STEPS, {**STEPS, "parametrisation": "ordered"}]
 SINGLE = torch.finfo(torch.float32).eps
 
 
@@ -277,15 +279,25 @@ def true_lives(model: nn.Module) -> list[np.ndarray]:
         mixer: Any = layer.mixer
         levels = mixer.A_log.detach().double().tolist()
         rates = [math.exp(p) * 0.05 for p in levels]
+        exponents = alphas(levels, 40)
         if mixer.log_length is not None:
-            exponents = alphas(levels, 40)
             rates = [rate * 40**-a for rate, a in zip(rates, exponents, strict=True)]
+        if mixer.step_log_length is not None:
+            bias = math.log(math.expm1(0.05))
+            steps = [math.log1p(math.exp(bias) * 40**-a) for a in exponents]
+            rates = [math.exp(p) * step for p, step in zip(levels, steps, strict=True)]
         found.append(np.sort(math.log(2) / np.array(rates)))
     return found
 
 
-@EACH
-@pytest.mark.parametrize("kind", ["ssm", "rwkv7", "mamba2"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *[("ssm", one) for one in OPTIONS],
+        *[("rwkv7", one) for one in OPTIONS],
+        *[("mamba2", one) for one in MAMBA2_OPTIONS],
+    ],
+)
 def test_watch_and_inspect_read_them(
     kind: str, options: Any, tmp_path: Any, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -510,13 +522,16 @@ def test_nodes_that_are_all_the_same_cannot_be_scaled_by_their_order(config: Con
 # ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["ssm", "rwkv7", "mamba2"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("ssm", OPTIONS[1]), ("rwkv7", OPTIONS[1]), ("mamba2", OPTIONS[1]), ("mamba2", STEPS)],
+)
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
 def test_a_narrow_type_leaves_the_length_of_training_as_it_is(
-    kind: str, narrow: torch.dtype
+    kind: str, options: Any, narrow: torch.dtype
 ) -> None:
     """ln 40 = 3.6889 would be 3.6875 in bfloat16; a file in which it is so is read all the same."""
-    model = of_kind(kind, scaling_length=40)
+    model = of_kind(kind, **options)
     exact = {
         name: one.clone()
         for name, one in model.named_buffers()
@@ -534,7 +549,7 @@ def test_a_narrow_type_leaves_the_length_of_training_as_it_is(
         name: one.to(narrow) if one.is_floating_point() else one
         for name, one in model.state_dict().items()
     }
-    again = of_kind(kind, scaling_length=40)
+    again = of_kind(kind, **options)
     again.load_state_dict(rounded)
     model.load_state_dict(rounded)
     for name in exact:
@@ -625,10 +640,11 @@ def test_a_state_without_its_position_is_refused(config: Config) -> None:
 
 def test_a_mamba2_by_position_takes_no_cache() -> None:
     """Nor kernels that know one decay for each head; ordered heads take both."""
-    model: Any = mamba2({**MAMBA2, "scaling_length": 40}).eval()
     inputs = some_bytes(1, 6)
-    with pytest.raises(ValueError, match="cache must be None where decays depend on the position"):
-        model(inputs, use_cache=True)
+    for options in (OPTIONS[1], STEPS):
+        model: Any = mamba2({**MAMBA2, **options}).eval()
+        with pytest.raises(ValueError, match="cache must be None where decays depend on the posit"):
+            model(inputs, use_cache=True)
     ordered: Any = mamba2({**MAMBA2, "parametrisation": "ordered"}).eval()
     first = ordered(inputs[:, :4], use_cache=True)
     second = ordered(inputs[:, 4:5], cache=first.cache, use_cache=True)
@@ -638,7 +654,7 @@ def test_a_mamba2_by_position_takes_no_cache() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("options", [{}, *OPTIONS])
+@pytest.mark.parametrize("options", [{}, *MAMBA2_OPTIONS])
 def test_padding_before_a_text_has_no_position(options: Any, training: bool) -> None:
     """As without it, to the rounding of other chunks; each text of a batch by its own mask."""
     model: Any = of_kind("mamba2", **options).train(training)
@@ -669,7 +685,7 @@ def same(model: Any, other: Any) -> None:
         assert type(one) is type(another)
 
 
-@pytest.mark.parametrize("options", [{}, *OPTIONS])
+@pytest.mark.parametrize("options", [{}, *MAMBA2_OPTIONS])
 def test_a_mamba2_can_be_saved_and_copied_whole(options: Any) -> None:
     model = of_kind("mamba2", **options)
     file = io.BytesIO()
@@ -689,7 +705,9 @@ def silu(x: np.ndarray) -> np.ndarray:
     return x / (1 + np.exp(-x))
 
 
-def mamba2_loop(mixer: Any, inputs: np.ndarray, length: float | None) -> np.ndarray:
+def mamba2_loop(
+    mixer: Any, inputs: np.ndarray, length: float | None, steps_scaled: bool
+) -> np.ndarray:
     """Outputs (T,D) of a mixer for inputs (T,D), a head and a token at a time in float64."""
     p = {name: value.detach().double().numpy() for name, value in mixer.state_dict().items()}
     heads, size, states, groups = 4, 8, 4, 2
@@ -697,7 +715,12 @@ def mamba2_loop(mixer: Any, inputs: np.ndarray, length: float | None) -> np.ndar
         levels = in_order(float(p["ordered.theta"][0]), p["ordered.delta"].tolist())
     else:
         levels = p["A_log"].tolist()
-    alpha = alphas(levels, length) if length else [0.0] * heads
+    alpha = [0.0] * heads
+    step_alpha = [0.0] * heads
+    if length is not None and steps_scaled:
+        step_alpha = alphas((levels + np.log(np.log1p(np.exp(p["dt_bias"])))).tolist(), length)
+    elif length is not None:
+        alpha = alphas(levels, length)
     inner = heads * size
     projected = inputs @ p["in_proj.weight"].T
     gate, convolved, steps = np.split(projected, [inner, projected.shape[1] - heads], axis=1)
@@ -709,7 +732,7 @@ def mamba2_loop(mixer: Any, inputs: np.ndarray, length: float | None) -> np.ndar
         window = padded[t : t + kernel.shape[1]]
         mixed = silu((window * kernel.T).sum(0) + p["conv1d.bias"])
         x, b, c = np.split(mixed, [inner, inner + groups * states])
-        dt = np.log1p(np.exp(steps[t] + p["dt_bias"]))
+        dt = np.log1p(np.exp(steps[t] + p["dt_bias"] - np.array(step_alpha) * math.log(t + 1)))
         y = np.zeros((heads, size))
         for h in range(heads):
             group = slice(h * groups // heads * states, (h * groups // heads + 1) * states)
@@ -723,10 +746,10 @@ def mamba2_loop(mixer: Any, inputs: np.ndarray, length: float | None) -> np.ndar
     return np.array(outputs)
 
 
-@pytest.mark.parametrize("options", [{}, *OPTIONS])
+@pytest.mark.parametrize("options", [{}, *MAMBA2_OPTIONS])
 @pytest.mark.parametrize("training", [True, False])
 def test_a_mamba2_mixer_is_the_loop(options: Any, training: bool) -> None:
-    """exp(A dt t**-alpha), the input times dt; in float32, over three chunks of 8.
+    """exp(A dt t**-alpha) or dt itself by the position; in float32, over three chunks of 8.
 
     A product of sums over 21 tokens in float32: 2**10 units of rounding of the largest output.
     Without the scaling, or with the positions of the chunk, the outputs differ by percents.
@@ -747,12 +770,16 @@ def test_a_mamba2_mixer_is_the_loop(options: Any, training: bool) -> None:
             values.copy_(noise)
         inputs = torch.randn(1, 21, 16, generator=generator)
         found = mixer(inputs)[0].double().numpy()
-    expected = mamba2_loop(mixer, inputs[0].double().numpy(), options.get("scaling_length"))
+    length = options.get("scaling_length")
+    steps = "scaling_of" in options
+    expected = mamba2_loop(mixer, inputs[0].double().numpy(), length, steps)
     size = np.abs(expected).max()
     assert np.abs(found - expected).max() < 2**10 * SINGLE * size
     if "scaling_length" in options:
-        other = mamba2_loop(mixer, inputs[0].double().numpy(), None)
-        assert np.abs(other - expected).max() > 0.01 * size
+        others = [(None, False), (length, not steps)]
+        for other_length, other_steps in others:
+            other = mamba2_loop(mixer, inputs[0].double().numpy(), other_length, other_steps)
+            assert np.abs(other - expected).max() > 0.01 * size
 
 
 def test_what_a_mamba2_cannot_be() -> None:
@@ -774,12 +801,58 @@ def test_what_a_mamba2_cannot_be() -> None:
         shape_decays_(disordered, "ordered")
     with pytest.raises(ValueError, match="num_heads must be 2 or more with scaling_length"):
         mamba2({**MAMBA2, "num_heads": 1, "head_dim": 32, "n_groups": 1, "scaling_length": 64})
+    with pytest.raises(ValueError, match="scaling_of must be one of decay, time_step, got 'dt'"):
+        mamba2({**MAMBA2, "scaling_length": 64, "scaling_of": "dt"})
+    with pytest.raises(ValueError, match="scaling_of must be left out without scaling_length"):
+        mamba2({**MAMBA2, "scaling_of": "time_step"})
+
+
+def test_scaling_of_decays_is_what_scaling_does_unless_told() -> None:
+    inputs = some_bytes(1, 12)
+    outputs = []
+    for options in (OPTIONS[1], {**OPTIONS[1], "scaling_of": "decay"}, STEPS):
+        with torch.no_grad():
+            outputs.append(of_kind("mamba2", **options)(inputs).logits)
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+
+
+def test_steps_of_heads_of_one_a_are_scaled_by_their_rates() -> None:
+    """log_spaced_ spaces rates evenly, so that alpha falls evenly from 1 to 0, and a slow head
+    whose rate is lambda at the first byte has lambda / 40 at byte 40.
+    """
+    model: Any = mamba2({**MAMBA2, **STEPS})
+    log_spaced_(model, shortest=1.0, longest=64.0)
+    mixer = model.backbone.layers[0].mixer
+    assert mixer.A_log.count_nonzero() == 0
+    mixer.log_t = torch.tensor([[0.0, math.log(40.0)]])
+    steps = nn.functional.softplus(mixer.dt_bias.double())[0].detach()
+    mixer.log_t = None
+    expected = math.log(2) / np.array([1.0, 4.0, 16.0, 64.0])
+    assert np.sort(steps[0].numpy())[::-1] == pytest.approx(expected, rel=1e-5)
+    # softplus(x - ln 40) is softplus(x) / 40 to first order in the step, which is 0.011 here.
+    slowest = float(steps[1].min())
+    assert slowest == pytest.approx(math.log(2) / 64 / 40, rel=0.02)
+
+
+@pytest.mark.parametrize("bias", [-100.0, -40.0, -15.5, -14.5, -3.0, 5.0])
+def test_logarithms_of_rates_are_those_of_float64(bias: float) -> None:
+    """Also where the time step, softplus of the bias, has underflowed in float32."""
+    a_log = torch.tensor([0.5])
+    dt_bias = torch.tensor([bias], requires_grad=True)
+    found = log_rates(a_log, dt_bias)
+    expected = 0.5 + math.log(math.log1p(math.exp(bias)))
+    assert found.item() == pytest.approx(expected, rel=4 * SINGLE)
+    (slope,) = torch.autograd.grad(found.sum(), dt_bias)
+    step = math.log1p(math.exp(bias))
+    sigmoid = 1 / (1 + math.exp(-bias))
+    assert float(slope) == pytest.approx(sigmoid / step, rel=1e-5)
 
 
 def test_a_mamba2_that_cannot_be_shaped_stays_as_it_is() -> None:
     """One that is shaped already, one with a layer in another order, and what is no Mamba-2."""
-    for options in OPTIONS:
-        for asked in OPTIONS:
+    for options in MAMBA2_OPTIONS:
+        for asked in MAMBA2_OPTIONS:
             shaped = of_kind("mamba2", **options)
             refused(shaped, asked, "model must have decays that are neither ordered nor scaled yet")
     last_disordered: Any = of_kind("mamba2")
@@ -791,10 +864,13 @@ def test_a_mamba2_that_cannot_be_shaped_stays_as_it_is() -> None:
         alike.backbone.layers[1].mixer.A_log.zero_()
     for asked in OPTIONS[1:]:
         refused(alike, asked, "A_log must differ from channel to channel .*, got 0 in all")
+    with torch.no_grad():
+        alike.backbone.layers[1].mixer.dt_bias.zero_()
+    refused(alike, STEPS, r"A_log \+ ln softplus\(dt_bias\) must differ from channel to channel")
     wide: Any = of_kind("mamba2")
     wide.backbone.layers[1].mixer.A_log = nn.Parameter(torch.zeros(4, 2))
     refused(wide, OPTIONS[0], r"A_log must be a parameter, one number for each head, got shape \(4")
-    for asked in ({}, *OPTIONS):
+    for asked in ({}, *MAMBA2_OPTIONS):
         refused(nn.Linear(2, 2), asked, "model must have layers with A_log and dt_bias, .* Linear")
 
 

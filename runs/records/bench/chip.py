@@ -1,5 +1,6 @@
-"""What the kernels of WKV and WKV-7 on tensor cores and each variant of the scan take of a chip,
-compiled ahead of time; no GPU is needed.
+"""Registers, memory and loads of the kernels of WKV and WKV-7 on tensor cores and of the scan.
+
+They are compiled ahead of time; no GPU is needed.
 
 `python runs/records/bench/chip.py [FILE]` prints tables for sm_90 and writes their rows to FILE
 (chip.json beside this script, if left out). One row is one kernel: registers of a thread, bytes

@@ -1,5 +1,4 @@
-"""What the models of transformers and flash-linear-attention remember at their start, and which
-known bugs show.
+"""Half-lives of the models of transformers and of flash-linear-attention, and bugs that show.
 
 python runs/records/findings/findings.py writes table.json beside this file, a minute on one core.
 Every model is tiny, built by its framework's own code on a CPU, saved by it, and read by

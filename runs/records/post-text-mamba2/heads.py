@@ -1,15 +1,16 @@
 """Size of what the heads of a Mamba-2 give, by position, in windows longer than those of training.
 
-python runs/records/post-text-mamba2/heads.py STUDY writes heads.json beside this file. Of every run
-of the study and of every layer it has the root mean square of what heads give to the normalisation
-behind them, over test text, at positions between half of and all of so many bytes: a state that
-grows for as long as it reads shows there. It has the bits per byte at those positions, and the same
-for heads that are levelled: what each gives behind the length of training is divided by its growth,
-which is measured on validation text and averaged over windows. The models are those that training
-left; nothing is trained. STUDY is the folder with the runs, runs/out/post-text-mamba2. The code
-that its specs name is trusted.
+python runs/records/post-text-mamba2/heads.py STUDY writes heads.json beside this file, or where
+--out says. Of every run of the study and of every layer it has the root mean square of what heads
+give to the normalisation behind them, over test text, at positions between half of and all of so
+many bytes: a state that grows for as long as it reads shows there. It has the bits per byte at
+those positions, and the same for heads that are levelled: what each gives behind the length of
+training is divided by its growth, which is measured on validation text and averaged over windows.
+The models are those that training left; nothing is trained. STUDY is the folder with the runs, such
+as runs/out/post-text-mamba2. The code that its specs name is trusted.
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,13 +22,14 @@ from torch.nn import functional as F
 from plkernel.common import cli
 from plkernel.common.environment import environment
 from plkernel.common.files import save_json
-from plkernel.config.condition import from_config
 from plkernel.data.windows import fixed_windows
 from plkernel.models.mamba2 import mixers_of
 from plkernel.results.study import read_study
-from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import predictor, token_losses
-from plkernel.training.loop import longest_window, open_corpus
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from text_runs import opened
 
 OUT = Path(__file__).resolve().parent / "heads.json"
 WINDOWS = 16
@@ -55,12 +57,10 @@ def sizes(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -> None
 
 def read(run: Path) -> dict[str, Any]:
     """Return lengths in bytes, and at each of them a size for every layer, and bits per byte."""
-    model, config, _ = open_model(run, trusted=True)
-    condition = from_config(config)
-    context = condition.train.context
-    longest = context * condition.train.beyond
-    farthest = longest_window(condition.corpus, condition.train)
-    _, splits = open_corpus(condition.corpus, context, farthest)
+    model, train, splits = opened(run)
+    context = train.context
+    assert train.beyond is not None, f"{run} reads no windows longer than those of training"
+    longest = context * train.beyond
     test = fixed_windows(splits.test, longest, WINDOWS)
     validation = fixed_windows(splits.validation, longest, WINDOWS)
     lengths = [context]
@@ -79,7 +79,7 @@ def read(run: Path) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def powers_of_heads(model: nn.Module, mixer: Any, inputs: Tensor) -> Tensor:
+def powers_of_heads(model: Any, mixer: Any, inputs: Tensor) -> Tensor:
     """Return mean squares (T,H) of what the heads of a layer give for `inputs` (B,T).
 
     They are taken where they enter the gated normalisation of the layer, the skip D x among them.
@@ -117,7 +117,7 @@ def level_(mixer: Any, powers: Tensor, context: int) -> None:
     mixer.norm.register_forward_pre_hook(divide)
 
 
-def bits_by_position(model: nn.Module, windows: Tensor) -> Tensor:
+def bits_by_position(model: Any, windows: Tensor) -> Tensor:
     """Return the mean bits (T,) of every byte of `windows` (B,T+1) behind the first."""
     losses = token_losses(predictor(model, torch.device("cpu")), windows, batch=2)
     return torch.as_tensor(losses).mean(dim=0)

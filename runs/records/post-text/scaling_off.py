@@ -17,15 +17,13 @@ import tyro
 from plkernel.common import cli
 from plkernel.common.environment import environment
 from plkernel.common.files import save_json
-from plkernel.config.condition import from_config
 from plkernel.results.study import read_study
-from plkernel.training.checkpoint import open_model
 from plkernel.training.evaluate import patch_of, predictor, reach
-from plkernel.training.loop import longest_window, open_corpus
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from position_scaling import stopped_at
+from text_runs import opened
 
 OUT = Path(__file__).resolve().parent / "scaling-off.json"
 KEYS = ("positions", "reading_on")
@@ -42,23 +40,20 @@ def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -
     rows = []
     for run in read_study(study).finished():
         if run.scaling_length is not None:
-            rows.append(read(run.arm, study / run.arm / f"seed-{run.seed}"))
+            losses = read(study / run.arm / f"seed-{run.seed}")
+            rows.append({"arm": run.arm, "seed": run.seed, **losses})
             print(f"{run.arm} seed-{run.seed}", flush=True)
     save_json(out, {"environment": environment(1), "rows": rows})
     print(f"written: {out}")
 
 
-def read(arm: str, run: Path) -> dict[str, Any]:
+def read(run: Path) -> dict[str, Any]:
     """Return the losses of a run by length, with scaling that stops."""
-    model, config, _ = open_model(run, trusted=True)
-    condition = from_config(config)
-    train = condition.train
-    farthest = longest_window(condition.corpus, train)
-    _, splits = open_corpus(condition.corpus, train.context, farthest)
+    model, train, splits = opened(run)
     predict = predictor(model, torch.device("cpu"))
     with stopped_at(train.context):
         found = reach(predict, splits.test, train, train.batch, patch_of(model))
-    return {"arm": arm, "seed": config["seed"], **{key: found[key] for key in KEYS}}
+    return {key: found[key] for key in KEYS}
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from typing import Annotated, Any
 
 import torch
 import tyro
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from plkernel.common import cli
 from plkernel.common.environment import environment
@@ -29,13 +28,12 @@ from plkernel.training.evaluate import predictor, token_losses
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from mamba2_heads import levelled, powers_of_heads
 from text_runs import opened
 
 OUT = Path(__file__).resolve().parent / "heads.json"
 WINDOWS = 16
 """Windows of either text; sizes of one run differ by much less than those of two starts do."""
-AROUND = 64
-"""Positions before and behind one that the size of a head at it is averaged over, to level it."""
 
 
 def sizes(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -> None:
@@ -71,50 +69,9 @@ def read(run: Path) -> dict[str, Any]:
         powers = powers_of_heads(model, mixer, test[:, :-1]).mean(dim=1)
         layers.append([size**0.5 for size in by_length(powers, lengths)])
     bits = by_length(bits_by_position(model, test), lengths)
-    # A layer reads what those below it give, which are levelled by then.
-    for mixer in mixers_of(model):
-        level_(mixer, powers_of_heads(model, mixer, validation[:, :-1]), context)
-    levelled = by_length(bits_by_position(model, test), lengths)
-    return {"lengths": lengths, "layers": layers, "bpb": bits, "levelled_bpb": levelled}
-
-
-@torch.no_grad()
-def powers_of_heads(model: Any, mixer: Any, inputs: Tensor) -> Tensor:
-    """Return mean squares (T,H) of what the heads of a layer give for `inputs` (B,T).
-
-    They are taken where they enter the gated normalisation of the layer, the skip D x among them.
-    """
-    found: list[Tensor] = []
-
-    def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        values, *_gate = given
-        by_head = values.unflatten(2, (mixer.num_heads, -1))
-        found.append(by_head.square().mean(dim=(0, 3)))
-
-    hook = mixer.norm.register_forward_pre_hook(keep)
-    try:
-        model(inputs)
-    finally:
-        hook.remove()
-    (powers,) = found
-    return powers
-
-
-def level_(mixer: Any, powers: Tensor, context: int) -> None:
-    """Divide what each head gives behind `context` by its growth since, given `powers` (T,H)."""
-    ends = F.pad(powers.T[None], (AROUND, AROUND), mode="replicate")
-    around = F.avg_pool1d(ends, 2 * AROUND + 1, stride=1)[0].T
-    within = powers[context // 2 : context].mean(dim=0)
-    factors = (within / around).sqrt()
-    factors[:context] = 1.0
-
-    def divide(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        values, *gate = given
-        by_head = values.unflatten(2, (mixer.num_heads, -1))
-        level = by_head * factors[: values.shape[1], :, None]
-        return level.flatten(2), *gate
-
-    mixer.norm.register_forward_pre_hook(divide)
+    with levelled(model, validation[:, :-1], context):
+        levelled_bits = by_length(bits_by_position(model, test), lengths)
+    return {"lengths": lengths, "layers": layers, "bpb": bits, "levelled_bpb": levelled_bits}
 
 
 def bits_by_position(model: Any, windows: Tensor) -> Tensor:

@@ -9,12 +9,15 @@ input, and t the position, a head takes its input times dt and decays by
     a = exp(-exp(p_k) dt t**-alpha_k)         scaling_of "decay", as the source has it
     a = exp(-exp(p_k) dt)                     scaling_of "time_step", where
         dt = softplus(u + dt_bias_k - alpha_k ln t)
+    a = exp(-exp(p_k) dt t**-(alpha_k / 2))   scaling_of "both", where
+        dt = softplus(u + dt_bias_k - alpha_k / 2 ln t)
 
-With the last the input is scaled with the decay: where dt is small it is dt t**-alpha_k, so that
-the sum of a slow head does not grow with the span that it sums over. Its alpha is that of
-p_k + ln softplus(dt_bias_k), the logarithm of the rate without an input. Without these options it
-is Mamba2ForCausalLM itself. Positions are those of the tokens that an attention mask leaves, so
-that padding before a text does not move them.
+With "time_step" the input is scaled with the decay: where dt is small it is dt t**-alpha_k, so that
+the sum of a slow head over a span that grows with t does not grow. With "both" it is scaled by the
+root of that, with which the root mean square of a sum of independent inputs does not grow. In these
+two alpha is that of p_k + ln softplus(dt_bias_k), the logarithm of the rate without an input.
+Without these options it is Mamba2ForCausalLM itself. Positions are those of the tokens that an
+attention mask leaves, so that padding before a text does not move them.
 Source: arXiv 2604.07658, definition 4.5, and its code; the scaling of time steps is ours.
 """
 
@@ -40,8 +43,10 @@ from plkernel.models.spectrum import (
     scaled,
 )
 
-Scaled = Literal["decay", "time_step"]
-"""What the position scales: the decay alone, or the time step, which input and decay share."""
+Scaled = Literal["decay", "time_step", "both"]
+"""What the position scales: the decay alone, the time step, which input and decay share, or half by
+the one and half by the other.
+"""
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens of transformers, none of which a byte is."""
 OVER_BYTES: dict[str, Any] = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
@@ -81,7 +86,7 @@ def shape_decays_(
     scaling_of: None is "decay". Ordered heads keep the decays that they have: ValueError unless
     A_log rises with the head. Scaled decays know no cache, which would have to say how many tokens
     came before: ValueError for fewer than two heads, and for heads of one A_log, or of one rate
-    with `scaling_of` "time_step", which have no order to scale them by. A model without such
+    where time steps are scaled, which have no order to scale them by. A model without such
     layers, or that is shaped already, is refused, and left as it is.
     """
     if parametrisation not in get_args(Order):
@@ -90,7 +95,8 @@ def shape_decays_(
         )
     check_scaling_length(scaling_length)
     _check_scaling_of(scaling_of, scaling_length)
-    steps = scaling_of == "time_step"
+    if scaling_length is not None and scaling_of is None:
+        scaling_of = "decay"
     mixers = mixers_of(model)
     if parametrisation == "free" and scaling_length is None:
         return
@@ -100,13 +106,13 @@ def shape_decays_(
             f" decay for each head, got {scaling_length:g}; uninstall mamba_ssm"
         )
     for mixer in mixers:
-        _check_mixer(mixer, scaling_length, steps)
+        _check_mixer(mixer, scaling_length, scaling_of)
     # All levels before any change: those of one mixer may have another order.
     levels: list[Ordered | None] = [None] * len(mixers)
     if parametrisation == "ordered":
         levels = [_ordered_of(mixer.A_log) for mixer in mixers]
     for mixer, ordered in zip(mixers, levels, strict=True):
-        _shape_mixer_(mixer, ordered, scaling_length, steps)
+        _shape_mixer_(mixer, ordered, scaling_length, scaling_of)
 
 
 def _check_scaling_of(scaling_of: Any, length: float | None) -> None:
@@ -130,11 +136,8 @@ def mixers_of(model: nn.Module) -> list[Any]:
     return modules_with(model, ("A_log", "dt_bias"), wanted)
 
 
-def _check_mixer(mixer: Any, length: float | None, steps: bool) -> None:
-    """ValueError unless A_log is a parameter, one number for each head, that can be scaled.
-
-    steps: the time steps are.
-    """
+def _check_mixer(mixer: Any, length: float | None, scaling_of: Scaled | None) -> None:
+    """ValueError unless A_log is a parameter, one number for each head, that can be scaled."""
     if isinstance(mixer, MixerDecays):
         raise ValueError(
             "model must have decays that are neither ordered nor scaled yet, got one that"
@@ -149,7 +152,7 @@ def _check_mixer(mixer: Any, length: float | None, steps: bool) -> None:
     check_scaling_length(length, channels=a_log.numel(), name="num_heads")
     if a_log.is_meta:  # whose numbers nobody knows yet
         return
-    if steps:
+    if scaling_of != "decay":
         check_differ("A_log + ln softplus(dt_bias)", log_rates(a_log, mixer.dt_bias).detach())
     else:
         check_differ("A_log", a_log.detach())
@@ -171,17 +174,18 @@ def _ordered_of(a_log: Tensor) -> Ordered:
     return ordered.set_(a_log)
 
 
-def _shape_mixer_(mixer: Any, ordered: Ordered | None, length: float | None, steps: bool) -> None:
-    """Put `ordered` in the place of A_log, if there is one, and scale, in place.
-
-    steps: the time steps are scaled, A_log otherwise.
-    """
+def _shape_mixer_(
+    mixer: Any, ordered: Ordered | None, length: float | None, scaling_of: Scaled | None
+) -> None:
+    """Put `ordered` in the place of A_log, if there is one, and scale, in place."""
     if ordered is not None:
         del mixer.A_log
         mixer.ordered = ordered
-    # Two names, so that a reader of a checkpoint knows what is scaled.
-    mixer.register_buffer("log_length", None if steps else log_length(length))
-    mixer.register_buffer("step_log_length", log_length(length) if steps else None)
+    # By their names a reader of a checkpoint knows what is scaled.
+    of_decay = log_length(length) if scaling_of in ("decay", "both") else None
+    of_step = log_length(length) if scaling_of in ("time_step", "both") else None
+    mixer.register_buffer("log_length", of_decay)
+    mixer.register_buffer("step_log_length", of_step)
     kind: Any = type(mixer)
     mixer.__class__ = _with_decays(kind)
 
@@ -220,8 +224,7 @@ class MixerDecays(ExactBuffers):
         levels = self._levels()
         if self.log_t is None or self.log_length is None:
             return levels
-        wide = levels.float()
-        return scaled(wide, exponents(wide, self.log_length), self.log_t)
+        return scaled(levels.float(), self._exponents(), self.log_t)
 
     @property
     def dt_bias(self) -> Tensor:  # its name in transformers
@@ -230,8 +233,18 @@ class MixerDecays(ExactBuffers):
         assert bias is not None
         if self.log_t is None or self.step_log_length is None:
             return bias
-        alpha = exponents(log_rates(self._levels(), bias), self.step_log_length)
-        return scaled(bias.float(), alpha, self.log_t)
+        return scaled(bias.float(), self._exponents(), self.log_t)
+
+    def _exponents(self) -> Tensor:
+        """alpha (H,) of what is scaled, each half of it where both are."""
+        levels = self._levels().float()
+        if self.step_log_length is None:
+            assert self.log_length is not None
+            return exponents(levels, self.log_length)
+        bias = self._parameters["dt_bias"]
+        assert bias is not None
+        alpha = exponents(log_rates(levels, bias), self.step_log_length)
+        return alpha if self.log_length is None else alpha / 2
 
     def _levels(self) -> Tensor:
         """p (H,), ordered or not."""

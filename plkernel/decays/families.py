@@ -369,11 +369,22 @@ def mamba2_by_level(given: Given) -> Floats:
 
 def mamba2_by_step(given: Given) -> Floats:
     """`mamba2` of dt_bias - alpha ln T, alpha that of A_log + ln softplus(dt_bias)."""
+    return _mamba2_slowed(given, of_a_log=0.0, of_dt_bias=1.0)
+
+
+def mamba2_by_both(given: Given) -> Floats:
+    """`mamba2` of A_log - alpha/2 ln T and dt_bias - alpha/2 ln T, alpha as in `mamba2_by_step`."""
+    return _mamba2_slowed(given, of_a_log=0.5, of_dt_bias=0.5)
+
+
+def _mamba2_slowed(given: Given, of_a_log: float, of_dt_bias: float) -> Floats:
+    """`mamba2` after shares of alpha ln T are taken from A_log and from dt_bias."""
     a_log = _levels(given, "A_log")
     dt_bias = given["dt_bias"].reshape(-1)
     slowed = _slowed(given, np.log(stepped_rate(a_log, dt_bias)))
-    tensors = {**given.tensors, "A_log": a_log, "dt_bias": dt_bias - slowed}
-    return mamba2(replace(given, tensors=tensors))
+    a_log = a_log - of_a_log * slowed
+    dt_bias = dt_bias - of_dt_bias * slowed
+    return mamba2(replace(given, tensors={**given.tensors, "A_log": a_log, "dt_bias": dt_bias}))
 
 
 def rwkv7_by_level(given: Given) -> Floats:
@@ -496,6 +507,7 @@ RATES: dict[str, Callable[[Given], Floats]] = {
         lightning,
         mamba,
         mamba2,
+        mamba2_by_both,
         mamba2_by_level,
         mamba2_by_step,
         mamba3,

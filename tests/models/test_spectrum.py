@@ -52,7 +52,14 @@ MAMBA2 = {
     "chunk_size": 8,
 }
 STEPS: Any = {"scaling_length": 40, "scaling_of": "time_step"}
-MAMBA2_OPTIONS: list[Any] = [*OPTIONS, STEPS, {**STEPS, "parametrisation": "ordered"}]
+HALVES: Any = {"scaling_length": 40, "scaling_of": "both"}
+MAMBA2_OPTIONS: list[Any] = [
+    *OPTIONS,
+    STEPS,
+    {**STEPS, "parametrisation": "ordered"},
+    HALVES,
+    {**HALVES, "parametrisation": "ordered"},
+]
 SINGLE = torch.finfo(torch.float32).eps
 
 
@@ -270,6 +277,14 @@ def placed_ssm(config: SSMConfig, nodes: Nodes | None = None) -> SSM:
     return model
 
 
+def shares(mixer: Any) -> tuple[float, float]:
+    """The shares of alpha ln t that A_log and dt_bias of a mixer lose."""
+    names = {name for name, _ in mixer.named_buffers()}
+    scaled = [name in names for name in ("log_length", "step_log_length")]
+    of_decay, of_step = (one / max(1, sum(scaled)) for one in scaled)
+    return of_decay, of_step
+
+
 def true_lives(model: nn.Module) -> list[np.ndarray]:
     """Half-lives of every block at T, sorted."""
     if isinstance(model, SSM | RWKV7):
@@ -279,13 +294,15 @@ def true_lives(model: nn.Module) -> list[np.ndarray]:
         mixer: Any = layer.mixer
         levels = mixer.A_log.detach().double().tolist()
         rates = [math.exp(p) * 0.05 for p in levels]
-        exponents = alphas(levels, 40)
-        if mixer.log_length is not None:
-            rates = [rate * 40**-a for rate, a in zip(rates, exponents, strict=True)]
-        if mixer.step_log_length is not None:
+        share_of_decay, share_of_step = shares(mixer)
+        if share_of_decay or share_of_step:
             bias = math.log(math.expm1(0.05))
-            steps = [math.log1p(math.exp(bias) * 40**-a) for a in exponents]
-            rates = [math.exp(p) * step for p, step in zip(levels, steps, strict=True)]
+            rates = [
+                math.exp(p)
+                * 40 ** (-share_of_decay * a)
+                * math.log1p(math.exp(bias) * 40 ** (-share_of_step * a))
+                for p, a in zip(levels, alphas(levels, 40), strict=True)
+            ]
         found.append(np.sort(math.log(2) / np.array(rates)))
     return found
 
@@ -524,7 +541,8 @@ def test_nodes_that_are_all_the_same_cannot_be_scaled_by_their_order(config: Con
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("ssm", OPTIONS[1]), ("rwkv7", OPTIONS[1]), ("mamba2", OPTIONS[1]), ("mamba2", STEPS)],
+    [("ssm", OPTIONS[1]), ("rwkv7", OPTIONS[1])]
+    + [("mamba2", options) for options in (OPTIONS[1], STEPS, HALVES)],
 )
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
 def test_a_narrow_type_leaves_the_length_of_training_as_it_is(
@@ -641,7 +659,7 @@ def test_a_state_without_its_position_is_refused(config: Config) -> None:
 def test_a_mamba2_by_position_takes_no_cache() -> None:
     """Nor kernels that know one decay for each head; ordered heads take both."""
     inputs = some_bytes(1, 6)
-    for options in (OPTIONS[1], STEPS):
+    for options in (OPTIONS[1], STEPS, HALVES):
         model: Any = mamba2({**MAMBA2, **options}).eval()
         with pytest.raises(ValueError, match="cache must be None where decays depend on the posit"):
             model(inputs, use_cache=True)
@@ -706,21 +724,24 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 
 def mamba2_loop(
-    mixer: Any, inputs: np.ndarray, length: float | None, steps_scaled: bool
+    mixer: Any, inputs: np.ndarray, length: float | None, shares: tuple[float, float]
 ) -> np.ndarray:
-    """Outputs (T,D) of a mixer for inputs (T,D), a head and a token at a time in float64."""
+    """Outputs (T,D) of a mixer for inputs (T,D), a head and a token at a time in float64.
+
+    shares: of alpha ln t that the decay loses, and that the bias of the time step loses.
+    """
     p = {name: value.detach().double().numpy() for name, value in mixer.state_dict().items()}
     heads, size, states, groups = 4, 8, 4, 2
     if "ordered.theta" in p:
         levels = in_order(float(p["ordered.theta"][0]), p["ordered.delta"].tolist())
     else:
         levels = p["A_log"].tolist()
-    alpha = [0.0] * heads
-    step_alpha = [0.0] * heads
-    if length is not None and steps_scaled:
-        step_alpha = alphas((levels + np.log(np.log1p(np.exp(p["dt_bias"])))).tolist(), length)
-    elif length is not None:
-        alpha = alphas(levels, length)
+    alpha = np.zeros(heads)
+    if length is not None:
+        log_rates = np.array(levels)
+        if shares[1]:
+            log_rates = log_rates + np.log(np.log1p(np.exp(p["dt_bias"])))
+        alpha = np.array(alphas(log_rates.tolist(), length))
     inner = heads * size
     projected = inputs @ p["in_proj.weight"].T
     gate, convolved, steps = np.split(projected, [inner, projected.shape[1] - heads], axis=1)
@@ -732,12 +753,13 @@ def mamba2_loop(
         window = padded[t : t + kernel.shape[1]]
         mixed = silu((window * kernel.T).sum(0) + p["conv1d.bias"])
         x, b, c = np.split(mixed, [inner, inner + groups * states])
-        dt = np.log1p(np.exp(steps[t] + p["dt_bias"] - np.array(step_alpha) * math.log(t + 1)))
+        of_decay, of_step = (share * alpha * math.log(t + 1) for share in shares)
+        dt = np.log1p(np.exp(steps[t] + p["dt_bias"] - of_step))
         y = np.zeros((heads, size))
         for h in range(heads):
             group = slice(h * groups // heads * states, (h * groups // heads + 1) * states)
             value = x[h * size : (h + 1) * size]
-            decay = math.exp(-math.exp(levels[h]) * dt[h] * (t + 1) ** -alpha[h])
+            decay = math.exp(-math.exp(levels[h] - of_decay[h]) * dt[h])
             memory[h] = decay * memory[h] + dt[h] * np.outer(value, b[group])
             y[h] = memory[h] @ c[group] + p["D"][h] * value
         gated = (y.ravel() * silu(gate[t])).reshape(groups, -1)
@@ -771,14 +793,12 @@ def test_a_mamba2_mixer_is_the_loop(options: Any, training: bool) -> None:
         inputs = torch.randn(1, 21, 16, generator=generator)
         found = mixer(inputs)[0].double().numpy()
     length = options.get("scaling_length")
-    steps = "scaling_of" in options
-    expected = mamba2_loop(mixer, inputs[0].double().numpy(), length, steps)
+    expected = mamba2_loop(mixer, inputs[0].double().numpy(), length, shares(mixer))
     size = np.abs(expected).max()
     assert np.abs(found - expected).max() < 2**10 * SINGLE * size
     if "scaling_length" in options:
-        others = [(None, False), (length, not steps)]
-        for other_length, other_steps in others:
-            other = mamba2_loop(mixer, inputs[0].double().numpy(), other_length, other_steps)
+        for wrong in {(0.0, 0.0), (1.0, 0.0), (0.5, 0.5), (0.0, 1.0)} - {shares(mixer)}:
+            other = mamba2_loop(mixer, inputs[0].double().numpy(), length, wrong)
             assert np.abs(other - expected).max() > 0.01 * size
 
 
@@ -801,7 +821,7 @@ def test_what_a_mamba2_cannot_be() -> None:
         shape_decays_(disordered, "ordered")
     with pytest.raises(ValueError, match="num_heads must be 2 or more with scaling_length"):
         mamba2({**MAMBA2, "num_heads": 1, "head_dim": 32, "n_groups": 1, "scaling_length": 64})
-    with pytest.raises(ValueError, match="scaling_of must be one of decay, time_step, got 'dt'"):
+    with pytest.raises(ValueError, match="scaling_of must be one of decay, time_step, both"):
         mamba2({**MAMBA2, "scaling_length": 64, "scaling_of": "dt"})
     with pytest.raises(ValueError, match="scaling_of must be left out without scaling_length"):
         mamba2({**MAMBA2, "scaling_of": "time_step"})
@@ -810,11 +830,13 @@ def test_what_a_mamba2_cannot_be() -> None:
 def test_scaling_of_decays_is_what_scaling_does_unless_told() -> None:
     inputs = some_bytes(1, 12)
     outputs = []
-    for options in (OPTIONS[1], {**OPTIONS[1], "scaling_of": "decay"}, STEPS):
+    for options in (OPTIONS[1], {**OPTIONS[1], "scaling_of": "decay"}, STEPS, HALVES):
         with torch.no_grad():
             outputs.append(of_kind("mamba2", **options)(inputs).logits)
-    assert torch.equal(outputs[0], outputs[1])
-    assert not torch.equal(outputs[0], outputs[2])
+    left_out, told, *others = outputs
+    assert torch.equal(left_out, told)
+    for other in others:
+        assert not torch.equal(left_out, other)
 
 
 def test_steps_of_heads_of_one_a_are_scaled_by_their_rates() -> None:
@@ -866,7 +888,10 @@ def test_a_mamba2_that_cannot_be_shaped_stays_as_it_is() -> None:
         refused(alike, asked, "A_log must differ from channel to channel .*, got 0 in all")
     with torch.no_grad():
         alike.backbone.layers[1].mixer.dt_bias.zero_()
-    refused(alike, STEPS, r"A_log \+ ln softplus\(dt_bias\) must differ from channel to channel")
+    for asked in (STEPS, HALVES):
+        refused(
+            alike, asked, r"A_log \+ ln softplus\(dt_bias\) must differ from channel to channel"
+        )
     wide: Any = of_kind("mamba2")
     wide.backbone.layers[1].mixer.A_log = nn.Parameter(torch.zeros(4, 2))
     refused(wide, OPTIONS[0], r"A_log must be a parameter, one number for each head, got shape \(4")

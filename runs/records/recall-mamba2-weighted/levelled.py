@@ -1,10 +1,11 @@
 """Recall of a Mamba-2 whose heads are levelled, in sequences longer than those of training.
 
-python runs/records/recall-mamba2-weighted/levelled.py STUDY writes levelled.json beside this file,
-or where --out says: of every run of the study the tests of recall, with what each head gives behind
-the length of training divided by its growth since, which is measured on validation sequences of
-that test, and the size of what heads give, as a root mean square of each layer. The models are
-those that training left; nothing is trained. STUDY is the folder with the runs, such as
+python runs/records/recall-mamba2-weighted/levelled.py STUDY --only ARM ... writes levelled.json
+beside this file, or where --out says: of every run of the arms the tests of recall at the longest
+length, with what each head gives behind the length of training divided by its growth since, which
+is measured on validation sequences of that test, and the root mean square of what the heads of each
+layer give, at positions between half of and all of so many bytes. The models are those that
+training left; nothing is trained. STUDY is the folder with the runs, such as
 runs/out/recall-mamba2-weighted. The code that its specs name is trusted.
 """
 
@@ -32,21 +33,26 @@ sys.path.append(str(Path(__file__).parents[1]))
 from mamba2_heads import levelled, powers_of_heads
 
 OUT = Path(__file__).resolve().parent / "levelled.json"
-WINDOWS = 16
+WINDOWS = 8
 """Validation sequences of each test, over which the growth of heads is a mean."""
 KEYS = ("accuracy", "distance")
 
 
-def evaluations(study: Annotated[Path, tyro.conf.Positional], out: Path = OUT) -> None:
+def evaluations(
+    study: Annotated[Path, tyro.conf.Positional], only: tuple[str, ...] = (), out: Path = OUT
+) -> None:
     """Test the runs of the study with heads that are levelled.
 
     Args:
         study: Folder of the study with its runs.
+        only: Arms; left out, all.
         out: JSON file for the record.
     """
     torch.set_num_threads(1)
     rows = []
     for run in read_study(study).finished():
+        if only and run.arm not in only:
+            continue
         for row in tested(study / run.arm / f"seed-{run.seed}"):
             rows.append({"arm": run.arm, "seed": run.seed, **row})
         print(f"{run.arm} seed-{run.seed}", flush=True)
@@ -61,17 +67,24 @@ def tested(run: Path) -> Iterator[dict[str, Any]]:
     assert task is not None, f"{run} is not trained on recall"
     predict = predictor(model, torch.device("cpu"))
     context = task.law.length
-    for name, law in task.tests():
+    laws = [*task.tests()]
+    longest = max(law.length for _, law in laws)
+    for name, law in laws:
+        if law.length < longest:
+            continue
         seen = held_out(law, "validation", WINDOWS)[:, :-1]
         windows = task.longer(law, task.train.test_windows)
         at_once = max(1, task.train.batch * context // law.length)
-        layers = [
-            float(powers_of_heads(model, mixer, seen)[law.length // 2 :].mean().sqrt())
-            for mixer in mixers_of(model)
-        ]
+        lengths = [context]
+        while lengths[-1] < law.length:
+            lengths.append(2 * lengths[-1])
+        layers = []
+        for mixer in mixers_of(model):
+            powers = powers_of_heads(model, mixer, seen).mean(dim=1)
+            layers.append([float(powers[end // 2 : end].mean().sqrt()) for end in lengths])
         with levelled(model, seen, context):
             found = recalled(predict, windows, at_once)
-        facts = {"test": name, "length": law.length, "layers": layers}
+        facts = {"test": name, "length": law.length, "lengths": lengths, "layers": layers}
         yield facts | {key: found[key] for key in KEYS}
 
 

@@ -1,7 +1,7 @@
 """The Mamba-2 of transformers with ordered decays, and with decays that depend on the position.
 
 Specs name it as `kind = "plkernel.models.mamba2:mamba2"`; `[model.config]` takes what Mamba2Config
-does, and `parametrisation`, `scaling_length` and `scaling_of` (`plkernel.models.spectrum`). With
+does, and `parametrisation` and `scaling_length` (`plkernel.models.spectrum`) and `scaling_of`. With
 p = A_log, head k of N, dt = softplus(u + dt_bias) the time step, u its part that depends on the
 input, and t the position, a head takes its input times dt and decays by
 
@@ -15,7 +15,11 @@ input, and t the position, a head takes its input times dt and decays by
 With "time_step" the input is scaled with the decay: where dt is small it is dt t**-alpha_k, so that
 the sum of a slow head over a span that grows with t does not grow. With "both" it is scaled by the
 root of that, with which the root mean square of a sum of independent inputs does not grow. In these
-two alpha is that of p_k + ln softplus(dt_bias_k), the logarithm of the rate without an input.
+two alpha is that of p_k + ln softplus(dt_bias_k), the logarithm of the rate without an input, whose
+order is that of the heads only where their dt_bias are the same, as `spectrum_` sets them. Where dt
+is in bfloat16, as under autocast, transformers rounds the bias to 8 bits: neighbouring positions
+then share one time step, which is off by up to 3 % where it is small.
+
 Without these options it is Mamba2ForCausalLM itself. Positions are those of the tokens that an
 attention mask leaves, so that padding before a text does not move them.
 Source: arXiv 2604.07658, definition 4.5, and its code; the scaling of time steps is ours.
@@ -44,8 +48,8 @@ from plkernel.models.spectrum import (
 )
 
 Scaled = Literal["decay", "time_step", "both"]
-"""What the position scales: the decay alone, the time step, which input and decay share, or half by
-the one and half by the other.
+"""What the position scales: the decay alone; the time step, which input and decay share; or half of
+each.
 """
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens of transformers, none of which a byte is."""
@@ -85,8 +89,9 @@ def shape_decays_(
 
     scaling_of: None is "decay". Ordered heads keep the decays that they have: ValueError unless
     A_log rises with the head. Scaled decays know no cache, which would have to say how many tokens
-    came before: ValueError for fewer than two heads, and for heads of one A_log, or of one rate
-    where time steps are scaled, which have no order to scale them by. A model without such
+    came before: ValueError for fewer than two heads, and for heads that are all of one A_log, or of
+    one rate where time steps are scaled, which have no order to scale them by. So do scaled time
+    steps with a `time_step_limit` above 0, at which they would stop. A model without such
     layers, or that is shaped already, is refused, and left as it is.
     """
     if parametrisation not in get_args(Order):
@@ -102,8 +107,9 @@ def shape_decays_(
         return
     if scaling_length is not None and find_spec("mamba_ssm"):
         raise ValueError(
-            "scaling_length must be left out where mamba_ssm is installed, whose kernels know one"
-            f" decay for each head, got {scaling_length:g}; uninstall mamba_ssm"
+            "scaling_length must be left out where mamba_ssm is installed, whose kernels take one"
+            f" decay and one bias of time steps for each head, got {scaling_length:g}; uninstall"
+            " mamba_ssm"
         )
     for mixer in mixers:
         _check_mixer(mixer, scaling_length, scaling_of)
@@ -125,8 +131,8 @@ def _check_scaling_of(scaling_of: Any, length: float | None) -> None:
         )
     if length is None:
         raise ValueError(
-            f"scaling_of must be left out without scaling_length, got {scaling_of!r}; set that, or"
-            " leave it out"
+            f"scaling_of must be left out without scaling_length, got {scaling_of!r}; set"
+            " scaling_length too, or leave scaling_of out"
         )
 
 
@@ -150,22 +156,42 @@ def _check_mixer(mixer: Any, length: float | None, scaling_of: Scaled | None) ->
     if length is None:
         return
     check_scaling_length(length, channels=a_log.numel(), name="num_heads")
-    if a_log.is_meta:  # whose numbers nobody knows yet
+    if scaling_of == "decay":
+        _check_differ("A_log", a_log)
         return
-    if scaling_of != "decay":
-        check_differ("A_log + ln softplus(dt_bias)", log_rates(a_log, mixer.dt_bias).detach())
-    else:
-        check_differ("A_log", a_log.detach())
+    dt_bias = mixer.dt_bias
+    if dt_bias.shape != a_log.shape:
+        raise ValueError(
+            f"dt_bias must have the shape of A_log, {tuple(a_log.shape)}, got"
+            f" {tuple(dt_bias.shape)}"
+        )
+    shortest, _ = getattr(mixer, "time_step_limit", None) or (0.0, None)
+    if shortest > 0:
+        raise ValueError(
+            "time_step_limit must begin at 0 where time steps are scaled, which it would stop, got"
+            f" {shortest:g}; or scale the decay alone"
+        )
+    _check_differ("A_log + ln softplus(dt_bias)", log_rates(a_log, dt_bias))
+
+
+def _check_differ(name: str, levels: Tensor) -> None:
+    """`check_differ`, unless nobody knows the numbers yet."""
+    if not levels.is_meta:
+        check_differ(name, levels.detach())
 
 
 def log_rates(a_log: Tensor, dt_bias: Tensor) -> Tensor:
-    """ln of the rates without an input (H,), A_log + ln softplus(dt_bias), float32."""
-    # ln softplus(x) is x within float32 from -15 down, where softplus loses its digits and then
-    # is 0.
-    bias = dt_bias.float()
-    small = bias < -15
-    steps = F.softplus(bias.where(~small, torch.zeros_like(bias)))
-    return a_log.float() + torch.where(small, bias, steps.log())
+    """ln of the rates without an input (H,), A_log + ln softplus(dt_bias), float32 or wider."""
+    bias = _wide(dt_bias)
+    # From here on down ln softplus(x) is x to rounding, and further down softplus becomes 0.
+    is_small = bias < (-15 if bias.dtype == torch.float32 else -35)
+    steps = F.softplus(bias.where(~is_small, torch.zeros_like(bias)))
+    return _wide(a_log) + torch.where(is_small, bias, steps.log())
+
+
+def _wide(levels: Tensor) -> Tensor:
+    """In float32 or wider."""
+    return levels.to(torch.promote_types(levels.dtype, torch.float32))
 
 
 def _ordered_of(a_log: Tensor) -> Ordered:
@@ -214,7 +240,6 @@ class MixerDecays(ExactBuffers):
 
     if TYPE_CHECKING:
         log_length: Tensor | None
-        step_log_length: Tensor | None
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -224,27 +249,32 @@ class MixerDecays(ExactBuffers):
         levels = self._levels()
         if self.log_t is None or self.log_length is None:
             return levels
-        return scaled(levels.float(), self._exponents(), self.log_t)
+        return scaled(_wide(levels), self._exponents(), self.log_t)
 
     @property
     def dt_bias(self) -> Tensor:  # its name in transformers
         """dt_bias (H,), or dt_bias - alpha ln t as `A_log` while tokens go through."""
         bias = self._parameters["dt_bias"]
         assert bias is not None
-        if self.log_t is None or self.step_log_length is None:
+        if self.log_t is None or self._length_of_steps() is None:
             return bias
-        return scaled(bias.float(), self._exponents(), self.log_t)
+        return scaled(_wide(bias), self._exponents(), self.log_t)
 
     def _exponents(self) -> Tensor:
-        """alpha (H,) of what is scaled, each half of it where both are."""
-        levels = self._levels().float()
-        if self.step_log_length is None:
+        """By what A_log or dt_bias falls for each ln t (H,): alpha, or half of it where both do."""
+        levels = _wide(self._levels())
+        of_steps = self._length_of_steps()
+        if of_steps is None:
             assert self.log_length is not None
             return exponents(levels, self.log_length)
         bias = self._parameters["dt_bias"]
         assert bias is not None
-        alpha = exponents(log_rates(levels, bias), self.step_log_length)
+        alpha = exponents(log_rates(levels, bias), of_steps)
         return alpha if self.log_length is None else alpha / 2
+
+    def _length_of_steps(self) -> Tensor | None:
+        """ln T where time steps are scaled; models that earlier versions pickled lack the name."""
+        return self._buffers.get("step_log_length")
 
     def _levels(self) -> Tensor:
         """p (H,), ordered or not."""
@@ -262,7 +292,7 @@ class MixerDecays(ExactBuffers):
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """As the mixer does; ValueError for a cache beside decays that depend on the position."""
-        if self.log_length is None and self.step_log_length is None:
+        if self.log_length is None and self._length_of_steps() is None:
             return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]
         given = dict(zip(("cache", "attention_mask"), args, strict=False)) | kwargs
         caches = [given.get(name) for name in ("cache", "cache_params", "past_key_values")]
@@ -271,7 +301,7 @@ class MixerDecays(ExactBuffers):
                 "cache must be None where decays depend on the position, which it does not hold:"
                 " pass use_cache=False, and the whole text"
             )
-        # One decay for each token, which broadcasts against the time steps (B,T,H).
+        # One number for each token, which broadcasts against the time steps (B,T,H).
         self.log_t = _log_tokens(hidden_states, given.get("attention_mask"))
         try:
             return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]

@@ -199,8 +199,13 @@ def check_scaling_length(
 
 
 def check_differ(name: str, levels: Tensor) -> None:
-    """ValueError for levels (N,) that are all the same: exponents follow from their order."""
-    if bool((levels == levels.flatten()[0]).all()):
+    """ValueError for levels (N,) that are all the same: exponents follow from their order.
+
+    The same to rounding is the same.
+    """
+    wide = levels.double()
+    rounding = 4 * torch.finfo(levels.dtype).eps * wide.abs().max()
+    if bool(wide.max() - wide.min() <= rounding):
         raise ValueError(
             f"{name} must differ from channel to channel where decays depend on the position, which"
             f" scales them by their order, got {float(levels.flatten()[0]):.4g} in all; leave"

@@ -134,11 +134,11 @@ def _free_layers(model: nn.Module) -> list[Any]:
                 " 'ordered'; or use init spectrum_"
             )
         log_length = getattr(layer, "log_length", None)
-        if log_length is not None:
+        if log_length is not None and getattr(layer, "step_log_length", None) is None:
             raise ValueError(
                 "scaling_length must be left out for heads of one A, whose order it scales decays"
-                f" by, got {float(log_length.exp()):g}; or use init spectrum_, or"
-                " scaling_of 'time_step'"
+                f" by, got {float(log_length.exp()):g}; or use init spectrum_, or set scaling_of to"
+                " 'time_step' or 'both'"
             )
     return layers
 

@@ -380,7 +380,7 @@ def mamba2_by_both(given: Given) -> Floats:
 def _mamba2_slowed(given: Given, of_a_log: float, of_dt_bias: float) -> Floats:
     """`mamba2` after shares of alpha ln T are taken from A_log and from dt_bias."""
     a_log = _levels(given, "A_log")
-    dt_bias = given["dt_bias"].reshape(-1)
+    dt_bias = given["dt_bias"].reshape(a_log.shape)
     slowed = _slowed(given, np.log(stepped_rate(a_log, dt_bias)))
     a_log = a_log - of_a_log * slowed
     dt_bias = dt_bias - of_dt_bias * slowed

@@ -37,6 +37,7 @@ from plkernel.models.rwkv7 import RWKV7, GooseMixing, RWKV7Config
 from plkernel.models.spectrum import Ordered
 from plkernel.models.ssm import SSM, DiagonalSSM, SSMConfig
 from plkernel.models.state import State
+from plkernel.training.foreign import Foreign
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BOTH: Any = {"parametrisation": "ordered", "scaling_length": 40}
@@ -277,34 +278,59 @@ def placed_ssm(config: SSMConfig, nodes: Nodes | None = None) -> SSM:
     return model
 
 
-def shares(mixer: Any) -> tuple[float, float]:
-    """The shares of alpha ln t that A_log and dt_bias of a mixer lose."""
-    names = {name for name, _ in mixer.named_buffers()}
-    scaled = [name in names for name in ("log_length", "step_log_length")]
-    of_decay, of_step = (one / max(1, sum(scaled)) for one in scaled)
-    return of_decay, of_step
+SHARES = {"decay": (1.0, 0.0), "both": (0.5, 0.5), "time_step": (0.0, 1.0)}
+"""The shares of alpha ln t that A_log and dt_bias lose, by `scaling_of`."""
 
 
-def true_lives(model: nn.Module) -> list[np.ndarray]:
-    """Half-lives of every block at T, sorted."""
+def shares_of(options: Any) -> tuple[float, float]:
+    if "scaling_length" not in options:
+        return (0.0, 0.0)
+    return SHARES[options.get("scaling_of", "decay")]
+
+
+def true_lives(model: nn.Module, options: Any, position: float = 40.0) -> list[np.ndarray]:
+    """Half-lives of every block at a position, sorted."""
     if isinstance(model, SSM | RWKV7):
-        return [np.sort(lives.numpy()) for lives in model.half_lives()]
+        return [np.sort(lives.numpy()) for lives in model.half_lives(position)]
     found = []
+    of_decay, of_step = shares_of(options)
     for layer in model.backbone.layers:  # type: ignore[union-attr]
         mixer: Any = layer.mixer
-        levels = mixer.A_log.detach().double().tolist()
-        rates = [math.exp(p) * 0.05 for p in levels]
-        share_of_decay, share_of_step = shares(mixer)
-        if share_of_decay or share_of_step:
-            bias = math.log(math.expm1(0.05))
-            rates = [
-                math.exp(p)
-                * 40 ** (-share_of_decay * a)
-                * math.log1p(math.exp(bias) * 40 ** (-share_of_step * a))
-                for p, a in zip(levels, alphas(levels, 40), strict=True)
-            ]
-        found.append(np.sort(math.log(2) / np.array(rates)))
+        levels = mixer.A_log.detach().double().numpy()
+        bias = mixer.dt_bias.detach().double().numpy()
+        log_rates = levels + (np.log(np.log1p(np.exp(bias))) if of_step else 0.0)
+        slowed = np.array(alphas(log_rates.tolist(), 40)) * math.log(position)
+        steps = np.log1p(np.exp(bias - of_step * slowed))
+        found.append(np.sort(math.log(2) / (np.exp(levels - of_decay * slowed) * steps)))
     return found
+
+
+@torch.no_grad()
+def with_unequal_steps(model: nn.Module) -> nn.Module:
+    """A Mamba-2 whose time steps differ, so that rates have another order than A_log."""
+    for layer in model.backbone.layers:  # type: ignore[union-attr]
+        mixer: Any = layer.mixer
+        mixer.dt_bias.add_(torch.tensor([2.0, -1.0, 0.5, -3.0]))
+    return model
+
+
+@pytest.mark.parametrize("options", MAMBA2_OPTIONS)
+@pytest.mark.parametrize("position", [None, 1, 40, 1000])
+def test_half_lives_of_a_mamba2_with_unequal_steps(
+    options: Any, position: int | None, tmp_path: Any
+) -> None:
+    from safetensors.torch import save_file
+
+    model = with_unequal_steps(of_kind("mamba2", **options))
+    expected = true_lives(model, options, 40.0 if position is None else position)
+    if position is None:
+        save_file(model.state_dict(), tmp_path / "model.safetensors")
+        shown: Any = plkernel.inspect(tmp_path)
+        found = [math.log(2) / layer.rates.ravel() for layer in shown.layers]
+    else:
+        found = [lives.numpy().ravel() for lives in Foreign("mamba2", model).half_lives(position)]
+    for one, lives in zip(found, expected, strict=True):
+        assert np.sort(one) == pytest.approx(lives, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +351,7 @@ def test_watch_and_inspect_read_them(
     watch = plkernel.watch(model, torch.optim.AdamW(model.parameters(), weight_decay=0.0), every=1)
     scalars = watch()
     assert not [one for one in watch.findings if one.severity == "wrong"]
-    expected = true_lives(model)
+    expected = true_lives(model, options)
     for layer, lives in enumerate(expected):
         for name, value in (("min", lives[0]), ("max", lives[-1]), ("p50", np.median(lives))):
             read = scalars[f"decay/layer{layer}/half_life_{name}"]
@@ -343,7 +369,10 @@ def test_watch_and_inspect_read_them(
 def test_training_groups_know_the_ordered_form(options: Any) -> None:
     """Weight decay acts on none of it, and theta and delta count as decays."""
     for kind in ("ssm", "rwkv7", "mamba2"):
-        model = of_kind(kind, **options)
+        of_steps = (
+            {"scaling_of": "both"} if kind == "mamba2" and "scaling_length" in options else {}
+        )
+        model = of_kind(kind, **options, **of_steps)
         named = {id(one): name for name, one in model.named_parameters()}
         groups = plkernel.decay_param_groups(model, weight_decay=0.1)
         spared = {named[id(one)] for group in groups[1:] for one in group["params"]}
@@ -793,11 +822,11 @@ def test_a_mamba2_mixer_is_the_loop(options: Any, training: bool) -> None:
         inputs = torch.randn(1, 21, 16, generator=generator)
         found = mixer(inputs)[0].double().numpy()
     length = options.get("scaling_length")
-    expected = mamba2_loop(mixer, inputs[0].double().numpy(), length, shares(mixer))
+    expected = mamba2_loop(mixer, inputs[0].double().numpy(), length, shares_of(options))
     size = np.abs(expected).max()
     assert np.abs(found - expected).max() < 2**10 * SINGLE * size
     if "scaling_length" in options:
-        for wrong in {(0.0, 0.0), (1.0, 0.0), (0.5, 0.5), (0.0, 1.0)} - {shares(mixer)}:
+        for wrong in {(0.0, 0.0), *SHARES.values()} - {shares_of(options)}:
             other = mamba2_loop(mixer, inputs[0].double().numpy(), length, wrong)
             assert np.abs(other - expected).max() > 0.01 * size
 
@@ -837,6 +866,72 @@ def test_scaling_of_decays_is_what_scaling_does_unless_told() -> None:
     assert torch.equal(left_out, told)
     for other in others:
         assert not torch.equal(left_out, other)
+
+
+@pytest.mark.parametrize("options", [STEPS, HALVES])
+@pytest.mark.parametrize("start", [power_law_, log_spaced_, unit_a_])
+def test_heads_of_one_a_take_scaling_of_time_steps(start: Any, options: Any) -> None:
+    model: Any = of_kind("mamba2", **options)
+    start(model)
+    assert model.backbone.layers[0].mixer.A_log.count_nonzero() == 0
+    with torch.no_grad():
+        assert model(some_bytes(1, 60)).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("options", [STEPS, HALVES])
+def test_steps_that_a_limit_would_stop_are_not_scaled(options: Any) -> None:
+    with pytest.raises(ValueError, match=r"time_step_limit must begin at 0 .* got 0\.001"):
+        mamba2({**MAMBA2, **options, "time_step_limit": (0.001, 1.0)})
+    mamba2({**MAMBA2, **OPTIONS[1], "time_step_limit": (0.001, 1.0)})
+
+
+@pytest.mark.parametrize("options", [STEPS, HALVES, {**STEPS, "parametrisation": "ordered"}])
+def test_gradients_reach_all_that_scaled_steps_follow_from(options: Any) -> None:
+    """Those of A_log, theta, delta and dt_bias, as finite differences in float64 have them."""
+    model: Any = with_unequal_steps(mamba2({**MAMBA2, **options})).double()
+    mixer = model.backbone.layers[0].mixer
+    mixer.log_t = torch.tensor([[0.0, 1.0, 4.0]], dtype=torch.float64)
+    ends = ("A_log", "dt_bias", "ordered.theta", "ordered.delta")
+    named = {name: one for name, one in mixer.named_parameters() if name in ends}
+    values = [one.detach().clone().requires_grad_() for one in named.values()]
+
+    class Rates(nn.Module):
+        """Of a head at a token without an input."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.mixer = mixer
+
+        def forward(self) -> Tensor:
+            return mixer.A_log.exp() * nn.functional.softplus(mixer.dt_bias)
+
+    def rates(*given: Tensor) -> Any:
+        named_values = zip(named, given, strict=True)
+        return functional_call(Rates(), {f"mixer.{name}": one for name, one in named_values}, ())
+
+    assert torch.autograd.gradcheck(rates, values, atol=1e-6, rtol=1e-4)
+
+
+def test_a_model_that_an_earlier_version_pickled_has_scaled_decays() -> None:
+    model: Any = of_kind("mamba2", **OPTIONS[1])
+    inputs = some_bytes(1, 12)
+    with torch.no_grad():
+        expected = model(inputs).logits
+        for layer in model.backbone.layers:
+            del layer.mixer._buffers["step_log_length"]
+        assert torch.equal(model(inputs).logits, expected)
+
+
+def test_rates_that_are_the_same_to_rounding_have_no_order() -> None:
+    model: Any = mamba2(MAMBA2)
+    with torch.no_grad():
+        for layer in model.backbone.layers:
+            steps = torch.tensor([0.01, 0.02, 0.03, 0.07])
+            layer.mixer.dt_bias.copy_(steps.expm1().log())
+            layer.mixer.A_log.copy_((0.05 / steps).log())
+    for asked in (STEPS, HALVES):
+        refused(model, asked, r"A_log \+ ln softplus\(dt_bias\) must differ")
+    shape_decays_(model, **OPTIONS[1])
 
 
 def test_steps_of_heads_of_one_a_are_scaled_by_their_rates() -> None:

@@ -1,12 +1,12 @@
 """Recall of a Mamba-2 whose heads are levelled, in sequences longer than those of training.
 
 python runs/records/recall-mamba2-weighted/levelled.py STUDY --only ARM ... writes levelled.json
-beside this file, or where --out says: of every run of the arms the tests of recall at the longest
-length, with what each head gives behind the length of training divided by its growth since, which
-is measured on validation sequences of that test, and the root mean square of what the heads of each
-layer give, at positions between half of and all of so many bytes. The models are those that
-training left; nothing is trained. STUDY is the folder with the runs, such as
-runs/out/recall-mamba2-weighted. The code that its specs name is trusted.
+beside this file, or where --out says. Of every run of the arms it has the tests of recall at the
+longest length with levelled heads: what each head gives behind the length of training is divided by
+its growth since, which is measured on validation sequences of that test. Beside them stands the
+root mean square of what the heads of each layer give, at positions between half of and all of so
+many bytes. The models are those that training left; nothing is trained. STUDY is the folder with
+the runs, such as runs/out/recall-mamba2-weighted. The code that its specs name is trusted.
 """
 
 import sys

@@ -67,14 +67,15 @@ def against(study: str, arm: str) -> str | None:
     return study_of(study).against(arm.removesuffix(STOPPED))
 
 
-def lead(study: str, arm: str, times: int) -> PairedDifference:
-    """Return the losses of an arm by position minus those of the arm it is compared with, by seed.
+def lead(study: str, arm: str, times: int, key: str = "positions") -> PairedDifference:
+    """Return the losses of an arm minus those of the arm it is compared with, by seed.
 
     times: the most bytes before, in lengths of training
+    key: positions, or reading_on
     """
     other = against(study, arm)
     assert other is not None, f"{arm} is a baseline of {study}"
-    found = losses(study, "positions")
+    found = losses(study, key)
     return paired_difference(found[arm][times], found[other][times])
 
 

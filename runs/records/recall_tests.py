@@ -4,6 +4,7 @@ A test is "persistence", with the pairs of the corpus, or "capacity", with a pai
 bytes. Lengths are in multiples of the length of training.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, legend_below, line_style, style
-from plkernel.results.statistics import paired_difference
+from plkernel.results.statistics import Estimate, mean_interval, paired_difference
 from plkernel.results.study import Study, read_study
 
 RECORDS = Path(__file__).resolve().parent
@@ -155,3 +156,51 @@ def _draw_leads(axes: Axes, arms: Sequence[tuple[str, Mapping[int, Any]]]) -> No
     axes.axvline(0.0, color=INK, lw=0.6)
     axes.set_yticks(range(len(others)), [name for name, _ in others])
     axes.yaxis.set_inverted(True)  # also where the axis is shared
+
+
+def changes_by_levelling(study: str) -> dict[str, dict[str, Estimate]]:
+    """Return the points that levelled heads change right answers by at the longest length, by arm.
+
+    By distance in "persistence", as `by_group` has it, and of all queries in "capacity".
+    """
+    found: dict[str, dict[str, Estimate]] = {}
+    rows = json.loads((RECORDS / study / "levelled.json").read_text())["rows"]
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        before, after = _levelled(study, arm, "persistence")
+        shares = by_group(before)
+        columns = {
+            f"{end:,}": mean_interval(100 * (changed - shares[end]))
+            for end, changed in by_group(after).items()
+        }
+        before, after = _levelled(study, arm, "capacity")
+        as_they_are = right_answers(before)
+        points = [share - as_they_are[seed] for seed, share in right_answers(after).items()]
+        columns["where pairs grow"] = mean_interval(points)
+        found[arm] = columns
+    return found
+
+
+def growth(study: str, arm: str) -> float:
+    """Return the size of what heads give at the longest length over that within training.
+
+    The geometric mean over layers and seeds, in "persistence".
+    """
+    _, after = _levelled(study, arm, "persistence")
+    sizes = np.array([one["layers"] for one in after.values()])
+    return float(np.exp(np.log(sizes[:, :, -1] / sizes[:, :, 0]).mean()))
+
+
+def _levelled(study: str, arm: str, test: str) -> tuple[dict[int, Any], dict[int, Any]]:
+    """Return a test at the longest length by seed, of heads as they are and of levelled ones."""
+    by_length = tests_of(study, test)[arm]
+    before = by_length[max(by_length)]
+    rows = json.loads((RECORDS / study / "levelled.json").read_text())["rows"]
+    longest = max(row["length"] for row in rows)
+    by_seed = {
+        row["seed"]: row
+        for row in rows
+        if (row["arm"], row["test"], row["length"]) == (arm, test, longest)
+    }
+    missing = before.keys() - by_seed.keys()
+    assert not missing, f"levelled.json has no {arm} of seeds {sorted(missing)}"
+    return before, {seed: by_seed[seed] for seed in before}

@@ -25,6 +25,7 @@ import forest
 import long_windows
 import numpy as np
 import recall_tests
+import trade
 from comparisons import Lowest, lowest
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -411,7 +412,10 @@ def _of_long_windows(
 ) -> str:
     """Return a table with a column for each length, and its sources."""
     header = [title, *(f"{times} times" for times in lengths)]
-    sources = [source(study), source(f"{study}/scaling-off.json")]
+    sources = [source(study)]
+    stopped = f"{study}/scaling-off.json"
+    if (RECORDS / stopped).exists():
+        sources.append(source(stopped))
     return "\n\n".join([markdown(header, lines), *sources])
 
 
@@ -435,6 +439,23 @@ def heads(study: str) -> str:
         lines.append([arm, *cells])
     header = ["size", *(f"{length} times" for length in times[1:]), "bits if levelled"]
     return f"{markdown(header, lines)}\n\n{source(f'{study}/heads.json')}"
+
+
+def levelled_recall(study: str) -> str:
+    """Return by how many points levelled heads change the right answers, by test and distance.
+
+    At the longest length, means over seeds with 95 % intervals; the size of what heads give there
+    over that within training, the geometric mean over layers and seeds.
+    """
+    changes = recall_tests.changes_by_levelling(study)
+    columns = [*next(iter(changes.values()))]
+    lines = []
+    for arm, cells in changes.items():
+        by_column = (cells[column] for column in columns)
+        told = [f"{one.mean:+.1f} ({one.low:+.1f} to {one.high:+.1f})" for one in by_column]
+        lines.append([arm, f"{recall_tests.growth(study, arm):.2f}", *told])
+    table_of = markdown(["points if levelled", "size", *columns], lines)
+    return f"{table_of}\n\n{source(f'{study}/levelled.json')}"
 
 
 def searched(study: str) -> str:
@@ -812,6 +833,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "by-position": by_position,
     "reading-on": reading_on,
     "heads": heads,
+    "levelled-recall": levelled_recall,
     "searched": searched,
     "scaling-stopped": scaling_stopped,
     "lengths": at_lengths,
@@ -1033,11 +1055,12 @@ if __name__ == "__main__":
         "beta-sweep/exponents": exponents_figure(),
     }
     figures |= {f"{one}/starts": starts_figure(one) for one in ("models-goose", "models-mamba2")}
-    of_recall = ("post", "capacity", "far", "mamba2", "mamba2-held")
+    of_recall = ("post", "capacity", "far", "mamba2", "mamba2-held", "mamba2-weighted")
     for name in of_recall:
         figures[f"recall-{name}/recall"] = recall_tests.figure(f"recall-{name}")
     for one in ("post-text", "post-text-mamba2"):
         figures[f"{one}/losses"] = long_windows.figure(one)
+    figures["recall-mamba2-weighted/trade"] = trade.figure()
     figures["reach/reach"] = reach_figure()
     figures["forest/forest"] = forest.figure()
     save_json(RECORDS / "forest/table.json", forest.table())

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import long_windows
 import numpy as np
+import recall_tests
 from comparisons import POOLED, Compared, PooledEffect, random_effects
 from recall_tests import tests_of
 
@@ -292,6 +293,17 @@ def levelled(study: str, arm: str, times: str) -> Estimate:
     return Estimate(found.mean, found.low, found.high)
 
 
+@number
+def levelled_points(study: str, arm: str, column: str) -> Estimate:
+    """Return the points by which levelled heads change right answers at the longest length.
+
+    column: the most bytes from pair to query, or grow, of all queries where pairs grow.
+    """
+    columns = recall_tests.changes_by_levelling(study)[arm]
+    found = columns["where pairs grow" if column == "grow" else column]
+    return Estimate(found.mean, found.low, found.high)
+
+
 def _validation(run: StudyRun, step: int) -> float:
     """Return the loss on validation text at a step."""
     (found,) = [row.val_bpb for row in run.evaluations if row.step == step]
@@ -446,6 +458,7 @@ AVERAGED = (
     "beta-sweep",
     "post-text",
     "post-text-mamba2",
+    "post-text-weighted",
     "reach",
     "reach-far",
     "reach-wide",
@@ -453,6 +466,7 @@ AVERAGED = (
     "recall-far",
     "recall-mamba2",
     "recall-mamba2-held",
+    "recall-mamba2-weighted",
     "recall-post",
 )
 """Studies whose registered power is the mean over the spreads that their pilot leaves possible."""

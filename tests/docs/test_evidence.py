@@ -14,6 +14,7 @@ import pytest
 import recall_tests
 import render
 import sentences
+import trade
 from scipy.stats import t as student_t
 from sentences import blocks, doses, exponents, paired, record, studies
 
@@ -556,6 +557,56 @@ def test_heads_of_mamba2_grow_where_reading_on_loses_and_levelling_gives_a_part_
         assert all(times > 1.4 for times in farthest.values())
         behind = long_windows.lead("post-text-mamba2", arm, 16).mean
         assert 0.25 < -statistics.fmean(changes[16].values()) / behind < 0.75
+
+
+def test_inputs_that_are_scaled_down_take_far_recall_and_losses_by_reading_on_away() -> None:
+    """Starts that recall far pairs no more often than the own initialisation lose little by reading
+    on, the others more, and the more the more they recall among those with the order of PoST.
+    """
+    declared = sentences.record("recall-mamba2-weighted/report/table.json")["declared"]
+    assert len(declared["hypotheses"]) == 9
+    assert {one["verdict"] for one in declared["hypotheses"]} == {"confirmed"}
+    found = {one.name: (one.far().mean, one.lost().mean) for one in trade.STARTS}
+    assert len(found) == 7
+    with_far_recall = [one for one in found.values() if one[0] > 5]
+    without = [one for one in found.values() if one[0] < 4]
+    assert len(with_far_recall) == 4
+    assert len(without) == 3
+    assert all(lost > 0.2 for _, lost in with_far_recall)
+    assert all(lost < 0.05 for _, lost in without)
+    in_turn = ["PoST, inputs scaled", "PoST, inputs scaled by the root", "PoST"]
+    fars, losses = zip(*(found[name] for name in in_turn), strict=True)
+    assert sorted(fars) == [*fars]
+    assert sorted(losses) == [*losses]
+
+
+def test_one_seed_on_weighted_inputs_had_learnt_less_within_the_length_of_training() -> None:
+    tests = recall_tests.tests_of("recall-mamba2-weighted", "persistence")
+    shares = {arm: recall_tests.right_answers(by_length[1]) for arm, by_length in tests.items()}
+    behind = {arm: round(by_seed[19]) for arm, by_seed in shares.items()}
+    assert behind == {"own": 83, "t2-weighted": 31, "post": 75, "post-root": 50, "post-steps": 55}
+    for by_seed in shares.values():
+        assert min(share for seed, share in by_seed.items() if seed != 19) > 75
+
+
+def test_seeds_of_studies_on_weighted_inputs_are_their_own() -> None:
+    for study, others in (
+        ("recall-mamba2-weighted", ("recall-mamba2", "recall-mamba2-held")),
+        ("post-text-weighted", ("post-text-mamba2",)),
+    ):
+        seeds = set(sentences.record(f"{study}/spec.json")["seeds"])
+        for other in others:
+            assert not seeds & set(sentences.record(f"{other}/spec.json")["seeds"])
+
+
+def test_levelled_heads_recall_near_pairs_more_often_and_keep_most_far_ones() -> None:
+    changes = recall_tests.changes_by_levelling("recall-mamba2-weighted")
+    far = sentences.recalled_lead("recall-mamba2-weighted", "post", "own", "8", distance="1024")
+    assert changes["post"]["where pairs grow"].low > 0
+    assert changes["post"]["64"].low > 0
+    lost = changes["post"]["1,024"]
+    assert lost.high < 0
+    assert -lost.mean < 0.5 * far.value
 
 
 def test_scaling_beyond_the_length_of_training_is_a_small_part_of_far_recall() -> None:

@@ -90,9 +90,9 @@ def shape_decays_(
     scaling_of: None is "decay". Ordered heads keep the decays that they have: ValueError unless
     A_log rises with the head. Scaled decays know no cache, which would have to say how many tokens
     came before: ValueError for fewer than two heads, and for heads that are all of one A_log, or of
-    one rate where time steps are scaled, which have no order to scale them by. So do scaled time
-    steps with a `time_step_limit` above 0, at which they would stop. A model without such
-    layers, or that is shaped already, is refused, and left as it is.
+    one rate where time steps are scaled, which have no order to scale them by. Time steps are not
+    scaled where `time_step_limit` begins above 0, at which they would stop: ValueError. A model
+    without such layers, or that is shaped already, is refused, and left as it is.
     """
     if parametrisation not in get_args(Order):
         raise ValueError(

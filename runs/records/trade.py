@@ -9,17 +9,19 @@ from typing import NamedTuple
 import long_windows
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from sentences import Estimate, recalled_lead
 
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, line_style, style
-from plkernel.results.statistics import PairedDifference, paired_difference
+from plkernel.results.statistics import PairedDifference
 
-TIMES_OF_RECALL = 8
+TIMES_OF_RECALL = "8"
+FAR = "1024"
+"""The most bytes from pair to query of the far pairs."""
 TIMES_OF_TEXT = 16
 BEFORE = ("recall-mamba2", "post-text-mamba2")
 AFTER = ("recall-mamba2-weighted", "post-text-weighted/pilot")
-
-
 MARKERS = "oxs^Dv*"
+"""Of the starts, in turn."""
 
 
 class Start(NamedTuple):
@@ -31,34 +33,25 @@ class Start(NamedTuple):
     text: str
     arm_of_text: str
 
-    def far(self) -> PairedDifference:
+    def far(self) -> Estimate:
         """Return the lead in points at pairs more than half of the length back."""
-        return self._points("persistence", is_far=True)
+        return self._points("persistence", distance=FAR)
 
-    def where_pairs_grow(self) -> PairedDifference:
+    def where_pairs_grow(self) -> Estimate:
         """Return the lead in points where pairs grow with the length, queries mostly near."""
-        return self._points("capacity", is_far=False)
+        return self._points("capacity")
 
     def lost(self) -> PairedDifference:
         """Return the bits per byte lost more by reading on."""
         return long_windows.lead(self.text, self.arm_of_text, TIMES_OF_TEXT, "reading_on")
 
-    def _points(self, test: str, is_far: bool) -> PairedDifference:
-        study = long_windows.study_of(self.recall)
-        baseline = study.against(self.arm_of_recall)
+    def _points(self, test: str, distance: str = "") -> Estimate:
+        """Return the lead of a test in points; at a distance, or over all queries."""
+        baseline = long_windows.study_of(self.recall).against(self.arm_of_recall)
         assert baseline is not None, f"{self.arm_of_recall} is a baseline of {self.recall}"
-
-        def points(arm: str) -> dict[int, float]:
-            shares = {}
-            for run in study.finished(arm):
-                assert run.result is not None
-                length = TIMES_OF_RECALL * run.config["train"]["context"]
-                share = run.result.recalled(test, length, length if is_far else None)
-                assert share is not None
-                shares[run.seed] = 100 * share
-            return shares
-
-        return paired_difference(points(self.arm_of_recall), points(baseline))
+        return recalled_lead(
+            self.recall, self.arm_of_recall, baseline, TIMES_OF_RECALL, test, distance
+        )
 
 
 STARTS = (
@@ -95,13 +88,13 @@ def figure() -> Figure:
     return drawing
 
 
-def _draw(axes: Axes, look: int, name: str, lost: PairedDifference, lead: PairedDifference) -> None:
+def _draw(axes: Axes, look: int, name: str, lost: PairedDifference, lead: Estimate) -> None:
     """Draw one start, with its intervals."""
     axes.errorbar(
         lost.mean,
-        lead.mean,
+        lead.value,
         xerr=lost.mean - lost.low,
-        yerr=lead.mean - lead.low,
+        yerr=lead.value - lead.low,
         marker=MARKERS[look - 1],
         ms=5,
         lw=1.0,

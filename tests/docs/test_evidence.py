@@ -567,7 +567,7 @@ def test_inputs_that_are_scaled_down_take_far_recall_and_losses_by_reading_on_aw
     declared = sentences.record("recall-mamba2-weighted/report/table.json")["declared"]
     assert len(declared["hypotheses"]) == 9
     assert {one["verdict"] for one in declared["hypotheses"]} == {"confirmed"}
-    found = {one.name: (one.far().mean, one.lost().mean) for one in trade.STARTS}
+    found = {one.name: (one.far().value, one.lost().mean) for one in trade.STARTS}
     assert len(found) == 7
     with_far_recall = [one for one in found.values() if one[0] > 5]
     without = [one for one in found.values() if one[0] < 4]

@@ -298,7 +298,9 @@ def true_lives(model: nn.Module, options: Any, position: float = 40.0) -> list[n
         mixer: Any = layer.mixer
         levels = mixer.A_log.detach().double().numpy()
         bias = mixer.dt_bias.detach().double().numpy()
-        log_rates = levels + (np.log(np.log1p(np.exp(bias))) if of_step else 0.0)
+        log_rates = levels
+        if of_step:
+            log_rates = levels + np.log(np.log1p(np.exp(bias)))
         slowed = np.array(alphas(log_rates.tolist(), 40)) * math.log(position)
         steps = np.log1p(np.exp(bias - of_step * slowed))
         found.append(np.sort(math.log(2) / (np.exp(levels - of_decay * slowed) * steps)))
@@ -369,10 +371,10 @@ def test_watch_and_inspect_read_them(
 def test_training_groups_know_the_ordered_form(options: Any) -> None:
     """Weight decay acts on none of it, and theta and delta count as decays."""
     for kind in ("ssm", "rwkv7", "mamba2"):
-        of_steps = (
-            {"scaling_of": "both"} if kind == "mamba2" and "scaling_length" in options else {}
-        )
-        model = of_kind(kind, **options, **of_steps)
+        given = dict(options)
+        if kind == "mamba2" and "scaling_length" in options:
+            given["scaling_of"] = "both"
+        model = of_kind(kind, **given)
         named = {id(one): name for name, one in model.named_parameters()}
         groups = plkernel.decay_param_groups(model, weight_decay=0.1)
         spared = {named[id(one)] for group in groups[1:] for one in group["params"]}

@@ -9,9 +9,9 @@ beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth, 
 in models-goose and models-mamba2, recall beyond the length of training, recall.png and .svg in
 recall-post, -capacity, -far, -mamba2, -mamba2-held and -mamba2-weighted, losses on text beyond it,
 losses.png and .svg in post-text and post-text-mamba2, both against each other,
-recall-mamba2-weighted/trade.png and .svg, and what the longest half-life is worth where copies are far,
-reach/reach.png and .svg. The forest of all of them and its numbers are forest/forest.png, .svg and
-table.json.
+recall-mamba2-weighted/trade.png and .svg, and what the longest half-life is worth where copies are
+far, reach/reach.png and .svg. The forest of all of them and its numbers are forest/forest.png, .svg
+and table.json.
 """
 
 import json

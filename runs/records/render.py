@@ -8,7 +8,7 @@ worth, memory-dose/best.png and .svg, what exponents are worth on eight texts,
 beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth, starts.png and .svg
 in models-goose and models-mamba2, recall beyond the length of training, recall.png and .svg in
 recall-post, -capacity, -far, -mamba2, -mamba2-held and -mamba2-weighted, losses on text beyond it,
-losses.png and .svg in post-text and post-text-mamba2, both against each other,
+losses.png and .svg in post-text, -mamba2 and -weighted, both against each other,
 recall-mamba2-weighted/trade.png and .svg, and what the longest half-life is worth where copies are
 far, reach/reach.png and .svg. The forest of all of them and its numbers are forest/forest.png, .svg
 and table.json.
@@ -1059,7 +1059,7 @@ if __name__ == "__main__":
     of_recall = ("post", "capacity", "far", "mamba2", "mamba2-held", "mamba2-weighted")
     for name in of_recall:
         figures[f"recall-{name}/recall"] = recall_tests.figure(f"recall-{name}")
-    for one in ("post-text", "post-text-mamba2"):
+    for one in ("post-text", "post-text-mamba2", "post-text-weighted"):
         figures[f"{one}/losses"] = long_windows.figure(one)
     figures["recall-mamba2-weighted/trade"] = trade.figure()
     figures["reach/reach"] = reach_figure()

@@ -19,7 +19,7 @@ FAR = "1024"
 """The most bytes from pair to query of the far pairs."""
 TIMES_OF_TEXT = 16
 BEFORE = ("recall-mamba2", "post-text-mamba2")
-AFTER = ("recall-mamba2-weighted", "post-text-weighted/pilot")
+AFTER = ("recall-mamba2-weighted", "post-text-weighted")
 MARKERS = "oxs^Dv*"
 """Of the starts, in turn."""
 

@@ -459,6 +459,7 @@ AVERAGED = (
     "post-text",
     "post-text-mamba2",
     "post-text-weighted",
+    "rates",
     "reach",
     "reach-far",
     "reach-wide",

@@ -631,6 +631,19 @@ def test_post_loses_more_than_one_and_a_half_bits_by_reading_on_in_the_mean() ->
     assert 0.17 < statistics.fmean(by_root.values()) < 0.23
 
 
+def test_a_rate_that_is_too_low_makes_leads_larger() -> None:
+    bits: dict[str, dict[int, float]] = {}
+    for row in finished_rows("rates"):
+        bits.setdefault(row["arm"], {})[row["seed"]] = row["result"]["final_val_bpb"]
+    base = bits["log-spaced_0.004"]
+    declared = sentences.record("rates/report/table.json")["declared"]["hypotheses"]
+    leads = {row["arm"]: -row["mean"] for row in declared}
+    assert set(leads) == {"concentrated", "concentrated-matched", "short-matched"}
+    for arm, lead in leads.items():
+        low = statistics.fmean(base[seed] - bits[f"{arm}_0.004"][seed] for seed in range(8))
+        assert low > 1.5 * lead > 0
+
+
 def test_levelled_heads_recall_near_pairs_more_often_and_keep_most_far_ones() -> None:
     changes = recall_tests.changes_by_levelling("recall-mamba2-weighted")
     far = sentences.recalled_lead("recall-mamba2-weighted", "post", "own", "8", distance="1024")

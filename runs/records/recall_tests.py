@@ -6,6 +6,7 @@ bytes. Lengths are in multiples of the length of training.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +165,7 @@ def changes_by_levelling(study: str) -> dict[str, dict[str, Estimate]]:
     By distance in "persistence", as `by_group` has it, and of all queries in "capacity".
     """
     found: dict[str, dict[str, Estimate]] = {}
-    rows = json.loads((RECORDS / study / "levelled.json").read_text())["rows"]
-    for arm in dict.fromkeys(row["arm"] for row in rows):
+    for arm in dict.fromkeys(row["arm"] for row in _levelled_rows(study)):
         before, after = _levelled(study, arm, "persistence")
         shares = by_group(before)
         columns = {
@@ -190,11 +190,18 @@ def growth(study: str, arm: str) -> float:
     return float(np.exp(np.log(sizes[:, :, -1] / sizes[:, :, 0]).mean()))
 
 
+@cache
+def _levelled_rows(study: str) -> list[dict[str, Any]]:
+    """Return the rows of levelled.json, which is read once."""
+    rows: list[dict[str, Any]] = json.loads((RECORDS / study / "levelled.json").read_text())["rows"]
+    return rows
+
+
 def _levelled(study: str, arm: str, test: str) -> tuple[dict[int, Any], dict[int, Any]]:
     """Return a test at the longest length by seed, of heads as they are and of levelled ones."""
     by_length = tests_of(study, test)[arm]
     before = by_length[max(by_length)]
-    rows = json.loads((RECORDS / study / "levelled.json").read_text())["rows"]
+    rows = _levelled_rows(study)
     longest = max(row["length"] for row in rows)
     by_seed = {
         row["seed"]: row

@@ -8,10 +8,10 @@ worth, memory-dose/best.png and .svg, what exponents are worth on eight texts,
 beta-sweep/exponents.png and .svg, what starts of RWKV-7 and Mamba-2 are worth, starts.png and .svg
 in models-goose and models-mamba2, recall beyond the length of training, recall.png and .svg in
 recall-post, -capacity, -far, -mamba2, -mamba2-held and -mamba2-weighted, losses on text beyond it,
-losses.png and .svg in post-text, -mamba2 and -weighted, both against each other,
+losses.png and .svg in post-text, post-text-mamba2 and post-text-weighted, both against each other,
 recall-mamba2-weighted/trade.png and .svg, and what the longest half-life is worth where copies are
-far, reach/reach.png and .svg. The forest of all of them and its numbers are forest/forest.png, .svg
-and table.json.
+far, reach/reach.png and .svg, and curves over learning rates, rates/curves.png and .svg. The forest
+of all of them and its numbers are forest/forest.png, .svg and table.json.
 """
 
 import json
@@ -46,6 +46,8 @@ from plkernel.results.convergence import convergence, groups, learnt_kernels_fig
 from plkernel.results.forest import ForestRow
 from plkernel.results.forest import forest as forest_of_rows
 from plkernel.results.loss_curves import difference_figure
+from plkernel.results.rate_curves import curve_results
+from plkernel.results.rate_report import rate_figure
 from plkernel.results.statistics import (
     PairedDifference,
     difference_curves,
@@ -1062,6 +1064,9 @@ if __name__ == "__main__":
     for one in ("post-text", "post-text-mamba2", "post-text-weighted"):
         figures[f"{one}/losses"] = long_windows.figure(one)
     figures["recall-mamba2-weighted/trade"] = trade.figure()
+    curves = rate_figure(curve_results(read_study(RECORDS / "rates")), "bits per byte")
+    assert curves is not None
+    figures["rates/curves"] = curves
     figures["reach/reach"] = reach_figure()
     figures["forest/forest"] = forest.figure()
     save_json(RECORDS / "forest/table.json", forest.table())

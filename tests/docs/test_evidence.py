@@ -602,46 +602,45 @@ def test_seeds_of_studies_on_weighted_inputs_are_their_own() -> None:
             assert not seeds & set(sentences.record(f"{other}/spec.json")["seeds"])
 
 
-def lost_by_seed(study: str) -> dict[str, dict[int, float]]:
-    """Return the bits per byte lost at the farthest positions by reading on, by arm and seed."""
-    bits: dict[str, dict[int, float]] = {}
-    for row in finished_rows(study):
-        lost = row["result"]["beyond"]["reading_on"]["bpb"][-1]
-        bits.setdefault(row["arm"], {})[row["seed"]] = lost
-    return bits
-
-
 def test_inputs_scaled_by_the_root_lose_by_reading_on_in_every_seed() -> None:
     for study, seeds in (("post-text-weighted", 6), ("post-text-weighted/pilot", 3)):
-        bits = lost_by_seed(study)
-        assert {len(by_seed) for by_seed in bits.values()} == {seeds}
-        for seed, own in bits["own"].items():
-            assert own < bits["post-steps"][seed] < own + 0.03
-            assert own + 0.1 < bits["post-root"][seed]
+        lost = long_windows.losses(study, "reading_on")
+        assert {len(lengths[16]) for lengths in lost.values()} == {seeds}
+        for seed, own in lost["own"][16].items():
+            assert own < lost["post-steps"][16][seed] < own + 0.03
+            assert own + 0.1 < lost["post-root"][16][seed]
 
 
 def test_post_loses_more_than_one_and_a_half_bits_by_reading_on_in_the_mean() -> None:
-    pilot = lost_by_seed("post-text-weighted/pilot")
-    study = lost_by_seed("post-text-mamba2")["post_fast"]
-    assert statistics.fmean(pilot["post"].values()) > 1.5
-    assert statistics.fmean(study.values()) > 1.5
-    for seed, lost in pilot["post"].items():
-        assert lost > pilot["post-root"][seed] + 1
-    by_root = lost_by_seed("post-text-weighted")["post-root"]
+    pilot = long_windows.losses("post-text-weighted/pilot", "reading_on")
+    before = long_windows.losses("post-text-mamba2", "reading_on")["post_fast"][16]
+    assert statistics.fmean(pilot["post"][16].values()) > 1.5
+    assert statistics.fmean(before.values()) > 1.5
+    for seed, lost in pilot["post"][16].items():
+        assert lost > pilot["post-root"][16][seed] + 1
+    by_root = long_windows.losses("post-text-weighted", "reading_on")["post-root"][16]
     assert 0.17 < statistics.fmean(by_root.values()) < 0.23
 
 
-def test_a_rate_that_is_too_low_makes_leads_larger() -> None:
-    bits: dict[str, dict[int, float]] = {}
-    for row in finished_rows("rates"):
-        bits.setdefault(row["arm"], {})[row["seed"]] = row["result"]["final_val_bpb"]
-    base = bits["log-spaced_0.004"]
+def test_leads_at_a_rate_that_is_too_low_are_larger_than_at_the_best_rates() -> None:
     declared = sentences.record("rates/report/table.json")["declared"]["hypotheses"]
+    assert {row["verdict"] for row in declared} == {"confirmed"}
     leads = {row["arm"]: -row["mean"] for row in declared}
     assert set(leads) == {"concentrated", "concentrated-matched", "short-matched"}
     for arm, lead in leads.items():
-        low = statistics.fmean(base[seed] - bits[f"{arm}_0.004"][seed] for seed in range(8))
-        assert low > 1.5 * lead > 0
+        at_lowest = -paired("rates", f"{arm}_0.004").mean
+        assert at_lowest > 1.5 * lead > 0
+
+
+def test_corrected_for_three_curves_the_lead_of_short_half_lives_alone_is_told_from_none() -> None:
+    curves = sentences.record("rates/report/table.json")["curves"]
+    told = {one["curve"]: one["p_corrected"] < 0.05 for one in curves if one["against"]}
+    assert told == {"concentrated": False, "concentrated-matched": False, "short-matched": True}
+    (counts,) = sentences.record("rates/references.json")["references"]
+    of_five_bytes = counts["val_bpb"][4]
+    losses = [row["result"]["final_val_bpb"] for row in finished_rows("rates")]
+    assert len(losses) == 160
+    assert min(losses) > of_five_bytes
 
 
 def test_levelled_heads_recall_near_pairs_more_often_and_keep_most_far_ones() -> None:

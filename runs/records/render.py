@@ -25,12 +25,13 @@ from typing import Any, NamedTuple
 import forest
 import long_windows
 import numpy as np
+import post_parts
 import recall_tests
 import trade
 from comparisons import Lowest, lowest
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from sentences import accuracies, blocks, fill, paired, recalled_lead, targets
+from sentences import accuracies, blocks, fill, paired, recalled_lead, shown, targets
 
 from plkernel.analysis.figures.style import (
     INK,
@@ -379,9 +380,7 @@ def recall_leads(study: str, test: str) -> str:
             recalled_lead(study, arm, baseline, str(longest), test, distance=str(end))
             for end in ends
         ]
-        lines.append(
-            [arm, *(f"{one.value:+.0f} ({one.low:+.0f} to {one.high:+.0f})" for one in leads)]
-        )
+        lines.append([arm, *(shown(one, "+.0f") for one in leads)])
     header = ["points, by bytes from pair to query, up to", *(f"{end:,}" for end in ends)]
     return f"{markdown(header, lines)}\n\n{source(study)}"
 
@@ -835,6 +834,8 @@ PARTS: dict[str, Callable[..., str]] = {
     "recall-leads": recall_leads,
     "by-position": by_position,
     "reading-on": reading_on,
+    "post-far": lambda: markdown(*post_parts.far_leads()),
+    "post-text": lambda: markdown(*post_parts.reading_on()),
     "heads": heads,
     "levelled-recall": levelled_recall,
     "searched": searched,

@@ -92,7 +92,11 @@ def compute(name: str, arguments: list[str], form: str) -> str:
             options[key] = value
         else:
             given.append(argument)
-    found = NUMBERS[name](*given, **options)
+    return shown(NUMBERS[name](*given, **options), form)
+
+
+def shown(found: float | Estimate, form: str) -> str:
+    """Return a number in a format, an estimate with its interval."""
     if isinstance(found, Estimate):
         value, low, high = (format(part, form) for part in found)
         return f"{value} ({low} to {high})"

@@ -10,6 +10,7 @@ from typing import Any
 
 import long_windows
 import numpy as np
+import post_parts
 import pytest
 import recall_tests
 import render
@@ -196,10 +197,12 @@ DESIGN = {
         "0.23",
     },
     "evidence/audit": {"0.039", "0.071", "2.5", "1.8", "0.01"},
+    "evidence/claims": {"2604.07658", "3.5", "4.1", "2.0", "0.03", "0.05", "0.5"},
+    "evidence/post-rwkv7": {"2.5", "3.5", "0.03"},
     "evidence/forest": set(),
     "evidence/index": {"0.01", "0.02"},
 }
-"""Numbers that are no results: exponents and lengths that were chosen, the published claim."""
+"""Numbers that are no results: exponents, lengths and margins that were chosen, what is cited."""
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 END = "<!-- / -->"
@@ -263,6 +266,39 @@ def test_leads_in_recall_are_those_of_the_rows() -> None:
         means[arm] = 25 * sum(shares)
     lead_at_rate = sentences.searched_lead("recall-post", "post", "official", "0.005")
     assert lead_at_rate == pytest.approx(means["post"] - means["official"])
+
+
+def test_parts_of_post_are_on_one_page_as_the_rows_have_them() -> None:
+    header, lines = post_parts.far_leads()
+    found = {line[0]: dict(zip(header[1:], line[1:], strict=True)) for line in lines}
+    differences: dict[int, float] = {}
+    for row in finished_rows("recall-far"):
+        if row["arm"] in ("scaling", "official"):
+            sign = 1 if row["arm"] == "scaling" else -1
+            (test,) = [
+                one
+                for one in row["result"]["recall"]["tests"]
+                if (one["test"], one["length"]) == ("persistence", 8 * 512)
+            ]
+            right = test["distance"]["accuracy"][test["distance"]["up_to"].index(4096)]
+            differences[row["seed"]] = differences.get(row["seed"], 0.0) + 100 * sign * right
+    assert len(differences) == 10
+    mean = statistics.fmean(differences.values())
+    half = 2.2622 * statistics.stdev(differences.values()) / sqrt(10)
+    shown = f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})"
+    assert found["RWKV-7, 3.5e-3"]["scaling"] == shown
+    for tested in (*post_parts.RECALL, *post_parts.TEXT):
+        arms = {tested.own, *tested.arms.values()}
+        assert arms <= set(studies()[tested.study].arms)
+    header, lines = post_parts.reading_on()
+    for model, own, *others in lines:
+        cost = {name: cell for name, cell in zip(header[2:], others, strict=True) if cell != "-"}
+        for name, cell in cost.items():
+            least = float(cell.split()[0]) - float(own.split()[0])
+            if name == post_parts.POST:
+                assert least > (1.5 if model.startswith("Mamba") else 0.15), (model, cell)
+            if name == post_parts.LONGER and model.startswith("RWKV"):
+                assert least < 0.1, (model, cell)
 
 
 LEADS = [(start, rate) for start in ("official-t2", "scaling", "post") for rate in ("slow", "fast")]

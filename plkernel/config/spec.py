@@ -140,7 +140,8 @@ class Spec(Section):
                 f"seeds must be different numbers, at least one, got {list(self.seeds)}"
             )
         shared = sorted(set(self.seeds) & set(self.tuning.seeds))
-        if self.tuning.rates and shared:
+        is_search = bool(self.tuning.rates) and self.tuning.method != CURVE
+        if is_search and shared:
             raise ValueError(
                 f"tuning.seeds must be none of the seeds that are compared, got {shared} in both"
             )

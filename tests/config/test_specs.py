@@ -805,6 +805,7 @@ FITTING: list[dict[str, Any]] = [
     {"seeds": [100]},
     {"seeds": [0, 2**63 - 1]},
     {"tuning.rates": [1, 2], "seeds": [99, 101]},
+    {"tuning": {"method": "curve", "rates": [1, 2, 3]}, "seeds": [100, 101]},
     {"tuning.rates": [1, 2], "arms.power.rates": [3, 4]},
     {"arms": {"uniform": {}, "a" * 220: {}}},
     {"arms.power": {"placement": "log-spaced", "shortest": 1.2}, "model": GOOSE},

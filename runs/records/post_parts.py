@@ -40,6 +40,12 @@ RECALL = (
         {SPECTRUM: "spectrum", LONGER: "official-t2", SCALING: "scaling", POST: "post"},
     ),
     Tested(
+        "RWKV-7, 7e-3",
+        "recall-far-fast",
+        "official_fast",
+        {LONGER: "official-t2_fast", SCALING: "scaling_fast", POST: "post_fast"},
+    ),
+    Tested(
         "Mamba-2, 8e-3",
         "recall-mamba2",
         "own_fast",

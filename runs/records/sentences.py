@@ -39,6 +39,7 @@ from plkernel.decays.memory import Memory
 from plkernel.results.convergence import LONGEST_LAG, Starts, convergence, groups
 from plkernel.results.measurements import mean_over, means_in
 from plkernel.results.power import powers
+from plkernel.results.rate_curves import curve_results
 from plkernel.results.statistics import (
     PairedDifference,
     detectable_difference,
@@ -218,15 +219,39 @@ def recalled_lead(
     without: a seed that is left out.
     """
 
+    given = (times, test, distance, without)
+    found = paired_difference(
+        _points_recalled(study, arm, *given), _points_recalled(study, against, *given)
+    )
+    return Estimate(found.mean, found.low, found.high)
+
+
+def _points_recalled(
+    study: str, arm: str, times: str, test: str, distance: str, without: str = ""
+) -> dict[int, float]:
+    """Return the right answers of an arm in %, by seed."""
+    found = {}
+    for run in studies()[study].finished(arm):
+        length = int(times) * run.config["train"]["context"]
+        end = int(distance) if distance else None
+        share = run.result.recalled(test, length, end)
+        if share is not None and str(run.seed) != without:
+            found[run.seed] = 100 * share
+    return found
+
+
+@number
+def lead_at_both_rates(arm: str, against: str, times: str, distance: str = "") -> Estimate:
+    """Return the mean over recall-far and recall-far-fast of a lead in persistence, in points.
+
+    The two have the same seeds, and the mean is taken seed by seed.
+    """
+
     def points(arm: str) -> dict[int, float]:
-        found = {}
-        for run in studies()[study].finished(arm):
-            length = int(times) * run.config["train"]["context"]
-            end = int(distance) if distance else None
-            share = run.result.recalled(test, length, end)
-            if share is not None and str(run.seed) != without:
-                found[run.seed] = 100 * share
-        return found
+        slow = _points_recalled("recall-far", arm, times, "persistence", distance)
+        fast = _points_recalled("recall-far-fast", f"{arm}_fast", times, "persistence", distance)
+        assert slow.keys() == fast.keys()
+        return {seed: (slow[seed] + fast[seed]) / 2 for seed in slow}
 
     found = paired_difference(points(arm), points(against))
     return Estimate(found.mean, found.low, found.high)
@@ -469,6 +494,7 @@ AVERAGED = (
     "reach-wide",
     "recall-capacity",
     "recall-far",
+    "recall-far-fast",
     "recall-mamba2",
     "recall-mamba2-held",
     "recall-mamba2-weighted",
@@ -756,6 +782,32 @@ def corrected_p(study: str, arm: str) -> float:
     rows = record(f"{study}/report/table.json")["arms"]
     (found,) = [row["p_corrected"] for row in rows if row["arm"] == arm]
     return float(found)
+
+
+def minimum_difference(study: str, curve: str, text: str) -> PairedDifference:
+    """Return the minima of a curve over learning rates minus the baseline's, by seed.
+
+    text: val or test
+    """
+    by_name = {one.curve.name: one for one in curve_results(studies()[study])}
+    found = by_name[curve].difference if text == "val" else by_name[curve].test
+    assert found is not None, f"{curve} is the baseline of {study}"
+    return found
+
+
+@number
+def minimum_change(study: str, curve: str, text: str) -> Estimate:
+    """Return by how much the minimum of a curve over learning rates is above the baseline's."""
+    found = minimum_difference(study, curve, text)
+    return Estimate(found.mean, found.low, found.high)
+
+
+@number
+def minimum_p(study: str, curve: str, text: str) -> float:
+    """Return p of the minimum of a curve, corrected for all curves of the study by Holm."""
+    compared = [one for one in curve_results(studies()[study]) if one.against is not None]
+    names = [one.curve.name for one in compared]
+    return holm({name: minimum_difference(study, name, text).p_value for name in names})[curve]
 
 
 def _bytes_to_baseline(study: str, arm: str) -> list[float | None]:

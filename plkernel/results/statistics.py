@@ -1,5 +1,6 @@
 """Statistics of arms that share their seeds: means, paired differences, curves and their bands."""
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -103,10 +104,16 @@ def detectable_difference(sd: float, n: int, power: float = 0.8, alpha: float = 
     proportional to `sd`, and has its unit: from a few seeds that is itself uncertain, by a factor
     of 2.4 at n = 5. NaN for n < 2 and unless sd is positive and finite.
     """
-    from scipy.optimize import brentq
-
     if n < 2 or not 0.0 < sd < math.inf:
         return math.nan
+    return sd / math.sqrt(n) * _detectable_shift(n, power, alpha)
+
+
+@functools.cache
+def _detectable_shift(n: int, power: float, alpha: float) -> float:
+    """The smallest true difference that is found, in standard errors of the mean of n."""
+    from scipy.optimize import brentq
+
     t = critical_value(n, 1.0 - alpha)
 
     def missing_power(shift: float) -> float:
@@ -115,8 +122,7 @@ def detectable_difference(sd: float, n: int, power: float = 0.8, alpha: float = 
         return float(below - far_below) - (1.0 - power)
 
     surely_found = 20.0 * (t + 1.0)
-    shift = brentq(missing_power, 0.0, surely_found, xtol=1e-12, rtol=1e-12)
-    return sd / math.sqrt(n) * float(shift)
+    return float(brentq(missing_power, 0.0, surely_found, xtol=1e-12, rtol=1e-12))
 
 
 # Curves and their bands

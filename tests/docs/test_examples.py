@@ -32,6 +32,7 @@ from plkernel.config.schema import deep_merge
 from plkernel.decays.own import statements
 from plkernel.models.init import SCHEMES
 from plkernel.models.init.plan import RoleTable
+from plkernel.training import build
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -135,7 +136,8 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def parsing_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands read their arguments, and a spec, then do nothing."""
+    """Commands read their arguments, and a spec, then do nothing; models of others do not run."""
+    monkeypatch.setattr(build, "_tried", lambda *_: 0)
     bound, main = cli._bound, reading.main
 
     def idle(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -153,7 +153,7 @@ def halves() -> Any:
     return in_interpreter("interpret_half")
 
 
-def test_results_and_gradients_in_float32_equal_float64(interpreted: Any) -> None:
+def test_interpreted_results_and_gradients_in_float32_equal_float64(interpreted: Any) -> None:
     """Every decay beside every other, odd lengths and sizes, one chunk and several."""
     wrong = {
         str(case): errors

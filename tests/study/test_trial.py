@@ -84,7 +84,7 @@ def fasta(path: Path) -> Path:
 
 
 def noise(path: Path) -> Path:
-    path.write_bytes(random.Random(0).randbytes(100_000))
+    path.write_bytes(bytes(random.Random(0).choices(range(64), k=100_000)))
     return path
 
 

@@ -789,9 +789,16 @@ def minimum_difference(study: str, curve: str, text: str) -> PairedDifference:
 
     text: val or test
     """
-    by_name = {one.curve.name: one for one in curve_results(studies()[study])}
-    found = by_name[curve].difference if text == "val" else by_name[curve].test
-    assert found is not None, f"{curve} is the baseline of {study}"
+    return _minimum_differences(study, text)[curve]
+
+
+def _minimum_differences(study: str, text: str) -> dict[str, PairedDifference]:
+    """Return the same of every curve but the baseline."""
+    found = {}
+    for one in curve_results(studies()[study]):
+        difference = one.difference if text == "val" else one.test
+        if difference is not None:
+            found[one.curve.name] = difference
     return found
 
 
@@ -805,9 +812,8 @@ def minimum_change(study: str, curve: str, text: str) -> Estimate:
 @number
 def minimum_p(study: str, curve: str, text: str) -> float:
     """Return p of the minimum of a curve, corrected for all curves of the study by Holm."""
-    compared = [one for one in curve_results(studies()[study]) if one.against is not None]
-    names = [one.curve.name for one in compared]
-    return holm({name: minimum_difference(study, name, text).p_value for name in names})[curve]
+    compared = _minimum_differences(study, text)
+    return holm({name: one.p_value for name, one in compared.items()})[curve]
 
 
 def _bytes_to_baseline(study: str, arm: str) -> list[float | None]:

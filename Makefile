@@ -15,7 +15,7 @@ PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) pytest -n auto --maxproce
 PEERS := rwkv==0.8.32 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs tutorials test test-all test-portable test-slurm lint types size bench gpu clean
+.PHONY: help demo docs tutorials test test-all test-portable test-wheel test-slurm lint types size bench gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -76,7 +76,11 @@ SSE := OPENBLAS_CORETYPE=Nehalem ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=neha
 	MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41
 
 test-portable: $(VENV)/installed-dev  ## numbers of the kernels on x86 without AVX-512 (CPU=SSE: without AVX and FMA)
-	$($(or $(CPU),AVX2)) $(PYTEST) tests/kernels -m "not slow" -k "(equal or derivatives) and not interpreted"
+	$($(or $(CPU),AVX2)) $(PYTEST) tests/kernels -m "not slow" \
+		-k "(equal_float64 or two_parts or batch_of_gradients) and not (interpreted or torch.float64)"
+
+test-wheel: $(VENV)/installed-dev  ## the package as a wheel, used from another directory
+	.ci/wheel $(BIN)/python
 
 lint: $(VENV)/installed-dev  ## style of the code
 	$(BIN)/ruff check .

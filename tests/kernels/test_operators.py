@@ -51,6 +51,7 @@ HALVES = (torch.bfloat16, torch.float16)
         ),
         *((one, layout, one.equal[1], torch.float64) for one, layout in CASES),
     ],
+    ids=lambda value: str(getattr(value, "name", value)),
 )
 def test_results_and_gradients_equal_float64(
     one: Operator, layout: str, shape: Any, dtype: torch.dtype

@@ -88,7 +88,7 @@ def test_a_cpu_has_the_exact_form_alone(one: Operator, backend: str | None) -> N
         one.call(*inputs, backend=backend, precision="bf16")
 
 
-@pytest.mark.parametrize("one", ["wkv", "wkv7"])
+@pytest.mark.parametrize("one", ["wkv", pytest.param("wkv7", marks=pytest.mark.slow)])
 def test_every_way_to_an_operator_takes_the_precision(one: str) -> None:
     pytest.importorskip("triton")
     here = Path(__file__)

@@ -492,9 +492,10 @@ def decay_param_groups(
     (`_no_weight_decay`), which no optimizer of torch reads.
 
     Measured (runs/records/decays-train): with weight decay on its decays too, a small diagonal SSM
-    ends 0.022 bits per byte worse; small models of RWKV-7 and Mamba-2 lose 0.0011 or less, as the
-    input makes up for parameters that end at half-lives of about 3 tokens. Decays at rates from 0
-    to 10 times the others' end within 0.0009 of the baseline.
+    ends 0.022 bits per byte worse; small models of RWKV-7 and Mamba-2 lose 0.0011 or less, although
+    their parameters end at half-lives of about 3 tokens. Their decays depend on the input too; it
+    was not tested if this is why. Decays at rates from 0 to 10 times the others' end within 0.0009
+    of the baseline.
     """
     check_module(model)
     check_numbers(weight_decay=weight_decay)

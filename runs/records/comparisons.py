@@ -17,6 +17,7 @@ class Compared(NamedTuple):
 
     against  its baseline in the study if None
     seeds    the first and the last seed that count, as in "7-11"; all if empty
+    minimum  whether it is the minimum of its curve over learning rates, against the baseline's
     """
 
     group: str
@@ -25,12 +26,14 @@ class Compared(NamedTuple):
     arm: str
     against: str | None = None
     seeds: str = ""
+    minimum: bool = False
 
 
 FROZEN = "Frozen short half-lives"
 FAR = "All memory is far"
 NEAR = "Memory within 256 bytes"
 CODE = "Source code, by size"
+BEST = "Source code, at best rates"
 LOW = "Learning rate too low"
 GOOSE = "RWKV-7, source code"
 MAMBA = "Mamba-2, source code"
@@ -55,6 +58,10 @@ COMPARISONS = (
     Compared(CODE, "1.7 M, GPU: concentrated", "ladder-gpu", "concentrated-published_1.7M"),
     Compared(CODE, "9.7 M, GPU: short", "published-gpu", "short_good"),
     Compared(CODE, "9.7 M, GPU: concentrated", "published-gpu", "concentrated-published_good"),
+    Compared(BEST, "0.08 M, 1.2 MB: short", "rates", "short-matched", minimum=True),
+    Compared(BEST, "0.08 M, 1.2 MB: concentrated", "rates", "concentrated", minimum=True),
+    Compared(BEST, "0.08 M, 4.9 MB: short", "rates-longer", "short-matched", minimum=True),
+    Compared(BEST, "0.08 M, 4.9 MB: concentrated", "rates-longer", "concentrated", minimum=True),
     Compared(LOW, "0.08 M, 1e-3: short", "memory-length", "short_low"),
     Compared(LOW, "0.08 M, 1e-3: concentrated", "memory-length", "concentrated-published_low"),
     Compared(LOW, "9.7 M, 3e-4: short", "published-gpu", "short_low"),
@@ -76,7 +83,8 @@ SHORT_LRU = (
 
 def _of_code(word: str) -> list[Compared]:
     """Return the comparisons on source code of the SSM whose labels end in a word."""
-    return [one for one in COMPARISONS if one.group in (CODE, LOW) and one.label.endswith(word)]
+    groups = (CODE, BEST, LOW)
+    return [one for one in COMPARISONS if one.group in groups and one.label.endswith(word)]
 
 
 POOLED = {

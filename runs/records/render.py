@@ -10,7 +10,9 @@ in models-goose and models-mamba2, recall beyond the length of training, recall.
 recall-post, -capacity, -far, -far-fast, -mamba2, -mamba2-held and -mamba2-weighted, losses on text
 beyond it, losses.png and .svg in post-text, post-text-mamba2 and post-text-weighted, both against
 each other, recall-mamba2-weighted/trade.png and .svg, and what the longest half-life is worth where
-copies are far, reach/reach.png and .svg, and curves over learning rates, rates/curves.png and .svg.
+copies are far, reach/reach.png and .svg, and curves over learning rates, curves.png and .svg in
+rates and rates-longer.
+
 The forest of all of them and its numbers are forest/forest.png, .svg and table.json.
 """
 
@@ -1077,9 +1079,10 @@ if __name__ == "__main__":
     for one in ("post-text", "post-text-mamba2", "post-text-weighted"):
         figures[f"{one}/losses"] = long_windows.figure(one)
     figures["recall-mamba2-weighted/trade"] = trade.figure()
-    curves = rate_figure(curve_results(read_study(RECORDS / "rates")), "bits per byte")
-    assert curves is not None
-    figures["rates/curves"] = curves
+    for one in ("rates", "rates-longer"):
+        curves = rate_figure(curve_results(read_study(RECORDS / one)), "bits per byte")
+        assert curves is not None
+        figures[f"{one}/curves"] = curves
     figures["reach/reach"] = reach_figure()
     figures["forest/forest"] = forest.figure()
     save_json(RECORDS / "forest/table.json", forest.table())

@@ -32,6 +32,7 @@ import numpy as np
 import recall_tests
 from comparisons import POOLED, Compared, PooledEffect, random_effects
 from recall_tests import tests_of
+from scipy.stats import ttest_ind
 
 from plkernel.analysis.nodes import falling_exponent
 from plkernel.config.reading import load_spec
@@ -359,6 +360,8 @@ def paired(
 
 def compared(one: Compared, at: str = "final_val_bpb") -> PairedDifference:
     """Return the paired difference of a comparison."""
+    if one.minimum:
+        return minimum_difference(one.study, one.arm, "test" if at == "test_bpb" else "val")
     return paired(one.study, one.arm, one.against, at, one.seeds)
 
 
@@ -489,6 +492,7 @@ AVERAGED = (
     "post-text-mamba2",
     "post-text-weighted",
     "rates",
+    "rates-longer",
     "reach",
     "reach-far",
     "reach-wide",
@@ -807,6 +811,23 @@ def minimum_change(study: str, curve: str, text: str) -> Estimate:
     """Return by how much the minimum of a curve over learning rates is above the baseline's."""
     found = minimum_difference(study, curve, text)
     return Estimate(found.mean, found.low, found.high)
+
+
+@number
+def minimum_lead(study: str, curve: str, text: str) -> float:
+    """Return by how much the minimum of a curve over learning rates is below the baseline's."""
+    return -minimum_difference(study, curve, text).mean
+
+
+@number
+def minimum_fall(study: str, later: str, curve: str, text: str) -> Estimate:
+    """Return by how much less a curve leads in a later study, of other seeds, by Welch's t."""
+    leads = [
+        -np.array(list(minimum_difference(one, curve, text).per_seed.values()))
+        for one in (study, later)
+    ]
+    interval = ttest_ind(*leads, equal_var=False).confidence_interval()
+    return Estimate(float(leads[0].mean() - leads[1].mean()), *map(float, interval))
 
 
 @number

@@ -1,6 +1,7 @@
 """What the pages of docs/ say beyond their rendered numbers is what the committed rows say."""
 
 import json
+import math
 import re
 import statistics
 from functools import cache, partial
@@ -183,7 +184,7 @@ DESIGN = {
     "evidence/speed": set(),
     "evidence/starts": (
         {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02", "0.05", "0.039"}
-        | {"2.26", "1.13", "0.5", "0.8", "2.5"}
+        | {"2.26", "1.13", "0.5", "0.8", "2.5", "4.9", "0.020", "0.032"}
     ),
     "evidence/models": {
         "1.15",
@@ -196,11 +197,11 @@ DESIGN = {
         "0.02",
         "0.23",
     },
-    "evidence/audit": {"0.039", "0.071", "2.5", "1.8", "0.01"},
+    "evidence/audit": {"0.039", "0.071", "2.5", "1.8", "0.01", "1.2", "4.9"},
     "evidence/claims": {"2604.07658", "3.5", "4.1", "2.0", "0.03", "0.05", "0.5"},
     "evidence/post-rwkv7": {"2.2", "2.5", "3.5", "0.03"},
     "evidence/forest": set(),
-    "evidence/index": {"0.01", "0.02"},
+    "evidence/index": {"0.01", "0.02", "1.2", "4.9"},
 }
 """Numbers that are no results: exponents, lengths and margins that were chosen, what is cited."""
 
@@ -734,6 +735,50 @@ def test_corrected_for_three_curves_the_lead_of_short_half_lives_alone_is_told_f
     losses = [row["result"]["final_val_bpb"] for row in finished_rows("rates")]
     assert len(losses) == 160
     assert min(losses) > of_five_bytes
+
+
+LATER = {"concentrated", "short-matched"}
+"""Curves of rates-longer that are held against that of log-spaced half-lives."""
+
+
+def test_after_four_times_the_text_both_lead_by_less() -> None:
+    report = sentences.record("rates-longer/report/table.json")
+    declared = report["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == ["confirmed"] * 4
+    curves = {one["curve"]: one for one in report["curves"] if one["against"]}
+    assert set(curves) == LATER
+    assert all(one["p_corrected"] < 0.05 for one in curves.values())
+    for name in LATER:
+        assert sentences.minimum_p("rates-longer", name, "test") < 0.05
+        (margin,) = [row["margin"] for row in declared if row["arm"] == name and row["margin"]]
+        assert margin == pytest.approx(sentences.minimum_lead("rates", name, "val"), abs=5e-4)
+        lead = sentences.minimum_lead("rates-longer", name, "val")
+        assert -paired("rates-longer", f"{name}_0.004").mean > 3 * lead > 0
+
+
+def test_the_fall_of_short_half_lives_on_validation_text_alone_is_told_from_none() -> None:
+    told = {}
+    for name in LATER:
+        for text in ("val", "test"):
+            first, later = (
+                list(sentences.minimum_difference(one, name, text).per_seed.values())
+                for one in ("rates", "rates-longer")
+            )
+            error = math.hypot(statistics.stdev(first), statistics.stdev(later)) / 8**0.5
+            fall = statistics.fmean(later) - statistics.fmean(first)
+            found = sentences.minimum_fall("rates", "rates-longer", name, text)
+            assert found.value == pytest.approx(fall)
+            assert 2.0 < (found.high - fall) / error < 2.4, "t of 7 to 14 degrees of freedom"
+            assert found.high - fall == pytest.approx(fall - found.low)
+            told[name, text] = found.low > 0
+    assert [where for where, is_told in told.items() if is_told] == [("short-matched", "val")]
+
+
+def test_every_run_on_four_times_the_text_loses_to_counts_of_five_bytes() -> None:
+    (counts,) = sentences.record("rates-longer/references.json")["references"]
+    losses = [row["result"]["final_val_bpb"] for row in finished_rows("rates-longer")]
+    assert len(losses) == 96
+    assert min(losses) > counts["val_bpb"][4]
 
 
 def test_levelled_heads_recall_near_pairs_more_often_and_keep_most_far_ones() -> None:

@@ -7,7 +7,7 @@ import forest
 import numpy as np
 import pytest
 import sentences
-from comparisons import COMPARISONS, POOLED, random_effects
+from comparisons import COMPARISONS, POOLED, Compared, random_effects
 from scipy import stats
 from statsmodels.stats.meta_analysis import combine_effects
 
@@ -51,13 +51,18 @@ def test_the_interval_covers_the_mean_effect() -> None:
     assert 0.93 < covered / 2_000 < 0.97
 
 
+def _baseline(one: Compared) -> str | None:
+    study = sentences.studies()[one.study]
+    return study.baseline if one.minimum else study.against(one.arm)
+
+
 def test_no_run_counts_twice_in_a_pool() -> None:
     """Runs of a study repeat those of an earlier one where its first seeds are named apart."""
     for members in POOLED.values():
         runs = [
             (one.study, arm, seed)
             for one in members
-            for arm in (one.arm, sentences.studies()[one.study].against(one.arm))
+            for arm in (one.arm, _baseline(one))
             for seed in sentences.compared(one).per_seed
         ]
         assert len(set(runs)) == len(runs)

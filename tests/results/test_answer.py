@@ -66,6 +66,9 @@ def test_every_record_has_one_sentence_that_agrees_with_its_table(path: Path) ->
             assert words_of(one).get(name, one.short(name)) in sentence
     elif one.curves and not any(curve.difference and curve.difference.n for curve in one.curves):
         assert "no two curves have a minimum with a common seed" in sentence
+    elif one.curves:
+        for curve in one.curves:
+            assert curve.curve.name in sentence
     else:
         number = f"{len(one.surviving) or 'none'} of {len(one.differences)} "
         assert number in sentence

@@ -752,33 +752,54 @@ def test_after_four_times_the_text_both_lead_by_less() -> None:
         assert sentences.minimum_p("rates-longer", name, "test") < 0.05
         (margin,) = [row["margin"] for row in declared if row["arm"] == name and row["margin"]]
         assert margin == pytest.approx(sentences.minimum_lead("rates", name, "val"), abs=5e-4)
-        lead = sentences.minimum_lead("rates-longer", name, "val")
+        lead, on_test = (
+            sentences.minimum_lead("rates-longer", name, text) for text in ("val", "test")
+        )
         assert -paired("rates-longer", f"{name}_0.004").mean > 3 * lead > 0
+        at_lowest = -paired("rates-longer", f"{name}_0.004", at="test_bpb").mean
+        assert 1.8 < at_lowest / on_test < 2.3
+    found = sentences.minimum_difference("rates-longer", "concentrated", "test")
+    assert found.mean - student_t.ppf(0.95, 7) * found.standard_deviation / math.sqrt(8) < -0.020
 
 
-def test_the_fall_of_short_half_lives_on_validation_text_alone_is_told_from_none() -> None:
-    told = {}
+def test_falls_of_leads_are_welchs_and_corrected_for_four_none_is_told_from_none() -> None:
+    alone, p = set(), {}
     for name in LATER:
         for text in ("val", "test"):
             first, later = (
-                list(sentences.minimum_difference(one, name, text).per_seed.values())
+                -np.array(list(sentences.minimum_difference(one, name, text).per_seed.values()))
                 for one in ("rates", "rates-longer")
             )
-            error = math.hypot(statistics.stdev(first), statistics.stdev(later)) / 8**0.5
-            fall = statistics.fmean(later) - statistics.fmean(first)
+            errors = np.array([first.var(ddof=1), later.var(ddof=1)]) / 8
+            degrees = errors.sum() ** 2 / (errors**2 / 7).sum()
+            fall = first.mean() - later.mean()
+            error = math.sqrt(errors.sum())
+            half = student_t.ppf(0.975, degrees) * error
             found = sentences.minimum_fall("rates", "rates-longer", name, text)
-            assert found.value == pytest.approx(fall)
-            assert 2.0 < (found.high - fall) / error < 2.4, "t of 7 to 14 degrees of freedom"
-            assert found.high - fall == pytest.approx(fall - found.low)
-            told[name, text] = found.low > 0
-    assert [where for where, is_told in told.items() if is_told] == [("short-matched", "val")]
+            assert found == pytest.approx((fall, fall - half, fall + half))
+            p[name, text] = 2 * student_t.sf(abs(fall) / error, degrees)
+            if found.low > 0:
+                alone.add((name, text))
+    assert alone == {("short-matched", "val")}
+    assert 4 * min(p.values()) > 0.05
 
 
-def test_every_run_on_four_times_the_text_loses_to_counts_of_five_bytes() -> None:
+def test_all_leads_at_best_rates_are_larger_on_test_text() -> None:
+    for study, curves in (("rates", THREE_CURVES), ("rates-longer", LATER)):
+        for name in curves:
+            leads = [sentences.minimum_lead(study, name, text) for text in ("val", "test")]
+            assert leads[1] > leads[0] > 0
+
+
+def test_counts_that_the_runs_on_four_times_the_text_lose_to() -> None:
     (counts,) = sentences.record("rates-longer/references.json")["references"]
-    losses = [row["result"]["final_val_bpb"] for row in finished_rows("rates-longer")]
-    assert len(losses) == 96
-    assert min(losses) > counts["val_bpb"][4]
+    rows = finished_rows("rates-longer")
+    assert len(rows) == 96
+    assert min(row["result"]["final_val_bpb"] for row in rows) > counts["val_bpb"][3]
+    assert min(row["result"]["test_bpb"] for row in rows) > counts["test_bpb"][4]
+    for start in ("log-spaced", *LATER):
+        at_16 = [row["result"]["test_bpb"] for row in rows if row["arm"] == f"{start}_0.016"]
+        assert statistics.fmean(at_16) < counts["test_bpb"][3]
 
 
 def test_levelled_heads_recall_near_pairs_more_often_and_keep_most_far_ones() -> None:

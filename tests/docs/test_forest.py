@@ -51,9 +51,13 @@ def test_the_interval_covers_the_mean_effect() -> None:
     assert 0.93 < covered / 2_000 < 0.97
 
 
-def _baseline(one: Compared) -> str | None:
+def _runs_of(one: Compared) -> list[str]:
+    """The arms of a comparison; of a minimum, those of the two curves at every rate."""
     study = sentences.studies()[one.study]
-    return study.baseline if one.minimum else study.against(one.arm)
+    if not one.minimum:
+        return [one.arm, one.against or str(study.against(one.arm))]
+    curves = (f"{one.arm}_", f"{study.baseline.rpartition('_')[0]}_")
+    return [arm for arm in study.arms if arm.startswith(curves)]
 
 
 def test_no_run_counts_twice_in_a_pool() -> None:
@@ -62,7 +66,7 @@ def test_no_run_counts_twice_in_a_pool() -> None:
         runs = [
             (one.study, arm, seed)
             for one in members
-            for arm in (one.arm, _baseline(one))
+            for arm in _runs_of(one)
             for seed in sentences.compared(one).per_seed
         ]
         assert len(set(runs)) == len(runs)
@@ -116,3 +120,17 @@ def test_freezing_hurts_and_elsewhere_little_is_at_stake() -> None:
                 assert abs(one["mean"]) < 0.005
     code = [row["test"]["mean"] for row in rows if row["group"].startswith("Source code")]
     assert sum(mean < 0 for mean in code) == len(code) - 1
+
+
+def test_the_largest_leads_of_short_half_lives_are_at_too_low_a_rate_and_at_best_rates() -> None:
+    for text in forest.TEXTS:
+        short = [
+            row
+            for row in forest.table()["rows"]
+            if any((row["study"], row["arm"]) == (one.study, one.arm) for one in POOLED["short"])
+        ]
+        first, second = sorted(short, key=lambda row: row[text]["mean"])[:2]
+        assert {first["study"], second["study"]} == {"published-gpu", "rates"}
+    before = [one for one in POOLED["short"] if not one.minimum]
+    effects = [list(sentences.compared(one).per_seed.values()) for one in before]
+    assert random_effects(effects).most > 0

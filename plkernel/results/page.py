@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.common.cli import counted, text_table
-from plkernel.config.schema import OF_RECALL
+from plkernel.config.schema import OF_RECALL, Metric
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.answer import advice, answer, words_of
 from plkernel.results.cautions import warnings
@@ -371,16 +371,23 @@ def _units(comparison: Comparison, declared: Declared) -> str:
     return comparison.unit
 
 
+ON_TEST_TEXT: dict[str, Metric] = {
+    "val_bpb": "test_bpb",
+    "val_bpb_minimum": "test_bpb_minimum",
+}
+"""The metric on test text beside that at the end on validation text."""
+
+
 def _on_test_text(comparison: Comparison, outcome: HypothesisOutcome) -> str:
     """Difference and interval of a hypothesis on the end of validation text for test text.
 
     By its own test and seeds; "-" for other hypotheses.
     """
     hypothesis = outcome.hypothesis
-    if hypothesis.metric != "val_bpb" or hypothesis.step is not None:
+    if hypothesis.metric not in ON_TEST_TEXT or hypothesis.step is not None:
         return "-"
     study = comparison.study
-    measured = hypothesis.model_copy(update={"metric": "test_bpb"})
+    measured = hypothesis.model_copy(update={"metric": ON_TEST_TEXT[hypothesis.metric]})
     seeds = list(outcome.per_seed)
     arm, other = compared_arms(study, hypothesis)
     own = values(study, arm, measured, seeds)

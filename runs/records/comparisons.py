@@ -60,6 +60,7 @@ COMPARISONS = (
     Compared(CODE, "9.7 M, GPU: concentrated", "published-gpu", "concentrated-published_good"),
     Compared(BEST, "0.08 M, 1.2 MB: short", "rates", "short-matched", minimum=True),
     Compared(BEST, "0.08 M, 1.2 MB: concentrated", "rates", "concentrated", minimum=True),
+    Compared(BEST, "0.08 M, 1.2 MB, again: concentrated", "rates-parts", "both", minimum=True),
     Compared(BEST, "0.08 M, 4.9 MB: short", "rates-longer", "short-matched", minimum=True),
     Compared(BEST, "0.08 M, 4.9 MB: concentrated", "rates-longer", "concentrated", minimum=True),
     Compared(LOW, "0.08 M, 1e-3: short", "memory-length", "short_low"),

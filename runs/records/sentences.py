@@ -40,7 +40,7 @@ from plkernel.decays.memory import Memory
 from plkernel.results.convergence import LONGEST_LAG, Starts, convergence, groups
 from plkernel.results.measurements import mean_over, means_in
 from plkernel.results.power import powers
-from plkernel.results.rate_curves import curve_results
+from plkernel.results.rate_curves import curve_results, rate_curve
 from plkernel.results.statistics import (
     PairedDifference,
     detectable_difference,
@@ -493,6 +493,7 @@ AVERAGED = (
     "post-text-weighted",
     "rates",
     "rates-longer",
+    "rates-parts",
     "reach",
     "reach-far",
     "reach-wide",
@@ -788,12 +789,20 @@ def corrected_p(study: str, arm: str) -> float:
     return float(found)
 
 
-def minimum_difference(study: str, curve: str, text: str) -> PairedDifference:
-    """Return the minima of a curve over learning rates minus the baseline's, by seed.
+def minimum_difference(
+    study: str, curve: str, text: str, against: str | None = None
+) -> PairedDifference:
+    """Return the minima of a curve over learning rates minus those of another, by seed.
 
-    text: val or test
+    text: val or test. against: the baseline's if None
     """
-    return _minimum_differences(study, text)[curve]
+    if against is None:
+        return _minimum_differences(study, text)[curve]
+    own, other = (
+        rate_curve(studies()[study], name, f"{text}_bpb_minimum").minima
+        for name in (curve, against)
+    )
+    return paired_difference(own, other)
 
 
 def _minimum_differences(study: str, text: str) -> dict[str, PairedDifference]:

@@ -1,5 +1,6 @@
 """What the pages of docs/ say beyond their rendered numbers is what the committed rows say."""
 
+import itertools
 import json
 import math
 import re
@@ -22,7 +23,10 @@ from sentences import blocks, doses, exponents, paired, record, studies
 
 import plkernel
 from plkernel.config.reading import load_spec
+from plkernel.results.comparison import compare
 from plkernel.results.convergence import Starts, convergence, learnt_kernels_figure
+from plkernel.results.page import Table, sections
+from plkernel.results.rate_curves import curve_results, rate_curve
 
 RECORDS = Path(sentences.__file__).parent
 ROOT = RECORDS.parents[1]
@@ -197,7 +201,7 @@ DESIGN = {
         "0.02",
         "0.23",
     },
-    "evidence/audit": {"0.039", "0.071", "2.5", "1.8", "0.01", "1.2", "4.9"},
+    "evidence/audit": {"0.039", "0.071", "2.5", "1.8", "0.01", "0.02", "1.2", "4.9"},
     "evidence/claims": {"2604.07658", "3.5", "4.1", "2.0", "0.03", "0.05", "0.5"},
     "evidence/post-rwkv7": {"2.2", "2.5", "3.5", "0.03"},
     "evidence/forest": set(),
@@ -737,6 +741,8 @@ def test_corrected_for_three_curves_the_lead_of_short_half_lives_alone_is_told_f
     assert min(losses) > of_five_bytes
 
 
+PARTS = ("placement", "weights", "both")
+"""The published start in parts, of rates-parts."""
 LATER = {"concentrated", "short-matched"}
 """Curves of rates-longer that are held against that of log-spaced half-lives."""
 
@@ -800,6 +806,47 @@ def test_counts_that_the_runs_on_four_times_the_text_lose_to() -> None:
     for start in ("log-spaced", *LATER):
         at_16 = [row["result"]["test_bpb"] for row in rows if row["arm"] == f"{start}_0.016"]
         assert statistics.fmean(at_16) < counts["test_bpb"][3]
+
+
+def test_minima_on_test_text_are_held_against_the_curve_that_is_declared() -> None:
+    study = sentences.studies()["rates-parts"]
+    minima = {
+        one.curve.name: rate_curve(study, one.curve.name, "test_bpb_minimum").minima
+        for one in curve_results(study)
+    }
+    items = itertools.chain.from_iterable(sections(compare(study), {}).values())
+    tables = [item for item in items if isinstance(item, Table)]
+    (table,) = [one for one in tables if one.header[0] == "hypothesis"]
+    told = [cells for rows in table.groups.values() for cells in rows]
+    column = table.header.index("on test text")
+    declared = sentences.record("rates-parts/report/table.json")["declared"]["hypotheses"]
+    for row, cells in zip(declared, told, strict=True):
+        own, other = minima[row["arm"]], minima[row["against"]]
+        mean = statistics.fmean(own[seed] - other[seed] for seed in own)
+        on_test = render.on_test_text("rates-parts", row)
+        assert on_test is not None
+        assert on_test["mean"] == pytest.approx(mean)
+        assert cells[column].startswith(f"{mean:+.4f} (")
+
+
+def test_the_placement_leads_and_the_weights_do_not() -> None:
+    report = sentences.record("rates-parts/report/table.json")
+    declared = report["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == ["confirmed"] * 4
+    for text in ("val", "test"):
+        p = {name: sentences.minimum_p("rates-parts", name, text) for name in PARTS}
+        assert p["placement"] < 0.05
+        assert p["both"] < 0.05
+        assert p["weights"] > 0.4
+        weights = sentences.minimum_change("rates-parts", "weights", text)
+        assert weights.low < 0 < weights.value
+    for name in ("placement", "both"):
+        on_validation = sentences.minimum_lead("rates-parts", name, "val")
+        assert sentences.minimum_lead("rates-parts", name, "test") < on_validation
+    rows = finished_rows("rates-parts")
+    assert len(rows) == 144
+    by_minimum = sentences.minimum_difference("rates-parts", "placement", "val").per_seed
+    assert set(by_minimum) == {row["seed"] for row in rows}
 
 
 def test_levelled_heads_recall_near_pairs_more_often_and_keep_most_far_ones() -> None:

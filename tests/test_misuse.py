@@ -58,6 +58,7 @@ def refused(name: str, *words: str, shown: Shown) -> str:
             "only must match an arm, got 'nothing'; valid: concentrated, log-spaced",
         ),
         ("experiment quick --workers 0", "workers must be at least 1, got 0"),
+        ("experiment quick --register --dry-run", "register must be left out beside dry_run"),
         (
             "train quick",
             "arm 'log-spaced', the baseline, as --arm names none; others: 'published-weight', ",

@@ -161,9 +161,16 @@ def check_arguments(
     engine: EngineName = "local",
     slurm: Sequence[str] = (),
     detach: bool = False,
+    register: Sequence[Path] | None = None,
+    dry_run: bool = False,
     **_: object,
 ) -> None:
     """Refuse mistakes in options before any arm is resolved, which takes seconds."""
+    if register is not None and dry_run:
+        raise ValueError(
+            "register must be left out beside dry_run, which writes nothing; a dry run with --pilot"
+            " prints the power of every hypothesis"
+        )
     if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     cli.check_patterns("only", only, arms)

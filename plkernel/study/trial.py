@@ -63,6 +63,8 @@ EVAL_WINDOWS = 64
 TEST_WINDOWS = 128
 RESERVE = 1.1
 """Times the minutes that a trial needs: what is asked for where there are too few."""
+MOST_MINUTES = 1_000_000_000
+"""Steps for more are too many for a spec."""
 AFTERWARDS = 15.0
 """Seconds kept for n-grams before the runs and the page after them."""
 SHORT = 8
@@ -236,6 +238,8 @@ def _check(options: TrialOptions) -> None:
         )
     if not 0 < options.minutes < math.inf:
         raise ValueError(f"minutes must be a finite number above 0, got {options.minutes:g}")
+    if options.minutes > MOST_MINUTES:
+        raise ValueError(f"minutes must be at most {MOST_MINUTES:,}, got {options.minutes:g}")
     if options.dim < 2:
         raise ValueError(f"dim must be at least 2, got {options.dim}")
 

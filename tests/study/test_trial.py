@@ -122,6 +122,7 @@ def test_a_text_without_memory_ends_with_a_sentence(
         (["--seeds", "1"], "seeds must be at least 2, for an interval, got 1"),
         (["--minutes", "0"], "minutes must be a finite number above 0, got 0"),
         (["--minutes", "inf"], "minutes must be a finite number above 0, got inf"),
+        (["--minutes", "1e308"], "minutes must be at most 1,000,000,000, got 1e+308"),
         (["--dim", "4"], "got 4, which gives 4; give --dim 11 or more"),
         (
             ["--model", "rwkv6", "--dim", "6"],

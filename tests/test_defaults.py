@@ -28,7 +28,7 @@ DEFAULTS: dict[str, dict[str, float | bool]] = {
     "commands.bench.profile": {"seconds": 220.0, "characters": 10_700},
     "commands.bench.step": {"seconds": 150.0},
     "commands.bench.growth": {"seconds": 150.0},
-    "commands.experiment.check_arguments": {"detach": False},
+    "commands.experiment.check_arguments": {"detach": False, "dry_run": False},
     "commands.experiment.command": {
         "dry_run": False,
         "report": True,

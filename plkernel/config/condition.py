@@ -264,11 +264,6 @@ class Condition:
         elif not model.is_causal:
             reason = "needs a state, which patching mode 'published' has none of: leave it out"
             self.train.refuse(["carry"], reason, "train.")
-        elif model.position_scaling:
-            # The state counts its steps: from window to window they would run on in training
-            # alone, so that decays are slower there than where the model is tested.
-            reason = "lets positions run on over windows, got position_scaling: leave one out"
-            self.train.refuse(["carry"], reason, "train.")
 
     def _check_multipliers(self) -> None:
         """Raise ValueError where multipliers of the projection are too large or too small."""

@@ -161,6 +161,26 @@ def beyond_the_context(comparison: Comparison) -> list[str]:
     return sentences
 
 
+def beyond_the_tests(comparison: Comparison) -> list[str]:
+    """Arms whose positions run on in training, where decays of every test are those of its start.
+
+    Position scaling makes decays slower the later the position, and `train.carry` counts positions
+    over all windows of a run; every evaluation counts from its first byte.
+    """
+    names = []
+    for arm in comparison.arms:
+        for run in comparison.study.finished(arm.name)[:1]:
+            scaled = (run.config.get("model") or {}).get("position_scaling")
+            carried = (run.config.get("train") or {}).get("carry")
+            if scaled and carried:
+                names.append(arm.name)
+    return _sentence_on(
+        names,
+        "train.carry lets positions run on from window to window, and every test starts at position"
+        " 0, where position scaling gives other decays",
+    )
+
+
 # Differences among runs
 
 
@@ -249,6 +269,7 @@ CAUTIONS: tuple[Callable[[Comparison], list[str]], ...] = (
     damaged,
     not_finite,
     beyond_the_context,
+    beyond_the_tests,
     other_tasks,
     unequal_steps,
     unequal_sizes,

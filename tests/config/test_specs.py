@@ -355,10 +355,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"model": {"dim": 16, "patching": {"size": 2, "mode": "published"}}, "train.carry": True},
         "train.carry True needs a state, which patching mode 'published' has none of",
     ),
-    (
-        {"model": {"dim": 16, "position_scaling": True}, "train.carry": True},
-        "train.carry True lets positions run on over windows, got position_scaling: leave one out",
-    ),
     ({"seeds": []}, "seeds must be different numbers, at least one, got []"),
     ({"arms.-x": {}}, "arm name must match"),
     ({"arms.power.rates": [1, 2]}, "rates must be as many as tuning.rates, 0 different"),

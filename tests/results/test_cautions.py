@@ -59,6 +59,12 @@ def read_short_windows(folder: Path) -> None:
         change(folder / OTHER / f"seed-{seed}" / "config.json", train={"context": 64})
 
 
+def carry_positions(folder: Path) -> None:
+    change(folder / OTHER / "seed-0/config.json", model={"position_scaling": True})
+    for name in (BASELINE, OTHER):  # of the baseline, positions do not matter
+        change(folder / name / "seed-0/config.json", train={"carry": True})
+
+
 def stop_early(folder: Path) -> None:
     write_study(folder, effects={BASELINE: 0.0, OTHER: -0.05}, state=LONG, steps=40)
     path = folder / OTHER / "seed-0"
@@ -122,6 +128,12 @@ CASES: list[tuple[Callable[[Comparison], list[str]], Callable[[Path], None], str
         cautions.not_finite,
         overflow,
         f"{OTHER}, seed 1: the loss is not finite, so the arm has no mean.",
+    ),
+    (
+        cautions.beyond_the_tests,
+        carry_positions,
+        f"{OTHER}: train.carry lets positions run on from window to window, and every test starts"
+        " at position 0, where position scaling gives other decays.",
     ),
     (
         cautions.other_tasks,

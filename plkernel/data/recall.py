@@ -24,7 +24,9 @@ PLACINGS = ("first", "anywhere")
 ANSWERS = ("hidden", "shown")
 """Values of `placing` and `answers`, see `RecallCorpus`."""
 TOGETHER = 64
-"""Sequences that are made at a time."""
+"""Sequences of a corpus that are drawn together."""
+AT_ONCE = 2**20
+"""Numbers that are drawn, or looked at, at a time; a multiple of 4."""
 LIMITS: dict[str, tuple[float, float]] = {
     "pairs": (1, KEYS),
     "length": (4, 2**24),
@@ -104,13 +106,14 @@ class RecallCorpus:
         """Slots of a sequence."""
         return self.length // SLOT
 
-    def sequences(self, count: int, rng: np.random.Generator) -> Bytes:
-        """Draw `count` sequences, (count, length)."""
-        keys = rng.random((count, KEYS)).argsort(axis=1)[:, : self.pairs]
-        values = rng.integers(KEYS, SYMBOLS, (count, self.pairs))
-        drawn = rng.integers(KEYS, SYMBOLS, (count, self.length), np.uint8)
-        place = _first if self.placing == "first" else _anywhere
-        pair, query = place(self, count, rng)
+    def sequences(self, count: int, rng: np.random.Generator, kept: int | None = None) -> Bytes:
+        """Draw `count` sequences, and return the first `kept`, all unless given, (kept, length).
+
+        Where some are left out, nothing more is to be drawn from `rng`.
+        """
+        kept = count if kept is None else min(kept, count)
+        keys, values, drawn = self._contents(count, rng, kept)
+        pair, query = self._places(count, rng, kept)
         np.put_along_axis(drawn, SLOT * pair, keys, axis=1)
         np.put_along_axis(drawn, SLOT * pair + 1, values, axis=1)
         np.put_along_axis(drawn, SLOT * query, keys, axis=1)
@@ -118,23 +121,68 @@ class RecallCorpus:
             np.put_along_axis(drawn, SLOT * query + 1, values, axis=1)
         return drawn
 
+    def _contents(
+        self, count: int, rng: np.random.Generator, kept: int
+    ) -> tuple[Places, Places, Bytes]:
+        """Keys and their values, (kept, K), and random values (kept, length) to stand around them.
+
+        Those of `count` sequences are drawn.
+        """
+        keys = []
+        for start, end in _pieces(count, KEYS):
+            orders = rng.random((end - start, KEYS)).argsort(axis=1)
+            keys.append(orders[: max(0, kept - start), : self.pairs])
+        values = rng.integers(KEYS, SYMBOLS, (count, self.pairs))[:kept]
+        return np.concatenate(keys), values, self._fillers(count, rng, kept)
+
+    def _fillers(self, count: int, rng: np.random.Generator, kept: int) -> Bytes:
+        """Random values (kept, length), where those of `count` sequences are drawn."""
+        total = count * self.length
+        wanted = kept * self.length
+        # Four bytes are made of one number, and those left at the end of a call are lost.
+        first = min(total, wanted + -wanted % 4)
+        fillers = rng.integers(KEYS, SYMBOLS, first, np.uint8)
+        for start in range(first, total, AT_ONCE):
+            rng.integers(KEYS, SYMBOLS, min(AT_ONCE, total - start), np.uint8)
+        return fillers[:wanted].reshape(kept, self.length)
+
+    def _places(self, count: int, rng: np.random.Generator, kept: int) -> tuple[Places, Places]:
+        """Slots of pairs and of their queries in the first `kept` of `count` sequences."""
+        place = _first if self.placing == "first" else _anywhere
+        return place(self, count, rng, kept)
+
+    def distances(self, count: int, rng: np.random.Generator) -> Places:
+        """Bytes from the key in its pair to the key that asks, (count, K), in `windows`.
+
+        They are those of `count` windows drawn from the same `rng`, which are not made.
+        """
+        self._behind(count, rng)
+        self._contents(count, rng, kept=0)
+        pair, query = self._places(count, rng, count)
+        return SLOT * (query - pair)
+
     def windows(self, count: int, rng: np.random.Generator) -> Bytes:
         """Draw `count` sequences with one more value behind each, (count, length + 1).
 
         A model is given `length` bytes and predicts as many, as in windows of a text.
         """
-        behind = rng.integers(KEYS, SYMBOLS, (count, 1), np.uint8)
+        behind = self._behind(count, rng)
         return np.concatenate([self.sequences(count, rng), behind], axis=1)
+
+    def _behind(self, count: int, rng: np.random.Generator) -> Bytes:
+        """The values that stand behind `count` sequences, (count, 1)."""
+        return rng.integers(KEYS, SYMBOLS, (count, 1), np.uint8)
 
     def blocks(self) -> Iterator[Bytes]:
         """The corpus in pieces of TOGETHER sequences, the last one shorter.
 
-        A shorter corpus is the beginning of a longer one.
+        A shorter corpus is the beginning of a longer one. No sequence behind its end is made.
         """
         rng = np.random.default_rng(self.seed)
         left = self.size
         while left > 0:
-            block = self.sequences(TOGETHER, rng).reshape(-1)[:left]
+            kept = math.ceil(left / self.length)
+            block = self.sequences(TOGETHER, rng, kept).reshape(-1)[:left]
             left -= block.size
             yield block
 
@@ -176,39 +224,73 @@ def queries(windows: NDArray[np.integer]) -> Queries:
     return Queries(pair, query, answer)
 
 
-def _first(law: RecallCorpus, count: int, rng: np.random.Generator) -> tuple[Places, Places]:
-    """Slots of pairs and of their queries, (count, K) each: pairs in the first slots."""
-    pair = np.broadcast_to(np.arange(law.pairs), (count, law.pairs))
+def _pieces(count: int, width: int) -> Iterator[tuple[int, int]]:
+    """First row, and the one behind the last, of pieces of `count` rows of this width.
+
+    A piece has at most AT_ONCE numbers, or one row.
+    """
+    rows = max(1, AT_ONCE // width)
+    for start in range(0, count, rows):
+        yield start, min(count, start + rows)
+
+
+def _first(
+    law: RecallCorpus, count: int, rng: np.random.Generator, kept: int
+) -> tuple[Places, Places]:
+    """Slots of pairs and of their queries, (kept, K) each: pairs in the first slots."""
+    pair = np.broadcast_to(np.arange(law.pairs), (kept, law.pairs))
     behind = np.arange(1, law.slots - law.pairs + 1)
-    # The largest of log weight + Gumbel noise are draws without replacement.
-    scores = rng.gumbel(size=(count, behind.size)) - law.power * np.log(behind)
-    nearest_first = scores.argsort(axis=1)[:, : -law.pairs - 1 : -1]
+    nearest_first = np.empty((kept, law.pairs), np.int64)
+    for start, end in _pieces(count, behind.size):
+        # The largest of log weight + Gumbel noise are draws without replacement.
+        noise = rng.gumbel(size=(end - start, behind.size))
+        if start < kept:
+            scores = noise[: kept - start] - law.power * np.log(behind)
+            nearest_first[start:end] = scores.argsort(axis=1)[:, : -law.pairs - 1 : -1]
     return pair, law.pairs + rng.permuted(nearest_first, axis=1)
 
 
-def _anywhere(law: RecallCorpus, count: int, rng: np.random.Generator) -> tuple[Places, Places]:
-    """Slots of pairs and of their queries, (count, K) each: pair by pair in free slots."""
+def _anywhere(
+    law: RecallCorpus, count: int, rng: np.random.Generator, kept: int
+) -> tuple[Places, Places]:
+    """Slots of pairs and of their queries, (kept, K) each: pair by pair in free slots."""
+    # For each pair in turn, a number of every sequence for the pair and one for its query.
+    chances = rng.random((law.pairs, 2, count))
+    pair = np.empty((kept, law.pairs), np.int64)
+    query = np.empty_like(pair)
+    for start, end in _pieces(kept, law.slots):
+        rows = slice(start, end)
+        pair[rows], query[rows] = _in_free_slots(law, chances[:, :, rows])
+    return pair, query
+
+
+def _in_free_slots(law: RecallCorpus, chances: NDArray[np.float64]) -> tuple[Places, Places]:
+    """Slots of pairs and of their queries, (n, K) each, from even `chances` (K, 2, n)."""
+    count = chances.shape[2]
     number = np.arange(law.slots)
     weights = np.append(0.0, number[1:] ** -law.power)
     is_free = np.ones((count, law.slots), bool)
     every = np.arange(count)
     pair = np.empty((count, law.pairs), np.int64)
     query = np.empty_like(pair)
-    for index in range(law.pairs):
+    for index, (of_pair, of_query) in enumerate(chances):
         last_free = law.slots - 1 - is_free[:, ::-1].argmax(axis=1)
         has_room = is_free & (number < last_free[:, None])
-        pair[:, index] = _drawn(has_room.astype(float), rng)
+        pair[:, index] = _column(has_room.astype(float), of_pair)
         is_free[every, pair[:, index]] = False
         gaps = np.maximum(number - pair[:, index, None], 0)
-        query[:, index] = _drawn(weights[gaps] * is_free, rng)
+        query[:, index] = _column(weights[gaps] * is_free, of_query)
         is_free[every, query[:, index]] = False
     return pair, query
 
 
-def _drawn(weights: NDArray[np.float64], rng: np.random.Generator) -> Places:
-    """One column of each row, with probabilities proportional to weights (n, S)."""
+def _column(weights: NDArray[np.float64], chances: NDArray[np.float64]) -> Places:
+    """One column of each row, with probabilities proportional to weights (n, S).
+
+    chances: (n,), even from 0 to 1.
+    """
     ends = weights.cumsum(axis=1)
     total = ends[:, -1]
     # Rounded up to the total, a draw would lie behind the last column of a weight.
-    at = np.minimum(rng.random(len(weights)) * total, np.nextafter(total, 0))
+    at = np.minimum(chances * total, np.nextafter(total, 0))
     return np.asarray((ends > at[:, None]).argmax(axis=1))

@@ -9,7 +9,6 @@ from plkernel.config.schema import OF_RECALL, Hypothesis, MeasuredNumber
 from plkernel.config.spec import Spec
 from plkernel.context.measures import lengths
 from plkernel.data import corpora
-from plkernel.data.recall import queries
 from plkernel.results.measurements import part_read, windows_option
 from plkernel.training.recall_task import RecallTask
 
@@ -59,8 +58,7 @@ def _answers(condition: Condition, measured: MeasuredNumber) -> int | None:
     if measured.distance is None:
         return train.test_windows * law.pairs
     # Every run draws these sequences, whatever its seed.
-    windows = task.longer(law, train.test_windows)
-    distances = queries(windows[:, :-1].numpy()).distance
+    distances = task.longer_distances(law, train.test_windows)
     end = min(measured.distance, length)
     ends = [0, *lengths(length)]
     start = ends[ends.index(end) - 1]

@@ -16,7 +16,7 @@ from plkernel.config.schema import FARTHEST, Stage, TrainSpec
 from plkernel.config.spec import heading
 from plkernel.context.measures import lengths
 from plkernel.data.names import recall_of
-from plkernel.data.recall import Bytes, RecallCorpus, most_pairs, queries
+from plkernel.data.recall import Bytes, Places, RecallCorpus, most_pairs, queries
 
 SPLITS = ("train", "validation", "test", "longer")
 """Their numbers stand in the seeds of sequences."""
@@ -125,9 +125,18 @@ class RecallTask:
 
     def longer(self, law: RecallCorpus, count: int) -> Tensor:
         """`count` windows of one of the `tests`, (count, length + 1), int64."""
+        return _tensor(law.windows(count, self._longer_rng(law)))
+
+    def longer_distances(self, law: RecallCorpus, count: int) -> Places:
+        """Bytes from pair to query in the windows of `longer`, (count, pairs); none is made."""
+        return law.distances(count, self._longer_rng(law))
+
+    def _longer_rng(self, law: RecallCorpus) -> np.random.Generator:
+        """The random numbers of one of the `tests`, which are those of every run."""
         number = SPLITS.index("longer")
-        seeds = [self.law.seed, number, law.length, law.pairs, int(law.power > 0)]
-        return _tensor(law.windows(count, np.random.default_rng(seeds)))
+        return np.random.default_rng(
+            [self.law.seed, number, law.length, law.pairs, int(law.power > 0)]
+        )
 
 
 def held_out(law: RecallCorpus, split: str, count: int) -> Tensor:

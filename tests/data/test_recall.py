@@ -1,11 +1,14 @@
 """Sequences of recall: what stands where, how far queries lie, and that they are drawn as said."""
 
+import tracemalloc
+import zlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from plkernel.data import recall
 from plkernel.data.corpora import load
 from plkernel.data.names import known_sequence, predictor_of, recall_of, synthetic_corpus
 from plkernel.data.recall import ANSWERS, KEYS, PLACINGS, RecallCorpus, most_pairs, queries
@@ -124,6 +127,53 @@ def test_the_corpus_is_its_sequences_one_after_another_and_shorter_ones_are_begi
     assert np.mean(np.concatenate(list(replace(law, seed=4).blocks())) == data) < 0.1
     corpus = load("synthetic:recall,pairs=4,length=32,bytes=3207,seed=3", cache=tmp_path)
     np.testing.assert_array_equal(corpus.bytes, data)
+
+
+# CRC-32 of the bytes of a corpus that ends within its second block, and of windows, as they were
+# drawn when all sequences were made together.
+DRAWN = {
+    ("first", "hidden"): (2579668396, 3948164547),
+    ("anywhere", "shown"): (4254407509, 4147320844),
+}
+
+
+@pytest.mark.parametrize("at_once", [4, 64, 2**20])
+@pytest.mark.parametrize(("placing", "answers"), DRAWN)
+def test_the_same_numbers_are_drawn_whatever_is_drawn_at_once(
+    placing: str, answers: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "AT_ONCE", at_once)
+    law = RecallCorpus(
+        pairs=5, length=30, placing=placing, answers=answers, size=30 * 67 + 11, seed=3
+    )
+    data = np.concatenate(list(law.blocks()))
+    windows = law.windows(7, np.random.default_rng(4))
+    sums = tuple(zlib.crc32(one.tobytes()) for one in (data, windows))
+    assert sums == DRAWN[placing, answers]
+
+
+@pytest.mark.parametrize("placing", PLACINGS)
+def test_distances_are_those_of_the_windows(placing: str) -> None:
+    law = RecallCorpus(pairs=5, length=30, placing=placing)
+    windows = law.windows(9, np.random.default_rng(1))
+    distances = law.distances(9, np.random.default_rng(1))
+    expected = queries(windows[:, :-1]).distance
+    np.testing.assert_array_equal(np.sort(distances, axis=1), np.sort(expected, axis=1))
+
+
+@pytest.mark.parametrize("placing", PLACINGS)
+def test_what_a_short_corpus_takes_does_not_grow_with_sequences_that_it_has_not(
+    placing: str,
+) -> None:
+    """One sequence of 524,288 bytes, of 64 that are drawn, whose bytes alone are 32 MiB."""
+    law = RecallCorpus(pairs=2, length=2**19, placing=placing, size=1000)
+    tracemalloc.start()
+    try:
+        assert sum(block.size for block in law.blocks()) == 1000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 24 * 2**20
 
 
 def test_windows_have_one_more_value_behind() -> None:

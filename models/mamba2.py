@@ -26,6 +26,7 @@ Source: arXiv 2604.07658, definition 4.5, and its code; the scaling of time step
 """
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
@@ -55,6 +56,8 @@ TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Special tokens of transformers, none of which a byte is."""
 OVER_BYTES: dict[str, Any] = {"vocab_size": BYTES, **dict.fromkeys(TOKENS), "use_cache": False}
 """Arguments of a configuration of transformers for a model over bytes."""
+OWN = ("parametrisation", "scaling_length", "scaling_of")
+"""Options of `shape_decays_`."""
 
 
 def mamba2(options: Mapping[str, Any]) -> nn.Module:
@@ -67,15 +70,15 @@ def mamba2(options: Mapping[str, Any]) -> nn.Module:
     from transformers import Mamba2Config, Mamba2ForCausalLM
 
     given = dict(options)
-    parametrisation = given.pop("parametrisation", "free")
-    length = given.pop("scaling_length", None)
-    scaling_of = given.pop("scaling_of", None)
+    own = {name: given.pop(name) for name in OWN if name in given}
     known = Mamba2Config().to_dict()
     for name in given:
         if name not in known:
-            raise ValueError(f"config must have options of Mamba2Config, got {name!r}")
+            close = get_close_matches(name, [*known, *OWN], n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"config must have options of Mamba2Config, got {name!r}{hint}")
     model = Mamba2ForCausalLM(Mamba2Config(**{**OVER_BYTES, **given}))
-    shape_decays_(model, parametrisation, length, scaling_of)
+    shape_decays_(model, **own)
     return model
 
 

@@ -52,6 +52,7 @@ def refused(run: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
         (fit, ["--beta"], "error: --beta must be a number, got nothing; see --help"),
         (measure, ["a", "--lags", "1", "x"], "--lags must be 2 whole numbers, got '1' 'x'"),
         (report, ["a", "--formats", "gif"], "--formats must be one of pdf, png, svg, got 'gif'"),
+        (report, ["a", "--formats"], "--formats must be one of pdf, png, svg, got nothing"),
         (fit, ["--no-figur"], "--no-figur; did you mean --figure or --no-figure?"),
         (
             fit,

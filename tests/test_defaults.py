@@ -54,6 +54,7 @@ DEFAULTS: dict[str, dict[str, float | bool]] = {
         "strict": False,
         "notable": False,
         "tokens": 2048,
+        "trust_code": False,
     },
     "commands.measure.command": {
         "max_lag": 1000,

@@ -253,8 +253,8 @@ def test_mistakes_are_one_line(
             [str(folder), "--prompt", "a", "--prompt-file", "b"],
             "prompt must be left out beside prompt_file, got 'a'",
         ),
-        ([str(folder), "--prompt-file", str(tmp_path / "none")], "No such file or directory"),
-        ([str(folder), "--prompt-file", str(tmp_path)], "Is a directory"),
+        ([str(folder), "--prompt-file", str(tmp_path / "none")], "none: no such file or folder"),
+        ([str(folder), "--prompt-file", str(tmp_path)], "prompt_file must be a file"),
     ]
     if not torch.cuda.is_available():
         cases.append(

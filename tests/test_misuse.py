@@ -57,7 +57,26 @@ def refused(name: str, *words: str, shown: Shown) -> str:
             "experiment quick --only nothing",
             "only must match an arm, got 'nothing'; valid: concentrated, log-spaced",
         ),
+        ("experiment quick --only", "--only must be a text, got nothing"),
+        ("experiment quick --only --retry", "--only must be a text, got nothing"),
         ("experiment quick --workers 0", "workers must be at least 1, got 0"),
+        ("experiment quick --workers x", "--workers must be a whole number or auto, got 'x'"),
+        ("experiment quick --pilot nope", "pilot nope: no such file or folder"),
+        (
+            "experiment quick --pilot study/arm",
+            "pilot must be the folder of a study or of a record, with a spec.json, got study/arm",
+        ),
+        ("experiment study", "spec study must be a regular file, got a folder"),
+        ("run study", "config study must be a regular file, got a folder"),
+        ("run short.txt", "short.txt must describe a run, as a config.json does"),
+        ("load study model", "source study must be a regular file, got a folder"),
+        ("load short.txt study/arm/seed-0", "out must hold no model, got study/arm/seed-0 with a"),
+        ("judge short.txt --hypotheses study", "hypotheses study must be a regular file"),
+        ("generate study/arm --prompt-file nope", "prompt_file nope: no such file or folder"),
+        ("generate study/arm --prompt-file study", "prompt_file must be a file, got the folder"),
+        ("generate study/arm --out study", "out must be a file, got the folder study"),
+        ("generate study/arm --out short.txt/a", "out short.txt/a: cannot be written (a file is"),
+        ("inspect model.pth --compare nope", "compare nope: no such file or folder"),
         ("experiment quick --register --dry-run", "register must be left out beside dry_run"),
         (
             "train quick",
@@ -100,7 +119,7 @@ def test_mistakes_are_told_at_once(
     """In a folder with a study, a run in it and a short text."""
     monkeypatch.chdir(tmp_path)
     Path("study/arm/seed-0").mkdir(parents=True)
-    for name in ("study/spec.json", "study/arm/seed-0/config.json", "short.txt"):
+    for name in ("study/spec.json", "study/arm/seed-0/config.json", "short.txt", "model.pth"):
         Path(name).write_text("{}")
     if words.startswith("experiment"):  # no arm may have been resolved
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from plkernel.common import cli
-from plkernel.common.files import check_folder
+from plkernel.common.files import SPEC, check_folder
 from plkernel.config import reading
 from plkernel.config.condition import Condition
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.spec import Spec
 from plkernel.results.power import power_text, powers
-from plkernel.results.record import restore
-from plkernel.results.registration import place_of
+from plkernel.results.registration import copy_of, place_of
 from plkernel.results.registration import register as register_study
 from plkernel.results.study import read_study
 from plkernel.training import check
@@ -163,6 +162,7 @@ def check_arguments(
     detach: bool = False,
     register: Sequence[Path] | None = None,
     dry_run: bool = False,
+    pilot: Path | None = None,
     **_: object,
 ) -> None:
     """Refuse mistakes in options before any arm is resolved, which takes seconds."""
@@ -173,6 +173,10 @@ def check_arguments(
         )
     if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    if pilot is not None and not (cli.existing(pilot, "pilot") / SPEC).is_file():
+        raise ValueError(
+            f"pilot must be the folder of a study or of a record, with a {SPEC}, got {pilot}"
+        )
     cli.check_patterns("only", only, arms)
     _check_engine(engine, slurm, detach, workers)
 
@@ -274,7 +278,8 @@ def command(
         retry: Go on with runs that diverged, from their last checkpoints.
         record: Take finished runs from this record, and train the others.
         register: Write the hypotheses to this file and exit; do this before the runs. Without a
-            file they go to runs/registered/NAME.json, where the study finds them.
+            file they go to runs/registered/NAME.json, where the study finds them; of another file
+            it finds the copy in OUT.
         pilot: A study or record for --register and --dry-run: the spread of its paired differences
             gives the power of every hypothesis. A claim with two bounds is not registered if its
             power is below 0.5.
@@ -311,12 +316,14 @@ def command(
         print("\n".join(lines))
         return
     check_folder(folder, "out")
-    if record is not None:
-        number = cli.counted(restore(record, folder), "run", "runs")
-        print(f"{spec.name}: {number} taken from {record}", flush=True)
     on_slurm = engine == "slurm"
     chosen = _slurm_engine(folder, slurm, workers, detach, report) if on_slurm else None
     at_once = None if on_slurm else workers
+    if record is not None:
+        from plkernel.study.schedule import take_record
+
+        number = cli.counted(take_record(spec, record, folder, only, chosen), "run", "runs")
+        print(f"{spec.name}: {number} taken from {record}", flush=True)
     _train(spec, folder, at_once, only, chosen, retry, logger, report)
 
 
@@ -395,7 +402,11 @@ def _register(
     done = f"registered before, unchanged: {path}"
     if new:
         done = f"registered: {path}; commit it before the runs"
-    lines = [done, *_rests_on(answers), *_power(spec, pilot), *_cautions(resolve_spec(spec))]
+    lines = [done]
+    copy = copy_of(spec, path, folder)
+    if copy is not None:
+        lines.append(f"the study finds its copy {copy}; the same command again brings it back")
+    lines += [*_rests_on(answers), *_power(spec, pilot), *_cautions(resolve_spec(spec))]
     print("\n".join(lines))
 
 

@@ -3,6 +3,7 @@
 Memory and time per byte are constant.
 """
 
+import os
 import sys
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ from typing import Annotated, Any, BinaryIO, Protocol
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import refuse_study
+from plkernel.common.files import check_file, refuse_study
 from plkernel.models import Device
 
 MOST_THREADS = 1024
@@ -96,6 +97,8 @@ def command(
         raise ValueError(f"threads must lie between 1 and {MOST_THREADS}, got {threads}")
     if prompt and prompt_file:
         raise ValueError(f"prompt must be left out beside prompt_file, got {prompt!r}")
+    if out is not None and (os.path.isdir(out) or not os.path.exists(out)):
+        check_file(out, "out")  # a file that is there, or a device, is opened as it is
     refuse_study(cli.existing(model, "model"), "model")
     from plkernel.models.sampling import Sampling, continuation
 
@@ -121,6 +124,8 @@ def read_prompt(prompt: str, file: Path | None) -> bytes:
         return prompt.encode("utf-8", "surrogateescape")
     if file == STANDARD_INPUT:
         return sys.stdin.buffer.read()
+    if cli.existing(file, "prompt_file").is_dir():
+        raise ValueError(f"prompt_file must be a file, got the folder {file}")
     return file.read_bytes()
 
 
@@ -128,6 +133,7 @@ def read_prompt(prompt: str, file: Path | None) -> bytes:
 def destination(out: Path | None) -> Iterator[Writer]:
     """Where the bytes go: a file, a terminal, whose line is ended, or standard output as it is."""
     if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
         with out.open("wb") as file:
             yield file
         return

@@ -41,6 +41,7 @@ def command(
     tokens: int = 2048,
     state_dtype: str | None = None,
     decays: Path | None = None,
+    trust_code: bool = False,
 ) -> None:
     """Print half-lives and kernels of a model; of a run also saturation and amplification.
 
@@ -55,8 +56,9 @@ def command(
     block, the root mean square over its entries; x of t**-x is fitted on log-log axes. A position
     is saturated if one byte has a probability above 0.99. Of a run on recall all predictions are
     those of the answers. Amplification (RWKV) is the growth of the
-    residual stream over a block. Code of other people is not imported: of a run whose model it
-    builds the decays are read by name, as of other people's checkpoints.
+    residual stream over a block. Code of other people is imported with --text and --trust-code
+    alone: of a run whose model it builds the decays are read by name, as of other people's
+    checkpoints.
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load; a folder as on the Hugging
@@ -69,21 +71,22 @@ def command(
         strict: Exit with 1 if anything is wrong with such a checkpoint.
         notable: With --strict, also exit with 1 if anything is notable.
         text: A file, or what else plkernel.corpus names: also run the model on it. No code in the
-            folder runs.
+            folder runs. A run whose model other people's code builds needs --trust-code.
         tokens: How much of the text to run it on, in windows of the run's context, or of up to 512
             tokens.
         state_dtype: Of other people's checkpoints, which half-lives a recurrent state does not hold
             that is stored in this type after every step: bf16, fp16 or fp8.
         decays: A TOML file that says how the decays of layers of your own follow from their
             parameters: a table [decays] with lines such as "*.decay" = "sigmoid".
+        trust_code: With --text, import and run the code that a run names.
     """
     from plkernel.common.delivery import check_outputs, deliver
     from plkernel.decays.inspection import is_other_software
     from plkernel.decays.memory_figures import model_figure
 
     check_outputs(json, figure, windows=(windows, 1), tokens=(tokens, 2))
-    refuse_study(model, "model")
     is_foreign = is_other_software(model)
+    refuse_study(model, "model")
     code = None
     if not is_foreign:
         from plkernel.training.checkpoint import foreign_code
@@ -92,12 +95,15 @@ def command(
         is_foreign = code is not None
     if notable and not strict:
         raise ValueError("strict must be given with notable; give --strict --notable")
+    if trust_code and text is None:
+        raise ValueError("text must be given with trust_code, since no code is imported without")
     if is_foreign:
         _check_for_checkpoint(model, corpus, windows, code)
         _check_one_of_text_and_decays(text, decays)
         parts, values, memories, title = _of_checkpoint(model, compare, state_dtype, decays, code)
         if code is not None:
-            parts.append(f"its tokens are bytes; {code}, which builds the model, is not imported")
+            imported = "is imported for the text" if trust_code else "is not imported"
+            parts.append(f"its tokens are bytes; {code}, which builds the model, {imported}")
     else:
         _check_for_run(model, strict, compare, state_dtype, decays)
         from plkernel.probing.runs import of_run
@@ -108,7 +114,7 @@ def command(
         if is_foreign:
             _check_runnable(model, values["findings"])
         layers = now.blocks if is_foreign else None
-        table, values["observed"] = _observed(model, text, tokens, layers)
+        table, values["observed"] = _observed(model, text, tokens, layers, trust_code)
         parts.append(table)
     unit = "tokens" if is_foreign else "bytes"
     report = "\n\n".join(parts)
@@ -158,7 +164,10 @@ def _of_checkpoint(
     the model of a run.
     """
     from plkernel.decays import inspection, own
+    from plkernel.decays.tensors import HUB
 
+    if compare is not None and not str(compare).startswith(HUB):
+        cli.existing(compare, "compare")
     stated = None if decays is None else own.read_statements(decays)
     try:
         return inspection.of_checkpoint(model, compare, state_dtype, stated)
@@ -184,20 +193,21 @@ def _check_runnable(model: Path, findings: list[dict[str, Any]]) -> None:
 
 
 def _observed(
-    model: Path, text: str, tokens: int, layers: int | None
+    model: Path, text: str, tokens: int, layers: int | None, trusted: bool
 ) -> tuple[str, dict[str, Any]]:
     """The table and figures of a model that runs on a text.
 
-    layers: how many layers with decays the checkpoint has; None for a model of plkernel.
+    layers   how many layers with decays the checkpoint has; None for a model of plkernel
+    trusted  the code that a run names may be imported
     """
     from plkernel.probing.observation import observe_text
 
-    table, values = observe_text(model, text, tokens)
+    table, values = observe_text(model, text, tokens, trusted)
     known = len(values["layers"])
     if layers is not None and known != layers:
         raise ValueError(
-            f"text: model must be one that transformers runs in full, got {known} of the {layers}"
-            f" layers with decays in {model}; leave text out"
+            f"text: model must be one that runs in full, got {known} of the {layers} layers with"
+            f" decays in {model}; leave text out"
         )
     return table, values
 

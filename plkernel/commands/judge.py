@@ -7,7 +7,15 @@ from typing import Literal
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import FigureFormat, atomic_write, check_folder, refuse_links, save_json
+from plkernel.common.files import (
+    FigureFormat,
+    atomic_write,
+    check_folder,
+    check_regular,
+    end_of_name,
+    refuse_links,
+    save_json,
+)
 from plkernel.results.judging import Stating, content, figure, judged, read_hypotheses, render
 from plkernel.results.rows import PATTERN, Columns, last_values, read_rows
 
@@ -61,8 +69,9 @@ def command(
     columns = Columns(arm, seed, run, value, step, size, pattern)
     stating = Stating()
     if hypotheses is not None:
-        stating = read_hypotheses(cli.existing(hypotheses, "hypotheses"))
-    out = out or Path("runs/out") / f"judge-{rows.resolve().stem}"
+        check_regular(cli.existing(hypotheses, "hypotheses"), "hypotheses ")
+        stating = read_hypotheses(hypotheses)
+    out = out or Path("runs/out") / f"judge-{end_of_name(rows.resolve().stem)}"
     check_folder(out, "out")
     values, used = last_values(read_rows(rows, columns), at)
     result = judged(values, baseline, stating, hope, used)

@@ -5,7 +5,7 @@ from pathlib import Path
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import check_folder
+from plkernel.common.files import check_folder, check_regular
 
 
 def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> None:
@@ -22,8 +22,8 @@ def load(source: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) ->
     from plkernel.decays.official import described, read
     from plkernel.training.checkpoint import check_free, save_model
 
-    cli.existing(source, "source")
-    check_free(out)
+    check_regular(cli.existing(source, "source"), "source ")
+    check_free(out, "out")
     check_folder(out, "out")
     model = read(source)
     save_model(out, model, str(source))

@@ -25,7 +25,14 @@ from plkernel.analysis.information.periods import UNITS
 from plkernel.api import measure
 from plkernel.common import cli
 from plkernel.common.cli import counted, text_table
-from plkernel.common.files import FigureFormat, check_folder, save_figure, save_json, unescape
+from plkernel.common.files import (
+    FigureFormat,
+    check_folder,
+    end_of_name,
+    save_figure,
+    save_json,
+    unescape,
+)
 from plkernel.config.spec import heading
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
@@ -198,7 +205,8 @@ def save_figures(
     """Write a figure of each corpus, named after it, and one that compares several."""
     taken = ["comparison"]
     for item in results:
-        stem = re.sub(r"[^\w.]+", "-", item.corpus.name).strip("-.") or "corpus"
+        words = re.sub(r"[^\w.]+", "-", item.corpus.name)
+        stem = end_of_name(words).strip("-.") or "corpus"
         taken.append(stem)
         times = taken.count(stem)
         name = stem if times == 1 else f"{stem}-{times}"

@@ -83,7 +83,7 @@ def probe(
     from plkernel.training.build import choose_device
     from plkernel.training.evaluate import lags_within
 
-    refuse_study(target, "target")
+    refuse_study(cli.existing(target, "target"), "target")
     opened = open_text_model(target, choose_device(device), trust_code)
     name, data = opened.text(text)
     trained = context or opened.context

@@ -1,5 +1,6 @@
 """python -m plkernel.report: the result of a study as a table, a page, figures and rows to keep."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from plkernel.results.page import page, text_report
 from plkernel.results.record import record_row, save_record
 from plkernel.results.study import read_study
 
+MOST_NAMES = 4
+"""Runs that a note names."""
+
 
 def report(
     folder: tyro.conf.Positional[Path],
@@ -44,7 +48,7 @@ def report(
             record.
         record: Also write a record of the study to this folder: spec.json, rows.jsonl, the
             registration, and those of the search for learning rates. A report on the record equals
-            that on the study.
+            that on the study. Rows of runs that only the record has stay in it.
         out: Write the report to this folder instead.
         csv: Also write rows.csv, a line per ended run, and table.csv, a line per arm and measure.
         formats: Also write each figure of the page to a file, in these formats.
@@ -55,8 +59,10 @@ def report(
     check_folder(out, "out")
     check_folder(record, "record")
     if record is not None:
-        save_record(study, record)
+        kept = save_record(study, record)
         print(f"record: {record}", flush=True)
+        if kept:
+            _note_kept(kept, folder, record)
         if not study.finished():  # learning rates are still searched for
             return
     comparison = compare(study)
@@ -64,6 +70,19 @@ def report(
     print(f"\nreport: {write_comparison(comparison, out, formats)}")
     if csv:
         save_csv(comparison, out)
+
+
+def _note_kept(names: Sequence[str], folder: Path, record: Path) -> None:
+    """Say on standard error which runs of a record the study lacks."""
+    rows = cli.counted(len(names), "row stays", "rows stay")
+    shown = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    if more > 0:
+        shown += f" and {more} more"
+    print(
+        f"note: {rows} in {record}, of runs that the study in {folder} lacks: {shown}",
+        file=sys.stderr,
+    )
 
 
 def _place(folder: Path) -> Path:

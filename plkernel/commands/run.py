@@ -28,10 +28,13 @@ def run(
     """
     from plkernel.common.environment import keep_memory
     from plkernel.config.condition import from_config
+    from plkernel.config.spec import heading
     from plkernel.training.loop import open_run, run_training, summary
 
     keep_memory()
-    values = load_object(cli.existing(config, "config"))
+    cli.existing(config, "config")
+    with heading("config "):
+        values = load_object(config)
     try:
         condition = from_config(values, trust_code)
         seed = int(values["seed"])

@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from plkernel.analysis.printing import escaped
-from plkernel.common.options import check_empty_paths, mistake, signature, unbroken
+from plkernel.common.options import (
+    check_empty_paths,
+    check_given_values,
+    mistake,
+    signature,
+    unbroken,
+)
 
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
 EXIT_BAD_INPUT = 2
@@ -61,8 +67,11 @@ def check_patterns(option: str, patterns: Iterable[str], arms: Iterable[str]) ->
 
 def existing(path: Path, name: str) -> Path:
     """Return `path`; ValueError, with the most similar path there is, where it does not exist."""
-    if path.exists() or path.is_symlink():
-        return path
+    try:
+        if path.exists() or path.is_symlink():
+            return path
+    except OSError as error:  # of a name that is too long, or a folder that may not be read
+        raise ValueError(f"{name} {path}: {error.strerror}") from error
     folder = next(parent for parent in path.parents if parent.is_dir())
     missing = path.relative_to(folder).parts[0]
     there = [item.name for item in folder.iterdir()]
@@ -99,6 +108,8 @@ def main_of(commands: Mapping[str, Callable[..., Any]], description: str) -> Non
             )
         options: dict[str, Any] = {"prog": program(), "description": description, "args": given}
         chosen = commands.get(given[0]) if given else None
+        if chosen:
+            check_given_values(chosen, given[1:])
         _in_one_line(lambda: subcommand_cli_from_dict(bound, **options), chosen)()
 
     report_errors(run)
@@ -121,6 +132,7 @@ def parse(
     given = sys.argv[1:] if args is None else args
     _check_repeats(command, given)
     check_empty_paths(command, given)
+    check_given_values(command, given)
     about = inspect.getdoc(getattr(command, "func", command)) or ""
     text, _, _ = about.partition("\n\nArgs:")
     described = f"{text}\n\n{more}".strip()

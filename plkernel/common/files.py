@@ -42,6 +42,12 @@ FigureFormat = Literal["pdf", "png", "svg"]
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """Errors of a full disk, a quota, a file that is too large and a disk to read from only."""
+LONGEST_NAME = 255
+"""Bytes of the name of a file or folder on usual file systems."""
+LONGEST_STEM = 200
+"""Bytes of a name that something is put around, such as an ending and a number."""
+LONGEST_HEAD = 100
+"""Bytes of a name in that of a temporary file, beside a host, a process and random digits."""
 MOST_NESTED = 64
 """Lists and tables within each other, far below the depth at which Python stops."""
 MOST_BYTES = 2**26
@@ -93,7 +99,7 @@ def atomic(path: Path) -> Iterator[Path]:
     killed writers left are removed first. OSError names `path`, not the temporary file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    head = f".{path.name}.{socket.gethostname()}."
+    head = f".{end_of_name(path.name, LONGEST_HEAD)}.{socket.gethostname()}."
     _remove_remains(path.parent, head)
     temporary = path.with_name(f"{head}{os.getpid()}.{os.urandom(4).hex()}")
     try:
@@ -117,6 +123,29 @@ def _remove_remains(folder: Path, head: str) -> None:
                 os.kill(int(process), 0)  # signal 0 does nothing to a process that is there
             except ProcessLookupError:
                 remains.unlink(missing_ok=True)
+
+
+def end_of_name(name: str, most: int = LONGEST_STEM) -> str:
+    """Return the last `most` bytes of a longer name, without what is not UTF-8.
+
+    >>> end_of_name("short.txt"), end_of_name("a-longer-one.txt", 7)
+    ('short.txt', 'one.txt')
+    """
+    content = os.fsencode(name)
+    return name if len(content) <= most else content[-most:].decode("utf-8", "ignore")
+
+
+def is_utf8(name: str) -> bool:
+    """Return False for a name that UTF-8 cannot write, as of a file whose name is in another code.
+
+    >>> is_utf8("texte-ägyptisch.txt"), is_utf8("bad\\udcff.txt")
+    (True, False)
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
@@ -144,22 +173,42 @@ def save_figure(
 
 def check_file(path: Path | None, option: str) -> None:
     """Raise OSError that names `option` unless the file `path` can be written; None passes."""
-    if path is not None and path.is_dir():
+    if path is None:
+        return
+    _check_names(path, option)
+    if path.is_dir():
         raise OSError(f"{option} must be a file, got the folder {path}")
-    check_folder(path and path.parent, option, file=path)
+    _check_writable(path.parent, option, path)
 
 
-def check_folder(folder: Path | None, option: str, file: Path | None = None) -> None:
+def check_folder(folder: Path | None, option: str) -> None:
     """Raise OSError, naming `option`, unless files can be written in `folder`; None passes."""
     if folder is None:
         return
+    _check_names(folder, option)
+    _check_writable(folder, option, folder)
+
+
+def _check_names(path: Path, option: str) -> None:
+    """Raise OSError, naming `option`, for a name in `path` that file systems do not take."""
+    for name in path.parts:
+        size = len(os.fsencode(name))
+        if size > LONGEST_NAME:
+            raise OSError(
+                f"{option} must have names of at most {LONGEST_NAME} bytes, got {shown(name)} of"
+                f" {size}"
+            )
+
+
+def _check_writable(folder: Path, option: str, asked: Path) -> None:
+    """Raise OSError, naming `option` and the path that is `asked` for, as `check_folder` does."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     try:
         tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, NotADirectoryError) else error.strerror
         raise OSError(
-            f"{option} {file or folder}: cannot be written ({reason}); choose another place"
+            f"{option} {asked}: cannot be written ({reason}); choose another place"
         ) from error
 
 

@@ -97,11 +97,15 @@ def placeholder(hint: Any) -> str:
 def kind(hint: Any) -> str:
     """Return what a value of this type is, in words.
 
-    >>> kind(float | None), kind(tuple[int, int])
-    ('a number', '2 whole numbers')
+    >>> kind(float | None), kind(tuple[int, int]), kind(int | Literal["auto"])
+    ('a number', '2 whole numbers', 'a whole number or auto')
     """
     hint = _plain(hint)
     items = get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(map(kind, items))
+    if get_origin(hint) is Literal and len(items) == 1:
+        return str(items[0])
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, items))}"
     if get_origin(hint) is tuple and items[-1] is Ellipsis:
@@ -155,6 +159,29 @@ def check_empty_paths(command: Callable[..., Any], given: Sequence[str]) -> None
             empty = positional[0]
         if empty:
             raise ValueError(f"{empty} must be a path, got ''; '.' is the working folder")
+
+
+def check_given_values(command: Callable[..., Any], given: Sequence[str]) -> None:
+    """Raise ValueError for an option of several values that is given without any.
+
+    To tyro it is an empty list, as where the option is left out. One whose type has None besides
+    may stand alone, which then differs from leaving it out.
+    """
+    hints = get_type_hints(getattr(command, "func", command), include_extras=True)
+    lists = {name: hint for name, hint in hints.items() if _is_list(hint)}
+    flags = {f"--{_called(name, hint).replace('_', '-')}": hint for name, hint in lists.items()}
+    for word, following in pairwise([*given, "--"]):
+        hint = flags.get(word.replace("_", "-"))
+        ends_here = following.startswith("--") and following != "--help"
+        if hint is not None and ends_here:
+            raise ValueError(f"{word} must be {kind(hint)}, got nothing; see --help")
+
+
+def _is_list(hint: Any) -> bool:
+    """True for the type of any number of values, without None."""
+    if get_origin(hint) is Annotated:
+        return _is_list(get_args(hint)[0])
+    return get_origin(hint) is tuple and get_args(hint)[-1] is Ellipsis
 
 
 def _holds_paths(hint: Any) -> bool:

@@ -42,6 +42,8 @@ CURVE = "curve"
 """tuning.method of a study of curves over learning rates."""
 RATE = "learning_rate"
 """The factor that such curves have, an option of an arm."""
+LEAST_RATES = 3
+"""Of a curve, as a parabola has three coefficients."""
 
 
 class TuningKeys(BaseModel):
@@ -76,6 +78,7 @@ def expanded(values: Options) -> Options:
     named = keys.arms or {}
     if any(options.get("levels") is not None for options in named.values()):
         return values
+    _check_within(keys)
     if over_rates:
         keys = _with_rates(keys, named)
     design = _design(keys, named)
@@ -87,27 +90,47 @@ def expanded(values: Options) -> Options:
     return {**values, **changed}
 
 
+def _over_rates(keys: DesignKeys) -> bool:
+    """True for a study of curves over learning rates."""
+    return keys.tuning is not None and keys.tuning.method == CURVE
+
+
+def _check_within(keys: DesignKeys) -> None:
+    """Raise ValueError unless `within` names factors of [factors], each once."""
+    factors = keys.factors or {}
+    within = keys.within or []
+    if RATE in within and _over_rates(keys):
+        raise ValueError(
+            f"within must leave out {RATE!r} with tuning.method 'curve', which compares arms at"
+            f" every rate anyway, got {within}"
+        )
+    if within and not factors:
+        raise ValueError(f"within must be left out without [factors], got {within}")
+    for name in within:
+        if name not in factors:
+            raise ValueError(
+                f"within must be names of factors, got {name!r}; {nearest(name, factors)}"
+            )
+        if within.count(name) > 1:
+            raise ValueError(f"within must name every factor once, got {within}")
+
+
 def _with_rates(keys: DesignKeys, named: Mapping[str, Options]) -> DesignKeys:
     """Return the keys with the learning rate as one more factor, the last of `within`."""
     factors = keys.factors or {}
-    rates = keys.tuning.rates if keys.tuning else None
-    if not rates:
-        raise ValueError(
-            "tuning.rates must be given with tuning.method 'curve', three or more, got none"
-        )
-    if len(set(rates)) < len(rates):
-        raise ValueError(f"tuning.rates must be all different, got {list(rates)}")
+    rates = (keys.tuning.rates if keys.tuning else None) or []
+    _check_rates(rates)
     if RATE in factors:
         raise ValueError(
             f"factors.{RATE} must be left out with tuning.method 'curve', which makes it of"
             f" tuning.rates, got {shown(factors[RATE])}"
         )
-    for name, options in named.items():
+    for place, options in _places(factors, named).items():
         given = {RATE, "rates"} & options.keys()
         if given:
             option = min(given)
             raise ValueError(
-                f"arms.{name}: {option} must be left out with tuning.method 'curve', as all arms"
+                f"{place}: {option} must be left out with tuning.method 'curve', as all arms"
                 f" have tuning.rates, got {shown(options[option])}"
             )
     return keys.model_copy(
@@ -118,16 +141,42 @@ def _with_rates(keys: DesignKeys, named: Mapping[str, Options]) -> DesignKeys:
     )
 
 
+def _check_rates(rates: Sequence[float]) -> None:
+    """Raise ValueError for learning rates that make no curve."""
+    if not rates:
+        raise ValueError(
+            "tuning.rates must be given with tuning.method 'curve', three or more, got none"
+        )
+    if len(set(rates)) < len(rates):
+        raise ValueError(f"tuning.rates must be all different, got {list(rates)}")
+    if len(rates) < LEAST_RATES:
+        raise ValueError(
+            f"tuning.rates must be {LEAST_RATES} or more with tuning.method 'curve', got"
+            f" {list(rates)}; a parabola takes three"
+        )
+
+
+def _places(
+    factors: Mapping[str, list[Any] | dict[str, Options]], named: Mapping[str, Options]
+) -> dict[str, Options]:
+    """Return the options of every arm, and of every level with options, by their place."""
+    places = {f"arms.{name}": options for name, options in named.items()}
+    for factor, levels in factors.items():
+        if isinstance(levels, dict):
+            places |= {f"factors.{factor}.{level}": options for level, options in levels.items()}
+    return places
+
+
 def curves_of(arms: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[float, str]]:
     """Return the arms of every curve over learning rates, by the name of the curve and the rate.
 
-    arms: the options of every arm, with its `levels`; those without a level of the rate belong to
-    no curve.
+    arms: the options of every arm, with its `levels`; those without a level of the rate, or a rate,
+    belong to no curve.
     """
     curves: dict[str, dict[float, str]] = {}
     for name, options in arms.items():
         level = (options.get("levels") or {}).get(RATE)
-        if level is not None:
+        if level is not None and options.get(RATE) is not None:
             curve = name.removesuffix(f"_{level}")
             curves.setdefault(curve, {})[float(options[RATE])] = name
     return curves
@@ -176,16 +225,12 @@ def _design(keys: DesignKeys, named: Mapping[str, Options]) -> "Design":
     """Return the design, its factors known and its number of arms within the limit."""
     factors = {name: _levels_of(name, given) for name, given in (keys.factors or {}).items()}
     within = keys.within or []
-    for name in within:
-        if name not in factors:
-            raise ValueError(
-                f"within must be names of factors, got {name!r}; {nearest(name, factors)}"
-            )
     combined = math.prod(len(levels) for levels in factors.values())
     blocks = math.prod(len(factors[name]) for name in within)
     if combined + len(named) * blocks > MOST_ARMS:
+        given = "factors and tuning.rates" if _over_rates(keys) else "factors"
         raise ValueError(
-            f"factors must make at most {MOST_ARMS:,} arms, got more; leave out factors or levels"
+            f"{given} must make at most {MOST_ARMS:,} arms, got more; leave out factors or levels"
         )
     return Design(factors, within, named, keys.baseline)
 
@@ -282,6 +327,7 @@ def _levels_of(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, 
     if isinstance(given, dict):
         levels = given
     else:
+        _check_labels(factor, given)
         levels = {_label(value): nested(factor.split("."), value) for value in given}
     if len(levels) < 2 or len(levels) != len(given):
         raise ValueError(
@@ -291,9 +337,32 @@ def _levels_of(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, 
     return levels
 
 
+def _check_labels(factor: str, values: Sequence[Any]) -> None:
+    """Raise ValueError for two values that would be the same part of an arm's name."""
+    by_label: dict[str, Any] = {}
+    for value in values:
+        label = _label(value)
+        if label in by_label and by_label[label] != value:
+            raise ValueError(
+                f"factors.{factor} must have levels of different names, got {by_label[label]!r} and"
+                f" {value!r}, which are both {label!r} in names of arms; give a table with"
+                " LEVEL = { ... } for each"
+            )
+        by_label[label] = value
+
+
 def _label(value: Any) -> str:
-    """Return the value of an option as a part of an arm's name."""
-    text = format(value, "g") if isinstance(value, float) else str(value)
+    """Return the value of an option as a part of an arm's name: of a number, all its digits.
+
+    >>> _label(1e6), _label(1e-6), _label(0.1), _label(1000000.5), _label("a b")
+    ('1e06', '1e-06', '0.1', '1000000.5', 'a-b')
+    """
+    text = str(value)
+    if isinstance(value, float):
+        short = format(value, "g")
+        exact = short if float(short) == value else repr(value)
+        # Names of arms have no plus sign, and a minus sign in its place is another number.
+        text = exact.replace("e+", "e")
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from plkernel.analysis.nodes import check_switches, output_std
 from plkernel.common import cli
 from plkernel.common.cli import existing, nearest
-from plkernel.common.files import load_json, load_object, parse_toml, read_bytes
+from plkernel.common.files import check_regular, load_json, load_object, parse_toml, read_bytes
 from plkernel.config.condition import Condition
 from plkernel.config.factors import expanded
 from plkernel.config.overrides import replaced
@@ -94,6 +94,7 @@ def load_values(path: Path) -> dict[str, Any]:
         values = load_object(path)
         with heading(f"spec {path}: "):
             return expanded(values)
+    check_regular(path, "spec ")
     values = parse_toml(read_bytes(path), f"spec {path}")
     with heading(f"spec {path}: "):
         values = expanded(values)
@@ -210,7 +211,8 @@ def _node_values(node_file: str) -> Options:
     """
     path = Path(node_file)
     own = FOLDER.parent / node_file
-    content = load_json(own if own.is_file() and not path.exists() else path)
+    with heading("node_file "):
+        content = load_json(own if own.is_file() and not path.exists() else path)
     try:
         nodes = content["nodes"]
         rates = tuple(float(rate) for rate in nodes["rates"])
@@ -227,6 +229,18 @@ def _node_values(node_file: str) -> Options:
 def _fingerprint(values: Options) -> str:
     """Return # and twelve hexadecimal digits that tell node values apart."""
     return f"#{hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]}"
+
+
+def _note_unreached(spec: Spec) -> None:
+    """Say which steps of the report no run reaches, as where an option shortens training."""
+    last = spec.train.total_steps
+    behind = [step for step in spec.report_steps if step > last]
+    if behind:
+        named = ", ".join(map(str, behind))
+        print(
+            f"note: report_steps {named} are left out of the report, as the last step is {last}",
+            file=sys.stderr,
+        )
 
 
 def main(
@@ -263,6 +277,8 @@ def main(
             ahead(list(values.get("arms") or ()), **options)
         origin = f"{path} with its options" if rest else str(path)
         values = replaced(values, rest, options)
-        command(parse_spec(values, origin, check, options.get("trust_code", False)), **options)
+        spec = parse_spec(values, origin, check, options.get("trust_code", False))
+        _note_unreached(spec)
+        command(spec, **options)
 
     cli.report_errors(run)

@@ -24,7 +24,7 @@ from pydantic import (
 
 from plkernel.analysis import nodes
 from plkernel.common.cli import NAME, is_code, nearest, shortened
-from plkernel.common.files import shown
+from plkernel.common.files import is_utf8, shown
 from plkernel.models import Device, ModelKind, Order, PatchingMode, rwkv_nodes
 from plkernel.models.kinds import FOREIGN, KINDS, OF_DECAYS, Kind
 
@@ -271,7 +271,12 @@ class CorpusSpec(Section):
     @field_validator("name")
     @classmethod
     def _without_spaces(cls, name: str) -> str:
-        """The name of a synthetic corpus without spaces around its parts; others as they are."""
+        """The name of a synthetic corpus without spaces around its parts; others as they are.
+
+        Raises ValueError for a name that no report could hold.
+        """
+        if not is_utf8(name):
+            raise ValueError("must be a name in UTF-8; rename the file")
         kind, colon, rest = name.partition(":")
         if kind.strip() != "synthetic":
             return name

@@ -20,7 +20,7 @@ from plkernel.common.corpus_names import (
 from plkernel.common.files import REFERENCES, REGISTERED, REPORT, SPEC, TUNING, shown
 from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
-from plkernel.config.factors import CURVE, curves_of, means_of, opposite
+from plkernel.config.factors import CURVE, LEAST_RATES, curves_of, means_of, opposite
 from plkernel.config.schema import (
     Arm,
     CorpusSpec,
@@ -34,8 +34,6 @@ from plkernel.config.schema import (
 from plkernel.models.kinds import FOREIGN, KINDS
 from plkernel.models.sampling import LARGEST_SEED
 
-LEAST_RATES = 3
-"""Of a curve, as a parabola has three coefficients."""
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
 """Names of studies and arms: with a rate behind it, within the 255 bytes of file systems."""
 RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)
@@ -154,6 +152,9 @@ class Spec(Section):
         self._check_all_declared("hypotheses", self.hypotheses)
         self._check_all_declared("gates", self.gates)
         self._check_compared()
+        for step in self.report_steps:
+            if step <= self.train.total_steps:
+                self._check_evaluated(step, "report_steps")
         return self
 
     def _check_compared(self) -> None:
@@ -247,8 +248,6 @@ class Spec(Section):
 
     def _check_measured(self, one: Hypothesis | Gate) -> None:
         """Raise ValueError where the runs do not measure the number that is declared."""
-        every = self.train.eval_every
-        last = self.train.total_steps
         if one.bytes is not None and one.bytes >= self.train.context:
             raise ValueError(
                 f"bytes must be fewer than the context, {self.train.context}, got {one.bytes}"
@@ -260,12 +259,17 @@ class Spec(Section):
         self._check_possible(one)
         if one.times is not None:
             self._check_distance(one, one.times)
-        if one.step is None or one.step == last:
-            return
-        if one.step % every or one.step > last:
+        if one.step is not None:
+            self._check_evaluated(one.step, "step")
+
+    def _check_evaluated(self, step: int, option: str) -> None:
+        """Raise ValueError for a step without an evaluation, which `option` names."""
+        every = self.train.eval_every
+        last = self.train.total_steps
+        if step != last and (step % every or step > last):
             raise ValueError(
-                f"step must be one with an evaluation, every {every} steps and at {last}, got"
-                f" {one.step}"
+                f"{option} must be one with an evaluation, every {every} steps and at {last}, got"
+                f" {step}"
             )
 
     def _check_possible(self, one: Hypothesis | Gate) -> None:

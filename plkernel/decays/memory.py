@@ -115,14 +115,14 @@ def outlasting(half_lives: ArrayLike, context: int) -> str | None:
     half_lives  those of its channels, or QUANTILES of them, in bytes
     context     bytes of a window of training
 
-    None for any other initialisation.
+    None for any other initialisation, and where some half-life is not known.
 
     >>> print(outlasting([200, 40_000, 1_000_000], 512))
     half or more of its half-lives, 200 to 1,000,000 bytes, are longer than 10 windows of 512 bytes
     >>> outlasting([1, 40, 1_000_000], 512)
     """
     shortest, median, longest = np.quantile(np.asarray(half_lives, dtype=float), (0.0, 0.5, 1.0))
-    if median <= OUTLASTING * context:
+    if not median > OUTLASTING * context:  # NaN too
         return None
     span = f"{shortest:,.0f} to {longest:,.0f} bytes"
     return (

@@ -24,6 +24,7 @@ from plkernel.decays.rates import Layer, known_layers, quantiles
 from plkernel.decays.structure import row_labels
 from plkernel.decays.tensors import HUB, of_tensors
 from plkernel.probing.text_models import open_text_model
+from plkernel.training.foreign import Foreign
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the quantiles of observed half-lives."""
@@ -33,11 +34,14 @@ MOST_RATES = 2**21
 """Rates kept of one layer; of a layer with more, fewer tokens are sampled, evenly spaced."""
 
 
-def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, Any]]:
+def observe_text(
+    model: Path, text: str, tokens: int, trusted: bool = False
+) -> tuple[str, dict[str, Any]]:
     """Run the model in a folder on the first windows of a corpus: a table, and JSON values.
 
-    text    the name of a corpus, or a path
-    tokens  how many are read at most, of a window and of all together; 2 or more
+    text     the name of a corpus, or a path
+    tokens   how many are read at most, of a window and of all together; 2 or more
+    trusted  the code that a run's configuration names may be imported
 
     Half-lives at LEVELS, each one that occurs: static over channels, observed over tokens and
     channels. Raises ValueError if the model cannot run, and for a text of fewer than 2 tokens.
@@ -49,12 +53,14 @@ def observe_text(model: Path, text: str, tokens: int) -> tuple[str, dict[str, An
             f"model must be one that can run on a text, a folder with its tokenizer, got {model};"
             " leave text out"
         )
-    target = open_text_model(model, torch.device("cpu"))
+    target = open_text_model(model, torch.device("cpu"), trusted)
     name, data = target.text(text)
     read, _ = target.encode(data)
     length = min(target.context, tokens, read.size)
     if length < 2:
         raise ValueError(f"text must have 2 {target.unit}s or more, got {read.size} in {name!r}")
+    if length > target.step:
+        length -= length % target.step  # other people's models may take whole patches alone
     windows = fixed_windows(read, length - 1, tokens // length)
     try:
         layers = observe(target.model, target.predict, windows)
@@ -141,9 +147,7 @@ def observe(
     `layer.rates`; N is 0 where its arguments do not have the shape of the static tensor, or are
     unknown.
     """
-    to_dict = getattr(model.config, "to_dict", None)
-    config = to_dict() if to_dict else {}  # models of plkernel need none
-    layers = known_layers(of_tensors(model.state_dict(), config))
+    layers = known_layers(of_tensors(model.state_dict(), _config_of(model)))
     moved: list[tuple[Layer, nn.Module, Argument]] = []
     for layer in layers:
         if layer.family.taken:
@@ -160,6 +164,16 @@ def observe(
         of_layer = np.array(rates[layer.module])
         found.append((layer, of_layer.reshape(-1, *layer.rates.shape)))
     return found
+
+
+def _config_of(model: nn.Module) -> dict[str, Any]:
+    """The configuration of a model of transformers, also of one that a run has built.
+
+    It is empty for others, which need none.
+    """
+    built: Any = model.module if isinstance(model, Foreign) else model
+    to_dict = getattr(getattr(built, "config", None), "to_dict", None)
+    return to_dict() if to_dict else {}
 
 
 def _rates_at(

@@ -105,13 +105,15 @@ def at_initialisation(config: dict[str, Any]) -> Model | None:
 def validation_text(
     config: dict[str, Any], corpus: str | None, option: str = "corpus"
 ) -> tuple[str, Bytes, int]:
-    """Name and validation split of the corpus, and the context of the run.
+    """Name and validation split of the corpus, and the bytes that are predicted in a window of it.
+
+    They are the context of the run, or in a corpus of recall the length of a sequence.
 
     corpus  the name of another corpus than the run's
     option  of the command, for messages
 
     Raises ValueError when the run's corpus has other bytes here, when none is named for a model
-    that was not trained here, and when the split is too short for the context.
+    that was not trained here, and when the split is too short for one window.
     """
     known = config.get("corpus") or {}
     if not isinstance(known, dict):
@@ -132,9 +134,23 @@ def validation_text(
             f" sha256; name one with --{option}"
         )
     data = text.splits(section.validation, section.test).validation
+    split = f"the validation split of corpus {section.name!r}"
+    law = recall_of(section.name)
+    if law is not None:
+        _check_holds_sequence(data.size, law.length, split)
+        return section.name, data, law.length
     context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
-    check_holds_window(data.size, context, f"the validation split of corpus {section.name!r}")
+    check_holds_window(data.size, context, split)
     return section.name, data, context
+
+
+def _check_holds_sequence(size: int, length: int, name: str) -> None:
+    """Raise ValueError unless `size` bytes of a corpus of recall hold at least one sequence."""
+    if size < length:
+        raise ValueError(
+            f"{name} must hold one sequence of length = {length} bytes or more, got {size}; name"
+            " a corpus of more bytes, or of a smaller length"
+        )
 
 
 def held_out_windows(

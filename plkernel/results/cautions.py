@@ -11,11 +11,13 @@ from statistics import median
 from typing import Any
 
 from plkernel.common.files import FINISHED
+from plkernel.config.spec import with_defaults
 from plkernel.decays.memory import outlasting
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, Comparison, differs_in_task
 from plkernel.results.rate_report import curve_cautions
-from plkernel.results.wording import listed
+from plkernel.results.study import Study, StudyRun
+from plkernel.results.wording import left_out, listed
 
 FEW = 4
 """Up to so many names are listed; more are counted."""
@@ -197,6 +199,34 @@ def other_tasks(comparison: Comparison) -> list[str]:
     )
 
 
+def other_texts(comparison: Comparison) -> list[str]:
+    """Arms that asked for another corpus than the arm that they are compared with."""
+    study = comparison.study
+    names = []
+    for arm in comparison.others:
+        base = str(arm.against)
+        own_corpora = _corpora(study, arm.name)
+        base_corpora = _corpora(study, base)
+        differ = bool(own_corpora and base_corpora) and own_corpora != base_corpora
+        if differ and not differs_in_task(study, arm.name, base):
+            names.append(arm.name)
+    return _sentence_on(
+        names,
+        "on another corpus than the baseline, so that differences may be those of the texts",
+    )
+
+
+def _corpora(study: Study, arm: str) -> set[str]:
+    """The corpora that the finished runs of an arm asked for."""
+    return {str(_asked(run)) for run in study.finished(arm)}
+
+
+def _asked(run: StudyRun) -> dict[str, Any]:
+    """The options of a run's corpus, without the size and the digest of what it got."""
+    corpus: dict[str, Any] = with_defaults({"corpus": run.config["corpus"]})["corpus"]
+    return {name: value for name, value in corpus.items() if name not in ("sha256", "size")}
+
+
 def unequal_steps(comparison: Comparison) -> list[str]:
     """Runs of several lengths."""
     steps = [number for arm in comparison.arms for number in arm.steps]
@@ -233,10 +263,8 @@ def several_texts(comparison: Comparison) -> list[str]:
     """Runs that asked for the same corpus and got other bytes."""
     digests: dict[str, set[str | None]] = {}
     for run in comparison.study.finished():
-        asked = dict(run.config["corpus"])
-        digest = asked.pop("sha256", None)
-        asked.pop("size", None)
-        digests.setdefault(str(asked), set()).add(digest)
+        digest = run.config["corpus"].get("sha256")
+        digests.setdefault(str(_asked(run)), set()).add(digest)
     most = max(digests.values(), key=len)  # one corpus in several versions is enough
     return _differ_in(most, "the bytes of their corpus (its sha256)")
 
@@ -258,6 +286,12 @@ def unfinished(comparison: Comparison) -> list[str]:
     return [f"Of {len(runs)} runs {counts}: the report covers the others only."]
 
 
+def beside_the_spec(comparison: Comparison) -> list[str]:
+    """Finished runs in the folder that the spec does not ask for."""
+    study = comparison.study
+    return left_out(study.beside, study.arms, study.seeds)
+
+
 CAUTIONS: tuple[Callable[[Comparison], list[str]], ...] = (
     leaking,
     idle,
@@ -271,6 +305,7 @@ CAUTIONS: tuple[Callable[[Comparison], list[str]], ...] = (
     beyond_the_context,
     beyond_the_tests,
     other_tasks,
+    other_texts,
     unequal_steps,
     unequal_sizes,
     unequal_seeds,
@@ -278,4 +313,5 @@ CAUTIONS: tuple[Callable[[Comparison], list[str]], ...] = (
     several_texts,
     uncommitted_code,
     unfinished,
+    beside_the_spec,
 )

@@ -45,7 +45,8 @@ def compared_arms(study: Study, hypothesis: Hypothesis) -> tuple[str, str | None
     if hypothesis.against:
         return arm, hypothesis.against
     if hypothesis.metric in OF_CURVES:
-        return arm, curve_against(study, arm)
+        is_curve = arm in curves_of(study.spec["arms"])
+        return arm, curve_against(study, arm) if is_curve else None
     means = means_in(study)
     if arm in means:
         return arm, opposite(means, arm, study.against)
@@ -107,7 +108,7 @@ def _values_of_runs(
             continue
         if at_end and not as_planned(study, run):
             continue
-        value = _measurement(run, run.result, measured)
+        value = _measurement(study, run, run.result, measured)
         if value is not None:
             found[run.seed] = value
     return found
@@ -119,14 +120,16 @@ def mean_over(blocks: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {seed: fmean(block[seed] for block in blocks) for seed in sorted(whole)}
 
 
-def _measurement(run: StudyRun, result: RunResult, measured: MeasuredNumber) -> float | None:
+def _measurement(
+    study: Study, run: StudyRun, result: RunResult, measured: MeasuredNumber
+) -> float | None:
     """The number of one run; None where it was not measured."""
     if measured.metric == "test_bpb":
         return result.test_bpb
     if measured.metric == "truncation_cost":
         return result.truncation_cost(measured.bytes or 0)
     if measured.times is not None:
-        length = measured.times * run.config["train"]["context"]
+        length = measured.times * _context(study, run)
         if measured.metric in OF_RECALL:
             return result.recalled(measured.metric, length, measured.distance)
         return result.bits_beyond(measured.metric, length)
@@ -135,6 +138,18 @@ def _measurement(run: StudyRun, result: RunResult, measured: MeasuredNumber) -> 
     step = result.steps if measured.step is None else measured.step
     by_step = {row.step: getattr(row, measured.metric) for row in run.evaluations}
     return by_step.get(step)
+
+
+def _context(study: Study, run: StudyRun) -> int:
+    """The bytes of a training window of a run; ValueError where its configuration has none."""
+    train = run.config.get("train") or {}
+    context: int | None = train.get("context")
+    if context is None:
+        raise ValueError(
+            f"{study.folder}: the configuration of run {run.name} must have train.context for a"
+            " metric at times the context, got none"
+        )
+    return context
 
 
 def answers_of_runs(
@@ -148,7 +163,7 @@ def answers_of_runs(
     for run in study.finished():
         if run.arm not in arms or run.seed not in seeds or run.result is None:
             continue
-        length = (measured.times or 1) * run.config["train"]["context"]
+        length = (measured.times or 1) * _context(study, run)
         counts.append(run.result.answers(measured.metric, length, measured.distance))
     return min(counts, default=0)
 

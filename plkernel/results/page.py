@@ -24,6 +24,7 @@ from plkernel.results.measurements import compared_arms, means_in, values
 from plkernel.results.rate_report import CAPTION, HEADER, curve_rows
 from plkernel.results.saved import Reference
 from plkernel.results.statistics import Estimate, mean_interval, paired_difference
+from plkernel.results.study import Study
 from plkernel.results.verdicts import Declared, GateOutcome, HypothesisOutcome
 from plkernel.results.wording import (
     interval_text,
@@ -332,7 +333,7 @@ def _verdict_table(comparison: Comparison, declared: Declared) -> Table:
     groups: dict[str, list[list[str]]] = {}
     for outcome in declared.outcomes:
         basis = declared.basis(outcome.hypothesis.family)
-        groups.setdefault(basis, []).append(_verdict_row(comparison, declared, outcome))
+        groups.setdefault(basis, []).append(_verdict_row(declared, outcome))
     levels = [f"{100 * (1 - 2 * one.hypothesis.alpha):.4g} %" for one in declared.outcomes]
     tests = [one.judgement.test for one in declared.outcomes]
     some_levels = " or ".join(dict.fromkeys(levels))
@@ -378,7 +379,7 @@ ON_TEST_TEXT: dict[str, Metric] = {
 """The metric on test text beside that at the end on validation text."""
 
 
-def _on_test_text(comparison: Comparison, outcome: HypothesisOutcome) -> str:
+def _on_test_text(study: Study, outcome: HypothesisOutcome) -> str:
     """Difference and interval of a hypothesis on the end of validation text for test text.
 
     By its own test and seeds; "-" for other hypotheses.
@@ -386,7 +387,6 @@ def _on_test_text(comparison: Comparison, outcome: HypothesisOutcome) -> str:
     hypothesis = outcome.hypothesis
     if hypothesis.metric not in ON_TEST_TEXT or hypothesis.step is not None:
         return "-"
-    study = comparison.study
     measured = hypothesis.model_copy(update={"metric": ON_TEST_TEXT[hypothesis.metric]})
     seeds = list(outcome.per_seed)
     arm, other = compared_arms(study, hypothesis)
@@ -400,15 +400,14 @@ def _on_test_text(comparison: Comparison, outcome: HypothesisOutcome) -> str:
     return mean_and_interval(one)
 
 
-def _verdict_row(
-    comparison: Comparison, declared: Declared, outcome: HypothesisOutcome
-) -> list[str]:
+def _verdict_row(declared: Declared, outcome: HypothesisOutcome) -> list[str]:
     """The cells of one hypothesis."""
+    study = declared.study
     judged = outcome.judgement
     hypothesis = outcome.hypothesis
     title = hypothesis.name
-    if hypothesis.arm in means_in(comparison.study):
-        title += f" (mean over {' and '.join(comparison.study.spec['within'])})"
+    if hypothesis.arm in means_in(study):
+        title += f" (mean over {' and '.join(study.within)})"
     stated = statement(hypothesis)
     if outcome.answers:
         stated += f"; over {outcome.answers:,} answers of a run"
@@ -424,7 +423,7 @@ def _verdict_row(
         declared.verdict(outcome, gates=False),
         mean_text(judged) if judged.n else "-",
         interval_text(judged) if judged.n else "",
-        _on_test_text(comparison, outcome),
+        _on_test_text(study, outcome),
         str(judged.n),
         p_text(judged.p_family),
         p_text(judged.p_opposite_family),
@@ -448,7 +447,7 @@ def _gate_row(outcome: GateOutcome) -> list[str]:
     return [
         f"{outcome.gate.name}\n{statement(outcome.gate)}; {outcome.margin}",
         outcome.verdict,
-        mean_text(outcome.estimate, ".4f"),
+        mean_text(outcome.estimate, ".4f") if outcome.estimate.n else "-",
         interval_text(outcome.estimate, ".4f"),
         str(outcome.estimate.n),
     ]

@@ -192,7 +192,7 @@ def _kernels(axes: "Axes", memories: Sequence[Memory | None], measured: Measured
         if memory is None:
             continue
         kernel = np.exp(memory.log_kernels().mean(axis=0))
-        lowest = min(lowest, float(kernel[kernel > 0].min()))
+        lowest = float(kernel[kernel > 0].min(initial=lowest))
         axes.plot(memory.lags, kernel, lw=1.2, ms=2.8, **look(index))
     axes.set(xscale="log", yscale="log", xlabel="lag (bytes)", ylabel="kernel, 1 at lag 1")
     if measured and measured.law:

@@ -8,10 +8,12 @@ from typing import Any
 
 from scipy.special import chdtri
 
-from plkernel.config.schema import BOUNDED, Hypothesis, MeasuredNumber, families
+from plkernel.config.factors import curves_of, opposite
+from plkernel.config.schema import BOUNDED, OF_CURVES, Hypothesis, MeasuredNumber, families
 from plkernel.config.spec import Spec
 from plkernel.results import claims
-from plkernel.results.measurements import compared_arms, values
+from plkernel.results.measurements import compared_arms, means_in, values
+from plkernel.results.rate_curves import curve_against
 from plkernel.results.statistics import paired_difference
 from plkernel.results.study import Study, read_study
 
@@ -31,7 +33,8 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
     """The power of every hypothesis of `spec`, corrected for its family, for the spread of a pilot.
 
     sd      standard deviation of the paired differences of the same two arms in the study `pilot`,
-            else the median over all arms that are compared there
+            else the median over all that are compared there: of a hypothesis on minima over curves,
+            of one on a mean over means where there are any, else over arms
     seeds   the number of differences behind it
     up_to   upper 95 % limit of it, by chi square with seeds - 1 degrees
     true    the difference assumed: 0 for equal, half the margin for lower_by_less and
@@ -48,7 +51,13 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
     by_family = families(spec.hypotheses)
     rows = []
     for hypothesis in spec.hypotheses:
-        sd, seeds = _spread(study, hypothesis)
+        if hypothesis.metric in OF_CURVES and not curves_of(study.spec["arms"]):
+            raise ValueError(
+                f"pilot must have curves over learning rates for {hypothesis.name!r}, which is on"
+                f" their minima, got none in {pilot}; make it with tuning.method = 'curve'"
+            )
+        of_mean = hypothesis.arm in spec.means
+        sd, seeds = _spread(study, hypothesis, of_mean)
         if not sd > 0 or len(spec.seeds) < 2:
             raise ValueError(
                 f"pilot must show a spread for {hypothesis.name!r}, got none in {pilot}; it takes"
@@ -92,14 +101,17 @@ def _row(hypothesis: Hypothesis, sd: float, seeds: int, n: int, members: int) ->
     }
 
 
-def _spread(study: Study, hypothesis: Hypothesis) -> tuple[float, int]:
-    """Standard deviation of the differences of a hypothesis, and their number; see `powers`."""
+def _spread(study: Study, hypothesis: Hypothesis, of_mean: bool) -> tuple[float, int]:
+    """Standard deviation of the differences of a hypothesis, and their number; see `powers`.
+
+    of_mean: True for a hypothesis on a mean over blocks.
+    """
     sd, seeds = _spread_of(study, hypothesis, *compared_arms(study, hypothesis))
     if sd > 0:
         return sd, seeds
     known = []
-    for arm in study.arms:
-        found = _spread_of(study, hypothesis, arm, study.against(arm))
+    for arm, other in _compared_there(study, hypothesis, of_mean):
+        found = _spread_of(study, hypothesis, arm, other)
         if found[0] > 0:
             known.append(found)
     if not known:
@@ -107,10 +119,26 @@ def _spread(study: Study, hypothesis: Hypothesis) -> tuple[float, int]:
     return median(sd for sd, _ in known), min(seeds for _, seeds in known)
 
 
+def _compared_there(
+    study: Study, hypothesis: Hypothesis, of_mean: bool
+) -> list[tuple[str, str | None]]:
+    """The pairs of curves, means or arms that are compared in a study, of the hypothesis's kind."""
+    if hypothesis.metric in OF_CURVES:
+        names = list(curves_of(study.spec["arms"]))
+        return [(name, curve_against(study, name)) for name in names]
+    means = means_in(study)
+    if of_mean and means:
+        return [(name, opposite(means, name, study.against)) for name in means]
+    return [(arm, study.against(arm)) for arm in study.arms]
+
+
 def _spread_of(
     study: Study, measured: MeasuredNumber, arm: str, other: str | None
 ) -> tuple[float, int]:
-    """The same of two arms: at the step of `measured`, or at the end if that shows no spread."""
+    """The same of two arms, curves or means.
+
+    It is taken at the step of `measured`, or at the end if that shows no spread.
+    """
     own = values(study, arm, measured, study.seeds)
     base = values(study, other, measured, study.seeds)
     found = paired_difference(own, base)

@@ -28,6 +28,7 @@ from plkernel.common.files import FINISHED
 from plkernel.config.factors import CURVE, curves_of, opposite
 from plkernel.results.statistics import Estimate, PairedDifference, mean_interval, paired_difference
 from plkernel.results.study import Study, StudyRun
+from plkernel.results.wording import listed
 
 LOSSES = {"val_bpb_minimum": "final_val_bpb", "test_bpb_minimum": "test_bpb"}
 """The loss of a run whose minimum over rates a metric is."""
@@ -100,12 +101,19 @@ def far_apart(low: float, high: float) -> bool:
 class RateCurve:
     """The losses of one arm by learning rate and seed.
 
-    losses  by rate (ascending) and seed, of seeds that have ended at every rate; infinite where a
-            run diverged or failed
+    losses   by rate (ascending) and seed, of seeds that have ended at every one of these rates;
+             infinite where a run diverged or failed
+    waiting  further rates, at which no run has ended yet
     """
 
     name: str
     losses: Mapping[float, Mapping[int, float]]
+    waiting: tuple[float, ...] = ()
+
+    @cached_property
+    def ended(self) -> tuple[int, ...]:
+        """The seeds that have ended at every rate but those of `waiting`."""
+        return tuple(sorted({seed for of_rate in self.losses.values() for seed in of_rate}))
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
@@ -122,17 +130,18 @@ class RateCurve:
 
         A rate at which most runs diverge says nothing of the minimum.
         """
-        every = {seed for of_rate in self.losses.values() for seed in of_rate}
         kept = []
         for rate, of_rate in sorted(self.losses.items()):
             finite = sum(math.isfinite(loss) for loss in of_rate.values())
-            if finite and 2 * finite >= len(every):
+            if finite and 2 * finite >= len(self.ended):
                 kept.append(rate)
         return tuple(kept)
 
     @cached_property
     def means(self) -> tuple[float, ...]:
-        """The mean loss over `seeds` at each of `rates`."""
+        """The mean loss over `seeds` at each of `rates`; NaN without seeds."""
+        if not self.seeds:
+            return (math.nan,) * len(self.rates)
         means = []
         for rate in self.rates:
             losses = [self.losses[rate][seed] for seed in self.seeds]
@@ -167,11 +176,18 @@ class RateCurve:
     @cached_property
     def at_edge(self) -> bool:
         """True if the rate that is best on average is the lowest or the highest one."""
-        return bool(self.rates) and int(np.argmin(self.means)) in (0, len(self.rates) - 1)
+        return bool(self.seeds) and int(np.argmin(self.means)) in (0, len(self.rates) - 1)
 
     @property
     def doubt(self) -> str | None:
         """Why its minimum is not to be trusted; None where nothing speaks against it."""
+        if self.waiting:
+            rates = listed(f"{rate:g}" for rate in self.waiting)
+            return f"{self.name}: no run has ended yet at learning rate {rates}"
+        if self.losses and not self.ended:
+            return f"{self.name}: no seed has ended yet at every learning rate"
+        if self.rates and not self.seeds:
+            return f"{self.name}: no seed finished at every usable learning rate"
         if self.rates and not self.fitted:
             number = counted(
                 len(self.rates), "usable learning rate is", "usable learning rates are"
@@ -255,19 +271,31 @@ def rate_curve(
     by_rate = curves_of(study.spec["arms"])[name]
     key = LOSSES[metric]
     losses: dict[float, dict[int, float]] = {}
+    waiting = []
     for rate, arm in sorted(by_rate.items()):
-        losses[rate] = {}
-        for run in study.runs:
-            if run.arm != arm or (seeds is not None and run.seed not in seeds):
-                continue
-            loss = _loss(run, key)
-            if loss is not None:
-                losses[rate][run.seed] = loss
-    whole = set.intersection(*(set(of_rate) for of_rate in losses.values()))
+        ended = _losses_of(study, arm, key, seeds)
+        if ended:
+            losses[rate] = ended
+        else:
+            waiting.append(rate)
+    # Seeds that wait at some of the rates would shift the means at the others.
+    whole = set.intersection(*(set(of_rate) for of_rate in losses.values())) if losses else set()
     kept = {}
     for rate, of_rate in losses.items():
         kept[rate] = {seed: loss for seed, loss in of_rate.items() if seed in whole}
-    return RateCurve(name, kept)
+    return RateCurve(name, kept, tuple(waiting))
+
+
+def _losses_of(study: Study, arm: str, key: str, seeds: Sequence[int] | None) -> dict[int, float]:
+    """The loss of every ended run of an arm by seed; over all seeds unless given."""
+    losses = {}
+    for run in study.runs:
+        if run.arm != arm or (seeds is not None and run.seed not in seeds):
+            continue
+        loss = _loss(run, key)
+        if loss is not None:
+            losses[run.seed] = loss
+    return losses
 
 
 def _loss(run: StudyRun, key: str) -> float | None:

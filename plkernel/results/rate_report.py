@@ -82,7 +82,7 @@ def curve_rows(results: Sequence[CurveResult]) -> list[list[str]]:
         row.append(mean_and_half_width(estimate, ".4f", estimate.n) if estimate.n else "-")
         row.append(f"{fit.rate:.2g}" if fit else "-")
         row += _difference_cells(one.difference, p_values.get(one.curve.name, math.nan))
-        row.append(mean_and_half_width(one.test, "+.4f", one.test.n) if one.test else "")
+        row.append(_test_cell(one.test))
         row.append(str(estimate.n))
         rows.append(row)
     return rows
@@ -96,6 +96,12 @@ def _difference_cells(one: PairedDifference | None, p_value: float) -> list[str]
     return [mean_text(one), interval_text(one), p_text(p_value)]
 
 
+def _test_cell(one: PairedDifference | None) -> str:
+    if one is None:
+        return ""
+    return mean_and_half_width(one, "+.4f", one.n) if one.n else "-"
+
+
 def curve_table(results: Sequence[CurveResult]) -> list[dict[str, Any]]:
     """The numbers of every curve, for table.json."""
     p_values = corrected(results)
@@ -106,7 +112,7 @@ def curve_table(results: Sequence[CurveResult]) -> list[dict[str, Any]]:
             {
                 "curve": curve.name,
                 "against": one.against,
-                "rates": list(curve.losses),
+                "rates": sorted([*curve.losses, *curve.waiting]),
                 "mean_losses": dict(zip(curve.rates, curve.means, strict=True)),
                 "fitted": list(curve.fitted),
                 "best_rate": curve.fit.rate if curve.fit else None,
@@ -122,18 +128,22 @@ def curve_table(results: Sequence[CurveResult]) -> list[dict[str, Any]]:
 
 
 def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
-    """Sentences on curves without a minimum inside their rates, or without some of their runs."""
-    sentences = []
-    edge = [one.curve.name for one in results if one.curve.at_edge]
+    """Sentences on curves without a minimum inside their rates, or without some of their runs.
+
+    Of a curve that waits for some of its rates, nothing is said of its minimum but that.
+    """
+    sentences = _still_waiting(results)
+    complete = [one.curve for one in results if not one.curve.waiting]
+    edge = [curve.name for curve in complete if curve.at_edge]
     if edge:
         sentences.append(
             f"{listed(edge)}: the best learning rate is the first or last tried, so that the"
             " minimum may lie beyond: add rates."
         )
     gaps: dict[tuple[float, float], list[str]] = {}
-    for one in results:
-        if one.curve.gap:
-            gaps.setdefault(one.curve.gap, []).append(one.curve.name)
+    for curve in complete:
+        if curve.gap:
+            gaps.setdefault(curve.gap, []).append(curve.name)
     for (low, high), names in gaps.items():
         sentences.append(
             f"{listed(names)}: the parabola spans learning rates {low:g} and {high:g} with none"
@@ -141,9 +151,29 @@ def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
         )
     for one in results:
         sentences += _left_out(one.curve)
+    for curve in complete:
+        if not curve.ended:
+            sentences.append(f"{curve.doubt}.")
+        elif curve.rates and not curve.seeds:
+            sentences.append(f"{curve.doubt}: add seeds.")
+        elif curve.rates and not curve.fitted:
+            sentences.append(f"{curve.doubt}: add rates.")
+    return sentences
+
+
+def _still_waiting(results: Sequence[CurveResult]) -> list[str]:
+    """Sentences on learning rates at which no run of a curve has ended, the same ones together."""
+    names: dict[tuple[float, ...], list[str]] = {}
     for one in results:
-        if one.curve.rates and not one.curve.fitted:
-            sentences.append(f"{one.curve.doubt}: add rates.")
+        if one.curve.waiting:
+            names.setdefault(one.curve.waiting, []).append(one.curve.name)
+    sentences = []
+    for waiting, of_these in names.items():
+        rates = listed(f"{rate:g}" for rate in waiting)
+        sentences.append(
+            f"{listed(of_these)}: no run has ended yet at learning rate {rates}, so that minima are"
+            " preliminary."
+        )
     return sentences
 
 
@@ -151,15 +181,12 @@ def _left_out(curve: RateCurve) -> list[str]:
     """Sentences on the learning rates and the seeds that a curve goes without."""
     sentences = []
     rates = [f"{rate:g}" for rate in curve.losses if rate not in curve.rates]
-    if rates:
+    if curve.ended and rates:
         sentences.append(
             f"{curve.name}: without learning rate {listed(rates)}, at which fewer than half of the"
             " seeds finished."
         )
-    every: set[int] = set()
-    for of_rate in curve.losses.values():
-        every.update(of_rate)
-    lost = sorted(every - set(curve.seeds))
+    lost = [seed for seed in curve.ended if seed not in curve.seeds]
     if curve.rates and lost:
         sentences.append(
             f"{curve.name}: without seed {listed(lost)}, whose runs did not finish at every"

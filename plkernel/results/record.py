@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,12 @@ from plkernel.common.files import (
     SPEC,
     TUNING,
 )
+from plkernel.config.spec import with_defaults
 from plkernel.results.saved import EvaluationRow, RunResult
 from plkernel.results.study import Study, StudyRun, read_study, run_of, with_evaluations
 
+WHOLE = (REFERENCES, REGISTERED, MEASUREMENT)
+"""Files that belong to the whole study."""
 KEPT = ("arm", "seed", "status", "error", "config", "environment")
 """Fields that a record keeps of every ended run, as `StudyRun` names them."""
 
@@ -51,23 +54,53 @@ def record_row(study: Study, run: StudyRun) -> dict[str, Any]:
     return row
 
 
-def save_record(study: Study, out: Path) -> None:
+def save_record(study: Study, out: Path) -> list[str]:
     """Write a record of a study, and of its search for learning rates, to the folder `out`.
 
-    `read_study` reads it. Raises ValueError when `out` is the study itself or holds another one.
+    Rows that the record has of runs that have not ended in the study stay; the names of these runs
+    are returned. `read_study` reads the record. Raises ValueError, before anything is written,
+    where `out` is the study itself or holds another one, or runs of other settings.
     """
-    _check_place(study, out)
+    parts = [(study, out)]
+    if (study.folder / TUNING / SPEC).exists():
+        parts.append((read_study(study.folder / TUNING), out / TUNING))
+    kept = [_kept_rows(part, place) for part, place in parts]
+    names = []
+    for (part, place), rows in zip(parts, kept, strict=True):
+        _write_record(part, place, rows)
+        names += [f"{row['arm']}/seed-{row['seed']}" for row in rows]
+    return names
+
+
+def _write_record(study: Study, out: Path, kept: Sequence[Mapping[str, Any]]) -> None:
+    """Write the spec, the rows and what belongs to the whole study; `kept` are its last rows."""
     files.save_json(out / SPEC, study.spec)
     lines = []
     for run in study.ended:
         finite = to_json(record_row(study, run), inf_nan_mode="null")
         lines.append(f"{json.dumps(from_json(finite))}\n")
+    lines += [f"{json.dumps(row)}\n" for row in kept]
     files.atomic_write(out / ROWS, "".join(lines))
-    for name in (REFERENCES, REGISTERED, MEASUREMENT):
+    for name in WHOLE:
         if (study.folder / name).exists():
             files.save_json(out / name, files.load_json(study.folder / name))
-    if (study.folder / TUNING / SPEC).exists():
-        save_record(read_study(study.folder / TUNING), out / TUNING)
+
+
+def _kept_rows(study: Study, out: Path) -> list[dict[str, Any]]:
+    """The rows that a record in `out` has of runs that have not ended in the study.
+
+    Raises ValueError unless `out` is empty or a record of the same study, at the same settings.
+    """
+    _check_place(study, out)
+    path = out / ROWS
+    ended = {(run.arm, run.seed) for run in study.ended}
+    kept = []
+    for row in files.read_lines(path, whole=True):
+        run = run_of(path, with_evaluations(row))
+        if (run.arm, run.seed) not in ended:
+            _check_settings(study, run, out)
+            kept.append(row)
+    return kept
 
 
 def _check_place(study: Study, out: Path) -> None:
@@ -85,11 +118,44 @@ def _check_place(study: Study, out: Path) -> None:
         )
 
 
+def _check_settings(study: Study, recorded: StudyRun, out: Path) -> None:
+    """Raise ValueError for a run of a record whose arm has other settings in the study."""
+    own = next((run for run in study.ended if run.arm == recorded.arm), None)
+    if own is None:
+        return
+    differing = files.differences(with_defaults(recorded.config), with_defaults(own.config))
+    if differing:
+        raise ValueError(
+            f"record must hold runs of the study's settings, got {out}, whose {recorded.name} is"
+            f" missing in the study and was made by another spec ({'; '.join(differing[:3])}); name"
+            " another folder, or remove this one to give its runs up"
+        )
+
+
 def restore(record: Path, study: Path) -> int:
     """Write the folder of every run in `record` that `study` lacks, and return how many.
 
     A study goes on from there; the runs have no checkpoint and no curves for TensorBoard. Raises
-    ValueError where a row is damaged or there is none.
+    ValueError, before anything is written, where a row is damaged or there is none, and for links
+    in the place of a run.
+    """
+    parts = [(record, study)]
+    if (record / TUNING / SPEC).exists():
+        parts.append((record / TUNING, study / TUNING))
+    missing = [missing_rows(part, place) for part, place in parts]
+    for (part, place), rows in zip(parts, missing, strict=True):
+        for name in WHOLE:
+            if (part / name).exists() and not (place / name).exists():
+                files.save_json(place / name, files.load_json(part / name))
+        for row in rows:
+            _write_run(place, row)
+    return sum(map(len, missing))
+
+
+def missing_rows(record: Path, study: Path) -> list[dict[str, Any]]:
+    """The rows of a record, with their evaluations, of the runs that a study lacks.
+
+    Raises ValueError where a row is damaged or there is none, and for links in the place of a run.
     """
     path = record / ROWS
     if not path.is_file():
@@ -99,15 +165,10 @@ def restore(record: Path, study: Path) -> int:
         )
     rows = [with_evaluations(row) for row in files.read_lines(path, whole=True)]
     missing = [row for row in rows if not _begun(study, _checked(path, row))]
-    for name in (REFERENCES, REGISTERED, MEASUREMENT):
-        if (record / name).exists() and not (study / name).exists():
-            files.save_json(study / name, files.load_json(record / name))
     for row in missing:
-        _write_run(study, row)
-    restored = len(missing)
-    if (record / TUNING / SPEC).exists():
-        restored += restore(record / TUNING, study / TUNING)
-    return restored
+        folder = files.run_folder(study, row["arm"], row["seed"])
+        files.refuse_links(folder.parent, folder, *folder.glob("*"))
+    return missing
 
 
 def _checked(path: Path, row: Mapping[str, Any]) -> StudyRun:
@@ -131,10 +192,15 @@ def _begun(study: Path, run: StudyRun) -> bool:
     return (folder / CONFIG).exists() and (ended or (folder / CHECKPOINT).exists())
 
 
+def config_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run, as its folder has it, from a row of a record."""
+    names = {name: row.get(name) for name in ("study", "arm", "seed")}
+    return names | row["config"]
+
+
 def _write_run(study: Path, row: Mapping[str, Any]) -> None:
     """Write the folder of a run as training does; its result last, which marks it as ended."""
     folder = files.run_folder(study, row["arm"], row["seed"])
-    files.refuse_links(folder.parent, folder, *folder.glob("*"))
     folder.mkdir(parents=True, exist_ok=True)
     evaluations = row["evaluations"]
     if evaluations:
@@ -142,8 +208,7 @@ def _write_run(study: Path, row: Mapping[str, Any]) -> None:
         evaluations[-1].update(row.get("last") or {})
     lines = [f"{json.dumps(evaluation)}\n" for evaluation in evaluations]
     files.atomic_write(folder / METRICS, "".join(lines))
-    names = {name: row.get(name) for name in ("study", "arm", "seed")}
-    files.save_json(folder / CONFIG, names | row["config"])
+    files.save_json(folder / CONFIG, config_of(row))
     files.save_json(folder / ENVIRONMENT, row["environment"])
     end = {name: row.get(name) for name in ("status", "error")}
     files.save_json(folder / RESULT, (row.get("result") or {}) | end)

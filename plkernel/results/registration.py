@@ -88,6 +88,16 @@ def place_of(spec: Spec) -> Path:
     return Path("runs/registered") / f"{spec.name}.json"
 
 
+def copy_of(spec: Spec, path: Path, out: Path) -> Path | None:
+    """The file in the folder of the study that a registration at `path` is copied to.
+
+    None where the study, whose folder is `out`, finds it at `path`.
+    """
+    own = out / REGISTERED
+    found = (place_of(spec).resolve(), own.resolve())
+    return None if path.resolve() in found else own
+
+
 def register(
     spec: Spec,
     path: Path,
@@ -98,13 +108,16 @@ def register(
 ) -> bool:
     """Write the registration of a study; return False where the same one is there already.
 
+    In a file where the study does not look for it, it is copied to the folder of the study too.
+
     out           folder of the study, whose ended runs are counted
     pilot         a study whose spread gives the power of every hypothesis
     underpowered  register even if a claim with two bounds has a power below LEAST_POWER
     answers       how many answers of a run are behind each gate on a corpus of recall, by name
 
     Raises ValueError for a spec that decides nothing, for a power or a gate that is too weak, and
-    where `path` holds another registration, which is never overwritten.
+    where `path`, or a file in which the study finds its registration, holds another one, which is
+    never overwritten.
     """
     if not spec.hypotheses:
         raise ValueError(
@@ -117,10 +130,14 @@ def register(
     stated_power = powers(spec, pilot) if pilot else None
     if stated_power and not underpowered:
         _check_power(stated_power)
+    copy = copy_of(spec, path, out)
     check_file(path, "register")
+    check_file(copy, "out")
     stated = spec.model_dump(mode="json")
     if path.exists():
-        _check_same(path, stated)
+        before = _same_registration(path, stated)
+        _check_alone(spec, path, out, before.sha256)
+        _save(before.content, before.sha256, copy)
         return False
     _check_gates(spec, stated, answers or {})
     content = {
@@ -133,8 +150,27 @@ def register(
         "rules": RULES,
         "spec": stated,
     }
-    save_json(path, {**content, "sha256": fingerprint(content)})
+    sha256 = fingerprint(content)
+    _check_alone(spec, path, out, sha256)
+    _save(content, sha256, path, copy)
     return True
+
+
+def _save(content: Mapping[str, Any], sha256: str, *paths: Path | None) -> None:
+    """Write a registration to these files; None is none."""
+    for path in paths:
+        if path is not None:
+            save_json(path, {**content, "sha256": sha256})
+
+
+def _check_alone(spec: Spec, path: Path, out: Path, sha256: str) -> None:
+    """Raise ValueError where the study would find another registration than that at `path`."""
+    for other in (place_of(spec), out / REGISTERED):
+        if other.exists() and read_registration(other).sha256 != sha256:
+            raise ValueError(
+                f"register: study {spec.name!r} must have one registration, got {path} beside"
+                f" {other}; that is never overwritten, give the spec another name and out"
+            )
 
 
 def _check_power(stated: Sequence[Mapping[str, Any]]) -> None:
@@ -148,16 +184,18 @@ def _check_power(stated: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _check_same(path: Path, stated: Mapping[str, Any]) -> None:
-    """Raise ValueError where `path` holds the registration of another spec."""
+def _same_registration(path: Path, stated: Mapping[str, Any]) -> Registration:
+    """The registration at `path`; ValueError where it is that of another spec."""
     before = read_registration(path)
     _check_intact(before, path, "register")
     differing = changes(before.spec, stated)
     if differing:
         raise ValueError(
             f"register must name a file without another registration, got {path}"
-            f" ({'; '.join(differing[:3])}); a registration is never overwritten, name another file"
+            f" ({'; '.join(differing[:3])}); a registration is never overwritten, name another"
+            " file or give the spec another name"
         )
+    return before
 
 
 def _check_gates(spec: Spec, stated: Mapping[str, Any], answers: Mapping[str, int]) -> None:
@@ -182,17 +220,18 @@ def _ended_runs(spec: Spec, out: Path) -> int:
 
 
 def registration_of(spec: Spec, out: Path) -> Registration | None:
-    """The registration that a study keeps in its folder `out`; None if there is none of its name.
+    """The registration of a study: that of its name, else the one in its folder `out`, else None.
 
     Raises ValueError where it was changed after it was written, and where the folder holds another
     one.
     """
-    path = place_of(spec)
+    own = out / REGISTERED
+    named = place_of(spec)
+    path = named if named.exists() else own
     if not path.exists():
         return None
     registration = read_registration(path)
     _check_intact(registration, path, "registration")
-    own = out / REGISTERED
     if own.exists() and read_registration(own) != registration:
         raise ValueError(
             f"registration {path}: must be the one in {out}, got another; bring that back, or name"

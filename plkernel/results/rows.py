@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plkernel.common.cli import nearest
-from plkernel.common.files import check_regular, parsed, read_bytes
+from plkernel.common.files import check_regular, parsed, read_bytes, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,6 +35,8 @@ WIDE = " - "
 """Between the name of a run and its metric, in a chart that wandb exports: one column a run."""
 WIDE_BOUNDS = ("__MIN", "__MAX")
 """Ends of further columns of such a chart, of the bounds of every point."""
+MOST = 1e100
+"""Values of larger size are no measurements, and their squares may not be finite."""
 RunKey = tuple[str, int | None, str]
 """Arm, seed and size of a run."""
 
@@ -99,14 +101,18 @@ def _table(path: Path) -> "DataFrame":
         ) from None
 
 
-def _json_lines(path: Path) -> list[Any]:
+def _json_lines(path: Path) -> list[dict[str, Any]]:
     """The object of every line that is not empty; the last needs no end of line."""
-    lines = read_bytes(path).splitlines()
-    return [
-        parsed(json.loads, line, f"{path}: line {at}")
-        for at, line in enumerate(lines, 1)
-        if line.strip()
-    ]
+    objects = []
+    for at, line in enumerate(read_bytes(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        place = f"{path}: line {at}"
+        value = parsed(json.loads, line, place)
+        if not isinstance(value, dict):
+            raise ValueError(f"{place} must hold an object, got {shown(value)}")
+        objects.append(value)
+    return objects
 
 
 def _long(path: Path, table: "DataFrame", columns: Columns) -> "DataFrame":
@@ -151,6 +157,10 @@ def _rows_of(path: Path, table: "DataFrame", columns: Columns) -> list[Row]:
     for at, (arm, seed) in enumerate(named):
         place = f"{path}: row {at + 1}"
         found = _number(table[value].iloc[at], f"{place}: {value}", missing=math.nan)
+        if math.isfinite(found) and abs(found) > MOST:
+            raise ValueError(
+                f"{place}: {value} must lie between -{MOST:g} and {MOST:g}, got {found:g}"
+            )
         own_step = None
         if step:
             own_step = _number(table[step].iloc[at], f"{place}: {step}", missing=None)
@@ -169,6 +179,7 @@ def _arms_and_seeds(
     if seed_column is not None:
         seeds = [_seed(path, at, value) for at, value in enumerate(table[seed_column])]
     if arm_columns:
+        _check_filled(path, table, arm_columns)
         parts = table[arm_columns].astype(str)
         arms = [", ".join(row) for row in parts.itertuples(index=False)]
         if seeds is None:
@@ -184,6 +195,15 @@ def _arms_and_seeds(
     if seeds is None:
         return [split_name(name, columns.pattern) for name in names]
     return list(zip(_without_seeds(names, seeds, columns.pattern), seeds, strict=True))
+
+
+def _check_filled(path: Path, table: "DataFrame", names: Sequence[str]) -> None:
+    """Raise ValueError for the first empty cell in columns that name arms."""
+    for name in names:
+        empty = table[name].isna().to_numpy()
+        if empty.any():
+            row = int(empty.argmax()) + 1
+            raise ValueError(f"{path}: row {row}: {name} must name an arm, got nothing")
 
 
 def _without_seeds(names: list[str], seeds: list[int], pattern: str) -> list[str]:
@@ -310,8 +330,8 @@ def _number(value: Any, place: str, missing: Any) -> Any:
         return missing
     try:
         return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{place} must be a number, got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{place} must be a number, got {shown(value)}") from None
 
 
 def _seed(path: Path, at: int, value: Any) -> int:

@@ -17,20 +17,50 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     create_model,
     model_validator,
 )
 
 from plkernel.common import files
-from plkernel.config.schema import Gate, Hypothesis, explained
+from plkernel.config.factors import CURVE, RATE
+from plkernel.config.schema import OF_RECALL, Gate, Hypothesis, explained
+
+MOST = 1e39
+"""Bits that no loss in float32, of 3.4e38 nats at most, is above."""
+
+
+def _known_size(value: float) -> float:
+    """`value`; ValueError where it is finite and larger than any loss, as of a damaged file."""
+    if math.isfinite(value) and abs(value) > MOST:
+        raise ValueError(f"must lie between -{MOST:g} and {MOST:g}")
+    return value
+
 
 OptionalNumber = float | None
 """null stands for NaN and infinity, which JSON cannot write."""
-Loss = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+Bits = Annotated[float, AfterValidator(_known_size)]
+OptionalBits = Bits | None
+Loss = Annotated[Bits, BeforeValidator(lambda value: math.nan if value is None else value)]
 """A loss that every run has: null is read as NaN."""
+
+
+def _of_equal_length(rows: list[list[Any]]) -> list[list[Any]]:
+    """`rows`; ValueError where they differ in length."""
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        raise ValueError(f"must hold rows of one length, got {lengths[0]} and {lengths[-1]}")
+    return rows
+
+
 AboveZero = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 Integers = Annotated[list[int], Field(min_length=1)]
+Blocks = Annotated[list[list[OptionalNumber]], AfterValidator(_of_equal_length)]
+"""A row of numbers for each block of a model."""
+Levels = Annotated[list[OptionalNumber], Field(min_length=1)]
+Quantiles = Annotated[list[Levels], AfterValidator(_of_equal_length)]
+"""Of the half-lives of each block of a model."""
 
 
 class Saved(BaseModel):
@@ -60,18 +90,22 @@ class EvaluationRow(Saved, extra="ignore"):
     step: int
     bytes: int
     val_bpb: Loss
-    excess_bpb: OptionalNumber = None
+    excess_bpb: OptionalBits = None
 
 
 class TruncationCurve(SavedColumns):
     """Bits per byte of the same bytes by the number of bytes given before them, ascending.
 
-    The last entry is that of the whole context. floor: the best possible, if the source is known.
+    The last entry is that of the whole context.
+
+    floor           the best possible, if the source is known
+    standard_error  over windows, where rows tell it
     """
 
     given: Integers
-    bpb: list[OptionalNumber]
-    floor: list[OptionalNumber] | None = None
+    bpb: list[OptionalBits]
+    floor: list[OptionalBits] | None = None
+    standard_error: list[OptionalBits] | None = None
 
 
 class InfluenceCurve(SavedColumns):
@@ -81,15 +115,15 @@ class InfluenceCurve(SavedColumns):
     """
 
     lags: Integers
-    bits: list[OptionalNumber]
-    information: list[OptionalNumber] | None = None
+    bits: list[OptionalBits]
+    information: list[OptionalBits] | None = None
 
 
 class LossesByPosition(SavedColumns):
     """Bits per byte by the most bytes before, ascending."""
 
     given: Integers
-    bpb: list[OptionalNumber]
+    bpb: list[OptionalBits]
 
 
 class BeyondFigures(Saved):
@@ -111,7 +145,7 @@ class AccuracyByGroup(SavedColumns):
 class RecallTest(Saved):
     """Share of right answers in sequences of one length with so many pairs."""
 
-    test: str
+    test: Literal["capacity", "persistence"]
     length: Count
     pairs: Count
     sequences: Count
@@ -120,10 +154,19 @@ class RecallTest(Saved):
     order: AccuracyByGroup
 
 
-class RecallFigures(Saved):
-    """The tests of a run on a corpus of recall."""
+def _of_each_kind(tests: list[RecallTest]) -> list[RecallTest]:
+    """`tests`; ValueError where there are some, but none of one kind."""
+    found = {one.test for one in tests}
+    missing = [name for name in OF_RECALL if name not in found]
+    if tests and missing:
+        raise ValueError(f"must hold {' and '.join(OF_RECALL)}, got no {missing[0]}")
+    return tests
 
-    tests: list[RecallTest]
+
+class RecallFigures(Saved):
+    """The tests of a run on a corpus of recall: none, or some of each kind."""
+
+    tests: Annotated[list[RecallTest], AfterValidator(_of_each_kind)]
 
 
 def _check_part(value: dict[str, Any], kind: type[Saved], name: str) -> dict[str, Any]:
@@ -154,7 +197,7 @@ class RunResult(Saved, extra="ignore"):
     steps: int
     bytes: int
     final_val_bpb: Loss
-    final_val_error: OptionalNumber = None
+    final_val_error: OptionalBits = None
     best_val_bpb: Loss
     best_step: int | None = None
     test_bpb: Loss
@@ -281,13 +324,41 @@ def saved_type(**fields: Any) -> type[Saved]:
     return create_model("Part", __base__=Saved, **typed)  # type: ignore[call-overload,no-any-return]
 
 
+TrainFile = saved_type(
+    learning_rate=AboveZero,
+    steps=Count,
+    bytes=Count,
+    batch=Count,
+    context=Count,
+    eval_windows=Count,
+    final_windows=Count,
+    test_windows=Count,
+    truncation_windows=Count,
+)
 ArmFile = saved_type(
     against=str,
     learning_rate=AboveZero,
     beta=AboveZero,
     levels=dict[str, str],
     rates=list[AboveZero],
+    train=TrainFile,
 )
+
+
+def _check_rates(arms: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    """`arms`; ValueError where one of a curve over learning rates has no rate."""
+    tuning = info.data.get("tuning")
+    if tuning is None or tuning.method != CURVE:
+        return arms
+    for name, arm in arms.items():
+        if RATE in (arm.levels or {}) and arm.learning_rate is None:
+            raise ValueError(
+                f"arms.{name}.learning_rate must be one of tuning.rates in a study of curves, got"
+                " none"
+            )
+    return arms
+
+
 StudyFile = saved_type(
     name=(str, ...),
     description=str,
@@ -295,20 +366,21 @@ StudyFile = saved_type(
     within=list[str],
     seeds=(Integers, ...),
     report_steps=list[int],
-    arms=(dict[str, ArmFile], ...),  # type: ignore[valid-type]
+    # Before the arms, whose check reads it.
+    tuning=saved_type(method=str, rates=list[AboveZero]),
+    arms=(Annotated[dict[str, ArmFile], AfterValidator(_check_rates)], ...),  # type: ignore[valid-type]
     model=dict,
-    train=saved_type(learning_rate=AboveZero),
-    tuning=saved_type(rates=list[AboveZero]),
+    train=TrainFile,
     hypotheses=(list[Hypothesis], []),
     gates=(list[Gate], []),
 )
-KernelState = saved_type(lags=(list[AboveZero], ...), blocks=(list[list[OptionalNumber]], ...))
-ModelState = saved_type(half_life_quantiles=list[list[OptionalNumber]], kernel=KernelState)
+KernelState = saved_type(lags=(list[AboveZero], ...), blocks=(Blocks, ...))
+ModelState = saved_type(half_life_quantiles=Quantiles, kernel=KernelState)
 STATE = (*ModelState.model_fields, "saturation", "amplification", "positions")
 """The state of the model in a row of metrics.jsonl, beside its losses."""
 ReferencesFile = saved_type(references=(list[Reference], ...))
 ConfigFile = saved_type(
-    corpus=(saved_type(sha256=str), ...),
+    corpus=(saved_type(sha256=str, size=Count, validation=float, test=float), ...),
     model=(saved_type(parameters=int), ...),
     train=saved_type(context=int),
 )

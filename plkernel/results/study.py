@@ -1,6 +1,6 @@
 """A study and its runs, read from its folder or from a record of it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,9 @@ from plkernel.results.saved import (
     typed_part,
     validated,
 )
+
+Place = tuple[str, int]
+"""Arm and seed of a run."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,10 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class Study:
-    """A spec and its runs, in the order of the spec: every arm at every seed, started or not."""
+    """A spec and its runs, in the order of the spec: every arm at every seed, started or not.
+
+    beside  arm and seed of finished runs in the folder that the spec does not ask for
+    """
 
     folder: Path
     name: str
@@ -124,6 +130,7 @@ class Study:
     spec: Mapping[str, Any]
     runs: tuple[StudyRun, ...]
     references: tuple[Reference, ...] = ()
+    beside: tuple[Place, ...] = ()
 
     @property
     def within(self) -> list[str]:
@@ -167,8 +174,12 @@ def read_study(folder: Path | str) -> Study:
     """Read spec.json and every run below it; ValueError, naming the file, for what is damaged."""
     folder = Path(folder)
     spec = _read_spec(folder)
-    recorded = (folder / ROWS).exists()
-    found = _recorded_runs(folder / ROWS) if recorded else _trained_runs(folder, spec)
+    if (folder / ROWS).exists():
+        found = _recorded_runs(folder / ROWS)
+        beside = _recorded_beside(found, spec)
+    else:
+        found = _trained_runs(folder, spec)
+        beside = finished_beside(folder, spec["arms"], spec["seeds"])
     runs = []
     for arm in spec["arms"]:
         for seed in spec["seeds"]:
@@ -185,7 +196,26 @@ def read_study(folder: Path | str) -> Study:
         spec=spec,
         runs=tuple(runs),
         references=tuple(Reference.model_validate(entry) for entry in references),
+        beside=beside,
     )
+
+
+def finished_beside(
+    folder: Path, arms: Collection[str], seeds: Collection[int]
+) -> tuple[Place, ...]:
+    """Arm and seed of the finished runs in a folder that a spec of `arms` and `seeds` leaves out.
+
+    Raises ValueError where the result of one is damaged.
+    """
+    places = []
+    for path in folder.glob(f"*/seed-*/{RESULT}"):
+        arm = path.parents[1].name
+        number = path.parent.name.removeprefix("seed-")
+        if not number.isdecimal() or (arm in arms and int(number) in seeds):
+            continue
+        if files.load_object(path).get("status") == FINISHED:
+            places.append((arm, int(number)))
+    return tuple(sorted(places))
 
 
 def _read_spec(folder: Path) -> dict[str, Any]:
@@ -207,7 +237,7 @@ def _read_spec(folder: Path) -> dict[str, Any]:
     return spec
 
 
-def _recorded_runs(path: Path) -> dict[tuple[str, int], StudyRun]:
+def _recorded_runs(path: Path) -> dict[Place, StudyRun]:
     """The runs of a record, rows.jsonl, by arm and seed."""
     rows = files.read_lines(path, whole=True)
     runs = [run_of(path, with_evaluations(row)) for row in rows]
@@ -217,7 +247,17 @@ def _recorded_runs(path: Path) -> dict[tuple[str, int], StudyRun]:
     return by_place
 
 
-def _trained_runs(folder: Path, spec: Mapping[str, Any]) -> dict[tuple[str, int], StudyRun]:
+def _recorded_beside(found: Mapping[Place, StudyRun], spec: Mapping[str, Any]) -> tuple[Place, ...]:
+    """Arm and seed of the finished runs of a record that its spec leaves out."""
+    places = []
+    for (arm, seed), run in found.items():
+        is_asked_for = arm in spec["arms"] and seed in spec["seeds"]
+        if run.status == FINISHED and not is_asked_for:
+            places.append((arm, seed))
+    return tuple(sorted(places))
+
+
+def _trained_runs(folder: Path, spec: Mapping[str, Any]) -> dict[Place, StudyRun]:
     """The runs of a study that have begun, by arm and seed, from their folders."""
     found = {}
     for arm in spec["arms"]:

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, NamedTuple, get_args
 
 from plkernel.common.cli import counted
-from plkernel.common.files import REGISTERED
+from plkernel.common.files import NOT_STARTED, REGISTERED
 from plkernel.config.factors import curves_of
 from plkernel.config.schema import OF_CURVES, OF_RECALL, Gate, Hypothesis, families
 from plkernel.results.claims import Claimed, Judgement, VerdictName, judge_family
@@ -25,7 +25,7 @@ from plkernel.results.rate_curves import rate_curve
 from plkernel.results.registration import Registration, changes, read_registration
 from plkernel.results.saved import RunResult
 from plkernel.results.statistics import Estimate, mean_interval, paired_difference
-from plkernel.results.study import Study
+from plkernel.results.study import Study, StudyRun
 
 Z = 1.96
 """Standard errors in half of a 95 % interval over predictions."""
@@ -113,6 +113,8 @@ class GateOutcome(NamedTuple):
 class Declared:
     """Everything that a study declared, and the verdicts.
 
+    study         as it is judged: by an intact registration with the arms, seeds and protocol that
+                  are registered, else as it is
     registration  None where there is none
     changes       the differences of the study's spec from the registered one, in words
     waiting       number of runs behind a hypothesis or gate that have not ended: until then no
@@ -122,6 +124,7 @@ class Declared:
     before        number of runs that had ended or begun when the study was registered
     """
 
+    study: Study
     outcomes: tuple[HypothesisOutcome, ...]
     gates: tuple[GateOutcome, ...]
     registration: Registration | None
@@ -221,7 +224,7 @@ class Declared:
             )
         if self.changes:
             texts.append(
-                "Changed since, and judged as registered, over the registered seeds:"
+                "Changed since, and judged as registered, over the registered arms and seeds:"
                 f" {'; '.join(self.changes)}."
             )
         return texts
@@ -270,8 +273,8 @@ class Declared:
 def declared(study: Study) -> Declared | None:
     """The verdicts of a study; None where it declares nothing.
 
-    An intact registration decides what is judged: its hypotheses as registered, over its seeds, and
-    no others. Raises ValueError where a file is damaged.
+    An intact registration decides what is judged: its hypotheses as registered, over its arms and
+    seeds, and no others. Raises ValueError where a file is damaged.
     """
     path = study.folder / REGISTERED
     registration = read_registration(path) if path.exists() else None
@@ -280,10 +283,11 @@ def declared(study: Study) -> Declared | None:
     hypotheses, gates = _stated(study.spec)
     if not hypotheses and not gates and registration is None:
         return None
-    waiting, lost = _missing_runs(study, study.spec)
+    waiting, lost = _missing_runs(study)
     return Declared(
-        outcomes=_hypothesis_outcomes(study, hypotheses, study.spec["seeds"]),
-        gates=tuple(_gate_outcome(study, study.spec, gate, "limit") for gate in gates),
+        study=study,
+        outcomes=_hypothesis_outcomes(study, hypotheses),
+        gates=tuple(_gate_outcome(study, gate, "limit") for gate in gates),
         registration=registration,
         changes=(),
         waiting=waiting,
@@ -296,18 +300,37 @@ def _judged_as_registered(study: Study, registration: Registration) -> Declared:
 
     Registrations of early versions, which state no rule, have gates by their means.
     """
-    stated = registration.spec
-    hypotheses, gates = _stated(stated)
+    judged = _as_registered(study, registration.spec)
+    hypotheses, gates = _stated(judged.spec)
     rule = registration.content.get("gate_rule", "mean")
-    waiting, lost = _missing_runs(study, stated)
+    waiting, lost = _missing_runs(judged)
     return Declared(
-        outcomes=_hypothesis_outcomes(study, hypotheses, stated["seeds"]),
-        gates=tuple(_gate_outcome(study, stated, gate, rule) for gate in gates),
+        study=judged,
+        outcomes=_hypothesis_outcomes(judged, hypotheses),
+        gates=tuple(_gate_outcome(judged, gate, rule) for gate in gates),
         registration=registration,
-        changes=tuple(changes(stated, study.spec)),
+        changes=tuple(changes(registration.spec, study.spec)),
         waiting=waiting,
         lost=lost,
         before=_runs_before(study, registration),
+    )
+
+
+def _as_registered(study: Study, spec: Mapping[str, Any]) -> Study:
+    """The study as its registered spec plans it, with its runs of these arms and seeds."""
+    found = {(run.arm, run.seed): run for run in study.runs}
+    runs = []
+    for arm in spec["arms"]:
+        for seed in spec["seeds"]:
+            missing = StudyRun(arm, seed, NOT_STARTED)
+            runs.append(found.get((arm, seed), missing))
+    return replace(
+        study,
+        baseline=spec["baseline"],
+        arms=tuple(spec["arms"]),
+        seeds=tuple(spec["seeds"]),
+        spec=spec,
+        runs=tuple(runs),
     )
 
 
@@ -319,12 +342,12 @@ def _stated(spec: Mapping[str, Any]) -> tuple[list[Hypothesis], list[Gate]]:
 
 
 def _hypothesis_outcomes(
-    study: Study, hypotheses: Sequence[Hypothesis], seeds: Sequence[int]
+    study: Study, hypotheses: Sequence[Hypothesis]
 ) -> tuple[HypothesisOutcome, ...]:
     """The outcome of each hypothesis, corrected for its family, in the order of the spec."""
     outcomes = {}
     for members in families(hypotheses).values():
-        per_seed = {one.name: _differences(study, one, seeds) for one in members}
+        per_seed = {one.name: _differences(study, one) for one in members}
         claims = {}
         for one in members:
             differences = list(per_seed[one.name].values())
@@ -336,21 +359,21 @@ def _hypothesis_outcomes(
                 judgement=judgements[one.name],
                 per_seed=per_seed[one.name],
                 causal=_is_causal(study, one),
-                doubts=_doubts(study, one, seeds),
-                answers=_answers(study, one, seeds),
+                doubts=_doubts(study, one),
+                answers=_answers(study, one),
             )
     return tuple(outcomes[one.name] for one in hypotheses)
 
 
-def _differences(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> Mapping[int, float]:
+def _differences(study: Study, hypothesis: Hypothesis) -> Mapping[int, float]:
     """The paired differences of a hypothesis by seed."""
     arm, other = compared_arms(study, hypothesis)
-    own = values(study, arm, hypothesis, seeds)
-    base = values(study, other, hypothesis, seeds)
+    own = values(study, arm, hypothesis, study.seeds)
+    base = values(study, other, hypothesis, study.seeds)
     return paired_difference(own, base).per_seed
 
 
-def _doubts(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> tuple[str, ...]:
+def _doubts(study: Study, hypothesis: Hypothesis) -> tuple[str, ...]:
     """Why the minima that a hypothesis compares are not to be trusted; none for other numbers."""
     if hypothesis.metric not in OF_CURVES:
         return ()
@@ -358,18 +381,18 @@ def _doubts(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> tuple
     for name in compared_arms(study, hypothesis):
         if name not in curves_of(study.spec["arms"]):
             continue
-        doubt = rate_curve(study, name, hypothesis.metric, seeds).doubt
+        doubt = rate_curve(study, name, hypothesis.metric).doubt
         if doubt is not None:
             found.append(doubt)
     return tuple(found)
 
 
-def _answers(study: Study, hypothesis: Hypothesis, seeds: Sequence[int]) -> int | None:
+def _answers(study: Study, hypothesis: Hypothesis) -> int | None:
     """The answers in one run behind a hypothesis on a test of recall; None for other numbers."""
     if hypothesis.metric not in OF_RECALL:
         return None
     arms = arms_measured(study, hypothesis, compared_arms(study, hypothesis))
-    return answers_of_runs(study, hypothesis, arms, seeds)
+    return answers_of_runs(study, hypothesis, arms, study.seeds)
 
 
 def _is_causal(study: Study, hypothesis: Hypothesis) -> bool:
@@ -379,22 +402,22 @@ def _is_causal(study: Study, hypothesis: Hypothesis) -> bool:
     return all(result.causal for result in results if result)
 
 
-def _arms_behind(study: Study, stated: Mapping[str, Any]) -> set[str]:
-    """The arms that a hypothesis or a gate of the spec `stated` speaks of."""
-    hypotheses, gates = _stated(stated)
+def _arms_behind(study: Study) -> set[str]:
+    """The arms that a hypothesis or a gate of the study speaks of."""
+    hypotheses, gates = _stated(study.spec)
     arms = {gate.arm for gate in gates}
     for hypothesis in hypotheses:
         arms |= arms_measured(study, hypothesis, compared_arms(study, hypothesis))
     return arms
 
 
-def _missing_runs(study: Study, stated: Mapping[str, Any]) -> tuple[int, int]:
-    """The numbers of runs behind the spec `stated` that have not ended, or not as planned."""
+def _missing_runs(study: Study) -> tuple[int, int]:
+    """The numbers of runs behind what a study declares that have not ended, or not as planned."""
     ended = {(run.arm, run.seed): run for run in study.ended}
     waiting = 0
     lost = 0
-    for arm in _arms_behind(study, stated):
-        for seed in stated["seeds"]:
+    for arm in _arms_behind(study):
+        for seed in study.seeds:
             run = ended.get((arm, seed))
             if run is None:
                 waiting += 1
@@ -416,13 +439,12 @@ def _runs_before(study: Study, registration: Registration) -> int:
     return before
 
 
-def _gate_outcome(study: Study, stated: Mapping[str, Any], gate: Gate, rule: str) -> GateOutcome:
-    """The result of a gate of the spec `stated`."""
+def _gate_outcome(study: Study, gate: Gate, rule: str) -> GateOutcome:
+    """The result of a gate of the study."""
     if gate.ahead_of:
         gate = gate.model_copy(update={"at_most": _best_n_grams(study, gate, gate.ahead_of)})
-    seeds = stated["seeds"]
     runs = study.finished(gate.arm)
-    results = [run.result for run in runs if run.result and run.seed in seeds]
+    results = [run.result for run in runs if run.result]
     errors = []
     for result in results:
         error = _error(result, gate)
@@ -431,9 +453,9 @@ def _gate_outcome(study: Study, stated: Mapping[str, Any], gate: Gate, rule: str
     corpus = runs[0].config["corpus"] if runs else None
     return GateOutcome(
         gate=gate,
-        estimate=mean_interval(values(study, gate.arm, gate, seeds).values()),
+        estimate=mean_interval(values(study, gate.arm, gate, study.seeds).values()),
         error=fmean(errors) if errors else math.nan,
-        basis=basis_of(stated, gate, corpus, results[0].pairs if results else 0),
+        basis=basis_of(study.spec, gate, corpus, results[0].pairs if results else 0),
         rule=rule,
     )
 
@@ -448,7 +470,7 @@ def _best_n_grams(study: Study, gate: Gate, order: int) -> float:
 def _error(result: RunResult, gate: Gate) -> float | None:
     """Standard error of a run's measurement over predictions; None where its row does not tell."""
     if gate.metric == "truncation_cost" and result.truncation:
-        errors = getattr(result.truncation, "standard_error", ())
+        errors = result.truncation.standard_error or ()
         by_bytes = dict(zip(result.truncation.given, errors, strict=False))
         return by_bytes.get(gate.bytes or 0)
     if gate.metric == "val_bpb" and gate.step is None:

@@ -1,13 +1,16 @@
 """Numbers and lists in words, as the page, its text and its figures give them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from plkernel.common.cli import written
+from plkernel.common.cli import counted, written
 from plkernel.config.schema import MeasuredNumber
 from plkernel.results.claims import Judgement
 from plkernel.results.statistics import Estimate
+
+FEW = 4
+"""Items that a list in a sentence names; others are counted."""
 
 
 def mean_text(one: Estimate | Judgement, form: str = "+.4f") -> str:
@@ -83,6 +86,40 @@ def listed(items: Iterable[Any]) -> str:
     """
     *names, last = [str(item) for item in items] or [""]
     return f"{', '.join(names)} and {last}" if names else last
+
+
+def left_out(
+    places: Sequence[tuple[str, int]], arms: Collection[str], seeds: Sequence[int]
+) -> list[str]:
+    """Sentences on finished runs, by arm and seed, that a spec does not ask for.
+
+    arms, seeds: those of the spec.
+    """
+    of_seeds = [seed for arm, seed in places if arm in arms]
+    of_arms = [arm for arm, _ in places if arm not in arms]
+    sentences = []
+    if of_seeds:
+        others = sorted(set(of_seeds))
+        every = " ".join(map(str, [*seeds, *others]))
+        runs = counted(len(of_seeds), "finished run", "finished runs")
+        sentences.append(
+            f"The folder has {runs} of seed {_first(others)}, left out as the spec has seed"
+            f" {_first(seeds)} alone; plkernel.experiment with --seeds {every} takes all in."
+        )
+    if of_arms:
+        runs = counted(len(of_arms), "finished run", "finished runs")
+        names = _first(dict.fromkeys(of_arms))
+        sentences.append(
+            f"The folder has {runs} of arm {names}, left out as the spec has no such arm."
+        )
+    return sentences
+
+
+def _first(items: Collection[Any]) -> str:
+    """Join items as words, those after the first few as their number."""
+    names = list(items)[:FEW]
+    more = len(items) - len(names)
+    return listed([*names, f"{more} more"] if more else names)
 
 
 def size_text(count: int) -> str:

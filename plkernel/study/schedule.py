@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 
 from plkernel.common import cli
 from plkernel.common.files import (
+    CONFIG,
     DIVERGED,
     FINISHED,
     LOCK,
@@ -30,23 +31,28 @@ from plkernel.common.files import (
     REPORT,
     SPEC,
     TUNING,
+    load_object,
     name_at,
     refuse_links,
     run_folder,
     save_json,
+    shown,
 )
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.schema import Arm
 from plkernel.config.spec import Spec, heading
+from plkernel.results.record import config_of, missing_rows, restore
 from plkernel.results.registration import Registration, changes, registration_of
+from plkernel.results.study import finished_beside
 from plkernel.results.tuning import choices
+from plkernel.results.wording import left_out
 from plkernel.study.engine import POLL_SECONDS, Engine, Job, LocalEngine
 from plkernel.study.queue import QueueEngine, ending
 from plkernel.study.references import save_references
 from plkernel.training.build import Prepared
 from plkernel.training.curves import LoggerName, logger_library, save_mean
 from plkernel.training.evaluate import label
-from plkernel.training.folder import RunFolder, locked, loss_unit
+from plkernel.training.folder import RunFolder, locked, loss_unit, other_run
 from plkernel.training.loop import Task, longest_window, open_corpus
 
 QUEUE_PATIENCE = 30.0
@@ -101,18 +107,22 @@ def run_experiment(
     logger   a library that receives the scalars of the curves too
 
     Where the spec has tuning.rates, the search for their learning rates comes first, in out/tuning.
-    A study may grow by seeds and arms; a run that another configuration made is refused, and so is
-    a folder in which another experiment is under way. A registration of its name is copied to the
-    folder. Raises ValueError on bad input before anything is written, KeyboardInterrupt after
-    Ctrl-C with every run saved, and LeftToQueueError from an engine whose runs are to go on alone.
+    A study may grow by seeds and arms; the folder of another study is refused, and so are a run
+    that another configuration made and a folder in which another experiment is under way. Finished
+    runs in the folder that the spec does not ask for stay, and are named on standard error. A
+    registration of its name is copied to the folder. Raises ValueError on bad input before anything
+    is written, KeyboardInterrupt after Ctrl-C with every run saved, and LeftToQueueError from an
+    engine whose runs are to go on alone.
     """
     arms = chosen_arms(spec, only)
     sitting = Sitting(engine or LocalEngine(), workers, retry, logger)
     if logger:
         logger_library(logger)
+    _check_same_study(spec, out)
     registration = registration_of(spec, out)
     if registration:
         _note_changes(spec, registration)
+    _note_left_out(spec, out)
     untuned = _untuned(spec, arms)
     search = None
     if untuned:
@@ -139,6 +149,89 @@ def run_experiment(
         return _run(settled, jobs, out, sitting)
 
 
+def take_record(
+    spec: Spec,
+    record: Path,
+    out: Path,
+    only: Sequence[str] = (),
+    engine: Engine | None = None,
+) -> int:
+    """Write the ended runs of a record that the study in `out` lacks, and return how many.
+
+    only, engine: as of `run_experiment`, which goes on from there. Raises ValueError, before
+    anything is written, where the record or `out` belongs to another study, and where another
+    configuration than the spec's made a run of the record.
+    """
+    _check_same_study(spec, out)
+    _check_name(spec, record)
+    if not (out / REGISTERED).exists():
+        registration_of(spec, record)
+    arms = chosen_arms(spec, only)
+    sitting = Sitting(engine or LocalEngine())
+    settled = tuned(spec, record)
+    unsettled = _untuned(settled, arms)
+    known = [arm for arm in arms if arm not in unsettled]
+    _check_recorded(resolve_spec(settled), known, record, out, sitting)
+    untuned = _untuned(spec, arms)
+    if untuned and (record / TUNING / SPEC).exists():
+        search = resolve_spec(search_of(spec))
+        names = _searched(spec, untuned)
+        _check_recorded(search, names, record / TUNING, out / TUNING, sitting)
+    return restore(record, out)
+
+
+def _check_name(spec: Spec, record: Path) -> None:
+    """Raise ValueError where a record is of a study of another name."""
+    place = record / SPEC
+    name = load_object(place).get("name") if place.exists() else spec.name
+    if name != spec.name:
+        raise ValueError(
+            f"record must be one of study {spec.name!r}, got {record}, which is of {shown(name)};"
+            " name its own record, or leave --record out"
+        )
+
+
+def _check_recorded(
+    study: ResolvedSpec, arms: Sequence[str], record: Path, out: Path, sitting: Sitting
+) -> None:
+    """Raise ValueError where a run that `out` lacks has another configuration in the record."""
+    recorded = {(row["arm"], row["seed"]): row for row in missing_rows(record, out)}
+    known = {arm for arm, _ in recorded}
+    seeds = sorted({seed for _, seed in recorded})
+    for task in _tasks(study, [arm for arm in arms if arm in known], seeds, out, sitting):
+        row = recorded.get((task.condition.name, task.seed))
+        if row is None:
+            continue
+        different = other_run(config_of(row), task.config)
+        if different:
+            raise ValueError(
+                f"record {record}: its {task.name} was made by another spec ({different}); name"
+                " another record, or leave --record out"
+            )
+
+
+def _check_same_study(spec: Spec, out: Path) -> None:
+    """Raise ValueError where `out` is the folder of another study.
+
+    A study of the same name is another one where runs have begun, all of arms that the spec lacks.
+    """
+    place = out / SPEC
+    if not place.is_file():
+        return
+    name = load_object(place).get("name")
+    if name != spec.name:
+        raise ValueError(
+            f"out must be a new folder or that of study {spec.name!r}, got {out}, which is that of"
+            f" {shown(name)}; name another --out"
+        )
+    begun = sorted({path.parents[1].name for path in out.glob(f"*/seed-*/{CONFIG}")})
+    if begun and not set(begun) & set(spec.arms):
+        raise ValueError(
+            f"out must be a new folder or that of the same study, got {out}, whose runs are of arms"
+            f" that the spec does not have, such as {begun[0]!r}; name another --out"
+        )
+
+
 def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
     """Return the arms whose names match one of the patterns, all without a pattern.
 
@@ -156,6 +249,13 @@ def _note_changes(spec: Spec, registration: Registration) -> None:
     if differing:
         shown = "; ".join(differing[:3])
         print(f"note: the spec differs from its registration: {shown}", file=sys.stderr)
+
+
+def _note_left_out(spec: Spec, out: Path) -> None:
+    """Say on standard error which finished runs in the folder the spec does not ask for."""
+    places = finished_beside(out, spec.arms, spec.seeds)
+    for sentence in left_out(places, spec.arms, spec.seeds):
+        print(f"note: {sentence}", file=sys.stderr)
 
 
 def _untuned(spec: Spec, arms: Iterable[str]) -> list[str]:
@@ -176,8 +276,13 @@ def _planned_search(
     known = [arm for arm in arms if settled.spec.arm(arm).learning_rate is not None]
     _jobs(settled, known, out, sitting)
     search = search_of(spec)
-    names = [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)]
+    names = _searched(spec, untuned)
     return Search(search, _jobs(resolve_spec(search), names, out / TUNING, sitting))
+
+
+def _searched(spec: Spec, untuned: Iterable[str]) -> list[str]:
+    """Return the arms of the search for the rates of `untuned`."""
+    return [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)]
 
 
 def _check_rates(spec: Spec, searched: Iterable[str], out: Path) -> None:
@@ -194,33 +299,41 @@ def _check_rates(spec: Spec, searched: Iterable[str], out: Path) -> None:
 def _jobs(study: ResolvedSpec, arms: Sequence[str], out: Path, sitting: Sitting) -> list[Job]:
     """Return the runs, seed by seed; ValueError unless corpus, machine and folder allow each."""
     spec = study.spec
+    jobs = []
+    for task in _tasks(study, arms, spec.seeds, out, sitting):
+        folder = task.folder
+        refuse_links(folder.path.parent, folder.path, *folder.path.glob("*"))
+        folder.check(task.config)
+        job = Job(
+            study=out,
+            arm=task.condition.name,
+            seed=task.seed,
+            device=task.device,
+            threads=spec.train.threads,
+            config=task.config,
+            trusted=spec.trusted,
+            logger=sitting.logger,
+        )
+        jobs.append(job)
+    return jobs
+
+
+def _tasks(
+    study: ResolvedSpec, arms: Sequence[str], seeds: Sequence[int], out: Path, sitting: Sitting
+) -> Iterator[Task]:
+    """Yield the run of every arm at every seed; ValueError unless corpus and machine allow it."""
+    train = study.spec.train
     prepared = [Prepared.of(study.conditions[arm]) for arm in arms]
     devices = [sitting.engine.device(ready.condition) for ready in prepared]
     sections = dict.fromkeys(ready.condition.corpus for ready in prepared)
     corpora = {
-        section: open_corpus(section, spec.train.context, longest_window(section, spec.train))
+        section: open_corpus(section, train.context, longest_window(section, train))
         for section in sections
     }
-    jobs = []
-    for seed in spec.seeds:
+    for seed in seeds:
         for ready, device in zip(prepared, devices, strict=True):
-            name = ready.condition.name
-            folder = RunFolder(run_folder(out, name, seed))
-            refuse_links(folder.path.parent, folder.path, *folder.path.glob("*"))
-            config = Task(ready, seed, *corpora[ready.condition.corpus], folder, device).config
-            folder.check(config)
-            job = Job(
-                study=out,
-                arm=name,
-                seed=seed,
-                device=device,
-                threads=spec.train.threads,
-                config=config,
-                trusted=spec.trusted,
-                logger=sitting.logger,
-            )
-            jobs.append(job)
-    return jobs
+            folder = RunFolder(run_folder(out, ready.condition.name, seed))
+            yield Task(ready, seed, *corpora[ready.condition.corpus], folder, device)
 
 
 def _run(spec: Spec, jobs: Sequence[Job], out: Path, sitting: Sitting) -> list[str]:

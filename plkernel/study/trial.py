@@ -26,8 +26,16 @@ from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG
 from plkernel.analysis.information.laws import PowerLaw, fit_power_law, measure_corpus
 from plkernel.analysis.nodes import ANCHORS, Nodes, node_scores, place
 from plkernel.common import cli
+from plkernel.common.corpus_names import is_recall
 from plkernel.common.environment import installed
-from plkernel.common.files import MEASUREMENT, REGISTERED, atomic_write, check_folder, save_json
+from plkernel.common.files import (
+    MEASUREMENT,
+    REGISTERED,
+    atomic_write,
+    check_folder,
+    is_utf8,
+    save_json,
+)
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec, parse_toml
 from plkernel.config.resolved import resolve_spec
@@ -141,11 +149,12 @@ def plan_trial(
     options  of the trial; those of a call before must be the same
     tell     receives the lines for the reader
 
-    Raises NoMemoryError for a text without memory, ValueError for a text that is too short, a model
-    too small for its law, and too few minutes; nothing is trained before.
+    Raises NoMemoryError for a text without memory, ValueError for a corpus of recall, a text that
+    is too short, a model too small for its law, and too few minutes; nothing is trained before.
     """
     begun = time.monotonic()
     _check(options)
+    _check_text(str(text))
     out = out or Path("runs/out") / trial_name(text, options.model)
     _check_name(out)
     path = out.with_name(f"{out.name}.toml")
@@ -250,6 +259,22 @@ def _check_name(out: Path) -> None:
         raise ValueError(
             f"out must end in the name of the study, of letters, digits, '.', '_' and '-', got"
             f" {str(out)!r}; the spec is written beside it, as NAME.toml"
+        )
+
+
+def _check_text(text: str) -> None:
+    """ValueError for a name that no spec holds, and for a corpus of recall.
+
+    Of the bytes of recall the answers alone can be predicted.
+    """
+    if not is_utf8(text):
+        raise ValueError(
+            f"text must have a name in UTF-8, which the spec will hold, got {text!r}; rename it"
+        )
+    if is_recall(text):
+        raise ValueError(
+            "text must be a corpus whose bytes are all predicted, such as stdlib or a file, got"
+            f" {text!r}, which asks for answers; a spec for plkernel.experiment trains on recall"
         )
 
 

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 
 from plkernel.common import cli
 from plkernel.common.cli import CONSENT, is_code
-from plkernel.common.files import CHECKPOINT, CONFIG, atomic, load_object, save_json
+from plkernel.common.files import (
+    CHECKPOINT,
+    CONFIG,
+    atomic,
+    is_utf8,
+    load_object,
+    save_json,
+)
 from plkernel.config.condition import from_config
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.tensors import Checkpoint, open_checkpoint
@@ -316,12 +323,14 @@ def _sized(built: Callable[[], Model], content: Mapping[str, Any], held: Checkpo
     return built()
 
 
-def check_free(folder: Path) -> None:
-    """Raise ValueError when the folder holds a model already."""
+def check_free(folder: Path, option: str = "folder") -> None:
+    """Raise ValueError that names `option` where the folder holds a model, or can hold none."""
+    if not is_utf8(str(folder)):  # safetensors writes to no other path
+        raise ValueError(f"{option} must be a path in UTF-8, got {str(folder)!r}")
     for name in (CONFIG, CHECKPOINT):
         if (folder / name).exists():
             raise ValueError(
-                f"folder must hold no model, got {folder} with a {name}; choose another folder or"
+                f"{option} must hold no model, got {folder} with a {name}; choose another folder or"
                 " remove it"
             )
 
@@ -329,7 +338,7 @@ def check_free(folder: Path) -> None:
 def save_model(folder: Path, model: RWKV, source: str) -> None:
     """Write `model` as a folder that `open_model` reads.
 
-    Raises ValueError when the folder holds a model already.
+    Raises ValueError as `check_free` does.
     """
     check_free(folder)
     kind = "rwkv7" if isinstance(model, RWKV7) else "rwkv"

@@ -26,6 +26,7 @@ from plkernel.common.files import (
     REGISTERED,
     RESULT,
     differences,
+    is_utf8,
     load_json,
     load_object,
     naming,
@@ -214,9 +215,11 @@ class RunFolder:
 def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
     """Hold `folder`, called `name` in messages.
 
-    Raises ValueError when another process still does after `patience` seconds. The system releases
-    the lock with the process, however that ends.
+    Raises ValueError when another process still does after `patience` seconds, and for a folder
+    that no run can have. The system releases the lock with the process, however that ends.
     """
+    if not is_utf8(str(folder)):  # safetensors writes to no other path
+        raise ValueError(f"{name} must be a path in UTF-8, got another; choose another folder")
     try:
         held = FileLock(folder / LOCK).acquire(timeout=patience)
     except Timeout:

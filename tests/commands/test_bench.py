@@ -1,11 +1,13 @@
 """python -m plkernel.bench: every part is handed its options."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plkernel.commands import bench
+from plkernel.common import cli
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,14 @@ def test_the_help_of_an_operator_names_its_axes(part: str, axes: str) -> None:
     text = getattr(bench, part).__doc__
     assert f"Check {part} and its peers" in text
     assert f"shapes: {axes} of one problem" in text
+
+
+@pytest.mark.parametrize(("part", "option"), [("step", "--only"), ("profile", "--skip")])
+def test_an_option_of_a_part_has_a_value(
+    part: str, option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", part, option])
+    with pytest.raises(SystemExit) as stop:
+        cli.main_of({part: getattr(bench, part)}, "Benchmarks.")
+    assert stop.value.code == cli.EXIT_BAD_INPUT
+    assert capsys.readouterr().err == f"error: {option} must be a text, got nothing; see --help\n"

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -200,6 +201,8 @@ def test_a_study_is_registered_in_one_file(
     spec = spec_of()
     monkeypatch.setattr(experiment, "register_study", registered)
     monkeypatch.setattr(experiment, "place_of", lambda _: Path("its/place"))
+    copies = {Path("its/place"): None, Path("mine"): Path("its/copy")}
+    monkeypatch.setattr(experiment, "copy_of", lambda spec, path, out: copies[path])
     monkeypatch.setattr(experiment, "_power", lambda *_: ["its power"])
     monkeypatch.setattr(experiment, "_cautions", lambda *_: ["a caution"])
     experiment.command(spec, out=tmp_path, register=(), pilot=Path("p"), underpowered=True)
@@ -208,7 +211,8 @@ def test_a_study_is_registered_in_one_file(
     assert capsys.readouterr().out.splitlines() == told
     experiment.command(spec, register=(Path("mine"),))
     assert asked[1] == (spec, Path("mine"), Path("runs/out/s"), None, False, {})
-    assert capsys.readouterr().out.startswith("registered before, unchanged: mine\n")
+    told = "registered before, unchanged: mine\nthe study finds its copy its/copy; the same command"
+    assert capsys.readouterr().out.startswith(told)
     with pytest.raises(ValueError, match="register must be one file or none, got 2"):
         experiment.command(spec, register=(Path("a"), Path("b")))
 
@@ -381,7 +385,7 @@ def test_an_experiment_says_what_it_took_from_a_record_before_it_trains(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", pipe.stream)
     spec = load_spec(tiny_spec())
-    monkeypatch.setattr(experiment, "restore", lambda *_: 3)
+    monkeypatch.setattr("plkernel.study.schedule.take_record", lambda *_: 3)
     monkeypatch.setattr(experiment, "_train", pipe.look("train"))
     record = tmp_path / "record"
     experiment.command(spec, out=tmp_path / "out", record=record)
@@ -393,7 +397,7 @@ def test_a_file_in_the_place_of_the_study_is_refused_before_any_work(
 ) -> None:
     path = tmp_path / "file"
     path.write_text("mine")
-    monkeypatch.setattr(experiment, "restore", lambda *_: pytest.fail("work"))
+    monkeypatch.setattr("plkernel.study.schedule.take_record", lambda *_: pytest.fail("work"))
     monkeypatch.setattr(experiment, "_train", lambda *_: pytest.fail("work"))
     with pytest.raises(OSError, match=r"out .*cannot be written"):
         experiment.command(spec_of(), out=path, record=tmp_path)
@@ -412,13 +416,14 @@ def test_a_study_of_recall_says_on_how_many_answers_it_rests(tmp_path: Path, cap
         )
 
     first, second, third = (tmp_path / f"{number}.json" for number in range(3))
-    experiment.command(spec(300), register=(first,))
+    register = partial(experiment.command, out=tmp_path / "out")
+    register(spec(300), register=(first,))
     assert "'far' rests on 1,200 answers of each run" in capsys.readouterr().out.splitlines()
     with pytest.raises(ValueError, match="hypothesis 'far' must rest on some answers, got none"):
-        experiment.command(spec(1, distance=2), register=(second,))
+        register(spec(1, distance=2), register=(second,))
     with pytest.raises(
         ValueError, match="gate 'learnt' must rest on at least 1,000 answers, got 400"
     ):
-        experiment.command(spec(300, judged=100), register=(third,))
+        register(spec(300, judged=100), register=(third,))
     assert not second.exists()
     assert not third.exists()

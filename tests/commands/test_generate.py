@@ -75,6 +75,13 @@ def test_a_prompt_is_that_of_the_option_or_of_a_file(
     assert read_prompt("", Path("-")) == b"from a pipe"
 
 
+def test_a_file_of_bytes_gets_the_folder_that_it_needs(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "out"
+    with destination(path) as writer:
+        writer.write(b"\xff")
+    assert path.read_bytes() == b"\xff"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

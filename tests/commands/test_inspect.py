@@ -58,6 +58,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     [
         (True, {"notable": True}, "strict must be given with notable"),
         (False, {"notable": True}, "strict must be given with notable"),
+        (False, {"trust_code": True}, "text must be given with trust_code"),
         (True, {"corpus": "stdlib"}, "corpus and windows must be left out"),
         (True, {"windows": 15}, "corpus and windows must be left out"),
         (False, {"strict": True}, "compare, strict, state_dtype and decays must be left out"),
@@ -128,7 +129,9 @@ def test_a_text_adds_a_table_where_all_layers_were_met(
     """A model of plkernel may have blocks that are not observed."""
     inspect.command(tmp_path, text="text", tokens=5)
     assert model["report"] == "one\n\ntwo\n\nobserved"
-    assert model["values"]["observed"]["given"] == ("text", 5)
+    assert model["values"]["observed"]["given"] == ("text", 5, False)
+    inspect.command(tmp_path, text="text", trust_code=True)
+    assert model["values"]["observed"]["given"] == ("text", 2048, True)
     monkeypatch.setattr(
         "plkernel.probing.observation.observe_text", lambda *_: ("observed", {"layers": [1, 2]})
     )

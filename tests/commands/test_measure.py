@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,3 +37,19 @@ def test_a_file_in_the_place_of_the_folder_is_refused_before_any_work(
     monkeypatch.setattr(measure, "_read", lambda *_, **__: pytest.fail("work"))
     with pytest.raises(OSError, match=r"out .*cannot be written"):
         measure.command(("stdlib",), out=blocked)
+
+
+def test_figures_of_long_names_are_named_by_their_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where these are equal, by a number behind them."""
+    names: list[str] = []
+    monkeypatch.setattr(measure, "save_figure", lambda _, name, *__: names.append(name))
+    paths = [f"{folder}/{'n' * 251}.txt" for folder in ("one", "two")]
+    results = [
+        SimpleNamespace(corpus=SimpleNamespace(name=name), plot=None)
+        for name in (*paths, "ä\udcff")
+    ]
+    measure.save_figures(results, tmp_path, ("png",))  # type: ignore[arg-type]
+    end = f"{'n' * 196}.txt"
+    assert names == [end, f"{end}-2", "ä", "comparison"]

@@ -83,6 +83,28 @@ def test_a_record_of_a_study_that_goes_on_is_written_without_a_report(
     assert capsys.readouterr().out == f"record: {record}\n"
 
 
+def test_rows_that_only_the_record_has_stay_and_are_named(
+    drawn: list[list[str]], declared_study: Callable[..., Path], tmp_path: Path, capsys: Shown
+) -> None:
+    record = tmp_path / "record"
+    report.report(declared_study(), record=record, out=tmp_path / "out")
+    assert capsys.readouterr().err == ""
+    fewer = declared_study(seeds=4, name="fewer")
+    report.report(fewer, record=record, out=tmp_path / "out")
+    assert capsys.readouterr().err == (
+        f"note: 6 rows stay in {record}, of runs that the study in {fewer} lacks: base/seed-4,"
+        " base/seed-5, better/seed-4, better/seed-5 and 2 more\n"
+    )
+    lines = (record / "rows.jsonl").read_text().splitlines()
+    assert len(lines) == 18
+    report.report(record, out=tmp_path / "out")
+    cautions = load_json(tmp_path / "out/table.json")["warnings"]
+    assert [one for one in cautions if one.startswith("The folder has")] == [
+        "The folder has 6 finished runs of seed 4 and 5, left out as the spec has seed 0, 1, 2 and"
+        " 3 alone; plkernel.experiment with --seeds 0 1 2 3 4 5 takes all in."
+    ]
+
+
 def test_tables_have_a_line_for_each_run_and_each_measure_of_an_arm(
     drawn: list[list[str]], declared_study: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -141,6 +163,9 @@ def test_a_judgement_has_a_folder_of_the_name_of_its_rows(
     judge.command(Path("rows.csv"))
     assert (tmp_path / "runs/out/judge-rows/judge.json").is_file()
     assert (tmp_path / "runs/out/judge-rows/forest.svg").is_file()
+    long = rows.rename(tmp_path / f"{'n' * 251}.csv")
+    judge.command(long)
+    assert (tmp_path / f"runs/out/judge-{'n' * 200}/judge.json").is_file()
 
 
 def test_the_report_shows_its_text_before_it_draws(

@@ -205,6 +205,28 @@ def test_places_that_cannot_be_written_are_told_with_the_option(tmp_path: Path) 
             check(place, "out")
 
 
+def test_names_that_no_file_system_takes_are_told_with_the_option(tmp_path: Path) -> None:
+    files.check_file(tmp_path / ("n" * 255), "json")
+    files.check_folder(tmp_path / ("n" * 255), "out")
+    for place in (tmp_path / ("ä" * 128), tmp_path / ("n" * 256) / "a"):
+        for check in (files.check_file, files.check_folder):
+            with pytest.raises(OSError, match="out must have names of at most 255 bytes, got '"):
+                check(place, "out")
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "ä" * 127, "\udcff" * 255])
+def test_a_file_of_a_long_name_is_written_and_what_it_left_is_removed(
+    name: str, tmp_path: Path
+) -> None:
+    with files.atomic(tmp_path / name) as temporary:
+        temporary.write_text("")
+        left = temporary.with_name(temporary.name.replace(f".{os.getpid()}.", ".4194305."))
+    left.write_text("")  # of a process that cannot be
+    files.atomic_write(tmp_path / name, "text")
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
+    assert (tmp_path / name).read_text() == "text"
+
+
 def test_a_study_is_no_run(tmp_path: Path) -> None:
     files.refuse_study(tmp_path, "path")
     (tmp_path / "spec.json").write_text("{}")

@@ -18,6 +18,7 @@ from plkernel.common import options
         (str, "TEXT", "a text"),
         (bytes, "VALUE", "another value"),
         (Literal["a", "b"], "{a,b}", "one of a, b"),
+        (int | Literal["a"], "VALUE", "a whole number or a"),
         (tuple[int, ...], "[INT ...]", "a whole number"),
         (tuple[int, int], "INT INT", "2 whole numbers"),
         (tuple[float, float, float], "FLOAT FLOAT FLOAT", "3 numbers"),
@@ -39,6 +40,7 @@ def command(
     files: tuple[Path, ...] = (),
     text: str = "",
     is_on: bool = False,
+    may_stand_alone: tuple[Path, ...] | None = None,
 ) -> None:
     """A command."""
 
@@ -77,6 +79,28 @@ def test_an_empty_path_is_refused_by_its_name(given: list[str], option: str) -> 
 )
 def test_other_empty_values_and_paths_with_letters_pass(given: list[str]) -> None:
     options.check_empty_paths(command, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--files"], "^--files must be a path, got nothing"),
+        (["a", "--files", "--is-on"], "^--files must be a path, got nothing"),
+        (["--files", "b", "--text", "c"], None),
+        (["--files=b", "--text", "c"], None),
+        (["--files", "-1"], None),
+        (["--files", "--help"], None),
+        (["--may-stand-alone"], None),
+        (["--may_stand_alone", "--is-on"], None),
+        ([], None),
+    ],
+)
+def test_an_option_of_several_values_has_one(given: list[str], message: str | None) -> None:
+    if message is None:
+        options.check_given_values(command, given)
+    else:
+        with pytest.raises(ValueError, match=message):
+            options.check_given_values(command, given)
 
 
 @pytest.mark.parametrize(

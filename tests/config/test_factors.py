@@ -1,5 +1,6 @@
 """Groups of arms: curves over learning rates, means over blocks, and what each is compared with."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "alone_none": {"levels": {"gain": "none"}},
     "free": {},
 }
+CURVE_OF_THREE: dict[str, Any] = {"tuning": {"method": "curve", "rates": [0.001, 0.002, 0.004]}}
 
 
 def test_means_are_of_arms_in_more_than_one_block() -> None:
@@ -86,10 +88,67 @@ def test_arms_are_compared_within_their_block(
 
 @pytest.mark.parametrize(
     ("value", "label"),
-    [(0.5, "0.5"), (1e-5, "1e-05"), (3, "3"), (True, "True"), ("a b/c", "a-b-c"), (-1.5, "-1.5")],
+    [
+        (0.5, "0.5"),
+        (1e-5, "1e-05"),
+        (1e5, "100000"),
+        (1e6, "1e06"),
+        (-2e22, "-2e22"),
+        (1234567.0, "1234567.0"),
+        (0.0010000001, "0.0010000001"),
+        (3, "3"),
+        (True, "True"),
+        ("a b/c", "a-b-c"),
+        (-1.5, "-1.5"),
+    ],
 )
 def test_a_level_is_a_part_of_a_name(value: Any, label: str) -> None:
     assert _label(value) == label
+    if isinstance(value, float):
+        assert float(label) == value
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"factors": {"model.gain": ["a+b", "a-b"]}},
+            "factors.model.gain must have levels of different names, got 'a+b' and 'a-b', which are"
+            " both 'a-b' in names of arms",
+        ),
+        (
+            {"factors": {"beta": [1, 2], "p": [3, 4]}, "within": ["beta", "beta"]},
+            "within must name every factor once, got ['beta', 'beta']",
+        ),
+        (
+            {**CURVE_OF_THREE, "within": ["learning_rate"]},
+            "within must leave out 'learning_rate' with tuning.method 'curve', which compares arms"
+            " at every rate anyway, got ['learning_rate']",
+        ),
+        (
+            {**CURVE_OF_THREE, "within": ["gain"]},
+            "within must be left out without [factors], got ['gain']",
+        ),
+        (
+            {"tuning": {"method": "curve", "rates": [0.001]}},
+            "tuning.rates must be 3 or more with tuning.method 'curve', got [0.001]",
+        ),
+        (
+            {**CURVE_OF_THREE, "factors": {"size": {"small": {"learning_rate": 0.1}, "big": {}}}},
+            "factors.size.small: learning_rate must be left out with tuning.method 'curve', as all"
+            " arms have tuning.rates, got 0.1",
+        ),
+        (
+            {"tuning": {"method": "curve", "rates": [0.001 * at for at in range(1, 5000)]}},
+            "factors and tuning.rates must make at most 4,096 arms, got more",
+        ),
+    ],
+)
+def test_a_design_is_refused_by_the_keys_that_were_written(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        expanded({"arms": {"a": {}}, "baseline": "a", **values})
 
 
 def test_a_value_is_nested_in_its_tables() -> None:
@@ -108,14 +167,15 @@ def test_what_has_no_factors_or_is_expanded_comes_back_as_it_is() -> None:
 
 def test_rates_of_curves_are_the_last_factor_of_the_blocks() -> None:
     values = {
-        "tuning": {"method": "curve", "rates": [0.001, 0.002]},
+        "tuning": {"method": "curve", "rates": [0.001, 0.002, 0.004]},
         "arms": {"a": {}, "b": {"beta": 0.5}},
         "baseline": "a",
     }
     found = expanded(values)
     assert found["within"] == ["learning_rate"]
     assert found["baseline"] == "a_0.001"
-    assert list(found["arms"]) == ["a_0.001", "b_0.001", "a_0.002", "b_0.002"]
+    names = ["a_0.001", "b_0.001", "a_0.002", "b_0.002", "a_0.004", "b_0.004"]
+    assert list(found["arms"]) == names
     second = found["arms"]["b_0.002"]
     assert second == {
         "learning_rate": 0.002,

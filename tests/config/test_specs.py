@@ -390,7 +390,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"arms.power": {"match": "baseline"}, "arms.baseline": {}},
         "match must name one arm, got 'baseline', which may mean the arm of that name or",
     ),
-    ({"arms.power": {"node_file": "none.json"}}, "none.json: no such file"),
+    ({"arms.power": {"node_file": "none.json"}}, "node_file none.json: no such file"),
+    ({"arms.power": {"node_file": "."}}, "node_file . must be a regular file, got a folder"),
+    ({"corpus.name": "bad-\udcff.txt"}, "corpus.name: must be a name in UTF-8; rename the file"),
+    (
+        {"report_steps": [4, 5]},
+        "report_steps must be one with an evaluation, every 4 steps and at 12, got 5",
+    ),
     ({"arms.power": {"node_rates": [1.0]}}, "node_multipliers must be given"),
     ({"arms.power": {"shortest": 9.0, "longest": 3.0}}, "0 < shortest < longest"),
     ({"arms.power": {"shortest": 0.5}, "model": PATCHES}, "shortest must be between"),
@@ -1511,6 +1517,21 @@ def test_a_mistake_of_a_whole_section_names_its_options_and_repeats_no_section(
 def test_a_section_that_is_no_table_is_one_line(section: str) -> None:
     with pytest.raises(ValueError, match=rf"^spec here: {section}: .*, got 3$"):
         parse_spec(values({}) | {section: 3}, "here")
+
+
+@pytest.mark.parametrize(
+    ("steps", "note"),
+    [
+        ("12", ""),
+        ("8", "note: report_steps 12 are left out of the report, as the last step is 8\n"),
+        ("4", "note: report_steps 8, 12 are left out of the report, as the last step is 4\n"),
+    ],
+)
+def test_steps_of_the_report_that_no_run_reaches_are_named(
+    steps: str, note: str, parse: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    parse("--train.steps", steps, report_steps=[4, 8, 12])
+    assert capsys.readouterr().err == note
 
 
 def test_an_error_says_whether_options_were_given_beside_the_file(

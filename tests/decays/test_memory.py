@@ -1,5 +1,7 @@
 """Memory of blocks: slopes of kernels, and means over runs."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -87,3 +89,7 @@ def test_half_lives_of_more_than_ten_windows_are_told(median: float, told: bool)
         " bytes"
     )
     assert said == (words if told else None)
+
+
+def test_of_half_lives_that_are_not_known_nothing_is_told() -> None:
+    assert outlasting([[10.0, math.nan, 1e6]], 512) is None

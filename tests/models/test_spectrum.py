@@ -834,8 +834,10 @@ def test_a_mamba2_mixer_is_the_loop(options: Any, training: bool) -> None:
 
 
 def test_what_a_mamba2_cannot_be() -> None:
-    with pytest.raises(ValueError, match="config must have options of Mamba2Config, got 'heads'"):
-        mamba2({**MAMBA2, "heads": 3})
+    for name, meant in {"heads": "num_heads", "scaling_lenght": "scaling_length"}.items():
+        message = f"options of Mamba2Config, got '{name}'; did you mean '{meant}'"
+        with pytest.raises(ValueError, match=message):
+            mamba2({**MAMBA2, name: 3})
     with pytest.raises(ValueError, match="parametrisation must be one of free, ordered, got 'x'"):
         mamba2({**MAMBA2, "parametrisation": "x"})
     with pytest.raises(ValueError, match="scaling_length must be more than one step of 1 bytes"):

@@ -17,6 +17,8 @@ from torch.nn import functional as F
 
 from plkernel.commands.inspect import command as inspect
 from plkernel.common.files import load_json
+from plkernel.config.reading import parse_spec
+from plkernel.data.windows import fixed_windows
 from plkernel.decays.families import BY_INPUT
 from plkernel.decays.rates import Layer, quantiles
 from plkernel.models.rwkv import RWKV, RWKVConfig
@@ -30,7 +32,10 @@ from plkernel.probing.observation import (
     observe,
     observe_text,
 )
+from plkernel.probing.text_models import TextModel
+from plkernel.training.checkpoint import open_model
 from plkernel.training.foreign import NEED_A_GPU
+from plkernel.training.loop import prepare, run_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's code
 SILENT = ("Rwkv", "MiniMax", "xLSTM", "BailingHybrid")  # the first two are fixed
@@ -293,3 +298,66 @@ def test_what_cannot_run_is_not_run(name: str, tmp_path: Path) -> None:
         path.write_bytes(b"")
     with pytest.raises(ValueError, match="model must be one that can run on a text, a folder with"):
         observe_text(path, "stdlib", 8)
+
+
+@pytest.fixture
+def run_of_mamba2(tmp_path: Path) -> Path:
+    """The folder of a run of one step whose model other people's code builds."""
+    text = tmp_path / "text.txt"
+    text.write_bytes(bytes(range(256)) * 20)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 8}
+    values = {
+        "name": "tiny",
+        "baseline": "a",
+        "seeds": [0],
+        "corpus": {"name": str(text)},
+        "model": {
+            "kind": "plkernel.models.mamba2:mamba2",
+            "config": {**sizes, "state_size": 8, "n_groups": 1, "chunk_size": 16},
+        },
+        "train": {"context": 24, "batch": 2, "steps": 1, "eval_windows": 2, "test_windows": 2},
+        "arms": {"a": {}},
+    }
+    spec = parse_spec(values, "here", trusted=True)
+    run_training(prepare(spec, "a", 0, tmp_path / "out"), progress_bar=False)
+    return tmp_path / "out" / "a" / "seed-0"
+
+
+def test_a_run_of_other_peoples_code_reads_a_text_after_consent(
+    run_of_mamba2: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    text = str(tmp_path / "text.txt")
+    error = refused(inspect, run_of_mamba2, "--text", text)
+    assert error.endswith("then pass --trust-code (trust_code=True in Python)")
+    error = refused(inspect, run_of_mamba2, "--trust-code")
+    assert "text must be given with trust_code" in error
+    inspect(run_of_mamba2, text=text, tokens=48, trust_code=True, json=tmp_path / "found.json")
+    found = load_json(tmp_path / "found.json")["observed"]
+    assert (found["unit"], found["windows"], found["context"]) == ("byte", 2, 24)
+    model = open_model(run_of_mamba2, trusted=True)[0].module
+    windows = fixed_windows(np.fromfile(text, np.uint8), 23, 2)
+    expected = observe(model, lambda tokens: model(tokens), windows)
+    assert len(found["layers"]) == len(expected) == 2
+    for layer, (_, rates) in zip(found["layers"], expected, strict=True):
+        assert layer["observed"] == pytest.approx(_spread(rates))
+        assert layer["observed"] != layer["static"]
+
+
+def test_windows_of_a_model_with_patches_hold_whole_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    text = tmp_path / "text.txt"
+    text.write_bytes(bytes(40))
+    model = ours(6).float()
+
+    def predict(tokens: Tensor) -> Tensor:
+        read.append(tokens.shape[1])
+        return model(tokens)  # type: ignore[no-any-return]
+
+    patched = TextModel(model, predict, lambda data: (data, None), "byte", context=18, step=4)
+    monkeypatch.setattr("plkernel.probing.observation.open_text_model", lambda *_: patched)
+    _, values = observe_text(tmp_path, str(text), 40)
+    assert (values["context"], read) == (16, [16, 16])
+    _, values = observe_text(tmp_path, str(text), 3)
+    assert values["context"] == 3, "shorter than a patch"

@@ -286,6 +286,16 @@ def test_the_validation_text_is_that_of_the_run_or_another(tmp_path: Path) -> No
         validation_text(long, None)
 
 
+def test_a_window_of_recall_is_a_sequence_whatever_the_context_of_the_run(tmp_path: Path) -> None:
+    """A twentieth of 2,000 bytes is one sequence of 100 bytes, and none of 102."""
+    config = {"train": {"context": 512}}
+    name = "synthetic:recall,pairs=2,length=100,bytes=2000"
+    _, data, length = validation_text(config, name)
+    assert (data.size, length) == (100, 100)
+    with pytest.raises(ValueError, match=r"must hold one sequence of length = 102 bytes or more"):
+        validation_text(config, name.replace("length=100", "length=102"))
+
+
 def test_a_model_is_begun_again_unless_others_had_a_part_in_it() -> None:
     condition = resolve(ModelSpec(dim=8, layers=1), train=TrainSpec(steps=1))
     config = condition.config

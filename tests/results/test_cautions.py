@@ -96,8 +96,18 @@ def ask_for_answers(folder: Path) -> None:
         change(folder / OTHER / f"seed-{seed}/config.json", corpus=recall)
 
 
+def read_another_text(folder: Path) -> None:
+    for seed in (0, 1):
+        other = {**CORPUS, "name": "bible:en", "sha256": "1"}
+        change(folder / OTHER / f"seed-{seed}/config.json", corpus=other)
+
+
 def edit_the_code(folder: Path) -> None:
     change(folder / BASELINE / "seed-0/environment.json", dirty=True)
+
+
+def ask_for_other_seeds(folder: Path) -> None:
+    change(folder / "spec.json", seeds=[1])
 
 
 CASES: list[tuple[Callable[[Comparison], list[str]], Callable[[Path], None], str]] = [
@@ -142,6 +152,12 @@ CASES: list[tuple[Callable[[Comparison], list[str]], Callable[[Path], None], str
         " difference: losses are bits per answer and bits per byte.",
     ),
     (
+        cautions.other_texts,
+        read_another_text,
+        f"{OTHER}: on another corpus than the baseline, so that differences may be those of the"
+        " texts.",
+    ),
+    (
         cautions.unequal_steps,
         stop_early,
         "Runs differ in the number of steps; they are compared at the last step that all reached.",
@@ -172,6 +188,12 @@ CASES: list[tuple[Callable[[Comparison], list[str]], Callable[[Path], None], str
         lose_a_seed,
         "Of 4 runs 1 unfinished: the report covers the others only.",
     ),
+    (
+        cautions.beside_the_spec,
+        ask_for_other_seeds,
+        "The folder has 2 finished runs of seed 0, left out as the spec has seed 1 alone;"
+        " plkernel.experiment with --seeds 1 0 takes all in.",
+    ),
 ]
 
 
@@ -201,8 +223,8 @@ def test_an_arm_on_recall_has_no_difference_to_one_on_text(study: Path) -> None:
     assert page(one, [])
 
 
-def test_blocks_of_other_sizes_are_no_fault(tmp_path: Path) -> None:
-    """A control of a smaller model is compared within itself."""
+def test_blocks_of_other_sizes_and_texts_are_no_fault(tmp_path: Path) -> None:
+    """A control of a smaller model, on another text, is compared within itself."""
     arms: dict[str, Any] = {name: {} for name in (BASELINE, OTHER, "c_control", "d_control")}
     arms["c_control"] = {"levels": {"text": "control"}}
     arms["d_control"] = {"levels": {"text": "control"}, "against": "c_control"}
@@ -211,8 +233,10 @@ def test_blocks_of_other_sizes_are_no_fault(tmp_path: Path) -> None:
     folder = write_study(tmp_path, effects=effects, spec=spec, state=LONG)
     for name in ("c_control", "d_control"):
         for seed in (0, 1):
-            change(folder / name / f"seed-{seed}/config.json", model={"parameters": 1})
+            path = folder / name / f"seed-{seed}/config.json"
+            change(path, model={"parameters": 1}, corpus={**CORPUS, "name": "shuffled"})
     assert cautions.unequal_sizes(of(folder)) == []
+    assert cautions.other_texts(of(folder)) == []
     change(folder / "d_control/seed-0/config.json", model={"parameters": 2})
     assert cautions.unequal_sizes(of(folder)) == [
         "d_control: models that are compared differ in the number of parameters."

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,13 @@ def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
         ),
         (HEADER + "a,0.5,1\n", Columns(), "row 1: seed must be a whole number, got"),
         (HEADER + "a,0,high\n", Columns(), "row 1: value must be a number, got 'high'"),
+        (HEADER + f"a,0,{10**400}\n", Columns(), "row 1: value must be a number, got "),
+        (
+            HEADER + "a,0,1\nb,0,-1e308\n",
+            Columns(),
+            "row 2: value must lie between -1e+100 and 1e+100, got -1e+308",
+        ),
+        (HEADER + "a,0,1\n,0,1\n", Columns(), "row 2: arm must name an arm, got nothing"),
         ("arm,seed,loss,time\na,0,1,2\n", Columns(), "with numbers: loss, time"),
         (
             HEADER + "a,0,1\n",
@@ -170,6 +178,17 @@ def test_what_is_no_table_of_runs_is_refused(
     with pytest.raises(ValueError, match=r"rows|run|pattern") as error:
         read_rows(write(tmp_path, content), columns)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "got"), [("3", "3"), ('"a"', "'a'"), ("null", "None"), ("[1]", "[")]
+)
+def test_a_line_that_is_no_object_is_named(line: str, got: str, tmp_path: Path) -> None:
+    path = write(tmp_path, f'{{"arm": "a", "seed": 0, "value": 1.5}}\n\n{line}\n', "rows.jsonl")
+    with pytest.raises(
+        ValueError, match=re.escape(f"{path}: line 3 must hold an object, got {got}")
+    ):
+        read_rows(path)
 
 
 @pytest.mark.parametrize(

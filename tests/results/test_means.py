@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from studies import record_row
 
+from plkernel.common.files import REGISTERED
 from plkernel.config.factors import means_of
 from plkernel.config.reading import load_spec
 from plkernel.results.comparison import compare
+from plkernel.results.measurements import values
 from plkernel.results.page import text_report
 from plkernel.results.power import powers
+from plkernel.results.registration import register
 from plkernel.results.study import read_study
 from plkernel.results.verdicts import declared
 
@@ -44,7 +47,8 @@ against = "law"
 claim = "lower"
 """
 SHIFTS = {"plain": 0.0, "law": 0.01, "own": -0.01}
-NOISE = [0.03, -0.02, 0.01, -0.01, 0.02, -0.03]
+TEXTS = ("code", "prose", "news")
+NOISE = [0.03, -0.02, 0.01, -0.01, 0.02, -0.03, 0.04]
 
 
 def spec_file(folder: Path, text: str) -> Path:
@@ -56,13 +60,18 @@ def spec_file(folder: Path, text: str) -> Path:
 def loss_of(arm: str, seed: int) -> float:
     """The effect of a text on a difference has the other sign in the other text, up to 0.002."""
     start, text = arm.split("_")
-    base = {"code": 1.0, "prose": 2.0}[text]
-    sign = {"code": 1.0, "prose": -0.9}[text] if start == "own" else 0.0
+    base = {"code": 1.0, "prose": 2.0, "news": 3.0}[text]
+    if start != "own":
+        return base + SHIFTS[start]
+    if text == "news":
+        return base - 0.5
+    sign = {"code": 1.0, "prose": -0.9}[text]
     return base + SHIFTS[start] + sign * NOISE[seed]
 
 
 def study_folder(folder: Path, left: tuple[str, ...] = (), text: str = SPEC + CLAIM) -> Path:
     """A study as a record; runs named in `left` have not ended."""
+    folder.mkdir(exist_ok=True)
     spec = load_spec(spec_file(folder, text))
     study = folder / "study"
     study.mkdir()
@@ -113,6 +122,24 @@ def test_a_seed_that_misses_one_block_counts_in_no_mean(tmp_path):
     assert set(outcome.per_seed) == {0, 1, 3, 4, 5}
 
 
+def test_a_registered_mean_is_over_the_registered_blocks(tmp_path):
+    """A text and a seed join the study later, in which own is far ahead."""
+    before = study_folder(tmp_path / "before")
+    register(load_spec(before / "spec.json"), before / REGISTERED, before)
+    text = (SPEC + CLAIM).replace("3, 4, 5]", "3, 4, 5, 6]")
+    text = text.replace("[[hyp", 'news = { corpus = { name = "bible:de" } }\n\n[[hyp')
+    after = study_folder(tmp_path / "after", text=text)
+    planned = declared(read_study(before))
+    hypothesis = planned.outcomes[0].hypothesis
+    of_all = values(read_study(after), "own", hypothesis, [0])[0]
+    assert of_all == pytest.approx(statistics.fmean(loss_of(f"own_{text}", 0) for text in TEXTS))
+    (before / REGISTERED).rename(after / REGISTERED)
+    comparison = compare(read_study(after))
+    assert comparison.declared.outcomes == planned.outcomes
+    assert comparison.declared.waiting == 0
+    assert "own leads law (mean over text)" in text_report(comparison)
+
+
 def test_left_out_against_is_the_mean_of_the_baselines(tmp_path):
     claim = CLAIM.replace('against = "law"\n', "")
     spec = load_spec(spec_file(tmp_path, SPEC + claim))
@@ -125,7 +152,7 @@ def test_left_out_against_is_the_mean_of_the_baselines(tmp_path):
 def test_the_power_of_a_mean_is_that_of_the_spread_of_means(tmp_path):
     folder = study_folder(tmp_path)
     spec = load_spec(tmp_path / "means.toml")
-    means = [0.05 * noise for noise in NOISE]
+    means = [0.05 * NOISE[seed] for seed in spec.seeds]
     assert powers(spec, folder)[0]["sd"] == pytest.approx(statistics.stdev(means), rel=1e-9)
 
 

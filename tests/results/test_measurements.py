@@ -4,10 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies import write_study
+from studies import BASELINE, write_study
 
-from plkernel.config.schema import Gate
-from plkernel.results.measurements import Basis, as_planned, basis_of, train_options
+from plkernel.config.schema import Gate, Hypothesis
+from plkernel.results.measurements import (
+    Basis,
+    answers_of_runs,
+    as_planned,
+    basis_of,
+    train_options,
+    values,
+)
 from plkernel.results.study import read_study
 
 TRAIN = {
@@ -86,3 +93,15 @@ def test_a_run_is_as_planned_if_it_took_the_steps_of_the_spec(
     study = read_study(tmp_path)
     (run,) = [run for run in study.runs if run.result is None]
     assert not as_planned(study, run)
+
+
+def test_a_number_at_times_the_context_needs_the_context_of_the_run(tmp_path: Path) -> None:
+    study = read_study(write_study(tmp_path))
+    measured = Hypothesis(
+        name="h", arm=BASELINE, metric="persistence", times=2, claim="lower", against="concentrated"
+    )
+    message = f"{tmp_path}: the configuration of run {BASELINE}/seed-0 must have train.context"
+    with pytest.raises(ValueError, match=message):
+        values(study, BASELINE, measured, [0])
+    with pytest.raises(ValueError, match=message):
+        answers_of_runs(study, measured, [BASELINE], [0])

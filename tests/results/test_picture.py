@@ -79,6 +79,15 @@ def test_panels_hold_the_numbers(tmp_path: Path) -> None:
         assert list(values) == pytest.approx(wanted)
 
 
+def test_kernels_that_vanish_leave_their_panel_empty(tmp_path: Path) -> None:
+    vanished = {"kernel": {"lags": [1, 2], "blocks": [[0.0, 0.0]]}}
+    drawn = picture(write_study(tmp_path, seeds=range(3), effects=EFFECTS, state=vanished))
+    assert drawn is not None
+    kernels = drawn.figure.axes[0]
+    assert np.isnan([line.get_ydata() for line in kernels.lines]).all()
+    assert kernels.get_ylim() == (0.6, 1.5)
+
+
 def test_an_interval_that_leaves_the_panel_ends_in_an_arrow(tmp_path: Path) -> None:
     folder = write_study(tmp_path, seeds=range(3), effects=EFFECTS, state=STATE)
     for seed, shift in enumerate((-0.5, 0.0, 0.5)):

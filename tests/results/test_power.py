@@ -1,12 +1,14 @@
 """The spread that a pilot shows for a hypothesis."""
 
 import json
+import math
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
-from studies import BASELINE, change, write_study
+from studies import BASELINE, change, record_row, save, write_study
 
 from plkernel.config.reading import parse_spec
 from plkernel.config.spec import Spec
@@ -58,6 +60,79 @@ def test_others_take_the_median_of_the_arms_that_have_one(arm: str, pilot: Path)
     [row] = powers(spec(arm), pilot)
     assert row["sd"] == pytest.approx((0.01 + 0.3) / 2)
     assert row["seeds"] == 3
+
+
+CURVES = """
+name = "next"
+baseline = "start"
+seeds = [0, 1, 2]
+train = { steps = 20, context = 16, batch = 2, eval_every = 20 }
+tuning = { method = "curve", rates = [1e-3, 2e-3, 4e-3] }
+
+[arms.start]
+
+[arms.other]
+longest = 8
+
+[[hypotheses]]
+name = "it"
+arm = "other"
+metric = "val_bpb_minimum"
+claim = "lower"
+"""
+BLOCKS = """
+name = "next"
+baseline = "start"
+within = ["text"]
+seeds = [0, 1, 2]
+train = { steps = 20, context = 16, batch = 2, eval_every = 20 }
+
+[factors.start]
+start = {}
+other = { longest = 8 }
+
+[factors.text]
+code = { corpus = { name = "stdlib" } }
+prose = { corpus = { name = "bible:en" } }
+
+[[hypotheses]]
+name = "it"
+arm = "other"
+claim = "lower"
+"""
+OWN_NOISE = [0.0, 0.01, 0.05]
+"""Differences of the second arm, by seed."""
+OF_BLOCK = {"code": 1.0, "prose": -0.5}
+"""Times OWN_NOISE in that block; their mean is a quarter of it."""
+
+
+def pilot_of(folder: Path, text: str) -> Path:
+    """A finished study of the spec under other names of arms, as a record."""
+    spec = parse_spec(tomllib.loads(text.replace("other", "short").replace("start", "long")), "x")
+    rows = []
+    for name, arm in spec.arms.items():
+        octaves = math.log2((arm.learning_rate or 2e-3) / 2e-3)
+        block = (arm.levels or {}).get("text", "")
+        for seed in spec.seeds:
+            own = OWN_NOISE[seed] * OF_BLOCK.get(block, 1.0) if "short" in name else 0.0
+            rows.append(record_row(name, seed, 2.0 + own + octaves**2))
+    save(folder / "spec.json", spec.model_dump(mode="json"))
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize(("text", "share"), [(CURVES, 1.0), (BLOCKS, 0.25)])
+def test_curves_and_means_of_other_names_have_the_spread_of_those_of_the_pilot(
+    text: str, share: float, tmp_path: Path
+) -> None:
+    [row] = powers(parse_spec(tomllib.loads(text), "here"), pilot_of(tmp_path, text))
+    assert row["sd"] == pytest.approx(share * np.std(OWN_NOISE, ddof=1))
+    assert row["seeds"] == 3
+
+
+def test_a_pilot_without_curves_says_nothing_of_minima(pilot: Path) -> None:
+    with pytest.raises(ValueError, match=r"pilot must have curves over learning rates for 'it'"):
+        powers(parse_spec(tomllib.loads(CURVES), "here"), pilot)
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])

@@ -12,20 +12,23 @@ import pytest
 from studies import record_row
 
 from plkernel.analysis.figures.style import rendered
+from plkernel.common.files import REGISTERED
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.results.answer import answer
 from plkernel.results.cautions import warnings
 from plkernel.results.comparison import compare, table
 from plkernel.results.figures import drawings
-from plkernel.results.page import page, text_report
+from plkernel.results.page import _verdict_table, page, text_report
 from plkernel.results.rate_curves import CurveResult, RateCurve, _loss, parabola
 from plkernel.results.rate_report import (
     STEEP,
     _loss_limits,
     curve_cautions,
     curve_clauses,
+    curve_rows,
     rate_figure,
 )
+from plkernel.results.registration import register
 from plkernel.results.study import read_study
 
 SPEC = """
@@ -74,9 +77,15 @@ def loss_at(arm: str, rate: float, seed: int) -> float:
     return least + own + 0.01 * seed + 0.02 * math.log2(rate / best) ** 2
 
 
-def study_folder(folder: Path, diverged: tuple[str, ...] = (), left: tuple[str, ...] = ()) -> Path:
-    """A study of the spec as a record: runs named in `left` have not ended."""
-    spec = load_spec(spec_file(folder))
+def study_folder(
+    folder: Path,
+    diverged: tuple[str, ...] = (),
+    left: tuple[str, ...] = (),
+    text: str = SPEC,
+) -> Path:
+    """A study of a spec as a record: arms, or runs, named in `left` have not ended."""
+    folder.mkdir(exist_ok=True)
+    spec = load_spec(spec_file(folder, text))
     study = folder / "study"
     study.mkdir()
     (study / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
@@ -84,8 +93,10 @@ def study_folder(folder: Path, diverged: tuple[str, ...] = (), left: tuple[str, 
     for curve, by_rate in spec.curves.items():
         for rate, arm in by_rate.items():
             for seed in spec.seeds:
-                if f"{arm} {seed}" not in left:
-                    loss = None if arm in diverged else loss_at(curve, rate, seed)
+                run = f"{arm} {seed}"
+                if run not in left and arm not in left:
+                    is_lost = arm in diverged or run in diverged
+                    loss = None if is_lost else loss_at(curve, rate, seed)
                     rows.append(record_row(arm, seed, loss))
     (study / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return study
@@ -284,6 +295,67 @@ def test_a_curve_waits_for_every_rate_of_a_seed(tmp_path):
     assert not any("fewer than half" in text for text in warnings(comparison))
 
 
+@pytest.mark.parametrize(
+    ("rates", "shown", "told"),
+    [
+        (
+            RATES[3:],
+            [1e-3, 2e-3, 4e-3],
+            [
+                "long and short: no run has ended yet at learning rate 0.008 and 0.016, so that"
+                " minima are preliminary."
+            ],
+        ),
+        (
+            RATES[2:],
+            [],
+            [
+                "long and short: no run has ended yet at learning rate 0.004, 0.008 and 0.016, so"
+                " that minima are preliminary."
+            ],
+        ),
+    ],
+)
+def test_a_part_of_the_rates_makes_preliminary_curves(tmp_path, rates, shown, told):
+    left = tuple(f"{name}_{rate:g}" for name in ("long", "short") for rate in rates)
+    comparison = compare(read_study(study_folder(tmp_path, left=left)))
+    assert curve_cautions(comparison.curves) == told
+    for kept in table(comparison)["curves"]:
+        assert kept["fitted"] == shown
+        assert kept["rates"] == RATES
+    short = comparison.curves[1]
+    assert short.difference.n == (5 if shown else 0)
+    assert comparison.declared.waiting == 5 * len(left)
+    assert comparison.declared.outcomes[0].doubts[0].startswith("short: no run has ended yet at")
+    assert page(comparison, [])
+
+
+def test_seeds_that_wait_at_other_rates_make_no_curve_yet(tmp_path):
+    left = tuple(f"short_{RATES[seed]:g} {seed}" for seed in range(5))
+    comparison = compare(read_study(study_folder(tmp_path, left=left)))
+    told = "short: no seed has ended yet at every learning rate"
+    assert curve_cautions(comparison.curves) == [f"{told}."]
+    assert comparison.declared.outcomes[0].doubts == (told,)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_curve_without_a_common_seed_has_no_minimum_and_no_difference(tmp_path):
+    """Every seed diverges at another rate."""
+    diverged = tuple(f"short_{RATES[seed]:g} {seed}" for seed in range(5))
+    comparison = compare(read_study(study_folder(tmp_path, diverged=diverged)))
+    told = "short: no seed finished at every usable learning rate"
+    assert curve_cautions(comparison.curves) == [
+        "short: without seed 0, 1, 2, 3 and 4, whose runs did not finish at every learning rate.",
+        f"{told}: add seeds.",
+    ]
+    assert comparison.declared.outcomes[0].doubts == (told,)
+    rows = curve_rows(comparison.curves)
+    assert rows[1] == ["short", "-", "-", "-", "", "", "-", "0"]
+    assert [one["at_edge"] for one in table(comparison)["curves"]] == [False, False]
+    assert "not finite" not in text_report(comparison)
+    assert page(comparison, [])
+
+
 def test_the_report_says_draws_and_keeps_the_minima(tmp_path):
     comparison = compare(read_study(study_folder(tmp_path, diverged=("long_0.016",))))
     assert "short is ahead of long, -0.020 (-0.020 to -0.019) bits per byte" in answer(comparison)
@@ -301,14 +373,34 @@ def test_the_report_says_draws_and_keeps_the_minima(tmp_path):
     assert kept[0]["best_rate"] == pytest.approx(4e-3, rel=1e-6)
 
 
+def test_a_registered_minimum_is_over_the_registered_rates_and_seeds(tmp_path):
+    """A rate and a seed join the study later; at that rate the losses of short are far lower."""
+    before = study_folder(tmp_path / "before")
+    register(load_spec(before / "spec.json"), before / REGISTERED, before)
+    planned = compare(read_study(before))
+    text = SPEC.replace("[1e-3, 2e-3,", "[1e-3, 2e-3, 3e-3,")
+    text = text.replace("seeds = [0, 1, 2, 3, 4]", "seeds = [0, 1, 2, 3, 4, 5]")
+    after = study_folder(tmp_path / "after", text=text)
+    rows = [json.loads(line) for line in (after / "rows.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["arm"] == "short_0.003":
+            row["result"]["final_val_bpb"] -= 0.5
+            row["result"]["test_bpb"] -= 0.5
+    (after / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (before / REGISTERED).rename(after / REGISTERED)
+    comparison = compare(read_study(after))
+    assert comparison.curves[1].difference.mean < planned.curves[1].difference.mean - 0.1
+    assert comparison.declared.outcomes == planned.declared.outcomes
+    assert comparison.declared.waiting == 0
+    [told] = [text for text in comparison.declared.provenance if text.startswith("Changed since")]
+    assert "judged as registered, over the registered arms and seeds: arms.long_0.003 was" in told
+    table_after = _verdict_table(comparison, comparison.declared)
+    table_before = _verdict_table(planned, planned.declared)
+    assert table_after.groups == table_before.groups
+
+
 def test_a_seed_whose_run_diverged_at_one_rate_is_named(tmp_path):
-    study = study_folder(tmp_path)
-    rows = [json.loads(line) for line in (study / "rows.jsonl").read_text().splitlines()]
-    lost = [record_row(row["arm"], 3, None) for row in rows if row["seed"] == 3]
-    kept = [row for row in rows if (row["arm"], row["seed"]) != ("short_0.001", 3)]
-    kept += [row for row in lost if row["arm"] == "short_0.001"]
-    (study / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
-    comparison = compare(read_study(study))
+    comparison = compare(read_study(study_folder(tmp_path, diverged=("short_0.001 3",))))
     assert sorted(comparison.curves[1].curve.minima) == [0, 1, 2, 4]
     assert any("short: without seed 3, whose runs" in one for one in warnings(comparison))
 

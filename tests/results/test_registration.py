@@ -289,6 +289,17 @@ def test_the_registered_hypotheses_are_judged(declared_study: Writer) -> None:
     assert one.provenance[-1].startswith("Changed since, and judged as registered")
 
 
+def test_runs_of_another_number_of_steps_than_registered_are_lost(declared_study: Writer) -> None:
+    folder = declared_study([HELPS], [LEARNT])
+    registered(folder)
+    for name in ("spec.json", "rows.jsonl"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace('"steps": 40', '"steps": 50'))
+    one = of(folder)
+    assert [change.partition(" was ")[0] for change in one.changes] == ["train.steps"]
+    assert (one.lost, one.outcomes[0].judgement.n, one.gates[0].estimate.n) == (12, 0, 0)
+
+
 def test_a_changed_registration_counts_for_nothing(declared_study: Writer) -> None:
     folder = declared_study([HELPS])
     save_json(folder / "base/seed-0/result.json", {})
@@ -329,7 +340,7 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(
     spec: Spec, tmp_path: Path
 ) -> None:
     path = tmp_path / "registered" / "claims.json"
-    assert register(spec, path, tmp_path)
+    assert register(spec, path, tmp_path / "out")
     content = load_json(path)
     sha256 = content.pop("sha256")
     assert (
@@ -348,7 +359,7 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(
     one = read_registration(path)
     assert one.intact
     before = path.read_bytes()
-    assert not register(spec, path, tmp_path)
+    assert not register(spec, path, tmp_path / "out")
     with pytest.raises(
         ValueError,
         match=r"without another registration, got .* \(seeds was .*\); a registration is never",
@@ -361,7 +372,7 @@ def test_a_registration_holds_the_settled_spec_and_a_fingerprint(
     ):
         register(other(spec, gates=few), tmp_path / "r.json", tmp_path)
     many = {**spec.model_dump()["arms"], "base": {"train": {"truncation_windows": 16_000}}}
-    assert register(other(spec, gates=few, arms=many), tmp_path / "many.json", tmp_path)
+    assert register(other(spec, gates=few, arms=many), tmp_path / "many.json", tmp_path / "many")
     with pytest.raises(
         ValueError, match=r"spec 'claims' must declare what to decide, got no \[\[hypotheses\]\]"
     ):
@@ -374,8 +385,9 @@ def test_one_changed_word_and_another_registration_are_noticed(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="spec 'claims' must have at least two seeds, got 1"):
         register(other(spec, seeds=[0]), tmp_path / "r.json", tmp_path)
-    register(other(spec, seeds=[0, 1]), tmp_path / "other/registered.json", tmp_path)
-    assert registration_of(spec, tmp_path / "other") is None
+    apart = tmp_path / "other/registered.json"
+    register(other(spec, seeds=[0, 1]), apart, tmp_path / "other")
+    assert registration_of(spec, tmp_path / "other") == read_registration(apart)
     command(spec, register=())
     path = registration.place_of(spec)
     assert f"registered: {path}; commit it before the runs" in capsys.readouterr().out
@@ -396,6 +408,45 @@ def test_one_changed_word_and_another_registration_are_noticed(
             ValueError, match="must be as it was written, got one that was changed since; bring it"
         ):
             action()
+
+
+def test_a_study_finds_a_registration_in_a_file_of_another_name(
+    declared_study: Writer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = declared_study([HELPS])
+    spec = load_spec(folder / "spec.json")
+    copy = folder / "registered.json"
+    command(spec, out=folder, register=(Path("mine.json"),))
+    assert f"the study finds its copy {copy}" in capsys.readouterr().out
+    assert of(folder).registered
+    assert registration_of(spec, folder) == read_registration(Path("mine.json"))
+    copy.unlink()
+    assert registration_of(spec, folder) is None
+    command(spec, out=folder, register=(Path("mine.json"),))
+    assert copy.read_bytes() == Path("mine.json").read_bytes()
+    again = other(spec, seeds=[0, 1])
+    for path in ((), (Path("second.json"),)):
+        message = f"study 'claims' must have one registration, got .* beside {copy}; that is never"
+        with pytest.raises(ValueError, match=message):
+            command(again, out=folder, register=path)
+    assert not Path("second.json").exists()
+    assert not registration.place_of(spec).exists()
+
+
+def test_a_file_of_another_name_is_refused_beside_that_of_the_study(
+    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = registration.place_of(spec)
+    register(spec, place, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match=f"got mine.json beside {place}"):
+        register(other(spec, seeds=[0, 1]), Path("mine.json"), tmp_path / "out")
+    assert not Path("mine.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -505,6 +556,7 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
     """
     pilot = declared_study(name="pilot")
     path = tmp_path / "r.json"
+    out = tmp_path / "out"
     narrow = {**SAME, "name": "narrow", "margin": 0.001}
     spec = load_spec(
         declared_study([HELPS, SAME, narrow, {**WORSE, "arm": "untried"}]) / "spec.json"
@@ -513,9 +565,9 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
         ValueError,
         match=r"'narrow' must be at least 0.5, got 0.\d\d if the difference is 0; spread 0.00.*--u",
     ):
-        command(spec, register=(path,), pilot=pilot)
+        command(spec, out=out, register=(path,), pilot=pilot)
     assert not path.exists()
-    command(spec, register=(path,), pilot=pilot, underpowered=True)
+    command(spec, out=out, register=(path,), pilot=pilot, underpowered=True)
     told = capsys.readouterr().out
     assert re.search(
         r"power of 'helps': 1.00 if the difference is -0.02; 0.80 if it is -0.01\d; spread 0.00",
@@ -527,7 +579,7 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
         re.M,
     )
     assert [row["name"] for row in load_json(path)["power"]] == ["helps", "same", "narrow", "worse"]
-    command(spec, register=(path,))
+    command(spec, out=out, register=(path,))
     assert "the power is not known; --pilot FOLDER takes" in capsys.readouterr().out
     with pytest.raises(
         ValueError,

@@ -63,6 +63,17 @@ ROW = {
     "config": {"corpus": {}, "model": {}},
     "environment": {},
 }
+LOSSES = {"step": 0, "bytes": 0, "val_bpb": 8.0}
+GROUPS = {"up_to": [64], "queries": [4], "accuracy": [0.5]}
+RECALL = {
+    "test": "persistence",
+    "length": 64,
+    "pairs": 4,
+    "sequences": 1,
+    "accuracy": 0.5,
+    "distance": GROUPS,
+    "order": GROUPS,
+}
 
 
 @pytest.mark.parametrize(
@@ -79,6 +90,16 @@ ROW = {
             f"arms.{BASELINE}.against must be one of the arms, got 'x'",
         ),
         ("spec.json", {"arms": {BASELINE: {"rates": [-1.0]}}}, "rates.0: .*got -1.0"),
+        ("spec.json", {"arms": {BASELINE: {"train": 3}}}, f"arms.{BASELINE}.train: .*got 3"),
+        ("spec.json", {"train": {"batch": "x"}}, "train.batch: .*got 'x'"),
+        (
+            "spec.json",
+            {
+                "tuning": {"method": "curve"},
+                "arms": {BASELINE: {"levels": {"learning_rate": "0.1"}}},
+            },
+            f"arms.{BASELINE}.learning_rate must be one of tuning.rates in a study of curves",
+        ),
         (
             "references.json",
             {"references": [{**REFERENCE, "orders": [1]}]},
@@ -90,11 +111,52 @@ ROW = {
             f"must belong to arm '{BASELINE}' and seed 0, got '{BASELINE}' and 7",
         ),
         (f"{RUN}/config.json", {"model": 3}, "seed-0: config.model: .*got 3"),
+        (f"{RUN}/config.json", {"corpus": {"size": "x"}}, "config.corpus.size: .*got 'x'"),
         (f"{RUN}/environment.json", {"commit": 1}, "seed-0: environment.commit: .*got 1"),
         (f"{RUN}/result.json", {"status": "done"}, "seed-0: status: .*'finished', .*got 'done'"),
         (f"{RUN}/result.json", "3", "result.json must hold an object, got 3"),
         (f"{RUN}/result.json", {"steps": "9"}, "seed-0: result.steps: .*got '9'"),
         (f"{RUN}/result.json", {"truncation": {"given": [1], "bpb": []}}, "of one length"),
+        (
+            f"{RUN}/result.json",
+            {"final_val_bpb": 1e308},
+            r"result.final_val_bpb: must lie between -1e\+39 and 1e\+39, got 1e\+308",
+        ),
+        (
+            f"{RUN}/result.json",
+            {"truncation": {"given": [1], "bpb": [2.0], "standard_error": 0.1}},
+            "truncation.standard_error: .*got 0.1",
+        ),
+        (
+            f"{RUN}/result.json",
+            {"recall": {"tests": [{**RECALL, "test": "memory"}]}},
+            "result.recall.tests.0.test: .*'capacity' or 'persistence', got 'memory'",
+        ),
+        (
+            f"{RUN}/result.json",
+            {"recall": {"tests": [RECALL]}},
+            "result.recall.tests: must hold capacity and persistence, got no capacity",
+        ),
+        (
+            f"{RUN}/metrics.jsonl",
+            {**LOSSES, "val_bpb": -1e300},
+            r"evaluations.0.val_bpb: must lie between -1e\+39 and 1e\+39, got -1e\+300",
+        ),
+        (
+            f"{RUN}/metrics.jsonl",
+            {**LOSSES, "half_life_quantiles": [[]]},
+            "first.half_life_quantiles.0: .*at least 1 item",
+        ),
+        (
+            f"{RUN}/metrics.jsonl",
+            {**LOSSES, "half_life_quantiles": [[1.0], [1.0, 2.0]]},
+            "first.half_life_quantiles: must hold rows of one length, got 1 and 2",
+        ),
+        (
+            f"{RUN}/metrics.jsonl",
+            {**LOSSES, "kernel": {"lags": [1], "blocks": [[1.0], [1.0, 2.0]]}},
+            "first.kernel.blocks: must hold rows of one length, got 1 and 2",
+        ),
         (
             f"{RUN}/metrics.jsonl",
             None,
@@ -136,6 +198,8 @@ def test_damage_is_named_with_its_file(study: Path, file: str, content: Any, mes
         path.unlink()
     elif isinstance(content, str):
         path.write_text(content)
+    elif path.suffix == ".jsonl":
+        path.write_text(f"{json.dumps(content)}\n")
     else:
         save(path, {**(json.loads(path.read_text()) if path.exists() else {}), **content})
     with pytest.raises(ValueError, match=message):
@@ -177,6 +241,74 @@ def test_a_record_is_the_study_and_restores_it(study: Path, tmp_path: Path) -> N
         save(again / name, json.loads((record / name).read_text()))
     save_record(read_study(again), tmp_path / "fourth")
     assert (tmp_path / "fourth/rows.jsonl").read_bytes() == (record / "rows.jsonl").read_bytes()
+
+
+def test_a_record_keeps_what_the_study_lacks(study: Path, tmp_path: Path) -> None:
+    """Runs of other seeds, and those that go on; in the search for learning rates too."""
+    record = tmp_path / "record"
+    for folder in (study, study / "tuning"):
+        write_study(folder, seeds=(0, 1, 2))
+    assert save_record(read_study(study), record) == []
+    whole = read_study(record)
+    for folder in (study, study / "tuning"):
+        change(folder / "spec.json", seeds=[0, 1])
+    (study / "concentrated/seed-0/result.json").unlink()
+    change(study / RUN / "result.json", test_bpb=1.5)
+    named = [f"{BASELINE}/seed-2", "concentrated/seed-0", "concentrated/seed-2"]
+    assert save_record(read_study(study), record) == [*named, named[0], named[2]]
+    kept = read_study(record)
+    assert kept.seeds == (0, 1)
+    assert kept.beside == (("concentrated", 2), (BASELINE, 2))
+    assert kept.finished(BASELINE)[0].result.test_bpb == 1.5  # type: ignore[union-attr]
+    assert kept.finished("concentrated") == whole.finished("concentrated")[:2]
+    for part in (record, record / "tuning"):
+        change(part / "spec.json", seeds=[0, 1, 2])
+        assert len(read_study(part).finished()) == 6
+
+
+@pytest.mark.parametrize("part", [".", "tuning"])
+def test_a_record_takes_no_runs_of_other_settings(part: str, study: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    write_study(study / "tuning")
+    save_record(read_study(study), record)
+    before = {path: path.read_bytes() for path in record.rglob("*.*")}
+    (study / part / RUN / "result.json").unlink()
+    change(study / part / BASELINE / "seed-1/config.json", train={"steps": 80})
+    change(study / "concentrated/seed-0/result.json", test_bpb=1.5)
+    with pytest.raises(
+        ValueError,
+        match=rf"record must hold runs of the study's settings, got .* whose {RUN} is missing in"
+        r" the study and was made by another spec \(train.* name another folder",
+    ):
+        save_record(read_study(study), record)
+    assert {path: path.read_bytes() for path in record.rglob("*.*")} == before
+
+
+def test_nothing_is_restored_of_a_record_with_a_damaged_search(study: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    write_study(study / "tuning")
+    save_record(read_study(study), record)
+    (record / "tuning/rows.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match=r"tuning/rows.jsonl: arm is missing"):
+        restore(record, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_finished_runs_that_the_spec_leaves_out_are_known(study: Path, tmp_path: Path) -> None:
+    """Of a folder and of its record; runs that have not finished are no loss."""
+    write_study(study, seeds=(0, 1, 2), effects={BASELINE: 0.0, "concentrated": 0.1, "other": 0.2})
+    change(study / "other/seed-0/result.json", status="failed")
+    record = tmp_path / "record"
+    save_record(read_study(study), record)
+    for folder in (study, record):
+        arms = {arm: {} for arm in (BASELINE, "concentrated")}
+        change(folder / "spec.json", seeds=[1, 2], arms=arms)
+        assert read_study(folder).beside == (
+            ("concentrated", 0),
+            (BASELINE, 0),
+            ("other", 1),
+            ("other", 2),
+        )
 
 
 @pytest.mark.parametrize("name", ["../escape", "/tmp/escape", ".hidden", "a/b", ""])

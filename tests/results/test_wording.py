@@ -8,6 +8,7 @@ from plkernel.config.schema import Hypothesis
 from plkernel.results.statistics import Estimate, mean_interval
 from plkernel.results.wording import (
     interval_text,
+    left_out,
     mean_and_half_width,
     mean_and_interval,
     mean_text,
@@ -63,3 +64,29 @@ def test_a_statement_has_its_metric_and_what_differs_from_the_defaults() -> None
     assert statement(one) == "metric val_bpb, arm a, claim lower"
     wider = one.model_copy(update={"margin": 0.5})
     assert statement(wider) == "metric val_bpb, arm a, claim lower, margin 0.5"
+
+
+@pytest.mark.parametrize(
+    ("places", "sentences"),
+    [
+        ([], []),
+        (
+            [("a", 7)],
+            [
+                "The folder has 1 finished run of seed 7, left out as the spec has seed 0 and 1"
+                " alone; plkernel.experiment with --seeds 0 1 7 takes all in."
+            ],
+        ),
+        (
+            [("u", 0), ("v", 0), ("w", 0), ("x", 0), ("y", 0), ("y", 9), ("z", 9)],
+            [
+                "The folder has 7 finished runs of arm u, v, w, x and 2 more, left out as the spec"
+                " has no such arm."
+            ],
+        ),
+    ],
+)
+def test_runs_that_a_spec_leaves_out_are_counted(
+    places: list[tuple[str, int]], sentences: list[str]
+) -> None:
+    assert left_out(places, ["a", "b"], [0, 1]) == sentences

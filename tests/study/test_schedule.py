@@ -2,7 +2,9 @@
 time.
 """
 
+import json
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -14,17 +16,21 @@ from typing import Any
 
 import pytest
 
+from plkernel.commands import experiment
 from plkernel.commands.experiment import _cautions, forecast
-from plkernel.common.files import REGISTERED, TUNING, load_json, save_json
+from plkernel.common.files import REGISTERED, SPEC, TUNING, load_json, run_folder, save_json
 from plkernel.config.condition import Condition
-from plkernel.config.reading import load_spec
+from plkernel.config.reading import load_spec, load_values, parse_spec
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.spec import Spec
+from plkernel.results.record import save_record
 from plkernel.results.registration import place_of, register
+from plkernel.results.study import read_study
+from plkernel.results.wording import left_out
 from plkernel.study import dry_run, schedule
 from plkernel.study import engine as engines
 from plkernel.study.engine import Job, LocalEngine, start_process
-from plkernel.study.schedule import run_experiment
+from plkernel.study.schedule import run_experiment, search_of, take_record, tuned
 from plkernel.training.folder import RunFolder, locked
 from plkernel.training.loop import prepare, run_training
 
@@ -292,6 +298,139 @@ def test_a_folder_of_another_spec_and_a_damaged_result_are_refused(
     with pytest.raises(ValueError, match=message):
         run_experiment(spec, tmp_path / "out", engine=engine)
     assert engine.started == []
+
+
+def spec_of(path: Path, **changes: Any) -> Spec:
+    """The spec of a file with other values."""
+    return parse_spec({**load_values(path), **changes}, "changed")
+
+
+def ended_study(spec: Spec, out: Path) -> Path:
+    """A study in `out` all of whose runs have finished, untrained."""
+    for arm in spec.arms:
+        for seed in spec.seeds:
+            folder = RunFolder(run_folder(out, arm, seed))
+            save_json(folder.path / "config.json", prepare(spec, arm, seed, out).config)
+            save_json(folder.path / "environment.json", {})
+            row = {"step": 0, "bytes": 0, "val_bpb": 1.0}
+            (folder.path / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
+            folder.finish(RESULT)
+    save_json(out / SPEC, spec.model_dump(mode="json"))
+    return out
+
+
+OTHERS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"name": "other"},
+        "out must be a new folder or that of study 'other', got .*, which is that of 'tiny'; name"
+        " another --out",
+    ),
+    (
+        {"arms": {"new": {}, "newer": {"placement": "log-spaced"}}, "baseline": "new"},
+        "whose runs are of arms that the spec does not have, such as 'power-law'; name another --o",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), OTHERS)
+def test_the_folder_of_another_study_is_refused(
+    tiny_spec: SpecWriter, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = tiny_spec(steps=2)
+    out = ended_study(load_spec(path), tmp_path / "out")
+    before = (out / SPEC).read_bytes()
+    engine = Idle()
+    with pytest.raises(ValueError, match=message):
+        run_experiment(spec_of(path, **changes), out, engine=engine)
+    assert (out / SPEC).read_bytes() == before
+    assert engine.started == []
+    (out / SPEC).unlink()
+    shutil.rmtree(out / "uniform")
+    run_experiment(spec_of(path, name="tiny", seeds=[5]), out, engine=Idle())
+
+
+def test_a_study_goes_on_with_other_seeds_arms_and_words(
+    tiny_spec: SpecWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Finished runs that the spec no longer asks for are named before any run and in the report."""
+    path = tiny_spec(steps=2)
+    values = load_values(path)
+    out = ended_study(load_spec(path), tmp_path / "out")
+    arms = {**values["arms"], "more": {"placement": "log-spaced"}}
+    for changes, started in (
+        ({"description": "Edited."}, []),
+        ({"arms": arms}, ["more seed 0", "more seed 1"]),
+        ({"seeds": [1, 2]}, ["uniform seed 2", "power-law seed 2"]),
+    ):
+        engine = Idle()
+        assert run_experiment(spec_of(path, **changes), out, engine=engine) == []
+        assert engine.started == started
+        said = capsys.readouterr().err
+        assert ("note: The folder has" in said) == ("seeds" in changes)
+    of_seeds = (
+        "The folder has 2 finished runs of seed 0, left out as the spec has seed 1 and 2 alone;"
+        " plkernel.experiment with --seeds 1 2 0 takes all in."
+    )
+    of_arms = "The folder has 2 finished runs of arm more, left out as the spec has no such arm."
+    assert f"note: {of_seeds}\nnote: {of_arms}\n" in said
+    assert left_out(read_study(out).beside, list(values["arms"]), [1, 2]) == [of_seeds, of_arms]
+
+
+def test_a_record_is_taken_in_once_it_is_known_to_suit(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    path = tiny_spec(steps=2)
+    spec = load_spec(path)
+    record = tmp_path / "record"
+    save_record(read_study(ended_study(spec, tmp_path / "study")), record)
+    assert take_record(spec, record, tmp_path / "out") == 4
+    engine = Idle()
+    grown = spec_of(path, seeds=[0, 1, 2])
+    assert take_record(grown, record, tmp_path / "out") == 0
+    run_experiment(grown, tmp_path / "out", engine=engine)
+    assert engine.started == ["uniform seed 2", "power-law seed 2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"name": "other"},
+            "record must be one of study 'other', got .*record, which is of 'tiny'; name its own",
+        ),
+        (
+            {"seeds": [5]},
+            "its uniform seed 0 was made by another spec .train.steps was 2, is now 3.; name anoth",
+        ),
+    ],
+)
+def test_nothing_is_taken_from_the_record_of_another_study(
+    tiny_spec: SpecWriter, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    record = tmp_path / "record"
+    study = ended_study(load_spec(tiny_spec(steps=2)), tmp_path / "study")
+    save_record(read_study(study), record)
+    spec = spec_of(tiny_spec(steps=3), **changes)
+    with pytest.raises(ValueError, match=message):
+        experiment.command(spec, out=tmp_path / "out", record=record)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_taken_from_a_record_whose_search_had_other_settings(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    def spec(steps: int) -> Spec:
+        return load_spec(tiny_spec(head=f"{SEARCH}\nsteps = {steps}"))
+
+    study = tmp_path / "study"
+    ended_study(search_of(spec(2)), study / TUNING)
+    ended_study(tuned(spec(2), study), study)
+    record = tmp_path / "record"
+    save_record(read_study(study), record)
+    with pytest.raises(ValueError, match=r"uniform_rate-0.001 seed 7 was made by another spec"):
+        take_record(spec(3), record, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert take_record(spec(2), record, tmp_path / "out") == 8
 
 
 @pytest.mark.parametrize(

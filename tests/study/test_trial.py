@@ -147,6 +147,21 @@ def test_a_folder_without_a_name_is_refused_before_anything_is_measured(
     assert f"got '{out}'; the spec is written beside it, as NAME.toml" in told
 
 
+def test_a_corpus_of_recall_is_refused_by_name(tmp_path: Path, refused: Any) -> None:
+    name = "synthetic:recall,pairs=4,length=32"
+    told = refused(command.command, name, "--out", tmp_path / "out")
+    assert "text must be a corpus whose bytes are all predicted" in told
+    assert f"got '{name}'" in told
+    assert "plkernel.experiment" in told
+
+
+def test_a_text_whose_name_no_spec_holds_is_refused_before_it_is_read(
+    tmp_path: Path, refused: Any
+) -> None:
+    told = refused(command.command, "no-such-\udcff.txt", "--out", tmp_path / "out")
+    assert "text must have a name in UTF-8, which the spec will hold, got" in told
+
+
 def test_a_short_text_is_refused_with_the_bytes_that_it_needs(tmp_path: Path, refused: Any) -> None:
     path = tmp_path / "short.txt"
     path.write_text("a short text. " * 100)

@@ -178,6 +178,13 @@ def test_a_folder_is_held_by_one_process(
     assert "mount its file system" not in str(caught.value)
 
 
+def test_a_folder_that_no_checkpoint_can_be_written_to_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "name-\udcff"
+    with pytest.raises(ValueError, match="out x must be a path in UTF-8"), locked(folder, "out x"):
+        pass
+    assert not folder.exists()
+
+
 def test_links_in_a_folder_are_not_followed(folder: RunFolder, tmp_path: Path) -> None:
     begun(folder)
     (folder.path / METRICS).symlink_to(tmp_path / "elsewhere")

@@ -201,7 +201,7 @@ def test_a_script_and_a_module_are_named_as_one_would_type_them(
 
 def test_words_for_a_type_leave_out_none_alone() -> None:
     assert options.kind(float | None) == "a number"
-    assert options.kind(float | bytes | None) == "another value"
+    assert options.kind(float | bytes | None) == "a number or another value"
 
 
 def test_a_source_tree_without_git_has_a_digest_but_no_commit(

@@ -305,7 +305,7 @@ def test_a_run_goes_out_and_comes_back_by_the_commands(
     assert json.loads((folder / "config.json").read_text())["source"] == str(
         tmp_path / "official.pth"
     )
-    with pytest.raises(ValueError, match="folder must hold no model"):
+    with pytest.raises(ValueError, match="out must hold no model"):
         load(tmp_path / "official.pth", folder)
     task = prepare(load_spec(tiny_spec(steps=1, eval_every=1)), "uniform", 0, tmp_path / "ssm")
     run_training(task, progress_bar=False)

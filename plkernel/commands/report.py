@@ -25,9 +25,7 @@ from plkernel.results.conclusion import overview
 from plkernel.results.page import page, text_report
 from plkernel.results.record import record_row, save_record
 from plkernel.results.study import read_study
-
-MOST_NAMES = 4
-"""Runs that a note names."""
+from plkernel.results.wording import first_few
 
 
 def report(
@@ -73,14 +71,11 @@ def report(
 
 
 def _note_kept(names: Sequence[str], folder: Path, record: Path) -> None:
-    """Say on standard error which runs of a record the study lacks."""
+    """Say on standard error which rows of a record are of no run of the study."""
     rows = cli.counted(len(names), "row stays", "rows stay")
-    shown = ", ".join(names[:MOST_NAMES])
-    more = len(names) - MOST_NAMES
-    if more > 0:
-        shown += f" and {more} more"
     print(
-        f"note: {rows} in {record}, of runs that the study in {folder} lacks: {shown}",
+        f"note: {rows} in {record}, of runs that are not among those of the study in {folder}:"
+        f" {first_few(names)}; remove {record} first to give them up",
         file=sys.stderr,
     )
 

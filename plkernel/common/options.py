@@ -174,7 +174,7 @@ def check_given_values(command: Callable[..., Any], given: Sequence[str]) -> Non
         hint = flags.get(word.replace("_", "-"))
         ends_here = following.startswith("--") and following != "--help"
         if hint is not None and ends_here:
-            raise ValueError(f"{word} must be {kind(hint)}, got nothing; see --help")
+            raise ValueError(f"{word} must be {kind(hint)}, got nothing; leave it out instead")
 
 
 def _is_list(hint: Any) -> bool:

@@ -269,7 +269,7 @@ class Spec(Section):
         if step != last and (step % every or step > last):
             raise ValueError(
                 f"{option} must be one with an evaluation, every {every} steps and at {last}, got"
-                f" {step}"
+                f" {step}; change it or train.eval_every"
             )
 
     def _check_possible(self, one: Hypothesis | Gate) -> None:

@@ -17,10 +17,7 @@ from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import COMMON_STEP, Comparison, differs_in_task
 from plkernel.results.rate_report import curve_cautions
 from plkernel.results.study import Study, StudyRun
-from plkernel.results.wording import left_out, listed
-
-FEW = 4
-"""Up to so many names are listed; more are counted."""
+from plkernel.results.wording import first_few, left_out, listed
 
 
 def warnings(comparison: Comparison) -> list[str]:
@@ -32,10 +29,7 @@ def _sentence_on(names: Sequence[str], text: str) -> list[str]:
     """A sentence on arms or runs, "a, b and c: text."; none without any."""
     if not names:
         return []
-    shown = list(names[:FEW])
-    if len(names) > FEW:
-        shown.append(f"{len(names) - FEW} more")
-    return [f"{listed(shown)}: {text}."]
+    return [f"{first_few(names)}: {text}."]
 
 
 def _differ_in(values: Collection[Any], text: str) -> list[str]:
@@ -212,7 +206,8 @@ def other_texts(comparison: Comparison) -> list[str]:
             names.append(arm.name)
     return _sentence_on(
         names,
-        "on another corpus than the baseline, so that differences may be those of the texts",
+        "on another corpus than the arm compared with, so that differences may be those of the"
+        " texts",
     )
 
 

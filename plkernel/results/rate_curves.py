@@ -103,7 +103,7 @@ class RateCurve:
 
     losses   by rate (ascending) and seed, of seeds that have ended at every one of these rates;
              infinite where a run diverged or failed
-    waiting  further rates, at which no run has ended yet
+    waiting  further rates, at which some curve of the study has no ended run yet
     """
 
     name: str
@@ -183,7 +183,7 @@ class RateCurve:
         """Why its minimum is not to be trusted; None where nothing speaks against it."""
         if self.waiting:
             rates = listed(f"{rate:g}" for rate in self.waiting)
-            return f"{self.name}: no run has ended yet at learning rate {rates}"
+            return f"{self.name}: not every curve has an ended run at learning rate {rates} yet"
         if self.losses and not self.ended:
             return f"{self.name}: no seed has ended yet at every learning rate"
         if self.rates and not self.seeds:
@@ -267,17 +267,15 @@ def curve_results(study: Study) -> tuple[CurveResult, ...]:
 def rate_curve(
     study: Study, name: str, metric: str, seeds: Sequence[int] | None = None
 ) -> RateCurve:
-    """A curve of a study, of the loss whose minimum `metric` is; over all seeds unless given."""
-    by_rate = curves_of(study.spec["arms"])[name]
-    key = LOSSES[metric]
-    losses: dict[float, dict[int, float]] = {}
-    waiting = []
-    for rate, arm in sorted(by_rate.items()):
-        ended = _losses_of(study, arm, key, seeds)
-        if ended:
-            losses[rate] = ended
-        else:
-            waiting.append(rate)
+    """A curve of a study, of the loss whose minimum `metric` is; over all seeds unless given.
+
+    Minima over different rates differ even of equal curves. So a rate waits until every curve of
+    the study that has begun has an ended run at it.
+    """
+    ended = _ended_losses(study, LOSSES[metric], seeds)
+    shared = _shared_rates(ended)
+    losses = {rate: of_rate for rate, of_rate in ended[name].items() if rate in shared}
+    waiting = [rate for rate in ended[name] if rate not in shared]
     # Seeds that wait at some of the rates would shift the means at the others.
     whole = set.intersection(*(set(of_rate) for of_rate in losses.values())) if losses else set()
     kept = {}
@@ -286,16 +284,31 @@ def rate_curve(
     return RateCurve(name, kept, tuple(waiting))
 
 
-def _losses_of(study: Study, arm: str, key: str, seeds: Sequence[int] | None) -> dict[int, float]:
-    """The loss of every ended run of an arm by seed; over all seeds unless given."""
-    losses = {}
+def _ended_losses(
+    study: Study, key: str, seeds: Sequence[int] | None
+) -> dict[str, dict[float, dict[int, float]]]:
+    """The losses of ended runs by curve, rate (ascending) and seed; over all seeds unless given."""
+    by_arm: dict[str, dict[int, float]] = {}
     for run in study.runs:
-        if run.arm != arm or (seeds is not None and run.seed not in seeds):
+        if seeds is not None and run.seed not in seeds:
             continue
         loss = _loss(run, key)
         if loss is not None:
-            losses[run.seed] = loss
-    return losses
+            by_arm.setdefault(run.arm, {})[run.seed] = loss
+    curves = {}
+    for name, by_rate in curves_of(study.spec["arms"]).items():
+        curves[name] = {rate: by_arm.get(arm, {}) for rate, arm in sorted(by_rate.items())}
+    return curves
+
+
+def _shared_rates(ended: Mapping[str, Mapping[float, Mapping[int, float]]]) -> set[float]:
+    """The rates at which every curve with an ended run has one; see `_ended_losses`."""
+    begun = []
+    for by_rate in ended.values():
+        rates = {rate for rate, of_rate in by_rate.items() if of_rate}
+        if rates:
+            begun.append(rates)
+    return set.intersection(*begun) if begun else set()
 
 
 def _loss(run: StudyRun, key: str) -> float | None:

@@ -97,6 +97,7 @@ def _difference_cells(one: PairedDifference | None, p_value: float) -> list[str]
 
 
 def _test_cell(one: PairedDifference | None) -> str:
+    """The difference on test text; empty for the baseline, "-" where no seed has one."""
     if one is None:
         return ""
     return mean_and_half_width(one, "+.4f", one.n) if one.n else "-"
@@ -162,7 +163,7 @@ def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
 
 
 def _still_waiting(results: Sequence[CurveResult]) -> list[str]:
-    """Sentences on learning rates at which no run of a curve has ended, the same ones together."""
+    """Sentences on learning rates that curves wait for, the same ones together."""
     names: dict[tuple[float, ...], list[str]] = {}
     for one in results:
         if one.curve.waiting:
@@ -171,8 +172,8 @@ def _still_waiting(results: Sequence[CurveResult]) -> list[str]:
     for waiting, of_these in names.items():
         rates = listed(f"{rate:g}" for rate in waiting)
         sentences.append(
-            f"{listed(of_these)}: no run has ended yet at learning rate {rates}, so that minima are"
-            " preliminary."
+            f"{listed(of_these)}: not every curve has an ended run at learning rate {rates} yet, so"
+            " that minima are preliminary, over the other rates."
         )
     return sentences
 

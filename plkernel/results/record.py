@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,21 @@ from plkernel.common.files import (
     TUNING,
 )
 from plkernel.config.spec import with_defaults
-from plkernel.results.saved import EvaluationRow, RunResult
-from plkernel.results.study import Study, StudyRun, read_study, run_of, with_evaluations
+from plkernel.results.saved import EvaluationRow, RunResult, reference_entries
+from plkernel.results.study import (
+    Place,
+    Study,
+    StudyRun,
+    read_study,
+    recorded_runs,
+    run_of,
+    with_evaluations,
+)
 
 WHOLE = (REFERENCES, REGISTERED, MEASUREMENT)
 """Files that belong to the whole study."""
+SHARED = ("corpus", "model", "train")
+"""Sections of a spec that every arm starts from."""
 KEPT = ("arm", "seed", "status", "error", "config", "environment")
 """Fields that a record keeps of every ended run, as `StudyRun` names them."""
 
@@ -59,7 +69,8 @@ def save_record(study: Study, out: Path) -> list[str]:
 
     Rows that the record has of runs that have not ended in the study stay; the names of these runs
     are returned. `read_study` reads the record. Raises ValueError, before anything is written,
-    where `out` is the study itself or holds another one, or runs of other settings.
+    where `out` is the study itself or holds another one, runs of other settings, another
+    registration, or damage.
     """
     parts = [(study, out)]
     if (study.folder / TUNING / SPEC).exists():
@@ -81,9 +92,20 @@ def _write_record(study: Study, out: Path, kept: Sequence[Mapping[str, Any]]) ->
         lines.append(f"{json.dumps(from_json(finite))}\n")
     lines += [f"{json.dumps(row)}\n" for row in kept]
     files.atomic_write(out / ROWS, "".join(lines))
-    for name in WHOLE:
+    for name in (REGISTERED, MEASUREMENT):
         if (study.folder / name).exists():
             files.save_json(out / name, files.load_json(study.folder / name))
+    _write_references(study.folder / REFERENCES, out / REFERENCES)
+
+
+def _write_references(own: Path, recorded: Path) -> None:
+    """Write the references of a study to its record, where those of other corpora stay."""
+    entries = reference_entries(own)
+    if not entries:
+        return
+    corpora = [entry["corpus"] for entry in entries]
+    others = [entry for entry in reference_entries(recorded) if entry["corpus"] not in corpora]
+    files.save_json(recorded, {"references": [*entries, *others]})
 
 
 def _kept_rows(study: Study, out: Path) -> list[dict[str, Any]]:
@@ -93,12 +115,18 @@ def _kept_rows(study: Study, out: Path) -> list[dict[str, Any]]:
     """
     _check_place(study, out)
     path = out / ROWS
+    if not path.exists():
+        return []
+    try:
+        recorded = recorded_runs(path)
+    except ValueError as error:
+        raise ValueError(f"record: {error}; or remove {out}, to write it anew") from error
     ended = {(run.arm, run.seed) for run in study.ended}
     kept = []
     for row in files.read_lines(path, whole=True):
-        run = run_of(path, with_evaluations(row))
-        if (run.arm, run.seed) not in ended:
-            _check_settings(study, run, out)
+        place = _place(row)
+        if place not in ended:
+            _check_settings(study, recorded[place], out)
             kept.append(row)
     return kept
 
@@ -116,14 +144,25 @@ def _check_place(study: Study, out: Path) -> None:
             f"record must be an empty folder or a record of the same study, got {out}, which holds"
             " another study; name another folder"
         )
+    own = study.folder / REGISTERED
+    recorded = out / REGISTERED
+    if own.exists() and recorded.exists() and files.load_json(own) != files.load_json(recorded):
+        raise ValueError(
+            f"record must have the registration of the study, got another in {recorded}; name"
+            " another folder"
+        )
 
 
 def _check_settings(study: Study, recorded: StudyRun, out: Path) -> None:
     """Raise ValueError for a run of a record whose arm has other settings in the study."""
     own = next((run for run in study.ended if run.arm == recorded.arm), None)
-    if own is None:
-        return
-    differing = files.differences(with_defaults(recorded.config), with_defaults(own.config))
+    if own is not None:
+        before, now = recorded.config, own.config
+    else:
+        before, now = (
+            _settings(spec, recorded.arm) for spec in (files.load_object(out / SPEC), study.spec)
+        )
+    differing = files.differences(with_defaults(before), with_defaults(now))
     if differing:
         raise ValueError(
             f"record must hold runs of the study's settings, got {out}, whose {recorded.name} is"
@@ -132,8 +171,18 @@ def _check_settings(study: Study, recorded: StudyRun, out: Path) -> None:
         )
 
 
-def restore(record: Path, study: Path) -> int:
+def _settings(spec: Mapping[str, Any], arm: str) -> dict[str, Any]:
+    """The options of a spec that decide an arm, but for a learning rate that a search finds."""
+    settings = {name: spec.get(name) or {} for name in SHARED}
+    options = dict(spec["arms"].get(arm) or {})
+    options.pop("learning_rate", None)
+    return {**settings, "arm": options}
+
+
+def restore(record: Path, study: Path, chosen: Sequence[Collection[Place]] | None = None) -> int:
     """Write the folder of every run in `record` that `study` lacks, and return how many.
+
+    chosen: only runs of these arms and seeds, of the study and of its search for learning rates.
 
     A study goes on from there; the runs have no checkpoint and no curves for TensorBoard. Raises
     ValueError, before anything is written, where a row is damaged or there is none, and for links
@@ -143,6 +192,9 @@ def restore(record: Path, study: Path) -> int:
     if (record / TUNING / SPEC).exists():
         parts.append((record / TUNING, study / TUNING))
     missing = [missing_rows(part, place) for part, place in parts]
+    if chosen is not None:
+        pairs = zip(missing, chosen, strict=False)
+        missing = [[row for row in rows if _place(row) in places] for rows, places in pairs]
     for (part, place), rows in zip(parts, missing, strict=True):
         for name in WHOLE:
             if (part / name).exists() and not (place / name).exists():
@@ -150,6 +202,11 @@ def restore(record: Path, study: Path) -> int:
         for row in rows:
             _write_run(place, row)
     return sum(map(len, missing))
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    """Arm and seed of a row."""
+    return row["arm"], row["seed"]
 
 
 def missing_rows(record: Path, study: Path) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from plkernel.results.measurements import (
 )
 from plkernel.results.power import power_text, powers
 from plkernel.results.saved import Count, StudyFile, saved_type, validated
+from plkernel.results.study import check_same_name
 
 LEAST_POWER = 0.5
 """Claims with two bounds are not registered below it: they would hardly ever be confirmed."""
@@ -130,16 +131,21 @@ def register(
     stated_power = powers(spec, pilot) if pilot else None
     if stated_power and not underpowered:
         _check_power(stated_power)
+    check_same_name(out, spec.name)
     copy = copy_of(spec, path, out)
     check_file(path, "register")
     check_file(copy, "out")
     stated = spec.model_dump(mode="json")
-    if path.exists():
-        before = _same_registration(path, stated)
-        _check_alone(spec, path, out, before.sha256)
-        _save(before.content, before.sha256, copy)
-        return False
-    _check_gates(spec, stated, answers or {})
+    if not path.exists():
+        _check_gates(spec, stated, answers or {})
+    places = [path] if copy is None else [path, copy]
+    for found in (path, place_of(spec), out / REGISTERED):
+        if found.exists():
+            before = _same_registration(found, stated, path)
+            _check_alone(spec, found, out, before.sha256)
+            missing = [place for place in places if not place.exists()]
+            _save(before.content, before.sha256, *missing)
+            return False
     content = {
         "study": spec.name,
         "plkernel": installed("plkernel"),
@@ -150,17 +156,14 @@ def register(
         "rules": RULES,
         "spec": stated,
     }
-    sha256 = fingerprint(content)
-    _check_alone(spec, path, out, sha256)
-    _save(content, sha256, path, copy)
+    _save(content, fingerprint(content), *places)
     return True
 
 
-def _save(content: Mapping[str, Any], sha256: str, *paths: Path | None) -> None:
-    """Write a registration to these files; None is none."""
+def _save(content: Mapping[str, Any], sha256: str, *paths: Path) -> None:
+    """Write a registration to these files."""
     for path in paths:
-        if path is not None:
-            save_json(path, {**content, "sha256": sha256})
+        save_json(path, {**content, "sha256": sha256})
 
 
 def _check_alone(spec: Spec, path: Path, out: Path, sha256: str) -> None:
@@ -184,16 +187,25 @@ def _check_power(stated: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _same_registration(path: Path, stated: Mapping[str, Any]) -> Registration:
-    """The registration at `path`; ValueError where it is that of another spec."""
-    before = read_registration(path)
-    _check_intact(before, path, "register")
+def _same_registration(place: Path, stated: Mapping[str, Any], path: Path) -> Registration:
+    """The registration at `place`; ValueError where it is that of another spec.
+
+    path: the file that the new one was to be written to.
+    """
+    before = read_registration(place)
+    _check_intact(before, place, "register")
     differing = changes(before.spec, stated)
-    if differing:
+    if differing and place == path:
         raise ValueError(
             f"register must name a file without another registration, got {path}"
             f" ({'; '.join(differing[:3])}); a registration is never overwritten, name another"
             " file or give the spec another name"
+        )
+    if differing:
+        raise ValueError(
+            f"register: study {stated['name']!r} must have one registration, got {path} beside"
+            f" {place} ({'; '.join(differing[:3])}); that is never overwritten, give the spec"
+            " another name and out"
         )
     return before
 

@@ -35,7 +35,7 @@ WIDE = " - "
 """Between the name of a run and its metric, in a chart that wandb exports: one column a run."""
 WIDE_BOUNDS = ("__MIN", "__MAX")
 """Ends of further columns of such a chart, of the bounds of every point."""
-MOST = 1e100
+LARGEST_VALUE = 1e100
 """Values of larger size are no measurements, and their squares may not be finite."""
 RunKey = tuple[str, int | None, str]
 """Arm, seed and size of a run."""
@@ -157,9 +157,10 @@ def _rows_of(path: Path, table: "DataFrame", columns: Columns) -> list[Row]:
     for at, (arm, seed) in enumerate(named):
         place = f"{path}: row {at + 1}"
         found = _number(table[value].iloc[at], f"{place}: {value}", missing=math.nan)
-        if math.isfinite(found) and abs(found) > MOST:
+        if math.isfinite(found) and abs(found) > LARGEST_VALUE:
             raise ValueError(
-                f"{place}: {value} must lie between -{MOST:g} and {MOST:g}, got {found:g}"
+                f"{place}: {value} must lie between -{LARGEST_VALUE:g} and {LARGEST_VALUE:g}, got"
+                f" {found:g}"
             )
         own_step = None
         if step:

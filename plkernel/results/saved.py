@@ -26,14 +26,14 @@ from plkernel.common import files
 from plkernel.config.factors import CURVE, RATE
 from plkernel.config.schema import OF_RECALL, Gate, Hypothesis, explained
 
-MOST = 1e39
+LARGEST_LOSS = 1e39
 """Bits that no loss in float32, of 3.4e38 nats at most, is above."""
 
 
 def _known_size(value: float) -> float:
     """`value`; ValueError where it is finite and larger than any loss, as of a damaged file."""
-    if math.isfinite(value) and abs(value) > MOST:
-        raise ValueError(f"must lie between -{MOST:g} and {MOST:g}")
+    if math.isfinite(value) and abs(value) > LARGEST_LOSS:
+        raise ValueError(f"must lie between -{LARGEST_LOSS:g} and {LARGEST_LOSS:g}")
     return value
 
 
@@ -345,7 +345,7 @@ ArmFile = saved_type(
 )
 
 
-def _check_rates(arms: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+def _check_curve_rates(arms: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     """`arms`; ValueError where one of a curve over learning rates has no rate."""
     tuning = info.data.get("tuning")
     if tuning is None or tuning.method != CURVE:
@@ -368,7 +368,7 @@ StudyFile = saved_type(
     report_steps=list[int],
     # Before the arms, whose check reads it.
     tuning=saved_type(method=str, rates=list[AboveZero]),
-    arms=(Annotated[dict[str, ArmFile], AfterValidator(_check_rates)], ...),  # type: ignore[valid-type]
+    arms=(Annotated[dict[str, ArmFile], AfterValidator(_check_curve_rates)], ...),  # type: ignore[valid-type]
     model=dict,
     train=TrainFile,
     hypotheses=(list[Hypothesis], []),

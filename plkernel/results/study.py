@@ -175,16 +175,11 @@ def read_study(folder: Path | str) -> Study:
     folder = Path(folder)
     spec = _read_spec(folder)
     if (folder / ROWS).exists():
-        found = _recorded_runs(folder / ROWS)
+        found = recorded_runs(folder / ROWS)
         beside = _recorded_beside(found, spec)
     else:
         found = _trained_runs(folder, spec)
         beside = finished_beside(folder, spec["arms"], spec["seeds"])
-    runs = []
-    for arm in spec["arms"]:
-        for seed in spec["seeds"]:
-            missing = StudyRun(arm, seed, files.NOT_STARTED)
-            runs.append(found.get((arm, seed), missing))
     references = reference_entries(folder / files.REFERENCES)
     return Study(
         folder=folder,
@@ -194,10 +189,44 @@ def read_study(folder: Path | str) -> Study:
         arms=tuple(spec["arms"]),
         seeds=tuple(spec["seeds"]),
         spec=spec,
-        runs=tuple(runs),
+        runs=planned(found, spec),
         references=tuple(Reference.model_validate(entry) for entry in references),
         beside=beside,
     )
+
+
+def check_same_name(folder: Path, name: str) -> None:
+    """Raise ValueError where `folder` is that of a study of another name."""
+    place = folder / SPEC
+    if not place.is_file():
+        return
+    other = files.load_object(place).get("name")
+    if other != name:
+        raise ValueError(
+            f"out must be a new folder or that of study {name!r}, got {folder}, which is that of"
+            f" {files.shown(other)}; name another --out"
+        )
+
+
+def planned(found: Mapping[Place, StudyRun], spec: Mapping[str, Any]) -> tuple[StudyRun, ...]:
+    """The runs of a spec, in its order; of those that are not `found` that they have not begun."""
+    runs = []
+    for arm in spec["arms"]:
+        for seed in spec["seeds"]:
+            missing = StudyRun(arm, seed, files.NOT_STARTED)
+            runs.append(found.get((arm, seed), missing))
+    return tuple(runs)
+
+
+def runs_of(folder: Path, spec: Mapping[str, Any]) -> dict[Place, StudyRun]:
+    """The runs in the folder or the record of a study, by arm and seed.
+
+    They are those of the arms and seeds of `spec`, which need not be the study's own. Raises
+    ValueError, naming the file, for what is damaged.
+    """
+    if (folder / ROWS).exists():
+        return recorded_runs(folder / ROWS)
+    return _trained_runs(folder, spec)
 
 
 def finished_beside(
@@ -205,7 +234,7 @@ def finished_beside(
 ) -> tuple[Place, ...]:
     """Arm and seed of the finished runs in a folder that a spec of `arms` and `seeds` leaves out.
 
-    Raises ValueError where the result of one is damaged.
+    One whose result is damaged is passed over: nothing rests on it.
     """
     places = []
     for path in folder.glob(f"*/seed-*/{RESULT}"):
@@ -213,7 +242,11 @@ def finished_beside(
         number = path.parent.name.removeprefix("seed-")
         if not number.isdecimal() or (arm in arms and int(number) in seeds):
             continue
-        if files.load_object(path).get("status") == FINISHED:
+        try:
+            status = files.load_object(path).get("status")
+        except ValueError:
+            continue
+        if status == FINISHED:
             places.append((arm, int(number)))
     return tuple(sorted(places))
 
@@ -237,7 +270,7 @@ def _read_spec(folder: Path) -> dict[str, Any]:
     return spec
 
 
-def _recorded_runs(path: Path) -> dict[Place, StudyRun]:
+def recorded_runs(path: Path) -> dict[Place, StudyRun]:
     """The runs of a record, rows.jsonl, by arm and seed."""
     rows = files.read_lines(path, whole=True)
     runs = [run_of(path, with_evaluations(row)) for row in rows]

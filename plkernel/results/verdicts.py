@@ -1,5 +1,6 @@
 """The verdicts on what a study declared: hypotheses, gates, and what they are worth."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, get_args
 
 from plkernel.common.cli import counted
-from plkernel.common.files import NOT_STARTED, REGISTERED
+from plkernel.common.files import REGISTERED
 from plkernel.config.factors import curves_of
 from plkernel.config.schema import OF_CURVES, OF_RECALL, Gate, Hypothesis, families
 from plkernel.results.claims import Claimed, Judgement, VerdictName, judge_family
@@ -25,7 +26,7 @@ from plkernel.results.rate_curves import rate_curve
 from plkernel.results.registration import Registration, changes, read_registration
 from plkernel.results.saved import RunResult
 from plkernel.results.statistics import Estimate, mean_interval, paired_difference
-from plkernel.results.study import Study, StudyRun
+from plkernel.results.study import Study, planned, runs_of
 
 Z = 1.96
 """Standard errors in half of a 95 % interval over predictions."""
@@ -317,20 +318,21 @@ def _judged_as_registered(study: Study, registration: Registration) -> Declared:
 
 
 def _as_registered(study: Study, spec: Mapping[str, Any]) -> Study:
-    """The study as its registered spec plans it, with its runs of these arms and seeds."""
+    """The study as its registered spec plans it, with its runs of these arms and seeds.
+
+    Those that its spec has left out since are read from its folder.
+    """
     found = {(run.arm, run.seed): run for run in study.runs}
-    runs = []
-    for arm in spec["arms"]:
-        for seed in spec["seeds"]:
-            missing = StudyRun(arm, seed, NOT_STARTED)
-            runs.append(found.get((arm, seed), missing))
+    registered = itertools.product(spec["arms"], spec["seeds"])
+    if any(place not in found for place in registered):
+        found = runs_of(study.folder, spec) | found
     return replace(
         study,
         baseline=spec["baseline"],
         arms=tuple(spec["arms"]),
         seeds=tuple(spec["seeds"]),
         spec=spec,
-        runs=tuple(runs),
+        runs=planned(found, spec),
     )
 
 
@@ -429,14 +431,18 @@ def _missing_runs(study: Study) -> tuple[int, int]:
 def _runs_before(study: Study, registration: Registration) -> int:
     """The number of runs that had ended or begun before the registration was written.
 
-    A run that begins after it keeps its fingerprint. Runs of versions that kept none do not count.
+    A run that begins after it keeps its fingerprint, one that began before keeps another or None.
+    The registration counts those that had ended, also of versions whose runs kept nothing.
     """
-    before: int = registration.content["runs_before"]
+    ended: int = registration.content["runs_before"]
+    begun = 0
+    unknown = 0
     for run in study.ended:
-        kept = run.environment.get("registration", registration.sha256)
-        if kept != registration.sha256:
-            before += 1
-    return before
+        if "registration" not in run.environment:
+            unknown += 1
+        elif run.environment["registration"] != registration.sha256:
+            begun += 1
+    return max(ended, begun + min(ended, unknown))
 
 
 def _gate_outcome(study: Study, gate: Gate, rule: str) -> GateOutcome:

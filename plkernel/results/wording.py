@@ -103,19 +103,19 @@ def left_out(
         every = " ".join(map(str, [*seeds, *others]))
         runs = counted(len(of_seeds), "finished run", "finished runs")
         sentences.append(
-            f"The folder has {runs} of seed {_first(others)}, left out as the spec has seed"
-            f" {_first(seeds)} alone; plkernel.experiment with --seeds {every} takes all in."
+            f"The folder has {runs} of seed {first_few(others)}, left out as the spec has seed"
+            f" {first_few(seeds)} alone; plkernel.experiment with --seeds {every} takes all in."
         )
     if of_arms:
         runs = counted(len(of_arms), "finished run", "finished runs")
-        names = _first(dict.fromkeys(of_arms))
+        names = first_few(dict.fromkeys(of_arms))
         sentences.append(
             f"The folder has {runs} of arm {names}, left out as the spec has no such arm."
         )
     return sentences
 
 
-def _first(items: Collection[Any]) -> str:
+def first_few(items: Collection[Any]) -> str:
     """Join items as words, those after the first few as their number."""
     names = list(items)[:FEW]
     more = len(items) - len(names)

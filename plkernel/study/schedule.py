@@ -43,7 +43,7 @@ from plkernel.config.schema import Arm
 from plkernel.config.spec import Spec, heading
 from plkernel.results.record import config_of, missing_rows, restore
 from plkernel.results.registration import Registration, changes, registration_of
-from plkernel.results.study import finished_beside
+from plkernel.results.study import Place, check_same_name, finished_beside
 from plkernel.results.tuning import choices
 from plkernel.results.wording import left_out
 from plkernel.study.engine import POLL_SECONDS, Engine, Job, LocalEngine
@@ -171,13 +171,14 @@ def take_record(
     settled = tuned(spec, record)
     unsettled = _untuned(settled, arms)
     known = [arm for arm in arms if arm not in unsettled]
-    _check_recorded(resolve_spec(settled), known, record, out, sitting)
+    places = [_checked_places(resolve_spec(settled), known, record, out, sitting)]
     untuned = _untuned(spec, arms)
     if untuned and (record / TUNING / SPEC).exists():
         search = resolve_spec(search_of(spec))
         names = _searched(spec, untuned)
-        _check_recorded(search, names, record / TUNING, out / TUNING, sitting)
-    return restore(record, out)
+        searched = _checked_places(search, names, record / TUNING, out / TUNING, sitting)
+        places.append(searched)
+    return restore(record, out, places)
 
 
 def _check_name(spec: Spec, record: Path) -> None:
@@ -191,15 +192,20 @@ def _check_name(spec: Spec, record: Path) -> None:
         )
 
 
-def _check_recorded(
+def _checked_places(
     study: ResolvedSpec, arms: Sequence[str], record: Path, out: Path, sitting: Sitting
-) -> None:
-    """Raise ValueError where a run that `out` lacks has another configuration in the record."""
+) -> set[Place]:
+    """Arm and seed of the runs of `arms` in a record that `out` lacks.
+
+    Raises ValueError where one has another configuration than the study's.
+    """
     recorded = {(row["arm"], row["seed"]): row for row in missing_rows(record, out)}
     known = {arm for arm, _ in recorded}
     seeds = sorted({seed for _, seed in recorded})
+    places = set()
     for task in _tasks(study, [arm for arm in arms if arm in known], seeds, out, sitting):
-        row = recorded.get((task.condition.name, task.seed))
+        place = (task.condition.name, task.seed)
+        row = recorded.get(place)
         if row is None:
             continue
         different = other_run(config_of(row), task.config)
@@ -208,6 +214,8 @@ def _check_recorded(
                 f"record {record}: its {task.name} was made by another spec ({different}); name"
                 " another record, or leave --record out"
             )
+        places.add(place)
+    return places
 
 
 def _check_same_study(spec: Spec, out: Path) -> None:
@@ -215,15 +223,9 @@ def _check_same_study(spec: Spec, out: Path) -> None:
 
     A study of the same name is another one where runs have begun, all of arms that the spec lacks.
     """
-    place = out / SPEC
-    if not place.is_file():
+    check_same_name(out, spec.name)
+    if not (out / SPEC).is_file():
         return
-    name = load_object(place).get("name")
-    if name != spec.name:
-        raise ValueError(
-            f"out must be a new folder or that of study {spec.name!r}, got {out}, which is that of"
-            f" {shown(name)}; name another --out"
-        )
     begun = sorted({path.parents[1].name for path in out.glob(f"*/seed-*/{CONFIG}")})
     if begun and not set(begun) & set(spec.arms):
         raise ValueError(
@@ -247,8 +249,8 @@ def _note_changes(spec: Spec, registration: Registration) -> None:
     """Say on standard error where the spec differs from its registration."""
     differing = changes(registration.spec, spec.model_dump(mode="json"))
     if differing:
-        shown = "; ".join(differing[:3])
-        print(f"note: the spec differs from its registration: {shown}", file=sys.stderr)
+        some = "; ".join(differing[:3])
+        print(f"note: the spec differs from its registration: {some}", file=sys.stderr)
 
 
 def _note_left_out(spec: Spec, out: Path) -> None:

@@ -219,7 +219,7 @@ def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
     that no run can have. The system releases the lock with the process, however that ends.
     """
     if not is_utf8(str(folder)):  # safetensors writes to no other path
-        raise ValueError(f"{name} must be a path in UTF-8, got another; choose another folder")
+        raise ValueError(f"{name!a} must be a path in UTF-8; choose another folder")
     try:
         held = FileLock(folder / LOCK).acquire(timeout=patience)
     except Timeout:

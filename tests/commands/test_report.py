@@ -92,8 +92,9 @@ def test_rows_that_only_the_record_has_stay_and_are_named(
     fewer = declared_study(seeds=4, name="fewer")
     report.report(fewer, record=record, out=tmp_path / "out")
     assert capsys.readouterr().err == (
-        f"note: 6 rows stay in {record}, of runs that the study in {fewer} lacks: base/seed-4,"
-        " base/seed-5, better/seed-4, better/seed-5 and 2 more\n"
+        f"note: 6 rows stay in {record}, of runs that are not among those of the study in {fewer}:"
+        " base/seed-4, base/seed-5, better/seed-4, better/seed-5 and 2 more; remove"
+        f" {record} first to give them up\n"
     )
     lines = (record / "rows.jsonl").read_text().splitlines()
     assert len(lines) == 18

@@ -154,8 +154,8 @@ CASES: list[tuple[Callable[[Comparison], list[str]], Callable[[Path], None], str
     (
         cautions.other_texts,
         read_another_text,
-        f"{OTHER}: on another corpus than the baseline, so that differences may be those of the"
-        " texts.",
+        f"{OTHER}: on another corpus than the arm compared with, so that differences may be those"
+        " of the texts.",
     ),
     (
         cautions.unequal_steps,

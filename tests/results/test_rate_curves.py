@@ -302,16 +302,16 @@ def test_a_curve_waits_for_every_rate_of_a_seed(tmp_path):
             RATES[3:],
             [1e-3, 2e-3, 4e-3],
             [
-                "long and short: no run has ended yet at learning rate 0.008 and 0.016, so that"
-                " minima are preliminary."
+                "long and short: not every curve has an ended run at learning rate 0.008 and 0.016"
+                " yet, so that minima are preliminary, over the other rates."
             ],
         ),
         (
             RATES[2:],
             [],
             [
-                "long and short: no run has ended yet at learning rate 0.004, 0.008 and 0.016, so"
-                " that minima are preliminary."
+                "long and short: not every curve has an ended run at learning rate 0.004, 0.008 and"
+                " 0.016 yet, so that minima are preliminary, over the other rates."
             ],
         ),
     ],
@@ -326,8 +326,21 @@ def test_a_part_of_the_rates_makes_preliminary_curves(tmp_path, rates, shown, to
     short = comparison.curves[1]
     assert short.difference.n == (5 if shown else 0)
     assert comparison.declared.waiting == 5 * len(left)
-    assert comparison.declared.outcomes[0].doubts[0].startswith("short: no run has ended yet at")
+    assert comparison.declared.outcomes[0].doubts[0].startswith("short: not every curve has an")
     assert page(comparison, [])
+
+
+def test_curves_are_compared_over_the_rates_that_both_have_begun(tmp_path):
+    both = tuple(f"{name}_{rate:g}" for name in ("long", "short") for rate in RATES[3:])
+    alone = both[2:]  # the baseline has begun at every rate
+    found = []
+    for left in (both, alone):
+        folder = tmp_path / str(len(left))
+        comparison = compare(read_study(study_folder(folder, left=left)))
+        assert [one.curve.waiting for one in comparison.curves] == [tuple(RATES[3:])] * 2
+        found.append(comparison.curves[1].difference)
+        found.append(comparison.declared.outcomes[0].per_seed)
+    assert found[:2] == found[2:]
 
 
 def test_seeds_that_wait_at_other_rates_make_no_curve_yet(tmp_path):

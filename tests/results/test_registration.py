@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from studies import change
 
 from plkernel.commands.experiment import command
 from plkernel.common.files import load_json, save_json
@@ -230,14 +231,14 @@ def test_a_gate_is_passed_by_the_rule_that_was_registered(
     every seed.
     """
     folder = declared_study([HELPS], [{"name": "g", "arm": "base", **gate}])
-    for name, change in {
+    for name, words in {
         "spec.json": ('"truncation_windows": 8', '"truncation_windows": 16000'),
         "rows.jsonl": (
             '"given": [1, 4, 64]',
             f'"given": [1, 4, 64], "standard_error": [0.1, {json.dumps(error)}, 0.0]',
         ),
     }.items():
-        (folder / name).write_text((folder / name).read_text().replace(*change))
+        (folder / name).write_text((folder / name).read_text().replace(*words))
     registered(folder)
     if rule == "mean":
         content = load_json(folder / "registered.json")
@@ -430,11 +431,56 @@ def test_a_study_finds_a_registration_in_a_file_of_another_name(
     assert copy.read_bytes() == Path("mine.json").read_bytes()
     again = other(spec, seeds=[0, 1])
     for path in ((), (Path("second.json"),)):
-        message = f"study 'claims' must have one registration, got .* beside {copy}; that is never"
+        message = f"study 'claims' must have one registration, got .* beside {copy} .*never"
         with pytest.raises(ValueError, match=message):
             command(again, out=folder, register=path)
     assert not Path("second.json").exists()
     assert not registration.place_of(spec).exists()
+
+
+def test_the_folder_of_another_study_takes_no_registration(
+    spec: Spec, declared_study: Writer, tmp_path: Path
+) -> None:
+    folder = declared_study([HELPS])
+    with pytest.raises(ValueError, match="out must be a new folder or that of study 'else', got"):
+        register(other(spec, name="else"), tmp_path / "mine.json", folder)
+    assert not (folder / "registered.json").exists()
+
+
+def test_a_registration_is_found_again_for_another_file(
+    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also at a later commit, of which a new one would tell."""
+    monkeypatch.chdir(tmp_path)
+    place = registration.place_of(spec)
+    assert register(spec, place, tmp_path / "out")
+    monkeypatch.setattr(registration, "source_state", lambda: {"commit": "later"})
+    assert not register(spec, Path("mine.json"), tmp_path / "out")
+    assert Path("mine.json").read_bytes() == place.read_bytes()
+
+
+def test_runs_that_ended_before_a_registration_count_once(declared_study: Writer) -> None:
+    folder = declared_study([HELPS])
+    for name in ("base", "better"):
+        save_json(folder / name / "seed-0/result.json", {})
+    registered(folder)
+    lines = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    for at, row in enumerate(lines):
+        own = of(folder).registration.sha256
+        row["environment"]["registration"] = None if at < 2 else own
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lines))
+    assert of(folder).before == 2
+
+
+def test_registered_seeds_that_the_spec_has_dropped_are_judged(declared_study: Writer) -> None:
+    folder = declared_study([HELPS])
+    registered(folder)
+    before = of(folder)
+    change(folder / "spec.json", seeds=[0, 1])
+    after = of(folder)
+    assert (after.waiting, after.lost) == (before.waiting, before.lost) == (0, 0)
+    assert after.outcomes[0].per_seed == before.outcomes[0].per_seed
+    assert after.changes
 
 
 def test_a_file_of_another_name_is_refused_beside_that_of_the_study(

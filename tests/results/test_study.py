@@ -4,6 +4,7 @@ rows.
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,57 @@ def test_a_record_takes_no_runs_of_other_settings(part: str, study: Path, tmp_pa
     ):
         save_record(read_study(study), record)
     assert {path: path.read_bytes() for path in record.rglob("*.*")} == before
+
+
+def test_an_arm_that_the_study_has_not_run_is_held_against_its_spec(
+    study: Path, tmp_path: Path
+) -> None:
+    record = tmp_path / "record"
+    change(study / "spec.json", train={"steps": 60})
+    save_record(read_study(study), record)
+    shutil.rmtree(study / BASELINE)
+    assert save_record(read_study(study), record) == [f"{BASELINE}/seed-0", f"{BASELINE}/seed-1"]
+    change(study / "spec.json", train={"steps": 80})
+    with pytest.raises(
+        ValueError, match=rf"whose {RUN} is missing .* \(train.steps was 60, is now"
+    ):
+        save_record(read_study(study), record)
+
+
+def test_a_record_keeps_references_of_other_corpora_and_one_registration(
+    study: Path, tmp_path: Path
+) -> None:
+    record = tmp_path / "record"
+    other = {**REFERENCE, "corpus": {**REFERENCE["corpus"], "name": "another"}}
+    for entry in (REFERENCE, other):
+        save(study / "references.json", {"references": [entry]})
+        save_record(read_study(study), record)
+    assert read_study(record).references == tuple(
+        Reference.model_validate(entry) for entry in (other, REFERENCE)
+    )
+    for number in (1, 1):
+        save(study / "registered.json", {"sha256": number})
+        save_record(read_study(study), record)
+    save(study / "registered.json", {"sha256": 2})
+    with pytest.raises(ValueError, match="record must have the registration of the study, got ano"):
+        save_record(read_study(study), record)
+
+
+def test_a_damaged_record_is_refused_with_the_way_out(study: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    save_record(read_study(study), record)
+    rows = (record / "rows.jsonl").read_text()
+    for damaged in (rows[:-9], rows + rows.splitlines(keepends=True)[0]):
+        (record / "rows.jsonl").write_text(damaged)
+        with pytest.raises(ValueError, match=r"^record: .*; or remove .*/record, to write it anew"):
+            save_record(read_study(study), record)
+
+
+def test_a_damaged_result_that_the_spec_leaves_out_is_passed_over(study: Path) -> None:
+    write_study(study, seeds=(0, 1, 2))
+    change(study / "spec.json", seeds=[0, 1])
+    (study / BASELINE / "seed-2/result.json").write_text("{")
+    assert read_study(study).beside == (("concentrated", 2),)
 
 
 def test_nothing_is_restored_of_a_record_with_a_damaged_search(study: Path, tmp_path: Path) -> None:

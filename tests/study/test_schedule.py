@@ -391,6 +391,21 @@ def test_a_record_is_taken_in_once_it_is_known_to_suit(
     assert engine.started == ["uniform seed 2", "power-law seed 2"]
 
 
+def test_runs_that_are_not_checked_stay_in_the_record(
+    tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    """Those of arms that are not chosen, and of arms that the spec lacks."""
+    path = tiny_spec(steps=2)
+    record = tmp_path / "record"
+    save_record(read_study(ended_study(load_spec(path), tmp_path / "study")), record)
+    out = tmp_path / "out"
+    assert take_record(load_spec(path), record, out, ["power-law"]) == 2
+    assert not (out / "uniform").exists()
+    rows = (record / "rows.jsonl").read_text()
+    (record / "rows.jsonl").write_text(rows.replace('"uniform"', '"unknown"'))
+    assert take_record(load_spec(path), record, out) == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

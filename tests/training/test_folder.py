@@ -180,7 +180,8 @@ def test_a_folder_is_held_by_one_process(
 
 def test_a_folder_that_no_checkpoint_can_be_written_to_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "name-\udcff"
-    with pytest.raises(ValueError, match="out x must be a path in UTF-8"), locked(folder, "out x"):
+    message = r"'out .udcff' must be a path in UTF-8"
+    with pytest.raises(ValueError, match=message), locked(folder, "out \udcff"):
         pass
     assert not folder.exists()
 

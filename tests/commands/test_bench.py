@@ -68,4 +68,7 @@ def test_an_option_of_a_part_has_a_value(
     with pytest.raises(SystemExit) as stop:
         cli.main_of({part: getattr(bench, part)}, "Benchmarks.")
     assert stop.value.code == cli.EXIT_BAD_INPUT
-    assert capsys.readouterr().err == f"error: {option} must be a text, got nothing; see --help\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: {option} must be a text, got nothing; leave it out instead\n"
+    )

@@ -494,6 +494,7 @@ AVERAGED = (
     "rates",
     "rates-longer",
     "rates-parts",
+    "rates-wide",
     "reach",
     "reach-far",
     "reach-wide",

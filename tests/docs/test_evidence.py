@@ -849,6 +849,30 @@ def test_the_placement_leads_and_the_weights_do_not() -> None:
     assert set(by_minimum) == {row["seed"] for row in rows}
 
 
+def test_with_256_channels_both_starts_lead_and_short_ones_by_more() -> None:
+    report = sentences.record("rates-wide/report/table.json")
+    declared = report["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == [
+        "confirmed",
+        "confirmed",
+        "undecided",
+        "confirmed",
+    ]
+    rows = finished_rows("rates-wide")
+    assert len(rows) == 72
+    for name in LATER:
+        for text in ("val", "test"):
+            assert sentences.minimum_p("rates-wide", name, text) < 0.05
+            larger = sentences.minimum_fall("rates-wide", "rates", name, text)
+            assert larger.low < 0 < larger.value
+    (counts,) = sentences.record("rates-wide/references.json")["references"]
+    for start in ("log-spaced", *LATER):
+        losses = [row["result"]["final_val_bpb"] for row in rows if row["arm"] == f"{start}_0.004"]
+        assert len(losses) == 8
+        assert max(losses) < counts["val_bpb"][2]
+    assert min(row["result"]["final_val_bpb"] for row in rows) > counts["val_bpb"][3]
+
+
 def test_levelled_heads_recall_near_pairs_more_often_and_keep_most_far_ones() -> None:
     changes = recall_tests.changes_by_levelling("recall-mamba2-weighted")
     far = sentences.recalled_lead("recall-mamba2-weighted", "post", "own", "8", distance="1024")

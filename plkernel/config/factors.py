@@ -119,7 +119,7 @@ def _with_rates(keys: DesignKeys, named: Mapping[str, Options]) -> DesignKeys:
     """Return the keys with the learning rate as one more factor, the last of `within`."""
     factors = keys.factors or {}
     rates = (keys.tuning.rates if keys.tuning else None) or []
-    _check_rates(rates)
+    check_rates(rates)
     if RATE in factors:
         raise ValueError(
             f"factors.{RATE} must be left out with tuning.method 'curve', which makes it of"
@@ -141,7 +141,7 @@ def _with_rates(keys: DesignKeys, named: Mapping[str, Options]) -> DesignKeys:
     )
 
 
-def _check_rates(rates: Sequence[float]) -> None:
+def check_rates(rates: Sequence[float]) -> None:
     """Raise ValueError for learning rates that make no curve."""
     if not rates:
         raise ValueError(

@@ -20,7 +20,7 @@ from plkernel.common.corpus_names import (
 from plkernel.common.files import REFERENCES, REGISTERED, REPORT, SPEC, TUNING, shown
 from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
-from plkernel.config.factors import CURVE, LEAST_RATES, curves_of, means_of, opposite
+from plkernel.config.factors import CURVE, check_rates, curves_of, means_of, opposite
 from plkernel.config.schema import (
     Arm,
     CorpusSpec,
@@ -86,11 +86,7 @@ class TuningSpec(Section):
         if self.method == CURVE:
             reason = "is for tuning.method 'search': curves have seeds and steps of the study"
             self.refuse(("seeds", "steps"), reason, "tuning.")
-            if len(self.rates) < LEAST_RATES:
-                raise ValueError(
-                    f"tuning.rates must be {LEAST_RATES} or more with tuning.method 'curve', got"
-                    f" {list(self.rates)}; a parabola takes three"
-                )
+            check_rates(self.rates)
         return self
 
 

@@ -159,9 +159,8 @@ def _check_settings(study: Study, recorded: StudyRun, out: Path) -> None:
     if own is not None:
         before, now = recorded.config, own.config
     else:
-        before, now = (
-            _settings(spec, recorded.arm) for spec in (files.load_object(out / SPEC), study.spec)
-        )
+        before = _settings(files.load_object(out / SPEC), recorded.arm)
+        now = _settings(study.spec, recorded.arm)
     differing = files.differences(with_defaults(before), with_defaults(now))
     if differing:
         raise ValueError(
@@ -182,7 +181,8 @@ def _settings(spec: Mapping[str, Any], arm: str) -> dict[str, Any]:
 def restore(record: Path, study: Path, chosen: Sequence[Collection[Place]] | None = None) -> int:
     """Write the folder of every run in `record` that `study` lacks, and return how many.
 
-    chosen: only runs of these arms and seeds, of the study and of its search for learning rates.
+    chosen: only runs of these arms and seeds, of the study and then of its search for learning
+    rates; nothing of the search is written where there is one entry alone.
 
     A study goes on from there; the runs have no checkpoint and no curves for TensorBoard. Raises
     ValueError, before anything is written, where a row is damaged or there is none, and for links
@@ -191,10 +191,11 @@ def restore(record: Path, study: Path, chosen: Sequence[Collection[Place]] | Non
     parts = [(record, study)]
     if (record / TUNING / SPEC).exists():
         parts.append((record / TUNING, study / TUNING))
+    if chosen is not None:
+        parts = parts[: len(chosen)]
     missing = [missing_rows(part, place) for part, place in parts]
     if chosen is not None:
-        pairs = zip(missing, chosen, strict=False)
-        missing = [[row for row in rows if _place(row) in places] for rows, places in pairs]
+        missing = [_rows_at(places, rows) for places, rows in zip(chosen, missing, strict=True)]
     for (part, place), rows in zip(parts, missing, strict=True):
         for name in WHOLE:
             if (part / name).exists() and not (place / name).exists():
@@ -202,6 +203,11 @@ def restore(record: Path, study: Path, chosen: Sequence[Collection[Place]] | Non
         for row in rows:
             _write_run(place, row)
     return sum(map(len, missing))
+
+
+def _rows_at(places: Collection[Place], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of runs at `places`."""
+    return [row for row in rows if _place(row) in places]
 
 
 def _place(row: Mapping[str, Any]) -> Place:

@@ -209,7 +209,7 @@ def check_same_name(folder: Path, name: str) -> None:
 
 
 def planned(found: Mapping[Place, StudyRun], spec: Mapping[str, Any]) -> tuple[StudyRun, ...]:
-    """The runs of a spec, in its order; of those that are not `found` that they have not begun."""
+    """The runs of a spec, in its order. One that is not in `found` has not begun."""
     runs = []
     for arm in spec["arms"]:
         for seed in spec["seeds"]:

@@ -446,6 +446,9 @@ def test_nothing_is_taken_from_a_record_whose_search_had_other_settings(
         take_record(spec(3), record, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert take_record(spec(2), record, tmp_path / "out") == 8
+    without = parse_spec(load_values(record / SPEC) | {"tuning": {}}, "here")
+    assert take_record(without, record, tmp_path / "alone") == 4
+    assert not (tmp_path / "alone" / TUNING).exists()
 
 
 @pytest.mark.parametrize(

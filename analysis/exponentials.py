@@ -1,6 +1,8 @@
 """Sums of decaying exponentials, the kernels they are fitted to, and scores of their distance."""
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -214,6 +216,12 @@ class Target:
             return np.asarray(self.lags)
         return np.arange(np.ceil(self.lags[0]), np.floor(self.max_lag) + 1)
 
+    def count_lags(self) -> int:
+        """How many `integer_lags` there are; none of them is made."""
+        if self.exponents is None:
+            return len(self.lags)
+        return math.floor(self.max_lag) - math.ceil(self.lags[0]) + 1
+
     def judged_lags(self) -> Floats:
         """The lags on which fits are judged: all of a discrete target; of a continuous one JUDGED
         and its knots.
@@ -314,16 +322,29 @@ def array_target(values: ArrayLike, label: str = "array") -> Target:
     Raises ValueError unless they are positive and finite and T >= 3.
     """
     try:
-        if np.iscomplexobj(values):
+        held = _as_numpy_takes(values)
+        if np.iscomplexobj(held):
             raise TypeError  # of arrays numpy would drop the imaginary part
-        numbers = np.asarray(values, dtype=float)
+        numbers = np.asarray(held, dtype=float)
     except (TypeError, ValueError, RuntimeError):  # of torch on meta, RuntimeError
-        raise ValueError(f"values must be real numbers, got {values!r:.80}") from None
+        shown = " ".join(repr(values).split())
+        raise ValueError(f"values must be real numbers, got {shown:.80}") from None
     if numbers.ndim != 1 or numbers.size < FEWEST_LAGS:
         raise ValueError(
             f"values must be a vector of three or more numbers, got shape {numbers.shape}"
         )
     return lag_target(integer_lags(numbers.size), numbers, label=label)
+
+
+def _as_numpy_takes(values: Any) -> Any:
+    """A tensor of torch without its gradient, on the CPU, floats in float64; else the values.
+
+    numpy takes no tensor with a gradient, on another device or in bfloat16.
+    """
+    if not hasattr(values, "detach"):
+        return values
+    held = values.detach().cpu()
+    return held.double() if held.is_floating_point() else held
 
 
 def lag_target(

@@ -226,7 +226,8 @@ def fit(
     beta        of t**-beta, 1.15 unless given
     values      (T,) positive values of a kernel at t = 1..T instead of beta, or a `Target`, such as
                 a measured curve
-    max_lag     512 unless given; with values it is theirs
+    max_lag     512 unless given; with values it is theirs. The sum is scored on all integers up to
+                there: at most 50 million over the number of half-lives, `terms` or 256
     terms       K exponentials, with the least largest relative error (minimax) over the real lags
                 1..max_lag; over the integers alone, values=np.arange(1.0, max_lag + 1) ** -beta, it
                 can be a third of that for many terms. Of a target with errors the weighted least
@@ -257,6 +258,7 @@ def fit(
         exponent = PUBLISHED_BETA if beta is None else beta
         reach = PUBLISHED_MAX_LAG if max_lag is None else max_lag
         target = power_law_target(exponent, reach)
+    _check_size(target, terms)
     method: Method
     if terms is None:
         method = "nnls"
@@ -277,6 +279,15 @@ def fit(
     warn_outlasting(optimal.active().half_lives(), target.max_lag, by_beta=is_law)
     _warn_of_distance(best, target, method)
     return FitResult(target, method, optimal, uniform, best, even, proof)
+
+
+def _check_size(target: Target, terms: int | None) -> None:
+    """Raise ValueError where there are too many lags to fit, or to score, half-lives on."""
+    lags = max(target.count_lags(), target.judged_lags().size)
+    if terms is None:
+        check_design(lags, PUBLISHED_HALF_LIVES[2])
+    else:
+        check_design(lags, terms, "terms")
 
 
 def _warn_of_distance(scores: Scores, target: Target, method: Method) -> None:
@@ -310,7 +321,6 @@ def nnls(target: Target) -> ExponentialSum:
     lags = target.integer_lags()
     values = target.value(lags)
     scale = np.ones(1) if target.errors is None else 1 / (values * target.errors)
-    check_design(lags.size, rates.size)
     design = np.exp(-np.outer(lags, rates)) * scale[:, None]
     weights, _ = solve(design, values * scale, maxiter=30 * rates.size)
     if not weights.any():
@@ -478,7 +488,6 @@ def _grown(target: Target, terms: int) -> Floats:
     """
     if terms < 1:
         raise ValueError(f"terms must be at least 1, got {terms}")
-    check_design(int(target.judged_lags().size), terms, "terms")
     span = target.max_lag / target.lags[0]
     heights = np.log([target.values[0], target.values[-1]])
     rate = max((heights[0] - heights[1]) / (span - 1), 1 / span)

@@ -52,6 +52,8 @@ AHEAD: dict[Lag, int] = {"state": 0, "distance": 1, "bonus": 2}
 SHORTEST = 1.0
 LONGEST = 2000.0
 """Half-lives of log-spaced nodes in bytes, unless others are given."""
+BETA = 1.15
+"""`beta` of nodes that follow a power law, unless another is given."""
 LOSS = 0.05
 TEMPERING = 1.0
 HORIZON = 2048.0
@@ -66,6 +68,7 @@ PLACEMENTS_OF: dict[str, tuple[Placement, ...]] = {
     "loss": ("quantile",),
     "max_lag": ("quantile",),
     "terms": ("terms",),
+    "fastest": ("quantile",),
 }
 """The placements that an option has an effect on."""
 CELLS = 2048
@@ -338,7 +341,7 @@ def place(
     placement: Placement = "log-spaced",
     projection: Projection = "uniform",
     gain: Gain = "none",
-    beta: float = 1.15,
+    beta: float = BETA,
     shortest: float | None = None,
     longest: float | None = None,
     step: float = 1.0,
@@ -349,7 +352,7 @@ def place(
     loss: float | None = None,
     max_lag: float | None = None,
     terms: ExponentialSum | None = None,
-    fastest: float = np.inf,
+    fastest: float | None = None,
 ) -> Nodes:
     """Nodes of `channels` channels by the name of their placement.
 
@@ -365,15 +368,18 @@ def place(
     projection  uniform, published or gain-corrected (`shaped`); quantile and terms shape it
                 themselves
     gain        the factor on the input of the recurrence, none, ema, lru or clamp
-    target, kernel, lag  the power law meant (`Aim`); projections uniform and published follow none
+    beta, target, kernel, lag  the power law meant (`Aim`): quantile and gain-corrected follow it,
+                published its beta alone, and uniform none. terms are a kernel themselves, read by
+                `kernel` and `lag`
     fastest     the rate per step where quantile nodes end at the latest
 
     Warns if most half-lives are longer than `max_lag`. Raises ValueError for an unknown name, an
-    impossible range, and an option that belongs to another placement.
+    impossible range, and an option that belongs to another placement or projection.
     """
     check_numbers(numbers.Integral, channels=channels)
-    check_numbers(step=step, fastest=fastest)
+    check_numbers(step=step)
     check_numbers_or_none(
+        fastest=fastest,
         shortest=shortest,
         longest=longest,
         tempering=tempering,
@@ -382,7 +388,7 @@ def place(
     )
     if not 0.0 < step < np.inf:
         raise ValueError(f"step must be above 0 and finite, got {step}")
-    if not fastest > 0.0:
+    if fastest is not None and not fastest > 0.0:
         raise ValueError(f"fastest must be above 0, got {fastest}")
     aim = Aim(beta, target, kernel, lag)
     check_name("projection", projection, get_args(Projection))
@@ -394,7 +400,9 @@ def place(
         loss=loss,
         max_lag=max_lag,
         terms=terms,
+        fastest=fastest,
     )
+    _check_law(placement, projection, aim)
     tempering = TEMPERING if tempering is None else tempering
     if placement not in ("quantile", "terms"):
         with np.errstate(over="ignore"):
@@ -409,7 +417,8 @@ def place(
     if placement == "quantile":
         loss = LOSS if loss is None else loss
         reach = (HORIZON if max_lag is None else max_lag) / step
-        nodes = quantile_nodes(channels, aim, gain, tempering, loss, reach, fastest)
+        end = np.inf if fastest is None else fastest
+        nodes = quantile_nodes(channels, aim, gain, tempering, loss, reach, end)
         warn_outlasting(step * nodes.half_lives(), step * reach, by_beta=True)
         return nodes
     if not isinstance(terms, ExponentialSum):
@@ -420,6 +429,21 @@ def place(
     per_step = replace(terms, rates=tuple(rate * step for rate in terms.rates))
     _check_finite("terms and step", np.asarray(per_step.rates))
     return term_nodes(per_step, channels, kernel, lag, gain, tempering)
+
+
+def _check_law(placement: Placement, projection: Projection, aim: Aim) -> None:
+    """Raise ValueError for a beta, and for a target, that no node would follow."""
+    if aim.beta != BETA and placement != "quantile" and projection == "uniform":
+        raise ValueError(
+            f"beta must be left out with placement {placement!r} and projection 'uniform', which"
+            f" follow no power law, got {aim.beta:g}; placement 'quantile' and projection"
+            " 'gain-corrected' do"
+        )
+    if aim.target != "information" and placement == "terms":
+        raise ValueError(
+            "target must be left out with placement 'terms', whose terms are the kernel, got"
+            f" {aim.target!r}; plkernel.fit gives the terms of another kernel"
+        )
 
 
 def _check_finite(names: str, rates: Floats) -> None:

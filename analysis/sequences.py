@@ -281,9 +281,13 @@ class LagCorpus(Sequence):
 
         `redrawn` remains for a new draw.
         """
-        lags = np.arange(1.0, self.longest + 1)
-        weights = np.where(lags >= self.shortest, lags**-self.alpha, 0.0)
-        return np.asarray((1 - self.redrawn) * weights / weights.sum())
+        lags = np.arange(float(self.shortest), self.longest + 1)
+        weights = lags**-self.alpha
+        if weights[0] < np.finfo(np.float64).tiny:
+            # Relative to the first: the plain powers have lost their digits, or are all 0.
+            weights = (lags / self.shortest) ** -self.alpha
+        padded = np.append(np.zeros(self.shortest - 1), weights)
+        return np.asarray((1 - self.redrawn) * padded / padded.sum())
 
     @cached_property
     def _near(self) -> Floats:
@@ -431,12 +435,16 @@ class MarkovChain(Sequence):
 
     def mutual_information(self, lags: ArrayLike) -> Floats:
         """I(d) = sum_ij pi_i P^d_ij ln(P^d_ij / pi_j) in nats at `lags` (L,); 0 below rounding."""
+        # A state that the chain leaves for good has share 0, and no byte of a pair is one.
+        lasting = np.flatnonzero(self.stationary > 0)
+        shares = self.stationary[lasting]
         nats = []
         for lag in np.atleast_1d(lags):
             step = np.linalg.matrix_power(self.transitions / CHANCES, int(lag))
-            ratio = np.divide(step, self.stationary, out=np.ones_like(step), where=step > 0)
-            nats.append(self.stationary @ np.sum(step * np.log(ratio), axis=1))
-        return np.where(np.array(nats) > ROUNDING, nats, 0.0)
+            step = step[np.ix_(lasting, lasting)]
+            ratio = np.divide(step, shares, out=np.ones_like(step), where=step > 0)
+            nats.append(shares @ np.sum(step * np.log(ratio), axis=1))
+        return np.where(np.array(nats) <= ROUNDING, 0.0, nats)
 
     def bits_per_byte(self) -> float:
         """-sum_ij pi_i P_ij log2 P_ij, the entropy rate."""

@@ -410,7 +410,8 @@ def _is_plain(tensors: Sequence[Tensor | None]) -> bool:
     torch.compile and torch.export; modes of dispatch (FakeTensorMode, FlopCounterMode, make_fx,
     selective checkpointing) and of functions; subclasses of Tensor (FakeTensor, DTensor) and the
     device meta; torch.func, and batches of gradients (is_grads_batched), which have a vmap of their
-    own; torch.jit.trace; and forward mode, which is refused there.
+    own; torch.jit.trace; and forward mode, which is refused there. So are tensors that are not
+    dense.
     """
     return (
         not torch.compiler.is_compiling()
@@ -420,8 +421,13 @@ def _is_plain(tensors: Sequence[Tensor | None]) -> bool:
         and not torch._C._dispatch_tls_is_dispatch_key_included(_VMAP)
         and forward_ad._current_level < 0
         and not torch.jit.is_tracing()
-        and all([x is None or (type(x) in _PLAIN and not x.is_meta) for x in tensors])
+        and all([x is None or _is_plain_tensor(x) for x in tensors])
     )
+
+
+def _is_plain_tensor(x: Any) -> bool:
+    """True for a dense tensor of torch itself that holds numbers."""
+    return type(x) in _PLAIN and x.layout is torch.strided and not (x.is_meta or x.is_nested)
 
 
 @cache
@@ -483,7 +489,7 @@ def _guarded(defined: Definition, run: Callable[..., Any]) -> Callable[..., Any]
 
     def guarded(*arguments: Any) -> Any:
         *tensors, form = arguments
-        signature = (form, *[(x.shape, x.dtype, x.device) for x in tensors])
+        signature = (form, *[(x.shape, x.dtype, x.device, x.layout) for x in tensors])
         if signature not in fitting:
             _check_registered(defined, tensors, form)
             if len(fitting) >= MOST_PLANS:
@@ -539,18 +545,36 @@ def _with_dtype_of_states(
 
 
 def _check_inputs(defined: Definition, given: Mapping[str, Any]) -> dict[str, int]:
-    """Return the size of every letter; ValueError for shapes, dtypes or devices that do not fit."""
+    """Return the size of every letter; ValueError for inputs that do not fit.
+
+    Such have other shapes, dtypes or devices, or are no dense tensors. A state may be None.
+    """
     sizes: dict[str, int] = {}
     for one in (defined.main, *defined.letters):  # the sizes of the main input count
         x = given[one]
-        if x is None:
+        if x is None and one == "state":
             continue
+        _check_dense(defined.name, one, x)
         words = defined.letters[one]
         if not sizes or not sizes.keys() >= set(words[0]):
             _check_axes(defined.name, one, x, words[0])
             sizes = dict(zip(words[0], x.shape, strict=True)) | sizes
         _check_input(defined, one, x, given[defined.main], sizes)
     return sizes
+
+
+def _check_dense(name: str, one: str, x: Any) -> None:
+    """Raise ValueError unless `x` is a tensor with a place in memory for each number."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name}: {one} must be a tensor, got {type(x).__name__}")
+    if x.is_nested:
+        raise ValueError(f"{name}: {one} must be a dense tensor, got a nested one; pad its parts")
+    if x.layout is not torch.strided:
+        layout = str(x.layout).removeprefix("torch.")
+        raise ValueError(
+            f"{name}: {one} must be a dense tensor, got one in layout {layout}; give"
+            f" {one}.to_dense()"
+        )
 
 
 def _check_input(
@@ -614,9 +638,11 @@ def _contiguous(x: Tensor) -> Tensor:
     The gradient of a sum, expanded from one number, is such a tensor: beside a busy process its
     copy by two threads of torch takes several times as long as the operator.
     """
+    if x.is_neg():  # its memory holds the numbers with the other sign
+        x = x.resolve_neg()
     if x.is_contiguous():
         return x
-    if x.device.type != "cpu" or x.dtype not in WIDE_TYPES or x.is_neg():
+    if x.device.type != "cpu" or x.dtype not in WIDE_TYPES:
         return x.contiguous()
     return torch.from_numpy(np.ascontiguousarray(as_array(x)))
 
@@ -641,7 +667,7 @@ def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
         return
     if log_decay.device.type != "cpu" or not log_decay.numel():
         return
-    if log_decay.dtype in WIDE_TYPES:
+    if log_decay.dtype in WIDE_TYPES and not log_decay.is_neg():
         largest = float(as_array(log_decay).max())
     else:
         largest = log_decay.detach().max().item()

@@ -26,7 +26,7 @@ one for each channel.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -151,8 +151,9 @@ class GatedDeltaMixing(nn.Module):
         mixed = F.silu(self.convolved(self.qkv_proj(x), memory))
         heads = mixed.unflatten(-1, (3, config.heads, config.head_size))
         q, k, v = heads.unbind(-3)
-        q = unit(q) * config.head_size**-0.5
-        k = unit(k)
+        # CUDA's autocast leaves the norms in float32.
+        q = (unit(q) * config.head_size**-0.5).to(v.dtype)
+        k = unit(k).to(v.dtype)
         share = torch.sigmoid(self.b_proj(x))[..., None]
         log_decay = self.log_decay(x)[..., None]
         # The operator reads S_{t-1} before it decays.
@@ -191,7 +192,8 @@ class GatedDeltaMixing(nn.Module):
             past = memory["conv"].to(streams.dtype)
         longer = torch.cat((past, streams), dim=1)
         if memory is not None:
-            memory["conv"] = longer[:, longer.shape[1] - before :]
+            # A copy: a view would keep all of the part.
+            memory["conv"] = longer[:, longer.shape[1] - before :].clone()
         weight = self.conv[:, None].to(streams.dtype)
         rows = F.conv1d(longer.transpose(1, 2), weight, groups=weight.shape[0])
         return rows.transpose(1, 2)
@@ -238,17 +240,19 @@ class GatedDelta(nn.Module):
 
         Raises ValueError for a state of another model, batch, dtype or device.
         """
-        x = self.embedding(inputs)
         if state is None:
-            for block in self.blocks:
-                x = block(x)
-            return self.head(self.norm(x))
+            return self._logits(inputs, [None] * self.config.layers)
         check_state_layout(state, self.state_kind, self.state_layout(), inputs)
         memories = state.memories(self.config.layers, MEMORY)
+        return self._logits(inputs, memories), state.with_memories(memories)
+
+    def _logits(self, inputs: Tensor, memories: Sequence[BlockMemory | None]) -> Tensor:
+        """Logits (B,T,256) of bytes (B,T); the memory of every block is brought up to date."""
+        x = self.embedding(inputs)
         if x.shape[1] > 0:
             for block, memory in zip(self.blocks, memories, strict=True):
                 x = block(x, memory)
-        return self.head(self.norm(x)), state.with_memories(memories)
+        return self.head(self.norm(x))
 
     def initial_state(self, batch: int) -> State:
         """The state before the first byte of `batch` texts."""

@@ -13,10 +13,10 @@ make C:
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plkernel.analysis.nodes import Nodes, output_std
 from plkernel.analysis.parametrisations import FORMS, RateForm
@@ -86,17 +86,18 @@ def decays_(
     and nodes in the order of its channels (`Ordered.arranged`). Its rates rise with the level, so
     that `sigmoid`, `sigmoid_root` and `real_part`, in which they fall, are not for it.
 
-    Raises ValueError when the sizes differ, when an option does not belong, for a half-life that
-    the parametrisation does not reach, and when a decay in the tensor's type (float32 for narrower
-    ones, as models compute it) is no longer between 0 and 1. Sources: Mamba (arXiv 2312.00752),
-    gated delta nets (2412.06464), Kimi Linear (2510.26692), RWKV-7 (2503.14456), Griffin
-    (2402.19427, equation 4), xLSTM (2503.13427), GLA (2312.06635), S5 (2208.04933), S4D
-    (2206.11893).
+    Raises ValueError for something that is no dense tensor of floating-point numbers, when the
+    sizes differ, when an option does not belong, for a half-life that the parametrisation does not
+    reach, and when a decay in the tensor's type (float32 for narrower ones, as models compute it)
+    is no longer between 0 and 1. Sources: Mamba (arXiv 2312.00752), gated delta nets (2412.06464),
+    Kimi Linear (2510.26692), RWKV-7 (2503.14456), Griffin (2402.19427, equation 4), xLSTM
+    (2503.13427), GLA (2312.06635), S5 (2208.04933), S4D (2206.11893).
     """
     if parametrisation not in FORMS:
         raise ValueError(
             f"parametrisation must be one of {', '.join(FORMS)}, got {parametrisation!r}"
         )
+    check_writable("tensor", tensor)
     form = FORMS[parametrisation]
     if isinstance(tensor, Ordered) and form.falls:
         rising = [name for name, one in FORMS.items() if not one.falls]
@@ -122,6 +123,43 @@ def decays_(
     filled = levels.to(held.dtype)
     _check_decays(form, filled, rates, given)
     return tensor.set_(levels) if isinstance(tensor, Ordered) else tensor.copy_(filled)
+
+
+def check_writable(name: str, value: Any) -> None:
+    """ValueError unless floating-point numbers can be written into a tensor, or into `Ordered`."""
+    if isinstance(value, Ordered):
+        check_writable(f"{name}.theta", value.theta)
+        check_writable(f"{name}.delta", value.delta)
+        return
+    if not isinstance(value, Tensor):
+        hint = f": give its weight, {name}.weight" if isinstance(value, nn.Module) else ""
+        raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
+    if hasattr(value, "to_local"):
+        raise ValueError(
+            f"{name} must be a whole tensor, got one in shards (DTensor); apply before the model is"
+            " sharded, as before fully_shard"
+        )
+    if value.is_meta:
+        raise ValueError(
+            f"{name} must hold numbers, got a tensor on the meta device; materialise it first, as"
+            " by model.to_empty(device='cpu')"
+        )
+    if value.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(
+            f"{name} must be a tensor that can be changed, got one of inference mode; clone it"
+        )
+    narrow = value.element_size() < 2
+    if not value.is_floating_point() or narrow or value.layout is not torch.strided:
+        kind = str(value.dtype) if value.layout is torch.strided else "a sparse tensor"
+        raise ValueError(
+            f"{name} must be a dense tensor of floating-point numbers of 16 bits or more, got"
+            f" {kind}"
+        )
+    strides = zip(value.stride(), value.shape, strict=True)
+    if any(step == 0 and size > 1 for step, size in strides):
+        raise ValueError(
+            f"{name} must have a place for each number, got an expanded tensor; give a copy"
+        )
 
 
 def _check_options(name: str, form: RateForm, options: Mapping[str, Tensor | float]) -> None:
@@ -218,8 +256,10 @@ def projection_(
     `dim` is the dimension of the N states: the last of a torch.nn.Linear from states to outputs.
     With `match`, all are scaled by one more number, so that the standard deviation of the output
     under white input, with C and B random, is what the nodes `match` would give on the same
-    weights. Raises ValueError when the size is not N.
+    weights. Raises ValueError for something that is no dense tensor of floating-point numbers, and
+    when the size is not N.
     """
+    check_writable("weight", weight)
     channels = len(nodes.projection)
     if not -weight.ndim <= dim < weight.ndim or weight.shape[dim] != channels:
         raise ValueError(

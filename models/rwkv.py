@@ -159,6 +159,14 @@ def previous(x: Tensor, memory: BlockMemory | None = None, name: str = "") -> Te
     return torch.cat((first, x), dim=1)[:, :-1]
 
 
+def lerped(start: Tensor, end: Tensor, share: Tensor) -> Tensor:
+    """start + share * (end - start) in the dtype of `start`.
+
+    Weights of half a width meet norms in float32 under CUDA's autocast, and torch mixes no dtypes.
+    """
+    return torch.lerp(start, end, share.to(start.dtype))
+
+
 def vector(dim: int) -> nn.Parameter:
     """One number per channel, in the shape of the official checkpoints."""
     return unset(1, 1, dim)
@@ -287,7 +295,7 @@ class TimeMixing(Mixing):
         w_raw = precise(self.time_decay)
         if self.eagle:
             shares = (self.time_mix_r, self.time_mix_k, self.time_mix_v, self.time_mix_g)
-            return *(torch.lerp(before, x, share) for share in shares), w_raw
+            return *(lerped(before, x, share) for share in shares), w_raw
         change = before - x
         low = torch.tanh((x + change * self.time_maa_x) @ self.time_maa_w1).unflatten(-1, (5, -1))
         added = torch.einsum("btsr,srd->sbtd", low, self.time_maa_w2)
@@ -347,8 +355,8 @@ class ChannelMixing(nn.Module):
         # Eagle's share weighs x_t, Finch's x_{t-1}.
         start, end = (before, x) if self.eagle else (x, before)
         key_share, receptance_share = (getattr(self, name) for name in self.names)
-        x_k = torch.lerp(start, end, key_share)
-        x_r = torch.lerp(start, end, receptance_share)
+        x_k = lerped(start, end, key_share)
+        x_r = lerped(start, end, receptance_share)
         return self.sigmoid(self.receptance(x_r)) * self.value(self.squared_relu(self.key(x_k)))
 
 

@@ -40,7 +40,17 @@ from plkernel.kernels.wkv7 import wkv7
 from plkernel.models import Order
 from plkernel.models.layers import Activation, Linear, Structure, squared_relu, unset
 from plkernel.models.power_law import decays_, projection_
-from plkernel.models.rwkv import MEMORY, RWKV, Block, Mixing, RWKVSizes, precise, previous, vector
+from plkernel.models.rwkv import (
+    MEMORY,
+    RWKV,
+    Block,
+    Mixing,
+    RWKVSizes,
+    lerped,
+    precise,
+    previous,
+    vector,
+)
 from plkernel.models.spectrum import (
     ZIGZAG,
     ExactBuffers,
@@ -213,7 +223,7 @@ class GooseMixing(ExactBuffers, Mixing):
             first = v
         else:
             share = torch.sigmoid(self.v0 + x_v @ self.v1 @ self.v2)
-            v = torch.lerp(v, first, share.to(v.dtype))
+            v = lerped(v, first, share)
         v = self.split(v)
         gate = torch.sigmoid(x_g @ self.g1) @ self.g2
         state = None if memory is None else memory["wkv"]
@@ -242,7 +252,7 @@ class GooseMixing(ExactBuffers, Mixing):
         r = self.receptance(x_r)
         k = self.key(x_k)
         removal = F.normalize(self.split(k * self.k_k), dim=-1)
-        replacement = k * torch.lerp(torch.ones_like(rate), rate, self.k_a)
+        replacement = k * lerped(torch.ones_like(rate), rate, self.k_a)
         r, log_decay, rate, replacement = map(self.split, (r, log_decay, rate, replacement))
         k, a, b = (y.to(r.dtype) for y in (replacement, -removal, removal * rate))
         return r, log_decay, k, a, b
@@ -300,7 +310,7 @@ class GooseChannelMixing(nn.Module):
         self.squared_relu = Activation(config.structure, squared_relu)
 
     def forward(self, x: Tensor, memory: BlockMemory | None = None) -> Tensor:
-        x_k = torch.lerp(x, previous(x, memory, "ffn_shift"), self.x_k)
+        x_k = lerped(x, previous(x, memory, "ffn_shift"), self.x_k)
         return self.value(self.squared_relu(self.key(x_k)))
 
 

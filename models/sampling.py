@@ -97,10 +97,13 @@ def continuation(
     """The bytes after `prompt`, without end: b_t ~ p(. | prompt, b_1..b_{t-1}).
 
     The state of the model is carried: memory and time for a byte do not grow with their number. An
-    empty prompt is a newline. The same seed gives the same bytes. FloatingPointError for logits
+    empty prompt is a newline. The same seed gives the same bytes: dropout is off while the model
+    computes, and its mode is as before whenever a byte is handed out. FloatingPointError for logits
     that are not finite.
     """
     import torch
+
+    from plkernel.models.layers import evaluating
 
     random = np.random.Generator(np.random.Philox(key=sampling.seed))
     device = next(model.parameters()).device
@@ -108,9 +111,9 @@ def continuation(
     text = prompt or b"\n"
     parts = [text[start : start + part] for start in range(0, len(text), part)]
     while True:
-        for one in parts:
-            inputs = torch.tensor([list(one)], device=device)
-            with torch.inference_mode():
+        with evaluating(model), torch.inference_mode():
+            for one in parts:
+                inputs = torch.tensor([list(one)], device=device)
                 logits, state = model(inputs, state)
         last = logits[0, -1].double().cpu().numpy()
         byte = sampling.choose(last, random.random())

@@ -33,7 +33,7 @@ class State:
     tensors   (B,...) by name, such as blocks.0.wkv
     position  bytes read of a patch that is not complete
 
-    To save one: `torch.save(asdict(state), file)`, and `State(**torch.load(file))`.
+    To save one: `torch.save(vars(state.detach()), file)`, and `State(**torch.load(file))`.
     """
 
     model: str

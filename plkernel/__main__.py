@@ -1,5 +1,6 @@
 """plkernel COMMAND [OPTIONS]: every command by its name; without one, a list of them."""
 
+import os
 import re
 import runpy
 import sys
@@ -58,12 +59,23 @@ def _run() -> None:
     elif given[0] in ("--version", "-V"):
         print(f"plkernel {__version__}")
     elif given[0] in known:
+        _find_modules_here()
         sys.argv = given
         runpy.run_module(f"plkernel.{given[0]}", run_name="__main__", alter_sys=True)
     else:
         raise ValueError(
             f"command must be one of plkernel's, got {given[0]!r}; {cli.nearest(given[0], known)}"
         )
+
+
+def _find_modules_here() -> None:
+    """Have modules of the working folder found, as `python -m` does, but for Python's option -P.
+
+    The script that an installer writes looks for them in its own folder instead.
+    """
+    here = os.getcwd()
+    if not sys.flags.safe_path and here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plkernel.analysis.information.counts import SYMBOLS
-from plkernel.analysis.information.estimate import MAX_LAG, Estimator
+from plkernel.analysis.information.estimate import BLOCKS, MAX_LAG, Estimator
 from plkernel.analysis.information.laws import (
     Measurement,
     Named,
@@ -31,10 +31,13 @@ from plkernel.common import cli
 from plkernel.common.files import CONFIG, METRICS, brief, load_json, read_lines, refuse_study
 from plkernel.context.measures import BATCH, UNTRAINED_CONTEXT
 from plkernel.data import corpora
+from plkernel.data.names import known_sequence
 from plkernel.data.symbols import (
+    READING,
     MeasuredAs,
     SymbolText,
     check_measured,
+    check_reading,
     is_vector_file,
     of_text,
     of_vector,
@@ -79,6 +82,10 @@ def measure(
     estimator: Estimator | None = None,
     tokenizer: str | Path | None = None,
     measured: MeasuredAs = "bytes",
+    blocks: int = BLOCKS,
+    max_bytes: int | None = None,
+    separator: str = "\n",
+    column: str | None = None,
     threads: int | None = None,
 ) -> Measurement:
     """Measure the mutual information I(d) of symbols d apart, and its exponent in I(d) ~ d**-beta.
@@ -94,29 +101,38 @@ def measure(
                many bytes a token has, and lags stand in both units. plkernel.place takes it as
                step=found.tokens.bytes_per_token
     measured   bytes, or tokens, of a text with a tokenizer
+    blocks     how many the jackknife leaves out one by one
+    max_bytes, separator, column
+               how a text is read by its name, as of `load_corpus`
+    threads    lags that are counted at the same time, as many as there are processors unless given
 
     In the result, `information` has lags (L,), values (L,) in nats and intervals; `law.beta`,
     `law.low` and `law.high` are the exponent with its 95 % interval, None in place of `law` if
-    nothing decays; `verdict.sentence` says if the curve is a power law. Raises ValueError for a
-    text that is too short for `max_lag`, and for an estimator that counts pairs where symbols are
-    too many for that.
+    nothing decays; `verdict.sentence` says if the curve is a power law; `exact` (L,) is the true
+    information of a corpus whose law its name states. Raises ValueError for a text that is too
+    short for `max_lag`, and for an estimator that counts pairs where symbols are too many for that.
 
     >>> import numpy as np
     >>> text = np.random.default_rng(0).integers(0, 4, 50_000)
     >>> measure(text, max_lag=20, lags=(1, 20)).verdict.kind
     'none'
     """
-    check_numbers(numbers.Integral, max_lag=max_lag)
+    check_numbers(numbers.Integral, max_lag=max_lag, blocks=blocks)
     check_numbers_or_none(numbers.Integral, threads=threads)
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     stated = check_range(lags, max_lag)
     place = None if tokenizer is None else _path(tokenizer, "tokenizer")
-    found = _read_symbols(text, place, measured)
+    reading = {"max_bytes": max_bytes, "separator": separator, "column": column}
+    found = _read_symbols(text, place, measured, reading)
+    is_named = isinstance(text, str | Path) and found.unit == "byte"
+    sequence = known_sequence(str(text)) if is_named else None
     options: Any = {
         "stated": stated,
         "max_lag": max_lag,
         "estimator": estimator,
+        "blocks": blocks,
+        "exact": sequence.mutual_information if sequence else None,
         "unit": found.unit,
         "tokens": found.tokens,
         "threads": threads or os.cpu_count() or 1,
@@ -125,12 +141,18 @@ def measure(
         return measure_corpus(found.corpus, found.data, progress=progress, **options)
 
 
-def _read_symbols(text: Text, tokenizer: Path | None, measured: MeasuredAs) -> SymbolText:
+def _read_symbols(
+    text: Text, tokenizer: Path | None, measured: MeasuredAs, reading: Mapping[str, Any]
+) -> SymbolText:
     """The symbols of a text, of its tokens, or of a vector of integers of any alphabet."""
+    if not isinstance(text, str | Path):
+        check_reading("bytes and vectors, which are measured as they are", reading)
+    elif is_vector_file(text):
+        check_reading(f"{text}, which holds numbers and no text", reading)
     vector = _vector(text)
     check_measured(tokenizer, measured)
     if vector is None:
-        corpus, data = _read_text(text)
+        corpus, data = _read_text(text, reading)
         if tokenizer is None:
             return of_text(corpus, data)
         with cli.progress_bar(f"{corpus.name}, tokens") as progress:
@@ -150,15 +172,36 @@ def _vector(text: Any) -> SymbolText | None:
             return None
         with cli.progress_bar(f"{text}, symbols") as progress:
             return read_vector(text, progress)
-    if isinstance(text, bytes | bytearray | memoryview) or getattr(text, "is_meta", False):
+    if isinstance(text, bytes | bytearray | memoryview):
         return None
-    data = np.asarray(text)
+    data = _array(text)
     if data.ndim != 1 or data.dtype.kind not in "iu" or not data.size:
         return None
     if data.min() >= 0 and data.max() < SYMBOLS:
         return None
     with cli.progress_bar("array, symbols") as progress:
         return of_vector(data, "array", "given", progress)
+
+
+def _array(text: Any) -> NDArray[Any]:
+    """A vector, also a tensor of torch on any device, as an array.
+
+    Raises ValueError for what numpy does not take.
+    """
+    if getattr(text, "is_meta", False):
+        raise ValueError(
+            "text must hold numbers, got a tensor on the meta device; give one on the CPU"
+        )
+    held = text.detach().cpu() if hasattr(text, "detach") else text
+    try:
+        return np.asarray(held)
+    except (TypeError, ValueError, RuntimeError) as error:
+        is_tensor = held is not text
+        got = f"{text.dtype} of shape {tuple(text.shape)}" if is_tensor else brief(text)
+        raise ValueError(
+            "text must be bytes, a vector of integers, or the name of a corpus, got"
+            f" {got} ({cli.told(error)})"
+        ) from None
 
 
 def apply(
@@ -199,7 +242,7 @@ def apply(
     """
     from plkernel.analysis.nodes import warn_outlasting
     from plkernel.analysis.parametrisations import FORMS
-    from plkernel.models.power_law import decays_, projection_
+    from plkernel.models.power_law import check_writable, decays_, projection_
     from plkernel.models.spectrum import Ordered
 
     check_numbers(numbers.Integral, dim=dim)
@@ -209,14 +252,11 @@ def apply(
     _check_nodes("nodes", nodes)
     if match is not None:
         _check_nodes("match", match)
+    check_writable("decays", decays)
     if isinstance(decays, Ordered):
-        _check_writable("decays.theta", decays.theta)
-        _check_writable("decays.delta", decays.delta)
         nodes = decays.arranged(nodes)
-    else:
-        _check_writable("decays", decays)
     if projection is not None:
-        _check_writable("projection", projection)
+        check_writable("projection", projection)
     options: dict[str, Any] = {
         "dt_bias": dt_bias,
         "a_log": a_log,
@@ -250,41 +290,6 @@ def _check_nodes(name: str, value: Any) -> None:
     if not isinstance(value, Nodes):
         raise ValueError(
             f"{name} must be nodes, as plkernel.place gives them, got {type(value).__name__}"
-        )
-
-
-def _check_writable(name: str, value: Any) -> None:
-    """ValueError unless floating-point numbers can be written into a tensor."""
-    from torch import Tensor, nn, strided
-
-    if not isinstance(value, Tensor):
-        hint = f": give its weight, {name}.weight" if isinstance(value, nn.Module) else ""
-        raise ValueError(f"{name} must be a tensor, got {type(value).__name__}{hint}")
-    if hasattr(value, "to_local"):
-        raise ValueError(
-            f"{name} must be a whole tensor, got one in shards (DTensor); apply before the model is"
-            " sharded, as before fully_shard"
-        )
-    if value.is_meta:
-        raise ValueError(
-            f"{name} must hold numbers, got a tensor on the meta device; materialise it first, as"
-            " by model.to_empty(device='cpu')"
-        )
-    if value.is_inference():
-        raise ValueError(
-            f"{name} must be a tensor that can be changed, got one of inference mode; clone it"
-        )
-    narrow = value.element_size() < 2
-    if not value.is_floating_point() or narrow or value.layout is not strided:
-        kind = str(value.dtype) if value.layout is strided else "a sparse tensor"
-        raise ValueError(
-            f"{name} must be a dense tensor of floating-point numbers of 16 bits or more, got"
-            f" {kind}"
-        )
-    strides = zip(value.stride(), value.shape, strict=True)
-    if any(step == 0 and size > 1 for step, size in strides):
-        raise ValueError(
-            f"{name} must have a place for each number, got an expanded tensor; give a copy"
         )
 
 
@@ -765,22 +770,21 @@ def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | Tra
         raise with_lines(error, "plkernel.inspect(path, decays=decays)") from None
 
 
-def _read_text(text: Text) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
+def _read_text(
+    text: Text, reading: Mapping[str, Any] = READING
+) -> tuple[Named | corpora.Corpus, NDArray[np.uint8]]:
     """Origin of a text and its symbols (n,), uint8.
 
-    Raises ValueError that says what would work for anything else.
+    reading: how a corpus is read by its name. Raises ValueError that says what would work for
+    anything else.
     """
     if isinstance(text, str | Path):
-        corpus = corpora.load(text)
+        corpus = corpora.load(text, **reading)
         return corpus, np.asarray(corpus.bytes)
-    if getattr(text, "is_meta", False):
-        raise ValueError(
-            "text must hold numbers, got a tensor on the meta device; give one on the CPU"
-        )
     if isinstance(text, bytes | bytearray | memoryview):
         data = np.frombuffer(text, np.uint8)
     else:
-        data = np.asarray(text)
+        data = _array(text)
     if data.ndim != 1 or data.dtype.kind not in "iu":
         got = f"{data.dtype} of shape {data.shape}"
         raise ValueError(

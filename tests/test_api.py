@@ -26,6 +26,7 @@ from plkernel.analysis.nodes import node_scores
 from plkernel.analysis.results import Result
 from plkernel.api import TrainedRun
 from plkernel.config.reading import load_spec
+from plkernel.models.power_law import check_writable, decays_, projection_
 from plkernel.training.loop import prepare, run_training
 
 ROOT = Path(__file__).parent.parent
@@ -213,6 +214,19 @@ def judged(model: object, **options: object) -> object:
             lambda: plkernel.evaluate(lambda tokens: tokens, np.array([0, 256])),
             "got 0 to 256: np.unique",
         ),
+        (
+            lambda: plkernel.measure(torch.zeros(9, requires_grad=True)),
+            r"text must be bytes, a vector of integers, .* got float32 of shape \(9,\)",
+        ),
+        (
+            lambda: plkernel.measure(torch.zeros(9, dtype=torch.bfloat16)),
+            r"got torch.bfloat16 of shape \(9,\) \(TypeError: ",
+        ),
+        (
+            lambda: plkernel.evaluate(uniform, torch.zeros(9, dtype=torch.long).to_sparse()),
+            r"got torch.int64 of shape \(9,\) .*Use Tensor.to_dense\(\) first",
+        ),
+        (lambda: plkernel.measure([[1], [1, 2]]), "a vector of integers, .* got list"),
         (lambda: plkernel.measure("no such file"), "no such file"),
         (
             lambda: plkernel.measure(TEXT, lags=500),
@@ -429,6 +443,20 @@ def test_as_many_threads_are_used_as_are_asked_for(monkeypatch: pytest.MonkeyPat
         plkernel.measure(b"abc" * 900, threads=0)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        torch.tensor([4.0, 2.0, 1.0, 0.5], requires_grad=True),
+        torch.tensor([4.0, 2.0, 1.0, 0.5], dtype=torch.bfloat16),
+        torch.nn.Parameter(torch.tensor([4.0, 2.0, 1.0, 0.5]).half()),
+    ],
+    ids=lambda given: str(given.dtype),
+)
+def test_a_kernel_may_be_a_tensor_that_numpy_does_not_take(given: Tensor) -> None:
+    found = plkernel.fit(values=given)
+    assert found == plkernel.fit(values=np.array([4.0, 2.0, 1.0, 0.5]))
+
+
 def test_a_vector_has_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="tokenizer must be left out for a vector of integers"):
         plkernel.measure(np.array([1, 1000]), tokenizer=tmp_path / "tokenizer.json")
@@ -446,14 +474,16 @@ WRITABLE: list[tuple[str, Tensor]] = [
 def test_what_has_a_place_for_each_number_is_written(words: str, tensor: Tensor) -> None:
     nodes = plkernel.place(len(tensor)) if len(tensor) > 1 else NODES
     if len(tensor) == 1:
-        api._check_writable("decays", tensor)
+        check_writable("decays", tensor)
         return
     plkernel.apply(nodes, tensor, parametrisation="log_rate")
     expected = torch.tensor(nodes.rates, dtype=torch.float64)
     assert torch.allclose(tensor.double().exp(), expected, rtol=0.02)
 
 
-UNWRITABLE: list[tuple[Tensor, str]] = [
+UNWRITABLE: list[tuple[Any, str]] = [
+    (np.zeros(4), "must be a tensor, got ndarray"),
+    (torch.zeros(4, dtype=torch.complex64), "16 bits or more, got torch.complex64"),
     (torch.zeros(4, device="meta"), "must hold numbers, got a tensor on the meta device"),
     (torch.zeros(4, dtype=torch.int64), "floating-point numbers of 16 bits or more, got torch.int"),
     (torch.zeros(4).to(torch.float8_e5m2), "16 bits or more, got torch.float8_e5m2"),
@@ -466,7 +496,7 @@ UNWRITABLE: list[tuple[Tensor, str]] = [
     ("tensor", "message"), UNWRITABLE, ids=[text[:40] for _, text in UNWRITABLE]
 )
 def test_what_cannot_be_written_is_refused_as_decays_and_as_projection(
-    tensor: Tensor, message: str
+    tensor: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=f"decays .*{message}"):
         plkernel.apply(NODES, tensor, parametrisation="log_rate")
@@ -474,6 +504,10 @@ def test_what_cannot_be_written_is_refused_as_decays_and_as_projection(
     with pytest.raises(ValueError, match=f"projection .*{message}"):
         plkernel.apply(NODES, decays, tensor, parametrisation="log_rate")
     assert not decays.any(), "nothing is written before all is checked"
+    with pytest.raises(ValueError, match=f"tensor .*{message}"):
+        decays_(tensor, NODES)
+    with pytest.raises(ValueError, match=f"weight .*{message}"):
+        projection_(tensor, NODES)
 
 
 @pytest.mark.parametrize(

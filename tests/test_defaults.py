@@ -4,7 +4,6 @@ told in CHANGELOG.md.
 
 import importlib
 import inspect
-import math
 import os
 import pkgutil
 from collections.abc import Iterator
@@ -81,7 +80,7 @@ DEFAULTS: dict[str, dict[str, float | bool]] = {
         "dim": 64,
         "dry_run": False,
     },
-    "measure": {"max_lag": 1000},
+    "measure": {"max_lag": 1000, "blocks": 40},
     "evaluate": {"windows": 64, "batch": 4},
     "truncation": {"windows": 256, "batch": 4},
     "influence": {"windows": 64, "batch": 4, "seed": 0},
@@ -99,7 +98,7 @@ DEFAULTS: dict[str, dict[str, float | bool]] = {
     "watch": {"every": 100, "step": 0},
     "decay_param_groups": {"weight_decay": 0.0},
     "apply": {"dim": -1},
-    "place": {"beta": 1.15, "step": 1.0, "fastest": math.inf},
+    "place": {"beta": 1.15, "step": 1.0},
 }
 
 

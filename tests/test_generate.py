@@ -123,6 +123,19 @@ def test_the_same_seed_gives_the_same_bytes(name: str) -> None:
     assert model.training, "its mode is as it was"
 
 
+def test_dropout_is_off_for_each_byte_and_on_between_them() -> None:
+    """So that a loop of training may look at what its model writes."""
+    torch.manual_seed(0)
+    model = RWKV(RWKVConfig(6, 32, 2, 16, dropout=0.5))
+    initialise_(model, "sp_torch_default", 0)
+    drawn = take(model.eval(), PROMPT, 12)
+    model.train()
+    one_by_one = continuation(model, PROMPT, Sampling())
+    for byte in drawn:
+        assert next(one_by_one) == byte
+        assert all(module.training for module in model.modules())
+
+
 def counts(sampling: Sampling) -> np.ndarray:
     places = (np.arange(10_000) + 0.5) / 10_000
     return np.bincount([sampling.choose(LOGITS, u) for u in places], minlength=LOGITS.size)

@@ -69,6 +69,39 @@ def test_unknown_commands_are_one_line(script: Path) -> None:
     )
 
 
+def test_modules_of_the_working_folder_are_found_as_by_python_m(
+    script: Path, tmp_path: Path
+) -> None:
+    """Python's own wish to find none there is heeded too."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "own.py").write_text("raise RuntimeError('found')")
+    (folder / "spec.toml").write_text(
+        'name = "own"\nbaseline = "a"\n[model]\nkind = "own:Model"\n[train]\nsteps = 1\n[arms.a]\n'
+    )
+    words = ("train", "spec.toml", "--trust-code")
+    started = [call(script, *words, folder=folder), call("-m", "plkernel", *words, folder=folder)]
+    assert ["RuntimeError: found" in one.stderr for one in started] == [True, True]
+    safe = call(script, *words, folder=folder, environment={"PYTHONSAFEPATH": "1"})
+    assert "No module named 'own'" in safe.stderr
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [("specs", 0), ("specs --help", 0), ("init list", 0), ("fit --terms 0", 2), ("none", 2)],
+)
+def test_a_closed_stream_is_no_fault(script: Path, words: str, status: int, closed: str) -> None:
+    number = {"stdout": 1, "stderr": 2}[closed]
+    command = f"{sys.executable} {script} {words} {number}>&-"
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, env=variables, check=False
+    )
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+
+
 def test_threads_of_commands_sleep_and_those_of_other_programs_do_as_they_are_told(
     script: Path,
 ) -> None:

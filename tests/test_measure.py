@@ -19,6 +19,7 @@ import plkernel
 from plkernel.analysis.figures import decay
 from plkernel.analysis.information.estimate import BLOCKS, DecayCurve
 from plkernel.analysis.information.laws import Named, fit_power_law, measure_corpus
+from plkernel.analysis.sequences import LagCorpus
 from plkernel.commands.measure import command as measure
 from plkernel.commands.measure import render
 from plkernel.common import cli
@@ -326,8 +327,9 @@ def test_a_file_of_integers_is_measured_by_its_numbers(tmp_path: Path, capsys: S
     assert numbers["information"]["unit"] == "symbol"
     assert numbers["information"]["values"] == text["information"]["values"]
     assert "9,000 symbols, 4 different" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="tokenizer and max_bytes must be left out for"):
-        measure(names, max_bytes="1k")
+    for option, value in (("max_bytes", "1k"), ("separator", "x"), ("column", "text")):
+        with pytest.raises(ValueError, match=f"{option} must be left out for .*no text, got"):
+            measure(names, **{option: value})
 
 
 def test_a_period_of_numbers_is_told_in_their_unit() -> None:
@@ -390,6 +392,35 @@ def test_python_measures_vectors_and_tokens(
         plkernel.measure(text.encode(), tokenizer=wrong)
     with pytest.raises(ValueError, match=r"estimator must be one of .*, got 5"):
         plkernel.measure(ids, estimator=wrong)
+
+
+def test_python_has_the_options_and_the_exact_information_of_the_command(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"max_lag": 50, "lags": (1, 50), "blocks": 10}
+    name = "synthetic:lags,longest=8,bytes=30k"
+    found = plkernel.measure(name, max_bytes=20_000, **options)
+    measure((name,), max_bytes="20k", **options, out=tmp_path, figure=False)
+    [written] = measured(tmp_path)
+    assert json.loads(json.dumps(found.to_dict(), default=str)) == written
+    known = LagCorpus(longest=8).mutual_information(found.information.lags)
+    assert found.exact == tuple(known.tolist())
+    assert len(found.information.replicates[0]) == 10
+
+
+def test_documents_are_joined_and_read_in_python_as_by_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"body": "ab"}\n' * 2000)
+    found = plkernel.measure(path, column="body", separator="-", max_bytes=5_000, max_lag=20)
+    assert found.corpus.path.read_bytes() == (b"ab-" * 2000)[:5_000]
+
+
+@pytest.mark.parametrize("text", [b"abc" * 900, np.arange(2_700) % 1_000], ids=["bytes", "vector"])
+@pytest.mark.parametrize(
+    "option", [{"max_bytes": 100}, {"separator": "-"}, {"column": "body"}], ids=str
+)
+def test_options_of_reading_are_for_names(text: Any, option: dict[str, Any]) -> None:
+    [name] = option
+    with pytest.raises(ValueError, match=f"{name} must be left out for bytes and vectors"):
+        plkernel.measure(text, **option)
 
 
 def test_ctrl_c_ends_the_numbering_of_symbols(

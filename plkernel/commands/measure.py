@@ -40,6 +40,7 @@ from plkernel.data.symbols import (
     MeasuredAs,
     SymbolText,
     check_measured,
+    check_reading,
     is_vector_file,
     of_text,
     read_vector,
@@ -157,10 +158,10 @@ def _read(
                 return of_text(corpus, corpus.bytes)
             with cli.progress_bar(f"{name}, tokens") as progress:
                 return of_text(corpus, corpus.bytes, tokenizer, measured, progress)
-    if tokenizer is not None or reading["max_bytes"] is not None:
-        raise ValueError(
-            f"tokenizer and max_bytes must be left out for {name}, which holds numbers and no text"
-        )
+    what = f"{name}, which holds numbers and no text"
+    if tokenizer is not None:
+        raise ValueError(f"tokenizer must be left out for {what}, got {str(tokenizer)!r}")
+    check_reading(what, reading)
     with cli.progress_bar(f"{name}, symbols") as progress:
         return read_vector(name, progress)
 

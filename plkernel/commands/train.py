@@ -20,6 +20,8 @@ def command(
 ) -> None:
     """Train one arm of a spec at one seed and print the result; the same command resumes the run.
 
+    With tuning.rates its learning rate is that which plkernel.experiment has found in OUT.
+
     Args:
         arm: Name of the arm; the spec's baseline if left out.
         seed: One of the spec's seeds; its first if left out.
@@ -37,6 +39,7 @@ def command(
         )
     folder = out or Path("runs/out") / spec.name
     from plkernel.common.environment import keep_memory
+    from plkernel.study.schedule import settled_for
     from plkernel.training.loop import prepare, run_training, summary
 
     keep_memory()
@@ -47,6 +50,7 @@ def command(
             f"arm {spec.baseline!r}, the baseline, as --arm names none; others: {others}",
             file=sys.stderr,
         )
+    spec = settled_for(spec, chosen, folder)
     task = prepare(spec, chosen, seed, folder)
     print(summary(task.name, run_training(task, logger=logger)))
     print(f"written: {task.folder.path}", file=sys.stderr)

@@ -222,6 +222,7 @@ def report_errors(action: Callable[[], Any]) -> None:
     All that it prints, logs and warns of, and that line, show control characters as escapes, such
     as \\x1b.
     """
+    _open_closed_streams()
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # type: ignore[assignment]
     out = cast(Any, _Escaping(sys.stdout))
     err = cast(Any, _Escaping(sys.stderr, bars=True))
@@ -244,6 +245,14 @@ def report_errors(action: Callable[[], Any]) -> None:
         said = f": {interrupt}" if str(interrupt) else ""
         print(f"\ninterrupted{escaped(said)}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _open_closed_streams() -> None:
+    """Have output that goes nowhere, as after >&- in a shell, written to nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, nowhere)
 
 
 def _user_message(error: Exception) -> str | None:

@@ -157,10 +157,10 @@ class Condition:
             nodes = decays.place(
                 model.node_count,
                 gain=model.input_gain,
-                fastest=model.of_kind.largest_rate,
+                fastest=model.of_kind.largest_rate if arm.placement == "quantile" else None,
                 placement=arm.placement,
                 projection=arm.projection,
-                beta=arm.beta,
+                beta=arm.beta if arm.shapes else decays.BETA,
                 step=step,
                 **self._given_options(),
             )

@@ -26,6 +26,11 @@ class Replaceable:
         """The option without its hyphens, as in train.learning-rate."""
         return ".".join(self.place).replace("_", "-")
 
+    def is_spelt_in(self, token: str) -> bool:
+        """True where an option has the name of the arm letter by letter, if there is an arm."""
+        arm = ".".join(self.place[:2])
+        return self.place[0] != "arms" or token.lstrip("-").startswith(f"{arm}.")
+
     @property
     def takes_several(self) -> bool:
         """True for a list of values; its type may be one of several, as in tuple[..] | None."""
@@ -55,23 +60,38 @@ def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ())
     unknown, given twice or without its value.
     """
     arms = values.get("arms")
-    every = _replaceable(Spec, arms if isinstance(arms, dict) else ())
-    known = {one.name: one for one in every}
+    known: dict[str, list[Replaceable]] = {}
+    for one in _replaceable(Spec, arms if isinstance(arms, dict) else ()):
+        known.setdefault(one.name, []).append(one)
     given = _given(tokens)
-    for token, texts in given:
-        option = known.get(_plain(token))
-        if option is None:
-            raise ValueError(
-                f"option must be one of the spec, got {token};"
-                f" {_hint(_plain(token), known, others)}"
-            )
-        times = [one for one, _ in given].count(token)
+    options = [_meant(token, known, others) for token, _ in given]
+    for (token, texts), option in zip(given, options, strict=True):
+        times = options.count(option)
         if times > 1:
             raise ValueError(
                 f"{token} must be given once, with all of its values, got it {times} times"
             )
         values = deep_merge(values, nested(option.place, option.value(texts)))
     return values
+
+
+def _meant(
+    token: str, known: Mapping[str, Sequence[Replaceable]], others: Iterable[str]
+) -> Replaceable:
+    """Return the option that a token names; ValueError where it names none, or those of two arms.
+
+    Of arms that differ in hyphens and underscores it is the one whose name is spelt so.
+    """
+    found = known.get(_plain(token))
+    if found is None:
+        raise ValueError(
+            f"option must be one of the spec, got {token}; {_hint(_plain(token), known, others)}"
+        )
+    spelt = [one for one in found if one.is_spelt_in(token)]
+    if len(found) > 1 and len(spelt) != 1:
+        arms = " or ".join(repr(one.place[1]) for one in found)
+        raise ValueError(f"{token} must name one arm as it is spelt, {arms}")
+    return found[0] if len(found) == 1 else spelt[0]
 
 
 def _given(tokens: Sequence[str]) -> list[tuple[str, list[str]]]:

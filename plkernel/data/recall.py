@@ -128,12 +128,13 @@ class RecallCorpus:
 
         Those of `count` sequences are drawn.
         """
-        keys = []
+        keys = np.empty((kept, self.pairs), np.int64)
         for start, end in _pieces(count, KEYS):
             orders = rng.random((end - start, KEYS)).argsort(axis=1)
-            keys.append(orders[: max(0, kept - start), : self.pairs])
+            if start < kept:
+                keys[start:end] = orders[: kept - start, : self.pairs]
         values = rng.integers(KEYS, SYMBOLS, (count, self.pairs))[:kept]
-        return np.concatenate(keys), values, self._fillers(count, rng, kept)
+        return keys, values, self._fillers(count, rng, kept)
 
     def _fillers(self, count: int, rng: np.random.Generator, kept: int) -> Bytes:
         """Random values (kept, length), where those of `count` sequences are drawn."""

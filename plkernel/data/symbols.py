@@ -1,7 +1,7 @@
 """Symbols that are measured: bytes of a text, its tokens, or integers of any alphabet."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -19,6 +19,8 @@ SUFFIX = ".npy"
 """Of a file of numpy with one array."""
 MeasuredAs = Literal["bytes", "tokens"]
 """The symbols of a text that are measured."""
+READING = {"max_bytes": None, "separator": "\n", "column": None}
+"""Options of reading a corpus by its name, as of `corpora.load`, and their values if not given."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,13 @@ def check_measured(tokenizer: str | Path | None, measured: MeasuredAs) -> None:
             "measured must be bytes without a tokenizer, got 'tokens'; give the tokenizer, such as"
             " tokenizer.json of a model"
         )
+
+
+def check_reading(what: str, reading: Mapping[str, Any]) -> None:
+    """Raise ValueError for a given option of `READING`, as `what` is not read as a corpus."""
+    for name, default in READING.items():
+        if reading[name] != default:
+            raise ValueError(f"{name} must be left out for {what}, got {reading[name]!r}")
 
 
 def of_vector(

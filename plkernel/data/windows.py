@@ -16,8 +16,7 @@ def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int
     Starts are uniform and depend on (seed, step) alone, so arms of one seed read the same bytes in
     the same order and a resumed run goes on where it stopped.
     """
-    # Philox has a stream for every key: step n needs none of the draws before it.
-    generator = np.random.Generator(np.random.Philox(key=[seed, step]))
+    generator = _stream(seed, step)
     return _windows(data, generator.integers(0, data.size - context, size=batch), context)
 
 
@@ -27,8 +26,7 @@ def carried_windows(data: Bytes, context: int, batch: int, seed: int, step: int)
     Row b begins at byte o + b N / batch of N, o drawn from the seed, and reads on, after the last
     byte from the first: in N / (batch * context) steps every byte is predicted once.
     """
-    generator = np.random.Generator(np.random.Philox(key=[seed, 0]))
-    origin = int(generator.integers(data.size))
+    origin = int(_stream(seed, 0).integers(data.size))
     rows = origin + np.arange(batch) * data.size // batch + step * context  # where each begins
     places = (rows[:, None] + np.arange(context + 1)) % data.size
     return torch.from_numpy(data[places].astype(np.int64))
@@ -69,6 +67,14 @@ def check_holds_window(size: int, context: int, name: str) -> None:
             f"{name} must hold one window of context + 1 = {context + 1} bytes or more, got"
             f" {size}; use a larger corpus, a larger share for it, or a smaller train.context"
         )
+
+
+def _stream(seed: int, step: int) -> np.random.Generator:
+    """Random numbers of one step of a seed from 0 to 2**64 - 1."""
+    # Philox has a stream for every key: step n needs none of the draws before it. A list with a
+    # seed from 2**63 on would become floats, in which neighbouring seeds are one.
+    key = np.array([seed, step], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
 
 
 def _windows(data: NDArray[Any], starts: NDArray[np.int64], context: int) -> Tensor:

@@ -81,8 +81,20 @@ WRAPPED = re.compile(
 """Names of the tensors of a linear map that peft or torch.compile has wrapped."""
 COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
 """Names of config.json for the number of layers."""
+LANGUAGE_MODELS = ("text_config", "llm_config")
+"""Names of config.json for the table of the language model in a model of several inputs."""
+LEAST_STEPS = ("zamba2", "nemotron_h", "nemotron_h_omni", "nemo_speechlm")
+"""Values of model_type with which time_step_min is a limit; the last two have a nemotron_h."""
+LEAST_STEP = 0.001
+"""time_step_min of these models where config.json has none."""
+GATE_CAP = 15.0
+"""gate_soft_cap of an xLSTM of transformers where config.json has none."""
+GATE_BOUND = -5.0
+"""Lower bound of log decays in models that have one where config.json has none."""
 MOST_COUNTED = 4096
 """Heads or layers by which a formula makes an array; published models have some hundred."""
+DIGITS = re.compile(r"(\d{1,18})", re.ASCII)
+"""The numbers in a name, by which names are put in order."""
 DEEPEST = 4
 """Parts of a name that may stand below a linear map: q.base_layer.weight.quant_state.nf4."""
 
@@ -104,25 +116,42 @@ class Given:
         return self.tensors[role]
 
     def setting(self, name: str) -> Any:
-        """Value of config.json, or of the language model in it; None if absent.
+        """Value of config.json, or of the language model in it; None if absent or null in all.
 
         The name of a value in an object has a dot, as in linear_attn_config.num_heads.
         """
-        outer, dot, inner = name.partition(".")
-        if dot:
-            found = self.setting(outer)
-            return found.get(inner) if isinstance(found, dict) else None
-        text = self.config.get("text_config")
-        return self.config.get(name, text.get(name) if isinstance(text, dict) else None)
+        stated = [value for value in self._stated(name) if value is not None]
+        return stated[0] if stated else None
+
+    def is_stated(self, name: str) -> bool:
+        """True if config.json, or the language model in it, has a value of that name, or null."""
+        return bool(self._stated(name))
+
+    def _stated(self, name: str) -> list[Any]:
+        """Values of that name in config.json, then in the tables of the language model in it."""
+        outer, _, inner = name.partition(".")
+        values = []
+        for table in self._tables:
+            holder = table.get(outer) if inner else table
+            key = inner or outer
+            if isinstance(holder, Mapping) and key in holder:
+                values.append(holder[key])
+        return values
+
+    @property
+    def _tables(self) -> list[Mapping[str, Any]]:
+        """config.json, and the tables of the language model in it."""
+        tables = [self.config]
+        for name in LANGUAGE_MODELS:
+            inner = self.config.get(name)
+            if isinstance(inner, Mapping):
+                tables.append(inner)
+        return tables
 
     @property
     def model_types(self) -> set[str]:
         """The values of model_type in config.json, of the whole and of the language model in it."""
-        text = self.config.get("text_config")
-        found = [self.config.get("model_type")]
-        if isinstance(text, dict):
-            found.append(text.get("model_type"))
-        return {one for one in found if isinstance(one, str)}
+        return {one for one in self._stated("model_type") if isinstance(one, str)}
 
     def number(self, name: str, default: float | None = None) -> float | None:
         """Number of config.json; ValueError for any other value."""
@@ -245,8 +274,8 @@ def mamba2(given: Given) -> Floats:
 
     Those are two numbers, or objects with one, as transformers writes infinity.
     """
-    if given.setting("model_type") in ("zamba2", "nemotron_h"):
-        return stepped(given, given.number("time_step_min", 0.0) or 0.0)
+    if given.model_types.intersection(LEAST_STEPS):
+        return stepped(given, _least_step(given))
     name, limits = _step_limits(given)
     try:
         low, high = limits
@@ -257,6 +286,15 @@ def mamba2(given: Given) -> Floats:
     if not shortest <= longest:
         raise ValueError(f"config.json: {name} must ascend, got {shown(limits)}")
     return stepped(given, shortest, longest)
+
+
+def _least_step(given: Given) -> float:
+    """time_step_min of config.json, by its older name first, as transformers has it."""
+    for name in ("mamba_dt_min", "time_step_min"):
+        least = given.number(name)
+        if least is not None:
+            return least
+    return LEAST_STEP
 
 
 def _limit(stated: Any) -> float:
@@ -280,6 +318,18 @@ def mamba3(given: Given) -> Floats:
     """softplus(dt_bias) max(ln 2, A_floor): A is softplus of what the input gives, here 0."""
     speed = max(math.log(2.0), given.number("A_floor", 0.0) or 0.0)
     return rate_of("dt_bias", given["dt_bias"], a_log=np.log(speed))
+
+
+def momentum(given: Given) -> Floats:
+    """ln(1 + exp(2 log_factor)) + exp(A_log) softplus(dt_bias), where the input moves nothing.
+
+    dt_bias (H,); A_log and log_factor have one number for each group of its heads.
+    """
+    dt_bias = given["dt_bias"].reshape(-1)
+    a_log = _of_groups(given["A_log"], dt_bias)
+    log_factor = _of_groups(given["log_factor"], dt_bias)
+    rates: Floats = softplus(2.0 * log_factor) + stepped_rate(a_log, dt_bias)
+    return rates
 
 
 def by_speed(given: Given) -> Floats:
@@ -318,11 +368,33 @@ def bounded(given: Given) -> Floats:
 
 def gate_bound(given: Given) -> float | None:
     """The lower bound of log decays in config.json; None if there is none."""
-    for name in ("lower_bound", "linear_lower_bound"):
+    if any(one.startswith("glm5_next") for one in given.model_types):
+        return _bound_of_glm(given)
+    for name in ("lower_bound", "linear_lower_bound", "linear_attn_config.gate_lower_bound"):
         bound = given.number(name)
         if bound is not None:
             return bound
-    return given.number("kda_lower_bound", -5.0) if given.setting("kda_safe_gate") else None
+    is_safe = given.setting("kda_safe_gate")
+    if is_safe is None:
+        is_safe = "bailing_hybrid" in given.model_types
+    return given.number("kda_lower_bound", GATE_BOUND) if is_safe else None
+
+
+def _bound_of_glm(given: Given) -> float | None:
+    """`gate_bound` as transformers has it for GLM-5-Next.
+
+    linear_lower_bound is GATE_BOUND if absent, and null for none. gate_lower_bound in
+    linear_attn_config goes before it. With that table a gate is safe unless it says otherwise, and
+    a safe one has a bound.
+    """
+    bound: float | None = GATE_BOUND
+    for name in ("linear_lower_bound", "linear_attn_config.gate_lower_bound"):
+        if given.is_stated(name):
+            bound = given.number(name)
+    if bound is None and given.setting("linear_attn_config") is not None:
+        is_safe = given.setting("linear_attn_config.safe_gate")
+        bound = GATE_BOUND if is_safe is None or is_safe else None
+    return bound
 
 
 def lightning(given: Given) -> Floats:
@@ -441,7 +513,8 @@ def second_half(given: Given) -> Floats:
 
 def _capped(given: Given, bias: Floats) -> Floats:
     """-ln sigmoid(b), or -ln sigmoid(cap tanh(b / cap)) with the cap of config.json."""
-    cap = given.number("gate_soft_cap")
+    absent = GATE_CAP if "xlstm" in given.model_types else None
+    cap = given.number("gate_soft_cap", absent)
     return rate_of("sigmoid", bias, cap=cap) if cap else rate_of("sigmoid", bias)
 
 
@@ -492,6 +565,12 @@ def _of_rows(rows: Floats, states: Floats) -> Floats:
     return rows.reshape(states.shape[:-1])[..., None]
 
 
+def _of_groups(groups: Floats, heads: Floats) -> Floats:
+    """One number for each of `heads` (H,) from one for each group of neighbours among them."""
+    size = heads.size // max(1, groups.size)
+    return np.repeat(groups.reshape(-1), size).reshape(heads.shape)
+
+
 RATES: dict[str, Callable[[Given], Floats]] = {
     one.__name__: one
     for one in (
@@ -511,6 +590,7 @@ RATES: dict[str, Callable[[Given], Floats]] = {
         mamba2_by_level,
         mamba2_by_step,
         mamba3,
+        momentum,
         retnet,
         rg_lru,
         rwkv7,
@@ -658,6 +738,19 @@ def names_of(names: Iterable[str]) -> dict[str, str]:
         if wrapped and (f"{wrapped[1]}.{wrapped[2]}" not in known or "modules_to_save" in name):
             known[f"{wrapped[1]}.{wrapped[2]}"] = name
     return known | {name: name for name in names}
+
+
+def in_order(name: str) -> list[tuple[int, str]]:
+    """A key that sorts names as texts, and numbers in them as numbers.
+
+    >>> sorted(["m.10.a", "m.2.a", "m.a"], key=in_order)
+    ['m.2.a', 'm.10.a', 'm.a']
+    """
+    key = []
+    for piece in DIGITS.split(name):
+        is_number = piece.isascii() and piece.isdecimal()
+        key.append((int(piece), "") if is_number else (-1, piece))
+    return key
 
 
 FAMILIES = _families()

@@ -272,9 +272,9 @@ def _numbers_held(names: Iterable[str], modules: Sequence[str]) -> dict[str, set
     numbers: dict[str, set[int]] = {}
     for name in names:
         match = NUMBERED.search(name)
-        if match:
-            prefix = name[: match.start(1) - 1]
-            numbers.setdefault(prefix, set()).add(int(match[1]))
+        if match and not match["affix"]:  # mamba_layers may be some of the layers alone
+            prefix = name[: match.start("number") - 1]
+            numbers.setdefault(prefix, set()).add(int(match["number"]))
     return {
         prefix: known
         for prefix, known in numbers.items()
@@ -533,8 +533,10 @@ def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     """
     if _never_forgets(layer, started):
         return
-    kept = str(layer.config.get("model_type")).removesuffix("_text") in KEPT_IN_FLOAT32
-    wanted = None if kept else layer.config.get("dtype", layer.config.get("torch_dtype"))
+    given = Given({}, layer.config, layer.number)
+    types = {one.removesuffix("_text") for one in given.model_types}
+    is_kept = bool(types.intersection(KEPT_IN_FLOAT32))
+    wanted = None if is_kept else layer.config.get("dtype") or layer.config.get("torch_dtype")
     known = np.isfinite(layer.rates) & (layer.rates > 0)
     for role in layer.tensors:
         narrow = _narrowest(layer, role, started)

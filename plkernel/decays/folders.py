@@ -2,13 +2,20 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 MOST_FILES = 10_000
 """Entries of a folder that are looked at."""
-OF_SEVERAL = re.compile(r".*-\d{1,6}-of-(?P<count>\d{1,6})\.\w+", re.ASCII)
+OF_SEVERAL = re.compile(
+    r"(?P<head>.*-)(?P<number>\d{1,6})-of-(?P<count>\d{1,6})(?P<suffix>\.\w+)", re.ASCII
+)
 """Names of files that an index lists, as model-00001-of-00003.safetensors."""
+READ_IN_PARTS = (".safetensors", ".bin")
+"""Suffixes of such files that are read together, the preferred one first."""
+MOST_NAMED = 3
+"""Missing parts that an error names."""
 RANKED = re.compile(
     r"(?:rank[_-]?|consolidated\.|layer_\d+-model_|tp[_-]?|shard[_-]?|part[_-]?)(?P<rank>\d{1,6})",
     re.ASCII | re.IGNORECASE,
@@ -84,6 +91,59 @@ def _is_of_megatron(names: Sequence[str]) -> bool:
     return has_parts or any(mark in names for mark in marks)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one model in a folder, by the names that save_pretrained gives them.
+
+    head    begins all names
+    total   how many there are in all, as names have it
+    suffix  of all of them
+    width   digits of a number in a name
+    names   of those that are there, by number
+    """
+
+    head: str
+    total: str
+    suffix: str
+    width: int
+    names: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many parts there are in all."""
+        return int(self.total)
+
+    @property
+    def are_all(self) -> bool:
+        """True if no part is missing."""
+        return len(self.names) == self.count
+
+    @property
+    def missing(self) -> str:
+        """Names of the parts that are not there, as far as an error lists them."""
+        first = 0 if 0 in self.names else 1
+        numbers = range(first, first + self.count)
+        absent = [number for number in numbers if number not in self.names]
+        listed = []
+        for number in absent[:MOST_NAMED]:
+            padded = str(number).zfill(self.width)
+            listed.append(f"{self.head}{padded}-of-{self.total}{self.suffix}")
+        more = len(absent) - len(listed)
+        return ", ".join(listed) + (f" and {more:,} more" if more else "")
+
+
+def _models_in(folder: Path) -> list[Parts]:
+    """The models in a folder that are kept in parts, the preferred format first."""
+    models: dict[tuple[str, str, str], Parts] = {}
+    for name in entries(folder):
+        match = OF_SEVERAL.fullmatch(name)
+        if match and match["suffix"] in READ_IN_PARTS and _may_hold_weights(folder / name):
+            kind = (match["head"], match["count"], match["suffix"])
+            parts = models.setdefault(kind, Parts(*kind, len(match["number"])))
+            parts.names[int(match["number"])] = name
+    return sorted(models.values(), key=lambda one: READ_IN_PARTS.index(one.suffix))
+
+
 def part_of(path: Path) -> str:
     """Name what a file is one part of, and what to give in its place; "" if it is whole."""
     numbered = OF_SEVERAL.fullmatch(path.name)
@@ -94,7 +154,7 @@ def part_of(path: Path) -> str:
                 f"is one part of {count:,}, which name different tensors: llama-gguf-split --merge"
                 f" {path} whole.gguf joins them; then name whole.gguf"
             )
-        return f"is one part of {count:,}, which name different tensors; name {path.parent}"
+        return f"is one part of {count:,}, which name different tensors; {_way_to_all(path)}"
     ranked = RANKED.search(path.name)
     if not ranked:
         return ""
@@ -115,19 +175,36 @@ def other_format(path: Path) -> str:
     return f"; {how}" if how else ""
 
 
+def _way_to_all(path: Path) -> str:
+    """The way to all parts of which `path` is one."""
+    for parts in _models_in(path.parent):
+        if path.name in parts.names.values():
+            are_fewer = len(parts.names) < parts.count
+            fetched = f"download {parts.missing} too, and " if are_fewer else ""
+            return f"{fetched}name {path.parent}"
+    return "join them, and name the whole"
+
+
 def parts_in(folder: Path) -> list[str]:
-    """The parts of a model in safetensors where all of them are there, in order; none otherwise.
+    """The parts of a model where all of them are there, in order; none otherwise.
 
     Parts are known by the names that save_pretrained gives them: an upload may lack the index.
     """
-    parts = []
-    counts = set()
-    for name in entries(folder):
-        match = OF_SEVERAL.fullmatch(name)
-        if match and name.endswith(".safetensors"):
-            parts.append(name)
-            counts.add(int(match["count"]))
-    return parts if counts == {len(parts)} else []
+    for parts in _models_in(folder):
+        if parts.are_all:
+            return [parts.names[number] for number in sorted(parts.names)]
+    return []
+
+
+def lacking(folder: Path) -> str:
+    """Words for a folder that holds some of the parts of a model; "" if there are none."""
+    for parts in _models_in(folder):
+        if len(parts.names) < parts.count:
+            return (
+                f"must hold all {parts.count:,} parts of a model, got {len(parts.names):,};"
+                f" download {parts.missing} too"
+            )
+    return ""
 
 
 def held_files(folder: Path) -> list[str]:

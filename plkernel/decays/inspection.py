@@ -13,7 +13,7 @@ from plkernel.analysis.results import Result
 from plkernel.common.cli import counted, existing, text_table
 from plkernel.common.files import CHECKPOINT
 from plkernel.decays.bare import head_of, with_parent
-from plkernel.decays.families import Floats, families_in_words
+from plkernel.decays.families import Floats, Given, families_in_words, in_order
 from plkernel.decays.findings import Finding, findings, grouped
 from plkernel.decays.folders import WEIGHTS, conversion, held_files
 from plkernel.decays.memory import QUANTILES, Memory, kernel_exponents, slope_range
@@ -203,7 +203,7 @@ def inspected(target: str, decays: Decays | None = None) -> Shown:
         raise UnknownDecays(escaped(f"{target}: {error}"), error.names) from error
     except ValueError as error:
         raise ValueError(escaped(f"{target}: {error}")) from error
-    model_type = checkpoint.config.get("model_type")
+    model_type = Given({}, checkpoint.config, 0).setting("model_type")
     return Shown(target, model_type if isinstance(model_type, str) else None, tuple(layers), seen)
 
 
@@ -286,7 +286,7 @@ def _nothing(names: Sequence[str]) -> str:
     """Why no layer is known among the names of tensors."""
     if not names:
         return "the checkpoint holds no tensors"
-    some = ", ".join(sorted(names)[:3])
+    some = ", ".join(sorted(names, key=in_order)[:3])
     why = why_unknown(names) or f"no decays are known under names like {some}"
     return f"{why}; read are layers of {families_in_words()}"
 

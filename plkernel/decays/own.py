@@ -17,7 +17,7 @@ import numpy as np
 from plkernel.analysis.parametrisations import FORMS
 from plkernel.common import cli
 from plkernel.common.files import check_regular, parse_toml, shown
-from plkernel.decays.families import Family, Floats, Given, rate_of
+from plkernel.decays.families import Family, Floats, Given, in_order, rate_of
 
 Decays = Mapping[str, Any]
 """By pattern of a parameter's name: the name of a form; a function from tensors to decays; or a
@@ -273,7 +273,7 @@ def _matches(statement: Statement, known: Mapping[str, str]) -> dict[str, tuple[
         match = statement.matches.fullmatch(name)
         if match:
             found.setdefault(full, match.groups())
-    return dict(sorted(found.items()))
+    return {full: found[full] for full in sorted(found, key=in_order)}
 
 
 def unwrapped(name: str) -> str:

@@ -34,6 +34,16 @@ OVERLAP = 64
 ZIPPED = b"PK\x03\x04"
 PICKLED = b"\x80"
 """First bytes of what torch.save writes, now and before torch 1.6."""
+SCRIPTED = "constants.pkl"
+"""Name of a part that torch.jit.save writes, and torch.save does not."""
+ARRAY = "numpy array"
+NUMBER = "numpy number"
+OF_NUMPY = {
+    f"numpy.{core}.multiarray.{call}": kind
+    for core in ("core", "_core")
+    for call, kind in (("_reconstruct", ARRAY), ("scalar", NUMBER))
+}
+"""Calls in a pickle that make something of numpy, by the names that its versions have for them."""
 NEEDED = "must be a .pth file that holds tensors only"
 
 
@@ -83,13 +93,27 @@ def _got_instead(path: Path, error: Exception) -> str:
         return "one that is cut off; copy or download it again"
     if start != ZIPPED and not start.startswith(PICKLED):
         return "one that torch.save has not written; nothing else is read"
+    if start == ZIPPED and _is_scripted(path):
+        return (
+            "a TorchScript archive, which holds code and is not run;"
+            f" torch.save(torch.jit.load({str(path)!r}).state_dict(), 'model.pt') keeps its"
+            " tensors, if you trust it; then name model.pt"
+        )
     # torch's own text advises to switch the safety off.
     return f"{type(error).__name__}; nothing else is read"
+
+
+def _is_scripted(path: Path) -> bool:
+    """True for a zip file with the parts of a TorchScript archive."""
+    with ZipFile(path) as file:
+        return any(name.rpartition("/")[2] == SCRIPTED for name in file.namelist())
 
 
 def _no_weights(content: Any) -> str:
     """Words for what is no dictionary with names as keys, and what to save in its place; or ""."""
     kind = type(content).__name__
+    if isinstance(content, Inert) and kind in OF_NUMPY.values():
+        return f"a {kind}; save a dictionary of tensors"
     if isinstance(content, Inert):
         return f"an object of class {kind}, which is not loaded; save its state_dict()"
     if not isinstance(content, dict):
@@ -97,7 +121,19 @@ def _no_weights(content: Any) -> str:
     for key in content:
         if not isinstance(key, str):
             return f"one with the key {shown(key)}; names must be texts"
+    if not any(_is_tensor(value) for value in content.values()) and _has_arrays(content):
+        return "one of numpy arrays; torch.from_numpy makes tensors of them"
     return ""
+
+
+def _has_arrays(content: Mapping[Any, Any], depth: int = 0) -> bool:
+    """True if a numpy array is in a dictionary, or in one within it."""
+    for value in content.values():
+        if type(value).__name__ == ARRAY:
+            return True
+        if isinstance(value, Mapping) and depth < DEEPEST and _has_arrays(value, depth + 1):
+            return True
+    return False
 
 
 def _check_expanded(path: Path, weights: Mapping[str, Any]) -> None:
@@ -123,12 +159,17 @@ def _loaded(path: Path) -> Any:
     stubs: list[Any] = []
     if zipped:
         names = get_unsafe_globals_in_checkpoint(path)
-        stubs = [(type(name.rpartition(".")[2], (Inert,), {}), name) for name in names]
+        stubs = [(type(_kind_of(name), (Inert,), {}), name) for name in names]
     with (
         warnings.catch_warnings(action="ignore"),  # of another protocol, which the error names
         safe_globals(stubs),
     ):
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+
+
+def _kind_of(name: str) -> str:
+    """The last part of the name of a class, or what numpy makes by a call of that name."""
+    return OF_NUMPY.get(name, name.rpartition(".")[2])
 
 
 def _check_memory(path: Path) -> None:

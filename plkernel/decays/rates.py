@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plkernel.decays.families import FAMILIES, Family, Floats, Given, names_of
+from plkernel.decays.families import FAMILIES, Family, Floats, Given, in_order, names_of
 from plkernel.decays.memory import QUANTILES
 from plkernel.decays.own import MAIN, Misfit, Statement, check_levels, own_layers
 from plkernel.decays.tensors import Checkpoint, Stored
 
 LAGS: Floats = np.exp2(np.arange(13.0))
 """Tokens at which kernels are known: 1, 2, 4 .. 4096."""
-NUMBERED = re.compile(r"(?:^|\.)(?:layers?|blocks|blk|h)\.(\d{1,6})(?=\.)", re.ASCII)
-"""The number of a layer in a name, as in layers.3.mixer."""
+NUMBERED = re.compile(
+    r"(?:^|\.)(?:(?P<affix>\w+_)?(?:layers?|blocks)|blk|h)\.(?P<number>\d{1,6})(?=\.)", re.ASCII
+)
+"""The number of a layer in a name, as in layers.3.mixer, or with an affix s4_layers.3.mixer."""
+ANY_NUMBER = re.compile(r"(?:^|\.)(?P<number>\d{1,6})(?=\.)", re.ASCII)
+"""A number in a name, which is that of the layer where none stands as NUMBERED has it."""
 MOST_LAYERS = 1000
 """Layers with decays of one checkpoint; the largest published has half as many."""
 MOST_NUMBERS = 2**25
@@ -116,7 +120,7 @@ def _of_families(checkpoint: Checkpoint) -> list[Located]:
         if not family.models or types.intersection(family.models):
             families.append((re.compile(family.anchor), family))
     matched: list[Located] = []
-    for name in sorted(known, key=lambda one: (_number(one), one)):
+    for name in sorted(known, key=lambda one: (_number_of(one), in_order(one))):
         for pattern, family in families:
             match = pattern.fullmatch(name)
             found = match and _located(name, match.groupdict(), family, known, types)
@@ -216,18 +220,13 @@ def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
         return np.exp(-slowest * lags) * np.sqrt(means)
 
 
-def number_in(module: str) -> str | None:
-    """The number of the layer in the name of its module, or of one of its further decays."""
-    match = NUMBERED.search(f"{module.partition(':')[0]}.")
-    return match[1] if match else None
+def number_in(name: str) -> str | None:
+    """The number of the layer in the name of a module, of its further decays or of a tensor."""
+    whole = f"{name.partition(':')[0]}."
+    match = NUMBERED.search(whole) or ANY_NUMBER.search(whole)
+    return match["number"] if match else None
 
 
-def _number_of(module: str) -> int:
-    """The number of the layer that a module belongs to; 0 without one."""
-    return int(number_in(module) or 0)
-
-
-def _number(name: str) -> int:
-    """The number of the layer in the name of a tensor; 0 without one."""
-    match = NUMBERED.search(name)
-    return int(match[1]) if match else 0
+def _number_of(name: str) -> int:
+    """The number of the layer that a module or tensor belongs to; 0 without one."""
+    return int(number_in(name) or 0)

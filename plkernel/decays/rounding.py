@@ -11,6 +11,9 @@ steps on (355 in bfloat16, 2,839 in float16). For shorter half-lives a step is
 rounded to whole units, up or down by its size: below m = 2**-p / (1 - a) the state freezes there,
 above it falls too fast or too slowly. `kept` follows it step by step.
 
+Of half-lives so short that one step takes a state of 1 below the smallest normal number, nothing
+is left to be rounded: they count as held.
+
 A state that is stored at the ends of chunks alone is rounded that often. Inputs that vary from
 step to step act as a dither, which makes the error smaller; stochastic rounding has none on the
 average. A constant input is no dither: the state, on its way from 0 to s* = input / (1 - a), stops
@@ -128,6 +131,12 @@ def frozen_from(dtype: str) -> float:
     return -math.log(2.0) / math.log1p(-smallest_step)
 
 
+def _gone_below(dtype: str) -> float:
+    """The half-life below which a state of 1 has no normal number any more after one step."""
+    smallest = math.log2(torch.finfo(DTYPES[dtype_name(dtype)]).tiny)
+    return 1.0 / (1.0 - smallest)
+
+
 def kept(half_lives: ArrayLike, dtype: str) -> Floats:
     """Share of a state that is left after one half-life, 0.5 without rounding.
 
@@ -135,8 +144,9 @@ def kept(half_lives: ArrayLike, dtype: str) -> Floats:
 
     A mean over SIZES sizes of the state at the beginning, from rounding to nearest alone: the
     product is exact and then rounded. Half-lives are rounded up to whole steps, and the share is
-    brought back to the half-life by the exact decay of the rest. Raises ValueError for half-lives
-    that are not above 0.
+    brought back to the half-life by the exact decay of the rest. It is 0.5 where a step takes the
+    state below the smallest normal number, as nothing is left then. Raises ValueError for
+    half-lives that are not above 0.
     """
     name = dtype_name(dtype)
     given = np.asarray(half_lives, dtype=np.float64)
@@ -144,9 +154,10 @@ def kept(half_lives: ArrayLike, dtype: str) -> Floats:
         raise ValueError(f"half_lives must be a vector of numbers above 0, got {half_lives!r}")
     different, places = np.unique(given, return_inverse=True)
     shares = np.ones_like(different)
-    followed = (different < frozen_from(name)) & (different <= MOST_STEPS)
-    exact = (different < frozen_from(name)) & ~followed
-    shares[exact] = 0.5
+    is_decaying = different < frozen_from(name)
+    is_gone = different < _gone_below(name)
+    followed = is_decaying & ~is_gone & (different <= MOST_STEPS)
+    shares[is_decaying & ~followed] = 0.5
     if followed.any():
         shares[followed] = _followed(different[followed], DTYPES[name])
     return shares[places]

@@ -12,6 +12,7 @@ from plkernel.decays.families import (
     LIKE_DECAYS,
     Family,
     Given,
+    in_order,
     names_of,
 )
 from plkernel.decays.rates import Layer, number_in
@@ -25,8 +26,8 @@ MOST_READ = 2**22
 """Numbers of one tensor without a formula that are looked at for NaN."""
 NOT_FINITE = (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf))
 """Names of findings, and the tests of numbers for them."""
-OWN = ("ordered.theta", "log_length", "step_log_length", "zigzag")
-"""Tensors of plkernel's models alone, of which nobody else needs to hear."""
+RARE = ("ordered.theta", "log_length", "step_log_length", "zigzag", "log_factor")
+"""Tensors of plkernel's models, or of one other layer alone, of which nobody else needs to hear."""
 DEFAULTS = {"expand": 2, "d_state": 16, "headdim": 64}
 """Settings of mamba_ssm that its tables in config.json may leave out."""
 LARGEST = 2**31
@@ -122,11 +123,11 @@ def _listed_forms(forms: Iterable[str], joint: str) -> str:
 
 
 def _likeliest(lacking: Mapping[str, bool]) -> list[str]:
-    """Of what may be missing, what other layers have; else what is no tensor of plkernel alone."""
+    """Of what may be missing, what other layers have; else what is no tensor of RARE."""
     preferred = [words for words, is_elsewhere in lacking.items() if is_elsewhere]
     if preferred:
         return preferred
-    return [words for words in lacking if not any(own in words for own in OWN)]
+    return [words for words in lacking if not any(rare in words for rare in RARE)]
 
 
 def _at(module: str, forms: Sequence[str]) -> list[str]:
@@ -148,11 +149,11 @@ def _module(name: str, family: Family) -> str | None:
 def why_unknown(names: Sequence[str]) -> str:
     """Why no layer is known among `names`: what is missing beside a tensor of decays, or ""."""
     known = names_of(names)
-    for name in sorted(names):
+    for name in sorted(names, key=in_order):
         missing = missing_beside(name, known)
         if missing:
             return f"{missing} is missing beside {name}"
-    others = like_decays(sorted(names))
+    others = like_decays(sorted(names, key=in_order))
     if others:
         return f"no formula is known for {', '.join(others[:3])}, which are named like decays"
     return ""

@@ -10,7 +10,7 @@ belong to the folder. A .safetensors file needs neither torch nor transformers.
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,9 +23,16 @@ from plkernel.common.files import check_regular, load_object, shown
 from plkernel.decays.checkpoints import EPS, MOST_DIMENSIONS, TYPES, Checkpoint, Stored, widened
 from plkernel.decays.config_sizes import check_sizes
 from plkernel.decays.families import Floats
-from plkernel.decays.folders import conversion, held_files, other_format, part_of, parts_in
+from plkernel.decays.folders import (
+    conversion,
+    held_files,
+    lacking,
+    other_format,
+    part_of,
+    parts_in,
+)
 from plkernel.decays.gguf_files import GGUF, open_gguf
-from plkernel.decays.pickles import read_pickle
+from plkernel.decays.pickles import ARRAY, read_pickle
 
 HUB = "hf:"
 """Before the name of a repository on the Hugging Face hub."""
@@ -49,6 +56,8 @@ EMPTY = (
 """The hint of errors about a tensor without numbers."""
 COMPLEX = "; store the size of a complex decay, or its logarithm, in a real tensor"
 """The hint of errors about a tensor of complex numbers."""
+OF_AN_ARRAY = "; torch.from_numpy makes a tensor of it"
+"""The hint of errors about a numpy array beside tensors."""
 NO_MODEL = ("corpus", "train", "arm_options")
 """Tables of the config.json of a run that say nothing of the size of its model."""
 PREPARED = ("_strategy", "_version")
@@ -73,11 +82,7 @@ def open_checkpoint(target: str) -> Checkpoint:
         return _whole(path, config)
     parts = parts_in(path)
     if parts and not any((path / name).exists() for name in (SINGLE, PICKLE)):
-        placed: dict[str, Path] = {}
-        for part in parts:
-            file = _inside(path, part, path)
-            placed |= dict.fromkeys(_names_in(file), file)
-        return _of_shards(placed, config)
+        return _of_parts(path, parts, config)
     return _whole(_file_in(path), config)
 
 
@@ -107,12 +112,29 @@ def _indexed(folder: Path, name: str, config: Mapping[str, Any]) -> Checkpoint:
     return _of_shards(placed, config)
 
 
+def _of_parts(folder: Path, parts: Sequence[str], config: Mapping[str, Any]) -> Checkpoint:
+    """A checkpoint in several files without an index, all of one format."""
+    files = [_inside(folder, part, folder) for part in parts]
+    for file in files:
+        check_regular(file)
+        _check_content(file)
+    if files[0].suffix in SAFE:
+        placed: dict[str, Path] = {}
+        for file in files:
+            placed |= dict.fromkeys(_names_in(file), file)
+        return _of_shards(placed, config)
+    tensors: dict[str, Any] = {}
+    for file in files:
+        tensors |= read_pickle(file)
+    return of_tensors(tensors, config)
+
+
 def _file_in(folder: Path) -> Path:
     """The one file of a folder that holds all tensors."""
     for name in (SINGLE, PICKLE):
         if (folder / name).exists() or (folder / name).is_symlink():
             return _inside(folder, name, folder)
-    raise ValueError(f"{folder}: {conversion(folder) or _nothing_in(folder)}")
+    raise ValueError(f"{folder}: {conversion(folder) or lacking(folder) or _nothing_in(folder)}")
 
 
 def _whole(path: Path, config: Mapping[str, Any]) -> Checkpoint:
@@ -196,6 +218,8 @@ def _hint_for(is_empty: bool, held: str) -> str:
     """Advice on a tensor whose numbers are not read, or ""; held: its type first."""
     if is_empty:
         return EMPTY
+    if held == ARRAY:
+        return OF_AN_ARRAY
     is_complex = held.startswith(("torch.complex", "C64 "))
     return COMPLEX if is_complex else ""
 

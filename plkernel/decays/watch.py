@@ -52,6 +52,10 @@ ELSEWHERE = ("is on the meta device", "this process holds none of it")
 """Ends of the reasons why a tensor of a sharded model is not read."""
 COUPLED = frozenset({"alpha", "rho", "lr_decay"})
 """Settings of optimizers that add weight decay to the gradient: RMSprop, Adadelta, Adagrad."""
+COUPLED_CLASSES = frozenset({"Adam", "Adamax"})
+"""Optimizers of torch that do so, and whose settings may be those of AdamW."""
+DECOUPLED = frozenset({"ns_steps"})
+"""Settings of optimizers that multiply the parameter although they have momentum: Muon."""
 BESIDE = ("D", "Ds", "D_b")
 """Parameters of the module of decays that `decay_param_groups` treats like them."""
 CALLER = 4
@@ -298,16 +302,20 @@ class watch:
     def _treated(self) -> Iterator["_Treated"]:
         """Treatment of each parameter of the layers by the optimizers, layer by layer."""
         groups = {}
+        classes = {}
         for optimizer in self.optimizers:
+            known = _classes_of_torch(optimizer)
             for group in optimizer.param_groups:
                 for one in group["params"]:
                     groups[id(one)] = group
+                    classes[id(one)] = known
         for module, _, names in self._places:
             for role, name in names.items():
                 parameter = attrgetter(name)(self.model)
                 if isinstance(parameter, nn.Parameter):
                     own = groups.get(id(parameter))
-                    yield _Treated(module, role, name, parameter.requires_grad, own)
+                    known = classes.get(id(parameter), frozenset())
+                    yield _Treated(module, role, name, parameter.requires_grad, own, known)
 
     def _of_treatment(self, one: "_Treated", layer: Layer | None) -> Iterator[Finding]:
         """Findings on the treatment of one tensor of `layer` by the optimizers."""
@@ -403,13 +411,17 @@ class watch:
 
 @dataclass(frozen=True)
 class _Treated:
-    """A parameter of decays, and the settings of its parameter group: 0 without one."""
+    """A parameter of decays, and the settings of its parameter group: 0 without one.
+
+    classes  names of the classes of torch.optim that its optimizer is of
+    """
 
     module: str
     role: str
     name: str
     requires_grad: bool
     group: Mapping[str, Any] | None
+    classes: frozenset[str] = frozenset()
 
     @property
     def moves(self) -> bool:
@@ -434,11 +446,15 @@ class _Treated:
 
     @property
     def is_decoupled(self) -> bool:
-        """True if weight decay multiplies the parameter, as far as the group tells."""
+        """True if weight decay multiplies the parameter, as far as group and class tell."""
         group = self.group or {}
+        if "decoupled_weight_decay" in group:
+            return bool(group["decoupled_weight_decay"])
+        if not DECOUPLED.isdisjoint(group):
+            return True
         has_momentum = bool(group.get("momentum"))  # SGD
-        is_coupled = has_momentum or not COUPLED.isdisjoint(group)
-        return bool(group.get("decoupled_weight_decay", not is_coupled))
+        is_of_class = not COUPLED_CLASSES.isdisjoint(self.classes)
+        return not (has_momentum or is_of_class) and COUPLED.isdisjoint(group)
 
 
 def check_module(model: Any) -> None:
@@ -468,6 +484,16 @@ def optimizers_of(given: Any) -> list[Any]:
                 f" {type(one).__name__}"
             )
     return optimizers
+
+
+def _classes_of_torch(optimizer: Any) -> frozenset[str]:
+    """Names of the classes of torch.optim that an optimizer, or the one it wraps, is of."""
+    names: set[str] = set()
+    for one in (optimizer, getattr(optimizer, "optimizer", None)):
+        for kind in type(one).__mro__:
+            if kind.__module__.startswith("torch.optim"):
+                names.add(kind.__name__)
+    return frozenset(names)
 
 
 def decay_param_groups(
@@ -639,7 +665,7 @@ def _short(module: str) -> str:
     """layer3 of a module of layer 3, layer3:b of its further decays; the name without a number."""
     name, mark, affix = unwrapped(module).partition(":")
     match = NUMBERED.search(name)
-    return f"layer{match[1]}{mark}{affix}" if match else f"{name}{mark}{affix}" or PARENT
+    return f"layer{match['number']}{mark}{affix}" if match else f"{name}{mark}{affix}" or PARENT
 
 
 def _within(name: str, module: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from statistics import median
 from typing import Any
 
+from plkernel.common.cli import MARK
 from plkernel.common.files import FINISHED
 from plkernel.config.spec import with_defaults
 from plkernel.decays.memory import outlasting
@@ -254,6 +255,68 @@ def several_commits(comparison: Comparison) -> list[str]:
     return _differ_in(commits, "the commit of the code")
 
 
+def several_sources(comparison: Comparison) -> list[str]:
+    """Arms compared with runs of another source of plkernel, where the commit does not tell it."""
+    names = _arms_of_several(comparison, _sources)
+    return _sentence_on(
+        names,
+        "runs that are compared differ in the source of plkernel (source in environment.json), so"
+        " that differences may be those of the code",
+    )
+
+
+def several_codes(comparison: Comparison) -> list[str]:
+    """Arms compared with runs of another version of a file of other people's code."""
+    names = _arms_of_several(comparison, _codes)
+    return _sentence_on(
+        names,
+        "runs that are compared differ in a file of other people's code (its sha256 in"
+        " environment.json), so that differences may be those of the code",
+    )
+
+
+def several_sittings(comparison: Comparison) -> list[str]:
+    """Runs that went on by other code than they began with."""
+    names = [run.name for run in comparison.study.finished() if run.environment.get("earlier")]
+    return _sentence_on(
+        names, "trained by more than one version of the code (earlier in environment.json)"
+    )
+
+
+def _arms_of_several(
+    comparison: Comparison, versions: Callable[[StudyRun], dict[str, str]]
+) -> list[str]:
+    """Arms that differ in the version of something from the arm that they are compared with.
+
+    versions: of a run, by what they are versions of.
+    """
+    study = comparison.study
+    names = []
+    for arm in comparison.others:
+        found: dict[str, set[str]] = {}
+        for run in [*study.finished(arm.name), *study.finished(str(arm.against))]:
+            for name, version in versions(run).items():
+                found.setdefault(name, set()).add(version)
+        if any(len(several) > 1 for several in found.values()):
+            names.append(arm.name)
+    return names
+
+
+def _sources(run: StudyRun) -> dict[str, str]:
+    """The digest of plkernel's source by its commit: `several_commits` tells other commits."""
+    source = run.environment.get("source")
+    return {str(run.environment.get("commit")): source} if source else {}
+
+
+def _codes(run: StudyRun) -> dict[str, str]:
+    """The digest of every file of other people's code by the name of its module."""
+    found = {}
+    for name, origin in (run.environment.get("code") or {}).items():
+        if origin.get("sha256"):
+            found[name.partition(MARK)[0]] = origin["sha256"]
+    return found
+
+
 def several_texts(comparison: Comparison) -> list[str]:
     """Runs that asked for the same corpus and got other bytes."""
     digests: dict[str, set[str | None]] = {}
@@ -305,6 +368,9 @@ CAUTIONS: tuple[Callable[[Comparison], list[str]], ...] = (
     unequal_sizes,
     unequal_seeds,
     several_commits,
+    several_sources,
+    several_codes,
+    several_sittings,
     several_texts,
     uncommitted_code,
     unfinished,

@@ -8,13 +8,13 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plkernel.common.cli import nearest
-from plkernel.common.files import check_regular, parsed, read_bytes, shown
+from plkernel.common.files import MEAN, check_regular, parsed, read_bytes, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -274,7 +274,8 @@ def _rows_of_events(folder: Path, columns: Columns) -> list[Row]:
     """The rows of every run below a folder that TensorBoard's writer left; a folder is a run."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    runs = sorted({file.parent for file in folder.rglob(EVENTS)})
+    found = {file.parent for file in folder.rglob(EVENTS)}
+    runs = sorted(run for run in found if not _is_mean(run, found))
     if not runs:
         raise ValueError(f"{folder}: must hold files of TensorBoard, {EVENTS}, got none below it")
     rows = []
@@ -293,6 +294,12 @@ def _rows_of_events(folder: Path, columns: Columns) -> list[Row]:
         arm, seed = split_name(str(run.relative_to(folder)), columns.pattern)
         rows += [Row(arm, seed, one.value, one.step) for one in events.Scalars(tag)]
     return rows
+
+
+def _is_mean(run: Path, found: Collection[Path]) -> bool:
+    """True for ARM/mean of a study of plkernel, the mean curve of the runs ARM/seed-K beside it."""
+    seeds = [one for one in found if one.parent == run.parent and one.name.startswith("seed-")]
+    return run.name == MEAN and bool(seeds)
 
 
 # One column or number

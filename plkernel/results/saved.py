@@ -384,13 +384,16 @@ ConfigFile = saved_type(
     model=(saved_type(parameters=int), ...),
     train=saved_type(context=int),
 )
+EnvironmentFile = saved_type(
+    commit=str, source=str, code=dict[str, dict[str, Any]], earlier=list[dict[str, Any]]
+)
 RunFile = saved_type(
     arm=(str, ...),
     seed=(int, ...),
     status=(Literal["finished", "diverged", "failed", "unfinished"], ...),
     error=str,
     config=(ConfigFile, ...),
-    environment=(saved_type(commit=str), ...),
+    environment=(EnvironmentFile, ...),
     result=RunResult,
     evaluations=list[EvaluationRow],
     curve=SavedColumns,

@@ -52,6 +52,24 @@ EVALUATED = 8
 """Batches of an evaluation that is timed, at most. With one, what every evaluation costs whatever
 its size, such as the checkpoint, counts as the price of its few windows.
 """
+FREE = {
+    "learning_rate",
+    "weight_decay",
+    "beta1",
+    "beta2",
+    "eps",
+    "decay_multiplier",
+    "decay_weight_decay",
+    "decay_dtype",
+    "warmup",
+    "warmup_from",
+    "schedule",
+    "final_fraction",
+    "clip",
+}
+"""Options of training that change what a step does, not what it costs."""
+FREE_IN_MODEL = {"gain", "scaling_length"}
+"""Options of a model that are a factor alone."""
 Forecast = dict[str, Any]
 
 
@@ -89,23 +107,37 @@ def estimate(
 def _rows(study: ResolvedSpec, phase: str, device: str, local: bool) -> list[Forecast]:
     """Return a row for all arms of the same cost, whose names `phase` heads."""
     rows: dict[Any, Forecast] = {}
+    windows: dict[Any, int] = {}
     for arm, condition in study.conditions.items():
         prepared = Prepared.of(condition)
-        model = condition.model
-        train = condition.protocol
-        key = (
-            prepared.parameters,
-            model.kind,
-            model.layers,
-            model.patching.size,
-            train.context,
-            train.batch,
-        )
+        cost = _cost_key(prepared)
+        place = (cost, condition.corpus)
+        if place not in windows:
+            windows[place] = evaluated_windows(condition)
+        key = (cost, windows[place])
         if key not in rows:
             rows[key] = {"arms": [], "runs": 0, **priced(prepared, device, local)}
         rows[key]["arms"].append(f"{phase}{arm}")
         rows[key]["runs"] += len(study.spec.seeds)
     return list(rows.values())
+
+
+def _cost_key(prepared: Prepared) -> str:
+    """All options that the price of a run follows from but its corpus.
+
+    That counts by the windows that it has a run evaluate.
+    """
+    condition = prepared.condition
+    arm = condition.arm
+    decisive = (
+        prepared.parameters,
+        condition.model.model_dump(exclude=FREE_IN_MODEL),
+        condition.protocol.model_dump(exclude=FREE),
+        arm.shape_on == "multiplier",
+        arm.init,
+        arm.init_options,
+    )
+    return repr(decisive)
 
 
 def priced(prepared: Prepared, device: str, local: bool) -> Forecast:

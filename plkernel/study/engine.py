@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from plkernel.common.cli import TRUST
+from plkernel.common.cli import MARK, TRUST
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import CONFIG, LOG, refuse_links, run_folder, save_json
 from plkernel.config.condition import Condition
@@ -22,6 +22,13 @@ POLL_SECONDS = 0.2
 """Between two looks at runs that are trained."""
 ASK_AGAIN_SECONDS = 10.0
 """After this time a run that is to stop is asked again: one that only starts may not hear."""
+MAIN = "__main__"
+"""Name of the module of a program, which no other process can import."""
+FIND = (
+    "import sys; from importlib.util import find_spec;"
+    " print(*(name for name in sys.argv[1:] if find_spec(name) is None))"
+)
+"""A program that prints those of its arguments that are no modules or packages."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,26 @@ def start_process(
             start_new_session=True,  # Ctrl-C reaches the runs once, through stop()
             preexec_fn=prepare,
         )
+
+
+def check_found(code: Mapping[str, str]) -> None:
+    """Raise ValueError for code that a process of its own does not find; nothing is imported.
+
+    code: options of a spec by the names of code, module:attribute, that they hold.
+    """
+    packages = {name: name.partition(MARK)[0].partition(".")[0] for name in code}
+    asked = sorted(set(packages.values()) - {MAIN})
+    missing = {MAIN}
+    if asked:
+        command = [sys.executable, "-c", FIND, *asked]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        missing.update(printed.split())
+    for name, package in packages.items():
+        if package in missing:
+            raise ValueError(
+                f"{code[name]} must name code that a process of its own finds, as every run is one,"
+                f" got {name!r}; have its module in the working folder, or in one of PYTHONPATH"
+            )
 
 
 class Engine(Protocol):

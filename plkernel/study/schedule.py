@@ -46,7 +46,7 @@ from plkernel.results.registration import Registration, changes, registration_of
 from plkernel.results.study import Place, check_same_name, finished_beside
 from plkernel.results.tuning import choices
 from plkernel.results.wording import left_out
-from plkernel.study.engine import POLL_SECONDS, Engine, Job, LocalEngine
+from plkernel.study.engine import POLL_SECONDS, Engine, Job, LocalEngine, check_found
 from plkernel.study.queue import QueueEngine, ending
 from plkernel.study.references import save_references
 from plkernel.training.build import Prepared
@@ -130,6 +130,8 @@ def run_experiment(
     else:
         study = resolve_spec(spec)
         jobs = _jobs(study, arms, out, sitting)
+    if isinstance(sitting.engine, LocalEngine | QueueEngine):
+        check_found(_code_of(spec, arms))
     refuse_links(*(out / name for name in LINKED))
     out.mkdir(parents=True, exist_ok=True)
     patience = QUEUE_PATIENCE if isinstance(sitting.engine, QueueEngine) else 0.0
@@ -260,6 +262,14 @@ def _note_left_out(spec: Spec, out: Path) -> None:
         print(f"note: {sentence}", file=sys.stderr)
 
 
+def _code_of(spec: Spec, arms: Iterable[str]) -> dict[str, str]:
+    """Return the options that name other people's code, by the names of it."""
+    code = {}
+    for arm in arms:
+        code.update({name: option for option, name in spec.condition(arm).code.items()})
+    return code
+
+
 def _untuned(spec: Spec, arms: Iterable[str]) -> list[str]:
     """Return those of `arms` whose learning rates are to be searched for."""
     if not spec.tuning.rates:
@@ -274,12 +284,32 @@ def _planned_search(
 
     The runs of the other arms are checked too, so that they are refused before a search.
     """
-    settled = resolve_spec(tuned(spec, out))
+    settled = resolve_spec(_at_begun_rates(tuned(spec, out), arms, out))
     known = [arm for arm in arms if settled.spec.arm(arm).learning_rate is not None]
     _jobs(settled, known, out, sitting)
     search = search_of(spec)
     names = _searched(spec, untuned)
     return Search(search, _jobs(resolve_spec(search), names, out / TUNING, sitting))
+
+
+def _at_begun_rates(spec: Spec, arms: Iterable[str], out: Path) -> Spec:
+    """Return the spec whose arms without a rate have that of their runs in `out`, if any has begun.
+
+    Raises ValueError for a run at a rate that the search does not try.
+    """
+    changed = dict(spec.arms)
+    for arm in _untuned(spec, arms):
+        for folder in (run_folder(out, arm, seed) for seed in spec.seeds):
+            if not (folder / CONFIG).exists():
+                continue
+            rate = (load_object(folder / CONFIG).get("train") or {}).get("learning_rate")
+            if rate not in spec.rates_of(arm):
+                raise ValueError(
+                    f"run folder {folder} must be of a learning rate of tuning.rates, got"
+                    f" {shown(rate)}: use another name or --out, or remove the folder"
+                )
+            changed[arm] = changed[arm].model_copy(update={"learning_rate": rate})
+    return spec.model_copy(update={"arms": changed})
 
 
 def _searched(spec: Spec, untuned: Iterable[str]) -> list[str]:
@@ -447,6 +477,18 @@ def _at_rate(arm: Arm, rate: float, leaving_out: Collection[str]) -> Arm:
     train = {option: value for option, value in own.items() if option not in leaving_out}
     alone = {"rates": None, "match": None, "against": None, "levels": None}
     return arm.model_copy(update={**alone, "learning_rate": rate, "train": train or None})
+
+
+def settled_for(spec: Spec, arm: str, out: Path) -> Spec:
+    """Return the spec as `tuned` does; ValueError where the rate of `arm` is still to be found."""
+    settled = tuned(spec, out)
+    if _untuned(settled, [arm]):
+        raise ValueError(
+            f"arm {arm!r} must have a learning rate, got none: tuning.rates are to be searched, and"
+            f" no search for it has ended in {out / TUNING}; run plkernel.experiment, or give"
+            f" --arms.{arm}.learning-rate"
+        )
+    return settled
 
 
 def tuned(spec: Spec, out: Path) -> Spec:

@@ -196,6 +196,7 @@ def _continued(
             f" {MEASUREMENT}; give another --out"
         )
     _check_same(known, text, options, out)
+    _check_same_bytes(known, out)
     _check_carried(known, options)
     _tell_law(known, tell)
     tell(f"goes on with {path}, as it is now; another --out begins anew")
@@ -288,6 +289,16 @@ def _check_same(known: Measured, text: str, options: TrialOptions, out: Path) ->
         raise ValueError(
             f"{name} must be {before[name]}, with which {out} was begun, got {now[name]}; or give"
             " another --out"
+        )
+
+
+def _check_same_bytes(known: Measured, out: Path) -> None:
+    """ValueError where the text has other bytes than those that were measured."""
+    digest = corpora.load(known.text).sha256
+    if known.sha256 and digest != known.sha256:
+        raise ValueError(
+            f"text {known.text!r} must be as it was measured, of sha256 {known.sha256[:12]}, got"
+            f" other bytes, of {digest[:12]}; bring them back, or give another --out than {out}"
         )
 
 

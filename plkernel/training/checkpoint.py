@@ -36,6 +36,7 @@ from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.state import State
 from plkernel.training.build import AnyModel, Model, Unfilled, build, started
 from plkernel.training.folder import RunProgress, other_run
+from plkernel.training.foreign import is_expanded, kept_buffers
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Keys of the moments of a parameter in the state of AdamW."""
@@ -59,7 +60,8 @@ def save_checkpoint(
 ) -> None:
     """Write weights, AdamW moments, progress, the run's config and the state that it carries.
 
-    The old file stays until the new one is whole.
+    Buffers that a model makes anew (persistent=False) are left out. The old file stays until the
+    new one is whole.
     """
     named: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
@@ -68,7 +70,7 @@ def save_checkpoint(
         for moment in (*MOMENTS, AVERAGE):
             if moment in kept:
                 named[f"{moment}.{name}"] = kept[moment]
-    named |= {f"model.{name}": buffer for name, buffer in model.named_buffers()}
+    named |= {f"model.{name}": buffer for name, buffer in kept_buffers(model).items()}
     if state is not None:
         named |= {f"{STATE}{name}": values for name, values in state.tensors.items()}
         named[f"{STATE}position"] = torch.tensor(state.position)
@@ -108,17 +110,34 @@ def load_checkpoint(
         if different:
             raise ValueError(f"checkpoint {path} must be of this run, got another: {different}")
     if optimizer is not None:
-        broken = first_nan(tensors)
+        # Buffers may hold NaN, as a mask does.
+        buffers = {f"model.{name}" for name, _ in model.named_buffers()}
+        trained = {name: tensor for name, tensor in tensors.items() if name not in buffers}
+        broken = first_nan(trained)
         if broken:
             raise ValueError(
                 f"checkpoint {path} must hold numbers to go on from, got NaN in {broken}"
             )
-    with torch.no_grad():
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            tensor.copy_(tensors[f"model.{name}"])
+    _fill_tensors(model, tensors)
     if optimizer is not None and progress.step > 0:
         _fill_moments(optimizer, model, tensors, progress.step)
     return progress
+
+
+@torch.no_grad()
+def _fill_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give parameters and buffers the values of a checkpoint.
+
+    Earlier versions wrote buffers that a model makes anew too, which may have grown since.
+    """
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        values = tensors.get(f"model.{name}")
+        if values is None or _kind(values) != _kind(tensor):  # of a buffer that is made anew
+            continue
+        if is_expanded(tensor):
+            tensor.data = values.to(tensor.device)
+        else:
+            tensor.copy_(values)
 
 
 def first_nan(tensors: Mapping[str, Tensor]) -> str:
@@ -207,8 +226,9 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
     """
     parameters = dict(model.named_parameters())
     known: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in parameters.items()}
-    known |= {f"model.{name}": tensor for name, tensor in model.named_buffers()}
+    known |= {f"model.{name}": tensor for name, tensor in kept_buffers(model).items()}
     needed = set(known)
+    made_anew = {f"model.{name}" for name, _ in model.named_buffers()} - needed
     for name, parameter in parameters.items():
         own = {f"{moment}.{name}": parameter for moment in MOMENTS}
         known |= {**own, f"{AVERAGE}.{name}": parameter}
@@ -217,11 +237,11 @@ def _check_tensors(tensors: Mapping[str, Tensor], model: nn.Module, moments: boo
     missing = needed - tensors.keys()
     if missing:
         raise ValueError(f"tensor {min(missing)} is missing")
-    unknown = tensors.keys() - known.keys()
+    unknown = tensors.keys() - known.keys() - made_anew
     if unknown:
         raise ValueError(f"tensor {min(unknown)} is unknown")
     for name, tensor in tensors.items():
-        if _kind(tensor) != _kind(known[name]):
+        if name in known and _kind(tensor) != _kind(known[name]):
             raise ValueError(f"{name} is {_kind(tensor)}, not {_kind(known[name])}")
 
 

@@ -40,6 +40,8 @@ FIGURES = ("steps", "bytes", "final_val_bpb", "best_val_bpb", "test_bpb", "secon
 """Keys that the result of every finished run has."""
 MOST_DIFFERENCES = 4
 """Differences of two configurations that a message names."""
+VERSION = ("commit", "source", "code")
+"""Parts of an environment that say which code trained a run: plkernel's and other people's."""
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 """Errors of flock on a file system that has no locks."""
 LOCK_PATIENCE = 20.0
@@ -151,7 +153,8 @@ class RunFolder:
 
         Forgets a failed attempt. The `environment` of an earlier sitting is replaced, but for the
         time when the run was started and the registration that it was started under; that of a run
-        that has finished stays.
+        that has finished stays. Where a run goes on by other code than it was trained by so far,
+        `earlier` keeps the versions of that.
         """
         self.check(config)
         if self.status == FINISHED:
@@ -161,7 +164,10 @@ class RunFolder:
             save_json(self.path / CONFIG, config)
         place = self.path / ENVIRONMENT
         before = load_object(place) if place.exists() else {}
-        kept = {name: before[name] for name in ("started", "registration") if name in before}
+        lasting = ("started", "registration")
+        kept: dict[str, Any] = {name: before[name] for name in lasting if name in before}
+        if before and self.checkpoint.exists():
+            kept |= _earlier_versions(before, environment)
         save_json(place, {**environment, **kept})
 
     @contextmanager
@@ -209,6 +215,23 @@ class RunFolder:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Record how the run ended."""
         save_json(self.path / RESULT, dict(result))
+
+
+def _earlier_versions(
+    before: Mapping[str, Any], environment: Mapping[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """The versions of the code of earlier sittings that differ from the one of `environment`.
+
+    Empty where there are none. The commit alone makes no other version: it may be one of a page.
+    """
+    versions = list(before.get("earlier") or ())
+    versions.append({name: before[name] for name in VERSION if name in before})
+    other: list[dict[str, Any]] = []
+    for version in versions:
+        is_this = all(version.get(name) == environment.get(name) for name in ("source", "code"))
+        if not is_this and version not in other:
+            other.append(version)
+    return {"earlier": other} if other else {}
 
 
 @contextmanager

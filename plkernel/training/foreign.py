@@ -23,7 +23,8 @@ Weight decay acts on matrices (`.weight` of two or more dimensions) alone.
 
 The constructor draws from the global generators of torch, numpy and random, seeded by the run; so
 do dropout and the like, anew at every step, so that a run that was killed resumes to the same
-numbers. State beside parameters and buffers is lost with the process. Parameters are float32 or
+numbers. State beside parameters and the buffers of the state_dict is lost with the process: buffers
+with persistent=False are made anew, others keep their type and shape. Parameters are float32 or
 float64; on a GPU a run is in bfloat16 autocast. `init = "mypackage.mymodule:function"` of an arm
 names `function(model, generator, **init_options)`, called after all else, which changes the model
 in place; `power_law_`, `log_spaced_` and `unit_a_` here are such functions for Mamba-2.
@@ -37,7 +38,7 @@ import inspect
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +46,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -288,10 +290,17 @@ def origins(names: Iterable[str]) -> dict[str, Any]:
     return {"code": code} if code else {}
 
 
-@contextmanager
-def seeded(seed: int, name: str) -> Iterator[None]:
+def seeded(seed: int, name: str) -> AbstractContextManager[None]:
     """Seed the global generators of torch, numpy and random by (seed, name); restore them."""
-    number = generator_for(seed, name).initial_seed()
+    return seeded_by(generator_for(seed, name).initial_seed())
+
+
+@contextmanager
+def seeded_by(number: int) -> Iterator[None]:
+    """Seed the global generators of torch, numpy and random by a number; restore them.
+
+    The generators of GPUs are seeded, and not restored.
+    """
     of_random = random.getstate()
     of_numpy = np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
@@ -303,6 +312,21 @@ def seeded(seed: int, name: str) -> Iterator[None]:
         finally:
             random.setstate(of_random)
             np.random.set_state(of_numpy)  # noqa: NPY002
+
+
+def kept_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that a checkpoint holds, by name; others, of persistent=False, are made anew."""
+    made_anew = set()
+    for head, module in model.named_modules():
+        for name in getattr(module, "_non_persistent_buffers_set", ()):
+            made_anew.add(f"{head}.{name}" if head else name)
+    return {name: values for name, values in model.named_buffers() if name not in made_anew}
+
+
+def is_expanded(values: Tensor) -> bool:
+    """True where several numbers of a tensor are one in memory, so that nothing writes to it."""
+    sides = zip(values.shape, values.stride(), strict=True)
+    return values.layout == torch.strided and any(size > 1 and not step for size, step in sides)
 
 
 @contextmanager
@@ -320,13 +344,11 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
     Checked are type, shape, finiteness, and that no logit depends on later bytes: logits before a
     replaced byte stay, within ROUNDING, for PLACES bytes and a few more, and logits without the
     last bytes too, within REORDERED. All is asked again with noise on every parameter, because
-    zeros leak nothing yet. The model is useless afterwards.
+    zeros leak nothing yet. A checkpoint must be able to hold the model. The model is useless
+    afterwards.
     """
-    for parameter, values in model.named_parameters():
-        if values.dtype not in (torch.float32, torch.float64):
-            raise ValueError(
-                f"{name}: parameter {parameter} must be torch.float32, got {values.dtype}"
-            )
+    _check_parameters(model, name)
+    kinds = _kinds_of_buffers(model, name)
     patch: int = getattr(model.config, "patch", 1)  # type: ignore[arg-type]
     length = min(context, LONGEST)
     length = length // patch * patch or length
@@ -344,6 +366,56 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
         trial.check_gradient()
         _add_noise(model)
         trial.check_causal()
+    _check_same_buffers(kinds, _kinds_of_buffers(model, name), name)
+
+
+def _check_parameters(model: nn.Module, name: str) -> None:
+    """ValueError for a parameter that AdamW cannot train."""
+    for parameter, values in model.named_parameters():
+        if values.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"{name}: parameter {parameter} must be torch.float32, got {values.dtype}"
+            )
+        if is_expanded(values):
+            raise ValueError(
+                f"{name}: parameter {parameter} must have memory of its own for every number, got"
+                " an expanded one; clone() it"
+            )
+
+
+def _kinds_of_buffers(model: nn.Module, name: str) -> dict[str, str]:
+    """Type and shape of every buffer that a checkpoint holds; ValueError where it cannot."""
+    kinds = {}
+    for buffer, values in kept_buffers(model).items():
+        if values.layout != torch.strided or not _is_storable(values.dtype):
+            raise ValueError(
+                f"{name}: buffer {buffer} must be of a type that a checkpoint can hold, got"
+                f" {values.dtype} of layout {values.layout}; register it with persistent=False, or"
+                " give it another type"
+            )
+        kinds[buffer] = f"{values.dtype} of shape {tuple(values.shape)}"
+    return kinds
+
+
+def _is_storable(dtype: torch.dtype) -> bool:
+    """True where safetensors writes numbers of this type."""
+    try:
+        save({"values": torch.empty(0, dtype=dtype)})
+    except Exception:  # of whatever kind it raises: a KeyError for some
+        return False
+    return True
+
+
+def _check_same_buffers(before: Mapping[str, str], after: Mapping[str, str], name: str) -> None:
+    """ValueError for a buffer that is another after some windows: no killed run could go on."""
+    for buffer in sorted(before.keys() | after.keys()):
+        old = before.get(buffer, "none")
+        new = after.get(buffer, "none")
+        if old != new:
+            raise ValueError(
+                f"{name}: buffer {buffer} must keep its type and shape, got {old} at first and"
+                f" {new} after some windows; register it with persistent=False"
+            )
 
 
 def check_takes_length(model: nn.Module, name: str, length: int, device: torch.device) -> None:

@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -72,7 +72,7 @@ from plkernel.training.evaluate import (
     worth_of_context,
 )
 from plkernel.training.folder import RunFolder, RunProgress, loss_unit
-from plkernel.training.foreign import Foreign, origins
+from plkernel.training.foreign import Foreign, origins, seeded_by
 from plkernel.training.graphs import ReplayedStep
 from plkernel.training.recall_task import Asked, RecallTask, asked_in, times_of
 from plkernel.training.recall_tests import recall_results
@@ -297,13 +297,13 @@ class Training:
         number = self.progress.step
         self.set_rate(learning_rate(self.train, number))
         self.model.train()
-        self._seed(number)
         windows = self.drawn(number)
         inputs = [windows] if self.recall is None else [windows, *asked_in(windows)]
-        if self.replayed is None:
-            loss = self.update(*map(self.on_device, inputs))
-        else:
-            loss = self.replayed(*inputs)
+        with self._seeded(number):
+            if self.replayed is None:
+                loss = self.update(*map(self.on_device, inputs))
+            else:
+                loss = self.replayed(*inputs)
         self._average_weights(number + 1)
         self.unread.append(loss.reshape(1))
         self.progress = replace(
@@ -338,11 +338,15 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    def _seed(self, number: int) -> None:
-        """Seed torch for this step alone, where a model may draw: a resumed run draws the same."""
-        if self.train.dropout or isinstance(self.model, Foreign):
-            seeds = np.random.SeedSequence([self.task.seed, number])
-            torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
+    def _seeded(self, number: int) -> AbstractContextManager[None]:
+        """Seed the generators for this step alone, where a model may draw.
+
+        A resumed run draws the same.
+        """
+        if not self.train.dropout and not isinstance(self.model, Foreign):
+            return nullcontext()
+        seeds = np.random.SeedSequence([self.task.seed, number])
+        return seeded_by(int(seeds.generate_state(1, np.uint64)[0]))
 
     def _fill_gradients(self) -> None:
         """Give parameters without a gradient one of zeros.

@@ -206,6 +206,11 @@ def test_noise_supports_few_terms_and_more_are_refused() -> None:
             "values: first lag must be one that a half-life of 2048 reaches",
         ),
         ({"max_lag": 1_000_000}, "max_lag must be at most 195,312 with 256 nodes, got 1000000"),
+        ({"max_lag": 1e9}, "max_lag must be at most 195,312 with 256 nodes, got 1000000000"),
+        (
+            {"max_lag": 1e9, "terms": 5},
+            "max_lag must be at most 10,000,000 with 5 nodes, got 1000000000",
+        ),
         ({"terms": 100_000}, "terms must be at most 12,207 on 4,096 lags, got 100000"),
         ({"terms": 0}, "terms must be at least 1, got 0"),
         (

@@ -230,6 +230,43 @@ def test_a_markov_chain_has_its_transitions_their_information_and_entropy():
     assert chain.bits_per_byte() == pytest.approx(rate, rel=1e-12)
 
 
+@pytest.mark.parametrize(("symbols", "spread"), [(4, 0.05), (15, 0.01), (16, 0.01), (18, 0.05)])
+def test_states_that_a_chain_leaves_for_good_do_not_hide_the_information_of_the_others(
+    symbols: int, spread: float
+) -> None:
+    """By the law of a chain that has run for long, state by state."""
+    chain = MarkovChain(symbols, spread, 1000)
+    assert chain.stationary.min() == 0
+    step = chain.transitions / CHANCES
+    shares = np.linalg.matrix_power(step, 1 << 20)[0]
+    shares /= shares.sum()
+    for lag, found in zip((1, 2, 5), chain.mutual_information([1, 2, 5]), strict=True):
+        law = shares[:, None] * np.linalg.matrix_power(step, lag)
+        seen = law > 1e-200
+        nats = np.sum(law[seen] * np.log(law[seen] / np.outer(shares, shares)[seen]))
+        assert found == pytest.approx(nats, rel=1e-8, abs=1e-13)
+    assert chain.mutual_information([1])[0] > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("alpha", "shortest"), [(60.0, 5), (1000.0, 5), (77.0, 16_000), (1e308, 2)], ids=str
+)
+def test_copies_have_their_law_where_its_powers_are_too_small(alpha: float, shortest: int) -> None:
+    """The chance of a lag over that of the shortest is (lag / shortest)**-alpha; so is 0 of 1e308.
+
+    Powers from 1e-308 down have too few digits.
+    """
+    corpus = LagCorpus(alpha, shortest + 40, 0.2, shortest=shortest, size=1000)
+    lags = np.arange(shortest, shortest + 41)
+    first = corpus.chances[shortest - 1]
+    np.testing.assert_allclose(
+        corpus.chances[shortest - 1 :] / first, (lags / shortest) ** -alpha, rtol=1e-12
+    )
+    assert corpus.chances[: shortest - 1].sum() == 0
+    assert corpus.chances.sum() == pytest.approx(0.8)
+    assert set(corpus.sequence()) == set(range(16))
+
+
 @pytest.mark.parametrize("corpus", [LagCorpus(), MarkovChain()])
 def test_what_is_predicted_is_of_the_corpus(corpus):
     with pytest.raises(

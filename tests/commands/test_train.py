@@ -7,10 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from studies import record_row
 
 from plkernel.commands import run, train
+from plkernel.common.files import ROWS, SPEC, TUNING, name_at, save_json
 from plkernel.config.reading import load_spec
 from plkernel.config.spec import Spec
+from plkernel.study.schedule import search_of
 
 Shown = pytest.CaptureFixture[str]
 
@@ -59,6 +62,25 @@ def test_a_seed_is_one_of_the_spec(asked: list[Any], spec: Spec) -> None:
     with pytest.raises(ValueError, match=r"seed must be one of the spec's seeds, 0, 1, got 2"):
         train.command(spec, seed=2)
     assert asked == []
+
+
+def test_a_learning_rate_that_is_searched_for_is_the_one_found(
+    asked: list[Any], tiny_spec: Callable[..., Path], tmp_path: Path
+) -> None:
+    spec = load_spec(tiny_spec(head="[tuning]\nrates = [1e-3, 1e-2]\nseeds = [7]"))
+    with pytest.raises(ValueError, match=r"arm 'uniform' must have a learning rate, got none: .*"):
+        train.command(spec, out=tmp_path)
+    assert asked == []
+    losses = {0.001: 2.5, 0.01: 2.25}
+    rows = [record_row(name_at("uniform", rate), 7, loss) for rate, loss in losses.items()]
+    search = search_of(spec)
+    save_json(tmp_path / TUNING / SPEC, search.model_dump(mode="json"))
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / TUNING / ROWS).write_text(text)
+    train.command(spec, out=tmp_path)
+    assert asked[0][0].arms["uniform"].learning_rate == 0.01
+    with pytest.raises(ValueError, match=r"arm 'power-law' must .* or give --arms.power-law.lear"):
+        train.command(spec, arm="power-law", out=tmp_path)
 
 
 def test_a_file_in_the_place_of_the_study_is_refused_before_any_work(

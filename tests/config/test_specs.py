@@ -1137,6 +1137,10 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
             "option must be one of the spec, got --arms.powr.beta; did you mean --arms.power.beta?",
         ),
         (["--seeds", "1", "--seeds", "2"], "--seeds must be given once"),
+        (
+            ["--train.learning-rate", "1", "--train.learning_rate", "2"],
+            "--train.learning-rate must be given once, with all of its values, got it 2 times",
+        ),
         (["--train.steps"], "--train.steps must be given one value, got nothing"),
         (["--train.steps", "5", "6"], "--train.steps must be given one value, got 5 6"),
         (
@@ -1158,6 +1162,29 @@ def test_wrong_options_are_one_line(
         parse(*options)
     error = capsys.readouterr().err
     assert (stop.value.code, message in error, len(error.splitlines())) == (2, True, 1), error
+
+
+def test_an_option_changes_the_arm_that_it_spells(
+    parse: Callable[..., tuple[Spec, Path | None]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hyphens stand for underscores where that names one arm alone."""
+    arms: dict[str, Any] = {"uniform": {}, "a_b-c": {}, "a-b_c": {}, "x_y": {}}
+    spec, _ = parse(
+        "--arms.a_b-c.learning-rate",
+        "0.5",
+        "--arms.a-b_c.learning_rate",
+        "0.25",
+        "--arms.x-y.learning-rate",
+        "0.125",
+        arms=arms,
+    )
+    rates = [arm.learning_rate for arm in spec.arms.values()]
+    assert rates == [None, 0.5, 0.25, 0.125]
+    with pytest.raises(SystemExit):
+        parse("--arms.a-b-c.learning-rate", "1", arms=arms)
+    assert capsys.readouterr().err == (
+        "error: --arms.a-b-c.learning-rate must name one arm as it is spelt, 'a_b-c' or 'a-b_c'\n"
+    )
 
 
 def test_the_spec_comes_first(

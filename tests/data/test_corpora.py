@@ -158,6 +158,13 @@ def test_windows_are_those_of_recorded_runs():
     np.testing.assert_array_equal(fixed, [data[start : start + 65] for start in starts])
 
 
+@pytest.mark.parametrize("seed", [1, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("draw", [training_windows, carried_windows])
+def test_neighbouring_seeds_read_other_bytes(draw, seed):
+    data = np.arange(100_000)
+    assert not np.array_equal(draw(data, 3, 8, seed, 0), draw(data, 3, 8, seed - 1, 0))
+
+
 def test_fixed_windows_fit_to_the_last_byte_and_spread_ones_overlap():
     """As many as are disjoint, and if asked for as many as there are places to begin."""
     data = np.arange(12, dtype=np.uint8)

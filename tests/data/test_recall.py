@@ -57,6 +57,14 @@ def test_every_key_stands_twice_and_all_else_is_values(law: RecallCorpus) -> Non
         assert np.array_equal(found.pair[0], 2 * np.arange(law.pairs))
 
 
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_no_sequences_can_be_drawn(law: RecallCorpus) -> None:
+    rng = np.random.default_rng(0)
+    assert law.sequences(0, rng).shape == (0, law.length)
+    assert law.windows(0, rng).shape == (0, law.length + 1)
+    assert law.distances(0, rng).shape == (0, law.pairs)
+
+
 @pytest.mark.parametrize("placing", PLACINGS)
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
 def test_the_gap_of_one_query_has_the_density_of_the_power(placing: str, power: float) -> None:

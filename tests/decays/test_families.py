@@ -16,7 +16,7 @@ from tiny_models import CASES, FLA_DECAYS, built, drawn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plkernel.decays.families import STARTS, names_of
+from plkernel.decays.families import STARTS, Given, gate_bound, in_order, names_of
 from plkernel.decays.inspection import inspected
 
 NOTHING = torch.zeros(1, 1, 16, dtype=torch.float64)
@@ -25,6 +25,7 @@ X = np.linspace(-5.0, -0.5, 8)
 MAMBA = {"layers.0.A_log": np.linspace(-1, 1, 12).reshape(4, 3), "layers.0.dt_proj.bias": X[:4]}
 HEADS = {"layers.0.A_log": np.linspace(-1, 1, 8), "layers.0.dt_bias": X}
 GATED = {**HEADS, "layers.0.b_proj.weight": np.ones(1)}
+GATE = {"l.b_proj.weight": np.ones(1)}
 KDA = {"layers.0.A_log": X[:2], "layers.0.dt_bias": X, "layers.0.f_proj.weight": np.ones(1)}
 DECAY = {"blocks.0.att.time_decay": X.reshape(2, 4)}
 BOUNDS = {
@@ -43,6 +44,7 @@ def sigmoid(x: Any) -> Any:
 
 STEPPED = np.exp(np.linspace(-1, 1, 8)) * softplus(X)
 CLIPPED = np.exp(np.linspace(-1, 1, 8)) * np.clip(softplus(X), 0.01, 0.1)
+FLOORED = np.exp(np.linspace(-1, 1, 8)) * np.maximum(softplus(X), 0.1)
 SPEED = np.exp(X[:2])[:, None]
 LOW = np.exp(X[4:]) / (np.exp(X[:4]) + np.exp(X[4:]))
 CLOSED: dict[str, tuple[str, Arrays, dict[str, Any], Any]] = {
@@ -62,13 +64,52 @@ CLOSED: dict[str, tuple[str, Arrays, dict[str, Any], Any]] = {
         {"text_config": {"time_step_limit": [0.01, 0.1]}},
         CLIPPED,
     ),
-    "nemotron": (
+    "nemotron": ("Mamba-2", HEADS, {"model_type": "nemotron_h", "time_step_min": 0.1}, FLOORED),
+    "mamba-2 limited under a null": (
         "Mamba-2",
         HEADS,
-        {"model_type": "nemotron_h", "time_step_min": 0.1},
-        np.exp(np.linspace(-1, 1, 8)) * np.maximum(softplus(X), 0.1),
+        {"time_step_limit": None, "text_config": {"time_step_limit": [0.01, 0.1]}},
+        CLIPPED,
     ),
+    "nemotron by its older name": (
+        "Mamba-2",
+        HEADS,
+        {"model_type": "nemotron_h", "mamba_dt_min": 0.1, "time_step_min": 0.2},
+        FLOORED,
+    ),
+    **{
+        f"nemotron in {name} of {outer}": (
+            "Mamba-2",
+            HEADS,
+            {"model_type": outer, name: {"model_type": "nemotron_h", "time_step_min": 0.1}},
+            FLOORED,
+        )
+        for outer in ("nemotron_h_omni", "nemo_speechlm", None)
+        for name in ("text_config", "llm_config")
+    },
+    **{
+        f"least step of {name} by default": (
+            "Mamba-2",
+            {"l.A_log": X, "l.dt_bias": X - 4.0},
+            {"model_type": name},
+            np.exp(X) * np.maximum(softplus(X - 4.0), 0.001),
+        )
+        for name in ("nemotron_h", "zamba2")
+    },
     "gated delta": ("gated delta net", GATED, {}, STEPPED),
+    "momentum delta": (
+        "momentum delta net",
+        {"l.A_log": X[:2], "l.dt_bias": X[:4], "l.log_factor": -X[:2] / 5, **GATE},
+        {"num_heads": 2, "num_v_heads": 4},
+        np.exp(X[[0, 0, 1, 1]]) * softplus(X[:4]) + softplus(-2 / 5 * X[[0, 0, 1, 1]]),
+    ),
+    "raven": ("Raven", {**HEADS, "layers.0.r_proj.weight": np.ones(1)}, {}, STEPPED),
+    "raven with a deep router": (
+        "Raven",
+        {**HEADS, "layers.0.r_proj.2.weight": np.ones(1)},
+        {"model_type": "raven"},
+        STEPPED,
+    ),
     "kimi": ("Kimi Delta Attention", KDA, {}, SPEED * softplus(X.reshape(2, 4))),
     "kimi bounded": (
         "Kimi Delta Attention",
@@ -81,6 +122,18 @@ CLOSED: dict[str, tuple[str, Arrays, dict[str, Any], Any]] = {
         KDA,
         {"kda_safe_gate": True},
         5 * sigmoid(SPEED * X.reshape(2, 4)),
+    ),
+    "kimi safe by default": (
+        "Kimi Delta Attention",
+        KDA,
+        {"model_type": "bailing_hybrid"},
+        5 * sigmoid(SPEED * X.reshape(2, 4)),
+    ),
+    "kimi bounded in an object": (
+        "Kimi Delta Attention",
+        KDA,
+        {"linear_attn_config": {"gate_lower_bound": -4.0}},
+        4 * sigmoid(SPEED * X.reshape(2, 4)),
     ),
     "kimi without A_log": (
         "Kimi Delta Attention",
@@ -135,6 +188,12 @@ CLOSED: dict[str, tuple[str, Arrays, dict[str, Any], Any]] = {
         {"gate_soft_cap": 3.0},
         softplus(-3 * np.tanh(X / 3)),
     ),
+    "xlstm capped by default": (
+        "xLSTM",
+        {"l.fgate.bias": X},
+        {"model_type": "xlstm"},
+        softplus(-15 * np.tanh(X / 15)),
+    ),
     "xlstm fused": ("xLSTM", {"l.ifgate_preact.bias": X}, {}, softplus(-X[4:])),
     "gla": ("GLA", {"l.gk_proj.1.bias": X}, {}, softplus(-X) / 16),
     "gla clamped": (
@@ -187,6 +246,30 @@ def test_closed_forms(name: str, tmp_path: Path) -> None:
     assert {layer.family.name for layer in result.layers} == {family}
     rates = np.stack([layer.rates for layer in result.layers]).reshape(expected.shape)
     np.testing.assert_allclose(rates, expected, rtol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore")  # of other people's code
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"linear_lower_bound": None},
+        {"linear_lower_bound": -3.0},
+        {"linear_attn_config": {}},
+        {"linear_attn_config": {"gate_lower_bound": -4.0}, "linear_lower_bound": -3.0},
+        {"linear_attn_config": {"safe_gate": True}, "linear_lower_bound": None},
+        {"linear_attn_config": {"gate_lower_bound": None}},
+        {"linear_attn_config": {"gate_lower_bound": None, "safe_gate": False}},
+        {"linear_attn_config": {"safe_gate": False}, "linear_lower_bound": None},
+    ],
+)
+def test_the_bound_of_a_gate_is_that_of_transformers(settings: dict[str, Any]) -> None:
+    from transformers.models.glm5_next.configuration_glm5_next import Glm5NextTextConfig
+
+    expected = Glm5NextTextConfig(**settings).linear_lower_bound
+    text = {"model_type": "glm5_next_text", **settings}
+    for config in (text, {"model_type": "glm5_next", "text_config": text}):
+        assert gate_bound(Given({}, config, 0)) == expected
 
 
 def with_own(model: nn.Module, attribute: str) -> Iterator[Any]:
@@ -369,6 +452,29 @@ def test_flash_linear_attention(case: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_momentum_delta_net_of_fla(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log decays that the layer hands to its operator where there is no input."""
+    module = pytest.importorskip("fla.layers.momentum_deltanet", reason="fla is not installed")
+    given: list[Tensor] = []
+
+    def rule(**inputs: Tensor) -> tuple[Tensor, None]:
+        given.append(inputs["log_alpha"][0, 0])
+        return torch.zeros_like(inputs["v"]), None
+
+    monkeypatch.setattr(module, "fused_recurrent_momentum_delta_rule", rule)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "head_dim": 8, "num_heads": 2, "num_v_heads": 4}
+    layer = module.MomentumDeltaNet(**sizes, use_short_conv=False, use_gate=False).eval()
+    layer.o_norm = nn.Identity()
+    with torch.no_grad():
+        layer(torch.zeros(1, 2, 16))
+    tensors = {f"layers.0.{name}": one for name, one in layer.state_dict().items()}
+    [read] = saved(tmp_path, tensors, {"num_heads": 2, "num_v_heads": 4}).layers
+    np.testing.assert_allclose(read.rates, -given[0].numpy(), rtol=1e-5)
+
+
 def levels_of_rwkv(count: int, depth: float, low: float, high: float) -> np.ndarray:
     """low + (high - low) (n / (N - 1))**(0.7 + 1.3 depth), of the official code of RWKV-4 to 6."""
     share = np.arange(count) / (count - 1)
@@ -429,3 +535,10 @@ def test_a_tensor_of_a_wrapped_map_stands_for_its_weight() -> None:
     assert {name for name in deep if name.endswith(".weight")} == {
         *("a.b.c.d.e.weight", "a.b.c.d.weight", "a.b.c.weight", "a.b.weight"),
     }
+
+
+def test_numbers_in_names_are_put_in_order_as_numbers() -> None:
+    names = ["m.10.a", "m.2.b10", "m.2.b9", "m.2.\u0663", "m.a", f"m.{'9' * 5000}"]
+    assert sorted(reversed(names), key=in_order) == [
+        *("m.2.b9", "m.2.b10", "m.2.\u0663", "m.10.a", f"m.{'9' * 5000}", "m.a"),
+    ]

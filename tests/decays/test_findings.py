@@ -388,7 +388,9 @@ def test_a_size_that_is_no_integer_may_be_rounded_either_way(held: int, is_told:
         ("blocks.0", "0"),
         ("m.h.12.att:back", "12"),
         ("m.mixer", None),
-        ("players.3.m", None),
+        ("players.3.m", "3"),
+        ("m.s4_layers.10.kernel", "10"),
+        ("stack.2.layers.7.m", "7"),
         ("layers.1234567.m", None),
     ],
 )

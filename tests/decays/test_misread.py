@@ -17,6 +17,7 @@ import plkernel
 from plkernel.decays.findings import Finding
 from plkernel.decays.inspection import Shown, inspected, render
 from plkernel.decays.plausible import POSITIVE, _counted
+from plkernel.decays.redrawn import redrawn
 from plkernel.decays.structure import row_labels
 
 State = dict[str, Tensor]
@@ -493,6 +494,13 @@ LABELS = {
     "a student": (["student.layers.0.m", "teacher.layers.0.m"], ["0 student", "0 teacher"]),
     "an encoder": (["encoder.layers.1.m", "decoder.layers.1.m"], ["1 encoder", "1 decoder"]),
     "without numbers": (["a.ssm", "b.ssm"], ["0", "1"]),
+    "with an affix": (["s4_layers.2.kernel", "s4_layers.10.kernel"], ["2", "10"]),
+    "two with an affix": (
+        ["m.self_layers.3.attn", "m.cross_layers.3.attn"],
+        ["3 self_layers", "3 cross_layers"],
+    ),
+    "numbers alone": (["stack.3.ssm", "stack.5.ssm"], ["3", "5"]),
+    "modules that are numbers": (["3", "5"], ["3", "5"]),
     "one without a number": (["a.ssm", "layers.0.ssm"], ["0 a", "0 layers.0"]),
 }
 
@@ -501,6 +509,38 @@ LABELS = {
 def test_rows_of_one_layer_say_which_module_they_are(name: str) -> None:
     modules, labels = LABELS[name]
     assert row_labels(modules) == labels
+
+
+@pytest.mark.parametrize(
+    "name", ["s4_layers.{}.kernel", "stack.{}", "layers.0.blocks.{}.op", "{}", "net.ssm{}"]
+)
+@pytest.mark.parametrize("decays", [None, {"*.mine": "exp_exp"}])
+def test_layers_are_in_the_order_of_their_numbers(
+    name: str, decays: dict[str, str] | None, tmp_path: Path
+) -> None:
+    """Also those that are stated, and beside the same ones under names that are recognised."""
+    tensor = "mine" if decays else "nu_log"
+    draw = drawn()
+    tensors = {f"{name.format(i)}.{tensor}": torch.randn(8, generator=draw) - i for i in range(12)}
+    save_file(tensors, tmp_path / "now.safetensors")
+    plain = {f"layers.{i}.{tensor}": one for i, one in enumerate(tensors.values())}
+    save_file(plain, tmp_path / "before.safetensors")
+    now = inspected(str(tmp_path / "now.safetensors"), decays)
+    before = inspected(str(tmp_path / "before.safetensors"), decays)
+    assert [layer.module for layer in now.layers] == [name.format(i) for i in range(12)]
+    assert list(redrawn(before.layers, now.layers)) == []
+    if "ssm" not in name and "blocks" not in name:
+        assert [layer.number for layer in now.layers] == list(range(12))
+
+
+def test_layers_with_an_affix_are_no_count_of_all_layers(tmp_path: Path) -> None:
+    """Of a model with layers of two kinds, or with an empty place in a list of some."""
+    draw = drawn()
+    names = ("mamba_layers.0.nu_log", "mamba_layers.2.nu_log")
+    tensors = {name: torch.randn(8, generator=draw) - 4.0 for name in names}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 6}))
+    assert inspected(str(tmp_path)).findings == ()
 
 
 def test_the_table_has_these_labels(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from plkernel.decays import pickles
 from plkernel.decays.pickles import _weights, read_pickle
+from plkernel.decays.tensors import open_checkpoint
 
 ONE = torch.ones(2)
+ARRAY = np.ones(2)
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -62,6 +65,9 @@ def test_what_is_no_dictionary_of_names_is_refused(tmp_path: Path) -> None:
         (torch.nn.Linear(2, 2), "an object of class Linear, which is not loaded; save its state"),
         ({1: ONE}, "one with the key 1; names must be texts"),
         ([ONE], r"a list; save a state_dict\(\)"),
+        (ARRAY, "a numpy array; save a dictionary of tensors"),
+        ({"a": ARRAY, "n": ARRAY[0]}, "one of numpy arrays; torch.from_numpy makes tensors of"),
+        ({"state_dict": {"a": {"b": ARRAY}}}, "one of numpy arrays; torch.from_numpy makes"),
     ],
 )
 def test_what_is_no_dictionary_of_names_is_told_as_what_it_is(
@@ -70,6 +76,25 @@ def test_what_is_no_dictionary_of_names_is_told_as_what_it_is(
     torch.save(content, tmp_path / "x.pth")
     with pytest.raises(ValueError, match=f"got {words}"):
         read_pickle(tmp_path / "x.pth")
+
+
+def test_a_numpy_array_beside_tensors_is_named(tmp_path: Path) -> None:
+    torch.save({"a": ONE, "l.A_log": ARRAY, "n": ARRAY[0]}, tmp_path / "x.pth")
+    checkpoint = open_checkpoint(str(tmp_path / "x.pth"))
+    with pytest.raises(ValueError, match=r"l.A_log must be .* got numpy array; torch.from_numpy"):
+        checkpoint.read("l.A_log")
+    with pytest.raises(ValueError, match=r"n must be .* got numpy number$"):
+        checkpoint.read("n")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # deprecated, and in use
+def test_a_torchscript_archive_is_told_how_to_convert(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), path)
+    with pytest.raises(ValueError, match=r"got a TorchScript archive, .*state_dict\(\), 'model.pt"):
+        read_pickle(path)
+    torch.save(torch.jit.load(path).state_dict(), tmp_path / "model.pt")
+    assert set(read_pickle(tmp_path / "model.pt")) == {"weight", "bias"}
 
 
 def test_expanded_tensors_may_take_as_much_more_as_is_allowed(

@@ -58,6 +58,20 @@ def test_short_half_lives_are_held_in_every_type_of_two_bytes() -> None:
         np.testing.assert_allclose(kept(np.geomspace(1.0, longest, 20), dtype), 0.5, atol=0.05)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_half_lives_far_below_a_step_are_held(dtype: str) -> None:
+    """Down to where 2**(-1 / half-life) is 0 in float64 too: nothing is left of the state."""
+    half_lives = np.append(np.geomspace(1e-310, 1e-3, 50), np.geomspace(1e-3, 1.0, 500))
+    with np.errstate(all="raise", under="ignore"):
+        found = kept(half_lives, dtype)
+    np.testing.assert_allclose(found, 0.5, atol=0.05)
+
+
+def test_the_shortest_half_life_that_is_not_held_is_told() -> None:
+    found = stored(math.log(2.0) / np.array([1e-4, 1e-3, 0.01, 1.0, 300.0, 250.0]), "bf16")
+    assert "does not hold 2 of 6 half-lives, from 250 steps on" in found.sentence
+
+
 def test_one_state_followed_by_hand() -> None:
     """Float8 has 1, 1.125, .. 1.875; a = 0.9 from 1.5 on: 1.375, 1.25, 1.125, 1."""
     half_life = math.log(0.5) / math.log(0.9)

@@ -480,13 +480,40 @@ def test_a_folder_names_what_stands_one_folder_below(tmp_path: Path) -> None:
         inspected(str(tmp_path))
 
 
-def test_all_parts_are_read_without_their_index(tmp_path: Path) -> None:
-    for number, part in enumerate(halves(), start=1):
-        save_file(part, tmp_path / f"model-0000{number}-of-00002.safetensors")
+@pytest.mark.parametrize(
+    ("save", "name"),
+    [(save_file, "model-{}-of-00002.safetensors"), (torch.save, "pytorch_model-{}-of-00002.bin")],
+)
+def test_all_parts_are_read_without_their_index(
+    save: Callable[..., None], name: str, tmp_path: Path
+) -> None:
+    """Whichever is missing is named for the folder and for what is there, until all are there."""
+    files = [tmp_path / name.format(number) for number in ("00001", "00002")]
+    for part, file, other in zip(halves(), files, files[::-1], strict=True):
+        save(part, file)
+        if not other.exists():
+            told = f"got 1; download {other.name} too"
+            with pytest.raises(ValueError, match=f"must hold all 2 parts of a model, {told}"):
+                inspected(str(tmp_path))
+            with pytest.raises(ValueError, match=f"download {other.name} too, and name"):
+                inspected(str(file))
     assert len(inspected(str(tmp_path)).layers) == 2
-    (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(ValueError, match="holds none of"):
+    with pytest.raises(ValueError, match=f"name different tensors; name {tmp_path}$"):
+        inspected(str(files[0]))
+
+
+def test_parts_of_two_formats_and_of_many_files(tmp_path: Path) -> None:
+    for number, part in enumerate(halves(), start=1):
+        torch.save(part, tmp_path / f"pytorch_model-{number}-of-2.bin")
+        save_file(part, tmp_path / f"model-0000{number}-of-00900.safetensors")
+    assert len(inspected(str(tmp_path)).layers) == 2
+    (tmp_path / "pytorch_model-1-of-2.bin").unlink()
+    told = "got 2; download model-00003-of-00900.safetensors, .*00005-of-.* and 895 more too"
+    with pytest.raises(ValueError, match=f"must hold all 900 parts of a model, {told}"):
         inspected(str(tmp_path))
+    torch.save(STATE, tmp_path / "other-1-of-2.pt")
+    with pytest.raises(ValueError, match=r"is one part of 2, .*; join them, and name the whole"):
+        inspected(str(tmp_path / "other-1-of-2.pt"))
 
 
 @pytest.mark.parametrize("limits", [[1.0, 0.1], [float("nan"), 1.0]])

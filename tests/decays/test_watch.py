@@ -153,6 +153,72 @@ def test_optimizer_and_the_end_of_the_schedule() -> None:
     assert plkernel.watch(watched, warm, steps=100_000).read()["decay/A_log/scale_at_end"] < 0.06
 
 
+COUPLED: dict[str, dict[str, Any]] = {
+    "ASGD": {},
+    "Adadelta": {},
+    "Adagrad": {},
+    "Adam": {},
+    "Adamax": {},
+    "NAdam": {},
+    "RAdam": {},
+    "RMSprop": {},
+    "SGD": {"momentum": 0.9},
+}
+DECOUPLED: dict[str, dict[str, Any]] = {
+    "Adafactor": {},
+    "Adam": {"decoupled_weight_decay": True},
+    "AdamW": {},
+    "Muon": {},
+    "NAdam": {"decoupled_weight_decay": True},
+    "RAdam": {"decoupled_weight_decay": True},
+    "SGD": {},  # without momentum both are the same
+}
+WITHOUT = {"LBFGS", "Rprop", "SparseAdam"}
+"""Optimizers of torch without weight decay."""
+
+
+class Wrapper:
+    """An optimizer as libraries for several devices wrap it."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+
+
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, Wrapper])
+@pytest.mark.parametrize(
+    ("name", "options", "is_decoupled"),
+    [
+        *((name, options, False) for name, options in COUPLED.items()),
+        *((name, options, True) for name, options in DECOUPLED.items()),
+    ],
+)
+def test_weight_decay_of_every_optimizer_of_torch(
+    name: str, options: dict[str, Any], is_decoupled: bool, wrap: Callable[[Any], Any]
+) -> None:
+    """Without a gradient, three steps: decoupled alone it multiplies by (1 - 0.01 x 0.1)**3."""
+    module = nn.Module()
+    module.A_log = nn.Parameter(torch.ones(4, 4, dtype=torch.float64))
+    module.dt_proj_bias = nn.Parameter(torch.ones(4))
+    optimizer = getattr(torch.optim, name)([module.A_log], lr=0.01, weight_decay=0.1, **options)
+    with warnings.catch_warnings(action="ignore"):
+        scalars = plkernel.watch(nn.ModuleDict({"l": module}), wrap(optimizer), steps=3).read()
+    for _ in range(3):
+        module.A_log.grad = torch.zeros_like(module.A_log)
+        optimizer.step()
+    left = module.A_log[0, 0].item()
+    assert (abs(left - 0.999**3) < 1e-9) == is_decoupled
+    assert ("decay/A_log/scale_at_end" in scalars) == is_decoupled
+    if is_decoupled:
+        assert scalars["decay/A_log/scale_at_end"] == pytest.approx(left, rel=1e-9)
+
+
+def test_the_optimizers_of_torch_are_all_known() -> None:
+    kinds = [one for one in vars(torch.optim).values() if isinstance(one, type)]
+    names = {one.__name__ for one in kinds if issubclass(one, torch.optim.Optimizer)}
+    assert names - {"Optimizer"} <= {*COUPLED, *DECOUPLED, *WITHOUT}
+
+
 def halves(watched: nn.Module) -> list[Any]:
     """Two optimizers: matrices, and the rest."""
     parameters = list(watched.parameters())

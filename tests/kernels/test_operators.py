@@ -239,6 +239,23 @@ def test_the_state_is_zero_if_left_out_and_strides_make_no_difference(
     assert all(torch.equal(plain[name], other[name]) for name in one.results)
 
 
+@EVERY
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_views_with_the_sign_of_their_memory_turned_are_read_as_they_are(
+    one: Operator, layout: str, backend: str
+) -> None:
+    """As the imaginary part of a conjugate is one: inputs, and what comes back."""
+    given = one.problem(layout, one.shape(5))
+    turned = {name: torch._neg_view(-x) for name, x in given.items()}
+    assert all(x.is_neg() for x in turned.values())
+    inputs = [turned[name] for name in one.inputs]
+    expected = one.run(backend, given)
+    assert all(map(torch.equal, one.call(*inputs, backend=backend), expected.values()))
+    leaves = {name: given[name].clone().requires_grad_() for name in one.inputs}
+    found = one.results_of(one.call(**leaves, backend=backend), leaves, turned)
+    assert all(torch.equal(found[name], expected[name]) for name in one.results)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("one", "layout", "shape"),
@@ -398,6 +415,11 @@ def test_the_registered_operator_checks_its_inputs(one: Operator) -> None:
         registered(*others, state.bfloat16(), "cpu")
     with pytest.raises(ValueError, match="backend must be one of reference, cpu on cpu, got 'gpu'"):
         registered(*others, state, "gpu")
+    for place, name in enumerate(one.inputs):
+        inputs = [given[name] for name in one.inputs]
+        inputs[place] = inputs[place].to_sparse()
+        with pytest.raises(ValueError, match=f"{one.name}: {name} must be a dense tensor"):
+            registered(*inputs, "cpu")
     for form in ("reference", "fast", "cpu:bf16"):
         with pytest.raises(ValueError, match=f"backend must be one of cpu, gpu.* got '{form}'"):
             registered(*others, state, form)
@@ -596,6 +618,39 @@ def test_bad_input_is_named(one: Operator, change: dict[str, Any], message: str)
         one.call(**(given | change))
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: 0.9, "must be a tensor, got float"),
+        (lambda x: None, "must be a tensor, got NoneType"),
+        (lambda x: x.numpy(), "must be a tensor, got ndarray"),
+        (lambda x: x.tolist(), "must be a tensor, got list"),
+        (
+            Tensor.to_sparse,
+            r"must be a dense tensor, got one in layout sparse_coo; give .*to_dense",
+        ),
+        (lambda x: torch.nested.nested_tensor([*x]), "must be a dense tensor, got a nested one"),
+    ],
+    ids=["a number", "nothing", "an array", "a list", "sparse", "nested"],
+)
+@pytest.mark.filterwarnings("ignore")  # of nested tensors, which torch calls a prototype
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_an_input_that_is_no_dense_tensor_is_named(
+    one: Operator, make: Callable[[Tensor], Any], message: str
+) -> None:
+    """Each of the inputs, after a call with dense ones of the same shapes too."""
+    given = one.problem("varying", one.shape(5))
+    inputs = {name: given[name] for name in one.inputs}
+    one.call(**inputs)
+    for name, values in inputs.items():
+        wrong = make(values)
+        if wrong is None and name == "state":
+            continue
+        for backend in (None, "reference"):
+            with pytest.raises(ValueError, match=f"^{one.name}: {name} {message}"):
+                one.call(**(inputs | {name: wrong}), backend=backend)
+
+
 @EVERY
 def test_meta_tensors_have_shapes_and_gradients(one: Operator, layout: str) -> None:
     given = one.problem(layout, one.small)
@@ -641,8 +696,9 @@ class Marked(torch.Tensor):
         (lambda: None, True),
         (lambda: torch.ones(2, device="meta"), False),
         (lambda: torch.ones(2).as_subclass(Marked), False),
+        (lambda: torch.ones(2).to_sparse(), False),
     ],
-    ids=["a tensor", "a parameter", "nothing", "meta", "a subclass"],
+    ids=["a tensor", "a parameter", "nothing", "meta", "a subclass", "sparse"],
 )
 def test_an_autograd_function_serves_plain_tensors_alone(
     make: Callable[[], torch.Tensor | None], is_plain: bool

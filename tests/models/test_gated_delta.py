@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_state import CUTS, TIME, check_parts
+from test_state import CUTS, TIME, check_empty, check_parts, check_saved, check_size
 from torch.nn import functional as F
 
 import plkernel
@@ -153,6 +153,13 @@ def test_parts_with_the_state_carried_are_the_whole(
     condition = condition_of(config)
     for sizes in CUTS.values():
         check_parts(model, some_bytes(), sizes, condition)
+
+
+@pytest.mark.parametrize("taps", [1, 4])
+@pytest.mark.parametrize("check", [check_size, check_saved, check_empty])
+def test_its_state_and_its_logits_are_those_of_any_model(check: Any, taps: int) -> None:
+    """In what they keep and how they are saved, and where there is no text."""
+    check(built(config=GatedDeltaConfig(dim=16, layers=2, heads=2, head_size=8, taps=taps)))
 
 
 @pytest.mark.parametrize("name", ["delta", "conv"])

@@ -110,6 +110,16 @@ def test_projection_scales_the_slices_of_one_dimension(dim: int) -> None:
         projection_(weight, nodes, dim=2)
 
 
+def test_a_tensor_of_inference_mode_is_written_in_that_mode() -> None:
+    nodes = place(4)
+    with torch.inference_mode():
+        written = decays_(torch.empty(4), nodes)
+        assert torch.allclose(written.exp(), torch.tensor(nodes.rates))
+        projection_(torch.ones(2, 4), nodes)
+    with pytest.raises(ValueError, match=r"tensor must be .* got one of inference mode; clone it"):
+        decays_(written, nodes)
+
+
 @pytest.mark.parametrize("gain", SOME_GAINS)
 def test_matched_projections_keep_the_output_of_the_baseline(gain: str) -> None:
     """White noise through the model: the baseline's standard deviation within 3 %; unmatched it is

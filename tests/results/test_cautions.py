@@ -106,6 +106,24 @@ def edit_the_code(folder: Path) -> None:
     change(folder / BASELINE / "seed-0/environment.json", dirty=True)
 
 
+def edit_the_source(folder: Path) -> None:
+    for name, source in ((BASELINE, "0a"), (OTHER, "1b")):
+        for seed in (0, 1):
+            change(folder / name / f"seed-{seed}/environment.json", source=source)
+
+
+def edit_the_model(folder: Path) -> None:
+    """Arms may name other things of one file."""
+    for name, kind, digest in ((BASELINE, "own:Model", "0a"), (OTHER, "own:Larger", "1b")):
+        code = {kind: {"version": None, "sha256": digest}}
+        for seed in (0, 1):
+            change(folder / name / f"seed-{seed}/environment.json", code=code)
+
+
+def go_on_by_other_code(folder: Path) -> None:
+    change(folder / OTHER / "seed-1/environment.json", earlier=[{"source": "0a"}])
+
+
 def ask_for_other_seeds(folder: Path) -> None:
     change(folder / "spec.json", seeds=[1])
 
@@ -174,6 +192,24 @@ CASES: list[tuple[Callable[[Comparison], list[str]], Callable[[Path], None], str
     ),
     (cautions.several_commits, commit, "Runs differ in the commit of the code."),
     (
+        cautions.several_sources,
+        edit_the_source,
+        f"{OTHER}: runs that are compared differ in the source of plkernel (source in"
+        " environment.json), so that differences may be those of the code.",
+    ),
+    (
+        cautions.several_codes,
+        edit_the_model,
+        f"{OTHER}: runs that are compared differ in a file of other people's code (its sha256 in"
+        " environment.json), so that differences may be those of the code.",
+    ),
+    (
+        cautions.several_sittings,
+        go_on_by_other_code,
+        f"{OTHER}/seed-1: trained by more than one version of the code (earlier in"
+        " environment.json).",
+    ),
+    (
         cautions.several_texts,
         change_the_text,
         "Runs differ in the bytes of their corpus (its sha256).",
@@ -241,6 +277,19 @@ def test_blocks_of_other_sizes_and_texts_are_no_fault(tmp_path: Path) -> None:
     assert cautions.unequal_sizes(of(folder)) == [
         "d_control: models that are compared differ in the number of parameters."
     ]
+
+
+def test_sources_of_several_commits_and_codes_of_several_files_are_no_fault(study: Path) -> None:
+    """The caution on commits tells the one; the other is a comparison of models."""
+    edit_the_source(study)
+    commit(study)
+    change(study / BASELINE / "seed-1/environment.json", commit="other")
+    assert cautions.several_sources(of(study)) == []
+    for name, digest in ((BASELINE, "0a"), (OTHER, "1b")):
+        code = {f"{name}:Model": {"version": None, "sha256": digest}}
+        for seed in (0, 1):
+            change(study / name / f"seed-{seed}/environment.json", code=code)
+    assert cautions.several_codes(of(study)) == []
 
 
 def test_half_lives_beyond_the_context_are_told(study: Path) -> None:

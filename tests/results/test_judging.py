@@ -118,7 +118,7 @@ def test_several_columns_tell_an_arm(tmp_path: Path) -> None:
 def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
-    for run in ("long/seed-0", "short/seed-0"):
+    for run in ("long/seed-0", "short/seed-0", "long/mean"):  # the mean is no run
         with SummaryWriter(str(tmp_path / run)) as writer:
             for step in (10, 20):
                 writer.add_scalar("loss", step + len(run), step)

@@ -189,6 +189,37 @@ def test_models_of_other_cost_are_rows_and_the_search_comes_first(
     assert "a and 1 more" in render(forecast)
 
 
+@pytest.mark.parametrize(
+    ("arm", "is_alike"),
+    [
+        ({"train": {"truncation_windows": 9}}, False),
+        ({"train": {"carry": True}}, False),
+        ({"corpus": {"name": "stdlib", "validation": 0.01}}, True),
+        ({"learning_rate": 0.5, "train": {"warmup": 3, "decay_multiplier": 0}}, True),
+        ({"model": {"kind": "rwkv6", "head_size": 8}}, False),
+        ({"model": {"kind": "rwkv6", "head_size": 16}}, True),
+    ],
+)
+def test_what_costs_something_makes_a_row(
+    timed: list[tuple[Condition, int]], arm: dict[str, Any], is_alike: bool
+) -> None:
+    """Beside an SSM, and where the arm is an RWKV beside one with heads of 16."""
+    first = {"model": {"kind": "rwkv6", "head_size": 16}} if "model" in arm else {}
+    forecast = estimate(resolved(arms={"a": first, "b": arm}), workers=1)
+    assert len(forecast["rows"]) == (1 if is_alike else 2)
+
+
+def test_a_corpus_counts_by_the_windows_that_it_has(
+    timed: list[tuple[Condition, int]], tmp_path: Path
+) -> None:
+    arms: dict[str, Any] = {}
+    for name, size in (("a", 2_000), ("b", 40_000), ("c", 2_000)):
+        (tmp_path / name).write_bytes(bytes(size))
+        arms[name] = {"corpus": {"name": str(tmp_path / name), "validation": 0.1}}
+    forecast = estimate(resolved(arms=arms, final_windows=100), workers=1)
+    assert [row["arms"] for row in forecast["rows"]] == [["a", "c"], ["b"]]
+
+
 def test_a_large_run_is_timed_in_part_and_scaled_by_operations(
     timed: list[tuple[Condition, int]],
 ) -> None:

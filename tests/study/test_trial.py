@@ -341,6 +341,17 @@ def test_a_trial_goes_on_with_its_spec_as_it_was_edited(tmp_path: Path) -> None:
         planned(tmp_path / "out")
 
 
+@pytest.mark.usefixtures("timed")
+def test_a_text_that_was_edited_since_it_was_measured_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_bytes(bytes(corpora.load(TEXT).bytes))
+    planned(tmp_path / "out", str(text))
+    planned(tmp_path / "out", str(text))
+    text.write_bytes(text.read_bytes() + b"!")
+    with pytest.raises(ValueError, match=r"text .* must be as it was measured, of sha256 .*, got"):
+        planned(tmp_path / "out", str(text))
+
+
 def test_the_name_of_a_trial_is_a_folder(tmp_path: Path) -> None:
     assert trial.trial_name(TEXT, "ssm").startswith("trial-synthetic-lags-alpha-0.7")
     assert trial.trial_name(tmp_path / "ünïcode & co.txt", "rwkv6").endswith("-co-rwkv6")

@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 
 from plkernel.commands import report
-from plkernel.common.files import REFERENCES, ROWS, SPEC, TUNING, load_json, name_at, read_lines
+from plkernel.common.files import (
+    CONFIG,
+    REFERENCES,
+    ROWS,
+    SPEC,
+    TUNING,
+    load_json,
+    name_at,
+    read_lines,
+    save_json,
+)
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.resolved import resolve_spec
 from plkernel.data.corpora import Splits
@@ -54,6 +64,25 @@ def test_the_best_rate_of_each_arm_is_taken(tiny_spec: SpecWriter, tmp_path: Pat
     stamps = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
     assert run_experiment(spec, out) == []
     assert {path: path.stat().st_mtime_ns for path in out.rglob("result.json")} == stamps
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps", "message"),
+    [
+        (5e-3, 12, r"run folder .*seed-1 must be of a learning rate of tuning.rates, got 0.005:"),
+        (1e-2, 6, r"run folder .*seed-1 was made by another spec .*train.steps was 6, is now 12"),
+    ],
+)
+def test_a_run_that_the_study_could_not_take_is_refused_before_the_search(
+    tiny_spec: SpecWriter, tmp_path: Path, rate: float, steps: int, message: str
+) -> None:
+    other = tiny_spec(steps=steps, learning_rate=rate)
+    run = tmp_path / "out/uniform/seed-1"
+    save_json(run / CONFIG, prepare(load_spec(other), "uniform", 1, tmp_path / "out").config)
+    spec = load_spec(tiny_spec(head=HEAD, steps=12))
+    with pytest.raises(ValueError, match=message):
+        run_experiment(spec, tmp_path / "out")
+    assert not (tmp_path / "out" / TUNING).exists()
 
 
 def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:

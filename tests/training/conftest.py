@@ -11,8 +11,10 @@ from plkernel.training import build
 PACKAGE = "somebodys"
 MODELS = '''
 import functools
+import random
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -78,6 +80,44 @@ class Plain(nn.Module):
     def forward(self, x):
         h = SEEN.get(self.see, lambda h: h)(self.embedding(x))
         return ANSWERS.get(self.see, lambda logits: logits)(self.head(h))
+
+
+class Buffered(Plain):
+    """A buffer of a type, expanded, or one that grows with the windows that were read."""
+
+    def __init__(self, config):
+        super().__init__({})
+        self.persistent = config.get("persistent", True)
+        if config.get("expanded"):
+            self.spread = nn.Parameter(torch.ones(1).expand(4))
+        self.grows = config.get("grows", False)
+        dtype = getattr(torch, config.get("dtype", "float32"))
+        self.register_buffer("kept", torch.zeros(0, dtype=dtype), persistent=self.persistent)
+
+    def forward(self, x):
+        if self.grows and x.shape[1] > len(self.kept):
+            self.kept = torch.zeros(x.shape[1])
+        return super().forward(x)
+
+
+class Depth(Plain):
+    """A block that steps of training leave out at random, as random, numpy or torch draws."""
+
+    def __init__(self, config):
+        super().__init__({})
+        self.block = nn.Linear(8, 8)
+        self.by = config["by"]
+
+    def forward(self, x):
+        draw = {
+            "random": random.random,
+            "numpy": np.random.rand,
+            "torch": lambda: torch.rand(()).item(),
+        }
+        h = self.embedding(x)
+        if not self.training or draw[self.by]() < 0.5:
+            h = h + self.block(h)
+        return self.head(h)
 
 
 def broken(config):

@@ -172,6 +172,41 @@ def test_nothing_goes_on_from_nan(name: str, path: Path) -> None:
     assert load_checkpoint(path, Parts()) == PROGRESS
 
 
+class Buffers(Parts):
+    """Buffers that hold NaN, share memory, and grow with the windows that were read."""
+
+    def __init__(self, read: int = 0) -> None:
+        super().__init__(read)
+        self.register_buffer("mask", torch.tensor([torch.nan, float(read)]))
+        self.register_buffer("ones", torch.full((1,), float(read)).expand(4))
+        self.register_buffer("cache", torch.ones(read), persistent=False)
+
+
+def test_buffers_come_back_as_those_of_a_state_dict_do(tmp_path: Path) -> None:
+    expected = Buffers(3)
+    path = tmp_path / "checkpoint.safetensors"
+    optimizer = torch.optim.AdamW(expected.parameters())
+    save_checkpoint(path, expected, optimizer, RunProgress(), CONFIG)
+    model = Buffers()
+    load_checkpoint(path, model, torch.optim.AdamW(model.parameters()), CONFIG)
+    for name, values in expected.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], values, equal_nan=True)
+    assert model.cache.shape == (0,)
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_buffers_that_are_made_anew_may_be_in_an_earlier_checkpoint(
+    size: int, tmp_path: Path
+) -> None:
+    expected = Buffers(3)
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, expected, None, PROGRESS, CONFIG)
+    rewrite(path, lambda tensors, _: tensors.update({"model.cache": torch.full((3,), 7.0)}))
+    model = Buffers(size)
+    assert load_checkpoint(path, model, config=CONFIG) == PROGRESS
+    assert model.cache.tolist() == [7.0] * size
+
+
 def test_the_first_tensor_with_nan_is_named_with_their_number() -> None:
     fine = torch.ones(2)
     broken = torch.tensor([torch.nan, 0.0, torch.nan, torch.inf])

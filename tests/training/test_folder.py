@@ -115,6 +115,26 @@ def test_what_began_stays_and_what_failed_is_forgotten(folder: RunFolder) -> Non
     assert json.loads((folder.path / ENVIRONMENT).read_text()) == environment
 
 
+def test_versions_of_the_code_that_a_run_went_on_from_stay(folder: RunFolder) -> None:
+    """From a checkpoint: without one, nothing of an earlier sitting is left."""
+
+    def environment() -> dict[str, Any]:
+        return dict(json.loads((folder.path / ENVIRONMENT).read_text()))
+
+    first = {"commit": "a", "source": "1", "code": {"own:Model": {"sha256": "x"}}}
+    second = {**first, "code": {"own:Model": {"sha256": "y"}}}
+    folder.open({"seed": 0}, second)
+    folder.open({"seed": 0}, first)
+    assert environment() == first
+    folder.checkpoint.touch()
+    folder.open({"seed": 0}, {**first, "commit": "b"})
+    assert "earlier" not in environment(), "the same source at another commit is the same"
+    folder.open({"seed": 0}, second)
+    assert environment() == {**second, "earlier": [{**first, "commit": "b"}]}
+    folder.open({"seed": 0}, {**second, "source": "2"})
+    assert environment()["earlier"] == [{**first, "commit": "b"}, second]
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [

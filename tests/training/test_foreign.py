@@ -159,6 +159,8 @@ def test_causal_models_pass(package: Path) -> None:
     """Also where they are causal up to rounding, as a convolution through Fourier space."""
     tried("Plain")
     tried("Plain", see="fourier")
+    tried("Buffered", grows=True, persistent=False)
+    tried("Buffered", dtype="complex128", persistent=False)
     check_model(started(resolve(ModelSpec(dim=16, layers=2)), 0), "kind", 64, CPU)
 
 
@@ -222,6 +224,22 @@ def test_a_process_that_a_study_starts_does_not_try_again(package: Path) -> None
             "somebodys.models:half",
             {},
             "parameter module.embedding.weight must be torch.float32, got torch.float16",
+        ),
+        (
+            "somebodys.models:Buffered",
+            {"expanded": True},
+            r"parameter module.spread must have memory of its own .*; clone\(\) it",
+        ),
+        (
+            "somebodys.models:Buffered",
+            {"dtype": "complex128"},
+            "buffer module.kept must be of a type that a checkpoint can hold, got torch.complex128",
+        ),
+        (
+            "somebodys.models:Buffered",
+            {"grows": True},
+            r"buffer module.kept must keep its type and shape, got torch.float32 of shape \(0,\) at"
+            r" first and torch.float32 of shape \(64,\) after some windows",
         ),
         ("somebodys.models:broken", {}, "building it raised RuntimeError: no such luck at all"),
         ("somebodys.models:no_module", {}, "must give a torch.nn.Module, got dict"),

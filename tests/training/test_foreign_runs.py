@@ -6,13 +6,18 @@ import hashlib
 import json
 import os
 import pickle
+import random
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from plkernel.analysis.figures import style
 from plkernel.commands.experiment import command
@@ -26,7 +31,7 @@ from plkernel.config import reading
 from plkernel.config.reading import load_spec
 from plkernel.config.spec import Spec
 from plkernel.study.engine import Job, start_process
-from plkernel.study.schedule import search_of
+from plkernel.study.schedule import run_experiment, search_of
 from plkernel.training import check
 from plkernel.training.loop import Training, open_run, prepare, run_training
 
@@ -82,6 +87,27 @@ def test_killed_and_resumed_its_rows_are_those_of_an_unbroken_run(
         "version": "1.0",
         "sha256": hashlib.sha256((package / "models.py").read_bytes()).hexdigest(),
     }
+
+
+@pytest.mark.parametrize("by", ["random", "numpy", "torch"])
+def test_steps_draw_the_same_whatever_was_drawn_before(
+    foreign_spec: SpecWriter, tmp_path: Path, by: str
+) -> None:
+    """Nor do the caller's generators move."""
+    path = foreign_spec("somebodys.models:Depth", f'{{ by = "{by}" }}', steps=8, eval_every=8)
+    spec = load_spec(path, check, trusted=True)
+    rows = []
+    for seed in (1, 2):
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        torch.manual_seed(seed)
+        before = random.getstate(), np.random.get_state()[2], torch.get_rng_state()  # noqa: NPY002
+        folder = train(spec, tmp_path / f"{seed}")
+        after = random.getstate(), np.random.get_state()[2], torch.get_rng_state()  # noqa: NPY002
+        assert after[:2] == before[:2]
+        assert torch.equal(after[2], before[2])
+        rows.append((folder / "metrics.jsonl").read_bytes())
+    assert rows[0] == rows[1]
 
 
 def test_without_consent_nothing_is_imported(
@@ -167,6 +193,25 @@ def test_consent_reaches_search_and_workers_and_is_in_no_file(
     assert (asked[0][-1] == "--trust-code") == trusted
     assert "--code-tried" in asked[0], "the study has tried it"
     assert "trust" not in (job.folder / "config.json").read_text()
+
+
+@pytest.mark.parametrize("where", ["program", "folder"])
+def test_code_that_no_other_process_finds_is_refused_before_anything_is_written(
+    where: str, foreign_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the program itself, and of a folder that only this process looks into."""
+    kind = "somebodys.models:Plain"
+    if where == "program":
+        kind = "__main__:Plain"
+        models = import_module("somebodys.models")
+        monkeypatch.setattr(sys.modules["__main__"], "Plain", models.Plain, raising=False)
+    else:
+        monkeypatch.delenv("PYTHONPATH")
+    spec = load_spec(foreign_spec(kind, steps=3, eval_every=3), check, trusted=True)
+    message = f"kind must name code that a process of its own finds, .* got '{kind}'; have its mod"
+    with pytest.raises(ValueError, match=message):
+        run_experiment(spec, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_process_with_a_parent_tries_the_code_unless_it_is_said_to_be_tried(

@@ -2,6 +2,7 @@
 random signs, limits.
 """
 
+import inspect
 from itertools import pairwise
 from typing import Any
 
@@ -432,6 +433,57 @@ def test_float32_decays_hold_what_is_said_and_little_more() -> None:
 def test_bad_input_names_the_parameter(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         place(**{"channels": 16, **options})
+
+
+OF_LOGS = {"tempering", "loss", "max_lag", "terms", "fastest"}
+OF_PUBLISHED = {*OF_LOGS, "target", "kernel", "lag"}
+OF_UNIFORM = {*OF_PUBLISHED, "beta"}
+ENDS = {"shortest", "longest"}
+SHAPES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "uniform": ({}, OF_UNIFORM),
+    "published": ({"projection": "published"}, OF_PUBLISHED),
+    "corrected": ({"projection": "gain-corrected"}, {*OF_LOGS}),
+    "concentrated": ({"placement": "concentrated"}, {*OF_UNIFORM, *ENDS}),
+    "quantile": ({"placement": "quantile"}, {*ENDS, "projection", "terms"}),
+    "terms": (
+        {"placement": "terms", "terms": TERMS},
+        {*ENDS, "projection", "beta", "target", "loss", "max_lag", "fastest"},
+    ),
+}
+"""Nodes by their options, and the options that are refused there."""
+OTHERS: dict[str, Any] = {
+    "projection": "gain-corrected",
+    "gain": "lru",
+    "beta": 0.7,
+    "shortest": 2.0,
+    "longest": 100.0,
+    "step": 2.0,
+    "target": "correlation",
+    "kernel": "rms",
+    "lag": "distance",
+    "tempering": 0.3,
+    "loss": 0.1,
+    "max_lag": 100.0,
+    "terms": ExponentialSum((1.0, 0.1), (1.0, 2.0)),
+    "fastest": 0.1,
+}
+"""Options of `place`, each with a value that is not its default."""
+AIMED = ("target", "kernel", "lag")
+"""Options that are refused by the name of the projection, which does not follow them."""
+
+
+@pytest.mark.parametrize("option", OTHERS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_option_has_an_effect_or_is_refused(shape: str, option: str) -> None:
+    assert {"channels", "placement", *OTHERS} == set(inspect.signature(place).parameters)
+    options, refused = SHAPES[shape]
+    other = {**options, option: OTHERS[option]}
+    if option in refused:
+        named = "projection" if option in AIMED and shape != "terms" else option
+        with pytest.raises(ValueError, match=f"^{named} must be "):
+            place(16, **other)
+    else:
+        assert place(16, **other) != place(16, **options) or other == options
 
 
 @pytest.mark.parametrize("channels", [2, 3, 40])

@@ -95,7 +95,7 @@ def figure() -> Figure:
                 _row(axes, place, texts, is_pooled=title.startswith("Pooled"))
             place += 1
         axes.set_yticks(list(ticks), list(ticks.values()))
-        axes.set(xlim=(-0.065, 0.105), ylim=(place - 0.4, -0.7))
+        axes.set(xlim=(-0.105, 0.105), ylim=(place - 0.4, -0.7))
         axes.set_xlabel("difference to the baseline in bits per byte: left of 0 is better")
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)

@@ -493,6 +493,7 @@ AVERAGED = (
     "post-text-weighted",
     "rates",
     "rates-longer",
+    "rates-lru",
     "rates-parts",
     "rates-wide",
     "reach",

@@ -129,8 +129,10 @@ def test_the_largest_leads_of_short_half_lives_are_at_too_low_a_rate_and_at_best
             for row in forest.table()["rows"]
             if any((row["study"], row["arm"]) == (one.study, one.arm) for one in POOLED["short"])
         ]
-        first, second = sorted(short, key=lambda row: row[text]["mean"])[:2]
-        assert {first["study"], second["study"]} == {"published-gpu", "rates"}
+        largest = sorted(short, key=lambda row: row[text]["mean"])[:3]
+        studies = {row["study"] for row in largest}
+        assert studies >= {"rates-lru", "rates-wide"}
+        assert (text == "test") or "published-gpu" in studies
     before = [one for one in POOLED["short"] if not one.minimum]
     effects = [list(sentences.compared(one).per_seed.values()) for one in before]
     assert random_effects(effects).most > 0

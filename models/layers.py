@@ -316,7 +316,8 @@ def modes_kept(model: object) -> Iterator[None]:
             if module.training != training:
                 module.train(training)
         for module, training in before.items():  # those that `train` of another has kept as it is
-            module.training = training
+            if module.training != training:
+                module.training = training
 
 
 @contextmanager

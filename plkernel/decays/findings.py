@@ -272,7 +272,7 @@ def _numbers_held(names: Iterable[str], modules: Sequence[str]) -> dict[str, set
     numbers: dict[str, set[int]] = {}
     for name in names:
         match = NUMBERED.search(name)
-        if match and not match["affix"]:  # mamba_layers may be some of the layers alone
+        if match:  # no affix counts: mamba_layers may be some of the layers alone
             prefix = name[: match.start("number") - 1]
             numbers.setdefault(prefix, set()).add(int(match["number"]))
     return {

@@ -186,19 +186,39 @@ def _way_to_all(path: Path) -> str:
 
 
 def parts_in(folder: Path) -> list[str]:
-    """The parts of a model where all of them are there, in order; none otherwise.
+    """The parts of the one model of which all are there, in order; none otherwise.
 
     Parts are known by the names that save_pretrained gives them: an upload may lack the index.
     """
-    for parts in _models_in(folder):
-        if parts.are_all:
-            return [parts.names[number] for number in sorted(parts.names)]
-    return []
+    whole = _whole_models(folder)
+    if len(whole) != 1:
+        return []
+    (parts,) = whole
+    return [parts.names[number] for number in sorted(parts.names)]
+
+
+def _whole_models(folder: Path) -> list[Parts]:
+    """The models of which all parts are there, in the preferred format that any has."""
+    whole = [parts for parts in _models_in(folder) if parts.are_all]
+    return [parts for parts in whole if parts.suffix == whole[0].suffix]
+
+
+def several_models(folder: Path) -> str:
+    """Words for a folder with more than one whole model in parts; "" for any other."""
+    whole = _whole_models(folder)
+    if len(whole) < 2:
+        return ""
+    names = ", ".join(f"{parts.head}*" for parts in whole[:MOST_NAMED])
+    return f"must hold the parts of one model, got {len(whole)} ({names}); move one elsewhere"
 
 
 def lacking(folder: Path) -> str:
-    """Words for a folder that holds some of the parts of a model; "" if there are none."""
-    for parts in _models_in(folder):
+    """Words for a folder that holds some of the parts of a model, and no other weights; or ""."""
+    held = {name for name in entries(folder) if _may_hold_weights(folder / name)}
+    models = _models_in(folder)
+    if held.difference(*(parts.names.values() for parts in models)):
+        return ""
+    for parts in models:
         if len(parts.names) < parts.count:
             return (
                 f"must hold all {parts.count:,} parts of a model, got {len(parts.names):,};"

@@ -122,13 +122,15 @@ def _no_weights(content: Any) -> str:
         if not isinstance(key, str):
             return f"one with the key {shown(key)}; names must be texts"
     if not any(_is_tensor(value) for value in content.values()) and _has_arrays(content):
-        return "one of numpy arrays; torch.from_numpy makes tensors of them"
+        return "one with numpy arrays and no named tensor; torch.from_numpy makes tensors of arrays"
     return ""
 
 
 def _has_arrays(content: Mapping[Any, Any], depth: int = 0) -> bool:
-    """True if a numpy array is in a dictionary, or in one within it."""
-    for value in content.values():
+    """True if a numpy array is among the weights of a dictionary, or of one within it."""
+    for name, value in content.items():
+        if isinstance(name, str) and NOT_WEIGHTS.match(name):
+            continue
         if type(value).__name__ == ARRAY:
             return True
         if isinstance(value, Mapping) and depth < DEEPEST and _has_arrays(value, depth + 1):

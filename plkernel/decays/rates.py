@@ -14,12 +14,14 @@ from plkernel.decays.tensors import Checkpoint, Stored
 
 LAGS: Floats = np.exp2(np.arange(13.0))
 """Tokens at which kernels are known: 1, 2, 4 .. 4096."""
-NUMBERED = re.compile(
-    r"(?:^|\.)(?:(?P<affix>\w+_)?(?:layers?|blocks)|blk|h)\.(?P<number>\d{1,6})(?=\.)", re.ASCII
-)
-"""The number of a layer in a name, as in layers.3.mixer, or with an affix s4_layers.3.mixer."""
+NUMBERED = re.compile(r"(?:^|\.)(?:layers?|blocks|blk|h)\.(?P<number>\d{1,6})(?=\.)", re.ASCII)
+"""The number of a layer in a name, as in layers.3.mixer."""
+AFFIXED = re.compile(r"(?:^|\.)\w+_(?:layers?|blocks)\.(?P<number>\d{1,6})(?=\.)", re.ASCII)
+"""The number of a layer in a name with an affix, as in s4_layers.3.mixer, where none is
+NUMBERED.
+"""
 ANY_NUMBER = re.compile(r"(?:^|\.)(?P<number>\d{1,6})(?=\.)", re.ASCII)
-"""A number in a name, which is that of the layer where none stands as NUMBERED has it."""
+"""A number in a name, which is that of the layer where none is NUMBERED or AFFIXED."""
 MOST_LAYERS = 1000
 """Layers with decays of one checkpoint; the largest published has half as many."""
 MOST_NUMBERS = 2**25
@@ -223,8 +225,13 @@ def kernel(rates: Floats, lags: Floats = LAGS) -> Floats:
 def number_in(name: str) -> str | None:
     """The number of the layer in the name of a module, of its further decays or of a tensor."""
     whole = f"{name.partition(':')[0]}."
-    match = NUMBERED.search(whole) or ANY_NUMBER.search(whole)
+    match = said_number(whole) or ANY_NUMBER.search(whole)
     return match["number"] if match else None
+
+
+def said_number(name: str) -> re.Match[str] | None:
+    """The number in a name that is said to be that of a layer."""
+    return NUMBERED.search(name) or AFFIXED.search(name)
 
 
 def _number_of(name: str) -> int:

@@ -30,6 +30,7 @@ from plkernel.decays.folders import (
     other_format,
     part_of,
     parts_in,
+    several_models,
 )
 from plkernel.decays.gguf_files import GGUF, open_gguf
 from plkernel.decays.pickles import ARRAY, read_pickle
@@ -134,7 +135,8 @@ def _file_in(folder: Path) -> Path:
     for name in (SINGLE, PICKLE):
         if (folder / name).exists() or (folder / name).is_symlink():
             return _inside(folder, name, folder)
-    raise ValueError(f"{folder}: {conversion(folder) or lacking(folder) or _nothing_in(folder)}")
+    words = conversion(folder) or several_models(folder) or lacking(folder) or _nothing_in(folder)
+    raise ValueError(f"{folder}: {words}")
 
 
 def _whole(path: Path, config: Mapping[str, Any]) -> Checkpoint:

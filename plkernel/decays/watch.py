@@ -42,7 +42,7 @@ from plkernel.decays.own import (
     unwrapped,
     with_lines,
 )
-from plkernel.decays.rates import NUMBERED, Layer, Located, half_lives, quantiles
+from plkernel.decays.rates import Layer, Located, half_lives, quantiles, said_number
 from plkernel.decays.structure import like_decays
 from plkernel.decays.tensors import of_tensors, spacing
 
@@ -664,7 +664,7 @@ def _labels(modules: Sequence[str]) -> dict[str, str]:
 def _short(module: str) -> str:
     """layer3 of a module of layer 3, layer3:b of its further decays; the name without a number."""
     name, mark, affix = unwrapped(module).partition(":")
-    match = NUMBERED.search(name)
+    match = said_number(name)
     return f"layer{match['number']}{mark}{affix}" if match else f"{name}{mark}{affix}" or PARENT
 
 

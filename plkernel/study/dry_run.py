@@ -5,10 +5,11 @@ the recurrences, but not of norms, activations and updates. A step that is too l
 timed with fewer windows and scaled.
 """
 
+import heapq
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -53,6 +54,7 @@ EVALUATED = 8
 its size, such as the checkpoint, counts as the price of its few windows.
 """
 FREE = {
+    "dropout",
     "learning_rate",
     "weight_decay",
     "beta1",
@@ -67,7 +69,9 @@ FREE = {
     "final_fraction",
     "clip",
 }
-"""Options of training that change what a step does, not what it costs."""
+"""Options of training that change what a step does, not what it costs. Dropout costs if there is
+any.
+"""
 FREE_IN_MODEL = {"gain", "scaling_length"}
 """Options of a model that are a factor alone."""
 Forecast = dict[str, Any]
@@ -91,17 +95,26 @@ def estimate(
     local = device == "cpu" or present
     at_once = workers or (engine or LocalEngine()).room(spec, device)
     rows = _rows(study, "", device, local)
-    if search is not None:
-        rows = [*_rows(search, "tuning: ", device, local), *rows]
+    before = [] if search is None else _rows(search, "tuning: ", device, local)
     return {
         "name": spec.name,
         "device": device,
         "workers": at_once,
-        "rows": rows,
-        "seconds": sum(math.ceil(row["runs"] / at_once) * row["seconds"] for row in rows),
+        "rows": [*before, *rows],
+        "seconds": sum(_elapsed(phase, at_once) for phase in (before, rows)),
         "available": available_memory(device) if local else None,
         "measured": local,
     }
+
+
+def _elapsed(rows: Sequence[Forecast], at_once: int) -> float:
+    """The seconds of all runs of rows, `at_once` at a time, each begun as soon as one has ended."""
+    runs = sum(row["runs"] for row in rows)
+    ends = [0.0] * max(1, min(at_once, runs))
+    for row in rows:
+        for _ in range(row["runs"]):
+            heapq.heapreplace(ends, ends[0] + row["seconds"])
+    return max(ends)
 
 
 def _rows(study: ResolvedSpec, phase: str, device: str, local: bool) -> list[Forecast]:
@@ -133,9 +146,9 @@ def _cost_key(prepared: Prepared) -> str:
         prepared.parameters,
         condition.model.model_dump(exclude=FREE_IN_MODEL),
         condition.protocol.model_dump(exclude=FREE),
+        condition.protocol.dropout > 0,
         arm.shape_on == "multiplier",
         arm.init,
-        arm.init_options,
     )
     return repr(decisive)
 

@@ -315,12 +315,20 @@ def seeded_by(number: int) -> Iterator[None]:
 
 
 def kept_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers that a checkpoint holds, by name; others, of persistent=False, are made anew."""
+    """The buffers that a checkpoint holds, by name; others, of persistent=False, are made anew.
+
+    A buffer with several names is held, under its first, if any of them is persistent.
+    """
     made_anew = set()
-    for head, module in model.named_modules():
+    for head, module in model.named_modules(remove_duplicate=False):
         for name in getattr(module, "_non_persistent_buffers_set", ()):
             made_anew.add(f"{head}.{name}" if head else name)
-    return {name: values for name, values in model.named_buffers() if name not in made_anew}
+    held = {
+        id(values)
+        for name, values in model.named_buffers(remove_duplicate=False)
+        if name not in made_anew
+    }
+    return {name: values for name, values in model.named_buffers() if id(values) in held}
 
 
 def is_expanded(values: Tensor) -> bool:

@@ -391,6 +391,8 @@ def test_a_size_that_is_no_integer_may_be_rounded_either_way(held: int, is_told:
         ("players.3.m", "3"),
         ("m.s4_layers.10.kernel", "10"),
         ("stack.2.layers.7.m", "7"),
+        ("down_blocks.1.layers.3.m", "3"),
+        ("enc_layers.2.blocks.5.m", "5"),
         ("layers.1234567.m", None),
     ],
 )

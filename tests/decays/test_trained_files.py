@@ -516,6 +516,22 @@ def test_parts_of_two_formats_and_of_many_files(tmp_path: Path) -> None:
         inspected(str(tmp_path / "other-1-of-2.pt"))
 
 
+def test_of_two_whole_models_in_parts_none_is_read(tmp_path: Path) -> None:
+    for number, part in enumerate(halves(), start=1):
+        for head in ("ema", "model"):
+            save_file(part, tmp_path / f"{head}-0000{number}-of-00002.safetensors")
+    told = r"must hold the parts of one model, got 2 \(ema-\*, model-\*\); move one elsewhere"
+    with pytest.raises(ValueError, match=told):
+        inspected(str(tmp_path))
+
+
+def test_parts_of_something_else_beside_weights_are_not_asked_for(tmp_path: Path) -> None:
+    save_file(STATE, tmp_path / "foo.safetensors")
+    torch.save(STATE, tmp_path / "training_args-00001-of-00002.bin")
+    with pytest.raises(ValueError, match=r"or name a file, as foo.safetensors"):
+        inspected(str(tmp_path))
+
+
 @pytest.mark.parametrize("limits", [[1.0, 0.1], [float("nan"), 1.0]])
 def test_limits_that_no_step_can_keep_are_told(limits: list[float], tmp_path: Path) -> None:
     save_file(STATE, tmp_path / "model.safetensors")

@@ -196,6 +196,7 @@ def test_models_of_other_cost_are_rows_and_the_search_comes_first(
         ({"train": {"carry": True}}, False),
         ({"corpus": {"name": "stdlib", "validation": 0.01}}, True),
         ({"learning_rate": 0.5, "train": {"warmup": 3, "decay_multiplier": 0}}, True),
+        ({"model": {"kind": "rwkv6", "head_size": 16}, "train": {"dropout": 0.1}}, False),
         ({"model": {"kind": "rwkv6", "head_size": 8}}, False),
         ({"model": {"kind": "rwkv6", "head_size": 16}}, True),
     ],
@@ -207,6 +208,23 @@ def test_what_costs_something_makes_a_row(
     first = {"model": {"kind": "rwkv6", "head_size": 16}} if "model" in arm else {}
     forecast = estimate(resolved(arms={"a": first, "b": arm}), workers=1)
     assert len(forecast["rows"]) == (1 if is_alike else 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "at_once", "seconds"),
+    [
+        ([(6, 10.0)], 4, 20.0),
+        ([(1, 10.0)] * 6, 6, 10.0),
+        ([(1, 10.0)] * 6, 10**12, 10.0),
+        ([(3, 10.0), (1, 25.0)], 2, 35.0),
+        ([], 2, 0.0),
+    ],
+)
+def test_runs_of_all_rows_go_on_side_by_side(
+    rows: list[tuple[int, float]], at_once: int, seconds: float
+) -> None:
+    forecasts = [{"runs": runs, "seconds": each} for runs, each in rows]
+    assert dry_run._elapsed(forecasts, at_once) == seconds
 
 
 def test_a_corpus_counts_by_the_windows_that_it_has(

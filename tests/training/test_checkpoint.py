@@ -194,6 +194,25 @@ def test_buffers_come_back_as_those_of_a_state_dict_do(tmp_path: Path) -> None:
     assert model.cache.shape == (0,)
 
 
+class Shared(Parts):
+    """A buffer of two names, of which the first is made anew and the second is kept."""
+
+    def __init__(self, first: float) -> None:
+        super().__init__(1)
+        values = torch.full((2,), first)
+        self.register_buffer("anew", values, persistent=False)
+        self.register_buffer("kept", values)
+
+
+def test_a_buffer_comes_back_if_one_of_its_names_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, Shared(3.0), None, PROGRESS, CONFIG)
+    model = Shared(0.0)
+    load_checkpoint(path, model, config=CONFIG)
+    assert model.kept.tolist() == [3.0, 3.0]
+    assert model.anew is model.kept
+
+
 @pytest.mark.parametrize("size", [0, 3])
 def test_buffers_that_are_made_anew_may_be_in_an_earlier_checkpoint(
     size: int, tmp_path: Path

@@ -492,6 +492,7 @@ AVERAGED = (
     "post-text-mamba2",
     "post-text-weighted",
     "rates",
+    "rates-bare",
     "rates-longer",
     "rates-lru",
     "rates-parts",
@@ -807,14 +808,27 @@ def minimum_difference(
     return paired_difference(own, other)
 
 
+@cache
+def _with_pilots(study: str) -> Study:
+    """Return a study of `studies`, or the pilot of one, as in rates-bare/pilot."""
+    return studies()[study] if study in studies() else read_study(RECORDS / study)
+
+
 def _minimum_differences(study: str, text: str) -> dict[str, PairedDifference]:
     """Return the same of every curve but the baseline."""
     found = {}
-    for one in curve_results(studies()[study]):
+    for one in curve_results(_with_pilots(study)):
         difference = one.difference if text == "val" else one.test
         if difference is not None:
             found[one.curve.name] = difference
     return found
+
+
+@number
+def minimum(study: str, curve: str, text: str) -> float:
+    """Return the minimum of a curve over learning rates, the mean over seeds."""
+    minima = rate_curve(studies()[study], curve, f"{text}_bpb_minimum").minima
+    return statistics.fmean(minima.values())
 
 
 @number

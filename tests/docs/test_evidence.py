@@ -188,7 +188,7 @@ DESIGN = {
     "evidence/speed": set(),
     "evidence/starts": (
         {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02", "0.05", "0.039"}
-        | {"2.26", "1.13", "0.5", "0.8", "2.5", "4.9", "0.020", "0.032"}
+        | {"0.1", "2.26", "1.13", "0.5", "0.8", "2.5", "4.9", "0.020", "0.032"}
     ),
     "evidence/models": {
         "1.15",
@@ -201,7 +201,7 @@ DESIGN = {
         "0.02",
         "0.23",
     },
-    "evidence/audit": {"0.039", "0.071", "2.5", "1.8", "0.01", "0.02", "1.2", "4.9"},
+    "evidence/audit": {"0.039", "0.1", "0.071", "2.5", "1.8", "0.01", "0.02", "1.2", "4.9"},
     "evidence/claims": {"2604.07658", "3.5", "4.1", "2.0", "0.03", "0.05", "0.5"},
     "evidence/post-rwkv7": {"2.2", "2.5", "3.5", "0.03"},
     "evidence/forest": set(),
@@ -912,6 +912,46 @@ def test_under_the_gain_of_an_lru_short_half_lives_lead_by_more_than_under_ema()
     losses = [row["result"]["final_val_bpb"] for row in rows]
     assert max(losses) < counts["val_bpb"][1]
     assert min(losses) > counts["val_bpb"][3]
+
+
+def test_without_a_gain_short_half_lives_lead_and_output_scale_is_not_why() -> None:
+    report = sentences.record("rates-bare/report/table.json")
+    declared = report["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == [
+        "confirmed",
+        "confirmed",
+        "confirmed",
+        "confirmed",
+        "confirmed",
+    ]
+    rows = finished_rows("rates-bare")
+    assert len(rows) == 180
+    (counts,) = sentences.record("rates-bare/references.json")["references"]
+    three_bytes = counts["val_bpb"][2]
+    means: dict[str, dict[str, float]] = {"log-spaced": {}, "short-matched": {}}
+    for start, at in means.items():
+        for rate in ("0.001", "0.002", "0.004", "0.008", "0.016"):
+            losses = [
+                row["result"]["final_val_bpb"] for row in rows if row["arm"] == f"{start}_{rate}"
+            ]
+            assert len(losses) == 6
+            at[rate] = statistics.fmean(losses)
+            if start == "log-spaced":
+                assert min(losses) > three_bytes
+            elif rate == "0.008":
+                assert max(losses) < three_bytes
+    best = {start: min(at, key=lambda rate: at[rate]) for start, at in means.items()}
+    assert best == {"log-spaced": "0.002", "short-matched": "0.008"}
+    assert sentences.minimum_fall("rates-bare", "rates", "short-matched", "val").low > 0
+    for text in ("val", "test"):
+        assert sentences.minimum_lead("rates-bare", "short", text) > 0.1
+    gains = ("rates", "rates-lru", "rates-bare")
+    ends = [sentences.minimum(study, "log-spaced", "val") for study in gains]
+    assert ends == sorted(ends)
+    short = [sentences.minimum(study, "short-matched", "val") for study in gains]
+    assert max(short) - min(short) < 0.02 < ends[1] - ends[0]
+    frozen = sentences.minimum_change("rates-bare/pilot", "frozen", "val")
+    assert frozen.low < 0 < frozen.high < 0.1
 
 
 def test_levelled_heads_recall_near_pairs_more_often_and_keep_most_far_ones() -> None:

@@ -213,9 +213,10 @@ MISUSES: list[tuple[str, str, Call, list[Any]]] = [
     (
         "place",
         "fastest",
-        lambda x: plkernel.place(8, fastest=x),
-        [math.nan, -1.0, *NO_NUMBERS, 0.1],
+        lambda x: plkernel.place(8, placement="quantile", fastest=x),
+        [math.nan, -1.0, 0.0, *NO_NUMBERS],
     ),
+    ("place", "fastest", lambda x: plkernel.place(8, fastest=x), [0.1, math.inf]),
     ("place", "gain", lambda x: plkernel.place(8, gain=x), ["none at all", [], 3, None]),
     ("place", "kernel", lambda x: plkernel.place(8, kernel=x), ["no", [], 3, None]),
     ("apply", "nodes", lambda x: plkernel.apply(x, EMPTY), [None, 4, "x", [], (1.0, 2.0), META]),

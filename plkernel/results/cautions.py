@@ -257,21 +257,15 @@ def several_commits(comparison: Comparison) -> list[str]:
 
 def several_sources(comparison: Comparison) -> list[str]:
     """Arms compared with runs of another source of plkernel, where the commit does not tell it."""
-    names = _arms_of_several(comparison, _sources)
-    return _sentence_on(
-        names,
-        "runs that are compared differ in the source of plkernel (source in environment.json), so"
-        " that differences may be those of the code",
+    return _compared_over_versions(
+        comparison, _sources, "the source of plkernel (source in environment.json)"
     )
 
 
 def several_codes(comparison: Comparison) -> list[str]:
     """Arms compared with runs of another version of a file of other people's code."""
-    names = _arms_of_several(comparison, _codes)
-    return _sentence_on(
-        names,
-        "runs that are compared differ in a file of other people's code (its sha256 in"
-        " environment.json), so that differences may be those of the code",
+    return _compared_over_versions(
+        comparison, _codes, "a file of other people's code (its sha256 in environment.json)"
     )
 
 
@@ -283,12 +277,12 @@ def several_sittings(comparison: Comparison) -> list[str]:
     )
 
 
-def _arms_of_several(
-    comparison: Comparison, versions: Callable[[StudyRun], dict[str, str]]
+def _compared_over_versions(
+    comparison: Comparison, versions: Callable[[StudyRun], dict[str, str]], of: str
 ) -> list[str]:
-    """Arms that differ in the version of something from the arm that they are compared with.
+    """Arms whose runs, or those of the arm that they are compared with, are of several versions.
 
-    versions: of a run, by what they are versions of.
+    versions: of a run, by what they are versions of. of: words for that
     """
     study = comparison.study
     names = []
@@ -299,7 +293,10 @@ def _arms_of_several(
                 found.setdefault(name, set()).add(version)
         if any(len(several) > 1 for several in found.values()):
             names.append(arm.name)
-    return names
+    return _sentence_on(
+        names,
+        f"runs that are compared differ in {of}, so that differences may be those of the code",
+    )
 
 
 def _sources(run: StudyRun) -> dict[str, str]:

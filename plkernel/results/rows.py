@@ -298,8 +298,9 @@ def _rows_of_events(folder: Path, columns: Columns) -> list[Row]:
 
 def _is_mean(run: Path, found: Collection[Path]) -> bool:
     """True for ARM/mean of a study of plkernel, the mean curve of the runs ARM/seed-K beside it."""
-    seeds = [one for one in found if one.parent == run.parent and one.name.startswith("seed-")]
-    return run.name == MEAN and bool(seeds)
+    if run.name != MEAN:
+        return False
+    return any(one.parent == run.parent and one.name.startswith("seed-") for one in found)
 
 
 # One column or number

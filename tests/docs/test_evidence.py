@@ -43,6 +43,11 @@ def finished_rows(study: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["status"] == "finished"]
 
 
+def final_losses(rows: list[dict[str, Any]], arm: str) -> list[float]:
+    """The last validation losses of the runs of an arm."""
+    return [row["result"]["final_val_bpb"] for row in rows if row["arm"] == arm]
+
+
 def kernel_shapes(one: dict[str, Any], block: int) -> list[float]:
     """Octaves from a block's kernel at one byte back to that at each further lag up to 256."""
     kernel = one["kernel"]["blocks"][block]
@@ -883,7 +888,7 @@ def test_with_256_channels_both_starts_lead_and_short_ones_by_more() -> None:
             assert larger.low < 0 < larger.value
     (counts,) = sentences.record("rates-wide/references.json")["references"]
     for start in ("log-spaced", *LATER):
-        losses = [row["result"]["final_val_bpb"] for row in rows if row["arm"] == f"{start}_0.004"]
+        losses = final_losses(rows, f"{start}_0.004")
         assert len(losses) == 8
         assert max(losses) < counts["val_bpb"][2]
     assert min(row["result"]["final_val_bpb"] for row in rows) > counts["val_bpb"][3]
@@ -898,9 +903,7 @@ def test_under_the_gain_of_an_lru_short_half_lives_lead_by_more_than_under_ema()
     means: dict[str, list[float]] = {}
     for start in ("log-spaced", "weights", "short-matched", "concentrated"):
         for rate in ("0.004", "0.008", "0.016"):
-            losses = [
-                row["result"]["final_val_bpb"] for row in rows if row["arm"] == f"{start}_{rate}"
-            ]
+            losses = final_losses(rows, f"{start}_{rate}")
             assert len(losses) == 12
             means.setdefault(start, []).append(statistics.fmean(losses))
     best = {start: losses.index(min(losses)) for start, losses in means.items()}
@@ -931,9 +934,7 @@ def test_without_a_gain_short_half_lives_lead_and_output_scale_is_not_why() -> N
     means: dict[str, dict[str, float]] = {"log-spaced": {}, "short-matched": {}}
     for start, at in means.items():
         for rate in ("0.001", "0.002", "0.004", "0.008", "0.016"):
-            losses = [
-                row["result"]["final_val_bpb"] for row in rows if row["arm"] == f"{start}_{rate}"
-            ]
+            losses = final_losses(rows, f"{start}_{rate}")
             assert len(losses) == 6
             at[rate] = statistics.fmean(losses)
             if start == "log-spaced":

@@ -132,7 +132,8 @@ def test_the_largest_leads_of_short_half_lives_are_at_too_low_a_rate_and_at_best
         largest = sorted(short, key=lambda row: row[text]["mean"])[:3]
         studies = {row["study"] for row in largest}
         assert studies >= {"rates-lru", "rates-wide"}
-        assert (text == "test") or "published-gpu" in studies
+        if text == "validation":
+            assert "published-gpu" in studies
     before = [one for one in POOLED["short"] if not one.minimum]
     effects = [list(sentences.compared(one).per_seed.values()) for one in before]
     assert random_effects(effects).most > 0

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from plkernel.analysis.nodes import Nodes, gain_at, log_kernel, place
 from plkernel.models.init import initialise_
-from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation, Structure
+from plkernel.models.layers import ROOT_MEAN_SQUARE, Activation, Structure, evaluating
 from plkernel.models.rwkv import RWKV, RWKVConfig, mixtures
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig, SwiGLU, input_gain, white_std
@@ -701,3 +701,19 @@ def test_layers_with_a_shift_or_a_multiplier_are_not_filled_up() -> None:
         x = torch.randn(2, 3, 12)
         assert not layer._is_fillable()
         assert not torch.allclose(layer._filled(x), layer(x))
+
+
+class Frozen(nn.Dropout):
+    """Dropout that `train` keeps off, as layers do that others freeze."""
+
+    def train(self, mode: bool = True) -> "Frozen":
+        return super().train(False)
+
+
+def test_every_module_is_in_its_own_mode_after_an_evaluation() -> None:
+    model = nn.Sequential(nn.Dropout(), nn.Dropout(), Frozen())
+    model[0].eval()
+    model[2].training = True
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == [True, False, True, True]

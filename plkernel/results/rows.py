@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plkernel.common.cli import nearest
-from plkernel.common.files import MEAN, check_regular, parsed, read_bytes, shown
+from plkernel.common.files import MEAN, SPEC, TUNING, check_regular, parsed, read_bytes, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -275,6 +275,7 @@ def _rows_of_events(folder: Path, columns: Columns) -> list[Row]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = {file.parent for file in folder.rglob(EVENTS)}
+    found = {run for run in found if not _is_of_a_search(run, folder)}
     runs = sorted(run for run in found if not _is_mean(run, found))
     if not runs:
         raise ValueError(f"{folder}: must hold files of TensorBoard, {EVENTS}, got none below it")
@@ -294,6 +295,12 @@ def _rows_of_events(folder: Path, columns: Columns) -> list[Row]:
         arm, seed = split_name(str(run.relative_to(folder)), columns.pattern)
         rows += [Row(arm, seed, one.value, one.step) for one in events.Scalars(tag)]
     return rows
+
+
+def _is_of_a_search(run: Path, folder: Path) -> bool:
+    """True for tuning/ARM/seed-K, of a study of plkernel that searched for learning rates."""
+    search = folder / TUNING
+    return run.is_relative_to(search) and (search / SPEC).exists()
 
 
 def _is_mean(run: Path, found: Collection[Path]) -> bool:

@@ -137,6 +137,18 @@ def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
         read_rows(only, Columns(value=""))
 
 
+def test_a_search_for_learning_rates_is_no_arm(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    for run in ("long/seed-0", "tuning/long/seed-0"):
+        with SummaryWriter(str(tmp_path / run)) as writer:
+            writer.add_scalar("loss", 1.0, 20)
+    every = [Row("long", 0, 1.0, 20), Row("tuning/long", 0, 1.0, 20)]
+    assert ended(tmp_path) == every  # a folder of somebody else, of that name
+    (tmp_path / "tuning/spec.json").write_text("{}")
+    assert ended(tmp_path) == every[:1]
+
+
 @pytest.mark.parametrize(
     ("content", "columns", "told"),
     [

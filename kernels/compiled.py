@@ -15,7 +15,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -47,8 +47,10 @@ def jit(function: Callable[..., Any]) -> Any:
         name = f"{disk._impl.filename_base}-{_digest()}"
         stamp = disk._cache_file._source_stamp
         disk._cache_file = IndexDataCacheFile(disk._cache_path, name, stamp)
+        load = disk.load_overload
         save = disk.save_overload
         folder = Path(disk._cache_path)
+        index = Path(disk._cache_file._index_path)
     except (RuntimeError, AttributeError):  # nowhere, or a numba that keeps things in another way
         return numba.njit(**options)(function)
 
@@ -60,7 +62,17 @@ def jit(function: Callable[..., Any]) -> Any:
             with FileLock(folder / "kernels.lock"):
                 save(*overload)
 
+    def undamaged(*overload: Any) -> Any:
+        """Load what can be read; damaged files, as a crash leaves them, are compiled anew."""
+        try:
+            return load(*overload)
+        except Exception:  # whatever unpickling damaged bytes raises
+            with suppress(OSError):
+                index.unlink(missing_ok=True)
+            return None
+
     disk.save_overload = in_turn
+    disk.load_overload = undamaged
     return kept
 
 
@@ -119,7 +131,7 @@ class Helpers:
             work()
             return
         start = time.perf_counter()
-        jobs = [self.pool.submit(self._computed, work) for _ in range(self.count)]
+        jobs = self._begun(work)
         try:
             own = self._computed(work)
         finally:
@@ -136,6 +148,18 @@ class Helpers:
         else:
             self.pause = FIRST_PAUSE
         self._begin_trial()
+
+    def _begun(self, work: Callable[[], Any]) -> list[Future[float]]:
+        """The jobs of the helpers; fewer where none can begin.
+
+        A thread, or a function of atexit, may outlast the main thread, after which the interpreter
+        begins no threads; and a system may allow no more.
+        """
+        jobs = []
+        with suppress(RuntimeError):
+            for _ in range(self.count):
+                jobs.append(self.pool.submit(self._computed, work))
+        return jobs
 
     def _computed(self, work: Callable[[], Any]) -> float:
         """Return the CPU seconds of `work` in this thread."""

@@ -663,7 +663,7 @@ def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
     log_decay = given.get("log_decay")
     if log_decay is None:
         return
-    if torch._C._are_functorch_transforms_active():  # which cannot all read values
+    if not _can_be_read(log_decay):
         return
     if log_decay.device.type != "cpu" or not log_decay.numel():
         return
@@ -675,6 +675,20 @@ def _check_sign(name: str, given: Mapping[str, Tensor]) -> None:
         raise ValueError(
             f"{name}: log_decay must be at most 0, as ln w of a decay w <= 1, got {largest:.4g}"
         )
+
+
+def _can_be_read(x: Tensor) -> bool:
+    """False under what has no values, or cannot always read them.
+
+    That is under torch.compile and torch.export, modes of dispatch (FakeTensorMode, make_fx),
+    torch.func, and of subclasses of Tensor.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch._C._are_functorch_transforms_active()
+        and type(x) in _PLAIN
+    )
 
 
 def _library_operator(defined: Definition, run: Callable[..., Any], like: Sequence[str]) -> Any:

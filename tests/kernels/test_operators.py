@@ -402,6 +402,26 @@ def test_inputs_like_those_before_need_no_check_and_others_have_one(one: Operato
 
 
 @pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_the_reference_computes_where_no_values_can_be_read(one: Operator) -> None:
+    given = one.problem("varying", one.shape(5))
+    inputs = [given[name] for name in one.inputs]
+
+    class Model(torch.nn.Module):
+        def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+            return one.call(*inputs, backend="reference")
+
+    model = Model()
+    expected = model(*inputs)
+    with FakeTensorMode() as mode:
+        fake = model(*map(mode.from_tensor, inputs))
+    assert [x.shape for x in fake] == [x.shape for x in expected]
+    exported = torch.export.export(model, tuple(inputs)).module()
+    whole = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for other in (exported, whole):
+        torch.testing.assert_close(other(*inputs), expected)
+
+
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
 def test_the_registered_operator_checks_its_inputs(one: Operator) -> None:
     """A graph of torch.export calls it with whatever its user gives."""
     given = one.problem("varying", one.shape(5))

@@ -99,6 +99,24 @@ def test_a_thread_that_has_begun_is_waited_for_and_its_error_raised(fails: bool)
         assert len(set(ended)) == 2
 
 
+class Ended(ThreadPoolExecutor):
+    """Begins one thread, and no further one: as where the main thread has ended."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self._threads:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        return super().submit(fn, *args, **kwargs)
+
+
+def test_it_computes_where_no_further_thread_can_begin() -> None:
+    helpers = compiled.Helpers(Ended(3), 3)
+    both = threading.Barrier(2, timeout=30)
+    helpers.share(both.wait)  # the one that began is waited for
+    ended: list[None] = []
+    helpers.share(lambda: ended.append(None))
+    assert len(ended) == 1
+
+
 class Machine(Executor):
     """One core or two, and no thread: what is submitted runs at once. Every `work` is a second of
     CPU time, that of a helper no time on the clock where it has a core of its own."""
@@ -230,6 +248,15 @@ def calls(toy: Path, *kinds: list[str] | str) -> list[Any]:
 def test_a_change_in_another_file_is_compiled_and_nothing_is_compiled_twice(toy: Path) -> None:
     first, again, changed = calls(toy, ["int"], ["int"], HELPER.format(factor=5), ["int"])
     assert (first[:2], again[:2], changed[:2]) == ([[7], 0], [[7], 1], [[11], 0])
+
+
+@pytest.mark.parametrize(("kind", "left"), [("nbi", 0), ("nbi", 20), ("nbc", 0), ("nbc", 60)])
+def test_damaged_machine_code_is_compiled_anew(toy: Path, kind: str, left: int) -> None:
+    (first,) = calls(toy, ["int"])
+    for file in Path(first[2]).glob(f"*.{kind}"):
+        os.truncate(file, left)
+    again, after = calls(toy, ["int"], ["int"])
+    assert (again[:2], after[:2]) == ([[7], 0], [[7], 1])
 
 
 @pytest.mark.slow

@@ -9,8 +9,10 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 # Set in many containers: then every process of the tests compiles all it imports anew, a second each.
 unexport PYTHONDONTWRITEBYTECODE
-# A process of tests per core, each with one thread: more would fight over the cores.
-PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) pytest -n auto --maxprocesses 8 --dist worksteal
+# Processes of tests have one thread each: more would fight over the cores.
+ONE_PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) pytest
+# One per core.
+PYTEST = $(ONE_PYTEST) -n auto --maxprocesses 8 --dist worksteal
 # The software that exported checkpoints are tested with; its own dependencies would replace ours and are not used.
 PEERS := rwkv==0.8.32 flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 
@@ -75,8 +77,9 @@ AVX2 := OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 NUMBA_CPU_NAME=haswel
 SSE := OPENBLAS_CORETYPE=Nehalem ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES= \
 	MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41
 
+# In one process: several would each compile the kernels.
 test-portable: $(VENV)/installed-dev  ## numbers of the kernels on x86 without AVX-512 (CPU=SSE: without AVX and FMA)
-	$($(or $(CPU),AVX2)) $(PYTEST) tests/kernels -m "not slow" \
+	$($(or $(CPU),AVX2)) $(ONE_PYTEST) tests/kernels -m "not slow" \
 		-k "(equal_float64 or two_parts or batch_of_gradients) and not (interpreted or torch.float64)"
 
 test-wheel: $(VENV)/installed-dev  ## the package as a wheel, used from another directory

@@ -187,12 +187,11 @@ def _background(power: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     width = 2 * BACKGROUND
     runs = max(power.size // width, 1)
-    medians = [
-        float(np.median(power[run * width : (run + 1) * width if run < runs - 1 else None]))
-        for run in range(runs)
-    ]
+    last = width * (runs - 1)
+    medians = np.median(power[:last].reshape(runs - 1, width), axis=1)
+    medians = np.append(medians, np.median(power[last:]))
     lengths = np.full(runs, width)
-    lengths[-1] = power.size - width * (runs - 1)
+    lengths[-1] = power.size - last
     return np.repeat(medians, lengths)
 
 

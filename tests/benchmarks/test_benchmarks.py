@@ -167,7 +167,7 @@ def test_a_short_benchmark_of_training(tiny_spec: Callable[..., Path], tmp_path:
 def test_the_path_around_the_kernels_is_timed_beside_linear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "CALLS", 2)
+    monkeypatch.setattr(host, "CALLS", 20)
     bench.host(rounds=3, device="cpu", out=tmp_path)
     rows = {row["contender"]: row for row in load_json(tmp_path / "host.json")["rows"]}
     assert {host.BASELINE, "scan", "wkv7", "wkv, torch.library"} < rows.keys()

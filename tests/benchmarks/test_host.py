@@ -134,7 +134,7 @@ def test_ratios_are_those_of_the_same_turn() -> None:
 def test_the_table_is_printed_and_a_file_is_written_where_a_folder_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(host, "CALLS", 1)
+    monkeypatch.setattr(host, "CALLS", 20)
     host.run(2, "cpu", tmp_path)
     told = capsys.readouterr().out
     record = load_json(tmp_path / "host.json")

@@ -2,8 +2,10 @@
 
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,14 +62,41 @@ def note_share(folder: Path) -> None:
     (folder / "-".join(map(str, warps(defined(4))))).touch()
 
 
+class AtOnce:
+    """A process whose task is done here, as it starts."""
+
+    exitcode = 0
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> None:
+        self.run = partial(target, *args)
+
+    def start(self) -> None:
+        self.run()
+
+    def join(self, seconds: float) -> None:
+        pass
+
+    def is_alive(self) -> bool:
+        return False
+
+
 def test_all_cores_share_the_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(tuned, "get_context", lambda _: SimpleNamespace(Process=AtOnce))
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
     assert tuned.compile_ahead([partial(note_share, folder) for folder in folders], 60.0) == 4
     for folder in folders:
         assert {path.name for path in folder.iterdir()} == {"1-4", "2-8"}
+
+
+def test_a_task_runs_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert tuned.compile_ahead([partial(note_share, tmp_path)], 60.0) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["1-2-4-8"]
 
 
 def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,7 +268,7 @@ def small(heads: int, count: int, seed: int) -> State:
     return {name: x[:heads] for name, x in state.items() if number(name) < count}
 
 
-@pytest.mark.parametrize("count", [4, 12])
+@pytest.mark.parametrize("count", [4, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("heads", [4, 8, 16])
 def test_training_that_moves_decays_far_is_no_finding(heads: int, count: int) -> None:
     """5 % of models, by up to twice the spread of each tensor; 10 of 100 has a chance of 1 %."""

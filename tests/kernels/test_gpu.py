@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreting import run_interpreted
+from interpreting import change_language_once, run_interpreted
 from operators import OPERATORS, SCAN, STORED, WKV, WKV7, Operator, Problem, Shape
 
 from plkernel.kernels.operators import choose
@@ -224,11 +224,11 @@ def test_every_kernel_compiles() -> None:
     found += [
         aot.wkv7("_forward", 80, "bf16", (64, 64), keep=False),
         aot.wkv7("_backward", 86, "bf16", (64, 64)),
-        aot.scan_variant("look_back", "_forward", 90, "bf16", True),
-        aot.scan_variant("look_back", "_backward", 86, "fp32", False),
+        aot.scan_variant("look_back", "_forward", 90, "bf16", False),
+        aot.scan_variant("look_back", "_backward", 86, "fp32", True),
         aot.scan_variant("stream", "_backward", 80, "fp32", True),
-        aot.scan_variant("tiles", "_forward", 80, "bf16", False, 64),
-        aot.scan_variant("tiles", "_backward", 90, "fp32", False, 64),
+        aot.scan_variant("tiles", "_forward", 80, "fp32", False, 64),
+        aot.scan_variant("tiles", "_backward", 90, "bf16", True, 64),
     ]
     assert_compiled(found)
 
@@ -503,12 +503,12 @@ def variant_errors(variant: str, given: Problem) -> dict[str, float]:
 
 
 def tiles_remember() -> float:
-    """The largest relative error of the last state after 2,000 steps of a memory of 10,000, summed
+    """The largest relative error of the last state after 400 steps of a memory of 10,000, summed
     from half-precision inputs of one sign.
     """
     from plkernel.kernels.scan import gpu
 
-    inputs = torch.rand(1, 2000, 2, generator=torch.Generator().manual_seed(1)).bfloat16()
+    inputs = torch.rand(1, 400, 2, generator=torch.Generator().manual_seed(1)).bfloat16()
     decays = torch.tensor([0.9999, 1.0])
     zero = torch.zeros(1, 2)
     _, found = gpu.forward(decays, inputs, zero, variant="tiles")
@@ -599,6 +599,7 @@ def delta_errors() -> tuple[float, float]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    change_language_once()
     torch._C._set_deterministic_algorithms(
         True
     )  # torch.empty is filled with NaN: nothing may be left unwritten

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from interpreting import change_language_once
 from operators import WKV, WKV7, Operator
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
@@ -166,4 +167,5 @@ def interpret(one: Operator) -> dict[str, Any]:
 
 if __name__ == "__main__":
     assert operators._HAS_TRITON
+    change_language_once()
     print(json.dumps(interpret({"wkv": WKV, "wkv7": WKV7}[sys.argv[1]])))

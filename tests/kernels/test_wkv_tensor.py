@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreting import run_interpreted
+from interpreting import change_language_once, run_interpreted
 from operators import LIMIT, WKV, Problem, Shape
 
 aot = pytest.importorskip("aot", reason="Triton is not installed (it exists for Linux only)")
@@ -30,10 +30,10 @@ Case = tuple[str, Shape, int, str, float | None]
 CASES: list[Case] = [
     ("varying", (2, 37, 1, 18, 20), 16, "ieee", None),
     ("varying", (1, 37, 2, 11, 5), 32, "tf32x3", None),
-    ("fixed", (2, 37, 2, 5, 3), 16, "tf32x3", None),
+    ("fixed", (2, 18, 2, 5, 3), 16, "tf32x3", None),
     ("fixed", (1, 1, 1, 1, 1), 16, "tf32x3", None),
     ("varying", (1, 33, 1, 4, 5), 16, "tf32x3", -math.inf),
-    ("varying", (1, 130, 1, 16, 16), 64, "tf32x3", None),
+    ("varying", (1, 66, 1, 16, 16), 64, "tf32x3", None),
 ]
 ROUNDED = {"bf16": 2.0**-8, "tf32": 2.0**-11, "bf16x3": 3 * 2.0**-16}  # largest, of an operand
 DECAYS = ("weak", "typical", "strong", "mixed")
@@ -305,6 +305,7 @@ def test_a_gpu_equals_float64(layout: str, shape: Shape) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    change_language_once()
     torch._C._set_deterministic_algorithms(
         True
     )  # torch.empty is filled with NaN: nothing may be left unwritten

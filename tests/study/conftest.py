@@ -1,4 +1,4 @@
-"""Studies whose engines are asked without a pause, and whose texts are not given to LZMA."""
+"""Studies whose engines are asked every few milliseconds, and whose texts are not given to LZMA."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from plkernel.study import references, schedule
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(schedule, "POLL_SECONDS", 0.005)  # 0 would keep the core of a run busy
     monkeypatch.setattr(
         references, "lzma_bits", lambda splits: {"windows": [4096], "val_bpb": [8.0]}
     )  # half a second

@@ -74,7 +74,7 @@ def test_on_a_gpu_the_arm_with_the_most_parameters_decides(
     assert "4 at a time: 400 steps/s, 1.00 GB each" in capsys.readouterr().out
 
 
-def test_processes_begin_together_and_one_that_fails_ends_all(
+def test_processes_begin_together_and_after_a_failure_there_is_no_timing(
     tiny_spec: Callable[..., Path],
 ) -> None:
     condition = load_spec(tiny_spec(device="cpu")).condition("uniform")
@@ -82,4 +82,4 @@ def test_processes_begin_together_and_one_that_fails_ends_all(
     assert found is not None
     assert (found.runs, found.steps > 0, found.memory > 0) == (2, True, True)
     lost = load_spec(tiny_spec(device="cpu", backend="gpu")).condition("uniform")
-    assert together.timing(lost, 2, seconds=0.2) is None
+    assert together.timing(lost, 1, seconds=0.2) is None

@@ -11,7 +11,6 @@ relative error, and they grow without end as a kernel vanishes, which relative e
 """
 
 import numbers
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,6 +47,7 @@ from plkernel.analysis.nodes import (
     node_scores,
     place,
     smooth_nodes,
+    warn_not_followed,
     warn_outlasting,
 )
 from plkernel.analysis.results import Result
@@ -74,8 +74,6 @@ EVALUATIONS = 200
 SETTLED = 1e-14
 PATIENT_EVALUATIONS = 2000
 """The same where those end too early, in the long valleys of short targets with many terms."""
-NOT_FOLLOWED = 1.0
-"""Half the range of ln(kernel / target), in e-folds, from which on a fit is warned of."""
 WORTHWHILE = 1e-6
 """A further term is refused when it lowers the sum of squares by no more than this, relative."""
 SEED_SHARE = 0.05
@@ -292,8 +290,6 @@ def _check_size(target: Target, terms: int | None) -> None:
 
 def _warn_of_distance(scores: Scores, target: Target, method: Method) -> None:
     """Warn where a fit does not follow the kernel: then its relative errors mean nothing."""
-    if scores.e_log <= NOT_FOLLOWED:
-        return
     if method == "nnls":
         remedy = (
             f"half-lives begin at {PUBLISHED_HALF_LIVES[0]:g} and least squares see the first lags"
@@ -301,11 +297,7 @@ def _warn_of_distance(scores: Scores, target: Target, method: Method) -> None:
         )
     else:
         remedy = "give more terms, or a smaller beta or max_lag"
-    warnings.warn(
-        f"{target.label} is not followed by this fit, which at the best scale is wrong by a factor"
-        f" of e**{scores.e_log:.3g} either way: {remedy}",
-        stacklevel=3,
-    )
+    warn_not_followed(target.label, "this fit", scores.e_log, remedy)
 
 
 def nnls(target: Target) -> ExponentialSum:

@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from plkernel.analysis.nodes import SLOWEST
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
+from plkernel.models import rwkv_nodes
 
 OF_DECAYS = ("parametrisation", "position_scaling", "scaling_length")
 """Options of [model] for decays that keep their order or depend on the position."""
@@ -27,6 +29,8 @@ class Kind:
     has_own_decays    its scheme sets decays, which an arm may keep
     has_scale         the scale of a recurrence's output counts: no norm takes it out
     has_spectrum      an arm may have a `spectrum`
+    spectrum_range    what the longest time constant of a `spectrum` must be above, and at most, in
+                      steps
     has_dropout, has_bonus, norms_embedding  whether it has them
     """
 
@@ -42,6 +46,7 @@ class Kind:
     has_own_decays: bool = True
     has_scale: bool = False
     has_spectrum: bool = False
+    spectrum_range: tuple[float, float] = (1.0, 1 / SLOWEST)
     has_dropout: bool = False
     has_bonus: bool = False
     norms_embedding: bool = False
@@ -86,6 +91,7 @@ KINDS = {
         newest_lag="distance",
         largest_rate=RWKV7_LARGEST_RATE,
         has_spectrum=True,
+        spectrum_range=rwkv_nodes.SPECTRUM,
         spectral_scheme="rwkv7_post",
     ),
 }

@@ -41,6 +41,7 @@ from plkernel.models.spectrum import (
     ExactBuffers,
     Ordered,
     check_differ,
+    check_ordered,
     check_scaling_length,
     exponents,
     log_length,
@@ -199,6 +200,7 @@ def _wide(levels: Tensor) -> Tensor:
 
 def _ordered_of(a_log: Tensor) -> Ordered:
     """Ordered levels that are A_log (H,), in its type and on its device."""
+    check_ordered(a_log.numel(), "num_heads")
     ordered = Ordered(a_log.numel()).to(a_log)
     return ordered.set_(a_log)
 

@@ -5,7 +5,7 @@ takes; `projection_` multiplies the columns of the matrix that reads the states.
 example, is (d_inner, d_state): d_state nodes in every channel. The last d_state rows of its x_proj
 make C:
 
-    nodes = place(16, placement="quantile", tempering=0.5, lag="distance")
+    nodes = place(16, placement="quantile", tempering=0.25, lag="distance")
     mixer = model.backbone.layers[0].mixer
     decays_(mixer.A_log, nodes, "a_log", dt_bias=mixer.dt_proj.bias[:, None])
     projection_(mixer.x_proj.weight[-16:], nodes, dim=0)

@@ -51,8 +51,8 @@ from plkernel.models.rwkv import (
     previous,
     vector,
 )
+from plkernel.models.rwkv_nodes import ZIGZAG
 from plkernel.models.spectrum import (
-    ZIGZAG,
     ExactBuffers,
     Ordered,
     check_differ,

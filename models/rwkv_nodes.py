@@ -3,11 +3,32 @@
 import math
 
 from plkernel.analysis.exponentials import power_law_target
-from plkernel.analysis.nodes import Aim, Gain, Nodes, node_scores
+from plkernel.analysis.nodes import SLOWEST, Aim, Gain, Nodes, node_scores
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 
 LARGEST_E_LOG = 1.0
 """Largest half range of ln(kernel / law): a kernel misses its law by a factor of e either way."""
+ZIGZAG = 2.5
+"""Amplitude of the rise and fall of w0 of RWKV-7 in every head at the start, times
+`models.spectrum.zigzag`."""
+HIGHEST = 0.5
+"""Level of the fastest channel of RWKV-7's ramp at the start; the zigzag is added to it."""
+
+
+def time_constant(level: float) -> float:
+    """1 / rate of RWKV-7 in bytes, where w0 is `level`."""
+    return (1 + math.exp(-level)) / RWKV7_LARGEST_RATE
+
+
+def level_of(constant: float) -> float:
+    """w0 of RWKV-7 where 1 / rate is `constant` bytes."""
+    return -math.log(RWKV7_LARGEST_RATE * constant - 1)
+
+
+SPECTRUM = time_constant(HIGHEST), time_constant(level_of(1 / SLOWEST) + ZIGZAG)
+"""Time constants in bytes that the slowest channel of RWKV-7's ramp may have, without the zigzag:
+above the first, which is that of the fastest, and up to the second, from which the zigzag goes on
+to the longest that a float32 decay holds."""
 
 
 def gain_of(k_clamp: bool) -> Gain:

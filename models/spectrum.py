@@ -30,8 +30,6 @@ from plkernel.analysis.parametrisations import (
 )
 from plkernel.models.state import STEPS, BlockMemory
 
-ZIGZAG = 2.5
-"""Amplitude of the rise and fall of w0 of RWKV-7 in every head at the start, times `zigzag`."""
 LONGEST = 2**24
 """Bytes of training that scaling knows, the longest context of a spec."""
 
@@ -109,10 +107,15 @@ def _check_form(channels: Any, descending: Any) -> None:
     """ValueError for arguments that no `Ordered` has."""
     if not isinstance(channels, Integral):
         raise ValueError(f"channels must be a whole number such as 64, got {channels!r}")
-    if channels < 2:
-        raise ValueError(f"channels must be 2 or more for ordered decays, got {channels}")
+    check_ordered(int(channels))
     if not isinstance(descending, bool):
         raise ValueError(f"descending must be True or False, got {descending!r}")
+
+
+def check_ordered(channels: int, name: str = "channels") -> None:
+    """ValueError for fewer than two channels, which the option `name` counts."""
+    if channels < 2:
+        raise ValueError(f"{name} must be 2 or more for ordered decays, got {channels}")
 
 
 class ExactBuffers(nn.Module):

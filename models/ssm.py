@@ -49,6 +49,7 @@ from plkernel.models.spectrum import (
     ExactBuffers,
     Ordered,
     check_differ,
+    check_ordered,
     check_position,
     check_scaling_length,
     exponents,
@@ -116,6 +117,8 @@ class SSMConfig:
             if given not in valid:
                 raise ValueError(f"{name} must be one of {', '.join(valid)}, got {given!r}")
         check_scaling_length(self.scaling_length, self.patch, channels=self.dim, name="dim")
+        if self.parametrisation == "ordered":
+            check_ordered(self.dim, "dim")
         if self.structure.unit_scaled and self.scaling_length is not None:
             raise ValueError(
                 "scaling_length must be left out with unit_scaled, which divides states by their"
@@ -187,11 +190,15 @@ def unpool_on(patches: Tensor, size: int, time: int, last: Tensor, position: int
 
 
 class DiagonalSSM(ExactBuffers):
-    """The SSM branch: (B,T,D) to (B,T,D)."""
+    """The SSM branch: (B,T,D) to (B,T,D).
+
+    Its rates are those of steps, of `tokens_per_step` bytes each; `plkernel.watch` reads both.
+    """
 
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
         dim = config.dim
+        self.tokens_per_step = config.patch
         self.gain = config.gain
         self.backend = config.backend
         self.unit_scaled = config.structure.unit_scaled

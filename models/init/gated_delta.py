@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.nodes import place
+from plkernel.analysis.nodes import check_channels, place
 from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.models.gated_delta import LARGEST_A, LONGEST_STEP, SHORTEST_STEP, SMALLEST_A
 from plkernel.models.layers import modules_with
@@ -66,9 +66,12 @@ def log_spaced_(
 ) -> None:
     """A_log = 0 and half-lives evenly spaced in their logarithm from `shortest` to `longest` bytes.
 
-    In place, for gates with a lower bound and without one.
+    In place, for gates with a lower bound and without one. Raises ValueError for a single head.
     """
-    for layer in _layers(model):
+    layers = _layers(model)
+    for layer in layers:
+        check_channels("log-spaced", len(layer.dt_bias), "heads")
+    for layer in layers:
         layer.A_log.zero_()
         nodes = place(len(layer.dt_bias), gain="none", shortest=shortest, longest=longest)
         if layer.lower_bound is None:

@@ -2,8 +2,9 @@
 
 With A = 1: `power_law_`, `log_spaced_`, and `unit_a_` with the decays as they are. With equal time
 steps: `spectrum_`, that of PoST. Each raises ValueError, before it changes anything, for a time
-step that the `time_step_limit` of the model would clip: its head would decay otherwise. Specs name
-them as `plkernel.models.init.mamba2:power_law_`, or the first three by the earlier name
+step that the `time_step_limit` of the model would clip: its head would decay otherwise. All but
+`unit_a_` refuse a single head too, which has no two ends of a range. Specs name them as
+`plkernel.models.init.mamba2:power_law_`, or the first three by the earlier name
 `plkernel.memory.foreign:power_law_`.
 """
 
@@ -15,11 +16,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from plkernel.analysis.nodes import SLOWEST, Nodes, check_numbers, check_switches, place
+from plkernel.analysis.nodes import (
+    SLOWEST,
+    Nodes,
+    check_channels,
+    check_numbers,
+    check_switches,
+    place,
+)
 from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.models.mamba2 import mixers_of
 from plkernel.models.power_law import decays_
 
+HEADS = "num_heads"
+"""The option of Mamba2Config that counts heads, each of one decay."""
 STEPS = 1e-4, 1.0
 """Limits of the time step of `spectrum_`, by which every input is multiplied. Mamba-2 draws 0.001
 to 0.1, and 1e-4 is the least that it takes.
@@ -40,6 +50,7 @@ def power_law_(
     placed = []
     for layer in layers:
         heads = len(layer.dt_bias)
+        check_channels("quantile", heads, HEADS)
         nodes = place(heads, gain="clamp", placement="quantile", beta=beta, max_lag=max_lag)
         placed.append(nodes)
     _unit_a_(layers, placed)
@@ -56,6 +67,7 @@ def log_spaced_(
     placed = []
     for layer in layers:
         heads = len(layer.dt_bias)
+        check_channels("log-spaced", heads, HEADS)
         placed.append(place(heads, gain="clamp", shortest=shortest, longest=longest))
     _unit_a_(layers, placed)
 
@@ -92,6 +104,7 @@ def spectrum_(
     _check_spectrum(longest, step, freeze)
     layers = mixers_of(model)
     for layer in layers:
+        check_channels("log-spaced", len(layer.dt_bias), HEADS)
         low, high = _step_limit(layer)
         if not low <= step <= high:
             raise ValueError(

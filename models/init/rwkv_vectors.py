@@ -35,15 +35,15 @@ Sources: the official code of v5 and v6 at 34eedfd (2023-11), 62572c9 (2024-02) 
 github.com/SiLifen/PoST at a898663.
 """
 
-import math
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE, inverse_softplus
+from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.models.init.distributions import ZERO, Distribution, constant, orthogonal, uniform
-from plkernel.models.spectrum import ZIGZAG, zigzag
+from plkernel.models.rwkv_nodes import HIGHEST, ZIGZAG, level_of
+from plkernel.models.spectrum import zigzag
 
 if TYPE_CHECKING:
     from plkernel.models.rwkv import RWKVConfig
@@ -162,9 +162,9 @@ def goose_decays(name: str, config: "RWKV7Config", version: str, longest: float)
     r0, _ = depths(name, config)
     i = torch.arange(config.dim, dtype=torch.float64)
     y = i / (config.dim - 1)
-    low = -math.log(RWKV7_LARGEST_RATE * longest - 1) if longest else -5.5
+    low = level_of(longest) if longest else -5.5
     power = 1.0 if version == "rwkv7_post" else 1 + r0**0.3
-    ramp = low + (0.5 - low) * y**power
+    ramp = low + (HIGHEST - low) * y**power
     if name.endswith(".theta"):
         return ramp[:1]
     if name.endswith(".delta"):

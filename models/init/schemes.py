@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from plkernel.analysis.nodes import SLOWEST
-from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 from plkernel.models.init.distributions import (
     ONE,
     ZERO,
@@ -28,6 +26,7 @@ from plkernel.models.init.distributions import (
 from plkernel.models.init.plan import DistributionOf, NumberOf, Rules, scheme
 from plkernel.models.init.roles import Parameter, Role, Sizes
 from plkernel.models.init.rwkv_vectors import DECAYS_OF_GOOSE
+from plkernel.models.rwkv_nodes import SPECTRUM
 
 By = Callable[[Parameter], Distribution]
 """A distribution that follows from the fans or the depth of a parameter."""
@@ -920,11 +919,11 @@ def rwkv7_post(s: Sizes, *, longest: float = 512, even: bool = True) -> Rules:
     official code, by a power of the channel. The paper takes the training context for `longest`,
     and does not double the learning rate of the zigzag, which it holds apart.
     """
-    shortest = (1 + math.exp(-0.5)) / RWKV7_LARGEST_RATE
-    if not shortest < longest <= 1 / SLOWEST:
+    least, most = SPECTRUM
+    if not least < longest <= most:
         raise ValueError(
-            f"longest must be above {shortest:.3g} bytes and at most {1 / SLOWEST:.3g}, which a"
-            f" float32 decay holds, got {longest:g}"
+            f"longest must be above {least:.3g} bytes and at most {math.floor(most)}, as the zigzag"
+            f" of heads lengthens it to what a float32 decay holds, got {longest:g}"
         )
     ramp = "rwkv7_post" if even else "rwkv7_official"
     roles: dict[Role, DistributionOf] = {"key": orthogonal(0.1)}

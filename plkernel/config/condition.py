@@ -151,6 +151,8 @@ class Condition:
                 "node_file must be given with placement 'terms', got none; write one with"
                 " plkernel.fit --out"
             )
+        counted_by = f"model.{model.of_kind.node_option}"
+        decays.check_channels(arm.placement, model.node_count, counted_by)
         if arm.placement == "quantile":
             self._check_quantiles()
         with warnings.catch_warnings(action="ignore"):  # a study holds half-lives to its context
@@ -405,12 +407,13 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
         return arm
     reach = float(multiple * train.context)
     step = model.patching.size
-    most = step / decays.SLOWEST
-    if not step < reach <= most:
+    least, most = (steps * step for steps in model.of_kind.spectrum_range)
+    if not least < reach <= most:
+        beside = "" if scheme is None else " with the zigzag of heads"
         raise ValueError(
-            f"spectrum must be above {step / train.context:.3g} and at most"
-            f" {most / train.context:.3g} for a context of {train.context}, from a time constant of"
-            f" one step to what a float32 decay holds, got {multiple:g}"
+            f"spectrum must be above {least / train.context:.3g} and at most"
+            f" {most / train.context:.3g} for a context of {train.context}, from the shortest time"
+            f" constant to what a float32 decay holds{beside}, got {multiple:g}"
         )
     if scheme is not None:
         return _with_spectral_scheme(arm, scheme, reach)

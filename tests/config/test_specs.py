@@ -628,12 +628,28 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
         "scheme 'rwkv7_post' belongs to model kind rwkv7, whose decays it sets, got kind 'ssm'",
     ),
     (
+        {"arms.power": {"placement": "concentrated"}, "model": {"dim": 4}},
+        "model.dim must be at least 5, got 4, for concentrated half-lives",
+    ),
+    (
+        {"arms.power": QUANTILE, "model": {**RWKV, "dim": 16, "head_size": 1}},
+        "model.head_size must be at least 2, got 1, for quantile half-lives",
+    ),
+    (
         {"arms.power": {"spectrum": 0.01}, "model": {"dim": 16}},
         "spectrum must be above 0.0312 and at most 5.24e+05 for a context of 32",
     ),
     (
-        {"arms.power": {"spectrum": 6e5}, "model": GOOSE},
+        {"arms.power": {"spectrum": 6e5}, "model": {"dim": 16}},
         "spectrum must be above 0.0312 and at most 5.24e+05 for a context of 32",
+    ),
+    (
+        {"arms.power": {"spectrum": 5e4}, "model": GOOSE},
+        "spectrum must be above 0.0828 and at most 4.3e+04 for a context of 32",
+    ),
+    (
+        {"arms.power": {"spectrum": 0.05}, "model": GOOSE},
+        "spectrum must be above 0.0828 and at most 4.3e+04 for a context of 32",
     ),
     (
         {

@@ -267,6 +267,28 @@ def test_specs_are_taken(page: str, text: str) -> None:
     assert parse_spec(values, page).arms
 
 
+def with_included(page: Path) -> str:
+    """The text of a page and of the pages that it includes."""
+    text = page.read_text()
+    included = re.findall(r"^```\{include\} (\S+)", text, re.MULTILINE)
+    return "\n".join([text, *(with_included(page.parent / name) for name in included)])
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page, which MyST knows too."""
+    without_code = re.sub(r"^```.*?^```", "", with_included(page), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", without_code, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_headings_lead_to_one(page: Path) -> None:
+    for name, anchor in re.findall(r"\]\(([\w./-]*)#([^)\s]+)\)", page.read_text()):
+        target = page.parent / name if name else page
+        if target.suffix == ".md":
+            assert anchor in anchors(target), f"{name}#{anchor}"
+
+
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.encode()) <= 6_000

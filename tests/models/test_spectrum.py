@@ -52,6 +52,7 @@ MAMBA2 = {
     "n_groups": 2,
     "chunk_size": 8,
 }
+ONE_HEAD = {**MAMBA2, "num_heads": 1, "head_dim": 32, "n_groups": 1}
 STEPS: Any = {"scaling_length": 40, "scaling_of": "time_step"}
 HALVES: Any = {"scaling_length": 40, "scaling_of": "both"}
 MAMBA2_OPTIONS: list[Any] = [
@@ -493,10 +494,26 @@ def test_the_spectrum_of_goose_is_that_of_the_paper(longest: float) -> None:
     assert float(slowest) == pytest.approx(longest, rel=1e-5)
     assert float(rising[-1]) == pytest.approx(0.5, abs=1e-5)
     assert float(ordered.mixings()[0].w0.detach()[0, 0, 0]) == -2.5
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_the_longest_spectrum_of_goose_is_one_that_float32_holds(even: bool) -> None:
+    """No decay is 1, with the zigzag."""
+    model = initialise_(RWKV7(RWKV7Config(32, 2, 16)), "rwkv7_post", 0, longest=1377159, even=even)
+    for mixing in model.mixings():
+        decays = torch.exp(-mixing.rates().float())
+        assert float(decays.max()) == 1 - 2**-24
+    longest = float(model.half_lives()[0].max())
+    assert longest == pytest.approx(2**24 * math.log(2), rel=1e-6)
+
+
+@pytest.mark.parametrize("longest", [2, 1377160])
+def test_a_spectrum_of_goose_outside_its_range_is_refused(longest: float) -> None:
+    model = RWKV7(RWKV7Config(32, 2, 16))
     with pytest.raises(
-        ValueError, match=r"longest must be above 2.65 bytes and at most 1.68e\+07, .*, got 2"
+        ValueError, match=r"longest must be above 2.65 bytes and at most 1377159, as the zigzag"
     ):
-        initialise_(RWKV7(RWKV7Config(32, 2, 16)), "rwkv7_post", 0, longest=2)
+        initialise_(model, "rwkv7_post", 0, longest=longest)
 
 
 @pytest.mark.parametrize("longest", [64.0, 64.0**2])
@@ -853,7 +870,9 @@ def test_what_a_mamba2_cannot_be() -> None:
     with pytest.raises(ValueError, match="ordered decays must rise"):
         shape_decays_(disordered, "ordered")
     with pytest.raises(ValueError, match="num_heads must be 2 or more with scaling_length"):
-        mamba2({**MAMBA2, "num_heads": 1, "head_dim": 32, "n_groups": 1, "scaling_length": 64})
+        mamba2({**ONE_HEAD, "scaling_length": 64})
+    with pytest.raises(ValueError, match="num_heads must be 2 or more for ordered decays, got 1"):
+        mamba2({**ONE_HEAD, "parametrisation": "ordered"})
     with pytest.raises(ValueError, match="scaling_of must be one of decay, time_step, both"):
         mamba2({**MAMBA2, "scaling_length": 64, "scaling_of": "dt"})
     with pytest.raises(ValueError, match="scaling_of must be left out without scaling_length"):
@@ -1051,6 +1070,15 @@ def test_spectra_that_no_mamba2_has(options: Any, message: str, order: Any) -> N
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
 
 
+@pytest.mark.parametrize("start", [spectrum_, log_spaced_, power_law_])
+def test_a_single_head_has_no_range_of_decays(start: Any) -> None:
+    model = mamba2(ONE_HEAD)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="num_heads must be at least 2, got 1, for"):
+        start(model)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
 @pytest.mark.parametrize(
     ("start", "options", "limit", "message"),
     [
@@ -1111,6 +1139,7 @@ def test_nodes_that_no_mamba2_has(start: Any, options: Any, message: str) -> Non
         (SSMConfig, {"scaling_length": math.inf}, "must be at most 16777216 bytes, got inf"),
         (RWKV7Config, {"scaling_length": 1e30}, r"must be at most 16777216 bytes, got 1e\+30"),
         (SSMConfig, {"dim": 1, "scaling_length": 64}, "dim must be 2 or more with scaling_length"),
+        (SSMConfig, {"dim": 1, "parametrisation": "ordered"}, "dim must be 2 or more for ordered"),
     ],
 )
 def test_configurations_that_are_none(config: Any, options: Any, message: str) -> None:

@@ -145,6 +145,49 @@ def test_error_and_range_of_quantile_nodes(gain: Any) -> None:
         assert np.mean(nodes.projection) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("channels", "options", "distance", "remedy"),
+    [
+        (16, {}, 161, "a gain if the recurrence has one, or a smaller tempering"),
+        (1024, {}, 2.89, "a smaller max_lag, a gain"),
+        (64, {"tempering": 0.75}, 9.94, "a smaller tempering"),
+        (64, {"gain": "lru"}, 2.73, "a smaller max_lag, or a smaller tempering"),
+        (64, {"gain": "lru", "kernel": "rms", "tempering": 0.5}, 1.90, "more channels"),
+        (64, {"step": 4, "max_lag": 8192}, 46.5, "more channels"),
+    ],
+)
+def test_quantiles_that_miss_their_law_are_warned_of(
+    channels: int, options: dict[str, Any], distance: float, remedy: str
+) -> None:
+    """With what they miss it by over all lags, at the caller's line."""
+    message = rf"t\*\*-1.15 up to 2048 steps is not followed by the kernel of .*: give .*{remedy}"
+    with pytest.warns(UserWarning, match=message) as warned:
+        nodes = place(channels, placement="quantile", **options)
+    kernel = options.get("kernel", "coherent")
+    e_log = node_scores(nodes, power_law_target(BETA, 2048), kernel).e_log
+    assert e_log == pytest.approx(distance, rel=5e-3)
+    assert f"e**{e_log:.3g} either way" in str(warned[0].message)
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("channels", "options"),
+    [
+        (64, {"tempering": 0.5}),
+        (16, {"tempering": 0.25}),
+        (256, {"gain": "lru"}),
+        (8, {"gain": "ema"}),
+        (16, {"tempering": 0.25, "lag": "distance"}),
+        (8, {"tempering": 0.0, "max_lag": 1.5, "lag": "bonus"}),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_quantiles_that_follow_their_law_are_not_warned_of(
+    channels: int, options: dict[str, Any]
+) -> None:
+    place(channels, placement="quantile", **options)
+
+
 @pytest.mark.parametrize("assumed", GAINS)
 @pytest.mark.parametrize("used", GAINS)
 def test_nodes_under_another_gain_miss_by_the_difference_of_the_gains(
@@ -392,7 +435,7 @@ def test_float32_decays_hold_what_is_said_and_little_more() -> None:
         ({"lag": "bytes"}, "lag must be one of state, distance"),
         ({"lag": "distance"}, "to follow a target, kernel or lag, got 'uniform'"),
         ({"channels": 1}, "channels must be at least 2"),
-        ({"channels": 2, "placement": "concentrated"}, "channels must be large enough"),
+        ({"channels": 2, "placement": "concentrated"}, "channels must be at least 5, got 2"),
         ({"placement": "quantile", "tempering": 1.5}, "tempering must lie between 0"),
         ({"placement": "quantile", "loss": 0.5}, "loss must lie between 0 and 0.5"),
         (

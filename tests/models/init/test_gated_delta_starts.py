@@ -123,6 +123,16 @@ def test_log_spaced_half_lives_are_read_back(bound: float | None) -> None:
     np.testing.assert_allclose(found.numpy(), np.geomspace(1.2, 16384.0, 9), rtol=1e-5)
 
 
+@pytest.mark.parametrize("bound", [None, BOUND], ids=["free", "bounded"])
+def test_a_single_head_has_no_two_half_lives(bound: float | None) -> None:
+    model = net(bound, heads=1)
+    before = {name: values.clone() for name, values in model.state_dict().items()}
+    with pytest.raises(ValueError, match="heads must be at least 2, got 1, for log-spaced"):
+        log_spaced_(model)
+    for name, values in model.state_dict().items():
+        torch.testing.assert_close(values, before[name], rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("start", [flash_linear_attention_, qwen3_next_])
 def test_draws_are_those_of_the_generator(start: Callable[..., None]) -> None:
     drawn = []

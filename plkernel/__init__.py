@@ -14,6 +14,16 @@ __version__ = "0.1.0"
 
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _COMMANDS = ("-m", "plkernel", "plkernel.exe", "plkernel-script.py")
+
+
+def _interrupted(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """End a command that Ctrl-C stops while its modules are loaded, as `cli.report_errors` does."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("\ninterrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.__excepthook__(kind, error, trace)
+
+
 if os.path.basename("".join(sys.argv[:1])) in _COMMANDS:
     # A command, whose torch and numpy are still to be loaded: between operators their threads
     # sleep. As they come they spin for some milliseconds after each, on cores that the compiled
@@ -21,6 +31,7 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS:
     if not any(name in os.environ for name in _WAITING):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2**4 cycles, the least
+    sys.excepthook = _interrupted
 
 _API = [
     "apply",

@@ -60,6 +60,14 @@ def test_the_list_names_every_command_and_loads_nothing(script: Path) -> None:
     assert call(script, "specs", "--help").stdout.startswith("usage: python -m plkernel.specs [-h]")
 
 
+@pytest.mark.parametrize("words", [["-m", "plkernel.judge"], ["-m", "plkernel", "judge"]])
+def test_ctrl_c_while_modules_are_loaded_is_one_line(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "tyro.py").write_text("raise KeyboardInterrupt")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    stopped = call(*words, environment={"PYTHONPATH": path})
+    assert (stopped.returncode, stopped.stderr) == (130, "\ninterrupted\n")
+
+
 def test_unknown_commands_are_one_line(script: Path) -> None:
     wrong = call(script, "experimant")
     assert (wrong.returncode, wrong.stdout) == (2, "")

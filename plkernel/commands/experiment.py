@@ -106,6 +106,7 @@ def _cautions(study: ResolvedSpec, *arms: str) -> Iterator[str]:
         base = study.baselines[name] or ""
         found += _scale_caution(conditions[name], conditions.get(base), words)
         found += _decay_caution(conditions[name], words[name])
+        found += _law_caution(conditions[name], words[name])
     yield from dict.fromkeys(found)
 
 
@@ -151,6 +152,23 @@ def _decay_caution(condition: Condition, called: str) -> Iterator[str]:
     words = outlasting(half_lives, condition.protocol.context)
     if words:
         yield f"{called}: {words}"
+
+
+def _law_caution(condition: Condition, called: str) -> Iterator[str]:
+    """Yield that the kernel of quantile nodes does not follow the law of the arm."""
+    from plkernel.analysis.nodes import HORIZON, NOT_FOLLOWED, law_distance
+
+    arm = condition.arm
+    if arm.placement != "quantile" or arm.law is None:
+        return
+    max_lag = arm.max_lag or HORIZON
+    e_log = law_distance(condition.nodes, arm.law, max_lag / condition.model.patching.size)
+    if e_log > NOT_FOLLOWED:
+        yield (
+            f"{called}: its kernel at initialisation misses t**-{arm.law.exponent:g} up to"
+            f" {max_lag:g} bytes by a factor of e**{e_log:.3g} either way; a smaller tempering or"
+            " more channels bring it nearer"
+        )
 
 
 def check_arguments(
@@ -304,6 +322,9 @@ def command(
     if register is not None:
         _register(spec, register, folder, pilot, underpowered)
         return
+    check_folder(folder, "out")
+    if dry_run:
+        _check_found(spec, folder, record)
     if workers == "auto":
         from plkernel.study.together import workers as measured
 
@@ -315,7 +336,6 @@ def command(
         lines = [forecast(spec, only, workers), *_rests_on(answers), *_power(spec, pilot)]
         print("\n".join(lines))
         return
-    check_folder(folder, "out")
     on_slurm = engine == "slurm"
     chosen = _slurm_engine(folder, slurm, workers, detach, report) if on_slurm else None
     at_once = None if on_slurm else workers
@@ -325,6 +345,17 @@ def command(
         number = cli.counted(take_record(spec, record, folder, only, chosen), "run", "runs")
         print(f"{spec.name}: {number} taken from {record}", flush=True)
     _train(spec, folder, at_once, only, chosen, retry, logger, report)
+
+
+def _check_found(spec: Spec, folder: Path, record: Path | None) -> None:
+    """Refuse the folder of another study, and a record that is none or of another one."""
+    from plkernel.results.record import missing_rows
+    from plkernel.study.schedule import check_record, check_same_study
+
+    check_same_study(spec, folder)
+    if record is not None:
+        check_record(spec, record, folder)
+        missing_rows(record, folder)
 
 
 def _slurm_engine(

@@ -16,7 +16,15 @@ from plkernel.common.files import (
     refuse_links,
     save_json,
 )
-from plkernel.results.judging import Stating, content, figure, judged, read_hypotheses, render
+from plkernel.results.judging import (
+    Stating,
+    content,
+    early_note,
+    figure,
+    judged,
+    read_hypotheses,
+    render,
+)
 from plkernel.results.rows import PATTERN, Columns, last_values, read_rows
 
 
@@ -55,7 +63,7 @@ def command(
         size: Column of a size, or of anything within which arms are compared.
         run: Column of the name of a run, for files without arm and seed.
         pattern: Regular expression with the groups arm and seed, for names of runs.
-        at: The step to compare at.
+        at: The step to compare at; runs that ended before it are left out.
         better: Which values are better.
         hope: A difference; tells how many seeds find it 8 times in 10.
         hypotheses: A TOML file with [[hypotheses]]: name, arm, claim (lower, higher or equal) and
@@ -73,8 +81,10 @@ def command(
         stating = read_hypotheses(hypotheses)
     out = out or Path("runs/out") / f"judge-{end_of_name(rows.resolve().stem)}"
     check_folder(out, "out")
-    values, used = last_values(read_rows(rows, columns), at)
-    result = judged(values, baseline, stating, hope, used)
+    every = read_rows(rows, columns)
+    values, used = last_values(every, at)
+    note = early_note(every, used) if at is None else None
+    result = judged(values, baseline, stating, hope, used, [note] if note else [])
     print(render(result, better), flush=True)
     refuse_links(out)
     save_json(out / "judge.json", content(result))

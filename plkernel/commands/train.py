@@ -20,7 +20,8 @@ def command(
 ) -> None:
     """Train one arm of a spec at one seed and print the result; the same command resumes the run.
 
-    With tuning.rates its learning rate is that which plkernel.experiment has found in OUT.
+    With tuning.rates its learning rate is that which plkernel.experiment has found in OUT. A
+    registration of the study is copied to OUT, where its runs find it.
 
     Args:
         arm: Name of the arm; the spec's baseline if left out.
@@ -39,7 +40,7 @@ def command(
         )
     folder = out or Path("runs/out") / spec.name
     from plkernel.common.environment import keep_memory
-    from plkernel.study.schedule import settled_for
+    from plkernel.study.schedule import keep_registration, settled_for
     from plkernel.training.loop import prepare, run_training, summary
 
     keep_memory()
@@ -52,6 +53,7 @@ def command(
         )
     spec = settled_for(spec, chosen, folder)
     task = prepare(spec, chosen, seed, folder)
+    keep_registration(spec, folder)
     print(summary(task.name, run_training(task, logger=logger)))
     print(f"written: {task.folder.path}", file=sys.stderr)
 

@@ -20,7 +20,7 @@ from plkernel.config.schema import BOUNDED, Claim, explained
 from plkernel.config.spec import heading
 from plkernel.config.toml_types import check_types
 from plkernel.results.claims import Claimed, Judgement, judge_family
-from plkernel.results.rows import Row
+from plkernel.results.rows import Row, ended_early
 from plkernel.results.statistics import (
     ALPHA,
     PairedDifference,
@@ -38,6 +38,8 @@ MOST_SEEDS = 10_000
 """Where more seeds are needed, this number is told."""
 SPREAD_COVERAGE = 0.8
 """Of the interval of a standard deviation, and so of the seeds needed."""
+MOST_LISTED = 12
+"""Seeds, or runs, that a line names at most."""
 BASELINES = ("baseline", "base", "control", "default")
 """Names by which a baseline is known that nobody names."""
 
@@ -102,7 +104,12 @@ class Compared:
 
 @dataclass(frozen=True)
 class Judged:
-    """All comparisons with a baseline, and the verdicts on the hypotheses by name."""
+    """All comparisons with a baseline, and the verdicts on the hypotheses by name.
+
+    left_out  names of the runs without a finite value
+    seeds     of the runs that are compared
+    notes     sentences on the rows, beneath the headline
+    """
 
     baseline: str
     step: float | None
@@ -110,7 +117,9 @@ class Judged:
     verdicts: Mapping[str, Judgement]
     stated: tuple[Stated, ...]
     left_out: tuple[str, ...]
+    seeds: tuple[int, ...] = ()
     hope: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def read_hypotheses(path: Path) -> Stating:
@@ -131,12 +140,14 @@ def judged(
     stating: Stating | None = None,
     hope: float | None = None,
     step: float | None = None,
+    notes: Sequence[str] = (),
 ) -> Judged:
     """Compare every arm with the baseline, size by size, and judge the hypotheses.
 
     rows      one for each run, as `rows.last_values` gives them
     baseline  an arm; left out, that of the hypotheses, one called baseline or control, or the first
     hope      a difference; the seeds that would find it 8 times in 10 are told
+    notes     sentences on the rows, such as that of `early_note`
 
     Raises ValueError for fewer than two arms, an arm that is not there, and no pair of values.
     """
@@ -152,11 +163,35 @@ def judged(
         baseline=base,
         step=step,
         compared=_all_compared(groups, arms, base, hope),
-        verdicts=_verdicts(groups, base, arms, stating.hypotheses),
+        verdicts=_verdicts(rows, base, stating.hypotheses),
         stated=stating.hypotheses,
         left_out=left_out,
+        seeds=tuple(sorted({row.seed for row in kept if row.seed is not None})),
         hope=hope,
+        notes=tuple(notes),
     )
+
+
+def early_note(rows: Sequence[Row], step: float | None) -> str | None:
+    """The sentence on runs that end before others, where arms are compared at their `step`.
+
+    None where no run ends early.
+    """
+    early, last = ended_early(rows, step)
+    if last is None:
+        return None
+    ends = [f"{_run_name(row)} at step {row.step:g}" for row in early]
+    return (
+        f"compared at step {step:g}, as some runs end before step {last:g}: {_some(ends)}; to leave"
+        f" these out, give --at {last:g}"
+    )
+
+
+def _some(words: Sequence[str]) -> str:
+    """The first words of a list, and the number of those that are left out."""
+    more = len(words) - MOST_LISTED
+    told = ", ".join(words[:MOST_LISTED])
+    return told if more <= 0 else f"{told} and {more} more"
 
 
 def _by_size_and_arm(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
@@ -189,7 +224,8 @@ def _all_compared(
 
 
 def _run_name(row: Row) -> str:
-    return row.arm if row.seed is None else f"{row.arm}/seed-{row.seed}"
+    name = row.arm if row.seed is None else f"{row.arm}/seed-{row.seed}"
+    return f"{name} ({row.size})" if row.size else name
 
 
 def _baseline(arms: Sequence[str], given: str | None) -> str:
@@ -287,21 +323,20 @@ def _fewest(hope: float, sd: float) -> int:
 
 
 def _verdicts(
-    groups: Mapping[str, Mapping[str, list[Row]]],
-    baseline: str,
-    arms: Sequence[str],
-    hypotheses: Sequence[Stated],
+    rows: Sequence[Row], baseline: str, hypotheses: Sequence[Stated]
 ) -> dict[str, Judgement]:
     """The judgement of every hypothesis, corrected for its family."""
     _check_stated(hypotheses)
+    arms = list(dict.fromkeys(row.arm for row in rows))
+    sizes = list(dict.fromkeys(row.size for row in rows))
     families: dict[str, dict[str, Claimed]] = {}
     alphas = {one.family: one.alpha for one in hypotheses}
     for one in hypotheses:
-        against = baseline if one.against is None else one.against
-        size = one.size or next(iter(groups))
-        _check_named(one.name, [one.arm, against], arms, size, groups)
-        own = _by_seed(groups[size].get(one.arm, []))
-        base = _by_seed(groups[size].get(against, []))
+        against = _against(one, baseline)
+        _check_arms(one, against, arms)
+        size = _size(one, sizes)
+        own = _values(rows, one.arm, size)
+        base = _values(rows, against, size)
         differences = [own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())]
         claimed = Claimed(one.claim, one.margin, differences)
         families.setdefault(one.family, {})[one.name] = claimed
@@ -309,6 +344,17 @@ def _verdicts(
     for name, family in families.items():
         verdicts |= judge_family(family, alphas[name])
     return verdicts
+
+
+def _against(hypothesis: Stated, baseline: str) -> str:
+    """The arm that that of a hypothesis is compared with."""
+    return baseline if hypothesis.against is None else hypothesis.against
+
+
+def _values(rows: Sequence[Row], arm: str, size: str) -> dict[int, float]:
+    """The finite values of an arm at a size, by seed."""
+    own = [row for row in rows if row.arm == arm and row.size == size]
+    return _by_seed([row for row in own if math.isfinite(row.value)])
 
 
 def _check_stated(hypotheses: Sequence[Stated]) -> None:
@@ -326,25 +372,34 @@ def _check_stated(hypotheses: Sequence[Stated]) -> None:
             )
 
 
-def _check_named(
-    hypothesis: str,
-    named: Sequence[str],
-    arms: Sequence[str],
-    size: str,
-    sizes: Mapping[str, object],
-) -> None:
-    """ValueError where a hypothesis names an arm or a size that no run has."""
-    for name in named:
+def _check_arms(hypothesis: Stated, against: str, arms: Sequence[str]) -> None:
+    """ValueError where a hypothesis names an arm that no run has, or compares one with itself."""
+    head = f"hypotheses {hypothesis.name!r}"
+    for name in (hypothesis.arm, against):
         if name not in arms:
             hint = nearest(name, arms)
-            raise ValueError(
-                f"hypotheses {hypothesis!r}: arm must be one of the rows, got {name!r}; {hint}"
-            )
-    if size not in sizes:
-        hint = nearest(size, sizes)
+            raise ValueError(f"{head}: arm must be one of the rows, got {name!r}; {hint}")
+    if hypothesis.arm == against:
+        option = "arm" if hypothesis.against is None else "against"
+        other = "the baseline" if hypothesis.against is None else "arm"
+        hint = nearest("", [name for name in arms if name != against])
+        raise ValueError(f"{head}: {option} must be another than {other}, got {against!r}; {hint}")
+
+
+def _size(hypothesis: Stated, sizes: Sequence[str]) -> str:
+    """The size that a hypothesis is about: its own, or the only one.
+
+    ValueError where it names one that no run has, or none of several.
+    """
+    if not hypothesis.size and len(sizes) == 1:
+        return sizes[0]
+    if hypothesis.size not in sizes:
+        got = repr(hypothesis.size) if hypothesis.size else "none"
+        hint = nearest(hypothesis.size, sizes)
         raise ValueError(
-            f"hypotheses {hypothesis!r}: size must be that of a run, got {size!r}; {hint}"
+            f"hypotheses {hypothesis.name!r}: size must be that of a run, got {got}; {hint}"
         )
+    return hypothesis.size
 
 
 # For the terminal and for files
@@ -354,21 +409,24 @@ def render(result: Judged, better: str = "lower") -> str:
     """Tables and sentences for the terminal."""
     lines = [_headline(result, better)]
     if result.left_out:
-        lines.append(f"left out, since their values are not finite: {', '.join(result.left_out)}")
-    lines += ["", _table(result)]
+        names = ", ".join(result.left_out)
+        lines.append(f"left out, since their values are missing or not finite: {names}")
+    lines += [*result.notes, "", _table(result)]
     step = "" if result.step is None else f", at step {result.step:g}"
     lines.append(
         f"(arm minus {result.baseline}{step}; 95 % intervals by t, paired by seed unless marked;"
         " corrected p by Holm; found 8 in 10: the true difference that so many seeds find 8 times"
         " in 10 at this spread)"
     )
+    if result.seeds:
+        lines.append(f"(seeds in the rows: {_some([str(seed) for seed in result.seeds])})")
     if result.hope is not None:
         lines.append(
             f"(seeds that find a difference of {result.hope:g} 8 times in 10, at the spread seen"
             f" and at the ends of its {SPREAD_COVERAGE:.0%} interval)"
         )
     if result.stated:
-        lines += ["", _verdict_table(result)]
+        lines += ["", _verdict_table(result), *_unpaired(result)]
     return "\n".join(lines)
 
 
@@ -446,13 +504,30 @@ def _needed_text(needed: tuple[int, int, int] | None) -> str:
     return f"{seen} ({low} to {high})"
 
 
+def _unpaired(result: Judged) -> list[str]:
+    """A sentence for each hypothesis whose arms share too few seeds to be judged."""
+    lines = []
+    for one in result.stated:
+        shared = result.verdicts[one.name].n
+        if shared < 2:
+            against = _against(one, result.baseline)
+            seeds = counted(shared, "seed", "seeds") if shared else "no seeds"
+            lines.append(
+                f"({one.name!r} cannot be decided: {one.arm} shares {seeds} with {against}, and"
+                " hypotheses are judged by pairs of one seed)"
+            )
+    return lines
+
+
 def _verdict_table(result: Judged) -> str:
+    """A row for every hypothesis, with its size where there are several."""
     rows = []
     for one in result.stated:
         verdict = result.verdicts[one.name]
         rows.append(
             [
                 one.name,
+                one.size or "-",
                 verdict.verdict,
                 mean_text(verdict) if verdict.n else "-",
                 interval_text(verdict),
@@ -461,7 +536,10 @@ def _verdict_table(result: Judged) -> str:
                 verdict.test,
             ]
         )
-    header = ["hypothesis", "verdict", "difference", "interval", "n", "p (Holm)", "test"]
+    header = ["hypothesis", "size", "verdict", "difference", "interval", "n", "p (Holm)", "test"]
+    if len({one.size for one in result.compared}) < 2:
+        header.remove("size")
+        rows = [[row[0], *row[2:]] for row in rows]
     return text_table(header, rows)
 
 
@@ -483,6 +561,7 @@ def content(result: Judged) -> dict[str, Any]:
             {**one.model_dump(), **asdict(result.verdicts[one.name])} for one in result.stated
         ],
         "left_out": list(result.left_out),
+        "notes": list(result.notes),
     }
 
 

@@ -30,8 +30,8 @@ from plkernel.results.study import (
     Study,
     StudyRun,
     read_study,
-    recorded_runs,
     run_of,
+    runs_in_rows,
     with_evaluations,
 )
 
@@ -118,12 +118,13 @@ def _kept_rows(study: Study, out: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        recorded = recorded_runs(path)
+        rows = files.read_lines(path, whole=True)
+        recorded = runs_in_rows(path, rows)
     except ValueError as error:
         raise ValueError(f"record: {error}; or remove {out}, to write it anew") from error
     ended = {(run.arm, run.seed) for run in study.ended}
     kept = []
-    for row in files.read_lines(path, whole=True):
+    for row in rows:
         place = _place(row)
         if place not in ended:
             _check_settings(study, recorded[place], out)

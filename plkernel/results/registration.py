@@ -144,7 +144,8 @@ def register(
             before = _same_registration(found, stated, path)
             _check_alone(spec, found, out, before.sha256)
             missing = [place for place in places if not place.exists()]
-            _save(before.content, before.sha256, *missing)
+            for place in missing:
+                save_registration(before, place)
             return False
     content = {
         "study": spec.name,
@@ -156,14 +157,15 @@ def register(
         "rules": RULES,
         "spec": stated,
     }
-    _save(content, fingerprint(content), *places)
+    new = Registration(content, stated, fingerprint(content), intact=True)
+    for place in places:
+        save_registration(new, place)
     return True
 
 
-def _save(content: Mapping[str, Any], sha256: str, *paths: Path) -> None:
-    """Write a registration to these files."""
-    for path in paths:
-        save_json(path, {**content, "sha256": sha256})
+def save_registration(registration: Registration, path: Path) -> None:
+    """Write a registration to a file."""
+    save_json(path, {**registration.content, "sha256": registration.sha256})
 
 
 def _check_alone(spec: Spec, path: Path, out: Path, sha256: str) -> None:

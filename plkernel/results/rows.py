@@ -8,8 +8,9 @@ import io
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 EVENTS = "events.out.tfevents*"
-PATTERN = r"(?P<arm>.+?)(?:[\s/_.-]+(?:seed|s)?|seed)[\s=_-]*(?P<seed>\d+)"
-"""Names of runs: long/seed-3, long_seed3, long-s3, long_3."""
+SEPARATED = r"(?:[\s/_.-]+(?:seed|s)?|seed)[\s=_-]*"
+NOT_A_NUMBER = r"(?<![\d\s/_=-]\.)(?<![\d.][eE]-)"
+"""Before a seed: not within a decimal, as the 01 of lr0.01, and no exponent, as the 3 of 1e-3."""
+PATTERN = rf"(?P<arm>.+?){SEPARATED}{NOT_A_NUMBER}(?P<seed>\d+)"
+"""Names of runs: long/seed-3, long_seed3, long-s3, long.3, long_3."""
 KNOWN = {
     "arm": ("arm", "condition", "variant", "method", "group"),
     "seed": ("seed",),
@@ -37,8 +41,14 @@ WIDE_BOUNDS = ("__MIN", "__MAX")
 """Ends of further columns of such a chart, of the bounds of every point."""
 LARGEST_VALUE = 1e100
 """Values of larger size are no measurements, and their squares may not be finite."""
+EMPTY = ("", "NA", "N/A", "n/a", "#NA", "#N/A", "#N/A N/A", "<NA>", "NULL", "null", "None")
+"""Cells of a text file that hold no value."""
+NAN = ("NaN", "nan", "-NaN", "-nan")
+"""Cells of a run that diverged."""
 RunKey = tuple[str, int | None, str]
 """Arm, seed and size of a run."""
+Steps = dict[float | None, "Row"]
+"""The rows of one run by step."""
 
 
 class Row(NamedTuple):
@@ -76,13 +86,13 @@ def read_rows(path: Path, columns: Columns = Columns()) -> list[Row]:
     if path.is_dir():
         return _rows_of_events(path, columns)
     check_regular(path)
-    table = _table(path)
+    table = _table(path, columns)
     if table.empty:
         raise ValueError(f"{path}: must hold a row for each run, got none")
     return _rows_of(path, _long(path, table, columns), columns)
 
 
-def _table(path: Path) -> "DataFrame":
+def _table(path: Path, columns: Columns) -> "DataFrame":
     """The columns of a file, by its suffix."""
     import pandas
 
@@ -92,13 +102,42 @@ def _table(path: Path) -> "DataFrame":
     try:
         if path.suffix == ".parquet":
             return pandas.read_parquet(content)
-        separator = "\t" if path.suffix == ".tsv" else ","
-        return pandas.read_csv(content, sep=separator, skipinitialspace=True)
+        return _separated(content, "\t" if path.suffix == ".tsv" else ",", columns)
     except (ValueError, UnicodeDecodeError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"{path}: must be CSV with a header, TSV, JSON lines or Parquet: {reason}"
         ) from None
+
+
+def _separated(content: io.BytesIO, separator: str, columns: Columns) -> "DataFrame":
+    """The columns of CSV or TSV; those of `_text_columns` are words, also where all are numbers."""
+    import pandas
+
+    header = pandas.read_csv(content, sep=separator, skipinitialspace=True, nrows=0)
+    words = _text_columns(header, columns)
+    empty = {name: [*EMPTY, *NAN] for name in header.columns if name not in words}
+    content.seek(0)
+    return pandas.read_csv(
+        content,
+        sep=separator,
+        skipinitialspace=True,
+        dtype=dict.fromkeys(words, str),
+        na_values=empty,
+        keep_default_na=False,
+    )
+
+
+def _text_columns(header: "DataFrame", columns: Columns) -> list[str]:
+    """The columns of a text file whose cells are kept as they are written.
+
+    They are names, of which pandas would take None for an empty cell and 0.10 for 0.1, and the
+    values of a chart, in which NaN is no empty cell.
+    """
+    named = [_found(header, kind, getattr(columns, kind)) for kind in ("run", "size")]
+    arms: list[str | None] = [*columns.arm] or [_found(header, "arm", None)]
+    charted = [name for name in _names(header) if WIDE in name]
+    return [name for name in (*named, *arms, *charted) if name is not None]
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
@@ -128,7 +167,22 @@ def _long(path: Path, table: "DataFrame", columns: Columns) -> "DataFrame":
     names = [step] if step else []
     melted = table.melt(id_vars=names, value_vars=kept, var_name="run", value_name=metric)
     melted["run"] = melted["run"].str.removesuffix(end)
-    return melted.dropna(subset=[metric])
+    return _logged(path, melted, metric)
+
+
+def _logged(path: Path, melted: "DataFrame", metric: str) -> "DataFrame":
+    """The rows of a chart at which runs have logged, with numbers in the column of the metric.
+
+    The first row of a run that logged nothing stays too, so that the run is not lost.
+    """
+    is_logged = melted[metric].notna() & ~melted[metric].isin(EMPTY)
+    has_logged = is_logged.groupby(melted["run"]).transform("any")
+    is_first = ~melted["run"].duplicated()
+    kept = melted[is_logged | (is_first & ~has_logged)]
+    values = []
+    for name, cell in zip(kept["run"], kept[metric], strict=True):
+        values.append(_number(cell, f"{path}: {name}{WIDE}{metric}", missing=math.nan))
+    return kept.assign(**{metric: values})
 
 
 def _wide_metric(path: Path, runs: Sequence[str], given: str | None) -> str:
@@ -175,7 +229,9 @@ def _arms_and_seeds(
 ) -> list[tuple[str, int | None]]:
     """The arm and the seed of every row, from columns of their own or from the names of runs."""
     arm_columns = _arm_columns(path, table, columns)
-    seed_column = _column(path, table, "seed", columns.seed, needed=False)
+    seed_column = None
+    if columns.seed is not None or not _splits_names(table, columns):
+        seed_column = _column(path, table, "seed", columns.seed, needed=False)
     seeds: list[int] | None = None
     if seed_column is not None:
         seeds = [_seed(path, at, value) for at, value in enumerate(table[seed_column])]
@@ -192,6 +248,7 @@ def _arms_and_seeds(
             f"{path}: must have a column with the arm of a run, got none; give --arm COLUMN, or"
             f" --run COLUMN with names such as long/seed-3; {nearest('arm', _names(table))}"
         )
+    _check_filled(path, table, [run_column])
     names = [str(name) for name in table[run_column]]
     if seeds is None:
         return [split_name(name, columns.pattern) for name in names]
@@ -201,7 +258,8 @@ def _arms_and_seeds(
 def _check_filled(path: Path, table: "DataFrame", names: Sequence[str]) -> None:
     """Raise ValueError for the first empty cell in columns that name arms."""
     for name in names:
-        empty = table[name].isna().to_numpy()
+        cells = table[name]
+        empty = (cells.isna() | (cells == "")).to_numpy()
         if empty.any():
             row = int(empty.argmax()) + 1
             raise ValueError(f"{path}: row {row}: {name} must name an arm, got nothing")
@@ -222,11 +280,22 @@ def _without_seeds(names: list[str], seeds: list[int], pattern: str) -> list[str
 
 
 def _arm_columns(path: Path, table: "DataFrame", columns: Columns) -> list[str]:
-    """The columns whose values together name an arm; none where there are none."""
-    if not columns.arm:
-        known = _column(path, table, "arm", None, needed=False)
-        return [known] if known else []
-    return [str(_column(path, table, "arm", name)) for name in columns.arm]
+    """The columns whose values together name an arm.
+
+    None where there are none, and where arms are to be read from names of runs.
+    """
+    if columns.arm:
+        return [str(_column(path, table, "arm", name)) for name in columns.arm]
+    if columns.run is not None or _splits_names(table, columns):
+        return []
+    known = _column(path, table, "arm", None, needed=False)
+    return [known] if known else []
+
+
+def _splits_names(table: "DataFrame", columns: Columns) -> bool:
+    """True where a pattern is given for the names of runs, and a column holds such names."""
+    is_given = columns.pattern != PATTERN and not columns.arm
+    return is_given and _found(table, "run", columns.run) is not None
 
 
 def _value_column(path: Path, table: "DataFrame", columns: Columns) -> str:
@@ -237,7 +306,7 @@ def _value_column(path: Path, table: "DataFrame", columns: Columns) -> str:
     taken = {
         _found(table, kind, getattr(columns, kind)) for kind in ("seed", "run", "step", "size")
     }
-    taken |= set(columns.arm)
+    taken |= set(_arm_columns(path, table, columns))
     filled = table.dropna(axis="columns", how="all")  # pandas takes empty columns for numbers
     numeric = [name for name in filled.select_dtypes("number").columns if name not in taken]
     if len(numeric) == 1:
@@ -285,6 +354,7 @@ def _rows_of_events(folder: Path, columns: Columns) -> list[Row]:
         events.Reload()
         tags = events.Tags()["scalars"]
         if not tags:
+            rows += _without_values(str(run.relative_to(folder)), columns.pattern)
             continue
         only = tags[0] if len(tags) == 1 else ""
         tag = only if columns.value is None else columns.value
@@ -295,6 +365,15 @@ def _rows_of_events(folder: Path, columns: Columns) -> list[Row]:
         arm, seed = split_name(str(run.relative_to(folder)), columns.pattern)
         rows += [Row(arm, seed, one.value, one.step) for one in events.Scalars(tag)]
     return rows
+
+
+def _without_values(name: str, pattern: str) -> list[Row]:
+    """The row of a run that logged no scalar; none for other folders, whose names tell no run."""
+    try:
+        arm, seed = split_name(name, pattern)
+    except ValueError:
+        return []
+    return [Row(arm, seed, math.nan)]
 
 
 def _is_of_a_search(run: Path, folder: Path) -> bool:
@@ -341,17 +420,20 @@ def _column(
 
 
 def _number(value: Any, place: str, missing: Any) -> Any:
-    """A cell as a number; `missing` for an empty one."""
-    if value is None or value == "" or value != value:  # NaN, of a run that diverged
+    """A cell as a number; `missing` for an empty one and for NaN."""
+    if value is None or (isinstance(value, str) and value in EMPTY):
         return missing
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{place} must be a number, got {shown(value)}") from None
+    return missing if math.isnan(number) else number
 
 
 def _seed(path: Path, at: int, value: Any) -> int:
     """The seed in the row at place `at`; ValueError unless it is a whole number."""
+    if isinstance(value, Integral):  # as a float, large ones would lose their last digits
+        return int(value)
     number = _number(value, f"{path}: row {at + 1}: seed", missing=math.nan)
     if not math.isfinite(number) or number != int(number):
         raise ValueError(f"{path}: row {at + 1}: seed must be a whole number, got {value!r}")
@@ -361,8 +443,10 @@ def _seed(path: Path, at: int, value: Any) -> int:
 def last_values(rows: Iterable[Row], at: float | None = None) -> tuple[list[Row], float | None]:
     """One row for each run, and the step that it is of: `at`, else the last that all runs have.
 
-    Rows without steps are one for each run. Raises ValueError for two rows of one run at one step,
-    and where runs have no step in common.
+    A run whose own last value is not finite has diverged and does not decide the step. It keeps its
+    row there, or its last one. So does, with a value of NaN, a run that ended before `at`. Rows
+    without steps are one for each run. Raises ValueError for two rows of one run at one step, and
+    where runs have no step in common.
     """
     every = list(rows)
     unseeded = [row for row in every if _is_a_run(row)]
@@ -371,11 +455,39 @@ def last_values(rows: Iterable[Row], at: float | None = None) -> tuple[list[Row]
         return unseeded, None
     if at is not None:
         return _at_step(runs, at), at
-    common = set.intersection(*(set(by_step) for by_step in runs.values()))
+    sound = [by_step for by_step in runs.values() if math.isfinite(_last(by_step).value)]
+    if not sound:
+        return unseeded + [_last(by_step) for by_step in runs.values()], None
+    common = set(sound[0]).intersection(*sound[1:])
     if not common:
         raise ValueError("rows: the runs have no step in common; give one that they have with --at")
-    step = max(common, key=lambda one: -math.inf if one is None else one)
-    return unseeded + [by_step[step] for by_step in runs.values()], step
+    step = max(common, key=_order)
+    return unseeded + [by_step.get(step, _last(by_step)) for by_step in runs.values()], step
+
+
+def ended_early(rows: Iterable[Row], step: float | None) -> tuple[list[Row], float | None]:
+    """The last rows of the runs that end before others go on, and the last step of those.
+
+    None where `step`, the one that runs are compared at, is the last, and where they have none.
+    Runs that diverged do not count.
+    """
+    runs = _rows_by_step([row for row in rows if not _is_a_run(row)])
+    ends = [_last(by_step) for by_step in runs.values()]
+    sound = [row for row in ends if math.isfinite(row.value) and row.step is not None]
+    last = max((row.step for row in sound if row.step is not None), default=None)
+    if step is None or last is None or step >= last:
+        return [], None
+    return [row for row in sound if row.step != last], last
+
+
+def _order(step: float | None) -> float:
+    """A step as a number; a row without one comes first."""
+    return -math.inf if step is None else step
+
+
+def _last(by_step: Steps) -> Row:
+    """The last row of a run."""
+    return by_step[max(by_step, key=_order)]
 
 
 def _is_a_run(row: Row) -> bool:
@@ -383,9 +495,9 @@ def _is_a_run(row: Row) -> bool:
     return row.seed is None and row.step is None
 
 
-def _rows_by_step(rows: Iterable[Row]) -> dict[RunKey, dict[float | None, Row]]:
+def _rows_by_step(rows: Iterable[Row]) -> dict[RunKey, Steps]:
     """The rows of every run by step; ValueError for two of one run at one step."""
-    runs: dict[RunKey, dict[float | None, Row]] = {}
+    runs: dict[RunKey, Steps] = {}
     for row in rows:
         by_step = runs.setdefault((row.arm, row.seed, row.size), {})
         if row.step in by_step:
@@ -398,12 +510,23 @@ def _rows_by_step(rows: Iterable[Row]) -> dict[RunKey, dict[float | None, Row]]:
     return runs
 
 
-def _at_step(runs: dict[RunKey, dict[float | None, Row]], at: float) -> list[Row]:
-    """The row of every run at a step; ValueError, naming one, where a run has none there."""
+def _at_step(runs: Mapping[RunKey, Steps], at: float) -> list[Row]:
+    """The row of every run at a step; with a value of NaN where a run ended before it.
+
+    Raises ValueError where no run has a value there, and, naming it, where one that goes on has
+    none.
+    """
+    is_known = any(at in by_step for by_step in runs.values())
+    found = []
     for (arm, seed, _), by_step in runs.items():
-        if at not in by_step:
+        last = _last(by_step)
+        if at in by_step:
+            found.append(by_step[at])
+        elif is_known and _order(last.step) < at:
+            found.append(last._replace(value=math.nan, step=at))
+        else:
             raise ValueError(
-                f"at must be a step that all runs have, got {at:g}, which arm {arm!r} with seed"
-                f" {seed} has not"
+                f"at must be a step of all runs that go so far, got {at:g}, which arm {arm!r} with"
+                f" seed {seed} has not"
             )
-    return [by_step[at] for by_step in runs.values()]
+    return found

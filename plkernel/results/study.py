@@ -1,6 +1,6 @@
 """A study and its runs, read from its folder or from a record of it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,8 @@ def read_study(folder: Path | str) -> Study:
     spec = _read_spec(folder)
     if (folder / ROWS).exists():
         found = recorded_runs(folder / ROWS)
-        beside = _recorded_beside(found, spec)
+        finished = [place for place, run in found.items() if run.status == FINISHED]
+        beside = tuple(_left_out(finished, spec["arms"], spec["seeds"]))
     else:
         found = _trained_runs(folder, spec)
         beside = finished_beside(folder, spec["arms"], spec["seeds"])
@@ -236,19 +237,28 @@ def finished_beside(
 
     One whose result is damaged is passed over: nothing rests on it.
     """
-    places = []
+    ended: dict[Place, Path] = {}
     for path in folder.glob(f"*/seed-*/{RESULT}"):
-        arm = path.parents[1].name
         number = path.parent.name.removeprefix("seed-")
-        if not number.isdecimal() or (arm in arms and int(number) in seeds):
-            continue
-        try:
-            status = files.load_object(path).get("status")
-        except ValueError:
-            continue
-        if status == FINISHED:
-            places.append((arm, int(number)))
-    return tuple(sorted(places))
+        if number.isdecimal():
+            ended[path.parents[1].name, int(number)] = path
+    left_out = _left_out(ended, arms, seeds)
+    return tuple(place for place in left_out if _has_finished(ended[place]))
+
+
+def _has_finished(result: Path) -> bool:
+    """True for the result.json of a finished run; False too where it is damaged."""
+    try:
+        return files.load_object(result).get("status") == FINISHED
+    except ValueError:
+        return False
+
+
+def _left_out(
+    places: Iterable[Place], arms: Collection[str], seeds: Collection[int]
+) -> list[Place]:
+    """Those of `places`, in order, that a spec of `arms` and `seeds` does not ask for."""
+    return sorted((arm, seed) for arm, seed in places if arm not in arms or seed not in seeds)
 
 
 def _read_spec(folder: Path) -> dict[str, Any]:
@@ -272,22 +282,16 @@ def _read_spec(folder: Path) -> dict[str, Any]:
 
 def recorded_runs(path: Path) -> dict[Place, StudyRun]:
     """The runs of a record, rows.jsonl, by arm and seed."""
-    rows = files.read_lines(path, whole=True)
+    return runs_in_rows(path, files.read_lines(path, whole=True))
+
+
+def runs_in_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[Place, StudyRun]:
+    """The runs that the rows of a record tell of, by arm and seed; `path` heads what is wrong."""
     runs = [run_of(path, with_evaluations(row)) for row in rows]
     by_place = {(run.arm, run.seed): run for run in runs}
     if len(by_place) < len(runs):
         raise ValueError(f"{path}: must hold one row for each run, got two rows of one run")
     return by_place
-
-
-def _recorded_beside(found: Mapping[Place, StudyRun], spec: Mapping[str, Any]) -> tuple[Place, ...]:
-    """Arm and seed of the finished runs of a record that its spec leaves out."""
-    places = []
-    for (arm, seed), run in found.items():
-        is_asked_for = arm in spec["arms"] and seed in spec["seeds"]
-        if run.status == FINISHED and not is_asked_for:
-            places.append((arm, seed))
-    return tuple(sorted(places))
 
 
 def _trained_runs(folder: Path, spec: Mapping[str, Any]) -> dict[Place, StudyRun]:

@@ -432,7 +432,8 @@ def _runs_before(study: Study, registration: Registration) -> int:
     """The number of runs that had ended or begun before the registration was written.
 
     A run that begins after it keeps its fingerprint, one that began before keeps another or None.
-    The registration counts those that had ended, also of versions whose runs kept nothing.
+    Runs of early versions kept nothing: they began before a registration of a later version, which
+    states its source; of those before an early registration, it counts the ended ones itself.
     """
     ended: int = registration.content["runs_before"]
     begun = 0
@@ -442,7 +443,10 @@ def _runs_before(study: Study, registration: Registration) -> int:
             unknown += 1
         elif run.environment["registration"] != registration.sha256:
             begun += 1
-    return max(ended, begun + min(ended, unknown))
+    is_early = "source" not in registration.content
+    if is_early:
+        unknown = min(ended, unknown)
+    return max(ended, begun + unknown)
 
 
 def _gate_outcome(study: Study, gate: Gate, rule: str) -> GateOutcome:

@@ -42,7 +42,12 @@ from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.schema import Arm
 from plkernel.config.spec import Spec, heading
 from plkernel.results.record import config_of, missing_rows, restore
-from plkernel.results.registration import Registration, changes, registration_of
+from plkernel.results.registration import (
+    Registration,
+    changes,
+    registration_of,
+    save_registration,
+)
 from plkernel.results.study import Place, check_same_name, finished_beside
 from plkernel.results.tuning import choices
 from plkernel.results.wording import left_out
@@ -118,10 +123,8 @@ def run_experiment(
     sitting = Sitting(engine or LocalEngine(), workers, retry, logger)
     if logger:
         logger_library(logger)
-    _check_same_study(spec, out)
-    registration = registration_of(spec, out)
-    if registration:
-        _note_changes(spec, registration)
+    check_same_study(spec, out)
+    registration = noted_registration(spec, out)
     _note_left_out(spec, out)
     untuned = _untuned(spec, arms)
     search = None
@@ -137,7 +140,7 @@ def run_experiment(
     patience = QUEUE_PATIENCE if isinstance(sitting.engine, QueueEngine) else 0.0
     with locked(out, f"out {out}", patience):
         if registration:
-            save_json(out / REGISTERED, {**registration.content, "sha256": registration.sha256})
+            save_registration(registration, out / REGISTERED)
         # So that a record may be kept while rates are searched.
         save_json(out / SPEC, spec.model_dump(mode="json"))
         if search is not None:
@@ -164,10 +167,7 @@ def take_record(
     anything is written, where the record or `out` belongs to another study, and where another
     configuration than the spec's made a run of the record.
     """
-    _check_same_study(spec, out)
-    _check_name(spec, record)
-    if not (out / REGISTERED).exists():
-        registration_of(spec, record)
+    check_record(spec, record, out)
     arms = chosen_arms(spec, only)
     sitting = Sitting(engine or LocalEngine())
     settled = tuned(spec, record)
@@ -181,6 +181,16 @@ def take_record(
         searched = _checked_places(search, names, record / TUNING, out / TUNING, sitting)
         places.append(searched)
     return restore(record, out, places)
+
+
+def check_record(spec: Spec, record: Path, out: Path) -> None:
+    """Raise ValueError where a record or `out` belongs to another study, or a registration is not
+    as it was written.
+    """
+    check_same_study(spec, out)
+    _check_name(spec, record)
+    if not (out / REGISTERED).exists():
+        registration_of(spec, record)
 
 
 def _check_name(spec: Spec, record: Path) -> None:
@@ -220,7 +230,7 @@ def _checked_places(
     return places
 
 
-def _check_same_study(spec: Spec, out: Path) -> None:
+def check_same_study(spec: Spec, out: Path) -> None:
     """Raise ValueError where `out` is the folder of another study.
 
     A study of the same name is another one where runs have begun, all of arms that the spec lacks.
@@ -247,12 +257,34 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
     return [arm for arm in spec.arms if any(fnmatch.fnmatchcase(arm, one) for one in only)]
 
 
-def _note_changes(spec: Spec, registration: Registration) -> None:
-    """Say on standard error where the spec differs from its registration."""
+def noted_registration(spec: Spec, out: Path) -> Registration | None:
+    """Return the registration of a study, see `registration_of`, if it has one.
+
+    Says on standard error where the spec differs from it.
+    """
+    registration = registration_of(spec, out)
+    if registration is None:
+        return None
     differing = changes(registration.spec, spec.model_dump(mode="json"))
     if differing:
         some = "; ".join(differing[:3])
         print(f"note: the spec differs from its registration: {some}", file=sys.stderr)
+    return registration
+
+
+def keep_registration(spec: Spec, out: Path) -> None:
+    """Copy the registration of a study, if it has one, to its folder, where its runs find it.
+
+    Says on standard error where the spec differs from it. Raises ValueError for a registration that
+    was changed since, and where the folder holds another one or another study.
+    """
+    registration = noted_registration(spec, out)
+    place = out / REGISTERED
+    if registration is None or place.exists():
+        return
+    check_same_name(out, spec.name)
+    refuse_links(place)
+    save_registration(registration, place)
 
 
 def _note_left_out(spec: Spec, out: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from plkernel.commands import experiment
+from plkernel.common.files import save_json
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.spec import Spec
@@ -77,6 +78,25 @@ def test_half_lives_that_outlast_the_context_are_told_in_bytes(
         assert list(experiment._decay_caution(resolved, "this")) == ["this: many outlast"]
         rates = resolved.nodes.rates
         assert asked[-1] == pytest.approx([size * math.log(2) / rate for rate in rates])
+
+
+@pytest.mark.parametrize(
+    ("arm", "told"),
+    [
+        ({"tempering": 1.0}, "t**-1.15 up to 2048 bytes by a factor of e**161 either way"),
+        ({"tempering": 0.5, "max_lag": 8192}, "t**-1.15 up to 8192 bytes by a factor of e**"),
+        ({"tempering": 0.25}, None),
+    ],
+)
+def test_quantiles_that_miss_the_law_of_their_arm_are_told(
+    arm: dict[str, Any], told: str | None
+) -> None:
+    arms = {"a": {}, "b": {"placement": "quantile", **arm}}
+    resolved = resolve_spec(spec_of(model={"gain": "none"}, arms=arms))
+    assert list(experiment._law_caution(resolved.conditions["a"], "a")) == []
+    found = list(experiment._law_caution(resolved.conditions["b"], "b"))
+    assert len(found) == (told is not None)
+    assert (told or "") in "".join(found)
 
 
 GATE = "no gate asks that a model is ahead of counts of a few bytes"
@@ -288,6 +308,27 @@ def test_a_dry_run_trains_and_writes_nothing(
     assert asked == [(spec, ("b",), 7)]
     assert trained["asked"] == []
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_refuses_places_that_the_study_would_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "forecast", lambda *_: pytest.fail("work"))
+    spec = spec_of()
+    file = tmp_path / "file"
+    file.write_text("mine")
+    other = tmp_path / "other"
+    save_json(other / "spec.json", {"name": "other"})
+    out = tmp_path / "out"
+    for options, told in (
+        ({"out": file}, "out .*cannot be written"),
+        ({"out": other}, "out must be a new folder or that of study 's', got .*'other'"),
+        ({"out": out, "record": other}, "record must be one of study 's', got .*'other'"),
+        ({"out": out, "record": tmp_path / "none"}, "record must be a folder with a file rows"),
+    ):
+        with pytest.raises((ValueError, OSError), match=told):
+            experiment.command(spec, dry_run=True, **options)
+    assert not out.exists()
 
 
 def test_a_forecast_names_corpora_that_are_not_read_and_a_search_for_rates(

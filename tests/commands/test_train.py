@@ -10,10 +10,12 @@ import pytest
 from studies import record_row
 
 from plkernel.commands import run, train
-from plkernel.common.files import ROWS, SPEC, TUNING, name_at, save_json
+from plkernel.common.files import REGISTERED, ROWS, SPEC, TUNING, name_at, save_json
 from plkernel.config.reading import load_spec
 from plkernel.config.spec import Spec
+from plkernel.results.registration import place_of, register, registration_of
 from plkernel.study.schedule import search_of
+from plkernel.training.folder import RunFolder
 
 Shown = pytest.CaptureFixture[str]
 
@@ -81,6 +83,41 @@ def test_a_learning_rate_that_is_searched_for_is_the_one_found(
     assert asked[0][0].arms["uniform"].learning_rate == 0.01
     with pytest.raises(ValueError, match=r"arm 'power-law' must .* or give --arms.power-law.lear"):
         train.command(spec, arm="power-law", out=tmp_path)
+
+
+def test_a_registration_is_copied_to_the_folder_where_the_run_finds_it(
+    asked: list[Any],
+    tiny_spec: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: Any,
+    capsys: Shown,
+) -> None:
+    """From another working folder the study finds the copy. No other study gets one."""
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    spec = load_spec(
+        tiny_spec(head="[[hypotheses]]\nname = 'a'\narm = 'power-law'\nclaim = 'lower'")
+    )
+    train.command(spec, out=out)
+    assert not out.exists()
+    register(spec, place_of(spec), out)
+    train.command(spec.model_copy(update={"seeds": (0,)}), out=out)
+    note = "note: the spec differs from its registration: seeds was [0, 1], is now [0]"
+    assert note in capsys.readouterr().err
+    registration = registration_of(spec, out)
+    assert registration is not None
+    assert RunFolder(out / "uniform/seed-0").registration == registration.sha256
+    other = tmp_path / "other"
+    save_json(other / SPEC, {"name": "other"})
+    with pytest.raises(ValueError, match="out must be a new folder or that of study 'tiny'"):
+        train.command(spec, out=other)
+    assert not (other / REGISTERED).exists()
+    text = place_of(spec).read_text()
+    place_of(spec).write_text(text.replace("'lower'", "'higher'").replace('"lower"', '"higher"'))
+    with pytest.raises(ValueError, match="must be as it was written, got one that was changed"):
+        train.command(spec, out=out)
+    monkeypatch.chdir(other)
+    assert registration_of(spec, out) == registration
 
 
 def test_a_file_in_the_place_of_the_study_is_refused_before_any_work(

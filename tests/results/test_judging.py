@@ -18,7 +18,9 @@ from plkernel.results.judging import (
     MOST_SEEDS,
     Judged,
     Stated,
+    Stating,
     _needed_text,
+    early_note,
     figure,
     judged,
     render,
@@ -166,6 +168,7 @@ def test_a_search_for_learning_rates_is_no_arm(tmp_path: Path) -> None:
             "row 2: value must lie between -1e+100 and 1e+100, got -1e+308",
         ),
         (HEADER + "a,0,1\n,0,1\n", Columns(), "row 2: arm must name an arm, got nothing"),
+        ("run,seed,loss\na,0,1\n,0,1\n", Columns(), "row 2: run must name an arm, got nothing"),
         ("arm,seed,loss,time\na,0,1,2\n", Columns(), "with numbers: loss, time"),
         (
             HEADER + "a,0,1\n",
@@ -212,6 +215,11 @@ def test_a_line_that_is_no_object_is_named(line: str, got: str, tmp_path: Path) 
         ("width64 1", ("width64", 1)),
         ("seeds_4", ("seeds", 4)),
         ("longseed3", ("long", 3)),
+        ("long.3", ("long", 3)),
+        ("x1.seed3", ("x1", 3)),
+        ("lr0.01_3", ("lr0.01", 3)),
+        ("lr1e-3-4", ("lr1e-3", 4)),
+        ("gpt2_137", ("gpt2", 137)),
     ],
 )
 def test_names_of_runs(name: str, parts: tuple[str, int]) -> None:
@@ -221,15 +229,99 @@ def test_names_of_runs(name: str, parts: tuple[str, int]) -> None:
 def test_the_last_step_that_all_runs_have_counts() -> None:
     rows = [Row("a", 0, 3.0, 1), Row("a", 0, 2.0, 2), Row("b", 0, 4.0, 1)]
     assert last_values(rows) == ([rows[0], rows[2]], 1)
-    with pytest.raises(
-        ValueError,
-        match=r"at must be a step that all runs have, got 2, which arm 'b' with seed 0 has not",
-    ):
-        last_values(rows, 2)
+    told = r"at must be a step of all runs that go so far, got {}, which arm {} with seed 0 has not"
+    with pytest.raises(ValueError, match=told.format(3, "'a'")):
+        last_values(rows, 3)
+    with pytest.raises(ValueError, match=told.format(2, "'b'")):
+        last_values([*rows, Row("b", 0, 4.0, 3)], 2)
     with pytest.raises(ValueError, match=r"arm 'a' with seed 0 has two values at step 1"):
         last_values([*rows, Row("a", 0, 5.0, 1)])
     with pytest.raises(ValueError, match=r"the runs have no step in common"):
         last_values([rows[1], rows[2]])
+
+
+CHART = "Step,base-0 - loss,base-1 - loss,a-0 - loss,a-1 - loss,b-0 - loss,b-1 - loss\n"
+
+
+@pytest.mark.parametrize("name", ["NaN", "nan", "inf", "-Infinity"])
+def test_a_run_that_diverged_does_not_decide_the_step_of_the_others(
+    name: str, tmp_path: Path
+) -> None:
+    """In a chart it may go on with NaN or end there; one that logged nothing is named too."""
+    chart = f"10,3,3,4,4,,5\n20,2,2,{name},1,,{name}\n30,1,1,{name},0,,\n"
+    values, step = last_values(read_rows(write(tmp_path, CHART + chart)))
+    assert step == 30
+    result = judged(values, step=step)
+    assert set(result.left_out) == {"a/seed-0", "b/seed-0", "b/seed-1"}
+    [one] = result.compared
+    assert (one.arm, one.difference.n, one.difference.mean) == ("a", 1, -1.0)
+
+
+def test_a_run_that_ends_early_decides_the_step_and_is_named(tmp_path: Path) -> None:
+    """Cells of a chart in which nothing was logged are no NaN; --at leaves the run out."""
+    path = write(tmp_path, CHART + "10,3,3,4,4,5,5\n20,2,2,,1,1,1\n25,,2,,,,\n30,1,1,,0,0,0\n")
+    rows = read_rows(path)
+    values, step = last_values(rows)
+    assert (step, [row.value for row in values]) == (10, [3.0, 3.0, 4.0, 4.0, 5.0, 5.0])
+    told = early_note(rows, step)
+    assert told == (
+        "compared at step 10, as some runs end before step 30: a/seed-0 at step 10; to leave these"
+        " out, give --at 30"
+    )
+    assert told in render(judged(values, step=step, notes=[told]))
+    later, _ = last_values(rows, 30)
+    assert judged(later).left_out == ("a/seed-0",)
+    assert early_note(rows, 30) is None
+    assert early_note([Row("a", 0, 1.0), Row("b", 0, 1.0)], None) is None
+    assert early_note([Row("a", 0, 1.0, 10), Row("b", 0, math.nan, 5)], 10) is None
+
+
+def test_a_folder_of_tensorboard_without_scalars_is_a_run_without_values(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    for run, values in (("a-0", [2.0, math.nan]), ("a-1", [2.0, 1.0, 0.5]), ("a-2", []), ("x", [])):
+        with SummaryWriter(str(tmp_path / run)) as writer:
+            for step, value in enumerate(values):
+                writer.add_scalar("loss", value, step)
+            writer.add_text("note", "begun")
+    values, step = last_values(read_rows(tmp_path))
+    assert step == 2
+    found = [(row.seed, row.value) for row in values if math.isfinite(row.value)]
+    assert (found, len(values)) == ([(1, 0.5)], 3)
+
+
+@pytest.mark.parametrize(
+    "name", ["base_lr0.01", "adam_lr1e-3", "adam-1.5E-04", "lr_.01", "dropout=0.1", "lr-0.5"]
+)
+def test_decimals_and_exponents_are_no_seeds(name: str) -> None:
+    with pytest.raises(ValueError, match="run must name an arm and a seed"):
+        split_name(name)
+
+
+def test_a_file_in_which_names_of_runs_are_named_needs_no_column_of_arms(tmp_path: Path) -> None:
+    path = write(tmp_path, "run,method,seed,loss\nlong/s3,fast,0,1.5\nshort/s3,slow,1,2.5\n")
+    by_method = [Row("fast", 0, 1.5), Row("slow", 1, 2.5)]
+    by_name = [Row("long", 3, 1.5), Row("short", 3, 2.5)]
+    assert read_rows(path) == by_method
+    assert read_rows(path, Columns(pattern=r"(?P<arm>.+)/s(?P<seed>.+)")) == by_name
+    assert read_rows(path, Columns(run="run")) == [Row("long/s3", 0, 1.5), Row("short/s3", 1, 2.5)]
+    assert read_rows(path, Columns(run="run", arm=["method"])) == by_method
+
+
+@pytest.mark.parametrize("arm", ["None", "NA", "nan", "null", "0.10", "1e-3"])
+def test_names_of_arms_are_read_as_they_are_written(arm: str, tmp_path: Path) -> None:
+    path = write(tmp_path, f"arm,seed,loss\n{arm},0,1.5\n{arm},1,NaN\n{arm},2,NA\n{arm},3,\n")
+    rows = read_rows(path)
+    assert [row.arm for row in rows] == [arm] * 4
+    assert rows[0].value == 1.5
+    assert all(math.isnan(row.value) for row in rows[1:])
+
+
+def test_arms_that_are_numbers_are_no_values(tmp_path: Path) -> None:
+    line = {"arm": 0.001, "seed": 2**53 + 1, "loss": 1.5}
+    lines = [line, {**line, "seed": 2**53}]
+    path = write(tmp_path, "\n".join(map(json.dumps, lines)), "rows.jsonl")
+    assert read_rows(path) == [Row("0.001", 2**53 + 1, 1.5), Row("0.001", 2**53, 1.5)]
 
 
 # Numbers
@@ -323,7 +415,15 @@ def test_runs_that_diverged_are_left_out_and_named() -> None:
     result = judged(rows)
     assert result.left_out == ("a/seed-5",)
     assert result.compared[0].difference.n == 5
-    assert "left out, since their values are not finite: a/seed-5" in render(result)
+    told = "left out, since their values are missing or not finite: a/seed-5"
+    assert told in render(result)
+
+
+def test_an_arm_of_which_every_run_diverged_leaves_its_hypothesis_undecided() -> None:
+    rows = [*drawn({"base": 0.0, "a": 0.1}, seeds=2), Row("b", 0, math.nan, None, "")]
+    one = Stated(name="x", arm="b", claim="lower")
+    verdict = judged(rows, stating=Stating(hypotheses=(one,))).verdicts["x"]
+    assert (verdict.verdict, verdict.n) == ("undecided", 0)
 
 
 @pytest.mark.parametrize(
@@ -399,10 +499,10 @@ def test_options_that_do_not_fit_are_refused(
 
 
 def test_hypotheses_on_arms_that_are_not_there_are_refused() -> None:
-    from plkernel.results.judging import Stating
-
     rows = drawn({"base": 0.0, "a": 0.1})
     for changes, told in (
+        ({"arm": "base"}, "'x': arm must be another than the baseline, got 'base'; valid: a"),
+        ({"against": "a"}, "'x': against must be another than arm, got 'a'; valid: base"),
         ({"arm": "c"}, "arm must be one of the rows, got 'c'"),
         ({"against": ""}, "arm must be one of the rows, got ''"),
         ({"size": "9M"}, "size must be that of a run, got '9M'"),
@@ -442,6 +542,46 @@ def test_hypotheses_that_say_nothing_are_refused(
     claims = write(tmp_path, text, "claims.toml")
     out = tmp_path / "out"
     assert told in refused(command.command, path, "--hypotheses", claims, "--out", out)
+
+
+def test_a_hypothesis_over_several_sizes_names_one() -> None:
+    rows = drawn({"base": 0.0, "a": -0.1})
+    sized = [row._replace(size="9M") for row in rows]
+    sized += [row._replace(size="99M", value=-row.value) for row in rows]
+    one = Stated(name="x", arm="a", claim="lower")
+    with pytest.raises(ValueError, match=r"'x': size must be that of a run, got none; valid: 99M"):
+        judged(sized, stating=Stating(hypotheses=(one,)))
+    both = [one.model_copy(update={"name": size, "size": size}) for size in ("9M", "99M")]
+    result = judged(sized, stating=Stating(hypotheses=tuple(both)))
+    assert {name: one.verdict for name, one in result.verdicts.items()} == {
+        "9M": "confirmed",
+        "99M": "refuted",
+    }
+    lines = render(result).splitlines()
+    assert re.match(r"hypothesis +size +verdict", lines[-4])
+    assert re.match(r"99M +99M +refuted", lines[-1])
+    alone = judged(sized[: len(rows)], stating=Stating(hypotheses=(one,)))
+    assert alone.verdicts["x"].verdict == "confirmed"
+
+
+def test_arms_without_common_seeds_are_told_beneath_their_hypothesis() -> None:
+    rows = drawn({"base": 0.0, "a": -0.1}, seeds=3)
+    one = Stated(name="x", arm="a", claim="lower")
+    for shift, told in ((3, "no seeds"), (2, "1 seed"), (1, None)):
+        moved = [row if row.arm == "base" else row._replace(seed=row.seed + shift) for row in rows]
+        last = render(judged(moved, stating=Stating(hypotheses=(one,)))).splitlines()[-1]
+        if told:
+            assert last.startswith(f"('x' cannot be decided: a shares {told} with base, and")
+        else:
+            assert last.startswith("x ")
+
+
+def test_seeds_are_told() -> None:
+    told = render(judged(drawn({"base": 0.0, "a": 0.1}, seeds=3)))
+    assert "(seeds in the rows: 0, 1, 2)" in told
+    told = render(judged(drawn({"base": 0.0, "a": 0.1}, seeds=20)))
+    assert "(seeds in the rows: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more)" in told
+    assert "seeds in the rows" not in render(judged([Row("a", None, 1.0), Row("b", None, 2.0)]))
 
 
 def test_one_arm_is_not_enough() -> None:

@@ -473,12 +473,25 @@ def generate(
             f"model must be a run or a model of plkernel, got {type(model).__name__}; others carry"
             " no state"
         )
-    if not isinstance(prompt, str | bytes | bytearray):
-        raise ValueError(f"prompt must be bytes or a text, got {type(prompt).__name__}")
-    text = prompt.encode() if isinstance(prompt, str) else bytes(prompt)
+    text = _prompt_bytes(prompt)
     sampling = Sampling(temperature, top_p, seed)
     with evaluating(opened):
         return bytes(islice(continuation(opened, text, sampling), count))
+
+
+def _prompt_bytes(prompt: bytes | str) -> bytes:
+    """The bytes of a prompt; those that a shell could not decode are escaped in a text."""
+    if isinstance(prompt, bytes | bytearray):
+        return bytes(prompt)
+    if not isinstance(prompt, str):
+        raise ValueError(f"prompt must be bytes or a text, got {type(prompt).__name__}")
+    try:
+        return prompt.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"prompt must be a text in UTF-8, got {prompt[error.start]!r} at character"
+            f" {error.start}; give bytes"
+        ) from None
 
 
 @dataclass(frozen=True, repr=False)
@@ -875,6 +888,7 @@ def _checked(model: Any) -> "Predict":
     """A callable that returns the logits of `model`; ValueError where it does not give them."""
     import torch
 
+    from plkernel.probing.state_checks import check_model
     from plkernel.training.evaluate import as_logits
 
     if not callable(model):
@@ -886,12 +900,8 @@ def _checked(model: Any) -> "Predict":
             f"model must be {wanted} (plkernel.load_run opens one), got"
             f" {cli.shortened(repr(model), 60)}"
         )
+    check_model(model)
     parameters = list(model.eval().parameters()) if isinstance(model, torch.nn.Module) else []
-    if any(one.is_meta for one in parameters):
-        raise ValueError(
-            "model must have parameters with numbers, got some on the meta device; load or"
-            " initialise it"
-        )
     device = parameters[0].device if parameters else torch.device("cpu")
 
     def predict(tokens: "Tensor") -> "Tensor":

@@ -98,7 +98,7 @@ def assert_decays_survive(
     given = promised or {}
     with (
         warnings.catch_warnings(action="ignore"),
-        torch.random.fork_rng(devices=[]),
+        torch.random.fork_rng(devices=_devices_in_use()),
         _default_dtype("float32"),
     ):
         moved = _built(factory)
@@ -122,6 +122,13 @@ def assert_decays_survive(
             for words, model, expected in readings[step]():
                 now = model if isinstance(model, dict) else _decays(model, decays)
                 _check(f"{step}{words}", now, samples, fixed, expected)
+
+
+def _devices_in_use() -> list[int]:
+    """Numbers of the CUDA devices, whose generators are seeded once CUDA is in use."""
+    import torch
+
+    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
 
 
 @contextmanager
@@ -531,7 +538,10 @@ def _decays(model: "nn.Module", decays: "Decays | None") -> Arrays:
 def _built(factory: Factory, seed: int = 0, kind: str = "float32", device: str = "cpu") -> Any:
     import torch
 
-    torch.manual_seed(seed)
+    # `torch.manual_seed` would also leave a seed for devices that are put to use later.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
     with _default_dtype(kind), torch.device(device):
         return factory()
 

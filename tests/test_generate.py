@@ -252,9 +252,17 @@ def test_mistakes_are_one_line(
     trained: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = trained('patching = { size = 2, mode = "published" }')
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "bamba"}')
+    for name in ("model.safetensors", "model.gguf"):
+        (other / name).write_bytes(b"")
     cases = [
         ([str(folder)], "mode must be 'causal' for a state, got 'published'"),
         ([str(tmp_path)], "give the folder of a run that has saved one"),
+        ([str(other)], "model must be one of plkernel's own, got"),
+        ([str(other / "model.safetensors")], "whose config.json names a model_type"),
+        ([str(other / "model.gguf")], "plkernel.inspect reads the decays of others"),
         ([str(tmp_path / "out")], "study"),
         ([str(tmp_path / "missing.pth")], "missing.pth"),
         ([str(folder), "--bytes", "0"], "bytes must be at least 1, got 0"),
@@ -289,8 +297,16 @@ def test_no_bytes_are_drawn_where_none_are_asked_for() -> None:
     assert plkernel.generate(build("ssm"), count=0) == b""
 
 
+def test_a_prompt_may_hold_bytes_that_a_shell_could_not_decode() -> None:
+    model: Any = build("ssm")
+    expected = plkernel.generate(model, b"a\x80", count=4)
+    assert plkernel.generate(model, "a\udc80", count=4) == expected
+
+
 def test_wrong_arguments_of_the_function_are_named() -> None:
     model: Any = build("ssm")
+    with pytest.raises(ValueError, match=r"prompt must be a text in UTF-8, got '\\ud800' at"):
+        plkernel.generate(model, "a\ud800")
     with pytest.raises(ValueError, match="count must be at least 0, got -1"):
         plkernel.generate(model, count=-1)
     with pytest.raises(ValueError, match="count must be a whole number"):

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from plkernel.testing import (
+    SEEDS,
     STEPS,
     _check,
     _move,
@@ -467,6 +468,33 @@ def test_a_model_that_loses_names_within_it(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module.Mamba2Model, "base_model_prefix", "model")
     with pytest.raises(AssertionError, match="saved and loaded in backbone alone: "):
         assert_decays_survive(lambda: module.Mamba2ForCausalLM(config), steps=["saved and loaded"])
+
+
+def test_generators_of_gpus_in_use_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for two of them, whose states are the last seeds."""
+    states = {0: torch.tensor([71]), 1: torch.tensor([72])}
+
+    def seed_all(seed: int) -> None:
+        states.update({device: torch.tensor([seed]) for device in states})
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seed_all)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[device])
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device: states.update({device: state})
+    )
+    drawn: list[int] = []
+
+    def factory() -> nn.Module:
+        drawn.append(int(states[1]))
+        return Model()
+
+    before = torch.get_rng_state()
+    assert_decays_survive(factory, steps=["deepcopy"])
+    assert drawn == [0, *range(SEEDS)]
+    assert [int(state) for state in states.values()] == [71, 72]
+    assert (torch.get_rng_state() == before).all()
 
 
 def test_a_layer_without_a_parent() -> None:

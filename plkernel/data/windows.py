@@ -70,7 +70,9 @@ def check_holds_window(size: int, context: int, name: str) -> None:
 
 
 def _stream(seed: int, step: int) -> np.random.Generator:
-    """Random numbers of one step of a seed from 0 to 2**64 - 1."""
+    """Random numbers of one step of a seed; ValueError unless it is from 0 to 2**64 - 1."""
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must lie between 0 and {2**64 - 1}, got {seed}")
     # Philox has a stream for every key: step n needs none of the draws before it. A list with a
     # seed from 2**63 on would become floats, in which neighbouring seeds are one.
     key = np.array([seed, step], np.uint64)

@@ -32,10 +32,12 @@ MOST_NUMBERS = 2**25
 class Layer:
     """One module that remembers.
 
-    names     of its tensors, by role
-    tensors   by role
-    rates     -ln a per token of every channel
-    position  at which `rates_of` states those that depend on it; None for the length of training
+    names            of its tensors, by role
+    tensors          by role
+    rates            -ln a per token of every channel
+    position         token at which `rates_of` states those that depend on it; None for the length
+                     of training
+    tokens_per_step  tokens of one step of the recurrence, more than 1 where it runs over patches
     """
 
     module: str
@@ -45,6 +47,7 @@ class Layer:
     config: Mapping[str, object]
     rates: Floats
     position: float | None = None
+    tokens_per_step: int = 1
 
     @property
     def number(self) -> int:
@@ -52,10 +55,14 @@ class Layer:
         return _number_of(self.module)
 
     @property
+    def _head(self) -> str:
+        """Begins a message about the layer; empty for a layer without a parent."""
+        return f"{self.module}: " if self.module else ""
+
+    @property
     def given(self) -> Given:
         """Input of the layer's formula."""
-        values = {role: stored.values for role, stored in self.tensors.items()}
-        return Given(values, self.config, self.number, self.position)
+        return self._given({})
 
     @property
     def is_further(self) -> bool:
@@ -64,21 +71,29 @@ class Layer:
 
     def rates_of(self, **others: Floats) -> Floats:
         """Rates with other numbers for some roles; ValueError if shapes do not fit one another."""
-        values = {role: others.get(role, stored.values) for role, stored in self.tensors.items()}
-        given = Given(values, self.config, self.number, self.position)
+        given = self._given(others)
         try:
             with np.errstate(all="ignore"):
-                return np.atleast_1d(self.family.rate(given))
+                per_step = np.atleast_1d(self.family.rate(given))
+                return per_step / self.tokens_per_step
         except Misfit as error:
             if others:  # for which a function of the user may not be made
                 return np.full_like(self.rates, np.nan)
-            raise Misfit(f"{self.module}: {error}") from error
+            raise Misfit(f"{self._head}{error}") from error
         except (ValueError, IndexError, TypeError) as error:  # too few dimensions: the last two
-            held = [f"{self.names[role]} {array.shape}" for role, array in values.items()]
+            held = [f"{self.names[role]} {array.shape}" for role, array in given.tensors.items()]
             raise ValueError(
-                f"{self.module}: tensors must have the shapes of {self.family.name}, got"
+                f"{self._head}tensors must have the shapes of {self.family.name}, got"
                 f" {', '.join(held) or 'none'} ({error})"
             ) from error
+
+    def _given(self, others: Mapping[str, Floats]) -> Given:
+        """Input of the formula with other numbers for some roles, at the step of the position."""
+        values = {role: others.get(role, stored.values) for role, stored in self.tensors.items()}
+        step = self.position
+        if step is not None:
+            step = max(1.0, step / self.tokens_per_step)
+        return Given(values, self.config, self.number, step)
 
 
 Located = tuple[str, Family, dict[str, str]]

@@ -33,6 +33,7 @@ from plkernel.decays.findings import (
     grouped,
     unless_designed,
 )
+from plkernel.decays.live import tokens_per_step
 from plkernel.decays.own import (
     Decays,
     Misfit,
@@ -82,6 +83,9 @@ class watch:
                                                                  float64 to decays a, and
                                                                  {"form": f, "gate": "*.gate"} for
                                                                  one that takes more, by name
+
+    A layer whose recurrence takes one step for several tokens says how many in an attribute
+    `tokens_per_step` of its module, as those of plkernel do.
 
     Call it after each step: it returns {} or, every `every` steps, floats by name. In each layer,
     over its channels:
@@ -296,7 +300,15 @@ class watch:
                 )
             tensors[role] = of_tensors({name: tensor}, {}).read(name)
         config = self._checkpoint.config
-        unread = Layer(module, family, dict(names), tensors, config, np.empty(0))
+        unread = Layer(
+            module,
+            family,
+            dict(names),
+            tensors,
+            config,
+            np.empty(0),
+            tokens_per_step=tokens_per_step(self.model, module),
+        )
         return replace(unread, rates=unread.rates_of())
 
     def _treated(self) -> Iterator["_Treated"]:

@@ -20,9 +20,10 @@ from plkernel.common import cli
 from plkernel.common.files import CHECKPOINT
 from plkernel.data.windows import fixed_windows
 from plkernel.decays.families import BY_INPUT, Argument, Floats
-from plkernel.decays.rates import Layer, known_layers, quantiles
+from plkernel.decays.live import live_layers
+from plkernel.decays.rates import Layer, quantiles
 from plkernel.decays.structure import row_labels
-from plkernel.decays.tensors import HUB, of_tensors
+from plkernel.decays.tensors import HUB
 from plkernel.probing.text_models import open_text_model
 from plkernel.training.foreign import Foreign
 
@@ -147,7 +148,7 @@ def observe(
     `layer.rates`; N is 0 where its arguments do not have the shape of the static tensor, or are
     unknown.
     """
-    layers = known_layers(of_tensors(model.state_dict(), _config_of(model)))
+    layers = live_layers(model, _config_of(model))
     moved: list[tuple[Layer, nn.Module, Argument]] = []
     for layer in layers:
         if layer.family.taken:
@@ -212,11 +213,11 @@ def _overheard(
     heard: dict[nn.Module, list[Tensor]] = {module: [] for module in modules}
     running: list[nn.Module] = []
 
-    def keep(module: nn.Module, function: str, args: Any) -> None:
+    def keep(module: nn.Module, function: str, args: Any, kwargs: Mapping[str, Any]) -> None:
         wanted = modules[module]
         if function not in wanted.functions:
             return
-        value = args[0]
+        value = args[0] if args else kwargs["input"]
         # Arguments of one text of T tokens; others are of parameters, or of what is not per token.
         if value.dim() > 2 and value.shape[0] == 1 and value.shape[wanted.time] == tokens:
             heard[module].append(value.detach().movedim(wanted.time, 0)[:, 0])
@@ -225,9 +226,10 @@ def _overheard(
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            named = kwargs or {}
             if running:
-                keep(running[-1], getattr(func, "__name__", ""), args)
-            return func(*args, **(kwargs or {}))
+                keep(running[-1], getattr(func, "__name__", ""), args, named)
+            return func(*args, **named)
 
     with Listening(), ExitStack() as stack:
         for module in modules:

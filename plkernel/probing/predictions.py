@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from plkernel.analysis.intervals import critical_value
 from plkernel.common import cli
+from plkernel.common.files import shown
 from plkernel.context.measures import (
     BATCH,
     INFORMED,
@@ -20,8 +21,10 @@ from plkernel.context.measures import (
 )
 from plkernel.training.evaluate import (
     Predict,
+    as_windows,
+    check_counts,
+    check_draws,
     check_repeats,
-    check_windows,
     influence,
     lags_within,
     logits_of,
@@ -41,6 +44,8 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: in
     Of the first `batch` of `windows` (n,T+1), the last token that is given is replaced, the one
     before it, and two in the middle: of two neighbours one is not the first of its patch.
     """
+    windows = as_windows(windows)
+    check_draws(seed)
     check_repeats(predict, windows, batch)
     inputs = windows[:batch, :-1]
     length = inputs.shape[1]
@@ -87,12 +92,13 @@ def probe(
 
     Raises ValueError for a model that is random, not causal or gives no numbers.
     """
-    check_windows(windows)
-    read_lags = lags_within(lags, windows.shape[1] - 1)
+    windows = as_windows(windows)
+    context = windows.shape[1] - 1
+    read_lags = lags_within(lags, context)
+    check_counts(step=step)
+    sizes = _window_sizes(window_bytes, len(windows), context)
     check_causal(predict, windows, batch, seed)
     losses = token_losses(predict, windows, batch)
-    context = windows.shape[1] - 1
-    sizes = np.full(len(windows), context) if window_bytes is None else np.asarray(window_bytes)
     return Probe(
         unit=unit,
         windows=len(windows),
@@ -104,6 +110,30 @@ def probe(
         truncation=truncation(predict, windows, batch, step=step),
         bits_per_byte_error=ratio_error(losses.sum(axis=1, dtype=np.float64), sizes),
     )
+
+
+def _window_sizes(
+    window_bytes: ArrayLike | None, windows: int, context: int
+) -> NDArray[np.float64]:
+    """Bytes (n,) of the predicted tokens of each window, `context` unless they are given.
+
+    ValueError unless they are finite numbers from 0, one for each window, and not all 0.
+    """
+    if window_bytes is None:
+        return np.full(windows, float(context))
+    try:
+        sizes = np.asarray(window_bytes, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"window_bytes must be numbers, got {shown(window_bytes)}") from None
+    if sizes.shape != (windows,):
+        raise ValueError(
+            f"window_bytes must be of shape ({windows},), one for each window, got {sizes.shape}"
+        )
+    if not np.isfinite(sizes).all() or (sizes < 0).any() or not sizes.any():
+        raise ValueError(
+            f"window_bytes must be finite, at least 0 and not all 0, got {shown(window_bytes)}"
+        )
+    return sizes
 
 
 def _interval(result: Probe) -> str:

@@ -194,7 +194,7 @@ def check_state(
 
     asked = _asked(checks)
     model = model.module if isinstance(model, Foreign) else model
-    _check_model(model)
+    check_model(model)
     chosen = step or known_step(model)
     texts = _texts(model, tokens, vocabulary)
     _check_tolerance(tolerance)
@@ -229,7 +229,7 @@ def _check_tolerance(tolerance: Any) -> None:
         raise ValueError(f"tolerance must be a finite number above 0, got {tolerance!r}")
 
 
-def _check_model(model: Any) -> None:
+def check_model(model: Any) -> None:
     """ValueError for a class in the place of a model, and for parameters without numbers."""
     from torch import nn
 
@@ -295,6 +295,12 @@ def takes_mask(model: Any) -> bool:
     return "attention_mask" in _arguments(model)
 
 
+def takes_cache(model: Any) -> bool:
+    """True if `forward` has an argument for a state, by one of the names in CACHES."""
+    arguments = _arguments(model)
+    return any(one in arguments for one in CACHES)
+
+
 def _arguments(model: Any) -> dict[str, inspect.Parameter]:
     """Arguments of `forward` by name."""
     forward = getattr(model, "forward", model)
@@ -305,8 +311,7 @@ def known_step(model: Any) -> Step:
     """The step of a model of plkernel or of transformers; ValueError for any other model."""
     if hasattr(model, "initial_state"):
         return _plkernel_step
-    cache = next((one for one in CACHES if one in _arguments(model)), None)
-    if cache is None:
+    if not takes_cache(model):
         raise ValueError(
             f"model must take a state, got {type(model).__name__}, whose forward has none of"
             f" {', '.join(CACHES)}; give step=function(model, tokens, state, mask)"
@@ -326,12 +331,32 @@ def _plkernel_step(
 def _transformers_step(
     model: Any, tokens: "Tensor", state: Any, mask: "Tensor | None"
 ) -> "tuple[Tensor, Any]":
-    """As `generate` calls a model: positions count the tokens that are no padding.
+    """As `call_with_cache` calls a model, with the same state.
 
-    The mask is that of all tokens so far, where one is padding. A model without positions has no
-    attention that looks back: its mask is that of the tokens of this call.
+    Raises ValueError for a model that returns no cache.
+    """
+    output, mask_so_far = call_with_cache(model, tokens, state, mask)
+    after = cache_of(output)
+    if after is None:
+        raise ValueError(
+            f"forward must return one of {', '.join(CACHES)}, got a {type(output).__name__} without"
+            " any; give step=function(model, tokens, state, mask)"
+        )
+    return output.logits, (after, mask_so_far)
 
-    The state is the cache, and the mask of all tokens so far.
+
+def call_with_cache(
+    model: Any, tokens: "Tensor", state: Any, mask: "Tensor | None" = None
+) -> "tuple[Any, Tensor]":
+    """The output of a model of transformers for tokens (B,T), and the mask of all tokens so far.
+
+    state  the cache that the call before returned, and the mask of all tokens up to it; None for
+           the first call
+    mask   (B,T), false where a token is padding; None for no padding
+
+    It is called as `generate` does: positions count the tokens that are no padding, and the mask is
+    that of all tokens so far, where one is padding. A model without positions has no attention that
+    looks back: its mask is that of the tokens of this call.
     """
     import torch
 
@@ -353,14 +378,12 @@ def _transformers_step(
     wanted = mask_so_far if looks_back else mask_now
     if not bool(wanted.all()):
         options["attention_mask"] = wanted.long()
-    output = model(tokens, **options)
-    after = next((getattr(output, one) for one in CACHES if hasattr(output, one)), None)
-    if after is None:
-        raise ValueError(
-            f"forward must return one of {', '.join(CACHES)}, got a {type(output).__name__} without"
-            " any; give step=function(model, tokens, state, mask)"
-        )
-    return output.logits, (after, mask_so_far)
+    return model(tokens, **options), mask_so_far
+
+
+def cache_of(output: Any) -> Any:
+    """The cache in the output of a model of transformers; None without one."""
+    return next((getattr(output, one) for one in CACHES if hasattr(output, one)), None)
 
 
 @dataclass(frozen=True)

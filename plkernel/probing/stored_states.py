@@ -7,7 +7,6 @@ token. Only the recurrent state is rounded: what a model keeps of its last token
 or a token shift stays as it is.
 """
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
@@ -16,14 +15,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from plkernel.common.files import shown
 from plkernel.decays.rounding import DTYPES, dtype_name, significand_bits
+from plkernel.decays.watch import check_module
 from plkernel.models.state import State
-from plkernel.probing.state_checks import CACHES
-from plkernel.training.evaluate import check_windows, losses_per_byte
+from plkernel.probing.state_checks import (
+    CACHES,
+    cache_of,
+    call_with_cache,
+    check_model,
+    takes_cache,
+)
+from plkernel.training.evaluate import as_windows, losses_per_byte
 from plkernel.training.foreign import Foreign
 
 RECURRENT = ("ssm", "wkv", "delta")
 """Last names of the tensors of a `State` that decay; the others are the last inputs of a shift."""
+WITHOUT_INFINITY = ("float8_e4m3",)
+"""Types of a state that have no infinity."""
 
 
 @dataclass(frozen=True)
@@ -79,22 +88,25 @@ class CacheSteps:
     """`Stepped` of a model of transformers whose cache has recurrent states, such as Mamba-2."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        taken = inspect.signature(model.forward).parameters
-        names = [name for name in CACHES if name in taken]
-        if not names:
+        if not takes_cache(model):
             raise ValueError(
                 f"model must take a state or a cache, got {type(model).__name__}, whose forward"
                 f" takes none of {', '.join(CACHES)}"
             )
-        self.name = names[0]
+        self.model = model
         self.cache: Any = None
+        self.state: tuple[Any, Tensor] | None = None
 
     def step(self, tokens: Tensor) -> Tensor:
-        given = {} if self.cache is None else {self.name: self.cache}
-        output = self.model(tokens[:, None], use_cache=True, **given)
-        self.cache = output[self.name]
-        return cast(Tensor, output["logits"][:, -1])
+        output, mask_so_far = call_with_cache(self.model, tokens[:, None], self.state)
+        self.cache = cache_of(output)
+        self.state = (self.cache, mask_so_far)
+        if self.cache is None:
+            raise ValueError(
+                f"model must return its cache, got a {type(output).__name__} without any of"
+                f" {', '.join(CACHES)}"
+            )
+        return cast(Tensor, output.logits[:, -1])
 
     def states(self) -> list[Tensor]:
         known = []
@@ -122,25 +134,37 @@ def rounded(values: Tensor, dtype: str, generator: torch.Generator | None = None
     """`values` rounded to a type, in the dtype that they have.
 
     To nearest, ties to even, or with a generator up with the probability that makes the mean of
-    many roundings the number itself. Numbers beyond the largest of the type become infinite, and
-    below the smallest normal one units are those of subnormal numbers. Infinities and NaN stay.
+    many roundings the number itself. Numbers beyond the largest of the type become infinite, or the
+    largest where the type has no infinity (float8_e4m3). Below the smallest normal one units are
+    those of subnormal numbers. Infinities and NaN stay, whatever the type has.
 
     With p bits of significand and 2**(e - 1) <= |x| < 2**e the unit is 2**(e - p), and not less
     than 2**(1 - p) times the smallest normal number.
     """
-    stored_dtype = DTYPES[dtype_name(dtype)]
+    name = dtype_name(dtype)
     if generator is None:
-        return values.to(stored_dtype).to(values.dtype)
+        return _to_nearest(values, name)
     wide = values.double()
-    bits = significand_bits(dtype)
+    bits = significand_bits(name)
     _, exponent = torch.frexp(wide)
-    smallest_exponent = int(np.log2(torch.finfo(stored_dtype).smallest_normal))
+    smallest_exponent = int(np.log2(torch.finfo(DTYPES[name]).smallest_normal))
     power = (exponent - bits).clamp(min=smallest_exponent + 1 - bits)
     unit = torch.ldexp(torch.ones_like(wide), power)
     chance = torch.rand(wide.shape, generator=generator, dtype=torch.float64, device=wide.device)
     stored = torch.floor(wide / unit + chance) * unit
     stored = torch.where(wide.isfinite(), stored, wide)
-    return stored.to(stored_dtype).to(values.dtype)
+    return _to_nearest(stored, name).to(values.dtype)
+
+
+def _to_nearest(values: Tensor, name: str) -> Tensor:
+    """`values` rounded to nearest, in the dtype that they have."""
+    stored_dtype = DTYPES[name]
+    within = values
+    if name in WITHOUT_INFINITY:  # what a cast makes of larger numbers depends on the release
+        largest = torch.finfo(stored_dtype).max
+        within = values.clamp(-largest, largest)
+    nearest = within.to(stored_dtype).to(values.dtype)
+    return torch.where(values.isfinite(), nearest, values)
 
 
 @torch.no_grad()
@@ -149,33 +173,48 @@ def stored_losses(
 ) -> np.ndarray:
     """Bits (S,n,T) at tokens 1..T of `windows` (n,T+1), for each of S ways to store the state.
 
-    model  a causal model of plkernel, or one of transformers with recurrent states in its cache, in
-           evaluation mode from now on
-    seed   of the stochastic rounding
+    model     a causal model of plkernel, or one of transformers with recurrent states in its cache,
+              in evaluation mode from now on
+    storages  a list of `Storage`
+    seed      of the stochastic rounding
 
     All S x n texts are read at once: memory is that of so many states. Raises ValueError for a
     model without a state, and for patches, whose state holds more than the recurrence.
     """
-    check_windows(windows)
+    check_model(model)
+    check_module(model)
+    read = as_windows(windows)
+    _check_storages(storages)
     patch = getattr(getattr(model, "config", None), "patch", 1)
     if patch != 1:
         raise ValueError(f"model must read byte by byte, got patches of {patch} bytes")
-    if not storages:
-        raise ValueError("storages must name one way to store the state or more, got none")
     model.eval()
-    count = len(windows)
-    device = next(model.parameters()).device
-    texts = windows.repeat(len(storages), 1).to(device)
+    count = len(read)
+    parameter = next(model.parameters(), None)
+    device = torch.device("cpu") if parameter is None else parameter.device
+    texts = read.repeat(len(storages), 1).to(device)
     generator = torch.Generator(device).manual_seed(seed)
     reading = stepped(model, len(texts))
-    bits = torch.empty(len(texts), windows.shape[1] - 1)
-    for place in range(windows.shape[1] - 1):
+    bits = torch.empty(len(texts), read.shape[1] - 1)
+    for place in range(read.shape[1] - 1):
         logits = reading.step(texts[:, place])
         targets = texts[:, place + 1, None]
         bits[:, place] = losses_per_byte(logits[:, None].float(), targets)[:, 0].cpu()
         for state in reading.states():
             _store(state, storages, count, generator)
     return bits.view(len(storages), count, -1).double().numpy()
+
+
+def _check_storages(storages: Any) -> None:
+    """ValueError unless these are one or more of `Storage` in a list."""
+    is_list = isinstance(storages, Sequence) and not isinstance(storages, str)
+    if not is_list or not all(isinstance(one, Storage) for one in storages):
+        raise ValueError(
+            'storages must be a list of Storage, such as [Storage("bfloat16")], got'
+            f" {shown(storages)}"
+        )
+    if not storages:
+        raise ValueError("storages must name one way to store the state or more, got none")
 
 
 def _store(

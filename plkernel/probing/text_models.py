@@ -16,15 +16,16 @@ from torch import Tensor, nn
 
 from plkernel.common import cli
 from plkernel.common.corpus_names import is_recall
-from plkernel.common.files import CHECKPOINT, CONFIG, load_json
+from plkernel.common.files import CHECKPOINT, CONFIG
 from plkernel.context.measures import UNTRAINED_CONTEXT, Bytes
 from plkernel.data import corpora
 from plkernel.data.tokenised import characters, tokenised
 from plkernel.decays.config_sizes import check_against, check_parameters
+from plkernel.decays.gguf_files import GGUF
 from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint
 from plkernel.models.layers import BYTES
 from plkernel.probing.runs import validation_text
-from plkernel.training.checkpoint import open_model
+from plkernel.training.checkpoint import is_of_transformers, open_model
 from plkernel.training.evaluate import Predict, patch_of, predictor
 from plkernel.training.foreign import without_gpu_code
 
@@ -87,6 +88,11 @@ def open_text_model(path: Path, device: torch.device, trusted: bool = False) -> 
     is no model, not all of it, or one whose code may not run.
     """
     cli.existing(path, "target")
+    if path.is_file() and path.suffix != GGUF and is_of_transformers(path):
+        raise ValueError(
+            f"target must be the folder of a model of transformers, got a file in it, {path}; give"
+            f" {path.parent}"
+        )
     if path.is_file() or (path / CHECKPOINT).is_file():
         model, config, _ = open_model(path, trusted)
         context = (config.get("train") or {}).get("context", UNTRAINED_CONTEXT)
@@ -94,8 +100,7 @@ def open_text_model(path: Path, device: torch.device, trusted: bool = False) -> 
         return TextModel(
             model, predict, _bytewise, "byte", context, step=patch_of(model), config=config
         )
-    content = load_json(path / CONFIG) if (path / CONFIG).is_file() else None
-    if isinstance(content, dict) and "model_type" in content:
+    if is_of_transformers(path):
         return _transformers(path, device)
     raise ValueError(
         f"target must be a run of plkernel ({CHECKPOINT}, {CONFIG}) or a model of transformers,"

@@ -24,12 +24,14 @@ from plkernel.common.files import (
     CONFIG,
     atomic,
     is_utf8,
+    load_json,
     load_object,
     save_json,
 )
 from plkernel.config.condition import from_config
 from plkernel.decays.config_sizes import check_against, check_parameters
-from plkernel.decays.tensors import Checkpoint, open_checkpoint
+from plkernel.decays.gguf_files import GGUF
+from plkernel.decays.tensors import PICKLED, Checkpoint, open_checkpoint
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
@@ -46,6 +48,8 @@ AVERAGE = "average"
 """Key of the mean of a parameter's last values, beside its moments, where a run takes one."""
 STATE = "state."
 """Prefix of the tensors of the state that a run carries from step to step, and of its position."""
+OFFICIAL = ".pth"
+"""Suffix of the official checkpoints that plkernel.load converts."""
 SAVED = {"rwkv": (RWKV, RWKVConfig), "rwkv7": (RWKV7, RWKV7Config)}
 """Models that `save_model` has written, by the key of their sizes."""
 
@@ -257,7 +261,7 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
     None where their models are of no use. Raises ValueError when there is no model, it is damaged,
     or code without consent builds it.
     """
-    cli.existing(path, "model")
+    check_own(cli.existing(path, "model"))
     folder = path if path.is_dir() else path.parent
     checkpoint = folder / CHECKPOINT if path.is_dir() else path
     config = folder / CONFIG
@@ -293,6 +297,26 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
         raise ValueError(f"{config} must describe a model, got none ({error})") from error
     step = load_checkpoint(checkpoint, model, config=content).step
     return model.eval(), content, step
+
+
+def check_own(path: Path) -> None:
+    """ValueError for a model of other software, by its suffix or the config.json in its folder."""
+    is_other_file = path.is_file() and path.suffix in (GGUF, *PICKLED)
+    names_type = is_of_transformers(path)
+    if not is_other_file and not names_type:
+        return
+    reason = f", whose {CONFIG} names a model_type" if names_type else ""
+    hint = "plkernel.inspect reads the decays of others, which are not run here"
+    if path.suffix == OFFICIAL:
+        hint += "; plkernel.load converts an official checkpoint of an RWKV"
+    raise ValueError(f"model must be one of plkernel's own, got {path}{reason}; {hint}")
+
+
+def is_of_transformers(path: Path) -> bool:
+    """True where the config.json in the folder, or beside the file, is one of transformers."""
+    config = (path if path.is_dir() else path.parent) / CONFIG
+    content = load_json(config) if config.is_file() else None
+    return isinstance(content, dict) and "model_type" in content
 
 
 def foreign_code(path: Path) -> str | None:

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plkernel.analysis.nodes import check_numbers
+from plkernel.common.files import brief
 from plkernel.config.schema import TrainSpec
 from plkernel.context.measures import (
     BATCH,
@@ -381,7 +383,9 @@ def patch_of(model: AnyModel) -> int:
 
 def token_losses(predict: Predict, windows: Tensor, batch: int, first: int = 0) -> np.ndarray:
     """Bits (n,T-first) at tokens `first` + 1 .. T of `windows` (n,T+1), given those before."""
-    check_windows(windows)
+    windows = as_windows(windows)
+    check_predict(predict)
+    check_counts(batch=batch)
     # One array for all: arrays that are kept batch by batch would split the heap.
     losses = np.empty((len(windows), windows.shape[1] - 1 - first))
     for start in range(0, len(windows), batch):
@@ -402,6 +406,8 @@ def truncation(
     fewer tokens than `context` (`patch_of`). A call of `predict` gets at most `batch` x `context`
     tokens.
     """
+    windows = as_windows(windows)
+    check_counts(step=step)
     check_repeats(predict, windows, batch)
     context = windows.shape[1] - 1
     given = lengths(context, step)
@@ -443,6 +449,9 @@ def influence(
     text and other seeds: over seeds alone, with the same windows, results differ by less. The
     result does not depend on `batch`, but for rounding.
     """
+    windows = as_windows(windows)
+    check_numbers(Integral, count=count)
+    check_draws(seed)
     check_repeats(predict, windows, batch)
     inputs = windows[:, :-1]
     length = inputs.shape[1]
@@ -536,6 +545,9 @@ def beyond(
     with the last alone, paired by token, and KL(all || last alone) of the predictions in bits.
     Memory: batch x T x V floats, V the alphabet.
     """
+    windows = as_windows(windows)
+    check_numbers(Integral, context=context)
+    check_counts(step=step)
     check_repeats(predict, windows, batch)
     length = windows.shape[1] - 1
     if not 1 <= context < length:
@@ -615,32 +627,69 @@ def lags_within(lags: Sequence[int] | None, length: int) -> list[int]:
     return known
 
 
-def check_windows(windows: Tensor) -> None:
-    """ValueError unless `windows` are rows (n,T+1) of integers, with two or more in each."""
+def as_windows(windows: Tensor) -> Tensor:
+    """`windows` (n,T+1) as int64; ValueError unless they are tokens from 0, two or more in each."""
     if not isinstance(windows, Tensor):
-        got = type(windows).__name__
-    elif windows.is_meta:
-        got = "a tensor on the meta device"
-    elif windows.ndim != 2 or windows.is_floating_point() or len(windows) < 1:
-        got = f"{windows.dtype} of shape {tuple(windows.shape)}"
-    elif windows.shape[1] < 2:
-        got = f"windows of {windows.shape[1]}, in which nothing can be predicted"
-    else:
-        return
-    raise ValueError(f"windows must be a tensor (n,T+1) of integers, T and n at least 1, got {got}")
+        raise _no_windows(type(windows).__name__)
+    if windows.is_meta:
+        raise _no_windows("a tensor on the meta device")
+    has_fractions = windows.is_floating_point() or windows.is_complex()
+    is_of_integers = not has_fractions and windows.dtype != torch.bool
+    if windows.ndim != 2 or not is_of_integers or len(windows) < 1:
+        raise _no_windows(f"{windows.dtype} of shape {tuple(windows.shape)}")
+    if windows.shape[1] < 2:
+        raise _no_windows(f"windows of {windows.shape[1]}, in which nothing can be predicted")
+    tokens = windows.long()
+    smallest = int(tokens.min())
+    if smallest < 0:
+        raise ValueError(f"windows must hold tokens from 0 on, got {smallest}")
+    return tokens
+
+
+def _no_windows(got: str) -> ValueError:
+    """The error of what stands in the place of windows."""
+    return ValueError(
+        f"windows must be a tensor (n,T+1) of integers, T and n at least 1, got {got}"
+    )
+
+
+def check_counts(**given: Any) -> None:
+    """ValueError unless all that is `given` are whole numbers of at least 1."""
+    check_numbers(Integral, **given)
+    for name, value in given.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def check_draws(seed: Any) -> None:
+    """ValueError for a seed that numpy does not draw from."""
+    check_numbers(Integral, seed=seed)
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
+
+
+def check_predict(predict: Any) -> None:
+    """ValueError for what cannot be called with tokens, such as the class of a model."""
+    if isinstance(predict, type):
+        raise ValueError(
+            f"predict must be a function or a model, got the class {predict.__name__}; build one of"
+            " it"
+        )
+    if not callable(predict):
+        raise ValueError(f"predict must be a function or a model, got {brief(predict)}")
 
 
 def check_repeats(predict: Predict, windows: Tensor, batch: int = BATCH) -> None:
-    """ValueError where the same tokens, of the first `batch` of `windows`, give other logits."""
-    check_windows(windows)
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
+    """ValueError where the same tokens, of the first `batch` of `windows`, give other logits.
+
+    windows: those of `as_windows`
+    """
+    check_predict(predict)
+    check_counts(batch=batch)
     inputs = windows[:batch, :-1]
     first = logits_of(predict, inputs)
     moved = moved_by(first, logits_of(predict, inputs)).amax(dim=2)
-    share = ROUNDING if first.device.type == "cpu" else GPU_ROUNDING
-    rounding = share * largest_logit(first)
-    if bool((moved > rounding).any()):
+    if bool((moved > rounding_of(first)).any()):
         window, place = divmod(int(moved.argmax()), moved.shape[1])
         raise ValueError(
             "the model is random: the same tokens give other logits each time, by up to"
@@ -656,8 +705,9 @@ def moved_by(before: Tensor, after: Tensor) -> Tensor:
 
 
 def rounding_of(logits: Tensor) -> float:
-    """The distance that ROUNDING allows these logits."""
-    return ROUNDING * largest_logit(logits)
+    """The distance by which logits may move for no reason on the device of these."""
+    share = ROUNDING if logits.device.type == "cpu" else GPU_ROUNDING
+    return share * largest_logit(logits)
 
 
 def largest_logit(logits: Tensor) -> float:

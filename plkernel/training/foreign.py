@@ -9,9 +9,10 @@ one dictionary and returns a torch.nn.Module with
 and optionally
 
     half_lives()        of every block those of its channels, in bytes: [(N,), ..], positive.
-                        Without it, the decays that plkernel.inspect finds by names of tensors; if
-                        it knows none, rows hold no half-lives. With an argument `position`, a byte
-                        from 1, those there; None for those that rows should hold
+                        Without it, the decays that plkernel.inspect finds by names of tensors, in
+                        steps of one byte, or of as many as an attribute `tokens_per_step` of the
+                        layer says; if it knows none, rows hold no half-lives. With an argument
+                        `position`, a byte from 1, those there; None for those that rows should hold
     kernels(lags)       of every block the weight of an input after `lags` (T,) bytes: [(T,), ..].
                         Without it, the root mean square of these decays; if there are none, rows
                         hold no kernels
@@ -52,8 +53,8 @@ from torch.nn import functional as F
 
 from plkernel.common.cli import MARK, imported, nearest, progress_bar, told
 from plkernel.common.environment import installed
-from plkernel.decays.rates import half_lives, kernel, known_layers
-from plkernel.decays.tensors import of_tensors
+from plkernel.decays.live import live_layers
+from plkernel.decays.rates import half_lives, kernel
 from plkernel.models.init.plan import generator_for
 from plkernel.models.layers import BYTES
 from plkernel.models.mamba2 import OVER_BYTES
@@ -142,7 +143,7 @@ class Foreign(nn.Module):
         settings: Any = getattr(self.module, "config", None)
         config = settings.to_dict() if hasattr(settings, "to_dict") else {}
         try:
-            layers = known_layers(of_tensors(self.module.state_dict(), config))
+            layers = live_layers(self.module, config)
         except ValueError:  # names of a family, but other shapes
             return []
         rates = [replace(layer, position=position).rates_of() for layer in layers]

@@ -165,6 +165,13 @@ def test_neighbouring_seeds_read_other_bytes(draw, seed):
     assert not np.array_equal(draw(data, 3, 8, seed, 0), draw(data, 3, 8, seed - 1, 0))
 
 
+@pytest.mark.parametrize("seed", [-1, 2**64])
+@pytest.mark.parametrize("draw", [training_windows, carried_windows])
+def test_seeds_of_windows_have_64_bits(draw, seed):
+    with pytest.raises(ValueError, match=f"seed must lie between 0 and {2**64 - 1}, got {seed}"):
+        draw(np.arange(100), 3, 8, seed, 0)
+
+
 def test_fixed_windows_fit_to_the_last_byte_and_spread_ones_overlap():
     """As many as are disjoint, and if asked for as many as there are places to begin."""
     data = np.arange(12, dtype=np.uint8)

@@ -307,6 +307,13 @@ def test_what_is_stated_wrongly_is_told_in_one_line(
         assert "\n" not in str(told.value)
 
 
+def test_a_misfit_of_a_bare_layer_begins_with_the_decays() -> None:
+    bare = nn.Module()
+    bare.decay = nn.Parameter(torch.zeros(4))
+    with pytest.raises(ValueError, match=r"^decays 'decay'"):
+        plkernel.watch(bare, decays={"decay": lambda x: None})
+
+
 def test_equal_forms_may_match_twice() -> None:
     decays = {"*.decay": "sigmoid", "layers.*": "sigmoid"}
     model = nn.ModuleDict({"layers": nn.ModuleList([nn.Module()])})

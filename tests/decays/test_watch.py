@@ -741,6 +741,45 @@ def test_options_below_their_least_are_refused(options: dict[str, Any], message:
         plkernel.watch(model(), **options)
 
 
+def test_half_lives_of_a_layer_over_patches_are_in_tokens() -> None:
+    """A patch of 4: half-lives of 1/2, 2, 8 and 32 patches are of 2, 8, 32 and 128 tokens."""
+    watched = model(1)
+    watched.tokens_per_step = 4  # type: ignore[assignment]
+    found = plkernel.watch(watched, context=20).read()
+    lives = [found[f"decay/layer0/half_life_{one}"] for one in ("min", "max")]
+    assert lives == pytest.approx([2.0, 128.0])
+    assert found["decay/layer0/below_token"] == 0.0
+    assert found["decay/layer0/beyond_context"] == 0.5
+    watched.layers[0].mixer.tokens_per_step = 1  # type: ignore[union-attr, index]
+    assert plkernel.watch(watched).read()["decay/layer0/half_life_max"] == pytest.approx(32.0)
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: nn.ModuleDict({"model": one})])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_half_lives_of_our_own_patches_are_those_that_the_model_tells(
+    wrap: Callable[[nn.Module], nn.Module], compiled: bool
+) -> None:
+    patched = SSM(SSMConfig(dim=8, layers=1, patch=4))
+    patched.place_(plkernel.place(8, longest=300.0))
+    inner: Any = torch.compile(patched, backend="eager") if compiled else patched
+    watched = wrap(inner)
+    found = plkernel.watch(watched).read()
+    expected = patched.half_lives()[0]
+    assert found["decay/layer0/half_life_min"] == pytest.approx(float(expected.min()))
+    assert found["decay/layer0/half_life_max"] == pytest.approx(float(expected.max()))
+    assert found["decay/layer0/below_token"] == 0.0
+
+
+@pytest.mark.parametrize("tokens", [0, 2.0, True, "4"])
+def test_tokens_of_a_step_are_a_whole_number(tokens: Any) -> None:
+    watched = model(1)
+    watched.layers[0].mixer.tokens_per_step = tokens  # type: ignore[union-attr, index]
+    with pytest.warns(UserWarning, match="no layer can be read"):
+        watch = plkernel.watch(watched)
+    message = f"tokens_per_step must be a whole number, at least 1, got {tokens!r}"
+    assert message in watch.unseen["layers.0.mixer"]
+
+
 def test_a_reading_is_due_every_so_many_steps_and_once() -> None:
     watch = plkernel.watch(model(1), every=3, step=1)
     assert [bool(watch()) for _ in range(6)] == [False, True, False, False, True, False]

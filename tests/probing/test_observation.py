@@ -4,6 +4,7 @@ projections are given.
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +16,16 @@ from tiny_models import CASES, built
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plkernel.analysis.nodes import place
 from plkernel.commands.inspect import command as inspect
 from plkernel.common.files import load_json
 from plkernel.config.reading import parse_spec
 from plkernel.data.windows import fixed_windows
 from plkernel.decays.families import BY_INPUT
-from plkernel.decays.rates import Layer, quantiles
+from plkernel.decays.rates import Layer, half_lives, quantiles
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
+from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.probing.observation import (
     LEVELS,
     _entry,
@@ -341,6 +344,48 @@ def test_a_run_of_other_peoples_code_reads_a_text_after_consent(
     for layer, (_, rates) in zip(found["layers"], expected, strict=True):
         assert layer["observed"] == pytest.approx(_spread(rates))
         assert layer["observed"] != layer["static"]
+
+
+class Named(nn.Module):
+    """A layer of Mamba-2 that gives softplus its argument by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(32, 4)
+        self.A_log = nn.Parameter(torch.zeros(4))
+        self.dt_bias = nn.Parameter(torch.linspace(-4.0, -1.0, 4))
+        self.D = nn.Parameter(torch.ones(4))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.softplus(input=self.embedding(tokens) + self.dt_bias)
+
+
+def test_an_argument_by_name_is_heard() -> None:
+    model = nn.ModuleDict({"layers": nn.ModuleList([Named()])})
+    layer: Any = model["layers"][0]  # type: ignore[index]
+    ((_, rates),) = observe(model, layer, WINDOWS)
+    with torch.no_grad():
+        expected = torch.cat([layer(window[None])[0] for window in WINDOWS]).numpy()
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("parametrisation", ["free", "ordered"])
+@pytest.mark.parametrize("length", [None, 64])
+def test_half_lives_of_a_model_with_patches_are_in_bytes(
+    parametrisation: Any, length: float | None
+) -> None:
+    sizes = {"dim": 16, "layers": 2, "patch": 4}
+    model = SSM(SSMConfig(**sizes, parametrisation=parametrisation, scaling_length=length))
+    model.place_(place(16, longest=500.0))
+    found = observe(model, model, WINDOWS)
+    # Ordered levels are sums, which a model in float32 rounds.
+    rtol = 1e-12 if parametrisation == "free" else 1e-6
+    for (layer, _), expected in zip(found, model.half_lives(), strict=True):
+        lives = np.sort(half_lives(layer.rates))
+        np.testing.assert_allclose(lives, np.sort(expected.numpy()), rtol=rtol)
+        at_byte_9 = np.sort(half_lives(replace(layer, position=9.0).rates_of()))
+        there = np.sort(model.half_lives(9.0)[0].numpy())
+        np.testing.assert_allclose(at_byte_9, there, rtol=rtol)
 
 
 def test_windows_of_a_model_with_patches_hold_whole_ones(

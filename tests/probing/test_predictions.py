@@ -310,6 +310,52 @@ def test_what_are_no_logits_is_told(predict: Any, message: str) -> None:
         influence(predict, text())
 
 
+INTEGERS: dict[str, Callable[[Tensor], Any]] = {
+    "influence": lambda windows: influence(markov, windows).bits,
+    "truncation": lambda windows: truncation(markov, windows, 4).bpb,
+    "token_losses": lambda windows: token_losses(markov, windows, 4).tolist(),
+    "beyond": lambda windows: beyond(markov, windows, 16)[0].bpb,
+    "probe": lambda windows: probe(markov, windows).bits_per_token,
+}
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int32])
+@pytest.mark.parametrize("measure", INTEGERS)
+def test_windows_of_any_integers_are_read(measure: str, kind: torch.dtype) -> None:
+    read = INTEGERS[measure]
+    assert read(text(3, 32).to(kind)) == read(text(3, 32))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (lambda predict, x: probe(predict, x, batch=2.0), "batch must be a whole number"),
+        (lambda predict, x: probe(predict, x, seed=-1), "seed must be at least 0, got -1"),
+        (lambda predict, x: probe(predict, x, step=0), "step must be at least 1, got 0"),
+        (
+            lambda predict, x: probe(predict, x, window_bytes=[1, 2]),
+            r"window_bytes must be of shape \(3,\), one for each window, got \(2,\)",
+        ),
+        (lambda predict, x: probe(predict, x, window_bytes="x"), "window_bytes must be numbers"),
+        (
+            lambda predict, x: probe(predict, x, window_bytes=[0, 0, 0]),
+            "window_bytes must be finite, at least 0 and not all 0",
+        ),
+        (lambda predict, x: influence(predict, x, seed=-1), "seed must be at least 0, got -1"),
+        (lambda predict, x: influence(predict, x, count=8.0), "count must be a whole number"),
+        (lambda predict, x: truncation(predict, x, 4, step=0), "step must be at least 1, got 0"),
+        (lambda predict, x: beyond(predict, x, 16.0), "context must be a whole number"),
+        (lambda predict, x: beyond(predict, x, 16, step=0), "step must be at least 1, got 0"),
+        (lambda predict, x: token_losses(predict, x, 0), "batch must be at least 1, got 0"),
+        (lambda predict, x: probe(nn.Linear, x), "got the class Linear; build one of it"),
+        (lambda predict, x: token_losses(3, x, 4), "predict must be a function or a model, got 3"),
+    ],
+)
+def test_options_that_are_no_numbers_are_named(asked: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        asked(markov, text(3, 32))
+
+
 @pytest.mark.parametrize("length", [16, 17])
 def test_a_model_that_sees_ahead_is_refused_with_the_place(length: int) -> None:
     """Patches of two show their second token to the first: seen at an even and at an odd length."""
@@ -616,12 +662,19 @@ def test_mistakes_are_one_line(
     gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
     asked = ("--text", __file__)
+    gguf = tmp_path / "model.gguf"
+    gguf.write_bytes(b"GGUF")
     for arguments, message in [
         (("none", "--windows", 0), "windows must be at least 1"),
         (("none", "--seed", -1), "seed must lie between"),
         (("none", "--figure", "p.txt"), "figure must end in .pdf, .png, .svg"),
         ((tmp_path / "none", *asked), "no such file or folder"),
         ((tmp_path, *asked), "target must be a run of plkernel"),
+        (
+            (gpt2 / "model.safetensors", *asked),
+            f"target must be the folder of a model of transformers, got a file in it, {gpt2}",
+        ),
+        ((gguf, *asked), "plkernel.inspect reads the decays of others, which are not run here"),
         ((gpt2, *asked, "--context", 33), "at most 32"),
         ((gpt2,), "text must be given"),
     ]:

@@ -22,6 +22,7 @@ from plkernel.probing.stored_states import (
     stored_losses,
 )
 from plkernel.training.evaluate import token_losses
+from plkernel.training.foreign import without_gpu_code
 
 STEPS = 40
 
@@ -62,7 +63,34 @@ def a_mamba() -> Any:
         return mamba2({**sizes, "state_size": 8, "n_groups": 1, "chunk_size": 16}).eval()
 
 
-MODELS = {"ssm": lambda: an_ssm(2), "rwkv7": a_goose, "mamba2": a_mamba}
+def a_bamba() -> Any:
+    """Mamba-2 and attention with rotary positions, which it counts from 0 unless they are given."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "vocab_size": 256,
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "mamba_n_heads": 4,
+        "mamba_d_head": 8,
+        "mamba_d_state": 8,
+        "mamba_n_groups": 1,
+        "attn_layer_indices": [1],
+        "pad_token_id": 0,
+    }
+    with without_gpu_code():
+        model = transformers.BambaForCausalLM(transformers.BambaConfig(**sizes)).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for values in model.parameters():
+            if values.dim() > 1:
+                values.copy_(0.6 * torch.randn(values.shape, generator=generator))
+    return model
+
+
+MODELS = {"ssm": lambda: an_ssm(2), "rwkv7": a_goose, "mamba2": a_mamba, "bamba": a_bamba}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3"])
@@ -162,6 +190,19 @@ def test_rounding_keeps_what_a_type_has_and_what_is_not_finite() -> None:
         assert rounded(torch.tensor([1e6]), "float16", generator).isinf().all()
 
 
+@pytest.mark.parametrize("generator", [None, torch.Generator().manual_seed(0)])
+def test_a_type_without_infinity_ends_at_its_largest_number(
+    generator: torch.Generator | None,
+) -> None:
+    """Which is 448 in float8_e4m3, whatever a cast of torch makes of larger ones."""
+    numbers = torch.tensor([449.0, -500.0, 1e9, 448.0, 447.9, math.inf, -math.inf, math.nan])
+    found = rounded(numbers, "fp8", generator).tolist()
+    assert found[:4] == [448.0, -448.0, 448.0, 448.0]
+    assert found[4] in ([448.0] if generator is None else [416.0, 448.0])
+    assert found[5:7] == [math.inf, -math.inf]
+    assert math.isnan(found[7])
+
+
 def test_models_without_a_recurrent_state_are_refused() -> None:
     windows = windows_of(1)
     way = [Storage("bf16")]
@@ -179,6 +220,31 @@ def test_models_without_a_recurrent_state_are_refused() -> None:
     attention = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
     with pytest.raises(ValueError, match="model must keep recurrent states in its cache"):
         stored_losses(attention, windows, way)
+    small = {"vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 3, "intermediate_size": 16}
+    heads = {"num_attention_heads": 2, "lru_width": 16, "pad_token_id": 0}
+    within = transformers.RecurrentGemmaForCausalLM(
+        transformers.RecurrentGemmaConfig(**small, **heads)
+    )
+    with pytest.raises(ValueError, match="model must return its cache, got a CausalLMOutput"):
+        stored_losses(within, windows, way)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (SSM, "model must be a model, got the class SSM; build one of it"),
+        (len, "model must be a torch.nn.Module, got builtin_function_or_method"),
+    ],
+)
+def test_what_is_no_model_is_refused(model: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stored_losses(model, windows_of(1), [Storage("bf16")])
+
+
+@pytest.mark.parametrize("storages", ["bf16", ["bf16"], Storage("bf16"), None, [None]])
+def test_what_is_no_list_of_storages_is_refused(storages: Any) -> None:
+    with pytest.raises(ValueError, match="storages must be a list of Storage, such as"):
+        stored_losses(an_ssm(), windows_of(1), storages)
 
 
 def test_a_way_to_store_has_a_name_and_rounds_to_nearest_unless_asked() -> None:
@@ -233,6 +299,14 @@ def test_each_text_has_its_storage_and_every_step_reads_what_is_stored() -> None
             _store(state, [Storage("bf16"), Storage("fp16")], 2, torch.Generator())
     assert reading.states()[0].tolist() == [256.0, 2.0, float(sums[0, 1]), 2.0]
     assert model.read[-1] == [256.0, 1.0, 257.0, 1.0]
+
+
+def test_windows_of_any_integers_are_read() -> None:
+    model = an_ssm()
+    way = [Storage("bf16")]
+    expected = stored_losses(model, windows_of(1), way)
+    for kind in (torch.uint8, torch.int32):
+        assert (stored_losses(model, windows_of(1).to(kind), way) == expected).all()
 
 
 def test_what_is_no_window_is_refused() -> None:

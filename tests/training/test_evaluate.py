@@ -17,14 +17,15 @@ from plkernel.models.init import initialise_
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.training import evaluate
 from plkernel.training.evaluate import (
     Diagnosis,
     Hits,
     _root_mean,
     as_logits,
+    as_windows,
     bits_per_byte,
     check_repeats,
-    check_windows,
     diagnose,
     divergence,
     influence,
@@ -305,17 +306,28 @@ WINDOWS = torch.randint(0, 4, (3, 6), generator=torch.Generator().manual_seed(0)
         (WINDOWS.to("meta"), "got a tensor on the meta device"),
         (WINDOWS[0], r"got torch.int64 of shape \(6,\)"),
         (WINDOWS.float(), r"got torch.float32 of shape \(3, 6\)"),
+        (WINDOWS.bool(), r"got torch.bool of shape \(3, 6\)"),
+        (WINDOWS.to(torch.complex64), r"got torch.complex64 of shape \(3, 6\)"),
         (WINDOWS[:0], r"got torch.int64 of shape \(0, 6\)"),
         (WINDOWS[:, :1], "got windows of 1, in which nothing can be predicted"),
     ],
 )
 def test_what_is_no_window_is_refused(windows: Any, got: str) -> None:
     with pytest.raises(ValueError, match=f"windows must be a tensor .* {got}"):
-        check_windows(windows)
+        as_windows(windows)
+
+
+@pytest.mark.parametrize("token", [-1, -100])
+def test_tokens_below_zero_are_refused(token: int) -> None:
+    """Of which torch leaves -100 out of a loss without a word."""
+    windows = WINDOWS.clone()
+    windows[1, 2] = token
+    with pytest.raises(ValueError, match=f"windows must hold tokens from 0 on, got {token}"):
+        token_losses(uniform, windows, 1)
 
 
 def test_the_smallest_windows_are_one_prediction() -> None:
-    check_windows(WINDOWS[:1, :2])
+    assert as_windows(WINDOWS[:1, :2]).tolist() == WINDOWS[:1, :2].tolist()
     assert token_losses(uniform, WINDOWS[:1, :2], 1).tolist() == [[pytest.approx(2.0)]]
     check_repeats(uniform, WINDOWS, 1)
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
@@ -351,6 +363,13 @@ def test_distances_of_logits_and_the_largest_that_is_finite() -> None:
     assert moved_by(before, -before).tolist() == [2.0, math.inf, math.inf, 6.0]
     assert largest_logit(torch.tensor([1.0, -3.0, -math.inf])) == 3.0
     assert rounding_of(torch.tensor([-2.0, 1.0])) == pytest.approx(2e-4, rel=1e-12)
+
+
+def test_logits_on_a_gpu_may_move_by_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any device but a CPU counts as one."""
+    monkeypatch.setattr(evaluate, "largest_logit", lambda logits: 2.0)
+    assert rounding_of(torch.empty(1)) == 2 * evaluate.ROUNDING
+    assert rounding_of(torch.empty(1, device="meta")) == 2 * evaluate.GPU_ROUNDING
 
 
 @pytest.mark.parametrize(

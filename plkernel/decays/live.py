@@ -1,0 +1,41 @@
+"""Layers with decays of a live model, whose modules say what their tensors do not."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from plkernel.decays.rates import Layer, known_layers
+from plkernel.decays.tensors import of_tensors
+
+STEP = "tokens_per_step"
+"""Attribute of a module whose recurrence takes one step for so many tokens, a patch of them."""
+
+
+def tokens_per_step(model: nn.Module, label: str) -> int:
+    """Tokens of one step of the layer called `label` in `model`, 1 unless a module says others.
+
+    Of the modules around the layer and its own the innermost counts. Raises ValueError for what is
+    no whole number of at least 1.
+    """
+    name, _, _ = label.partition(":")
+    module: Any = model
+    tokens = getattr(model, STEP, 1)
+    for part in name.split("."):
+        module = getattr(module, part, None)
+        tokens = getattr(module, STEP, tokens)
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise ValueError(
+            f"{name or 'model'}: {STEP} must be a whole number, at least 1, got {tokens!r}"
+        )
+    return tokens
+
+
+def live_layers(model: nn.Module, config: Mapping[str, Any]) -> list[Layer]:
+    """All layers of known families in `model`, in order; config: as config.json has it."""
+    layers = []
+    for layer in known_layers(of_tensors(model.state_dict(), config)):
+        stepping = replace(layer, tokens_per_step=tokens_per_step(model, layer.module))
+        layers.append(replace(stepping, rates=stepping.rates_of()))
+    return layers

@@ -12,7 +12,7 @@ beyond it, losses.png and .svg in post-text, post-text-mamba2 and post-text-weig
 each other, recall-mamba2-weighted/trade.png and .svg, and what the longest half-life is worth where
 copies are far, reach/reach.png and .svg, and curves over learning rates, curves.png and .svg in
 rates, rates-longer, rates-parts, rates-wide,
-rates-lru and rates-bare.
+rates-lru, rates-lru-longer, rates-warmup and rates-bare.
 
 The forest of all of them and its numbers are forest/forest.png, .svg and table.json.
 """
@@ -1080,7 +1080,7 @@ if __name__ == "__main__":
     for one in ("post-text", "post-text-mamba2", "post-text-weighted"):
         figures[f"{one}/losses"] = long_windows.figure(one)
     figures["recall-mamba2-weighted/trade"] = trade.figure()
-    for one in ("rates", "rates-longer", "rates-parts", "rates-wide", "rates-lru", "rates-bare"):
+    for one in ("rates", "rates-longer", "rates-parts", "rates-wide", "rates-lru", "rates-lru-longer", "rates-warmup", "rates-bare"):
         curves = rate_figure(curve_results(read_study(RECORDS / one)), "bits per byte")
         assert curves is not None
         figures[f"{one}/curves"] = curves

@@ -193,7 +193,7 @@ DESIGN = {
     "evidence/speed": set(),
     "evidence/starts": (
         {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02", "0.05", "0.039"}
-        | {"0.1", "2.26", "1.13", "0.5", "0.8", "2.5", "4.9", "0.020", "0.032"}
+        | {"0.1", "2.26", "1.13", "0.5", "0.8", "2.5", "4.9", "0.020", "0.032", "0.041", "0.082"}
     ),
     "evidence/models": {
         "1.15",
@@ -795,13 +795,14 @@ def test_falls_of_leads_are_welchs_and_corrected_for_four_none_is_told_from_none
     assert 4 * min(p.values()) > 0.05
 
 
-def test_eight_of_eleven_leads_at_best_rates_are_larger_on_test_text() -> None:
+def test_ten_of_thirteen_leads_at_best_rates_are_larger_on_test_text() -> None:
     curves_of = {
         "rates": THREE_CURVES,
         "rates-longer": LATER,
         "rates-parts": {"placement", "both"},
         "rates-wide": LATER,
         "rates-lru": LATER,
+        "rates-lru-longer": LATER,
     }
     larger = set()
     for study, curves in curves_of.items():
@@ -811,11 +812,11 @@ def test_eight_of_eleven_leads_at_best_rates_are_larger_on_test_text() -> None:
             if leads[1] > leads[0]:
                 larger.add((study, name))
     expected = {("rates-wide", "concentrated")}
-    for study in ("rates", "rates-longer", "rates-lru"):
+    for study in ("rates", "rates-longer", "rates-lru", "rates-lru-longer"):
         expected |= {(study, name) for name in curves_of[study]}
-    assert sum(map(len, curves_of.values())) == 11
+    assert sum(map(len, curves_of.values())) == 13
     assert larger == expected
-    assert len(larger) == 8
+    assert len(larger) == 10
 
 
 def test_counts_that_the_runs_on_four_times_the_text_lose_to() -> None:
@@ -915,6 +916,75 @@ def test_under_the_gain_of_an_lru_short_half_lives_lead_by_more_than_under_ema()
     losses = [row["result"]["final_val_bpb"] for row in rows]
     assert max(losses) < counts["val_bpb"][1]
     assert min(losses) > counts["val_bpb"][3]
+
+
+def test_under_the_gain_of_an_lru_no_lead_is_established_after_four_times_the_text() -> None:
+    report = sentences.record("rates-lru-longer/report/table.json")
+    declared = report["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == ["undecided"] * 3
+    rows = finished_rows("rates-lru-longer")
+    assert len(rows) == 72
+    for text, largest in (("val", 0.0816 / 2), ("test", 0.0843 / 2)):
+        for start in LATER:
+            change = sentences.minimum_change("rates-lru-longer", start, text)
+            assert -largest < change.low < 0 < change.high
+            assert sentences.minimum_p("rates-lru-longer", start, text) > 0.05
+    for start in LATER:
+        low = sentences.lead_interval("rates-lru-longer", f"{start}_0.004", "log-spaced_0.004")
+        assert low.low > 0
+        high = sentences.lead_interval("rates-lru-longer", f"{start}_0.016", "log-spaced_0.016")
+        assert high.low < 0 < high.high
+    (counts,) = sentences.record("rates-lru-longer/references.json")["references"]
+    assert min(row["result"]["final_val_bpb"] for row in rows) > counts["val_bpb"][3]
+    assert min(row["result"]["test_bpb"] for row in rows) > counts["test_bpb"][4]
+    for start in ("log-spaced", *LATER):
+        for rate in ("0.008", "0.016"):
+            losses = [row["result"]["test_bpb"] for row in rows if row["arm"] == f"{start}_{rate}"]
+            assert statistics.fmean(losses) < counts["test_bpb"][3]
+
+
+def test_in_the_pilot_under_an_lru_every_start_is_worse_at_the_highest_rate() -> None:
+    rows = finished_rows("rates-lru-longer/pilot")
+    for start in ("log-spaced", *LATER):
+        at_16, at_32 = (final_losses(rows, f"{start}_{rate}") for rate in ("0.016", "0.032"))
+        assert len(at_16) == 3
+        assert max(at_16) < min(at_32)
+
+
+def test_a_longer_warm_up_is_worth_as_much_as_short_half_lives() -> None:
+    report = sentences.record("rates-warmup/report/table.json")
+    declared = report["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == ["confirmed"] * 3
+    rows = finished_rows("rates-warmup")
+    assert len(rows) == 96
+    rates = ("0.004", "0.008", "0.016", "0.032")
+    best = {}
+    for start in ("log-spaced", "log-spaced-200", "short-matched", "short-matched-200"):
+        means = [statistics.fmean(final_losses(rows, f"{start}_{rate}")) for rate in rates]
+        best[start] = rates[means.index(min(means))]
+    assert best["log-spaced"] == "0.008"
+    assert best["log-spaced-200"] == "0.016"
+    for rate in rates:
+        assert (
+            sentences.lead("rates-warmup", f"short-matched-200_{rate}", f"log-spaced-200_{rate}")
+            > 0
+        )
+    for text in ("val", "test"):
+        by_warmup = sentences.minimum_lead("rates-warmup", "log-spaced-200", text)
+        by_start = sentences.minimum_lead("rates-warmup", "short-matched", text)
+        assert abs(by_warmup - by_start) < 0.003
+        gains = [
+            sentences.minimum("rates-warmup", start, text)
+            - sentences.minimum("rates-warmup", f"{start}-200", text)
+            for start in ("short-matched", "log-spaced")
+        ]
+        assert 0 < gains[0] < gains[1]
+
+
+def test_curves_after_little_text_are_of_the_short_warm_up() -> None:
+    for study in ("rates", "rates-parts", "rates-wide", "rates-lru", "rates-bare"):
+        spec = sentences.record(f"{study}/spec.json")
+        assert (spec["train"]["steps"], spec["train"]["warmup"]) == (600, 50)
 
 
 def test_without_a_gain_short_half_lives_lead_and_output_scale_is_not_why() -> None:

@@ -98,9 +98,13 @@ def together(work: Callable[[], Any], threads: int) -> None:
         work()
         return
     if threads not in _helpers:
-        pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel")
-        _helpers[threads] = Helpers(pool, threads - 1)
+        _helpers[threads] = Helpers(_pool(threads - 1), threads - 1)
     _helpers[threads].share(work)
+
+
+def _pool(count: int) -> Executor:
+    """Threads that begin with their first jobs."""
+    return ThreadPoolExecutor(count, thread_name_prefix="kernel")
 
 
 class Helpers:
@@ -153,13 +157,38 @@ class Helpers:
         """The jobs of the helpers; fewer where none can begin.
 
         A thread, or a function of atexit, may outlast the main thread, after which the interpreter
-        begins no threads; and a system may allow no more.
+        begins no threads; and a system may allow no more. A pool that cannot begin a thread has
+        queued the job before it says so. A thread that it has may take the job, which therefore is
+        among those returned.
         """
-        jobs = []
-        with suppress(RuntimeError):
+        pool = self.pool
+        jobs: list[Future[float]] = []
+        try:
             for _ in range(self.count):
-                jobs.append(self.pool.submit(self._computed, work))
+                jobs.append(Future())
+                pool.submit(self._do, jobs[-1], work)
+        except RuntimeError:
+            self._replace(pool)
         return jobs
+
+    def _replace(self, pool: Executor) -> None:
+        """Let go of a pool that cannot begin a thread, and so of its queue; ask none for a while.
+
+        Without a thread to empty it the queue would keep all arrays of `work`.
+        """
+        self.pool = _pool(self.count)
+        pool.shutdown(wait=False)
+        self.alone = LONGEST_PAUSE
+        self._begin_trial()
+
+    def _do(self, job: Future[float], work: Callable[[], Any]) -> None:
+        """Do a job in this thread unless it was cancelled."""
+        if not job.set_running_or_notify_cancel():
+            return
+        try:
+            job.set_result(self._computed(work))
+        except BaseException as error:  # raised again in the thread that asks for the result
+            job.set_exception(error)
 
     def _computed(self, work: Callable[[], Any]) -> float:
         """Return the CPU seconds of `work` in this thread."""

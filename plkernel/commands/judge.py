@@ -83,7 +83,7 @@ def command(
     check_folder(out, "out")
     every = read_rows(rows, columns)
     values, used = last_values(every, at)
-    note = early_note(every, used) if at is None else None
+    note = early_note(every, used, baseline, stating) if at is None else None
     result = judged(values, baseline, stating, hope, used, [note] if note else [])
     print(render(result, better), flush=True)
     refuse_links(out)

@@ -11,25 +11,38 @@ from plkernel.decays.tensors import of_tensors
 
 STEP = "tokens_per_step"
 """Attribute of a module whose recurrence takes one step for so many tokens, a patch of them."""
+CONTAINERS = (nn.ModuleDict, nn.ModuleList, nn.ParameterDict, nn.ParameterList)
+"""Modules that hold parameters for the one around them, as those of `parametrize` do."""
 
 
 def tokens_per_step(model: nn.Module, label: str) -> int:
-    """Tokens of one step of the layer called `label` in `model`, 1 unless a module says others.
+    """Tokens of one step of the layer called `label` in `model`, 1 unless its module says others.
 
-    Of the modules around the layer and its own the innermost counts. Raises ValueError for what is
-    no whole number of at least 1.
+    An attribute of a module around it does not count: trainers keep the tokens of a batch by that
+    name. Raises ValueError for what is no whole number of at least 1.
     """
     name, _, _ = label.partition(":")
-    module: Any = model
-    tokens = getattr(model, STEP, 1)
-    for part in name.split("."):
-        module = getattr(module, part, None)
-        tokens = getattr(module, STEP, tokens)
+    tokens = getattr(_module_of(model, name), STEP, 1)
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise ValueError(
             f"{name or 'model'}: {STEP} must be a whole number, at least 1, got {tokens!r}"
         )
     return tokens
+
+
+def _module_of(model: nn.Module, name: str) -> Any:
+    """The module called `name`, or the one around the containers that it is in.
+
+    None where `model` has no module of that name.
+    """
+    module: Any = model
+    found: Any = model
+    parts = name.split(".") if name else []
+    for part in parts:
+        module = getattr(module, part, None)
+        if not isinstance(module, CONTAINERS):
+            found = module
+    return found
 
 
 def live_layers(model: nn.Module, config: Mapping[str, Any]) -> list[Layer]:

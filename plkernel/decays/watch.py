@@ -85,7 +85,8 @@ class watch:
                                                                  one that takes more, by name
 
     A layer whose recurrence takes one step for several tokens says how many in an attribute
-    `tokens_per_step` of its module, as those of plkernel do.
+    `tokens_per_step` of its own module, as those of plkernel do; the module of stated decays is the
+    one that holds their parameter. The same attribute of a module around it does not count.
 
     Call it after each step: it returns {} or, every `every` steps, floats by name. In each layer,
     over its channels:

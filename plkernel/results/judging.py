@@ -20,7 +20,7 @@ from plkernel.config.schema import BOUNDED, Claim, explained
 from plkernel.config.spec import heading
 from plkernel.config.toml_types import check_types
 from plkernel.results.claims import Claimed, Judgement, judge_family
-from plkernel.results.rows import Row, ended_early
+from plkernel.results.rows import Row, ended_early, last_values
 from plkernel.results.statistics import (
     ALPHA,
     PairedDifference,
@@ -149,15 +149,18 @@ def judged(
     hope      a difference; the seeds that would find it 8 times in 10 are told
     notes     sentences on the rows, such as that of `early_note`
 
-    Raises ValueError for fewer than two arms, an arm that is not there, and no pair of values.
+    Raises ValueError for fewer than two arms with finite values, an arm that is not there, and a
+    baseline without a finite value.
     """
     stating = stating or Stating()
     kept = [row for row in rows if math.isfinite(row.value)]
     left_out = tuple(_run_name(row) for row in rows if not math.isfinite(row.value))
-    arms = list(dict.fromkeys(row.arm for row in kept))
-    if len(arms) < 2:
-        raise ValueError(f"rows must hold two arms or more, got {', '.join(arms) or 'none'}")
-    base = _baseline(arms, stating.baseline if baseline is None else baseline)
+    every_arm = _arms(rows)
+    if len(every_arm) < 2:
+        raise ValueError(f"rows must hold two arms or more, got {', '.join(every_arm) or 'none'}")
+    base = _baseline(every_arm, stating.baseline if baseline is None else baseline)
+    _check_values(rows, base, step)
+    arms = _arms(kept)
     groups = _by_size_and_arm(kept)
     return Judged(
         baseline=base,
@@ -172,19 +175,37 @@ def judged(
     )
 
 
-def early_note(rows: Sequence[Row], step: float | None) -> str | None:
+def early_note(
+    rows: Sequence[Row],
+    step: float | None,
+    baseline: str | None = None,
+    stating: Stating | None = None,
+) -> str | None:
     """The sentence on runs that end before others, where arms are compared at their `step`.
 
-    None where no run ends early.
+    It names the last step of the others where arms can be compared there too. None where no run
+    ends early.
     """
     early, last = ended_early(rows, step)
     if last is None:
         return None
     ends = [f"{_run_name(row)} at step {row.step:g}" for row in early]
-    return (
-        f"compared at step {step:g}, as some runs end before step {last:g}: {_some(ends)}; to leave"
-        f" these out, give --at {last:g}"
-    )
+    note = f"compared at step {step:g}, as some runs end before step {last:g}: {_some(ends)}"
+    if not _can_judge(rows, last, baseline, stating):
+        return note
+    return f"{note}; to leave these out, give --at {last:g}"
+
+
+def _can_judge(
+    rows: Sequence[Row], at: float, baseline: str | None, stating: Stating | None
+) -> bool:
+    """True where arms can be compared at a step, and with the baseline."""
+    try:
+        values, _ = last_values(rows, at)
+        judged(values, baseline, stating)
+    except ValueError:
+        return False
+    return True
 
 
 def _some(words: Sequence[str]) -> str:
@@ -192,6 +213,29 @@ def _some(words: Sequence[str]) -> str:
     more = len(words) - MOST_LISTED
     told = ", ".join(words[:MOST_LISTED])
     return told if more <= 0 else f"{told} and {more} more"
+
+
+def _arms(rows: Sequence[Row]) -> list[str]:
+    """The arms of rows, in order."""
+    return list(dict.fromkeys(row.arm for row in rows))
+
+
+def _check_values(rows: Sequence[Row], base: str, step: float | None) -> None:
+    """ValueError unless the baseline and another arm have finite values."""
+    with_values = _arms([row for row in rows if math.isfinite(row.value)])
+    place = "" if step is None else f" at step {step:g}"
+    if base not in with_values:
+        runs = [_run_name(row) for row in rows if row.arm == base]
+        raise ValueError(
+            f"baseline must have a run with a finite value{place}, got {base!r}, which has none:"
+            f" {_some(runs)}; give --baseline of another arm"
+        )
+    if len(with_values) < 2:
+        without = [arm for arm in _arms(rows) if arm not in with_values]
+        raise ValueError(
+            f"rows must hold two arms or more with a finite value{place}, got {base} alone: no run"
+            f" of {_some(without)} has one"
+        )
 
 
 def _by_size_and_arm(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
@@ -214,8 +258,8 @@ def _all_compared(
     for size, by_arm in groups.items():
         if base not in by_arm:
             raise ValueError(
-                f"baseline must have runs of size {size}, got {base!r}, which has none; name"
-                " another, or leave the size out"
+                f"baseline must have a run of size {size} with a finite value, got {base!r}, which"
+                " has none; name another, or leave the size out"
             )
         others = [arm for arm in arms if arm in by_arm and arm != base]
         compared += [_compared(arm, size, by_arm[arm], by_arm[base], hope) for arm in others]
@@ -327,7 +371,7 @@ def _verdicts(
 ) -> dict[str, Judgement]:
     """The judgement of every hypothesis, corrected for its family."""
     _check_stated(hypotheses)
-    arms = list(dict.fromkeys(row.arm for row in rows))
+    arms = _arms(rows)
     sizes = list(dict.fromkeys(row.size for row in rows))
     families: dict[str, dict[str, Claimed]] = {}
     alphas = {one.family: one.alpha for one in hypotheses}

@@ -35,6 +35,8 @@ KNOWN = {
     "size": ("size",),
 }
 """Names of columns, without regard to case, by what they hold."""
+NO_VALUES = {name for kind, names in KNOWN.items() if kind != "value" for name in names}
+"""Names of columns that are not taken for values, also where others tell arms and seeds."""
 WIDE = " - "
 """Between the name of a run and its metric, in a chart that wandb exports: one column a run."""
 WIDE_BOUNDS = ("__MIN", "__MAX")
@@ -303,10 +305,8 @@ def _value_column(path: Path, table: "DataFrame", columns: Columns) -> str:
     found = _column(path, table, "value", columns.value, needed=columns.value is not None)
     if found:
         return found
-    taken = {
-        _found(table, kind, getattr(columns, kind)) for kind in ("seed", "run", "step", "size")
-    }
-    taken |= set(_arm_columns(path, table, columns))
+    taken = {columns.seed, columns.run, columns.step, columns.size, *columns.arm}
+    taken |= {name for name in _names(table) if name.lower() in NO_VALUES}
     filled = table.dropna(axis="columns", how="all")  # pandas takes empty columns for numbers
     numeric = [name for name in filled.select_dtypes("number").columns if name not in taken]
     if len(numeric) == 1:
@@ -443,10 +443,10 @@ def _seed(path: Path, at: int, value: Any) -> int:
 def last_values(rows: Iterable[Row], at: float | None = None) -> tuple[list[Row], float | None]:
     """One row for each run, and the step that it is of: `at`, else the last that all runs have.
 
-    A run whose own last value is not finite has diverged and does not decide the step. It keeps its
-    row there, or its last one. So does, with a value of NaN, a run that ended before `at`. Rows
-    without steps are one for each run. Raises ValueError for two rows of one run at one step, and
-    where runs have no step in common.
+    A run whose own last value is not finite has diverged and does not decide the step. Its value
+    there is NaN, and so is that of a run that ended before `at`. Rows without steps are one for
+    each run. Raises ValueError for two rows of one run at one step, and where runs have no step in
+    common.
     """
     every = list(rows)
     unseeded = [row for row in every if _is_a_run(row)]
@@ -455,14 +455,14 @@ def last_values(rows: Iterable[Row], at: float | None = None) -> tuple[list[Row]
         return unseeded, None
     if at is not None:
         return _at_step(runs, at), at
-    sound = [by_step for by_step in runs.values() if math.isfinite(_last(by_step).value)]
+    sound = [by_step for by_step in runs.values() if not _has_diverged(by_step)]
     if not sound:
         return unseeded + [_last(by_step) for by_step in runs.values()], None
     common = set(sound[0]).intersection(*sound[1:])
     if not common:
         raise ValueError("rows: the runs have no step in common; give one that they have with --at")
     step = max(common, key=_order)
-    return unseeded + [by_step.get(step, _last(by_step)) for by_step in runs.values()], step
+    return unseeded + _at_step(runs, step), step
 
 
 def ended_early(rows: Iterable[Row], step: float | None) -> tuple[list[Row], float | None]:
@@ -490,6 +490,11 @@ def _last(by_step: Steps) -> Row:
     return by_step[max(by_step, key=_order)]
 
 
+def _has_diverged(by_step: Steps) -> bool:
+    """True for a run whose last value is not finite."""
+    return not math.isfinite(_last(by_step).value)
+
+
 def _is_a_run(row: Row) -> bool:
     """True where a row is all of its run: it tells neither a seed nor a step."""
     return row.seed is None and row.step is None
@@ -510,20 +515,22 @@ def _rows_by_step(rows: Iterable[Row]) -> dict[RunKey, Steps]:
     return runs
 
 
-def _at_step(runs: Mapping[RunKey, Steps], at: float) -> list[Row]:
-    """The row of every run at a step; with a value of NaN where a run ended before it.
+def _at_step(runs: Mapping[RunKey, Steps], at: float | None) -> list[Row]:
+    """The row of every run at a step; with a value of NaN where a run diverged or ended before it.
 
-    Raises ValueError where no run has a value there, and, naming it, where one that goes on has
-    none.
+    Raises ValueError where none but runs that diverged have a value there, and, naming it, where
+    one that goes on has none.
     """
-    is_known = any(at in by_step for by_step in runs.values())
+    sound = [by_step for by_step in runs.values() if not _has_diverged(by_step)]
+    is_known = any(at in by_step for by_step in sound)
     found = []
     for (arm, seed, _), by_step in runs.items():
         last = _last(by_step)
-        if at in by_step:
-            found.append(by_step[at])
-        elif is_known and _order(last.step) < at:
+        has_ended = is_known and _order(last.step) < _order(at)
+        if _has_diverged(by_step) or has_ended:
             found.append(last._replace(value=math.nan, step=at))
+        elif at in by_step:
+            found.append(by_step[at])
         else:
             raise ValueError(
                 f"at must be a step of all runs that go so far, got {at:g}, which arm {arm!r} with"

@@ -11,8 +11,9 @@ and optionally
     half_lives()        of every block those of its channels, in bytes: [(N,), ..], positive.
                         Without it, the decays that plkernel.inspect finds by names of tensors, in
                         steps of one byte, or of as many as an attribute `tokens_per_step` of the
-                        layer says; if it knows none, rows hold no half-lives. With an argument
-                        `position`, a byte from 1, those there; None for those that rows should hold
+                        layer's own module says; if it knows none, rows hold no half-lives. With an
+                        argument `position`, a byte from 1, those there; None for those that rows
+                        should hold
     kernels(lags)       of every block the weight of an input after `lags` (T,) bytes: [(T,), ..].
                         Without it, the root mean square of these decays; if there are none, rows
                         hold no kernels

@@ -66,7 +66,9 @@ COMPARISONS = (
     Compared(BEST, "0.08 M, 1.2 MB, LRU: short", "rates-lru", "short-matched", minimum=True),
     Compared(BEST, "0.08 M, 1.2 MB, LRU: concentrated", "rates-lru", "concentrated", minimum=True),
     Compared(BEST, "0.08 M, 4.9 MB, LRU: short", "rates-lru-longer", "short-matched", minimum=True),
-    Compared(BEST, "0.08 M, 4.9 MB, LRU: concentrated", "rates-lru-longer", "concentrated", minimum=True),
+    Compared(
+        BEST, "0.08 M, 4.9 MB, LRU: concentrated", "rates-lru-longer", "concentrated", minimum=True
+    ),
     Compared(BEST, "0.92 M, 1.2 MB: short", "rates-wide", "short-matched", minimum=True),
     Compared(BEST, "0.92 M, 1.2 MB: concentrated", "rates-wide", "concentrated", minimum=True),
     Compared(LOW, "0.08 M, 1e-3: short", "memory-length", "short_low"),

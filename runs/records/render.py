@@ -11,8 +11,8 @@ recall-post, -capacity, -far, -far-fast, -mamba2, -mamba2-held and -mamba2-weigh
 beyond it, losses.png and .svg in post-text, post-text-mamba2 and post-text-weighted, both against
 each other, recall-mamba2-weighted/trade.png and .svg, and what the longest half-life is worth where
 copies are far, reach/reach.png and .svg, and curves over learning rates, curves.png and .svg in
-rates, rates-longer, rates-parts, rates-wide,
-rates-lru, rates-lru-longer, rates-warmup and rates-bare.
+rates, rates-longer, rates-parts, rates-wide, rates-lru, rates-lru-longer, rates-warmup and
+rates-bare.
 
 The forest of all of them and its numbers are forest/forest.png, .svg and table.json.
 """
@@ -72,6 +72,17 @@ from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
 ROOT = RECORDS.parents[1]
+CURVES = (
+    "rates",
+    "rates-longer",
+    "rates-parts",
+    "rates-wide",
+    "rates-lru",
+    "rates-lru-longer",
+    "rates-warmup",
+    "rates-bare",
+)
+"""Studies whose curves over learning rates are drawn."""
 PART = re.compile(r"(<!-- record:([\w /-]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -1080,7 +1091,7 @@ if __name__ == "__main__":
     for one in ("post-text", "post-text-mamba2", "post-text-weighted"):
         figures[f"{one}/losses"] = long_windows.figure(one)
     figures["recall-mamba2-weighted/trade"] = trade.figure()
-    for one in ("rates", "rates-longer", "rates-parts", "rates-wide", "rates-lru", "rates-lru-longer", "rates-warmup", "rates-bare"):
+    for one in CURVES:
         curves = rate_figure(curve_results(read_study(RECORDS / one)), "bits per byte")
         assert curves is not None
         figures[f"{one}/curves"] = curves

@@ -20,9 +20,11 @@ from tiny_models import FAST, SLOW
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.nn.utils import parametrize
 
 import plkernel
 from plkernel.decays.bare import PARENT
+from plkernel.decays.live import live_layers
 from plkernel.decays.watch import _labels, _Treated, lightning_callback, trainer_callback
 from plkernel.models.ssm import SSM, SSMConfig
 
@@ -744,14 +746,44 @@ def test_options_below_their_least_are_refused(options: dict[str, Any], message:
 def test_half_lives_of_a_layer_over_patches_are_in_tokens() -> None:
     """A patch of 4: half-lives of 1/2, 2, 8 and 32 patches are of 2, 8, 32 and 128 tokens."""
     watched = model(1)
-    watched.tokens_per_step = 4  # type: ignore[assignment]
+    watched.layers[0].mixer.tokens_per_step = 4  # type: ignore[union-attr, index]
     found = plkernel.watch(watched, context=20).read()
     lives = [found[f"decay/layer0/half_life_{one}"] for one in ("min", "max")]
     assert lives == pytest.approx([2.0, 128.0])
     assert found["decay/layer0/below_token"] == 0.0
     assert found["decay/layer0/beyond_context"] == 0.5
-    watched.layers[0].mixer.tokens_per_step = 1  # type: ignore[union-attr, index]
-    assert plkernel.watch(watched).read()["decay/layer0/half_life_max"] == pytest.approx(32.0)
+
+
+@pytest.mark.parametrize("tokens", [524_288, 5e5])
+@pytest.mark.parametrize("place", ["", "layers", "layers.0"])
+def test_tokens_per_step_of_a_module_around_the_layer_are_those_of_a_trainer(
+    tokens: Any, place: str
+) -> None:
+    watched = model(1)
+    watched.get_submodule(place).tokens_per_step = tokens
+    watch = plkernel.watch(watched)
+    assert watch.unseen == {}
+    assert watch.read()["decay/layer0/half_life_max"] == pytest.approx(32.0)
+    [layer] = live_layers(watched, {})
+    assert layer.tokens_per_step == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "parametrised", "listed", "alone"])
+def test_the_module_that_holds_stated_decays_says_the_tokens_of_a_step(kind: str) -> None:
+    """Also where its parameter is in a container, and where it is the whole model."""
+    layer = nn.Module()
+    decays = nn.Parameter(torch.full((4,), 0.5))
+    if kind == "listed":
+        layer.decays = nn.ParameterList([decays])
+    else:
+        layer.decays = decays
+    if kind == "parametrised":
+        parametrize.register_parametrization(layer, "decays", nn.Identity())
+    layer.tokens_per_step = 4  # type: ignore[assignment]
+    watched = layer if kind == "alone" else nn.ModuleDict({"mixer": layer})
+    found = plkernel.watch(watched, decays={"*decays*": lambda x: x}).read()
+    [longest] = [value for name, value in found.items() if name.endswith("/half_life_max")]
+    assert longest == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: nn.ModuleDict({"model": one})])

@@ -2,6 +2,7 @@
 its sources.
 """
 
+import gc
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -115,6 +117,52 @@ def test_it_computes_where_no_further_thread_can_begin() -> None:
     ended: list[None] = []
     helpers.share(lambda: ended.append(None))
     assert len(ended) == 1
+
+
+class Queueing(ThreadPoolExecutor):
+    """Begins a thread and says that it cannot, as a pool whose threads are busy when asked."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        super().submit(fn, *args, **kwargs)
+        raise RuntimeError("can't start new thread")
+
+
+def test_a_thread_that_takes_a_job_of_a_pool_that_fails_is_waited_for() -> None:
+    helpers = compiled.Helpers(Queueing(1), 1)
+    both = threading.Barrier(2, timeout=30)
+    ended = []
+
+    def work() -> None:
+        both.wait()
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.05)
+        ended.append(threading.current_thread())
+
+    helpers.share(work)
+    assert len(set(ended)) == 2
+
+
+def test_nothing_is_kept_where_no_thread_can_begin_and_none_is_asked_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[None] = []
+    kept = []
+
+    def no_thread(thread: threading.Thread) -> None:
+        asked.append(None)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    helpers = compiled.Helpers(ThreadPoolExecutor(1), 1)
+    turns = compiled.TRIAL + 1
+    for _ in range(turns * (compiled.LONGEST_PAUSE + 1)):
+        array = torch.zeros(1)
+        helpers.share(array.zero_)
+        kept.append(weakref.ref(array))
+    assert len(asked) == turns
+    del array
+    gc.collect()
+    assert [one for one in kept if one() is not None] == []
 
 
 class Machine(Executor):

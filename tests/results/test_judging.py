@@ -276,6 +276,57 @@ def test_a_run_that_ends_early_decides_the_step_and_is_named(tmp_path: Path) -> 
     assert early_note([Row("a", 0, 1.0, 10), Row("b", 0, math.nan, 5)], 10) is None
 
 
+ENDS = "10,1,1,2,2,,\n18,,,1,,,\n19,,1,,,,\n20,1,,,,,\n20.5,,,,1,,\n"
+"""Steps of a chart at which some run ends: only a-1 has the last of them."""
+
+
+@pytest.mark.parametrize(
+    ("chart", "baseline", "is_advised"),
+    [
+        (ENDS, "base", False),
+        (ENDS, "a", False),
+        ("10,1,,2,,3,\n20,1,,,,3,\n", "base", True),
+        ("10,1,,2,,3,\n20,1,,,,3,\n", "a", False),
+    ],
+)
+def test_a_later_step_is_advised_where_arms_can_be_compared_there(
+    chart: str, baseline: str, is_advised: bool, tmp_path: Path
+) -> None:
+    rows = [row for row in read_rows(write(tmp_path, CHART + chart)) if math.isfinite(row.value)]
+    _, step = last_values(rows)
+    assert step == 10
+    told = early_note(rows, step, baseline)
+    assert told is not None
+    assert told.startswith("compared at step 10, as some runs end before step 20")
+    assert ("--at" in told) == is_advised
+    last = max(row.step for row in rows if row.step is not None)
+    if is_advised:
+        later, _ = last_values(rows, last)
+        assert judged(later, baseline, step=last).compared
+
+
+@pytest.mark.parametrize("at", [None, 10])
+def test_a_run_that_diverged_is_left_out_also_at_a_step_at_which_it_had_not(
+    at: float | None,
+) -> None:
+    rows = [
+        *(Row("base", 0, 1.0, 10), Row("base", 1, 1.1, 10), Row("base", 0, 0.9, 20)),
+        *(Row("a", 0, 2.0, 10), Row("a", 0, math.nan, 20)),
+        *(Row("a", 1, 2.0, 10), Row("a", 1, 1.9, 20)),
+    ]
+    values, step = last_values(rows, at)
+    assert step == 10
+    assert judged(values, step=step).left_out == ("a/seed-0",)
+
+
+def test_a_run_that_diverged_later_does_not_forbid_a_step_that_it_lacks() -> None:
+    rows = [Row("base", 0, 1.0, 30), Row("a", 0, 2.0, 30), Row("a", 1, math.nan, 35)]
+    values, _ = last_values(rows, 30)
+    assert judged(values).left_out == ("a/seed-1",)
+    with pytest.raises(ValueError, match="got 35, which arm 'base' with seed 0 has not"):
+        last_values(rows, 35)
+
+
 def test_a_folder_of_tensorboard_without_scalars_is_a_run_without_values(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -322,6 +373,16 @@ def test_arms_that_are_numbers_are_no_values(tmp_path: Path) -> None:
     lines = [line, {**line, "seed": 2**53}]
     path = write(tmp_path, "\n".join(map(json.dumps, lines)), "rows.jsonl")
     assert read_rows(path) == [Row("0.001", 2**53 + 1, 1.5), Row("0.001", 2**53, 1.5)]
+
+
+@pytest.mark.parametrize("name", ["group", "Method", "arm", "run_id", "_step"])
+@pytest.mark.parametrize("columns", [Columns(run="label"), Columns(arm=["kind"])])
+def test_numbers_in_columns_of_a_usual_name_are_no_values(
+    name: str, columns: Columns, tmp_path: Path
+) -> None:
+    line = {"label": "a_seed3", "kind": "a", "seed": 3, "step": 5, name: 1, "loss": 1.5}
+    path = write(tmp_path, json.dumps(line), "rows.jsonl")
+    assert read_rows(path, columns) == [Row("a", 3, 1.5, 5.0)]
 
 
 # Numbers
@@ -587,6 +648,27 @@ def test_seeds_are_told() -> None:
 def test_one_arm_is_not_enough() -> None:
     with pytest.raises(ValueError, match="rows must hold two arms or more, got a"):
         judged([Row("a", 0, 1.0), Row("a", 1, 2.0)])
+    told = "with a finite value at step 20, got a alone: no run of b, c has one"
+    rows = [Row("a", 0, 1.0), Row("b", 0, math.nan), Row("c", 0, math.inf)]
+    with pytest.raises(ValueError, match=told):
+        judged(rows, step=20)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("baseline", None), ("base", "base"), ("c", "c"), ("c", None)]
+)
+def test_a_baseline_of_which_every_run_diverged_is_not_replaced(
+    name: str, given: str | None
+) -> None:
+    rows = [Row(name, seed, math.nan) for seed in range(2)] + drawn({"a": 0.0, "b": -0.1})
+    one = Stated(name="x", arm="b", claim="lower")
+    told = (
+        f"baseline must have a run with a finite value, got '{name}', which has none:"
+        f" {name}/seed-0, {name}/seed-1; give --baseline of another arm"
+    )
+    with pytest.raises(ValueError, match=told):
+        judged(rows, given, Stating(hypotheses=(one,)))
+    assert judged(rows, "a", Stating(hypotheses=(one,))).verdicts["x"].verdict == "confirmed"
 
 
 def test_what_is_judged_does_not_change() -> None:
@@ -720,7 +802,7 @@ def test_tables_have_a_column_of_sizes_and_of_seeds_where_they_are_asked_for() -
 def test_a_size_whose_runs_lack_the_baseline_is_refused() -> None:
     rows = drawn({"base": 0.0, "a": 0.1}, seeds=2)
     other = [row._replace(size="9M") for row in rows if row.arm == "a"]
-    with pytest.raises(ValueError, match="baseline must have runs of size 9M, got 'base'"):
+    with pytest.raises(ValueError, match="baseline must have a run of size 9M with a finite value"):
         judged([*rows, *other])
 
 

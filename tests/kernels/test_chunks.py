@@ -122,11 +122,10 @@ def test_threads_that_bring_too_little_pause_after_a_trial(
         now += 0.5
         return now
 
-    pool: Any = SimpleNamespace(
-        submit=lambda work, *given: SimpleNamespace(
-            cancel=lambda: False, result=lambda: speed * 0.5 - 0.25
-        )
-    )
+    def submit(do: Any, job: Any, work: Any) -> None:
+        job.set_result(speed * 0.5 - 0.25)
+
+    pool: Any = SimpleNamespace(submit=submit)
     monkeypatch.setattr("plkernel.kernels.compiled.time", SimpleNamespace(perf_counter=wall))
     helpers = Helpers(pool, 1)
     monkeypatch.setattr(helpers, "_computed", lambda work: work() or 0.25)

@@ -81,7 +81,7 @@ ORDER = 6
 NEWTON_STEPS = 4
 """Steps of Newton's method that invert the cumulative within a cell."""
 NOT_FOLLOWED = 1.0
-"""Half the range of ln(kernel / target), in e-folds, above which a kernel is warned of."""
+"""Half the range of ln(kernel / target), in e-folds, above which a kernel does not follow it."""
 LAW_POINTS = 32
 """Lags, evenly spaced in their logarithm, on which a placed kernel is held against its law."""
 SMOOTH_POINTS = 160

@@ -3,11 +3,9 @@
 import math
 
 from plkernel.analysis.exponentials import power_law_target
-from plkernel.analysis.nodes import SLOWEST, Aim, Gain, Nodes, node_scores
+from plkernel.analysis.nodes import NOT_FOLLOWED, SLOWEST, Aim, Gain, Nodes, node_scores
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 
-LARGEST_E_LOG = 1.0
-"""Largest half range of ln(kernel / law): a kernel misses its law by a factor of e either way."""
 ZIGZAG = 2.5
 """Amplitude of the rise and fall of w0 of RWKV-7 in every head at the start, times
 `models.spectrum.zigzag`."""
@@ -90,16 +88,16 @@ def _key_scale(k_clamp: bool, goose: bool) -> str:
 
 
 def _check_law(nodes: Nodes, aim: Aim, max_lag: int, k_clamp: bool, goose: bool) -> None:
-    """ValueError where the kernel of the nodes misses the law by more than LARGEST_E_LOG."""
+    """ValueError where the kernel of the nodes misses the law by more than NOT_FOLLOWED."""
     target = power_law_target(aim.exponent, max_lag)
     e_log = node_scores(nodes, target, aim.kernel, aim.lag).e_log
-    if e_log <= LARGEST_E_LOG:
+    if e_log <= NOT_FOLLOWED:
         return
     head_size = len(nodes.rates)
     nearest = 1 if goose else 2
     clamp = "" if k_clamp or goose else ", k_clamp = true"
     raise ValueError(
         f"kernel of {head_size} nodes must follow d**-{aim.exponent:g} on distances"
-        f" {nearest}..{max_lag} within a factor of exp({LARGEST_E_LOG:g}) either way, got"
+        f" {nearest}..{max_lag} within a factor of exp({NOT_FOLLOWED:g}) either way, got"
         f" exp({e_log:.3g}); use a head_size above {head_size}{clamp} or a smaller tempering"
     )

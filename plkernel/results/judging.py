@@ -565,25 +565,26 @@ def _unpaired(result: Judged) -> list[str]:
 
 def _verdict_table(result: Judged) -> str:
     """A row for every hypothesis, with its size where there are several."""
+    has_sizes = len({one.size for one in result.compared}) > 1
+    header = ["hypothesis"]
+    if has_sizes:
+        header.append("size")
+    header += ["verdict", "difference", "interval", "n", "p (Holm)", "test"]
     rows = []
     for one in result.stated:
         verdict = result.verdicts[one.name]
-        rows.append(
-            [
-                one.name,
-                one.size or "-",
-                verdict.verdict,
-                mean_text(verdict) if verdict.n else "-",
-                interval_text(verdict),
-                str(verdict.n),
-                p_text(verdict.p_family),
-                verdict.test,
-            ]
-        )
-    header = ["hypothesis", "size", "verdict", "difference", "interval", "n", "p (Holm)", "test"]
-    if len({one.size for one in result.compared}) < 2:
-        header.remove("size")
-        rows = [[row[0], *row[2:]] for row in rows]
+        row = [one.name]
+        if has_sizes:
+            row.append(one.size or "-")
+        row += [
+            verdict.verdict,
+            mean_text(verdict) if verdict.n else "-",
+            interval_text(verdict),
+            str(verdict.n),
+            p_text(verdict.p_family),
+            verdict.test,
+        ]
+        rows.append(row)
     return text_table(header, rows)
 
 

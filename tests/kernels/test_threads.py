@@ -80,25 +80,32 @@ def test_no_thread_of_torch_is_started(one: Operator, of_a_sum: bool) -> None:
     ] == []
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_thread_that_has_begun_is_waited_for_and_its_error_raised(fails: bool) -> None:
-    both = threading.Barrier(2, timeout=30)
-    ended = []
+class OfTwo:
+    """Work that this thread and another begin together, and that the other one ends late."""
 
-    def work() -> None:
-        both.wait()
+    def __init__(self, fails: bool = False) -> None:
+        self.both = threading.Barrier(2, timeout=30)
+        self.fails = fails
+        self.ended: list[threading.Thread] = []
+
+    def work(self) -> None:
+        self.both.wait()
         if threading.current_thread() is not threading.main_thread():
             time.sleep(0.05)
-            if fails:
+            if self.fails:
                 raise MemoryError("no room")
-        ended.append(threading.current_thread())
+        self.ended.append(threading.current_thread())
 
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_thread_that_has_begun_is_waited_for_and_its_error_raised(fails: bool) -> None:
+    of_two = OfTwo(fails)
     if fails:
         with pytest.raises(MemoryError, match="no room"):
-            compiled.together(work, 2)
+            compiled.together(of_two.work, 2)
     else:
-        compiled.together(work, 2)
-        assert len(set(ended)) == 2
+        compiled.together(of_two.work, 2)
+        assert len(set(of_two.ended)) == 2
 
 
 class Ended(ThreadPoolExecutor):
@@ -129,17 +136,9 @@ class Queueing(ThreadPoolExecutor):
 
 def test_a_thread_that_takes_a_job_of_a_pool_that_fails_is_waited_for() -> None:
     helpers = compiled.Helpers(Queueing(1), 1)
-    both = threading.Barrier(2, timeout=30)
-    ended = []
-
-    def work() -> None:
-        both.wait()
-        if threading.current_thread() is not threading.main_thread():
-            time.sleep(0.05)
-        ended.append(threading.current_thread())
-
-    helpers.share(work)
-    assert len(set(ended)) == 2
+    of_two = OfTwo()
+    helpers.share(of_two.work)
+    assert len(set(of_two.ended)) == 2
 
 
 def test_nothing_is_kept_where_no_thread_can_begin_and_none_is_asked_for_a_while(

@@ -10,9 +10,8 @@ in models-goose and models-mamba2, recall beyond the length of training, recall.
 recall-post, -capacity, -far, -far-fast, -mamba2, -mamba2-held and -mamba2-weighted, losses on text
 beyond it, losses.png and .svg in post-text, post-text-mamba2 and post-text-weighted, both against
 each other, recall-mamba2-weighted/trade.png and .svg, and what the longest half-life is worth where
-copies are far, reach/reach.png and .svg, and curves over learning rates, curves.png and .svg in
-rates, rates-longer, rates-parts, rates-wide, rates-lru, rates-lru-longer, rates-warmup and
-rates-bare.
+copies are far, reach/reach.png and .svg, curves over learning rates, curves.png and .svg in the
+studies of minima.py, and all of their minima, rates/ends.png and .svg.
 
 The forest of all of them and its numbers are forest/forest.png, .svg and table.json.
 """
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 
 import forest
 import long_windows
+import minima
 import numpy as np
 import post_parts
 import recall_tests
@@ -72,17 +72,6 @@ from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
 ROOT = RECORDS.parents[1]
-CURVES = (
-    "rates",
-    "rates-longer",
-    "rates-parts",
-    "rates-wide",
-    "rates-lru",
-    "rates-lru-longer",
-    "rates-warmup",
-    "rates-bare",
-)
-"""Studies whose curves over learning rates are drawn."""
 PART = re.compile(r"(<!-- record:([\w /-]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -538,6 +527,11 @@ def forest_table() -> str:
     return markdown(header, forest.markdown_rows(forest.table()))
 
 
+def minima_table() -> str:
+    """Return starts against log-spaced half-lives in every study of curves."""
+    return markdown(minima.HEADER, minima.table_rows())
+
+
 SAME = 0.1
 """Octaves between kernels of one start that is trained in several ways; in bfloat16 it is rounded.
 """
@@ -804,6 +798,7 @@ COUNTS = {
 
 PARTS: dict[str, Callable[..., str]] = {
     "forest": forest_table,
+    "minima": minima_table,
     "declared": declared,
     "differences": differences,
     "half-lives": half_lives,
@@ -1091,10 +1086,11 @@ if __name__ == "__main__":
     for one in ("post-text", "post-text-mamba2", "post-text-weighted"):
         figures[f"{one}/losses"] = long_windows.figure(one)
     figures["recall-mamba2-weighted/trade"] = trade.figure()
-    for one in CURVES:
+    for one in minima.CURVES:
         curves = rate_figure(curve_results(read_study(RECORDS / one)), "bits per byte")
         assert curves is not None
         figures[f"{one}/curves"] = curves
+    figures["rates/ends"] = minima.figure()
     figures["reach/reach"] = reach_figure()
     figures["forest/forest"] = forest.figure()
     save_json(RECORDS / "forest/table.json", forest.table())

@@ -498,6 +498,7 @@ AVERAGED = (
     "rates-lru-longer",
     "rates-parts",
     "rates-warmup",
+    "rates-warmup-ema",
     "rates-wide",
     "reach",
     "reach-far",
@@ -844,6 +845,13 @@ def minimum_change(study: str, curve: str, text: str) -> Estimate:
 def minimum_lead(study: str, curve: str, text: str) -> float:
     """Return by how much the minimum of a curve over learning rates is below the baseline's."""
     return -minimum_difference(study, curve, text).mean
+
+
+@number
+def minimum_rise(study: str, curve: str, before: str, text: str) -> Estimate:
+    """Return by how much the minimum of a curve is above that of another of the same study."""
+    found = minimum_difference(study, curve, text, before)
+    return Estimate(found.mean, found.low, found.high)
 
 
 @number

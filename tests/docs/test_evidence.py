@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import long_windows
+import minima
 import numpy as np
 import post_parts
 import pytest
@@ -192,9 +193,10 @@ DESIGN = {
     "evidence/fits": {"1.15", "0.9975"},
     "evidence/speed": set(),
     "evidence/starts": (
-        {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02", "0.05", "0.039"}
-        | {"0.1", "2.26", "1.13", "0.5", "0.8", "2.5", "4.9", "0.020", "0.032", "0.041", "0.082"}
+        {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02", "0.05"}
+        | {"2.26", "1.13", "0.5", "0.8", "2.5", "4.9"}
     ),
+    "evidence/rates": {"0.02", "0.020", "0.032", "0.039", "0.041", "0.082", "0.1", "1.2", "4.9"},
     "evidence/models": {
         "1.15",
         "0.5",
@@ -979,6 +981,60 @@ def test_a_longer_warm_up_is_worth_as_much_as_short_half_lives() -> None:
             for start in ("short-matched", "log-spaced")
         ]
         assert 0 < gains[0] < gains[1]
+
+
+def test_short_half_lives_lead_after_a_longer_warm_up_under_ema_too() -> None:
+    study = "rates-warmup-ema"
+    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
+    assert [row["verdict"].partition(":")[0] for row in declared] == ["confirmed", "undecided"]
+    assert len(finished_rows(study)) == 192
+    for rate in ("0.008", "0.016", "0.032", "0.064"):
+        lead = sentences.lead(study, f"short-matched-200_{rate}", f"log-spaced-200_{rate}")
+        assert lead > 0
+    for text in ("val", "test"):
+        assert sentences.minimum_change(study, "short-matched", text).high < 0
+        for start in ("log-spaced", "short-matched"):
+            assert sentences.minimum_rise(study, f"{start}-200", start, text).low > 0
+    pilot = sentences.minimum_change(f"{study}/pilot", "log-spaced-200", "val")
+    assert pilot.low < 0 < pilot.high
+
+
+def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:
+    """The table in docs/evidence/rates.md against the reports, whose differences are by t too."""
+    short = [one for one in minima.comparisons() if one.start == "short"]
+    assert {one.study for one in short} == {*minima.CURVES} - {"rates-parts"}
+    for one in minima.comparisons():
+        curves = sentences.record(f"{one.study}/report/table.json")["curves"]
+        means = [row["difference"]["mean"] for row in curves if row["difference"]]
+        assert min(abs(one.val.mean - mean) for mean in means) < 1e-9
+        spec = sentences.record(f"{one.study}/spec.json")
+        assert one.steps == spec["train"]["steps"]
+        assert one.channels == spec["model"].get("dim")
+        if one.megabytes < 2:
+            assert one.steps == 600
+            assert one.val.high < 0
+            assert one.test.high < 0
+    longer = {one.gain: one.val.high for one in short if one.megabytes > 2}
+    assert longer["EMA"] < 0 < longer["LRU"]
+    concentrated = {one.study: one for one in minima.comparisons() if one.start == "concentrated"}
+    by_less = [
+        one.study
+        for one in short
+        if one.study in concentrated and concentrated[one.study].val.mean > one.val.mean
+    ]
+    assert {*concentrated} - {*by_less} == {"rates-lru-longer"}
+
+
+def test_short_half_lives_end_nearly_alike_under_every_gain_and_log_spaced_ones_do_not() -> None:
+    """Settings of 64 channels and 1.2 MB."""
+    narrow = [one for one in minima.comparisons() if (one.channels, one.steps) == (64, 600)]
+    assert {one.gain for one in narrow} == {"EMA", "LRU", "none"}
+    apart = {
+        start: minima.largest_end_at_best(start) - minima.least_end_at_best(start)
+        for start in ("short", "log-spaced")
+    }
+    assert apart["short"] < 0.04
+    assert apart["log-spaced"] > 0.3
 
 
 def test_curves_after_little_text_are_of_the_short_warm_up() -> None:

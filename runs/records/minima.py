@@ -1,0 +1,232 @@
+"""Half-lives against log-spaced ones, each at its best learning rate, in every study of curves.
+
+render.py writes the table into docs/evidence/rates.md, and the figure to rates/ends.png and .svg.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from sentences import minimum_difference, number, studies
+
+from plkernel.analysis.figures.style import COLOURS, GREY, INK, PAGE_WIDTH, style
+from plkernel.results.rate_curves import curve_results
+from plkernel.results.statistics import PairedDifference
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CURVES = (
+    "rates",
+    "rates-longer",
+    "rates-parts",
+    "rates-wide",
+    "rates-lru",
+    "rates-lru-longer",
+    "rates-warmup",
+    "rates-warmup-ema",
+    "rates-bare",
+)
+"""Studies of curves over learning rates."""
+STARTS = {"short-matched": "short", "concentrated": "concentrated"}
+"""Arms that most of them have: half-lives of 1 to 8 bytes at the output scale of log-spaced ones,
+and those of the published study with its weights. A longer warm-up is named by an ending.
+"""
+GAINS = {"ema": "EMA", "lru": "LRU", "none": "none"}
+
+
+class Comparison(NamedTuple):
+    """A start against log-spaced half-lives, in bits per byte at the best learning rate of each.
+
+    megabytes  read in training; warmup  steps of `steps`
+    baseline   the minimum of log-spaced half-lives, the mean over seeds
+    at_edge    the best rate of the start or of log-spaced ones is the first or last tried
+    """
+
+    study: str
+    start: str
+    gain: str
+    channels: int
+    megabytes: float
+    warmup: int
+    steps: int
+    baseline: float
+    val: PairedDifference
+    test: PairedDifference
+    at_edge: bool
+
+
+@cache
+def comparisons() -> tuple[Comparison, ...]:
+    """Return every comparison: by start, gain, channels, what is read and warm-up."""
+    found = []
+    for study in CURVES:
+        results = curve_results(studies()[study])
+        curves = {one.curve.name: one.curve for one in results}
+        for one in results:
+            start = STARTS.get(one.curve.name.removesuffix("-200"))
+            if start is None or one.difference is None:
+                continue
+            rows = studies()[study].finished(f"{one.curve.name}_{one.curve.rates[0]:g}")
+            config = rows[0].config
+            train, model = config["train"], config["model"]
+            against = curves[str(one.against)]
+            found.append(
+                Comparison(
+                    study,
+                    start,
+                    GAINS[model["gain"]],
+                    model["dim"],
+                    train["steps"] * train["batch"] * train["context"] / 1e6,
+                    train["warmup"],
+                    train["steps"],
+                    against.estimate.mean,
+                    one.difference,
+                    minimum_difference(study, one.curve.name, "test", str(one.against)),
+                    one.curve.at_edge or against.at_edge,
+                )
+            )
+    starts, gains = list(STARTS.values()), list(GAINS.values())
+
+    def order(one: Comparison) -> tuple[object, ...]:
+        return *_setting(one, gains), starts.index(one.start)
+
+    return tuple(sorted(found, key=order))
+
+
+def _setting(one: Comparison, gains: Sequence[str]) -> tuple[float, ...]:
+    """What the rows of one place of the figure have in common."""
+    of_study = CURVES.index(one.study)
+    return gains.index(one.gain), one.channels, one.megabytes, one.warmup, of_study
+
+
+def _of_short(megabytes: str) -> list[Comparison]:
+    """Return the comparisons of short half-lives after so many megabytes, as the table has them."""
+    return [
+        one for one in comparisons() if one.start == "short" and f"{one.megabytes:.1f}" == megabytes
+    ]
+
+
+@number
+def least_lead_at_best(megabytes: str) -> float:
+    """Return the least lead of short half-lives, each at its best rate, over all settings."""
+    return min(-one.val.mean for one in _of_short(megabytes))
+
+
+@number
+def largest_lead_at_best(megabytes: str) -> float:
+    """Return the largest of these leads."""
+    return max(-one.val.mean for one in _of_short(megabytes))
+
+
+def _ends_at_best(start: str) -> list[float]:
+    """Return where a start ends in every setting of 64 channels and 1.2 MB: short or log-spaced."""
+    narrow = [one for one in _of_short("1.2") if one.channels == 64]
+    return [one.baseline + one.val.mean * (start == "short") for one in narrow]
+
+
+@number
+def least_end_at_best(start: str) -> float:
+    """Return the lowest of these ends."""
+    return min(_ends_at_best(start))
+
+
+@number
+def largest_end_at_best(start: str) -> float:
+    """Return the highest of these ends."""
+    return max(_ends_at_best(start))
+
+
+HEADER = (
+    "half-lives",
+    "gain",
+    "channels",
+    "MB read",
+    "warm-up, steps",
+    "log-spaced ones end at",
+    "minus log-spaced",
+    "on test text",
+    "seeds",
+    "study",
+)
+INTERVAL = "{:+.3f} ({:+.3f} to {:+.3f})"
+EDGE = " *"
+
+
+def table_rows() -> list[list[str]]:
+    """Return the rows of the table under HEADER; a star where a best rate is at an edge."""
+    return [
+        [
+            one.start,
+            one.gain,
+            str(one.channels),
+            f"{one.megabytes:.1f}",
+            f"{one.warmup} of {one.steps:,}",
+            f"{one.baseline:.3f}",
+            INTERVAL.format(one.val.mean, one.val.low, one.val.high) + EDGE * one.at_edge,
+            INTERVAL.format(one.test.mean, one.test.low, one.test.high),
+            str(one.val.n),
+            f"`{one.study}`",
+        ]
+        for one in comparisons()
+    ]
+
+
+ROW_HEIGHT = 0.24
+APART = 0.15
+"""Rows between two starts of one setting, halved."""
+LOOKS: dict[str, dict[str, Any]] = {
+    "short": {"marker": "o", "color": COLOURS[0]},
+    "concentrated": {"marker": "D", "color": COLOURS[1]},
+}
+BASELINE: dict[str, Any] = {"marker": "|", "color": INK, "ls": "", "ms": 9, "mew": 1.6}
+
+
+def figure() -> Figure:
+    """Draw where log-spaced half-lives end, and where another start does, in every setting."""
+    gains = list(GAINS.values())
+    settings = [list(rows) for _, rows in groupby(comparisons(), lambda one: _setting(one, gains))]
+    with style():
+        drawing = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(settings) + 1.0))
+        axes = drawing.subplots()
+        for place, of_setting in enumerate(settings):
+            _draw(axes, place, of_setting)
+        axes.set_yticks(range(len(settings)), [_label(rows[0]) for rows in settings])
+        axes.set(ylim=(len(settings) - 0.5, -0.5), xlabel="bits per byte at the best learning rate")
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x", lw=0.3, alpha=0.5)
+        drawing.legend(handles=_legend(), loc="outside lower center", ncols=4)
+    return drawing
+
+
+def _draw(axes: "Axes", place: float, of_setting: Sequence[Comparison]) -> None:
+    """The end of log-spaced half-lives, and of each start with the interval of its difference."""
+    base = of_setting[0].baseline
+    for index, one in enumerate(of_setting):
+        height = place + APART * (2 * index - len(of_setting) + 1)
+        end = base + one.val.mean
+        look = LOOKS[one.start]
+        axes.plot([base, end], [height, height], color=GREY, lw=0.6)
+        axes.plot(
+            [base + one.val.low, base + one.val.high], [height, height], color=look["color"], lw=1.6
+        )
+        axes.plot(end, height, ms=3.6, ls="", **look)
+    axes.plot(base, place, **BASELINE)
+
+
+def _legend() -> list[Line2D]:
+    starts = [Line2D([], [], lw=1.6, ms=3.6, label=name, **look) for name, look in LOOKS.items()]
+    interval = Line2D([], [], color=GREY, lw=1.6, label="95 % interval of the difference")
+    return [Line2D([], [], label="log-spaced", **BASELINE), *starts, interval]
+
+
+def _label(one: Comparison) -> str:
+    gain = "no gain" if one.gain == "none" else one.gain
+    return (
+        f"{gain}, {one.channels} channels, {one.megabytes:.1f} MB,"
+        f" warm-up {one.warmup} of {one.steps:,}"
+    )

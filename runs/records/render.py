@@ -346,22 +346,26 @@ TIMES_TRAINED = (1, 2, 4, 8)
 
 
 def recall(study: str, test: str) -> str:
-    """Return the accuracy in % of every arm in a test of recall, by length: mean, and the range of
-    the seeds.
-    """
+    """Return the accuracy in % of every arm in a test of recall, by length."""
     lines: dict[str, list[str]] = {}
     for arm, by_length in accuracies(study, test).items():
         cells = []
         for values in by_length.values():
-            percent = 100 * np.array(list(values.values()))
-            cells.append(f"{percent.mean():.1f} ({percent.min():.1f} to {percent.max():.1f})")
+            percent = [100 * share for share in values.values()]
+            cells.append(f"{_plus_minus(percent)} ({min(percent):.1f} to {max(percent):.1f})")
         lines[arm] = cells
     header = [test, *(f"{times} times" for times in TIMES_TRAINED)]
     return f"{markdown(header, [[arm, *cells] for arm, cells in lines.items()])}\n\n{source(study)}"
 
 
+def _plus_minus(values: Sequence[float], sign: str = "") -> str:
+    """Return the mean and half of its 95 % t interval."""
+    found = mean_interval(values)
+    return f"{found.mean:{sign}.1f} ± {found.high - found.mean:.1f}"
+
+
 def recall_by(study: str, test: str, groups: str) -> str:
-    """Return the mean accuracy in % of every arm at the longest length of a test of recall.
+    """Return the accuracy in % of every arm at the longest length of a test of recall.
 
     groups: distance, from pair to query, or order, the number of the pair
     """
@@ -373,7 +377,7 @@ def recall_by(study: str, test: str, groups: str) -> str:
     lines = []
     for arm, by_end in found.items():
         assert [*by_end] == ends, f"{arm} has other groups"
-        lines.append([arm, *(f"{100 * shares.mean():.1f}" for shares in by_end.values())])
+        lines.append([arm, *(_plus_minus(100 * shares) for shares in by_end.values())])
     header = [titles[groups], *(f"{end:,}" for end in ends)]
     return f"{markdown(header, lines)}\n\n{source(study)}"
 
@@ -476,9 +480,8 @@ def levelled_recall(study: str) -> str:
 
 
 def searched(study: str) -> str:
-    """Return the mean accuracy in % of the runs of a search, by arm and learning rate.
-
-    At the length of training, and at the longest.
+    """Return the mean accuracy in % of the runs of a search, by arm and learning rate, at every
+    length from that of training on.
     """
     path = f"{study}/search-beyond.json"
     by_cell: dict[tuple[str, float, int], list[float]] = {}
@@ -486,14 +489,13 @@ def searched(study: str) -> str:
         cell = (row["arm"], row["rate"], row["length"])
         by_cell.setdefault(cell, []).append(100 * row["accuracy"])
     rates = sorted({rate for _, rate, _ in by_cell})
-    lengths = {length for _, _, length in by_cell}
-    ends = (min(lengths), max(lengths))
+    lengths = sorted({length for _, _, length in by_cell})
     lines = []
     for arm in read_study(RECORDS / study).arms:
         cells = []
         for rate in rates:
-            means = [float(np.mean(by_cell[arm, rate, length])) for length in ends]
-            cells.append("{:.1f}, {:.1f}".format(*means))
+            means = [np.mean(by_cell[arm, rate, length]) for length in lengths]
+            cells.append(", ".join(f"{mean:.1f}" for mean in means))
         lines.append([arm, *cells])
     return f"{markdown(['rate', *(f'{rate:g}' for rate in rates)], lines)}\n\n{source(path)}"
 
@@ -513,7 +515,7 @@ def scaling_stopped(study: str, far: str = "") -> str:
     cells = {}
     for arm, by_length in lines.items():
         cells[arm] = [
-            f"{np.mean(changes):+.1f} ({min(changes):+.1f} to {max(changes):+.1f})"
+            f"{_plus_minus(changes, '+')} ({min(changes):+.1f} to {max(changes):+.1f})"
             for length, changes in by_length.items()
             if length > shortest
         ]
@@ -983,7 +985,7 @@ def exponents_figure() -> Figure:
             label = SPELT.get(text, text.capitalize())
             rows.append(ForestRow(label, found, list(found.per_seed.values()), holds))
         groups[title] = rows
-    return forest_of_rows(groups)
+    return forest_of_rows(groups, "bits per byte")
 
 
 class Reach(NamedTuple):

@@ -140,6 +140,15 @@ def largest_end_at_best(start: str) -> float:
     return max(_ends_at_best(start))
 
 
+@number
+def leads_at_best(which: str) -> int:
+    """Return how many leads of the table there are: all, or those that are larger on test text."""
+    leads = [one for one in comparisons() if one.val.mean < 0]
+    if which == "all":
+        return len(leads)
+    return sum(one.test.mean < one.val.mean for one in leads)
+
+
 HEADER = (
     "half-lives",
     "gain",
@@ -220,8 +229,8 @@ def _draw(axes: "Axes", place: float, of_setting: Sequence[Comparison]) -> None:
 
 def _legend() -> list[Line2D]:
     starts = [Line2D([], [], lw=1.6, ms=3.6, label=name, **look) for name, look in LOOKS.items()]
-    interval = Line2D([], [], color=GREY, lw=1.6, label="95 % interval of the difference")
-    return [Line2D([], [], label="log-spaced", **BASELINE), *starts, interval]
+    difference = Line2D([], [], color=GREY, lw=0.6, label="difference")
+    return [Line2D([], [], label="log-spaced", **BASELINE), *starts, difference]
 
 
 def _label(one: Comparison) -> str:

@@ -196,7 +196,7 @@ DESIGN = {
         {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02", "0.05"}
         | {"2.26", "1.13", "0.5", "0.8", "2.5", "4.9"}
     ),
-    "evidence/rates": {"0.02", "0.020", "0.032", "0.039", "0.041", "0.082", "0.1", "1.2", "4.9"},
+    "evidence/rates": {"0.02", "0.020", "0.05", "0.032", "0.039", "0.041", "0.082", "0.1", "1.2", "4.9"},
     "evidence/models": {
         "1.15",
         "0.5",
@@ -797,28 +797,26 @@ def test_falls_of_leads_are_welchs_and_corrected_for_four_none_is_told_from_none
     assert 4 * min(p.values()) > 0.05
 
 
-def test_ten_of_thirteen_leads_at_best_rates_are_larger_on_test_text() -> None:
-    curves_of = {
-        "rates": THREE_CURVES,
-        "rates-longer": LATER,
-        "rates-parts": {"placement", "both"},
-        "rates-wide": LATER,
-        "rates-lru": LATER,
-        "rates-lru-longer": LATER,
-    }
-    larger = set()
-    for study, curves in curves_of.items():
-        for name in curves:
-            leads = [sentences.minimum_lead(study, name, text) for text in ("val", "test")]
-            assert min(leads) > 0
-            if leads[1] > leads[0]:
-                larger.add((study, name))
-    expected = {("rates-wide", "concentrated")}
-    for study in ("rates", "rates-longer", "rates-lru", "rates-lru-longer"):
-        expected |= {(study, name) for name in curves_of[study]}
-    assert sum(map(len, curves_of.values())) == 13
-    assert larger == expected
-    assert len(larger) == 10
+def test_leads_at_best_rates_that_are_larger_on_test_text_are_counted() -> None:
+    leads = {}
+    for study in minima.CURVES:
+        spec = sentences.record(f"{study}/spec.json")
+        names = {arm.rpartition("_")[0] for arm in spec["arms"]}
+        for name in names & {"short-matched", "concentrated"}:
+            leads[study, name] = [
+                sentences.minimum_lead(study, name, text) for text in ("val", "test")
+            ]
+        if "short-matched-200" in names:
+            leads[study, "200"] = [
+                -sentences.minimum_difference(
+                    study, "short-matched-200", text, "log-spaced-200"
+                ).mean
+                for text in ("val", "test")
+            ]
+    assert all(on_validation > 0 for on_validation, _ in leads.values())
+    larger = sum(on_test > on_validation for on_validation, on_test in leads.values())
+    assert minima.leads_at_best("all") == len(leads)
+    assert minima.leads_at_best("larger") == larger
 
 
 def test_counts_that_the_runs_on_four_times_the_text_lose_to() -> None:

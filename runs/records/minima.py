@@ -29,6 +29,7 @@ CURVES = (
     "rates-warmup",
     "rates-warmup-ema",
     "rates-bare",
+    "rates-warmup-bare",
 )
 """Studies of curves over learning rates."""
 STARTS = {"short-matched": "short", "concentrated": "concentrated"}

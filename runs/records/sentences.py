@@ -498,6 +498,7 @@ AVERAGED = (
     "rates-lru-longer",
     "rates-parts",
     "rates-warmup",
+    "rates-warmup-bare",
     "rates-warmup-ema",
     "rates-wide",
     "reach",

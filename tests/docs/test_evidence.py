@@ -196,7 +196,19 @@ DESIGN = {
         {"0.7", "1.3", "0.4", "0.6", "3.7", "0.01", "1.6", "1.2", "0.02", "0.05"}
         | {"2.26", "1.13", "0.5", "0.8", "2.5", "4.9"}
     ),
-    "evidence/rates": {"0.02", "0.020", "0.05", "0.032", "0.039", "0.041", "0.082", "0.1", "1.2", "4.9"},
+    "evidence/rates": {
+        "0.02",
+        "0.020",
+        "0.05",
+        "0.032",
+        "0.039",
+        "0.041",
+        "0.082",
+        "0.1",
+        "0.363",
+        "1.2",
+        "4.9",
+    },
     "evidence/models": {
         "1.15",
         "0.5",
@@ -997,6 +1009,20 @@ def test_short_half_lives_lead_after_a_longer_warm_up_under_ema_too() -> None:
     assert pilot.low < 0 < pilot.high
 
 
+def test_without_a_gain_both_starts_end_lower_after_a_longer_warm_up() -> None:
+    study = "rates-warmup-bare"
+    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == ["confirmed"] * 3
+    assert len(finished_rows(study)) == 144
+    curves = sentences.record(f"{study}/report/table.json")["curves"]
+    best = {row["curve"]: row["best_rate"] for row in curves}
+    for start in ("log-spaced", "short-matched"):
+        assert sentences.minimum_rise(study, start, f"{start}-200", "val").low > 0
+        assert 1.6 < best[f"{start}-200"] / best[start] < 2.2
+    lowest = sentences.minimum(study, "short-matched-200", "val")
+    assert lowest == pytest.approx(minima.least_end_at_best("short"))
+
+
 def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:
     """The table in docs/evidence/rates.md against the reports, whose differences are by t too."""
     short = [one for one in minima.comparisons() if one.start == "short"]
@@ -1023,7 +1049,7 @@ def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:
     assert {*concentrated} - {*by_less} == {"rates-lru-longer"}
 
 
-def test_short_half_lives_end_nearly_alike_under_every_gain_and_log_spaced_ones_do_not() -> None:
+def test_short_half_lives_differ_less_over_settings_than_log_spaced_ones() -> None:
     """Settings of 64 channels and 1.2 MB."""
     narrow = [one for one in minima.comparisons() if (one.channels, one.steps) == (64, 600)]
     assert {one.gain for one in narrow} == {"EMA", "LRU", "none"}
@@ -1031,7 +1057,7 @@ def test_short_half_lives_end_nearly_alike_under_every_gain_and_log_spaced_ones_
         start: minima.largest_end_at_best(start) - minima.least_end_at_best(start)
         for start in ("short", "log-spaced")
     }
-    assert apart["short"] < 0.04
+    assert apart["short"] < 0.1
     assert apart["log-spaced"] > 0.3
 
 

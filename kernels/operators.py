@@ -9,7 +9,7 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from operator import eq
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -28,6 +28,9 @@ AXES = {
 }
 HALF_TYPES = (torch.bfloat16, torch.float16)
 WIDE_TYPES = (torch.float32, torch.float64)
+OLDEST_CORES = 8  # major compute capability of the first GPUs that multiply bfloat16 and tf32
+# Compute capabilities of GPUs with 99 KB of shared memory for a program; sm_80 has 163.
+SMALL_CHIPS = ((8, 6), (8, 9), (12, 0), (12, 1))
 MOST_PLANS = 1024  # inputs of which an operator remembers that they fit together
 _HAS_TRITON = find_spec("triton") is not None  # looking for it does not import it
 _PLAIN = (Tensor, Parameter)
@@ -43,16 +46,18 @@ class TensorCores(NamedTuple):
 
     precisions    how operands may be rounded
     default       what precision=None takes on a GPU, by the dtype of the main input; EXACT, the
-                  kernels of `gpu.py`, is a value too
+                  kernels of `gpu.py`, is a value too, and what older GPUs than OLDEST_CORES take
     most_keys     the largest key size, the last axis of the main input
     default_keys  the largest key size with which the default has been held against float64 on a
                   GPU; longer ones take the exact kernels unless a precision is given
+    small_keys    the largest key size on SMALL_CHIPS, by precision, where it is below most_keys
     """
 
     precisions: tuple[str, ...]
     default: Mapping[torch.dtype, str]
     most_keys: int
     default_keys: int
+    small_keys: Mapping[str, int] = MappingProxyType({})
 
     def form(self, operator: str, backend: str, precision: str | None, main: Tensor) -> str:
         """The file and precision that compute with `backend`, as one word: "cpu", "tensor:bf16".
@@ -61,7 +66,8 @@ class TensorCores(NamedTuple):
         """
         size = main.shape[-1]
         if precision is None:
-            fits = backend == "gpu" and size <= self.default_keys
+            was_tried = size <= self.default_keys
+            fits = backend == "gpu" and was_tried and _has_cores(main.device)
             precision = self.default[main.dtype] if fits else EXACT
         if precision == EXACT:
             return backend
@@ -75,12 +81,34 @@ class TensorCores(NamedTuple):
                 f"{operator}: precision must be 'exact' or None with backend {backend!r}, got"
                 f" {precision!r}; it works with backend 'gpu', on a GPU"
             )
-        if size > self.most_keys:
+        most_keys = self.most_keys
+        if _is_small(main.device):
+            most_keys = self.small_keys.get(precision, most_keys)
+        if size > most_keys:
             raise ValueError(
-                f"{operator}: r must have a key size of at most {self.most_keys} with precision"
-                f" {precision!r}, got {size}; 'exact' takes longer keys"
+                f"{operator}: r must have a key size of at most {most_keys} with precision"
+                f" {precision!r} on this GPU, got {size}; 'exact' takes longer keys"
             )
         return f"tensor:{precision}"
+
+
+def _has_cores(device: torch.device) -> bool:
+    """False on a GPU whose tensor cores multiply neither bfloat16 nor tf32.
+
+    Where no GPU can be asked, as under FakeTensorMode or an interpreter, the answer is True. Of
+    what torch says of a device, torch.compile takes the properties alone for a constant.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return True
+    return torch.cuda.get_device_properties(device).major >= OLDEST_CORES
+
+
+def _is_small(device: torch.device) -> bool:
+    """True on one of SMALL_CHIPS; False where no GPU can be asked."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return False
+    properties = torch.cuda.get_device_properties(device)
+    return (properties.major, properties.minor) in SMALL_CHIPS
 
 
 def choose(operator: str, backend: str | None, device: torch.device) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from plkernel.kernels.operators import EXACT, Results, TensorCores, define, gathered
 
 GPU_PRECISION = {torch.bfloat16: "bf16", torch.float16: EXACT, torch.float32: EXACT}
-"""Precision of precision=None on a GPU, by the dtype of r.
+"""Precision of precision=None on a GPU, by the dtype of r; EXACT on one older than sm_80.
 
 On tensor cores bfloat16 is faster than exact and loses less than the rounding of the inputs to
 bfloat16 does (runs/records/bench/h200/forms.json). The others are exact until a record shows one to
@@ -48,7 +48,8 @@ def wkv(
         precision: how the products of a GPU are taken. "exact": in float32, without tensor cores.
             "bf16", "bf16x3", "tf32", "tf32x3": on tensor cores for K up to 128, operands rounded as
             the name says; x3 keeps most of what the rounding cuts off. "ieee": the same in float32.
-            None takes GPU_PRECISION of the dtype of r, on a CPU "exact", which is all that it and
+            "tf32x3" takes K up to 64 on GPUs of little shared memory (sm_86, sm_89, sm_120). None
+            takes GPU_PRECISION of the dtype of r, on a CPU "exact", which is all that it and
             the reference have.
 
     Returns:
@@ -92,6 +93,10 @@ _INPUTS = {
     "state": "BHKV",
 }
 _CORES = TensorCores(
-    ("bf16", "bf16x3", "tf32", "tf32x3", "ieee"), GPU_PRECISION, most_keys=128, default_keys=64
+    ("bf16", "bf16x3", "tf32", "tf32x3", "ieee"),
+    GPU_PRECISION,
+    most_keys=128,
+    default_keys=64,
+    small_keys={"tf32x3": 64},  # of 128, gradients take 144 KB of shared memory
 )
 _wkv = define("wkv", "r", _INPUTS, _reference, like="v", precise=("log_decay", "u"), cores=_CORES)

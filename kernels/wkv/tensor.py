@@ -1,6 +1,7 @@
 """WKV in Triton on tensor cores: time split into chunks of CHUNK steps, chunks into halves, halves
 into halves.
 
+0. `_ranges`: which steps the sums below are over, as matrices of 1 and 0.
 1. `_increments`: what every chunk adds to the state, and the product of its decays.
 2. `_carry`: the state that enters each chunk, carried over the chunks in float64.
 3. `_outputs` or `_gradients`: every chunk from the state that enters it, all chunks at once.
@@ -39,7 +40,6 @@ Letters: B batch, T time, H heads, K key size, V value size. For shapes see `plk
 # mypy: disallow-untyped-defs=False, disable-error-code="assignment"
 
 import os
-from functools import cache
 
 import torch
 import triton
@@ -63,7 +63,7 @@ WARPS = 4  # of a program
 FEW_WARPS = 2
 NARROW = 64
 PARTS = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3}  # of ln w, in bfloat16
-# Places of the matrices of `ranges_of`.
+# Places of the matrices of `_ranges`.
 BEFORE = tl.constexpr(0)
 AFTER = tl.constexpr(1)
 LEVEL = tl.constexpr(2)  # of level 0, with the other levels behind it
@@ -181,7 +181,7 @@ def split_decays(w, PRECISION: tl.constexpr):
 
 @triton.jit
 def load_ranges(ranges, number, CHUNK: tl.constexpr):
-    """Matrix `number` of `ranges_of`, (row, step)."""
+    """Matrix `number` of `_ranges`, (row, step)."""
     i = tl.arange(0, CHUNK)
     where = number * CHUNK * CHUNK + i[:, None] * CHUNK + i[None, :]
     return tl.load(ranges + where).to(tl.float32)
@@ -222,6 +222,31 @@ def load_halves(r, k, late, row, count, stride, key, K, CHUNK: tl.constexpr):
     queries = tl.load(r + where, mask=inside & late, other=0.0).to(tl.float32)
     keys = tl.load(k + where, mask=inside & (late == 0), other=0.0).to(tl.float32)
     return tl.where(late, queries, keys)
+
+
+@triton.jit
+def _ranges(ranges, CHUNK: tl.constexpr):
+    """Phase 0: which steps (columns) lie in the range of each row of a chunk, as 1 and 0.
+
+    One program makes one matrix. BEFORE: all steps before the row; AFTER: all after it; from LEVEL
+    on, one for each level: from the start of its segment to a late row, and from an early row to
+    the end of its segment. The programs of other phases load them, which takes them fewer registers
+    and instructions than comparing rows and steps.
+    """
+    number = tl.program_id(0)
+    row = tl.arange(0, CHUNK)[:, None]
+    step = tl.arange(0, CHUNK)[None, :]
+    if number == BEFORE:
+        inside = step < row
+    elif number == AFTER:
+        inside = step > row
+    else:
+        level = number - LEVEL
+        late = ((row >> level) & 1) == 1
+        in_segment = (row >> level) == (step >> level)
+        inside = in_segment & (step != row) & ((step < row) == late)
+    where = number * CHUNK * CHUNK + row * CHUNK + step
+    tl.store(ranges + where, inside.to(tl.float32))
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -524,7 +549,8 @@ def forward(
     sizes, shapes, grid = launch(r, v, log_decay, precision)
     levels = CHUNK.bit_length() - 1
     with torch.cuda.device_of(r):  # kernels are launched on the current device
-        starts, last = chunk_states(r, k, v, log_decay, state, precision)
+        ranges = ranges_of(r.device)
+        starts, last = chunk_states(r, k, v, log_decay, state, ranges, precision)
         _outputs[grid](
             r,
             k,
@@ -533,7 +559,7 @@ def forward(
             u,
             starts,
             out,
-            ranges_of(r.device, CHUNK),
+            ranges,
             *sizes,
             BACK=False,
             LEVELS=levels,
@@ -564,8 +590,9 @@ def backward(
     grad_u = r.new_empty((r.shape[0], sizes[-1], *r.shape[2:]), dtype=torch.float64)
     grad_w = torch.empty_like(grad_u if log_decay.dim() == 2 else log_decay)
     with torch.cuda.device_of(r):  # kernels are launched on the current device
+        ranges = ranges_of(r.device)
         starts, _, grad_starts, grad_state = chunk_states(
-            r, k, v, log_decay, state, precision, grad_out, grad_last
+            r, k, v, log_decay, state, ranges, precision, grad_out, grad_last
         )
         _gradients[grid](
             r,
@@ -580,7 +607,7 @@ def backward(
             grad_k,
             grad_w,
             grad_u,
-            ranges_of(r.device, CHUNK),
+            ranges,
             *sizes,
             LEVELS=levels,
             **shapes,
@@ -594,7 +621,7 @@ def backward(
             u,
             grad_starts,
             grad_v,
-            ranges_of(r.device, CHUNK),
+            ranges,
             *sizes,
             BACK=True,
             LEVELS=levels,
@@ -617,6 +644,7 @@ def chunk_states(
     v: Tensor,
     log_decay: Tensor,
     state: Tensor,
+    ranges: Tensor,
     precision: str,
     grad_out: Tensor | None = None,
     grad_last: Tensor | None = None,
@@ -640,7 +668,7 @@ def chunk_states(
         ends,
         grad_ends,
         factors,
-        ranges_of(r.device, CHUNK),
+        ranges,
         *sizes,
         BACK=back,
         **shapes,
@@ -725,20 +753,16 @@ def launch(
     return sizes, shapes, (batch * heads * chunks,)
 
 
-@cache
-def ranges_of(device: torch.device, chunk: int) -> Tensor:
-    """Which steps (columns) lie in the range of each row of a chunk, as 1 and 0: all before it; all
-    after it; and for each level those from the start of its segment to a late row, and from an
-    early row to the end of its segment.
+def ranges_of(device: torch.device) -> Tensor:
+    """The matrices of `_ranges`, (matrix, row, step).
+
+    Each pass makes its own. A tensor that is kept for all passes may be made while a CUDA graph is
+    recorded: then its memory is that of the graph, and it has no values before the first replay.
     """
-    row = torch.arange(chunk)[:, None]
-    step = torch.arange(chunk)
-    matrices = [row > step, row < step]
-    for level in range(chunk.bit_length() - 1):
-        late = (row >> level) % 2 == 1
-        inside = (row >> level == step >> level) & (row != step)
-        matrices.append(inside & ((row > step) == late))
-    return torch.stack(matrices).to(device, torch.bfloat16)
+    count = LEVEL.value + CHUNK.bit_length() - 1
+    ranges = torch.empty((count, CHUNK, CHUNK), dtype=torch.bfloat16, device=device)
+    _ranges[(count,)](ranges, CHUNK=CHUNK, num_warps=WARPS, **OPTIONS)
+    return ranges
 
 
 def exact(dtype: torch.dtype, precision: str) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from plkernel.kernels.operators import EXACT, Results, TensorCores, define, gathered
 
 GPU_PRECISION = {torch.bfloat16: "bf16", torch.float16: EXACT, torch.float32: EXACT}
-"""Precision of precision=None on a GPU, by the dtype of r.
+"""Precision of precision=None on a GPU, by the dtype of r; EXACT on one older than sm_80.
 
 On tensor cores bfloat16 is faster than exact and loses less than the rounding of the inputs to
 bfloat16 does (runs/records/bench/h200/forms.json). The others are exact until a record shows one to

@@ -45,6 +45,7 @@ from plkernel.common.environment import environment, versions_of
 from plkernel.common.files import save_json
 from plkernel.models import Device
 from plkernel.study.dry_run import OPERATIONS
+from plkernel.training.graphs import recording
 
 Call = Callable[[], Any]
 Check = tuple[Problem, tuple[Tensor, ...]]
@@ -439,7 +440,7 @@ def _captured(calls: Sequence[Call]) -> Call | None:
             calls[0]()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with recording(graph, torch.cuda.graph_pool_handle(), stream):
             for call in calls:
                 call()
     except Exception:  # of whatever kind a peer cannot be captured for

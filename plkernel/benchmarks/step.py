@@ -49,6 +49,7 @@ from plkernel.study.dry_run import OPERATIONS
 from plkernel.study.together import COUNTS, timing
 from plkernel.training.build import build, started
 from plkernel.training.evaluate import autocast, next_byte_loss
+from plkernel.training.graphs import recording
 
 TimedRow = dict[str, Any]
 """A row about one model in one mode, for JSON."""
@@ -280,7 +281,7 @@ class Stepper:
                 self()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        with recording(graph, torch.cuda.graph_pool_handle(), stream):
             self.once()
         self.work = graph.replay
         self()

@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from plkernel.benchmarks.operators import progress
+from plkernel.common.children import end_with_parent
 
 WARM_UP = 2
 """Milliseconds of launches before a configuration is timed."""
@@ -56,6 +57,7 @@ def briefly_on(device: str) -> AbstractContextManager[None]:
 
 def run_share(task: Task, index: int, count: int) -> None:
     """Run a task with a share of the configurations of the kernels that it defines."""
+    end_with_parent()
     with briefly(index, count):
         task()
 

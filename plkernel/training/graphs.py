@@ -5,8 +5,9 @@ one launch of the same kernels in the same order: the sums stay those of the ste
 """
 
 import warnings
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,40 @@ class Recorded(NamedTuple):
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
     loss: Tensor
+
+
+@contextmanager
+def recording(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> Iterator[None]:
+    """Record what is launched inside into a graph, as `torch.cuda.graph` does.
+
+    Where torch cannot end a recording it stays on its stream and goes on to take memory from its
+    pool. Here both are as before after any error.
+
+    pool: of `torch.cuda.graph_pool_handle`
+    """
+    before = torch.cuda.current_stream(stream.device)
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            yield
+    except BaseException:
+        torch.cuda.set_stream(before)
+        _leave(pool, stream.device_index)
+        raise
+
+
+def _leave(pool: Any, device: int) -> None:
+    """Take no more memory from the pool of a recording that torch did not end.
+
+    The first call raises where torch ended it: its graph then releases the pool, and it must not be
+    released twice.
+    """
+    name = "_cuda_endAllocateToPool"
+    if not hasattr(torch._C, name):
+        name = "_cuda_endAllocateCurrentStreamToPool"  # before torch 2.8
+    end: Callable[[int, Any], None] = getattr(torch._C, name)
+    with suppress(RuntimeError):
+        end(device, pool)
+        torch._C._cuda_releasePool(device, pool)
 
 
 class ReplayedStep:
@@ -73,18 +108,17 @@ class ReplayedStep:
     def _record(self, shapes: Shapes, pinned: list[Tensor]) -> None:
         """Record the step for inputs of these shapes; nothing is computed yet."""
         self.called[shapes] += 1
-        before = torch.cuda.current_stream(self.device)
         inputs = tuple(one.to(self.device) for one in pinned)
         graph = torch.cuda.CUDAGraph()
         for group in self.optimizer.param_groups:
             group["capturable"] = True
         try:
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            with recording(graph, self.pool, self.stream):
                 loss = self.work(*inputs)
         except RuntimeError as reason:
             self.is_recordable = False
-            torch.cuda.set_stream(before)  # a recording that fails at its end leaves its own
             self.optimizer.zero_grad(set_to_none=True)  # they have no values
+            torch.cuda.empty_cache()  # of what the recording took
             first = str(reason).strip().partition("\n")[0]
             warnings.warn(
                 f"training steps are called from Python, since one could not be recorded: {first}",

@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,9 +58,59 @@ def test_none_takes_what_the_constant_says_for_keys_that_were_tried(one: Operato
         assert form(backend, EXACT, keys(64)) == backend
     with pytest.raises(
         ValueError,
-        match=r"key size of at most 128 with precision .*, got 129; 'exact' takes longer",
+        match=r"key size of at most 128 with precision .* on this GPU, got 129; 'exact'",
     ):
         form("gpu", "bf16", keys(129))
+
+
+@HEADS
+@pytest.mark.parametrize(
+    ("major", "form"), [(7, "gpu"), (8, "tensor:bf16"), (9, "tensor:bf16"), (None, "tensor:bf16")]
+)
+def test_none_is_exact_on_gpus_without_products_of_bfloat16(
+    one: Operator, major: int | None, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a precision is given. Where none can be asked, as under fake tensors, it has them."""
+    properties = SimpleNamespace(major=major, minor=0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: major is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    main: Any = SimpleNamespace(
+        shape=(1, 1, 1, 64), dtype=torch.bfloat16, device=torch.device("cuda", 0)
+    )
+    cores = CORES[one.name]
+    assert cores.form(one.name, "gpu", None, main) == form
+    assert cores.form(one.name, "gpu", "bf16", main) == "tensor:bf16"
+
+
+@pytest.mark.parametrize(
+    ("chip", "precision", "size", "is_refused"),
+    [
+        ((8, 6), "tf32x3", 65, True),
+        ((8, 6), "tf32x3", 64, False),
+        ((8, 6), "bf16", 128, False),
+        ((8, 0), "tf32x3", 128, False),
+        ((9, 0), "tf32x3", 128, False),
+    ],
+)
+def test_long_keys_are_refused_where_they_do_not_fit_into_shared_memory(
+    chip: tuple[int, int],
+    precision: str,
+    size: int,
+    is_refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    properties = SimpleNamespace(major=chip[0], minor=chip[1])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    main: Any = SimpleNamespace(
+        shape=(1, 1, 1, size), dtype=torch.float32, device=torch.device("cuda", 0)
+    )
+    form = partial(CORES["wkv"].form, "wkv", "gpu", precision, main)
+    if is_refused:
+        with pytest.raises(ValueError, match=r"at most 64 with precision 'tf32x3' on this GPU"):
+            form()
+    else:
+        assert form() == f"tensor:{precision}"
 
 
 @HEADS

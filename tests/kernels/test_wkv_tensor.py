@@ -95,6 +95,10 @@ def interpret() -> dict[str, Any]:
         if decay is not None:
             given["log_decay"].fill_(decay)
         cases.append(WKV.errors(run(given, precision), given))
+    ranges = []
+    for chunk in (16, 32, 64):
+        tensor.CHUNK = chunk
+        ranges.append(torch.equal(tensor.ranges_of(torch.device("cpu")), ranges_by_torch(chunk)))
     tensor.CHUNK = 16
     given = WKV.problem("varying", (1, 19, 1, 16, 16))
     default = run(given, None)
@@ -104,6 +108,7 @@ def interpret() -> dict[str, Any]:
     out = run(nan, "tf32")["out"]
     return {
         "cases": cases,
+        "ranges": ranges,
         "default": all(torch.equal(default[name], named[name]) for name in default),
         "nan": [bool(out[0, :16].isnan().any()), bool(out[0, 17].isnan().all())],
         "refused": [
@@ -111,6 +116,21 @@ def interpret() -> dict[str, Any]:
             refused(WKV.problem("varying", (1, 2, 1, 2, 2)), "fp8"),
         ],
     }
+
+
+def ranges_by_torch(chunk: int) -> torch.Tensor:
+    """Which steps (columns) lie in the range of each row of a chunk, as 1 and 0: all before it; all
+    after it; and for each level those from the start of its segment to a late row, and from an
+    early row to the end of its segment.
+    """
+    row = torch.arange(chunk)[:, None]
+    step = torch.arange(chunk)
+    matrices = [row > step, row < step]
+    for level in range(chunk.bit_length() - 1):
+        late = (row >> level) % 2 == 1
+        inside = (row >> level == step >> level) & (row != step)
+        matrices.append(inside & ((row > step) == late))
+    return torch.stack(matrices).to(torch.bfloat16)
 
 
 def interpret_half() -> dict[str, Any]:
@@ -162,6 +182,10 @@ def test_interpreted_results_and_gradients_in_float32_equal_float64(interpreted:
     }
     assert not wrong, wrong
     assert interpreted["default"], "float32 is multiplied in three tf32 products"
+
+
+def test_sums_are_over_the_steps_of_each_range(interpreted: Any) -> None:
+    assert interpreted["ranges"] == [True] * 3
 
 
 def test_a_nan_does_not_reach_earlier_chunks(interpreted: Any) -> None:
@@ -261,6 +285,7 @@ def test_every_kernel_compiles_to_products_on_tensor_cores(
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     kernels = (
+        ("_ranges", False),
         ("_increments", False),
         ("_increments", True),
         ("_carry", True),
@@ -279,7 +304,26 @@ def test_every_kernel_compiles_to_products_on_tensor_cores(
             label, _, shared, text, _ = compiled(name, chip, dtype, precision, sizes, back=back)
             assert shared <= aot.SHARED[chip], label
             instruction = "wgmma.mma_async" if chip == 90 else "mma.sync"
-            assert name == "_carry" or instruction in text, label
+            assert name in ("_ranges", "_carry") or instruction in text, label
+
+
+@COMPILED
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chip", "dtype", "precision"),
+    [(86, "bf16", "bf16"), (86, "fp32", "ieee"), (80, "fp32", "tf32x3")],
+)
+def test_the_longest_keys_fit_into_shared_memory(
+    chip: int, dtype: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the kernels with the most tiles of all keys."""
+    from plkernel.kernels.wkv import tensor
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    sizes = (tensor.MOST_KEYS, 128)
+    for name, back in (("_increments", True), ("_outputs", False), ("_gradients", False)):
+        label, _, shared, _, _ = compiled(name, chip, dtype, precision, sizes, back=back)
+        assert shared <= aot.SHARED[chip], label
 
 
 @ON_GPU

@@ -1,16 +1,19 @@
 """Training steps as CUDA graphs: which runs have them, how they are recorded, and their sums."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from torch import Tensor
 
+from plkernel.benchmarks.profile import _captured
+from plkernel.benchmarks.step import Stepper
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.schema import Arm, CorpusSpec, ModelSpec, Stage, TrainSpec
 from plkernel.study.dry_run import random_training
@@ -24,33 +27,53 @@ NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 TRAIN: dict[str, Any] = {"context": 32, "batch": 4, "steps": 12, "eval_windows": 4}
 
 
-class FakeGpu:
-    """The GPU that `ReplayedStep` needs, on a CPU: its recording fails, or is of the work."""
+REFUSED = "operation not permitted when stream is capturing"
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: bool = False) -> None:
+
+class FakeGpu:
+    """The GPU that `ReplayedStep` needs, on a CPU: its recording fails, or is of the work.
+
+    failing: "at its end", where torch cannot end the recording; "in the work", where it can
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: str = "") -> None:
         self.failing = failing
+        self.taken_from: list[Any] = []  # pools of recordings that have not ended
+        self.released: list[Any] = []
         self.replayed = 0
         self.waits: list[tuple[str, str]] = []
         self.recorded_on: list[str] = []
         self.current = self.made("outer")
         names = {
-            "Stream": lambda device: self.made("own"),
-            "current_stream": lambda device: self.current,
+            "Stream": lambda *device: self.made("own"),
+            "current_stream": lambda *device: self.current,
             "set_stream": self.set_stream,
             "stream": self.on_stream,
-            "graph_pool_handle": lambda: None,
+            "graph_pool_handle": lambda: (0, 1),
+            "synchronize": lambda: None,
+            "empty_cache": lambda: None,
             "CUDAGraph": lambda: SimpleNamespace(replay=self.replay),
             "graph": self.recording,
         }
         for name, value in names.items():
             monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_taking, raising=False)
+        monkeypatch.setattr(torch._C, "_cuda_releasePool", self.release, raising=False)
         monkeypatch.setattr(Tensor, "pin_memory", lambda values: values)
 
     def made(self, name: str) -> Any:
         def wait(other: Any) -> None:
             self.waits.append((name, other.name))
 
-        return SimpleNamespace(name=name, wait_stream=wait)
+        return SimpleNamespace(name=name, wait_stream=wait, device=CUDA, device_index=0)
+
+    def end_taking(self, device: int, pool: Any) -> None:
+        if pool not in self.taken_from:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.taken_from.remove(pool)
+
+    def release(self, device: int, pool: Any) -> None:
+        self.released.append(pool)
 
     def set_stream(self, stream: Any) -> None:
         self.current = stream
@@ -67,14 +90,22 @@ class FakeGpu:
 
     @contextmanager
     def recording(self, graph: Any, pool: Any, stream: Any) -> Iterator[None]:
-        """As torch does, it leaves the stream of a recording only where the recording ends well."""
+        """As torch does, it leaves the stream and the pool of a recording only where it can be
+        ended.
+        """
         before = self.current
         self.current = stream
         self.recorded_on.append(stream.name)
-        yield
-        if self.failing:
-            raise RuntimeError("operation not permitted when stream is capturing\nmore")
-        self.current = before
+        self.taken_from.append(pool)
+        try:
+            yield
+            if self.failing == "in the work":
+                raise RuntimeError(f"{REFUSED}\nmore")
+        finally:
+            if self.failing == "at its end":
+                raise RuntimeError(f"{REFUSED}\nmore")
+            self.taken_from.remove(pool)
+            self.current = before
 
 
 class Counted:
@@ -133,11 +164,16 @@ def test_a_replay_reads_the_inputs_of_its_call(monkeypatch: pytest.MonkeyPatch) 
     assert first.data_ptr() != second.data_ptr()
 
 
+@pytest.mark.parametrize("failing", ["at its end", "in the work"])
 def test_a_step_that_cannot_be_recorded_is_called_from_python(
-    monkeypatch: pytest.MonkeyPatch,
+    failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every step is taken once, no gradient of the recording is left, and one warning says why."""
-    gpu = FakeGpu(monkeypatch, failing=True)
+    """Every step is taken once, no gradient of the recording is left, and one warning says why.
+
+    Later steps take no memory from its pool, which is released once: by the graph of a recording
+    that torch could end.
+    """
+    gpu = FakeGpu(monkeypatch, failing)
     work = Counted(gpu)
     step = ReplayedStep(work, work.optimizer, CPU)
 
@@ -145,7 +181,7 @@ def test_a_step_that_cannot_be_recorded_is_called_from_python(
         return [float(step(torch.full((3,), float(value)))) for value in values]
 
     assert losses(range(CALLED)) == [3.0 * value for value in range(CALLED)]
-    with pytest.warns(UserWarning, match="could not be recorded: operation not permitted") as told:
+    with pytest.warns(UserWarning, match=f"could not be recorded: {REFUSED}$") as told:
         later = losses(range(CALLED, CALLED + 3))
     assert later == [3.0 * value for value in range(CALLED, CALLED + 3)]
     assert len(told) == 1
@@ -153,7 +189,27 @@ def test_a_step_that_cannot_be_recorded_is_called_from_python(
     assert not any(work.left)
     assert gpu.current.name == "outer"
     assert gpu.replayed == 0
+    assert gpu.taken_from == []
+    assert gpu.released == ([step.pool] if failing == "at its end" else [])
     assert not work.optimizer.param_groups[0]["capturable"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [lambda: _captured([MagicMock()]), lambda: Stepper._capture(MagicMock())],
+    ids=["calls", "steps"],
+)
+def test_after_a_benchmark_that_cannot_be_recorded_the_next_one_is_as_before(
+    record: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the stream of before, with memory that is not of the recording."""
+    gpu = FakeGpu(monkeypatch, "at its end")
+    with suppress(RuntimeError):
+        record()
+    assert gpu.recorded_on == ["own"]
+    assert gpu.current.name == "outer"
+    assert gpu.taken_from == []
+    assert len(gpu.released) == 1
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ FigureFormat = Literal["pdf", "png", "svg"]
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """Errors of a full disk, a quota, a file that is too large and a disk to read from only."""
+SMALL = 4096
+"""Bytes of a small file, a block on usual file systems."""
 LONGEST_NAME = 255
 """Bytes of the name of a file or folder on usual file systems."""
 LONGEST_STEM = 200
@@ -202,7 +204,8 @@ def _check_names(path: Path, option: str) -> None:
 
 def _check_writable(folder: Path, option: str, asked: Path) -> None:
     """Raise OSError, naming `option` and the path that is `asked` for, as `check_folder` does."""
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    # Unlike Path.exists, which raises PermissionError inside of a folder that may not be entered.
+    existing = next(place for place in (folder, *folder.parents) if os.path.exists(place))
     try:
         tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
@@ -210,6 +213,17 @@ def _check_writable(folder: Path, option: str, asked: Path) -> None:
         raise OSError(
             f"{option} {asked}: cannot be written ({reason}); choose another place"
         ) from error
+
+
+def lack_of_room(folder: Path) -> str:
+    """Return why not even a small file can be written in `folder`, '' unless for lack of room."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(bytes(SMALL))
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            return f"no file can be written in {folder}: {os.strerror(error.errno)}"
+    return ""
 
 
 def refuse_study(path: Path, option: str) -> None:
@@ -331,6 +345,14 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     if size > most:
         raise ValueError(f"{path}: must have at most {most:,} bytes, got {size:,}")
     return path.read_bytes()
+
+
+def check_readable(path: Path) -> None:
+    """Raise OSError that says why where `path` cannot be opened.
+
+    For files that a library opens: that of safetensors calls one that may not be read missing.
+    """
+    path.open("rb").close()
 
 
 def check_regular(path: Path, what: str = "") -> None:

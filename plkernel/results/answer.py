@@ -7,9 +7,9 @@ from plkernel.analysis.figures.style import byte_unit
 from plkernel.common.cli import counted, shortened, written
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
 from plkernel.results.measured import read_measurement
-from plkernel.results.rate_report import curve_clauses
+from plkernel.results.rate_report import curve_clauses, curves_tested
 from plkernel.results.statistics import ALPHA, PairedDifference, magnitude
-from plkernel.results.study import StudyRun
+from plkernel.results.study import FinishedRun, StudyRun
 from plkernel.results.wording import listed, mean_and_interval, mean_text, span
 
 MOST_NAMED = 6
@@ -104,9 +104,10 @@ def _where(comparison: Comparison) -> str:
     seeds = [one.n for one in comparison.on_text.values()]
     if seeds:
         where += f" and with {span(seeds)} {'seed' if max(seeds) == 1 else 'seeds'}"
-    compared = sum(one.difference is not None for one in comparison.curves) or len(seeds)
-    if compared > 1:
-        where += f" (significance is corrected for {compared} comparisons, intervals are not)"
+    tested = curves_tested(comparison.curves) if comparison.curves else comparison.tested
+    number = len(tested)
+    if number > 1:
+        where += f" (significance is corrected for {number} comparisons, intervals are not)"
     return where
 
 
@@ -116,9 +117,9 @@ def _texts(runs: Sequence[StudyRun]) -> str:
     return listed(names) if len(names) <= MOST_BLOCKS else f"{len(names)} texts"
 
 
-def _bytes_read(runs: Sequence[StudyRun]) -> str:
+def _bytes_read(runs: Sequence[FinishedRun]) -> str:
     """The bytes that finished runs have read: "0.61 MB", or the range of them."""
-    ends = [run.result.bytes for run in runs if run.result]
+    ends = [run.result.bytes for run in runs]
     unit, unit_name = byte_unit(max(ends) / UNIT_FROM)
     return f"{span([end / unit for end in ends], '.2g')} {unit_name}"
 
@@ -207,14 +208,16 @@ def _undistinguished(same: Sequence[tuple[str, PairedDifference]], base: str) ->
 
 def _counts(comparison: Comparison) -> str:
     """Number of significant differences, and the largest either way, in words."""
+    if not comparison.tested:
+        return ", no difference can be tested"
     names = [name for name in comparison.surviving if name in comparison.on_text]
-    tested = counted(len(comparison.on_text), "difference", "differences")
+    number = counted(len(comparison.tested), "difference", "differences")
     if not names:
-        return f", none of {tested} is significant"
+        return f", none of {number} is significant"
     behind = [name for name in names if comparison.differences[name].mean > 0]
     ahead = [name for name in names if comparison.differences[name].mean < 0]
     text = (
-        f", {len(names)} of {tested} {'is' if len(names) == 1 else 'are'} significant"
+        f", {len(names)} of {number} {'is' if len(names) == 1 else 'are'} significant"
         f": {len(behind)} behind the baseline and {len(ahead)} ahead"
     )
     if behind:

@@ -22,8 +22,9 @@ from plkernel.results.statistics import (
     mean_interval,
     paired_difference,
     reached,
+    with_p,
 )
-from plkernel.results.study import Study, StudyRun
+from plkernel.results.study import FinishedRun, Study, StudyRun
 from plkernel.results.tuning import Choice, choices
 from plkernel.results.verdicts import Declared, declared
 
@@ -49,8 +50,8 @@ class ArmResult:
     estimates    the mean of every measure that a run has
     differences  to `against`, of every measure with a common seed; none where one of the two is on
                  recall and the other on text
-    bytes        by seed a ratio: the bytes at which a run reaches the final loss of `against`, over
-                 the bytes that `against` read for it; infinite if never
+    bytes_ratio  by seed the bytes at which a run reaches the final loss of `against`, over the
+                 bytes that `against` read for it; infinite if never
     """
 
     name: str
@@ -62,7 +63,7 @@ class ArmResult:
     values: Values
     estimates: Mapping[str, Estimate]
     differences: Mapping[str, PairedDifference]
-    bytes: Mapping[int, float]
+    bytes_ratio: Mapping[int, float]
 
 
 class ArmBlock(NamedTuple):
@@ -215,6 +216,11 @@ class Comparison:
         return {name: one for name, one in self.differences.items() if name not in controls}
 
     @cached_property
+    def tested(self) -> list[str]:
+        """The arms of `on_text` whose difference has a p: those that Holm corrects over."""
+        return with_p({name: one.p_value for name, one in self.on_text.items()})
+
+    @cached_property
     def control_names(self) -> set[str]:
         """The names of the arms of the control; none without one."""
         return {arm.name for arm in self.control.arms} if self.control else set()
@@ -302,10 +308,10 @@ def compare(study: Study) -> Comparison:
     )
 
 
-def _measured_steps(study: Study, runs: Sequence[StudyRun]) -> dict[str, int]:
+def _measured_steps(study: Study, runs: Sequence[FinishedRun]) -> dict[str, int]:
     """The measures that are validation losses at one step, and their steps."""
     found = {}
-    if len({run.result.steps for run in runs if run.result}) > 1:
+    if len({run.result.steps for run in runs}) > 1:
         of_each_run = [{row.step for row in run.evaluations} for run in runs]
         common = set.intersection(*of_each_run) - {0}
         if common:
@@ -326,7 +332,7 @@ def _titles(at_steps: Mapping[str, int]) -> dict[str, str]:
 
 
 def _values(
-    study: Study, runs: Sequence[StudyRun], at_steps: Mapping[str, int]
+    study: Study, runs: Sequence[FinishedRun], at_steps: Mapping[str, int]
 ) -> dict[str, dict[str, dict[int, float]]]:
     """Every number of every run, by arm, measure and seed."""
     keys = [*TITLES, *at_steps]
@@ -341,7 +347,7 @@ def _values(
     return values
 
 
-def _numbers(run: StudyRun, at_steps: Mapping[str, int]) -> dict[str, Any]:
+def _numbers(run: FinishedRun, at_steps: Mapping[str, int]) -> dict[str, Any]:
     """Every number of a run by measure, None where it has none."""
     losses = {row.step: row.val_bpb for row in run.evaluations}
     numbers = dict(vars(run.result))
@@ -380,26 +386,25 @@ def _grids(study: Study, arms: Sequence[str]) -> dict[str, Sequence[float]]:
 def _arm_result(study: Study, name: str, values: Mapping[str, Values]) -> ArmResult:
     """The numbers of one arm and its differences to the one it is compared with."""
     runs = study.finished(name)
-    results = [run.result for run in runs if run.result]
     against = study.against(name)
     own = values[name]
     differences: dict[str, PairedDifference] = {}
-    bytes_to_reach: dict[int, float] = {}
+    bytes_ratio: dict[int, float] = {}
     # Bits per answer less bits per byte are a difference of nothing.
     if against and not differs_in_task(study, name, against):
         differences = _differences(own, values[against])
-        bytes_to_reach = _bytes_to_reach(runs, study.finished(against))
+        bytes_ratio = _bytes_ratio(runs, study.finished(against))
     return ArmResult(
         name=name,
         against=against,
-        causal=all(result.causal for result in results),
+        causal=all(run.result.causal for run in runs),
         seeds=tuple(run.seed for run in runs),
         parameters=_sizes(runs),
-        steps=tuple(sorted({result.steps for result in results})),
+        steps=tuple(sorted({run.result.steps for run in runs})),
         values=own,
         estimates={key: mean_interval(by_seed.values()) for key, by_seed in own.items() if by_seed},
         differences=differences,
-        bytes=bytes_to_reach,
+        bytes_ratio=bytes_ratio,
     )
 
 
@@ -424,15 +429,15 @@ def _differences(own: Values, base: Values) -> dict[str, PairedDifference]:
     return differences
 
 
-def _bytes_to_reach(runs: Sequence[StudyRun], base: Sequence[StudyRun]) -> dict[int, float]:
+def _bytes_ratio(runs: Sequence[StudyRun], base: Sequence[StudyRun]) -> dict[int, float]:
     """Bytes at which each run is where the base of its seed ends, over all bytes of the base."""
     ends = {run.seed: run.evaluations[-1] for run in base if run.evaluations}
-    shares = {}
+    ratios = {}
     for run in runs:
         end = ends.get(run.seed)
         if end is not None and end.bytes > 0:
-            shares[run.seed] = reached(run.curve, end.val_bpb) / end.bytes
-    return shares
+            ratios[run.seed] = reached(run.curve, end.val_bpb) / end.bytes
+    return ratios
 
 
 # The table for files
@@ -469,8 +474,8 @@ def _table_row(comparison: Comparison, arm: ArmResult) -> dict[str, Any]:
     for key, difference in arm.differences.items():
         measures[key]["difference_to_baseline"] = vars(difference)
     bytes_to_baseline = {}
-    for seed, share in arm.bytes.items():
-        bytes_to_baseline[seed] = share if share < inf else None
+    for seed, ratio in arm.bytes_ratio.items():
+        bytes_to_baseline[seed] = ratio if ratio < inf else None
     p_corrected = comparison.corrected.get(arm.name)
     evidence = None
     if p_corrected is not None:

@@ -17,30 +17,30 @@ FEW = 4
 
 def overview(comparison: Comparison) -> list[str]:
     """Sentences on the significant differences, the largest of them, and the power."""
-    seeds = [one.n for one in comparison.on_text.values() if one.n > 1]
-    if not seeds:
+    if not any(one.n > 1 for one in comparison.on_text.values()):
         return ["No arm shares two seeds with the arm it is compared with: no interval, no claim."]
+    if not comparison.tested:
+        return ["No difference can be tested: those of two seeds or more are 0, or not finite."]
+    seeds = span([comparison.on_text[name].n for name in comparison.tested])
     sentences = [_significant(comparison, seeds)]
     found = [comparison.detectable[name] for name in comparison.on_text]
     sizes = [size for size in found if not math.isnan(size)]
     if sizes:
         sentences.append(
-            f"With {span(seeds)} seeds and this spread, one comparison on its own finds a"
+            f"With {seeds} seeds and this spread, one comparison on its own finds a"
             f" difference of {median(sizes):.2g} {comparison.unit} 8 times in 10 (median over arms;"
             f" {span(sizes, '.2g')})."
         )
     return sentences
 
 
-def _significant(comparison: Comparison, seeds: Sequence[int]) -> str:
-    """The sentence on significant differences; `seeds` are the n of those that are tested."""
+def _significant(comparison: Comparison, seeds: str) -> str:
+    """The sentence on significant differences; `seeds` is the range of n of those tested."""
     names = [name for name in comparison.surviving if name in comparison.on_text]
-    number = counted(len(seeds), "difference", "differences")
+    number = counted(len(comparison.tested), "difference", "differences")
     verb = "is" if len(names) < 2 else "are"
-    correction = "Holm-corrected, " if len(seeds) > 1 else ""
-    text = (
-        f"{len(names) or 'None'} of {number} {verb} significant ({correction}{span(seeds)} seeds)"
-    )
+    correction = "Holm-corrected, " if len(comparison.tested) > 1 else ""
+    text = f"{len(names) or 'None'} of {number} {verb} significant ({correction}{seeds} seeds)"
     if not names:
         return f"{text}."
     below = sum(comparison.differences[name].mean < 0 for name in names)

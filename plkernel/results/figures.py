@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from plkernel.analysis.nodes import BETA
 from plkernel.context.curve_figures import (
     Curves,
     beyond_figure,
@@ -115,8 +116,6 @@ KINDS = {
 """Section of the page and caption of each kind of figure."""
 CONTEXT = {"truncation": ("given", "bpb", "floor"), "influence": ("lags", "bits", "information")}
 """Keys of the positions, values and law of curves over the context in a result."""
-PUBLISHED_BETA = 1.15
-"""The exponent of information behind the grey law of an arm that has none of its own."""
 
 
 class Drawing(NamedTuple):
@@ -306,7 +305,7 @@ def memory_panel(comparison: Comparison, arm: ArmResult) -> Panel:
 def _exponent(comparison: Comparison, arm: ArmResult) -> float:
     """The exponent of the kernel that an arm aims at: beta, or beta / 2 for a correlation."""
     options = comparison.study.spec["arms"][arm.name]
-    beta = float(options.get("beta") or PUBLISHED_BETA)
+    beta = float(options.get("beta") or BETA)
     return beta / 2 if options.get("target") == "correlation" else beta
 
 

@@ -74,10 +74,7 @@ def difference_rows(comparison: Comparison) -> dict[str, list[ForestRow]]:
     return groups
 
 
-def forest(
-    groups: Mapping[str, Sequence[ForestRow]],
-    label: str = "difference in bits per byte, below 0 is better",
-) -> "Figure":
+def forest(groups: Mapping[str, Sequence[ForestRow]], label: str) -> "Figure":
     """Draw rows under headings: strokes are seeds, the circle their mean, the line its interval.
 
     label: of the axis.

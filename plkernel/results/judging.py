@@ -16,7 +16,7 @@ from scipy.stats import ttest_ind
 
 from plkernel.common.cli import counted, nearest, text_table
 from plkernel.common.files import parse_toml, read_bytes
-from plkernel.config.schema import BOUNDED, Claim, explained
+from plkernel.config.schema import Claim, check_margin, explained
 from plkernel.config.spec import heading
 from plkernel.config.toml_types import check_types
 from plkernel.results.claims import Claimed, Judgement, judge_family
@@ -47,7 +47,8 @@ BASELINES = ("baseline", "base", "control", "default")
 class Stated(BaseModel):
     """One hypothesis of a file: arm minus `against`, which is the baseline if left out.
 
-    claim  lower or higher: by more than the margin; equal: by less than the margin either way
+    claim  lower or higher: by more than the margin; equal: by less than the margin either way;
+           lower_by_less or higher_by_less: not zero, and by less than the margin
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -63,13 +64,7 @@ class Stated(BaseModel):
 
     @model_validator(mode="after")
     def _has_a_margin(self) -> Self:
-        needed = self.claim in BOUNDED
-        if self.margin < 0 or (needed and self.margin == 0):
-            least = "above 0" if needed else "0 or more"
-            raise ValueError(
-                f"{self.name!r}: margin must be {least} for claim {self.claim!r}, got"
-                f" {self.margin:g}"
-            )
+        check_margin(self.name, self.claim, self.margin)
         return self
 
 
@@ -477,7 +472,10 @@ def render(result: Judged, better: str = "lower") -> str:
 def _headline(result: Judged, better: str) -> str:
     """One sentence: which arms differ significantly, and what so few seeds could not see."""
     found = [one for one in result.compared if one.corrected_p < ALPHA]
-    comparisons = counted(len(result.compared), "comparison", "comparisons")
+    tested = [one for one in result.compared if not math.isnan(one.corrected_p)]
+    if not tested:
+        return f"No arm can be distinguished from {result.baseline}: no comparison has a p."
+    comparisons = counted(len(tested), "comparison", "comparisons")
     if not found:
         known = [one.detectable for one in result.compared if math.isfinite(one.detectable)]
         seen = ""

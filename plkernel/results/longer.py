@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plkernel.config.schema import RecallTestName
 from plkernel.context.curve_figures import Curves
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
+from plkernel.results.saved import RunResult
 
-RECALL_TESTS = ("persistence", "capacity")
+RECALL_TESTS: tuple[RecallTestName, ...] = ("persistence", "capacity")
 """Tests of recall: with the pairs of the corpus, and with a pair for every four bytes."""
 Tests = Sequence[Mapping[str, Any]]
 """The tests of one run, as its result holds them."""
@@ -25,15 +27,19 @@ class Lines(NamedTuple):
 # Recall
 
 
-def recall_accuracy(
-    comparison: Comparison, arm: ArmResult
+def recall_figures(
+    comparison: Comparison, arm: ArmResult, column: str
 ) -> dict[tuple[str, int], dict[int, float]]:
-    """The share of right answers of an arm by test and length of the sequences, then by seed."""
+    """The accuracy of an arm, or its bits, by test and length of the sequences, then by seed.
+
+    column: accuracy, or bits. Empty where runs do not tell it.
+    """
     found: dict[tuple[str, int], dict[int, float]] = {}
     for run in comparison.study.finished(arm.name):
         for one in _tests(run.result):
-            of_test = found.setdefault((one["test"], one["length"]), {})
-            of_test[run.seed] = one["accuracy"]
+            if one.get(column) is not None:
+                of_test = found.setdefault((one["test"], one["length"]), {})
+                of_test[run.seed] = one[column]
     return found
 
 
@@ -75,10 +81,9 @@ def _lines_by_group(
     return Lines(curves, below, left)
 
 
-def _tests(result: Any) -> list[dict[str, Any]]:
+def _tests(result: RunResult) -> list[dict[str, Any]]:
     """The tests in the result of a run; none where it was not tested."""
-    recall = result.recall if result else None
-    return list(recall.get("tests", ())) if recall else []
+    return list(result.recall.get("tests", ())) if result.recall else []
 
 
 def _alike_runs(comparison: Comparison, arm: ArmResult) -> list[list[dict[str, Any]]]:
@@ -142,7 +147,7 @@ def beyond_bits(comparison: Comparison, arm: ArmResult) -> BeyondBits:
     along: dict[int, dict[int, float]] = {}
     reading_on: dict[int, dict[int, float]] = {}
     for run in comparison.study.finished(arm.name):
-        found = run.result.beyond if run.result else None
+        found = run.result.beyond
         if not found:
             continue
         context = found["context"]
@@ -178,7 +183,7 @@ def _beyond_curves(comparison: Comparison, arm: ArmResult, key: str) -> Curves |
     """
     found = []
     for run in comparison.study.finished(arm.name):
-        if run.result is not None and run.result.beyond:
+        if run.result.beyond:
             found.append(run.result.beyond[key])
     if not found:
         return None

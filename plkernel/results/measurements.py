@@ -12,10 +12,10 @@ from plkernel.config.schema import (
     Gate,
     Hypothesis,
     MeasuredNumber,
+    steps_of,
 )
 from plkernel.results.rate_curves import curve_against, rate_curve
-from plkernel.results.saved import RunResult
-from plkernel.results.study import Study, StudyRun
+from plkernel.results.study import FinishedRun, Study, StudyRun
 
 LEAST = {"target bytes": 16_000, "answers": 1_000}
 """Predictions that a gate must rest on, by what they are."""
@@ -104,11 +104,11 @@ def _values_of_runs(
     at_end = measured.step is None
     found = {}
     for run in study.finished():
-        if run.arm != arm or run.seed not in seeds or run.result is None:
+        if run.arm != arm or run.seed not in seeds:
             continue
         if at_end and not as_planned(study, run):
             continue
-        value = _measurement(study, run, run.result, measured)
+        value = _measurement(study, run, measured)
         if value is not None:
             found[run.seed] = value
     return found
@@ -120,10 +120,9 @@ def mean_over(blocks: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {seed: fmean(block[seed] for block in blocks) for seed in sorted(whole)}
 
 
-def _measurement(
-    study: Study, run: StudyRun, result: RunResult, measured: MeasuredNumber
-) -> float | None:
+def _measurement(study: Study, run: FinishedRun, measured: MeasuredNumber) -> float | None:
     """The number of one run; None where it was not measured."""
+    result = run.result
     if measured.metric == "test_bpb":
         return result.test_bpb
     if measured.metric == "truncation_cost":
@@ -161,7 +160,7 @@ def answers_of_runs(
     """
     counts = []
     for run in study.finished():
-        if run.arm not in arms or run.seed not in seeds or run.result is None:
+        if run.arm not in arms or run.seed not in seeds:
             continue
         length = (measured.times or 1) * _context(study, run)
         counts.append(run.result.answers(measured.metric, length, measured.distance))
@@ -173,11 +172,10 @@ def as_planned(study: Study, run: StudyRun) -> bool:
     if run.result is None:
         return False
     train = train_options(study.spec, run.arm)
-    steps = train.get("steps")
-    if not steps:
-        bytes_of_a_step = (train.get("batch") or 1) * (train.get("context") or 1)
-        steps = (train.get("bytes") or 0) // bytes_of_a_step
-    return not steps or run.result.steps == steps
+    planned = steps_of(
+        train.get("steps"), train.get("bytes"), train.get("batch") or 1, train.get("context") or 1
+    )
+    return not planned or run.result.steps == planned
 
 
 def train_options(spec: Mapping[str, Any], arm: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.common.cli import counted, text_table
-from plkernel.config.schema import OF_RECALL, Metric
+from plkernel.config.schema import OF_ACCURACY, Metric
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.answer import advice, answer, words_of
 from plkernel.results.cautions import warnings
@@ -19,7 +19,7 @@ from plkernel.results.claims import interval
 from plkernel.results.comparison import ArmResult, Comparison
 from plkernel.results.conclusion import memory_worth, overview
 from plkernel.results.figures import Drawing
-from plkernel.results.longer import RECALL_TESTS, beyond_bits, recall_accuracy
+from plkernel.results.longer import RECALL_TESTS, beyond_bits, recall_figures
 from plkernel.results.measurements import compared_arms, means_in, values
 from plkernel.results.rate_report import CAPTION, HEADER, curve_rows
 from plkernel.results.saved import Reference
@@ -367,8 +367,10 @@ def _kind_of_hypotheses(declared: Declared) -> str:
 
 def _units(comparison: Comparison, declared: Declared) -> str:
     """The unit of the differences of hypotheses."""
-    if any(one.hypothesis.metric in OF_RECALL for one in declared.outcomes):
-        return f"{comparison.unit}, of recall the share of right answers"
+    metrics = {one.hypothesis.metric for one in declared.outcomes}
+    shares = [name for name in OF_ACCURACY if name in metrics]
+    if shares:
+        return f"{comparison.unit}, of {listed(shares)} the share of right answers"
     return comparison.unit
 
 
@@ -571,11 +573,14 @@ def _differences(comparison: Comparison) -> Iterator[Item]:
 def _caption_of_differences(comparison: Comparison) -> str:
     """Sentences on the differences, the tests and their correction, and the columns."""
     other = comparison.one_baseline or "the one it is compared with"
+    every = len(comparison.on_text)
+    number = len(comparison.tested)
+    family = f"all {every}" if number == every else f"the {number} of {every} that have one"
     control_apart = " on the text, the control apart" if comparison.control else ""
     return (
         f"Arm minus {other}, {comparison.measures[comparison.primary]}, paired by seed, in"
         f" {comparison.unit} (below zero is better): t interval, p of the paired t test, corrected"
-        f" by Holm for all {len(comparison.on_text)}{control_apart}; then on"
+        f" by Holm for {family}{control_apart}; then on"
         f" {comparison.held_out}, corrected in the same way, and in other measures. Bytes: at which"
         " the arm reaches the other's final loss, over those that the other took: geometric mean"
         " and 95 % t interval, or how many never do."
@@ -590,20 +595,34 @@ def _counted_mean(one: Estimate, seeds: int) -> str:
 
 def _bytes_text(arm: ArmResult) -> str:
     """Bytes to the other's final loss: geometric mean and interval, or how many never reach it."""
-    never = sum(math.isinf(share) for share in arm.bytes.values())
+    never = sum(math.isinf(ratio) for ratio in arm.bytes_ratio.values())
     if never:
-        return f"> 1 in {never} of {len(arm.bytes)}"
-    logs = mean_interval(math.log(share) for share in arm.bytes.values())
-    ratio = Estimate(logs.n, math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), math.nan)
-    return mean_and_interval(ratio, ".2f")
+        return f"> 1 in {never} of {len(arm.bytes_ratio)}"
+    logs = mean_interval(math.log(ratio) for ratio in arm.bytes_ratio.values())
+    mean = Estimate(logs.n, math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), math.nan)
+    return mean_and_interval(mean, ".2f")
 
 
 # Recall, and beyond the length of training
 
 
 def _recall(comparison: Comparison) -> Iterator[Item]:
-    """Accuracy in the tests of recall; nothing where no run has been tested."""
-    found = {arm.name: recall_accuracy(comparison, arm) for arm in comparison.arms}
+    """Accuracy and bits in the tests of recall; nothing where no run has been tested."""
+    means = "Mean over seeds ± half of its 95 % t interval."
+    captions = {
+        "accuracy": "Share of right answers at the end, in sequences of so many bytes:"
+        " persistence, with the pairs of the corpus and queries anywhere behind them; capacity,"
+        f" with a pair for every four bytes. {means}",
+        "bits": f"Bits per answer in the same tests, where less is better. {means}",
+    }
+    forms = {"accuracy": ".3f", "bits": ".4f"}
+    for column, caption in captions.items():
+        yield from _recall_table(comparison, column, forms[column], caption)
+
+
+def _recall_table(comparison: Comparison, column: str, form: str, caption: str) -> Iterator[Item]:
+    """The table of a column of the tests of recall; nothing where no run tells it."""
+    found = {arm.name: recall_figures(comparison, arm, column) for arm in comparison.arms}
     every_test = [test for of_arm in found.values() for test in of_arm]
     in_order = dict.fromkeys(every_test)  # each once, as they were taken
     tests = sorted(in_order, key=lambda test: RECALL_TESTS.index(test[0]))
@@ -612,13 +631,8 @@ def _recall(comparison: Comparison) -> Iterator[Item]:
 
     def cells(arm: ArmResult) -> list[str]:
         own = found[arm.name]
-        return [_mean_cell(own.get(test), ".3f", arm) for test in tests]
+        return [_mean_cell(own.get(test), form, arm) for test in tests]
 
-    caption = (
-        "Share of right answers at the end, in sequences of so many bytes: persistence, with the"
-        " pairs of the corpus and queries anywhere behind them; capacity, with a pair for every"
-        " four bytes. Mean over seeds ± half of its 95 % t interval."
-    )
     header = ["arm", *(f"{name}, {length:,}" for name, length in tests)]
     yield _table(caption, header, _grouped(comparison, cells))
 
@@ -660,7 +674,7 @@ def _design(comparison: Comparison) -> Table:
     """Runs, hardware, versions, code, corpus, model and training of the finished runs."""
     study = comparison.study
     runs = study.finished()
-    seconds = sum(run.result.seconds for run in runs if run.result)
+    seconds = sum(run.result.seconds for run in runs)
     arms = counted(len(study.arms), "arm", "arms")
     seeds = counted(len(study.seeds), "seed", "seeds")
     time = f"{seconds / len(runs):,.1f} s a run, {seconds / 3600:,.2f} hours in all"

@@ -97,6 +97,13 @@ def far_apart(low: float, high: float) -> bool:
     return math.log2(high / low) > FAR + ROUNDING
 
 
+class Lack(NamedTuple):
+    """Why a curve has no minimum, and the remedy: empty where its runs are to be waited for."""
+
+    why: str
+    remedy: str
+
+
 @dataclass(frozen=True)
 class RateCurve:
     """The losses of one arm by learning rate and seed.
@@ -179,20 +186,29 @@ class RateCurve:
         return bool(self.seeds) and int(np.argmin(self.means)) in (0, len(self.rates) - 1)
 
     @property
+    def lack(self) -> Lack | None:
+        """Why it has no minimum, where more runs would give it one; None elsewhere."""
+        if self.losses and not self.ended:
+            return Lack(f"{self.name}: no seed has ended yet at every learning rate", "")
+        if self.rates and not self.seeds:
+            why = f"{self.name}: no seed finished at every usable learning rate"
+            return Lack(why, "add seeds")
+        if self.rates and not self.fitted:
+            number = counted(
+                len(self.rates), "usable learning rate is", "usable learning rates are"
+            )
+            return Lack(f"{self.name}: {number} too few for a minimum", "add rates")
+        return None
+
+    @property
     def doubt(self) -> str | None:
         """Why its minimum is not to be trusted; None where nothing speaks against it."""
         if self.waiting:
             rates = listed(f"{rate:g}" for rate in self.waiting)
             return f"{self.name}: not every curve has an ended run at learning rate {rates} yet"
-        if self.losses and not self.ended:
-            return f"{self.name}: no seed has ended yet at every learning rate"
-        if self.rates and not self.seeds:
-            return f"{self.name}: no seed finished at every usable learning rate"
-        if self.rates and not self.fitted:
-            number = counted(
-                len(self.rates), "usable learning rate is", "usable learning rates are"
-            )
-            return f"{self.name}: {number} too few for a minimum"
+        lack = self.lack
+        if lack is not None:
+            return lack.why
         if self.at_edge:
             return f"{self.name}: its best learning rate is the first or last tried"
         if self.gap:

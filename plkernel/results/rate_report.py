@@ -13,7 +13,7 @@ from plkernel.analysis.figures.style import (
     style,
 )
 from plkernel.results.rate_curves import CurveResult, RateCurve
-from plkernel.results.statistics import ALPHA, PairedDifference, holm
+from plkernel.results.statistics import ALPHA, PairedDifference, holm, with_p
 from plkernel.results.wording import (
     interval_text,
     listed,
@@ -49,6 +49,11 @@ STEEP = 6.0
 def corrected(results: Sequence[CurveResult]) -> dict[str, float]:
     """p of every difference of minima, corrected for their number (Holm)."""
     return holm({one.curve.name: one.difference.p_value for one in results if one.difference})
+
+
+def curves_tested(results: Sequence[CurveResult]) -> list[str]:
+    """The curves whose difference of minima has a p: those that Holm corrects over."""
+    return with_p(corrected(results))
 
 
 def curve_clauses(results: Sequence[CurveResult], unit: str) -> str:
@@ -153,12 +158,10 @@ def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
     for one in results:
         sentences += _left_out(one.curve)
     for curve in complete:
-        if not curve.ended:
-            sentences.append(f"{curve.doubt}.")
-        elif curve.rates and not curve.seeds:
-            sentences.append(f"{curve.doubt}: add seeds.")
-        elif curve.rates and not curve.fitted:
-            sentences.append(f"{curve.doubt}: add rates.")
+        lack = curve.lack
+        if lack is not None:
+            remedy = f": {lack.remedy}" if lack.remedy else ""
+            sentences.append(f"{lack.why}{remedy}.")
     return sentences
 
 
@@ -236,7 +239,7 @@ def _draw_curve(axes: "Axes", curve: RateCurve, look: dict[str, Any]) -> None:
 
 
 def _label_rates(axes: "Axes", shown: Sequence[CurveResult]) -> None:
-    """Write the rates that were tried below the axis, as far as they do not touch."""
+    """Write every rate that was tried below the axis."""
     rates = sorted({rate for one in shown for rate in one.curve.rates})
     axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axes.minorticks_off()

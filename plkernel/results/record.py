@@ -23,6 +23,7 @@ from plkernel.common.files import (
     SPEC,
     TUNING,
 )
+from plkernel.common.locks import held
 from plkernel.config.spec import with_defaults
 from plkernel.results.saved import EvaluationRow, RunResult, reference_entries
 from plkernel.results.study import (
@@ -39,6 +40,8 @@ WHOLE = (REFERENCES, REGISTERED, MEASUREMENT)
 """Files that belong to the whole study."""
 SHARED = ("corpus", "model", "train")
 """Sections of a spec that every arm starts from."""
+PATIENCE = 60.0
+"""Seconds to wait for another process that writes the same record."""
 KEPT = ("arm", "seed", "status", "error", "config", "environment")
 """Fields that a record keeps of every ended run, as `StudyRun` names them."""
 
@@ -70,28 +73,37 @@ def save_record(study: Study, out: Path) -> list[str]:
     Rows that the record has of runs that have not ended in the study stay; the names of these runs
     are returned. `read_study` reads the record. Raises ValueError, before anything is written,
     where `out` is the study itself or holds another one, runs of other settings, another
-    registration, or damage.
+    registration, or damage, and where another process keeps writing to it.
     """
+    if out.resolve() == study.folder.resolve():
+        raise ValueError(f"record must be another folder than the study's, got {out}")
     parts = [(study, out)]
     if (study.folder / TUNING / SPEC).exists():
         parts.append((read_study(study.folder / TUNING), out / TUNING))
-    kept = [_kept_rows(part, place) for part, place in parts]
+    out.mkdir(parents=True, exist_ok=True)
     names = []
-    for (part, place), rows in zip(parts, kept, strict=True):
-        _write_record(part, place, rows)
-        names += [f"{row['arm']}/seed-{row['seed']}" for row in rows]
+    # No file of the lock stays: a record is there to be committed.
+    with held(out, f"record {out}", PATIENCE, keep=False):
+        kept = [_kept_rows(part, place) for part, place in parts]
+        for (part, place), rows in zip(parts, kept, strict=True):
+            _write_record(part, place, rows)
+            names += [f"{row['arm']}/seed-{row['seed']}" for row in rows]
     return names
 
 
 def _write_record(study: Study, out: Path, kept: Sequence[Mapping[str, Any]]) -> None:
-    """Write the spec, the rows and what belongs to the whole study; `kept` are its last rows."""
-    files.save_json(out / SPEC, study.spec)
+    """Write the rows, the spec and what belongs to the whole study; `kept` are its last rows.
+
+    A spec without rows would be that of a study, which no record may replace: it follows the rows,
+    so that a record that was cut short can be written again.
+    """
     lines = []
     for run in study.ended:
         finite = to_json(record_row(study, run), inf_nan_mode="null")
         lines.append(f"{json.dumps(from_json(finite))}\n")
     lines += [f"{json.dumps(row)}\n" for row in kept]
     files.atomic_write(out / ROWS, "".join(lines))
+    files.save_json(out / SPEC, study.spec)
     for name in (REGISTERED, MEASUREMENT):
         if (study.folder / name).exists():
             files.save_json(out / name, files.load_json(study.folder / name))
@@ -122,6 +134,8 @@ def _kept_rows(study: Study, out: Path) -> list[dict[str, Any]]:
         recorded = runs_in_rows(path, rows)
     except ValueError as error:
         raise ValueError(f"record: {error}; or remove {out}, to write it anew") from error
+    if not (out / SPEC).exists() and any(row.get("study") != study.name for row in rows):
+        raise _other_study(out)  # one that was cut short before its spec was written
     ended = {(run.arm, run.seed) for run in study.ended}
     kept = []
     for row in rows:
@@ -134,17 +148,12 @@ def _kept_rows(study: Study, out: Path) -> list[dict[str, Any]]:
 
 def _check_place(study: Study, out: Path) -> None:
     """Raise ValueError unless `out` is empty or a record of the same study."""
-    if out.resolve() == study.folder.resolve():
-        raise ValueError(f"record must be another folder than the study's, got {out}")
     spec = out / SPEC
     if not spec.exists():
         return
     same_name = files.load_object(spec).get("name") == study.name
     if not (out / ROWS).exists() or not same_name:
-        raise ValueError(
-            f"record must be an empty folder or a record of the same study, got {out}, which holds"
-            " another study; name another folder"
-        )
+        raise _other_study(out)
     own = study.folder / REGISTERED
     recorded = out / REGISTERED
     if own.exists() and recorded.exists() and files.load_json(own) != files.load_json(recorded):
@@ -152,6 +161,14 @@ def _check_place(study: Study, out: Path) -> None:
             f"record must have the registration of the study, got another in {recorded}; name"
             " another folder"
         )
+
+
+def _other_study(out: Path) -> ValueError:
+    """The error for a folder that holds something else than a record of the study."""
+    return ValueError(
+        f"record must be an empty folder or a record of the same study, got {out}, which holds"
+        " another study; name another folder"
+    )
 
 
 def _check_settings(study: Study, recorded: StudyRun, out: Path) -> None:

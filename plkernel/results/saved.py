@@ -24,7 +24,14 @@ from pydantic import (
 
 from plkernel.common import files
 from plkernel.config.factors import CURVE, RATE
-from plkernel.config.schema import OF_RECALL, Gate, Hypothesis, explained
+from plkernel.config.schema import (
+    OF_ACCURACY,
+    Gate,
+    Hypothesis,
+    RecallTestName,
+    explained,
+    recall_column,
+)
 
 LARGEST_LOSS = 1e39
 """Bits that no loss in float32, of 3.4e38 nats at most, is above."""
@@ -135,21 +142,23 @@ class BeyondFigures(Saved):
 
 
 class AccuracyByGroup(SavedColumns):
-    """Share of right answers, and the number of them, in groups that end at `up_to`."""
+    """Share of right answers and bits per answer, of so many queries, in groups up to `up_to`."""
 
     up_to: Integers
     queries: list[Count]
     accuracy: list[float]
+    bits: list[OptionalBits] | None = None
 
 
 class RecallTest(Saved):
-    """Share of right answers in sequences of one length with so many pairs."""
+    """Share of right answers and bits per answer in sequences of one length and so many pairs."""
 
-    test: Literal["capacity", "persistence"]
+    test: RecallTestName
     length: Count
     pairs: Count
     sequences: Count
     accuracy: float
+    bits: OptionalBits = None
     distance: AccuracyByGroup
     order: AccuracyByGroup
 
@@ -157,9 +166,9 @@ class RecallTest(Saved):
 def _of_each_kind(tests: list[RecallTest]) -> list[RecallTest]:
     """`tests`; ValueError where there are some, but none of one kind."""
     found = {one.test for one in tests}
-    missing = [name for name in OF_RECALL if name not in found]
+    missing = [name for name in OF_ACCURACY if name not in found]
     if tests and missing:
-        raise ValueError(f"must hold {' and '.join(OF_RECALL)}, got no {missing[0]}")
+        raise ValueError(f"must hold {' and '.join(OF_ACCURACY)}, got no {missing[0]}")
     return tests
 
 
@@ -222,22 +231,25 @@ class RunResult(Saved, extra="ignore"):
             return math.nan
         return truncated - whole
 
-    def recalled(self, test: str, length: int, distance: int | None = None) -> float | None:
-        """Accuracy of a test of recall in sequences of this length; None if it was not taken.
+    def recalled(self, metric: str, length: int, distance: int | None = None) -> float | None:
+        """Accuracy, or bits, in a test of recall of this length; None if it was not taken.
 
-        distance: only of queries in the group of distances that ends there, or at the length if
-            that is shorter; None without queries.
+        metric: one of OF_RECALL. distance: only of queries in the group of distances that ends
+        there, or at the length if that is shorter; None without queries. NaN for bits that were not
+        finite.
         """
+        test, column = recall_column(metric)
         found = self._test_of_recall(test, length)
         if found is None:
             return None
         if distance is None:
-            return float(found["accuracy"])
+            return _number_at(found, column)
         group = _group_up_to(found, distance)
-        return None if group is None else float(found["distance"]["accuracy"][group])
+        return None if group is None else _number_at(found["distance"], column, group)
 
-    def answers(self, test: str, length: int, distance: int | None = None) -> int:
-        """The number of answers that `recalled` is the share of; 0 if the test was not taken."""
+    def answers(self, metric: str, length: int, distance: int | None = None) -> int:
+        """The number of answers that `recalled` is a mean of; 0 if the test was not taken."""
+        test, _ = recall_column(metric)
         found = self._test_of_recall(test, length)
         if found is None:
             return 0
@@ -272,6 +284,17 @@ class RunResult(Saved, extra="ignore"):
         return math.nan if bits is None else float(bits)
 
 
+def _number_at(columns: Mapping[str, Any], name: str, group: int | None = None) -> float | None:
+    """A number of a test of recall, or of a group of its queries; None where it has none such.
+
+    NaN for one that was not finite.
+    """
+    if columns.get(name) is None:
+        return math.nan if name in columns else None
+    number = columns[name] if group is None else columns[name][group]
+    return math.nan if number is None else float(number)
+
+
 def _group_up_to(test: dict[str, Any], distance: int) -> int | None:
     """The place of the group of distances that ends at `distance`, or at the whole length."""
     ends = test["distance"]["up_to"]
@@ -286,7 +309,7 @@ class LzmaLosses(SavedColumns):
     val_bpb: list[float]
 
 
-JUDGING = ("context", "batch", "eval_windows", "test_windows", "final_windows")
+JUDGING = ("context", "batch", "carry", "eval_windows", "test_windows", "final_windows")
 """Options of training that decide which bytes a run reads and is judged by."""
 
 

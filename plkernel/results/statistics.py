@@ -81,40 +81,45 @@ def t_statistic(one: Estimate) -> np.float64:
         return np.float64(one.mean) * math.sqrt(one.n) / one.standard_deviation
 
 
+def with_p(p_values: Mapping[Key, float]) -> list[Key]:
+    """The keys whose p is not NaN: those that `holm` corrects over."""
+    return [name for name, p in p_values.items() if not math.isnan(p)]
+
+
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     """p times m - i + 1 for the i-th smallest of m, never below a smaller one's (Holm 1979).
 
     Comparing adjusted p with alpha keeps the chance of any false rejection at or below alpha,
-    whatever the dependence between the tests. At most 1. NaN stays NaN and does not count in m.
+    whatever the dependence between the tests. At most 1. NaN stays NaN and does not count in m,
+    which is the number of keys of `with_p`.
     """
-    tested = [name for name, p in p_values.items() if not math.isnan(p)]
-    tested.sort(key=p_values.__getitem__)
+    ascending = sorted(with_p(p_values), key=p_values.__getitem__)
     adjusted = dict.fromkeys(p_values, math.nan)
     largest = 0.0
-    for at, name in enumerate(tested):
-        largest = max(largest, (len(tested) - at) * p_values[name])
+    for at, name in enumerate(ascending):
+        largest = max(largest, (len(ascending) - at) * p_values[name])
         adjusted[name] = min(largest, 1.0)
     return adjusted
 
 
-def detectable_difference(sd: float, n: int, power: float = 0.8, alpha: float = 0.05) -> float:
+def detectable_difference(sd: float, n: int, power: float = 0.8) -> float:
     """The smallest true difference that a two-sided paired t test of n seeds finds with this power.
 
-    The power is P(|T| > t_{n-1, 1-alpha/2}), T noncentral t with n - 1 degrees. The difference is
+    The power is P(|T| > t_{n-1, 1-ALPHA/2}), T noncentral t with n - 1 degrees. The difference is
     proportional to `sd`, and has its unit: from a few seeds that is itself uncertain, by a factor
     of 2.4 at n = 5. NaN for n < 2 and unless sd is positive and finite.
     """
     if n < 2 or not 0.0 < sd < math.inf:
         return math.nan
-    return sd / math.sqrt(n) * _detectable_shift(n, power, alpha)
+    return sd / math.sqrt(n) * _detectable_shift(n, power)
 
 
 @functools.cache
-def _detectable_shift(n: int, power: float, alpha: float) -> float:
+def _detectable_shift(n: int, power: float) -> float:
     """The smallest true difference that is found, in standard errors of the mean of n."""
     from scipy.optimize import brentq
 
-    t = critical_value(n, 1.0 - alpha)
+    t = critical_value(n, 1.0 - ALPHA)
 
     def missing_power(shift: float) -> float:
         # nctdtr is NaN in tails that have vanished

@@ -40,7 +40,7 @@ class StudyRun:
     """One arm at one seed.
 
     error        why it failed or diverged; None for other runs
-    result       of a finished run; None for other runs
+    result       of a finished run, see `FinishedRun`; None for other runs
     evaluations  of a finished run, in the order of its file
     first, last  state of the model in the first and last row of its metrics.jsonl (STATE)
     """
@@ -82,27 +82,33 @@ class StudyRun:
         corpus = self.config.get("corpus") or {}
         return is_recall(str(corpus.get("name")))
 
+
+@dataclass(frozen=True)
+class FinishedRun(StudyRun):
+    """A run that has finished, which has a result."""
+
+    result: RunResult = field(kw_only=True)
+
     @property
     def agrees(self) -> bool:
         """False if rows are missing or out of order, or the last one contradicts the result."""
-        if self.result is None:
-            return True
-        return self._has_every_row(self.result) and self._ends_in(self.result)
+        return self._has_every_row() and self._ends_in_the_result()
 
-    def _has_every_row(self, result: RunResult) -> bool:
+    def _has_every_row(self) -> bool:
         """True if the steps of the rows are 0, every, 2 every, .. and the last one."""
         train = self.config.get("train") or {}
         every = train.get("eval_every")
         if not isinstance(every, int) or every <= 0:
             return True
+        last = self.result.steps
         # At step 0, at every whole multiple, and at the last step where that is none of these.
-        regular = 1 + result.steps // every
+        regular = 1 + last // every
         if len(self.evaluations) - regular not in (0, 1):
             return False  # a damaged file may claim more steps than can be listed below
         steps = [row.step for row in self.evaluations]
-        return steps == sorted({*range(0, result.steps + 1, every), result.steps})
+        return steps == sorted({*range(0, last + 1, every), last})
 
-    def _ends_in(self, result: RunResult) -> bool:
+    def _ends_in_the_result(self) -> bool:
         """True if the last row, if there is one, has the step and the loss of the result."""
         train = self.config.get("train") or {}
         if train.get("final_windows") or train.get("average"):
@@ -110,8 +116,9 @@ class StudyRun:
         if not self.evaluations:
             return True
         last = self.evaluations[-1]
-        same_loss = repr(last.val_bpb) == repr(result.final_val_bpb)  # repr: NaN equals NaN
-        return last.step == result.steps and same_loss
+        # repr: NaN equals NaN
+        same_loss = repr(last.val_bpb) == repr(self.result.final_val_bpb)
+        return last.step == self.result.steps and same_loss
 
 
 @dataclass(frozen=True)
@@ -151,9 +158,10 @@ class Study:
         """The runs that have finished, diverged or failed."""
         return [run for run in self.runs if run.status in (FINISHED, DIVERGED, FAILED)]
 
-    def finished(self, arm: str | None = None) -> list[StudyRun]:
+    def finished(self, arm: str | None = None) -> list[FinishedRun]:
         """The finished runs, of one arm or of all."""
-        return [run for run in self.runs if run.status == FINISHED and arm in (None, run.arm)]
+        runs = [run for run in self.runs if isinstance(run, FinishedRun)]
+        return [run for run in runs if arm in (None, run.arm)]
 
     def curves(self, arm: str) -> dict[int, dict[int, float]]:
         """The curve of every finished run of an arm, by seed."""
@@ -365,7 +373,7 @@ def run_of(path: Path, row: Mapping[str, Any]) -> StudyRun:
         )
     if one.result is None:
         raise ValueError(f"{path}: must hold the result of a finished run, got none")
-    return StudyRun(
+    return FinishedRun(
         arm=one.arm,
         seed=one.seed,
         status=one.status,

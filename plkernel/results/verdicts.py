@@ -400,8 +400,7 @@ def _answers(study: Study, hypothesis: Hypothesis) -> int | None:
 def _is_causal(study: Study, hypothesis: Hypothesis) -> bool:
     """True if all finished runs behind a hypothesis give a likelihood."""
     arms = arms_measured(study, hypothesis, compared_arms(study, hypothesis))
-    results = [run.result for run in study.finished() if run.arm in arms]
-    return all(result.causal for result in results if result)
+    return all(run.result.causal for run in study.finished() if run.arm in arms)
 
 
 def _arms_behind(study: Study) -> set[str]:
@@ -454,7 +453,7 @@ def _gate_outcome(study: Study, gate: Gate, rule: str) -> GateOutcome:
     if gate.ahead_of:
         gate = gate.model_copy(update={"at_most": _best_n_grams(study, gate, gate.ahead_of)})
     runs = study.finished(gate.arm)
-    results = [run.result for run in runs if run.result]
+    results = [run.result for run in runs]
     errors = []
     for result in results:
         error = _error(result, gate)

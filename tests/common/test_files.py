@@ -301,3 +301,35 @@ def test_outputs_and_options_at_their_least_are_taken(tmp_path: Path) -> None:
     (tmp_path / "a.png").mkdir()
     with pytest.raises(OSError, match="figure must be a file, got the folder"):
         check_outputs(None, tmp_path / "a.png")
+
+
+def test_a_folder_inside_of_one_that_may_not_be_entered_is_refused(tmp_path: Path) -> None:
+    """As nobody where the tests are run by root, who may enter all."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(OSError, match=r"^cache .*/b: cannot be written \(Permission denied\)"):
+            files.check_folder(closed / "a" / "b", "cache")
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.ENOSPC, "No space left on device"), (errno.EACCES, ""), (None, "")],
+)
+def test_a_folder_without_room_says_so_and_nothing_else(
+    number: int | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> None:
+        assert number is not None
+        raise OSError(number, os.strerror(number))
+
+    if number is not None:
+        monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    expected = f"no file can be written in {tmp_path}: {said}" if said else ""
+    assert files.lack_of_room(tmp_path) == expected
+    assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ from plkernel.context.curve_figures import (
 )
 from plkernel.context.measures import INFORMED, Influence, Means, Probe, Truncation
 from plkernel.decays.memory import QUANTILES, Memory
-from plkernel.decays.memory_figures import START, Panel, kernel_figure
+from plkernel.decays.memory_figures import BEFORE_COLOUR, Panel, kernel_figure
 
 LAGS = 2.0 ** np.arange(7)
 SEEDS, BLOCKS = 2, 3
@@ -48,7 +48,7 @@ def lines(axes, colour, width=None):
 def test_kernels_are_drawn_block_by_block_as_their_mean_and_beside_the_law() -> None:
     figure = kernel_figure(PANELS, "gain none")
     for axes, panel, colour in zip(figure.axes, PANELS, (INK, COLOURS[0]), strict=True):
-        for drawn, shade in ((panel.before, START), (panel.after, colour)):
+        for drawn, shade in ((panel.before, BEFORE_COLOUR), (panel.after, colour)):
             expected = np.log(drawn.kernels / drawn.kernels[..., :1]).mean(axis=0)
             blocks, [(lags, mean)] = lines(axes, shade, 0.5), lines(axes, shade, 1.5)
             assert [np.log(values) for _, values in blocks] == pytest.approx(expected)

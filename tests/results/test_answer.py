@@ -70,7 +70,7 @@ def test_every_record_has_one_sentence_that_agrees_with_its_table(path: Path) ->
         for curve in one.curves:
             assert curve.curve.name in sentence
     else:
-        number = f"{len(one.surviving) or 'none'} of {len(one.differences)} "
+        number = f"{len(one.surviving) or 'none'} of {len(one.tested)} "
         assert number in sentence
 
 
@@ -193,6 +193,39 @@ def test_the_control_is_corrected_apart_from_the_arms_on_the_text(tmp_path: Path
     assert "corrected for 2 comparisons" in answer(one)
     assert re.match("(None|[12]) of 2 differences (is|are) significant", overview(one)[0])
     assert "by Holm for all 2 on the text, the control apart;" in page(one, [])
+
+
+def test_comparisons_are_counted_that_have_a_p(tmp_path: Path) -> None:
+    """The losses of `log-skewed` are those of the baseline, and `b` shares one seed with it."""
+    effects = {BASELINE: 0.0, "a": 0.3, "far": -0.3, "log-skewed": 0.0, "b": 0.1}
+    folder = write_study(tmp_path, seeds=range(3), effects=effects)
+    for seed in (1, 2):
+        (folder / "b" / f"seed-{seed}" / "result.json").unlink()
+    one = compare(read_study(folder))
+    assert one.tested == ["a", "far"]
+    of_two = holm({name: one.differences[name].p_value for name in one.tested})
+    assert {name: one.corrected[name] for name in one.tested} == of_two
+    assert "(significance is corrected for 2 comparisons," in answer(one)
+    assert overview(one)[0].startswith("2 of 2 differences are significant (Holm-corrected, 3 see")
+    assert "corrected by Holm for the 2 of 4 that have one;" in page(one, [])
+
+
+@pytest.mark.parametrize(
+    ("other", "told", "begins"),
+    [
+        ({}, "no difference can be tested.", "No difference can be tested: "),
+        ({"a": 0.3}, "1 of 1 difference is significant: 1 ", "1 of 1 difference is significant "),
+    ],
+)
+def test_many_differences_of_nothing_are_not_counted(
+    other: dict[str, float], told: str, begins: str, tmp_path: Path
+) -> None:
+    """The losses of arms whose names are as long as that of the baseline are its own."""
+    equal = {f"equal-{number:04d}": 0.0 for number in range(7)}
+    folder = write_study(tmp_path, seeds=range(3), effects={BASELINE: 0.0, **equal, **other})
+    one = compare(read_study(folder))
+    assert f"with 3 seeds, {told}" in answer(one)
+    assert overview(one)[0].startswith(begins)
 
 
 def test_a_control_that_ended_before_the_text_is_said(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_an_arm_on_recall_has_no_difference_to_one_on_text(study: Path) -> None:
     ask_for_answers(study)
     one = of(study)
     assert one.differences == {}
-    assert one[OTHER].bytes == {}
+    assert one[OTHER].bytes_ratio == {}
     assert one[OTHER].estimates.keys() == one[BASELINE].estimates.keys()
     assert text_report(one)
     assert page(one, [])

@@ -62,14 +62,14 @@ def test_a_forest_shows_seeds_means_and_intervals() -> None:
 
     near = [row(0.01), row(0.012, False), row(-0.011)]
     none = ForestRow("none", None, [], False)
-    assert forest({"": [none]}).axes[0].get_xlim() == (-1e-3, 1e-3)
-    axes = forest({"block": [*near, row(-5.0), none]}).axes[0]
+    assert forest({"": [none]}, "").axes[0].get_xlim() == (-1e-3, 1e-3)
+    axes = forest({"block": [*near, row(-5.0), none]}, "difference").axes[0]
     widest = max(abs(edge) for one in near for edge in (one.difference.low, one.difference.high))  # type: ignore[union-attr]
     assert axes.get_xlim() == pytest.approx((-1.07 * widest, 1.07 * widest)), (
         "room for every interval"
     )
     assert (
-        forest({"": [ForestRow("two", mean_interval([0.1, 0.2]), [0.1, 0.2], True)]})
+        forest({"": [ForestRow("two", mean_interval([0.1, 0.2]), [0.1, 0.2], True)]}, "")
         .axes[0]
         .get_xlim()[1]
         < 0.65

@@ -67,7 +67,7 @@ def test_bytes_are_those_at_which_an_arm_is_where_the_baseline_ends() -> None:
     comparison = compare(read_study(RECORDS / "memory-text"))
     for name in ("short_ema", "quantile_ema"):
         arm = comparison[name]
-        for seed, share in arm.bytes.items():
+        for seed, share in arm.bytes_ratio.items():
             own, base = (
                 next(run for run in comparison.study.finished(of) if run.seed == seed).evaluations
                 for of in (name, arm.against)
@@ -77,5 +77,5 @@ def test_bytes_are_those_at_which_an_arm_is_where_the_baseline_ends() -> None:
             assert not below or share * base[-1].bytes >= max(
                 [row.bytes for row in own if row.bytes < below[0]]
             )
-    assert set(comparison["quantile_ema"].bytes.values()) == {float("inf")}
-    assert min(comparison["short_ema"].bytes.values()) < 1
+    assert set(comparison["quantile_ema"].bytes_ratio.values()) == {float("inf")}
+    assert min(comparison["short_ema"].bytes_ratio.values()) < 1

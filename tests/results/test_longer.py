@@ -31,10 +31,10 @@ def recall_result(arm: str, seed: int) -> dict[str, Any]:
     for length in LENGTHS:
         for test, pairs in (("capacity", length // 4), ("persistence", 8)):
             mean = accuracy(arm, seed, test, length)
-            groups = {"up_to": [4, 8, 64], "queries": [9, 9, 9], "bits": [1.0, 1.0, 1.0]}
-            groups["accuracy"] = [mean, mean / 2, mean / 4]
+            groups = {"up_to": [4, 8, 64], "queries": [9, 9, 9]}
+            groups |= {"accuracy": [mean, mean / 2, mean / 4], "bits": [0.5, 1.0 + seed, 3.0]}
             facts = {"test": test, "length": length, "pairs": pairs, "power": 0.0, "sequences": 6}
-            facts |= {"accuracy": mean, "accuracy_error": 0.1, "bits": 2.0, "bits_error": None}
+            facts |= {"accuracy": mean, "accuracy_error": 0.1, "bits": 3 - mean, "bits_error": None}
             tests.append({**facts, "distance": groups, "order": groups})
     return {"floor": {"accuracy": 1.0, "bits": 0.0}, "tests": tests}
 
@@ -102,18 +102,26 @@ def test_damaged_figures_are_refused_by_their_place(
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_accuracies_are_means_over_seeds(recorded: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", ["accuracy", "bits"])
+def test_figures_of_recall_are_means_over_seeds(
+    column: str, recorded: bool, tmp_path: Path
+) -> None:
     folder = on_recall(tmp_path / "study")
     if recorded:
         save_record(read_study(folder), tmp_path / "record")
         folder = tmp_path / "record"
-    table = table_of(of(folder))
+    shares, bits = sections(of(folder), {})["Worth of far context"]
+    table = shares if column == "accuracy" else bits
+    assert isinstance(table, Table)
+    assert ("Bits per answer" in table.caption) == (column == "bits")
     places = [("persistence", 32), ("persistence", 64), ("capacity", 32), ("capacity", 64)]
     assert table.header == ["arm", *(f"{test}, {length}" for test, length in places)]
     for (arm, *cells), name in zip(table.groups[""], ARMS, strict=True):
         assert arm == name
         for cell, (test, length) in zip(cells, places, strict=True):
             expected = np.mean([accuracy(name, seed, test, length) for seed in range(3)])
+            if column == "bits":
+                expected = 3 - expected
             assert float(cell.partition(" ")[0]) == pytest.approx(expected, abs=6e-4)
 
 
@@ -183,16 +191,20 @@ def test_a_hypothesis_speaks_of_bits_beyond_the_length_of_training(tmp_path: Pat
     assert one.declared is not None
     for outcome in one.declared.outcomes:
         assert outcome.per_seed == pytest.approx(dict.fromkeys(range(3), 1.0))
-    assert "of recall the share" not in page(one, [])
+    assert "the share of right answers" not in page(one, [])
 
 
 def test_a_hypothesis_speaks_of_recall_at_one_distance(tmp_path: Path) -> None:
-    """The accuracies of the group are half of those of all queries in these results."""
+    """The accuracies of the group are half of those of all queries in these results.
+
+    Bits are those of the results too, and of results without them there are none.
+    """
     folder = on_recall(tmp_path)
     for seed in range(3):
         change(folder / BASELINE / f"seed-{seed}/config.json", train={"context": 32})
     found = read_study(folder)
     shares = {}
+    bits = {}
     for distance in (None, 8):
         claim = Hypothesis(
             name="near",
@@ -203,9 +215,46 @@ def test_a_hypothesis_speaks_of_recall_at_one_distance(tmp_path: Path) -> None:
             distance=distance,
         )
         shares[distance] = values(found, BASELINE, claim, range(3))
+        of_bits = claim.model_copy(update={"metric": "persistence_bits"})
+        bits[distance] = values(found, BASELINE, of_bits, range(3))
     everywhere = {seed: accuracy(BASELINE, seed, "persistence", 64) for seed in range(3)}
     assert shares[None] == pytest.approx(everywhere)
     assert shares[8] == pytest.approx({seed: share / 2 for seed, share in everywhere.items()})
+    assert bits[None] == pytest.approx({seed: 3 - share for seed, share in everywhere.items()})
+    assert bits[8] == {0: 1.0, 1: 2.0, 2: 3.0}
+    without = recall_result(BASELINE, 0)
+    for test in without["tests"]:
+        del test["bits"], test["distance"]["bits"]
+    change(folder / BASELINE / "seed-0/result.json", recall=without)
+    read = read_study(folder)
+    for distance in (None, 8):
+        claim = of_bits.model_copy(update={"distance": distance})
+        assert values(read, BASELINE, claim, range(3)).keys() == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        (("persistence_bits", "capacity_bits"), "in bits per answer, each"),
+        (("persistence_bits", "capacity"), "bits per answer, of capacity the share of right"),
+    ],
+)
+def test_the_page_says_in_what_differences_of_recall_are(
+    metrics: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    folder = on_recall(tmp_path)
+    claim = {"claim": "lower", "arm": ARMS[1], "times": 2, "margin": 0.1}
+    declared = [{"name": metric, "metric": metric, **claim} for metric in metrics]
+    change(folder / "spec.json", hypotheses=declared)
+    for arm in ARMS:
+        for seed in range(3):
+            change(folder / arm / f"seed-{seed}/config.json", train={"context": 32})
+    one = of(folder)
+    assert one.declared is not None
+    bits, *_ = one.declared.outcomes
+    assert bits.per_seed == pytest.approx(dict.fromkeys(range(3), 0.3))
+    assert bits.answers == 48
+    assert words in page(one, [])
 
 
 def test_a_gate_of_recall_rests_on_answers(tmp_path: Path) -> None:

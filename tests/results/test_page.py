@@ -177,7 +177,7 @@ def test_n_grams_and_lzma_have_losses_and_no_seeds() -> None:
 def test_bytes_are_a_geometric_mean_or_a_count_of_those_that_never_arrive(
     shares: dict[int, float], text: str
 ) -> None:
-    arm: Any = SimpleNamespace(bytes=shares)
+    arm: Any = SimpleNamespace(bytes_ratio=shares)
     assert page._bytes_text(arm) == text
 
 

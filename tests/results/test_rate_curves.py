@@ -26,9 +26,11 @@ from plkernel.results.rate_report import (
     curve_cautions,
     curve_clauses,
     curve_rows,
+    curves_tested,
     rate_figure,
 )
 from plkernel.results.registration import register
+from plkernel.results.statistics import paired_difference
 from plkernel.results.study import read_study
 
 SPEC = """
@@ -410,6 +412,17 @@ def test_a_registered_minimum_is_over_the_registered_rates_and_seeds(tmp_path):
     table_after = _verdict_table(comparison, comparison.declared)
     table_before = _verdict_table(planned, planned.declared)
     assert table_after.groups == table_before.groups
+
+
+def test_curves_are_tested_that_share_two_seeds_with_another():
+    once = paired_difference({0: 2.0}, {0: 1.0})
+    twice = paired_difference({0: 2.0, 1: 2.1}, {0: 1.0, 1: 1.0})
+    results = [
+        CurveResult(RateCurve("base", {}), None, None, None),
+        CurveResult(RateCurve("once", {}), "base", once, None),
+        CurveResult(RateCurve("twice", {}), "base", twice, None),
+    ]
+    assert curves_tested(results) == ["twice"]
 
 
 def test_a_seed_whose_run_diverged_at_one_rate_is_named(tmp_path):

@@ -1,7 +1,9 @@
 """A study and its record name damaged, missing and unusual values."""
 
+import errno
 import json
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,23 @@ import numpy as np
 import pytest
 from studies import BASELINE, REFERENCE, change, save, write_study
 
-from plkernel.common.files import MEASUREMENT, REFERENCES, REGISTERED, load_json
+from plkernel.common import files
+from plkernel.common.files import (
+    LOCK,
+    MEASUREMENT,
+    REFERENCES,
+    REGISTERED,
+    ROWS,
+    SPEC,
+    load_json,
+)
+from plkernel.common.locks import held
+from plkernel.results import record as records
 from plkernel.results.comparison import compare
 from plkernel.results.figures import drawings
 from plkernel.results.record import restore, save_record
 from plkernel.results.saved import RunResult
-from plkernel.results.study import read_study
+from plkernel.results.study import Study, read_study
 from plkernel.training.folder import RunFolder
 
 RUN = f"{BASELINE}/seed-0"
@@ -148,3 +161,87 @@ def test_how_a_run_ended_is_told_in_a_few_words(tmp_path: Path) -> None:
     ]:
         folder.finish(result)
         assert folder.failure == words
+
+
+WRITES = 4
+"""Files of a record with references and a registration."""
+
+
+@pytest.mark.parametrize("failing", range(WRITES))
+def test_a_record_that_was_cut_short_is_written_by_the_same_command(
+    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of its files has no room."""
+    study, record = tmp_path / "study", tmp_path / "record"
+    write_study(study)
+    save(study / REFERENCES, {"references": [REFERENCE]})
+    save(study / REGISTERED, {"sha256": 1})
+    write = files.atomic_write
+    written: list[Path] = []
+
+    def full(path: Path, data: bytes | str) -> None:
+        if len(written) == failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(path)
+        write(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "atomic_write", full)
+        with pytest.raises(OSError, match="No space"):
+            save_record(read_study(study), record)
+    save_record(read_study(study), record)
+    save_record(read_study(study), tmp_path / "whole")
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    assert len(names) == WRITES
+    assert sorted(path.name for path in record.iterdir()) == names
+    for name in names:
+        assert (record / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_rows_of_another_study_are_not_replaced(tmp_path: Path) -> None:
+    """Not even where its spec is missing."""
+    record = tmp_path / "record"
+    save_record(read_study(write_study(tmp_path / "other", spec={"name": "other"})), record)
+    (record / SPEC).unlink()
+    before = (record / ROWS).read_bytes()
+    with pytest.raises(ValueError, match="which holds another study"):
+        save_record(read_study(write_study(tmp_path / "study")), record)
+    assert (record / ROWS).read_bytes() == before
+
+
+def test_no_row_is_lost_where_two_write_a_record_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second waits for the first, which has read the record before the second begins."""
+    record = tmp_path / "record"
+    first = read_study(write_study(tmp_path / "first", seeds=[0]))
+    second = read_study(write_study(tmp_path / "second", seeds=[1]))
+    other = threading.Thread(target=save_record, args=(second, record))
+    write = records._write_record
+
+    def write_late(study: Study, *given: Any) -> None:
+        if study is first:
+            other.start()
+            other.join(1.0)
+        write(study, *given)
+
+    monkeypatch.setattr(records, "_write_record", write_late)
+    save_record(first, record)
+    other.join()
+    rows = files.read_lines(record / ROWS)
+    assert {row["seed"] for row in rows} == {0, 1}
+    assert not (record / LOCK).exists()
+
+
+def test_a_record_that_another_process_writes_is_refused_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PATIENCE", 0.0)
+    study = read_study(write_study(tmp_path / "study"))
+    record = tmp_path / "record"
+    record.mkdir()
+    with (
+        held(record, "record"),
+        pytest.raises(ValueError, match=r"record .*/record is in use by another process: wait"),
+    ):
+        save_record(study, record)

@@ -422,3 +422,20 @@ def test_n_grams_suit_runs_that_read_and_are_judged_by_the_same_windows() -> Non
     assert not counts.suits({**config, "corpus": {**digest, "sha256": "0"}})
     for name in ("context", "batch", "eval_windows", "test_windows", "final_windows"):
         assert not counts.suits({**config, "train": {**train, name: 5}}), name
+
+
+@pytest.mark.parametrize(
+    ("counted", "read", "suits"),
+    [
+        ({}, {"carry": False}, True),
+        ({}, {"carry": True}, False),
+        ({"carry": True}, {"carry": True}, True),
+        ({"carry": True}, {"carry": False}, False),
+    ],
+)
+def test_n_grams_suit_runs_that_read_windows_in_the_same_order(
+    counted: dict[str, Any], read: dict[str, Any], suits: bool
+) -> None:
+    counts = Reference.model_validate({**REFERENCE, "train": {"context": 8, **counted}})
+    config = {"corpus": REFERENCE["corpus"], "train": {"context": 8, **read}}
+    assert counts.suits(config) is suits

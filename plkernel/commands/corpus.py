@@ -31,7 +31,8 @@ def corpus(
             hf:NAME[:CONFIG[:SPLIT]], data sets of the Hugging Face hub; bible:en, one text in 22
             languages, which needs plkernel[text]; and bytes of a known law,
             synthetic:beta=1.0,symbols=16,bytes=10MB,seed=0,
-            synthetic:lags,alpha=1.0,longest=256,redrawn=0.2 and synthetic:markov,spread=0.3.
+            synthetic:lags,alpha=1.0,longest=256,redrawn=0.2, synthetic:markov,spread=0.3 and
+            synthetic:recall,pairs=32,length=128.
         max_bytes: Read at most this many bytes, such as 500000 or 1MB.
         separator: The byte between two documents. Escapes such as \\n, \\0 and \\xff are
             understood.

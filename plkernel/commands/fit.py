@@ -12,6 +12,7 @@ from plkernel.analysis import prediction
 from plkernel.analysis.exponentials import Scores, check_design
 from plkernel.analysis.fit import fit
 from plkernel.analysis.nodes import (
+    BETA,
     POWERS,
     Gain,
     Lag,
@@ -193,9 +194,7 @@ def _kernel(
                 f"target must be information or correlation without a corpus, got {target!r};"
                 " name one with --corpus"
             )
-        return prediction.law(
-            fits.PUBLISHED_BETA if beta is None else beta, target, kernel, lag, max_lag
-        )
+        return prediction.law(BETA if beta is None else beta, target, kernel, lag, max_lag)
     if beta is not None:
         raise ValueError(
             f"beta must be left out where a corpus is named, got {beta:g} and {corpus!r};"

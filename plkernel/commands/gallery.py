@@ -14,6 +14,7 @@ from plkernel.analysis.gallery import (
     profile,
     slope_lags,
 )
+from plkernel.analysis.nodes import BETA
 from plkernel.common import cli
 from plkernel.common.files import FigureFormat, check_folder, save_figure, save_json
 
@@ -31,7 +32,7 @@ HEADER = [
 
 
 def gallery(
-    beta: float = 1.15,
+    beta: float = BETA,
     max_lag: int = 2048,
     out: Path = Path("runs/out/gallery"),
     figure: bool = True,

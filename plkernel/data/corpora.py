@@ -76,11 +76,30 @@ class Corpus:
 
 
 def cache_folder() -> Path:
-    """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel."""
-    folder = os.environ.get("PLKERNEL_CACHE") or Path(
-        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "plkernel"
-    )
-    return Path(os.path.expanduser(folder))
+    """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel.
+
+    Raises ValueError for a user's home that is not known, and for a relative XDG_CACHE_HOME.
+    """
+    own = os.environ.get("PLKERNEL_CACHE")
+    if own:
+        return _expanded(own, "PLKERNEL_CACHE")
+    shared = os.environ.get("XDG_CACHE_HOME")
+    if not shared:
+        return _expanded("~/.cache", "cache folder (PLKERNEL_CACHE)") / "plkernel"
+    folder = _expanded(shared, "XDG_CACHE_HOME")
+    if not folder.is_absolute():
+        raise ValueError(f"XDG_CACHE_HOME must be an absolute path, got {shared!r}")
+    return folder / "plkernel"
+
+
+def _expanded(name: str, what: str) -> Path:
+    """The path `name` with the home of a user for a first ~; ValueError where that is not known."""
+    expanded = os.path.expanduser(name)
+    if expanded.startswith("~"):
+        raise ValueError(
+            f"{what} must be the path of a folder, got {name!r}, whose home is unknown"
+        )
+    return Path(expanded)
 
 
 def load(

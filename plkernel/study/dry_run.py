@@ -18,13 +18,14 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from plkernel.common.children import end_with_parent
 from plkernel.common.cli import counted, text_table
 from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
 from plkernel.config.condition import Condition, from_config
@@ -75,6 +76,15 @@ any.
 FREE_IN_MODEL = {"gain", "scaling_length"}
 """Options of a model that are a factor alone."""
 Forecast = dict[str, Any]
+
+
+class StepTimes(NamedTuple):
+    """What a run costs: seconds to start it, of a step and of a window, and bytes at the peak."""
+
+    start: float
+    step: float
+    window: float
+    peak_bytes: float
 
 
 def estimate(
@@ -168,10 +178,10 @@ def priced(prepared: Prepared, device: str, local: bool) -> Forecast:
     if local:
         limit = LARGEST_STEP[device] * (train.threads if device == "cpu" else 1)
         batch = max(1, min(train.batch, int(limit / training)))
-        start, step, window, part = timed_apart(prepared.condition, batch)
+        times = timed_apart(prepared.condition, batch)
         whole = train.batch / batch
-        seconds = start + steps * step * whole + windows * window
-        memory = part * whole
+        seconds = times.start + steps * times.step * whole + windows * times.window
+        memory = times.peak_bytes * whole
     return {
         "parameters": prepared.parameters,
         "steps": steps,
@@ -270,12 +280,13 @@ def _formulas() -> dict[Any, Callable[..., int]]:
     return known
 
 
-def timed_apart(condition: Condition, batch: int) -> list[float]:
+def timed_apart(condition: Condition, batch: int) -> StepTimes:
     """`time_steps` in a process of its own, with `batch` windows a step; OSError where it fails."""
     train = condition.protocol.model_copy(update={"batch": batch, "curriculum": ()})
     train = train.model_copy(update={"eval_windows": min(train.eval_windows, EVALUATED * batch)})
     smaller = replace(condition, train=train, corpus=CorpusSpec(name="random"))
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=end_with_parent) as pool:
         try:
             return pool.submit(time_steps, smaller.config, condition.trusted, time.time()).result()
         except Exception as error:  # of whatever kind ends a process
@@ -294,11 +305,8 @@ def random_training(prepared: Prepared, folder: Path) -> Training:
     return Training(Task(prepared, 0, corpus, splits, RunFolder(folder), train.device))
 
 
-def time_steps(config: dict[str, Any], trusted: bool, begun: float) -> list[float]:
-    """Train on random bytes in this process.
-
-    Returns seconds to start, of a step and of a window, and the bytes at the peak.
-    """
+def time_steps(config: dict[str, Any], trusted: bool, begun: float) -> StepTimes:
+    """Train on random bytes in this process, which was begun at the time `begun`."""
     keep_memory()
     prepared = Prepared.of(from_config(config, trusted))
     with tempfile.TemporaryDirectory() as name:
@@ -318,12 +326,12 @@ def time_steps(config: dict[str, Any], trusted: bool, begun: float) -> list[floa
         steps = [timed(training.step) for _ in range(STEPS)]
         evaluation = timed(training.evaluate)
     peak = torch.cuda.max_memory_reserved() if training.device.type == "cuda" else peak_anonymous()
-    return [
-        to_build + first_evaluation,
-        median(steps),
-        evaluation / prepared.condition.protocol.eval_windows,
-        float(peak),
-    ]
+    return StepTimes(
+        start=to_build + first_evaluation,
+        step=median(steps),
+        window=evaluation / prepared.condition.protocol.eval_windows,
+        peak_bytes=float(peak),
+    )
 
 
 def render(forecast: Forecast) -> str:

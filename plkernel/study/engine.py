@@ -143,11 +143,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that trains a run, and the GPU that it sees, if any."""
+    """A process that trains a run, and the GPU that it sees, if any.
+
+    logged: bytes of the log of the run before the process began
+    """
 
     job: Job
     process: subprocess.Popen[bytes]
     gpu: str | None = None
+    logged: int = 0
 
 
 class LocalEngine:
@@ -178,7 +182,9 @@ class LocalEngine:
         if job.device == "cuda":
             gpu = self._idlest_gpu()
             environment["CUDA_VISIBLE_DEVICES"] = gpu
-        self.active.append(Worker(job, start_process(job, environment), gpu))
+        logged = _log_size(job)
+        process = start_process(job, environment)
+        self.active.append(Worker(job, process, gpu, logged))
 
     def _idlest_gpu(self) -> str:
         gpus = visible_gpus()
@@ -198,7 +204,9 @@ class LocalEngine:
                 continue
             done.append(worker.job)
             if code < 0:
-                _note_signal(worker.job, -code)
+                _note(worker.job, _signalled(-code))
+            elif code > 0 and _log_size(worker.job) == worker.logged:
+                _note(worker.job, f"ended with exit status {code} and printed nothing")
         self.active = left
         return done
 
@@ -216,11 +224,24 @@ class LocalEngine:
             self.ended()
 
 
-def _note_signal(job: Job, number: int) -> None:
-    """Write to log.txt which signal has ended the process of a run, which could not say it."""
+def _log_size(job: Job) -> int:
+    """Return the bytes of the log of a run, 0 without one."""
+    try:
+        return (job.folder / LOG).stat().st_size
+    except OSError:
+        return 0
+
+
+def _signalled(number: int) -> str:
+    """Return which signal has ended a process."""
     ended = f"ended by signal {number} ({signal.strsignal(number)})"
     if number == signal.SIGKILL:
         ended += "; the system kills processes so where memory is short"
+    return ended
+
+
+def _note(job: Job, ended: str) -> None:
+    """Write to log.txt how the process of a run has ended, which could not say it itself."""
     with suppress(OSError), (job.folder / LOG).open("a") as log:
         log.write(f"{ended}\n")
 

@@ -334,23 +334,32 @@ def reason(output: Path, state: str | None) -> str:
     return f"job {ended} ({line})" if line else f"job {ended}"
 
 
-def last_line(path: Path, whole: bool = False) -> str:
-    """Return the last line of a file that says something, '' without one.
+def last_line(path: Path) -> str:
+    """Return the last line of a file that says something, shortened, '' without one."""
+    return shortened(_last_said(_tail(path)), 200)
 
-    whole: not shortened, and one that is still being written is left out.
-    """
+
+def last_whole_line(path: Path) -> str:
+    """Return the last line of a file that is written to its end, '' without one."""
+    text = _tail(path)
+    end = text.rfind("\n") + 1
+    return _last_said(text[:end])
+
+
+def _tail(path: Path) -> str:
+    """Return the last TAIL_BYTES of a file, '' without one."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_BYTES))
-        text = file.read().decode(errors="replace")
-    if whole:
-        text = text[: text.rfind("\n") + 1]
+        return file.read().decode(errors="replace")
+
+
+def _last_said(text: str) -> str:
+    """Return the last line of a text that says something, '' without one."""
     said = [line for line in text.splitlines() if line.strip()]
-    if not said:
-        return ""
-    return said[-1] if whole else shortened(said[-1], 200)
+    return said[-1] if said else ""
 
 
 def ending(folder: Path) -> str | None:

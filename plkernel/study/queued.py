@@ -25,10 +25,9 @@ from plkernel.common.files import (
     load_object,
     run_folder,
 )
-from plkernel.study.engine import ASK_AGAIN_SECONDS, Job, start_process
+from plkernel.study.engine import ASK_AGAIN_SECONDS, POLL_SECONDS, Job, start_process
 from plkernel.training.folder import RunFolder, locked
 
-POLL_SECONDS = 0.2
 SIGNAL_PATIENCE = 60.0
 """Seconds that a job whose run was interrupted waits for the queue to end it."""
 INTERRUPTED = (130, -signal.SIGINT, -signal.SIGTERM)

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from plkernel.config.condition import Condition
-from plkernel.config.schema import OF_RECALL, Hypothesis, MeasuredNumber
+from plkernel.config.schema import OF_RECALL, Hypothesis, MeasuredNumber, recall_column
 from plkernel.config.spec import Spec
 from plkernel.context.measures import lengths
 from plkernel.data import corpora
+from plkernel.data.recall import RecallCorpus
 from plkernel.results.measurements import part_read, windows_option
 from plkernel.training.recall_task import RecallTask
 
@@ -53,8 +54,11 @@ def _answers(condition: Condition, measured: MeasuredNumber) -> int | None:
     if measured.metric not in OF_RECALL:
         return _held_out(condition, windows_option(measured, dict(train))) * task.law.pairs
     length = (measured.times or 1) * task.law.length
-    laws = {(test, law.length): law for test, law in task.tests()}
-    law = laws[measured.metric, length]
+    laws: dict[tuple[str, int], RecallCorpus] = {}
+    for name, law in task.tests():
+        laws[name, law.length] = law
+    test, _ = recall_column(measured.metric)
+    law = laws[test, length]
     if measured.distance is None:
         return train.test_windows * law.pairs
     # Every run draws these sequences, whatever its seed.

@@ -31,6 +31,7 @@ from plkernel.common.files import (
     REPORT,
     SPEC,
     TUNING,
+    lack_of_room,
     load_object,
     name_at,
     refuse_links,
@@ -150,8 +151,7 @@ def run_experiment(
             jobs = _jobs(study, arms, out, sitting)
         save_references(study, arms, out)
         # Also where no arm is untuned: the search may have rates of arms that are not chosen.
-        settled = study.spec if untuned else tuned(spec, out)
-        return _run(settled, jobs, out, sitting)
+        return _run(tuned(spec, out), jobs, out, sitting)
 
 
 def take_record(
@@ -461,7 +461,9 @@ def _ending(run: RunFolder) -> str:
     if lost is not None:
         return f" {lost}"
     if result is None or run.status != FINISHED:
-        return f" {run.failure}, see {run.path / LOG}"
+        full = lack_of_room(run.path) if result is None else ""
+        why = f" ({full})" if full else ""
+        return f" {run.failure}{why}, see {run.path / LOG}"
     loss = f"{result['final_val_bpb']:.4f} {loss_unit(result)}"
     steps = cli.counted(result["steps"], "step", "steps")
     return f": validation {loss} after {steps}, {result['seconds']:.0f} s{label(result['causal'])}"

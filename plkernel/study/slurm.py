@@ -172,7 +172,7 @@ class SlurmQueue:
 
     def __post_init__(self) -> None:
         submitit()
-        for command in ("sbatch", "squeue", "srun"):
+        for command in ("sbatch", "squeue", "srun", "scancel"):
             if shutil.which(command) is None:
                 raise ValueError(
                     f"engine '{NAME}': no {command} on PATH; run the study where Slurm's commands"
@@ -254,13 +254,17 @@ class SlurmQueue:
         return states
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """Cancel jobs; OSError with what scancel says."""
+        """Cancel jobs; OSError with what scancel says, or where it does not answer."""
         try:
             subprocess.run(
                 ["scancel", *ids], capture_output=True, text=True, check=True, timeout=SECONDS
             )
         except subprocess.CalledProcessError as error:
             raise OSError(f"scancel: {_last(error.stderr)}") from error
+        except subprocess.TimeoutExpired as error:
+            raise OSError(
+                f"scancel: no answer within {SECONDS:g} s; run the same command again"
+            ) from error
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from plkernel.common.cli import counted, text_table
+from plkernel.common.cli import USER_ERRORS, counted, text_table
 from plkernel.common.files import (
     CHECKPOINT,
     CONFIG,
@@ -18,11 +18,22 @@ from plkernel.common.files import (
     METRICS,
     NOT_STARTED,
     TUNING,
+    lack_of_room,
     name_at,
     run_folder,
 )
 from plkernel.config.spec import Spec
-from plkernel.study.queue import ALIVE, Queue, SavedJob, is_open, job_of, last_line, lives, reason
+from plkernel.study.queue import (
+    ALIVE,
+    Queue,
+    SavedJob,
+    is_open,
+    job_of,
+    last_line,
+    last_whole_line,
+    lives,
+    reason,
+)
 from plkernel.training.folder import RunFolder, locked, loss_unit
 
 QUEUED = "queued"
@@ -30,6 +41,7 @@ RUNNING = "running"
 DONE = "done"
 STOPPED = "stopped"
 UNKNOWN = "unknown"
+UNREADABLE = "unreadable"
 States = Mapping[str, str] | None
 """States of jobs by id; None where the queue does not answer."""
 
@@ -39,7 +51,8 @@ class RunState:
     """One run: its state in a word, its job if it has one, its log, and what there is to say.
 
     state: queued, running, done, failed, diverged, stopped (begun, and nobody trains it), not
-    started, or unknown (its queue does not answer).
+    started, unknown (its queue does not answer), or unreadable (its files cannot be read, or are
+    damaged).
     """
 
     name: str
@@ -55,7 +68,7 @@ def states_of(spec: Spec, out: Path, queue: Queue | None) -> list[RunState]:
     queue: asked for the jobs that have no result yet; None where there is none.
     """
     places = list(_places(spec, out))
-    entries = {folder: job_of(folder) for _, folder in places}
+    entries = {folder: _readable_job(folder) for _, folder in places}
     open_jobs = [
         entry for folder, entry in entries.items() if entry is not None and is_open(folder, entry)
     ]
@@ -79,16 +92,29 @@ def _places(spec: Spec, out: Path) -> Iterator[tuple[str, Path]]:
             yield f"{arm} seed {seed}", run_folder(out, arm, seed)
 
 
+def _readable_job(folder: Path) -> SavedJob | None:
+    """Return the job of a run as `job_of` does; None also where it cannot be read."""
+    try:
+        return job_of(folder)
+    except USER_ERRORS:
+        return None
+
+
 def _state(
     name: str, folder: Path, entry: SavedJob | None, states: States, waiting: bool
 ) -> RunState:
     """Return the state of one run; waiting: a command that trains the study is under way."""
     job = entry.id if entry else ""
-    log = _log(folder, entry)
-    if entry is not None and is_open(folder, entry):
-        state, note = _of_open_job(folder, entry, states)
-    else:
-        state, note = _of_folder(folder, entry, log, waiting)
+    log = None
+    try:
+        log = _log(folder, entry)
+        if entry is not None and is_open(folder, entry):
+            state, note = _of_open_job(folder, entry, states)
+        else:
+            job_of(folder)  # raises for one that cannot be read
+            state, note = _of_folder(folder, entry, log, waiting)
+    except USER_ERRORS as error:  # of one run; the others are shown
+        state, note = UNREADABLE, str(error)
     return RunState(name, state, job, log, note)
 
 
@@ -112,12 +138,18 @@ def _of_folder(
     if entry is not None and entry.ended is not None:
         return FAILED, entry.ended
     if (folder / CHECKPOINT).exists():
-        return STOPPED, progress_of(folder)
+        return STOPPED, _why_stopped(folder, progress_of(folder))
     if waiting:
         return QUEUED, ""
     if log is not None:
-        return STOPPED, last_line(log)
+        return STOPPED, _why_stopped(folder, last_line(log))
     return NOT_STARTED, ""
+
+
+def _why_stopped(folder: Path, said: str) -> str:
+    """Return what is known of a run that nobody trains, and that it has no room, if it has none."""
+    parts = (said, lack_of_room(folder))
+    return "; ".join(part for part in parts if part)
 
 
 def _log(folder: Path, entry: SavedJob | None) -> Path | None:
@@ -152,7 +184,7 @@ def progress_of(folder: Path) -> str:
     step = None
     total = None
     with suppress(ValueError, KeyError, TypeError):
-        step = json.loads(last_line(folder / METRICS, whole=True))["step"]
+        step = json.loads(last_whole_line(folder / METRICS))["step"]
     with suppress(ValueError, KeyError, TypeError, OSError):
         total = json.loads((folder / CONFIG).read_text())["train"]["steps"]
     if step is None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from plkernel.common.children import end_with_parent
 from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
 from plkernel.config.condition import Condition, from_config
 from plkernel.config.schema import CorpusSpec
@@ -142,6 +143,7 @@ def train_for(
     """Train in this process, timed from when all are ready; puts steps per second into `results`,
     and bytes at the peak.
     """
+    end_with_parent()
     keep_memory()
     try:
         prepared = Prepared.of(from_config(config, trusted))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -98,8 +99,14 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 HEAD_SIZE = 32
 BASELINE = "log-spaced"
-CONTROL_BASELINE = f"log-spaced_{CONTROL}"
-CONTROL_ARM = f"short-frozen_{CONTROL}"
+POWER_LAW = "power-law"
+CONCENTRATED = "concentrated"
+QUANTILE = "quantile"
+OFFICIAL = "official"
+SHORT_LEARNT = "short"
+SHORT_FROZEN = "short-frozen"
+CONTROL_BASELINE = f"{BASELINE}_{CONTROL}"
+CONTROL_ARM = f"{SHORT_FROZEN}_{CONTROL}"
 SHORT_WORDS = f"half-lives of 1 to {SHORT} bytes"
 FROZEN_WORDS = f"frozen {SHORT_WORDS}"
 
@@ -234,9 +241,6 @@ def trial_name(text: str | Path, model: str) -> str:
     return "-".join(parts)
 
 
-# Checks
-
-
 def _check(options: TrialOptions) -> None:
     """ValueError for options that no trial can have."""
     if options.model not in get_args(TrialModel):
@@ -344,9 +348,6 @@ def _check_carried(measured: Measured, options: TrialOptions) -> None:
             f" are {measured.octaves:.1f} octaves, got {options.dim}, which gives {channels};"
             f" give --dim {needed} or more"
         )
-
-
-# Measuring and fitting
 
 
 def _measured(text: str | Path, options: TrialOptions, before: Measured | None) -> Measured:
@@ -479,9 +480,6 @@ def _law(measured: Measured) -> PowerLaw:
     return measured.law
 
 
-# The spec
-
-
 def _head_size(options: TrialOptions) -> int:
     """Channels of a head of an RWKV; a narrow model has one head."""
     return min(HEAD_SIZE, options.dim)
@@ -505,11 +503,11 @@ def arms_of(measured: Measured) -> dict[str, Planned]:
     else:
         arms |= _rwkv_arms(spread, beta, last, _model(options))
     if options.short:
-        arms["short"] = Planned(
+        arms[SHORT_LEARNT] = Planned(
             _short(options), f"Too short at first, and learnt: {SHORT_WORDS}.", SHORT_WORDS
         )
     if options.frozen:
-        arms["short-frozen"] = Planned(
+        arms[SHORT_FROZEN] = Planned(
             _frozen(options), f"Too short, and never learnt: {FROZEN_WORDS}.", FROZEN_WORDS
         )
     if _has_control(options):
@@ -569,12 +567,12 @@ def _ssm_arms(spread: dict[str, Any], beta: float) -> dict[str, Planned]:
     anchors = ", ".join(f"{anchor:g}" for anchor in ANCHORS)
     law = {"projection": "published", "beta": beta}
     shapes = {
-        "power-law": Planned(
+        POWER_LAW: Planned(
             {**spread, **law},
             "The same half-lives with columns of the projection times lambda**(beta - 1).",
             "power-law projections",
         ),
-        "concentrated": Planned(
+        CONCENTRATED: Planned(
             {"placement": "concentrated", **law},
             f"The published anchors, {anchors} bytes, with that projection.",
             "concentrated half-lives",
@@ -600,8 +598,8 @@ def _rwkv_arms(
     """
     law = {"beta": beta, "max_lag": last}
     arms = {
-        "official": Planned({}, "The decays of the official code.", "the official initialisation"),
-        "power-law": Planned(
+        OFFICIAL: Planned({}, "The decays of the official code.", "the official initialisation"),
+        POWER_LAW: Planned(
             {**spread, "projection": "gain-corrected", **law},
             "The same half-lives with rows of the receptance that carry the power law.",
             "power-law receptances",
@@ -612,7 +610,7 @@ def _rwkv_arms(
         resolve(ModelSpec.model_validate(model), Arm.model_validate(quantile)).check()
     except ValueError:
         return arms
-    arms["quantile"] = Planned(
+    arms[QUANTILE] = Planned(
         quantile,
         "Half-lives at quantiles of the power law, with the receptance that follows.",
         "quantile half-lives",
@@ -632,12 +630,12 @@ def claims_of(arms: Sequence[str]) -> list[Prediction]:
     """The hypotheses on these arms, registered before the runs."""
     claims = [
         Prediction(f"{arm} leads log-spaced half-lives", "power law", arm, "lower")
-        for arm in ("power-law", "concentrated", "quantile")
+        for arm in (POWER_LAW, CONCENTRATED, QUANTILE)
         if arm in arms
     ]
-    if "short-frozen" in arms:
+    if SHORT_FROZEN in arms:
         name = f"half-lives of 1 to {SHORT} bytes that are frozen cost"
-        claims.insert(0, Prediction(name, "too short", "short-frozen", "higher"))
+        claims.insert(0, Prediction(name, "too short", SHORT_FROZEN, "higher"))
     if CONTROL_ARM in arms:
         name = "control: where memory must matter, they cost"
         claims.append(Prediction(name, CONTROL, CONTROL_ARM, "higher"))
@@ -714,9 +712,6 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-# Steps from minutes
-
-
 def steps_for(spec: Spec, options: TrialOptions, elapsed: float) -> tuple[int, float]:
     """Steps of a run so that all runs take `options.minutes`, and the seconds that they take.
 
@@ -762,18 +757,14 @@ class Cost(NamedTuple):
 
 def _cost(condition: Condition, batch: int, at_once: int, rounds: int) -> Cost:
     """The cost of `rounds` runs one after another, timed by `at_once` processes together."""
-    from plkernel.study.dry_run import timed_apart
+    from plkernel.study.dry_run import StepTimes, evaluated_windows, timed_apart
 
-    def timed(_: int) -> list[float]:
+    def timed(_: int) -> StepTimes:
         return timed_apart(condition, batch)
 
     with ThreadPoolExecutor(at_once) as pool:
-        found = np.array(list(pool.map(timed, range(at_once))))
-    start, step, window = found[:, :3].mean(axis=0).tolist()
-    return Cost(rounds * (start + _windows(condition) * window), rounds * step)
-
-
-def _windows(condition: Condition) -> int:
-    """Windows that a run evaluates: before, EVALUATIONS times, and the test text."""
-    train = condition.protocol
-    return (1 + EVALUATIONS) * train.eval_windows + train.test_windows
+        found = list(pool.map(timed, range(at_once)))
+    start = fmean(one.start for one in found)
+    step = fmean(one.step for one in found)
+    window = fmean(one.window for one in found)
+    return Cost(rounds * (start + evaluated_windows(condition) * window), rounds * step)

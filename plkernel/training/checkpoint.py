@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -31,7 +31,7 @@ from plkernel.common.files import (
 from plkernel.config.condition import from_config
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.gguf_files import GGUF
-from plkernel.decays.tensors import PICKLED, Checkpoint, open_checkpoint
+from plkernel.decays.tensors import PICKLED, Checkpoint, open_checkpoint, open_safetensors
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
@@ -158,7 +158,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Raises ValueError where the digest is missing, or is not that of the content.
     """
-    with safe_open(path, framework="pt") as file:
+    with open_safetensors(path, "pt") as file:
         metadata = file.metadata() or {}
         if set(metadata) != {"progress", "config", "digest"}:
             raise ValueError("there is no digest, as other software and early versions write it")
@@ -199,7 +199,7 @@ def load_state(path: Path, like: State) -> State:
     like: a state of the same model and batch. Raises ValueError where the checkpoint has no such
     state.
     """
-    with safe_open(path, framework="pt") as file:
+    with open_safetensors(path, "pt") as file:
         names = [name for name in file.keys() if name.startswith(STATE)]  # noqa: SIM118
         found = {name.removeprefix(STATE): file.get_tensor(name) for name in names}
     position = found.pop("position", None)

@@ -99,9 +99,10 @@ class CurveWriter:
         self.add(row["step"], scalars)
 
     def close(self) -> None:
-        """Write what is left, and end the run of the logger."""
-        with naming(self.folder):
-            self.writer.close()
+        """Write what is left, unless the folder has gone, and end the run of the logger."""
+        if self.folder.is_dir():
+            with naming(self.folder):
+                self.writer.close()
         if self.run is not None:
             self.run.finish()
 

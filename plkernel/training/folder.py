@@ -1,6 +1,5 @@
 """The folder of one run: configuration, rows, result, and the lock that keeps others out."""
 
-import errno
 import json
 import os
 import re
@@ -12,8 +11,6 @@ from textwrap import shorten
 from typing import Any
 from zlib import crc32
 
-from filelock import FileLock, Timeout
-
 from plkernel.common.files import (
     CHECKPOINT,
     CONFIG,
@@ -21,10 +18,10 @@ from plkernel.common.files import (
     ENVIRONMENT,
     FAILED,
     FINISHED,
-    LOCK,
     METRICS,
     REGISTERED,
     RESULT,
+    check_readable,
     differences,
     is_utf8,
     load_json,
@@ -34,6 +31,7 @@ from plkernel.common.files import (
     save_json,
     shown,
 )
+from plkernel.common.locks import held
 from plkernel.config.spec import with_defaults
 
 FIGURES = ("steps", "bytes", "final_val_bpb", "best_val_bpb", "test_bpb", "seconds", "causal")
@@ -42,8 +40,6 @@ MOST_DIFFERENCES = 4
 """Differences of two configurations that a message names."""
 VERSION = ("commit", "source", "code")
 """Parts of an environment that say which code trained a run: plkernel's and other people's."""
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
-"""Errors of flock on a file system that has no locks."""
 LOCK_PATIENCE = 20.0
 """Seconds to wait for a lock: a worker whose parent was killed ends within a step."""
 
@@ -86,6 +82,11 @@ class RunFolder:
     def checkpoint(self) -> Path:
         """Weights, moments and progress."""
         return self.path / CHECKPOINT
+
+    @property
+    def is_gone(self) -> bool:
+        """True once somebody has removed the folder."""
+        return not self.path.is_dir()
 
     @property
     def registration(self) -> str | None:
@@ -154,11 +155,15 @@ class RunFolder:
         Forgets a failed attempt. The `environment` of an earlier sitting is replaced, but for the
         time when the run was started and the registration that it was started under; that of a run
         that has finished stays. Where a run goes on by other code than it was trained by so far,
-        `earlier` keeps the versions of that.
+        `earlier` keeps the versions of that. Raises OSError, and changes nothing, where a file that
+        the run goes on from may not be read.
         """
         self.check(config)
         if self.status == FINISHED:
             return
+        for path in (self.checkpoint, self.path / METRICS):
+            if path.exists():
+                check_readable(path)
         (self.path / RESULT).unlink(missing_ok=True)
         if not (self.path / CONFIG).exists():
             save_json(self.path / CONFIG, config)
@@ -236,25 +241,13 @@ def _earlier_versions(
 
 @contextmanager
 def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
-    """Hold `folder`, called `name` in messages.
+    """Hold the folder of a run or a study as `held` does.
 
-    Raises ValueError when another process still does after `patience` seconds, and for a folder
-    that no run can have. The system releases the lock with the process, however that ends.
+    Raises ValueError also for a folder that no run can have.
     """
     if not is_utf8(str(folder)):  # safetensors writes to no other path
         raise ValueError(f"{name!a} must be a path in UTF-8; choose another folder")
-    try:
-        held = FileLock(folder / LOCK).acquire(timeout=patience)
-    except Timeout:
-        raise ValueError(f"{name} is in use by another process: wait for it or stop it") from None
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        raise OSError(
-            f"{name} cannot be locked ({os.strerror(error.errno)}), and locks keep two processes"
-            " out of one run: mount its file system with flock, or choose another folder"
-        ) from error
-    with held:
+    with held(folder, name, patience):
         yield
 
 

@@ -29,7 +29,8 @@ numbers. State beside parameters and the buffers of the state_dict is lost with 
 with persistent=False are made anew, others keep their type and shape. Parameters are float32 or
 float64; on a GPU a run is in bfloat16 autocast. `init = "mypackage.mymodule:function"` of an arm
 names `function(model, generator, **init_options)`, called after all else, which changes the model
-in place; `power_law_`, `log_spaced_` and `unit_a_` here are such functions for Mamba-2.
+in place; `power_law_`, `log_spaced_` and `unit_a_` of `plkernel.models.init.mamba2` are such
+functions for Mamba-2.
 
 Nothing is imported before the person has said --trust-code.
 """
@@ -147,7 +148,7 @@ class Foreign(nn.Module):
             layers = live_layers(self.module, config)
         except ValueError:  # names of a family, but other shapes
             return []
-        rates = [replace(layer, position=position).rates_of() for layer in layers]
+        rates = [replace(layer, position=position).rates for layer in layers]
         are_usable = all(((one > 0) & np.isfinite(one)).all() for one in rates)
         return rates if are_usable else []
 

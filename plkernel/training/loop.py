@@ -470,6 +470,11 @@ class Training:
                     told = told_losses(self.evaluate()) + self.note
                     tqdm.write(told, file=sys.stderr)
                 if stopped():
+                    if self.task.folder.is_gone:
+                        raise KeyboardInterrupt(
+                            f"nothing is saved, since the run folder {self.task.folder.path} has"
+                            " gone; run the same command again to start over"
+                        )
                     self.save()
                     raise KeyboardInterrupt(
                         f"step {self.progress.step} is saved; run the same command again to go on"
@@ -592,7 +597,9 @@ def run_training(
             result = training.result()  # which Ctrl-C ends at once: the last step is saved
         except Exception as error:
             status = DIVERGED if isinstance(error, FloatingPointError) else FAILED
-            folder.finish({"status": status, "error": "".join(traceback.format_exception(error))})
+            trace = "".join(traceback.format_exception(error))
+            if not folder.is_gone:
+                folder.finish({"status": status, "error": trace})
             raise
         folder.finish(result)
         return result
@@ -620,12 +627,15 @@ def _check_finite(value: float, step: int) -> None:
 def stop_requests(parent: int | None = None) -> Iterator[Callable[[], bool]]:
     """Tell, between steps, whether SIGINT or SIGTERM has arrived or the process `parent` has ended.
 
-    On Windows parents are not watched: in a virtual environment the parent is a launcher, and its
-    number stays.
+    SIGHUP, of a terminal that is closed, counts too, unless nohup has it ignored. On Windows
+    parents are not watched: in a virtual environment the parent is a launcher, and its number
+    stays.
     """
     received: list[int] = []
     parent = parent if os.name == "posix" else None
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if os.name == "posix" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
     # An exception from a handler could end a step, or a write, halfway.
     previous = {
         number: signal.signal(number, lambda number, _: received.append(number))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from plkernel.config.condition import Condition
-from plkernel.config.schema import FARTHEST, Stage, TrainSpec
+from plkernel.config.schema import FARTHEST, RecallTestName, Stage, TrainSpec
 from plkernel.config.spec import heading
 from plkernel.context.measures import lengths
 from plkernel.data.names import recall_of
@@ -112,7 +112,7 @@ class RecallTask:
         """
         return held_out(self.law, split, count)
 
-    def tests(self) -> Iterator[tuple[str, RecallCorpus]]:
+    def tests(self) -> Iterator[tuple[RecallTestName, RecallCorpus]]:
         """The laws of sequences of 1, 2, 4 .. times the length, with their names.
 
         capacity: with length / 4 pairs, or all keys. persistence: with the pairs of the corpus, and

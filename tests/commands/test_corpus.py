@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from plkernel.commands.corpus import corpus
+from plkernel.data.names import LAWS
 
 Shown = pytest.CaptureFixture[str]
 
@@ -43,3 +44,9 @@ def test_texts_are_cut_and_joined_as_asked(tmp_path: Path, capsys: Shown) -> Non
     values = told(capsys)
     assert values["size"] == "4"
     assert float(values["unigram entropy bits per byte"]) == 0.0
+
+
+def test_the_help_has_every_law() -> None:
+    assert corpus.__doc__ is not None
+    for law in LAWS.keys() - {"potts"}:  # which is meant where none is named
+        assert f"synthetic:{law}," in corpus.__doc__

@@ -408,6 +408,21 @@ def test_the_cache_lies_where_variables_say_and_else_at_home(monkeypatch, variab
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("XDG_CACHE_HOME", "rel/cache", "XDG_CACHE_HOME must be an absolute path, got 'rel/cache'"),
+        ("XDG_CACHE_HOME", "~nosuchuser/c", "XDG_CACHE_HOME must be the path of a folder, got '~n"),
+        ("PLKERNEL_CACHE", "~nosuchuser/c", "PLKERNEL_CACHE must be the path of a folder, got '~n"),
+    ],
+)
+def test_a_cache_in_no_known_place_is_refused(monkeypatch, name, value, message):
+    monkeypatch.delenv("PLKERNEL_CACHE", raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message):
+        corpora.cache_folder()
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_bytes": 0}, "max_bytes must be at least 1, got 0"),

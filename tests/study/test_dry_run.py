@@ -26,7 +26,14 @@ from plkernel.config.spec import Spec
 from plkernel.models.rwkv7 import RWKV7Config
 from plkernel.models.ssm import SSMConfig
 from plkernel.study import dry_run
-from plkernel.study.dry_run import OPERATIONS, duration, estimate, operations, render
+from plkernel.study.dry_run import (
+    OPERATIONS,
+    StepTimes,
+    duration,
+    estimate,
+    operations,
+    render,
+)
 from plkernel.training.build import Prepared
 from plkernel.training.evaluate import reach, worth_of_context
 from plkernel.training.graphs import CALLED
@@ -86,10 +93,10 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Condition, int]]:
     """
     asked: list[tuple[Condition, int]] = []
 
-    def measured(condition: Condition, batch: int) -> list[float]:
+    def measured(condition: Condition, batch: int) -> StepTimes:
         asked.append((condition, batch))
         forward, training = counted(Prepared.of(condition))
-        return [2.0, batch * training / 1e8, forward / 1e8, 3e8]
+        return StepTimes(2.0, batch * training / 1e8, forward / 1e8, 3e8)
 
     monkeypatch.setattr(dry_run, "operations", counted)
     monkeypatch.setattr(dry_run, "timed_apart", measured)
@@ -490,4 +497,4 @@ def test_steps_and_windows_of_a_run_are_timed_apart(
     monkeypatch.setattr(dry_run, "peak_anonymous", lambda: 5e8)
     condition = study().condition("a")
     found = dry_run.time_steps(condition.config, False, 0.0)
-    assert found == pytest.approx([1.0 + 6.0, 2.0, 6.0 / 3, 5e8])
+    assert found == pytest.approx(StepTimes(1.0 + 6.0, 2.0, 6.0 / 3, 5e8))

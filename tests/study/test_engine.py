@@ -114,6 +114,31 @@ def test_the_log_of_a_run_that_is_killed_says_so(tmp_path: Path, begun: list[Pro
     assert said == "ended by signal 9 (Killed); the system kills processes so where memory is short"
 
 
+@pytest.mark.parametrize("printed", ["", "out of memory"])
+def test_the_log_of_a_run_that_fails_in_silence_has_its_exit_status(
+    printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has said why is left as it is."""
+    job = Job(tmp_path, "uniform", 0, "cpu", 1, {})
+    job.folder.mkdir(parents=True)
+    log = job.folder / LOG
+    log.write_text("step 20\n")
+    program = f"import sys; sys.exit({printed!r} or 3)"
+
+    def fail(job: Job, environment: dict[str, str]) -> Process:
+        with log.open("ab") as output:
+            process = subprocess.Popen([sys.executable, "-S", "-c", program], stderr=output)
+        process.wait()
+        return process
+
+    monkeypatch.setattr(engines, "start_process", fail)
+    engine = LocalEngine()
+    engine.start(job)
+    assert engine.ended() == [job]
+    said = printed or "ended with exit status 3 and printed nothing"
+    assert log.read_text() == f"step 20\n{said}\n"
+
+
 def test_a_process_that_does_not_hear_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,10 +34,11 @@ def hypothesis(name: str, **options: Any) -> dict[str, Any]:
     return {"name": name, "arm": "b", **OF_TEST, **options}
 
 
-@pytest.mark.parametrize("test", ["capacity", "persistence"])
-def test_answers_are_those_that_a_run_counts(test: str) -> None:
+@pytest.mark.parametrize("metric", ["capacity", "persistence", "persistence_bits"])
+def test_answers_are_those_that_a_run_counts(metric: str) -> None:
+    test = metric.removesuffix("_bits")
     distances = [None, 2, 4, 8, 16, 32, 64, 128]
-    declared = [hypothesis(str(one), metric=test, distance=one) for one in distances]
+    declared = [hypothesis(str(one), metric=metric, distance=one) for one in distances]
     spec = spec_of(hypotheses=declared)
     task = RecallTask.of(spec.condition("b"))
     assert task is not None

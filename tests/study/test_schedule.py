@@ -18,7 +18,7 @@ import pytest
 
 from plkernel.commands import experiment
 from plkernel.commands.experiment import _cautions, forecast
-from plkernel.common.files import REGISTERED, SPEC, TUNING, load_json, run_folder, save_json
+from plkernel.common.files import LOG, REGISTERED, SPEC, TUNING, load_json, run_folder, save_json
 from plkernel.config.condition import Condition
 from plkernel.config.reading import load_spec, load_values, parse_spec
 from plkernel.config.resolved import resolve_spec
@@ -254,6 +254,17 @@ def test_divergence_is_said_and_is_an_end(
     )
     assert run_experiment(spec, out, engine=asked, retry=True) == []
     assert asked.started == [lost]
+
+
+def test_the_end_of_a_run_without_room_for_its_result_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor had it room for its log."""
+    log = tmp_path / LOG
+    assert schedule._ending(RunFolder(tmp_path)) == f" did not finish, see {log}"
+    monkeypatch.setattr(schedule, "lack_of_room", lambda _: "the disk is full")
+    told = schedule._ending(RunFolder(tmp_path))
+    assert told == f" did not finish (the disk is full), see {log}"
 
 
 def test_a_registration_is_copied_to_the_folder(

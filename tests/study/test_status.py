@@ -20,6 +20,7 @@ from plkernel.study.queue import (
     job_of,
     jobs_of,
     last_line,
+    last_whole_line,
     lives,
     reason,
     stamp_of,
@@ -102,6 +103,29 @@ def test_a_run_with_a_checkpoint_is_stopped_and_one_that_is_locked_runs(
     assert state(tmp_path) == ("stopped", "", "", "step 4 of 40")
     with locked(folder, "run"):
         assert state(tmp_path) == ("running", "", "", "step 4 of 40")
+
+
+@pytest.mark.parametrize("name", [RESULT, JOB])
+def test_a_run_whose_files_are_damaged_is_shown_beside_the_others(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    (folder / name).write_text("{")
+    damaged, other = states_of(a_spec().model_copy(update={"seeds": (0, 1)}), tmp_path, None)
+    assert (damaged.state, other.state) == ("unreadable", "not started")
+    assert f"{name}: not readable as JSON" in damaged.note
+
+
+def test_a_run_that_has_no_room_to_go_on_says_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plkernel.study.status.lack_of_room", lambda _: "the disk is full")
+    (folder / LOG).write_text("")
+    assert state(tmp_path) == ("stopped", "", LOG, "the disk is full")
+    (folder / LOG).write_text("begun\n")
+    assert state(tmp_path)[3] == "begun; the disk is full"
+    (folder / CHECKPOINT).write_bytes(b"")
+    (folder / METRICS).write_text('{"step": 4}\n')
+    assert state(tmp_path)[3] == "step 4; the disk is full"
 
 
 def test_a_run_that_has_ended_says_how(folder: Path, tmp_path: Path) -> None:
@@ -285,12 +309,12 @@ def test_the_last_line_of_a_long_file_is_found(
     assert last_line(path) == ""
     path.write_text("a\nb\nhalf")
     assert last_line(path) == "half"
-    assert last_line(path, whole=True) == "b"
+    assert last_whole_line(path) == "b"
     path.write_text("half")
-    assert last_line(path, whole=True) == ""
+    assert last_whole_line(path) == ""
     path.write_text("x" * 300 + "\n")
     assert len(last_line(path)) == 200
-    assert len(last_line(path, whole=True)) == 300
+    assert len(last_whole_line(path)) == 300
     monkeypatch.setattr(queues, "TAIL_BYTES", 4)
     path.write_text("abcdefg\n")
     assert last_line(path) == "efg"

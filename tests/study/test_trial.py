@@ -65,7 +65,8 @@ def measured_once(corpus: Any, data: Any, **options: Any) -> Any:
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which a run takes a second to start, 10 ms a step and 1 ms a window."""
     monkeypatch.setattr(trial, "measure_corpus", measured_once)
-    monkeypatch.setattr(dry_run, "timed_apart", lambda condition, batch: [1.0, 0.01, 0.001, 1e6])
+    times = dry_run.StepTimes(1.0, 0.01, 0.001, 1e6)
+    monkeypatch.setattr(dry_run, "timed_apart", lambda condition, batch: times)
     monkeypatch.setattr(LocalEngine, "room", lambda self, spec, device: 2)
 
 
@@ -294,7 +295,7 @@ def test_a_call_with_too_few_minutes_keeps_what_it_measured(
 @pytest.mark.usefixtures("timed")
 def test_windows_of_a_run_are_those_that_are_priced(tmp_path: Path) -> None:
     spec = planned(tmp_path / "out").spec
-    assert trial._windows(spec.condition("log-spaced")) == 7 * 64 + 128
+    assert dry_run.evaluated_windows(spec.condition("log-spaced")) == 7 * 64 + 128
 
 
 @pytest.mark.usefixtures("timed")

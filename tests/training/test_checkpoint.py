@@ -1,5 +1,6 @@
 """A checkpoint names its run and notices damage; one of another run, or damaged, fills nothing."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +12,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from plkernel.decays.tensors import open_checkpoint
+from plkernel.models.state import State
 from plkernel.training.checkpoint import (
     _sized,
     digest_of,
     first_nan,
     load_checkpoint,
+    load_state,
     save_checkpoint,
 )
 from plkernel.training.folder import RunProgress
@@ -224,6 +228,24 @@ def test_buffers_that_are_made_anew_may_be_in_an_earlier_checkpoint(
     model = Buffers(size)
     assert load_checkpoint(path, model, config=CONFIG) == PROGRESS
     assert model.cache.tolist() == [7.0] * size
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, Parts(), None, PROGRESS, CONFIG)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PermissionError):
+        load_checkpoint(path, Parts(), config=CONFIG)
+    with pytest.raises(PermissionError):
+        load_state(path, State("x", {}, 0))
+    with pytest.raises(PermissionError):
+        open_checkpoint(str(path))
 
 
 def test_the_first_tensor_with_nan_is_named_with_their_number() -> None:

@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 
 from plkernel.common.files import (
+    CHECKPOINT,
     DIVERGED,
     ENVIRONMENT,
     FAILED,
@@ -189,10 +190,10 @@ def test_a_folder_is_held_by_one_process(
         return acquire
 
     for number, words in ((errno.ENOLCK, "x cannot be locked"), (errno.EOPNOTSUPP, "x cannot be")):
-        monkeypatch.setattr("plkernel.training.folder.FileLock.acquire", refuse(number))
+        monkeypatch.setattr("plkernel.common.locks.FileLock.acquire", refuse(number))
         with pytest.raises(OSError, match=words), locked(folder.path, "x"):
             pass
-    monkeypatch.setattr("plkernel.training.folder.FileLock.acquire", refuse(errno.EIO))
+    monkeypatch.setattr("plkernel.common.locks.FileLock.acquire", refuse(errno.EIO))
     with pytest.raises(OSError, match="Input/output error") as caught, locked(folder.path, "x"):
         pass
     assert "mount its file system" not in str(caught.value)
@@ -211,3 +212,26 @@ def test_links_in_a_folder_are_not_followed(folder: RunFolder, tmp_path: Path) -
     (folder.path / METRICS).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="got a symbolic link to"), folder.lock():
         pass
+
+
+@pytest.mark.parametrize("name", [CHECKPOINT, METRICS])
+def test_a_run_whose_files_may_not_be_read_stays_as_it_is(
+    name: str, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says so, and the run goes on once they may."""
+    begun(folder)
+    folder.finish({"status": FAILED, "error": "no memory"})
+    (folder.path / name).write_text("")
+    before = {path: path.read_bytes() for path in folder.path.iterdir()}
+    opened = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(PermissionError, match=name):
+            folder.open({"seed": 0}, {})
+    assert {path: path.read_bytes() for path in folder.path.iterdir()} == before

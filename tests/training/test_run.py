@@ -256,6 +256,43 @@ def test_a_run_stops_after_a_signal_or_the_end_of_its_parent(
             assert stopped()
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs the signals of POSIX")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_run_stops_as_its_terminal_is_closed_unless_nohup_had_that_ignored(ignored: bool) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with stop_requests() as stopped:
+            signal.raise_signal(signal.SIGHUP)
+            assert stopped() is not ignored
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# The thread of TensorBoard does not find the folder either.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("ending", [signal.SIGINT, None])
+def test_nothing_is_saved_to_a_folder_that_has_gone(
+    ending: int | None, tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a checkpoint after Ctrl-C nor how the run failed."""
+    step = Training.step
+
+    def step_and_remove(training: Training) -> None:
+        step(training)
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        if ending is not None:
+            signal.raise_signal(ending)
+
+    monkeypatch.setattr(Training, "step", step_and_remove)
+    expected: tuple[type[BaseException], str] = (OSError, "No such file")
+    if ending is not None:
+        expected = (KeyboardInterrupt, "nothing is saved, since the run folder .* has gone; run")
+    error, message = expected
+    with pytest.raises(error, match=message):
+        train(tiny_spec(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_signal_ends_the_evaluation_at_the_end_at_once(
     tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

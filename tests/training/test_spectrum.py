@@ -9,7 +9,7 @@ import torch
 
 import plkernel
 from plkernel.config.condition import resolve
-from plkernel.config.schema import Arm, ModelSpec, TrainSpec
+from plkernel.config.schema import MAMBA2, Arm, ModelSpec, TrainSpec
 from plkernel.probing.runs import render, view
 from plkernel.training.build import build_optimizer, started
 from plkernel.training.foreign import Foreign, check_model
@@ -57,21 +57,45 @@ def test_the_page_of_a_run_says_where_half_lives_are_stated(kind: str) -> None:
         assert words in text
 
 
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_heads": 4,
+    "head_dim": 8,
+    "state_size": 4,
+    "n_groups": 1,
+    "chunk_size": 8,
+}
+
+
+@pytest.mark.parametrize("multiple", [1, 32])
+def test_a_mamba2_takes_the_options_of_other_kinds(multiple: int) -> None:
+    """It is the model that its builder and its `init` make of the same options."""
+    told = {"parametrisation": "ordered", "scaling_length": 32}
+    own = ModelSpec(kind=MAMBA2, config={**SIZES, **told})
+    reach = {"longest": 32 * multiple}
+    init = Arm(init="plkernel.models.init.mamba2:spectrum_", init_options=reach)
+    shared = ModelSpec(kind=MAMBA2, config=SIZES, **OPTIONS)
+    expected, found = (
+        started(resolve(model, arm, TRAIN, trusted=True), 0)
+        for model, arm in ((own, init), (shared, Arm(spectrum=multiple)))
+    )
+    before = expected.state_dict()
+    assert found.state_dict().keys() == before.keys()
+    for name, values in found.state_dict().items():
+        assert torch.equal(values, before[name]), name
+    frozen, expected_frozen = (
+        {name for name, one in model.named_parameters() if not one.requires_grad}
+        for model in (found, expected)
+    )
+    assert frozen == expected_frozen
+
+
 def test_a_mamba2_by_position_trains_and_is_causal() -> None:
     """As other people's models are checked, with noise on its gaps; half-lives by their names."""
-    config: Any = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_heads": 4,
-        "head_dim": 8,
-        "state_size": 4,
-        "n_groups": 1,
-        "chunk_size": 8,
-        "parametrisation": "ordered",
-        "scaling_length": 32,
-    }
+    config = {**SIZES, "parametrisation": "ordered", "scaling_length": 32}
     arm = Arm(init="plkernel.models.init.mamba2:spectrum_", init_options={"longest": 32})
-    kind = ModelSpec(kind="plkernel.models.mamba2:mamba2", config=config)
+    kind = ModelSpec(kind=MAMBA2, config=config)
     model: Any = started(resolve(kind, arm, TRAIN, trusted=True), 0)
     assert isinstance(model, Foreign)
     (lives,) = model.half_lives()
